@@ -39,6 +39,10 @@ class Pages(Protocol):
 class Extension:
     """Adds nothing to the pages. An app passes an object of a subclass to `install`, to add what it has."""
 
+    def chart(self, snapshot: Snapshot) -> Panel | None:
+        """Return a panel for the first page and the list; None if there is nothing to show."""
+        return None
+
     def lock_panel(self, lock: LockInfo, *, is_current: bool = True) -> Panel | None:
         """Return a panel for the page of a lock. `is_current`: the state is not an old one."""
         return None

@@ -236,6 +236,8 @@ def action_text(action: Action) -> str:
         "limit set": _("Limit set to %(limit)d"),
         "limit cleared": _("Limit cleared"),
         "release requested": _("Release requested of %(who)s"),
+        "acknowledged": _("Acknowledged for %(time)s: %(who)s"),
+        "acknowledgement withdrawn": _("Acknowledgement withdrawn: %(who)s"),
     }
     text = texts[action.what] % values if action.what in texts else clean(action.what)
     return text if action.sure else _("%(what)s (perhaps: the answer was lost)") % {"what": text}

@@ -114,6 +114,17 @@ class HoldForm(_LockForm):
     reason = _ReasonField(help_text=_("All waiters are shown the reason."))
 
 
+class AcknowledgeForm(forms.Form):
+    """Which incident to acknowledge, for how long, and why."""
+
+    identity = forms.CharField(max_length=32, widget=forms.HiddenInput)
+    title = forms.CharField(max_length=MAX_REASON, widget=forms.HiddenInput, required=False)
+    minutes = forms.FloatField(
+        label=_("Minutes"), min_value=0, max_value=MAX_MINUTES, help_text=_("Then it needs attention again.")
+    )
+    reason = _ReasonField(help_text=_("For the audit log, the history, and the next operator who looks."))
+
+
 class LimitForm(_LockForm):
     """The limit of a semaphore, and why to set it. To clear the limit, no number is needed."""
 

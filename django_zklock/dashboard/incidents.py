@@ -198,6 +198,8 @@ class Verdict:
     """Sentences about what was not looked at, and why."""
     complete: bool
     """Whether everything was looked at."""
+    acknowledged: tuple[dict[str, Any], ...] = ()
+    """Other incidents: their descriptions, and who has acknowledged them, why and until when."""
 
     @property
     def healthy(self) -> bool:
@@ -206,9 +208,13 @@ class Verdict:
 
     def __str__(self) -> str:
         """Return the sentence about the causes that were not found."""
+        if self.healthy and self.acknowledged:
+            text = _("Nothing else needs attention; acknowledged: %(count)d. Looked at: %(what)s.")
+            return text % {"count": len(self.acknowledged), "what": self.looked_at}
         if self.healthy:
             return _("Nothing needs attention. Looked at: %(what)s.") % {"what": self.looked_at}
-        text = _("No other known cause in %(what)s.") if self.incidents else _("No known cause in %(what)s.")
+        is_known = self.incidents or self.acknowledged
+        text = _("No other known cause in %(what)s.") if is_known else _("No known cause in %(what)s.")
         return " ".join([text % {"what": self.looked_at}, *self.unseen])
 
 
@@ -224,6 +230,7 @@ def report(reply_timeout: float, *, sure: bool = False) -> dict[str, Any]:
         "verdict": str(verdict),
         "locks": snapshot.total,
         "incidents": [describe(incident) for incident in verdict.incidents],
+        "acknowledged": list(verdict.acknowledged),
     }
 
 
@@ -244,13 +251,21 @@ def look(snapshot: Snapshot, servers: EnsembleReport, long_held: float = LONG_HE
 
     present = [*_of_queues(snapshot, servers), *_of_holders(snapshot, is_hung), *past]
     present.sort(key=lambda incident: (CAUSES.index(incident.cause), -incident.blocked, -(incident.age or 0.0)))
+    is_asked = present and snapshot.connection.state == "connected"
+    known = lazy.operations.acknowledgements(reply_timeout=1.5) if is_asked else {}
+    acknowledged = [
+        {**describe(incident), "by": written.by, "reason": written.reason, "until": formatting.time_text(written.until)}
+        for incident in present
+        if (written := known.get(incident.identity)) is not None
+    ]
     reached, count = sum(server.runs for server in servers.servers), len(servers.servers)
-    reached = max(reached, snapshot.connection.state == "connected")  # a proxy may cut `srvr`
+    reached = max(reached, int(snapshot.connection.state == "connected"))  # a proxy may cut `srvr`
     read = sum(not lock.is_unread for lock in snapshot.locks)
     figures = {"locks": read, "all_locks": snapshot.total, "servers": reached, "all_servers": count}
     values = {name: number_format(number, force_grouping=True) for name, number in figures.items()}
     return Verdict(
-        incidents=tuple(present),
+        incidents=tuple(incident for incident in present if incident.identity not in known),
+        acknowledged=tuple(acknowledged),
         looked_at=_("%(locks)s of %(all_locks)s locks, %(servers)s of %(all_servers)s servers") % values,
         unseen=tuple(unseen),
         complete=snapshot.complete and not unseen and reached == count and read == snapshot.total,

@@ -163,11 +163,12 @@ class LockAdminMixin(LockViews):
             "title": _("Needs attention") if present else _("Locks"),
             "verdict": verdict,
             "snapshot": snapshot,
+            "chart": extension.installed.chart(snapshot),
             "connection_label": formatting.CONNECTION_LABELS[snapshot.connection.state],
             "figures": lazy.inspection.Figures.of(snapshot.locks),
             **(extra_context or {}),
         }
-        if present:
+        if verdict and (present or verdict.acknowledged):
             cards = [incidents.describe(incident) for incident in present[:MAX_CARDS]]
             context |= {"cards": cards, "hidden": len(present) - len(cards)}
             return self.page(request, "attention", context)

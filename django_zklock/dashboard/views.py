@@ -44,6 +44,7 @@ from django_zklock.dashboard.formatting import (
 )
 from django_zklock.dashboard.forms import (
     MAX_TARGETS,
+    AcknowledgeForm,
     HoldForm,
     LimitForm,
     ReasonForm,
@@ -259,6 +260,7 @@ class LockViews:
             path("host/", action(self.holders_view), name="zklock_lock_host"),
             path("break/", action(self.holders_view), name="zklock_lock_break"),
             path("hold/", action(self.hold_view), name="zklock_lock_hold"),
+            path("acknowledge/", action(self.acknowledge_view), name="zklock_lock_acknowledge"),
             path("limit/", action(self.limit_view), name="zklock_lock_limit"),
         ]
         # Themes link `original` to its page. A `Breadcrumb` without a lock links to the list, which comes first here.
@@ -369,6 +371,22 @@ class LockViews:
                 self.show_message(request, text % values, messages.SUCCESS)
                 return self.redirect_to({key})
         return self.page(request, "hold", {"title": _("Hold a lock"), "form": form}, status)
+
+    def acknowledge_view(self, request: HttpRequest) -> HttpResponse:
+        """Acknowledge an incident for a time, with a reason; 0 minutes withdraw that."""
+        self.require(self.has_break_permission(request))
+        given = {name: request.GET.get(name, "") for name in ("identity", "title", "minutes")}
+        form, status = AcknowledgeForm(request.POST or None, initial={**given, "minutes": given["minutes"] or 60}), 200
+        if form.is_valid():
+            values = form.cleaned_data
+            try:
+                seconds = values.pop("minutes") * 60
+                lazy.operations.acknowledge(**values, seconds=seconds, by=user_name(request))
+            except (ZkLockError, ValueError) as error:
+                status = _refuse(form, error)
+            else:
+                return self.redirect_to()
+        return self.page(request, "acknowledge", {"title": _("Acknowledge"), "form": form}, status)
 
     def limit_view(self, request: HttpRequest) -> HttpResponse:
         """Set the limit of a semaphore for all processes, or clear it. Show the present one."""

@@ -32,6 +32,8 @@ _MESSAGES: Final = {
     "limit set": "the limit of lock %(key)r %(was)s set to %(limit)d by %(by)s%(why)s",
     "limit cleared": "the limit of lock %(key)r %(was)s cleared by %(by)s%(why)s",
     "release requested": "the holder of lock %(key)r %(was)s asked to release by %(by)s%(why)s; it is %(holder)s",
+    "acknowledged": "the incident %(holder)r %(was)s acknowledged by %(by)s%(why)s",
+    "acknowledgement withdrawn": "the acknowledgement of %(holder)r %(was)s withdrawn by %(by)s%(why)s",
 }
 _HOLDER_FIELDS: Final = ("name", "guid", "token", "session_id", "host", "pid", "thread", "what", "about")
 
@@ -41,8 +43,9 @@ class Action:
     """An action of an operator."""
 
     what: str
-    """"broken", "held", "hold ended", "limit set", "limit cleared" or "release requested"."""
+    """A key of `_MESSAGES`."""
     key: str
+    """The lock; empty if the action is about an incident."""
     by: str
     reason: str
     via: str
@@ -52,13 +55,13 @@ class Action:
     sure: bool = True
     """False if ZooKeeper's reply was lost, so that it may not have happened."""
     holder: str = ""
-    """Host, process and work of the holder that lost the lock or was asked."""
+    """Host, process and work of the holder that lost the lock or was asked; or the title of the incident."""
     token: int | None = None
     """The token of that holder, or of the operator hold."""
     limit: int | None = None
     """The new limit."""
     seconds: float | None = None
-    """How long the operator hold lasts."""
+    """How long the operator hold, or the acknowledgement, lasts."""
 
 
 def check_by(by: str) -> str:
@@ -107,7 +110,9 @@ def record_action(
     reason: str,
     *,
     holder: ContenderInfo | None = None,
+    who: str = "",
     hold: OperatorHold | None = None,
+    seconds: float | None = None,
     limit: int | None = None,
     sure: bool = True,
 ) -> None:
@@ -125,16 +130,17 @@ def record_action(
         via=_via.get(),
         at=time.time(),
         sure=sure,
-        holder=printable(str(holder), MAX_TEXT) if holder is not None else "",
+        holder=printable(str(holder), MAX_TEXT) if holder is not None else printable(who, MAX_TEXT),
         token=contender.token if contender is not None else None,
         limit=limit,
-        seconds=hold.seconds if hold is not None else None,
+        seconds=hold.seconds if hold is not None else seconds,
     )
     extra: dict[str, object] = {"lock": key, "user": by, "reason": reason, "via": action.via}
     extra["host"] = socket.gethostname()
     if contender is not None:
         extra["token"] = contender.token
     values = {"key": key, "by": by, "why": f": {reason}" if reason else "", "hold": hold, "limit": limit}
+    values["holder"] = action.holder
     values["was"] = "was" if sure else "may have been"
     if holder is not None:
         extra["holder"] = {name: getattr(holder, name) for name in _HOLDER_FIELDS}

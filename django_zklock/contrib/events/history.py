@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import astuple, dataclass, fields
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from django import forms
@@ -16,7 +17,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_zklock.contrib.events import past_incidents, table
+from django_zklock.contrib.events import chart, past_incidents, table
 from django_zklock.contrib.events.models import MAX_TEXT, Attempt, OperatorAction
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import shortened
@@ -71,10 +72,12 @@ class History(Extension):
     def lock_panel(self, lock: LockInfo, *, is_current: bool = True) -> Panel:
         grants: list[Attempt] = _read(table.last_grants, lock.key, MOST_GRANTS, default=[])
         first = lock.holders[0] if lock.holders else None
+        is_known = is_current and not lock.problem
         template = first.template if first is not None else grants[0].template if grants else ""
         usual = self.usual_hold(template)
-        tokens = {holder.token for holder in lock.holders} if is_current and not lock.problem else None
+        tokens = {holder.token for holder in lock.holders} if is_known else None
         past = Past(
+            chart=_read(chart.series_of, lock.key, [lock] if is_known else None, default=[]),
             grants=tuple(_events_of(grants, lambda attempt: tokens)),
             summaries=(
                 *_summary(_("Hold"), [grant.held for grant in grants]),
@@ -84,6 +87,11 @@ class History(Extension):
             times="" if first is None else self.times_usual(first.certain_duration, template),
         )
         return Panel("admin/zklock/lock/grants.html", past)
+
+    def chart(self, snapshot: Snapshot) -> Panel | None:
+        locks = None if snapshot.problem else snapshot.locks
+        series: list[Any] = _read(partial(chart.series_of, "", locks, complete=snapshot.complete), default=[])
+        return Panel("admin/zklock/lock/chart.html", series) if series else None
 
     def host_panel(self, host: str, pid: int, held: Collection[int]) -> Panel:
         attempts: list[Attempt] = _read(table.last_losses, host, pid, MOST_GRANTS + len(held), default=[])
@@ -262,6 +270,7 @@ def _of_action(action: OperatorAction) -> PastEvent:
 class Past:
     """The past of a lock."""
 
+    chart: Sequence[tuple[str, Sequence[Any]]]
     grants: tuple[PastEvent, ...]
     summaries: tuple[tuple[str, str], ...]
     """The title and the text of a summary of the holds, and of one of the waits."""

@@ -109,6 +109,9 @@ def _incidents(out: Output, reply_timeout: float, *, json: bool) -> None:
             write_line(out, f"   -> {incident['remedy']}")
             for command in incident["commands"][:MAX_COMMANDS]:
                 write_line(out, f"   $ {command}")
+        for incident in report["acknowledged"]:
+            text = f"Acknowledged by {incident['by']} until {incident['until']}: {incident['reason']}"
+            write_line(out, f"- {incident['title']}. {text}")
         if report["healthy"] or (present and not report["complete"]):
             write_line(out, report["verdict"])
     if present:

@@ -426,7 +426,7 @@ def test_calm_is_one_green_sentence(operator: Client, zoo: Zoo) -> None:
     looked_at = "0 of 0 locks, 1 of 1 servers"
     verdict = f"Nothing needs attention. Looked at: {looked_at}."
     calm = {"healthy": True, "problem": "", "complete": True, "looked_at": looked_at, "verdict": verdict, "locks": 0}
-    calm |= {"incidents": []}
+    calm |= {"incidents": [], "acknowledged": []}
     assert json.loads(doctor("--json")[0]) == calm
     probe = operator.get(PROBE)
     assert (probe.status_code, probe.json()) == (200, calm)

@@ -1,0 +1,56 @@
+"""The acknowledgement of an incident: who looks after it, why, and until when. All processes read it in ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Final
+
+from django_zklock.core.queue.escaping import MAX_BY, MAX_REASON, path, printable
+from django_zklock.core.queue.nodes import json_object
+
+DIRECTORY: Final = "!acknowledged"
+"""The directory of all acknowledgements. No segment of a key begins with `!`, which is percent-encoded there."""
+
+_MAX_READ: Final = 4096  # bytes
+_LATEST: Final = 4e9  # seconds since 1970: a time that every platform can show
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledgement:
+    """An incident that a person has acknowledged."""
+
+    title: str
+    by: str
+    reason: str
+    ends: float
+    """In seconds since 1970, by the clock of the process that wrote it."""
+
+    @property
+    def until(self) -> datetime:
+        """When it ends."""
+        return datetime.fromtimestamp(self.ends, timezone.utc)
+
+    def encode(self) -> bytes:
+        """Return JSON."""
+        texts = {"title": printable(self.title, MAX_REASON), "by": printable(self.by, MAX_BY)}
+        texts["reason"] = printable(self.reason, MAX_REASON)
+        return json.dumps({"version": 1, **texts, "ends": self.ends}, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Acknowledgement | None:
+        """Return the acknowledgement in `data`, or None; never raises."""
+        fields = json_object(data, _MAX_READ)
+        title, by, reason, ends = (fields.get(name) for name in ("title", "by", "reason", "ends"))
+        if not (isinstance(title, str) and isinstance(by, str) and isinstance(reason, str)):
+            return None
+        if not isinstance(ends, (int, float)) or isinstance(ends, bool) or not 0 < ends < _LATEST:
+            return None
+        texts = {"title": printable(title, MAX_REASON), "by": printable(by, MAX_BY)}
+        return cls(**texts, reason=printable(reason, MAX_REASON), ends=float(ends))
+
+
+def directory(base: str) -> str:
+    """Return the path of the directory of all acknowledgements."""
+    return path(base, DIRECTORY)

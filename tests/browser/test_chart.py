@@ -1,0 +1,55 @@
+"""The chart and the acknowledged cards, on a desk, on a phone and in the dark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from support.browser.actors import Stage
+from support.browser.pages import PHONE, Visitor, address
+from support.browser.rows import ATTEMPTS, attempt, recorded
+from support.browser.site import Site
+from support.zoo import Zoo
+
+Visit = Callable[..., Visitor]
+pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
+
+KEY = "orders/1042"
+
+
+@pytest.mark.parametrize(
+    "look", [{"viewport": {"width": 1280, "height": 800}}, {"viewport": PHONE}], ids=["desk", "phone"]
+)
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_the_chart_leaves_room_for_the_card_which_can_be_acknowledged(
+    visitor: Visit, stage: Stage, site: Site, swept: Zoo, look: dict[str, object], colours: str
+) -> None:
+    operator = visitor("operator", color_scheme=colours, **look)
+    path = swept.client.create(f"{swept.base}/{KEY}/mine-", sequence=True, makepath=True)
+    refusals = [
+        (ATTEMPTS, 60.0 * minute, attempt(KEY, "web-1", outcome="timed out", waited=5.0)) for minute in range(30)
+    ]
+    with recorded(site, *refusals):
+        operator.open()
+        chart = operator.page.locator(".zklock-chart")
+        assert "30; the first at" in chart.inner_text()
+        card = operator.page.locator(".zklock-card h2").first.bounding_box()
+        assert card is not None
+        assert card["y"] < 700
+        operator.assert_accessible()
+        operator.assert_fits()
+        name = f"chart-{colours}-{operator.page.evaluate('innerWidth')}"
+        operator.picture(name, full_page=False)
+        operator.page.get_by_role("link", name="Acknowledge…").click()
+        operator.page.get_by_label("Reason").fill("a disk is on its way")
+        operator.assert_accessible()
+        operator.page.get_by_role("button", name="Acknowledge").click()
+        operator.page.get_by_text(
+            "Nothing else needs attention; acknowledged: 1. Looked at: 1 of 1 locks, 1 of 1 servers."
+        ).wait_for()
+        operator.assert_accessible()
+        operator.picture(f"acknowledged-{name}", full_page=False)
+        operator.open(address(KEY))
+        operator.assert_accessible()
+        operator.picture(f"lock-{name}")
+    swept.client.delete(path)

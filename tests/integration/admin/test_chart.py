@@ -1,0 +1,147 @@
+"""The chart of the last hour and the last day: when it began, in each database, and never in the way of a page."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, router
+from django.test import Client, override_settings
+from django.utils import timezone
+from pytest_django import DjangoDbBlocker
+from support.adminsite import user_with
+from support.databases import database
+from support.zoo import Zoo
+
+from django_zklock import zk_lock
+from django_zklock.contrib.events import chart
+from django_zklock.contrib.events.models import Attempt
+
+LIST = "/admin/zklock/lock/"
+HOUR, DAY = chart.SPANS.values()
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> None:
+    """Forget what earlier tests have read."""
+    chart.past_counts.clear()
+
+
+@pytest.fixture(params=[True, False], ids=["aware", "naive"])
+def table(
+    request: pytest.FixtureRequest,
+    database_settings: dict[str, Any],
+    django_db_blocker: DjangoDbBlocker,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[str]:
+    """Have the table in each database, with times that have a zone and with times that have none."""
+
+    class ToIt:
+        def db_for_read(self, model: object, **hints: object) -> str:
+            return alias
+
+    zone = override_settings(USE_TZ=request.param, TIME_ZONE="Asia/Kathmandu")
+    with zone, django_db_blocker.unblock(), database(database_settings, Attempt) as alias:
+        monkeypatch.setattr(router, "routers", [ToIt()])
+        yield alias
+
+
+def attempt(age: float, **given: Any) -> Attempt:
+    """Return a row of a grant, or of a wait that timed out, so many seconds ago."""
+    at = datetime.fromtimestamp(time.time() - age, timezone.now().tzinfo)
+    fields: dict[str, Any] = {"key": "k", "pid": 1, "outcome": Attempt.RELEASED, "held": 0.0, "waited": 0.0}
+    return Attempt(at=at, **{**fields, **given})
+
+
+def write(alias: str, *rows: Attempt) -> None:
+    Attempt._default_manager.using(alias).bulk_create(rows)
+
+
+def test_a_row_counts_in_all_bars_that_it_covers(table: str) -> None:
+    """One hold began before the hour, a wait lasted for ten minutes, and there are many short holds."""
+    write(
+        table,
+        attempt(5400, held=4800.0),  # until ten minutes ago
+        attempt(900, waited=600.0, held=None, outcome=Attempt.TIMED_OUT),
+        *(attempt(1800 + number, held=30.0, key="other") for number in range(60)),
+    )
+    hour = chart._count(("", HOUR), 0.0)
+    assert sum(hour.held) == pytest.approx(50.0 + 30.0, abs=1.1)  # minutes
+    assert hour.held[2] == pytest.approx(1.0)
+    assert hour.held[-5:] == [0.0] * 5
+    assert sum(hour.waited) == pytest.approx(10.0, abs=0.01)
+    assert max(hour.waited) == pytest.approx(1.0)
+    assert sum(hour.refused) == 1
+    assert [index for index, count in enumerate(hour.refused) if count] in ([44], [45], [46])
+    of_lock = chart._count(("k", HOUR), 0.0)
+    assert sum(of_lock.held) == pytest.approx(50.0, abs=1.1)
+    day = chart._count(("", DAY), 0.0)
+    assert sum(day.held) == pytest.approx((4800 + 1800) / 1800, abs=0.01)
+
+
+def test_a_short_row_at_the_edge_of_a_bar_is_in_both(table: str) -> None:
+    """So a lock with one holder never has more than one."""
+    second = time.time() % 60
+    write(table, *(attempt(1200 + second + 30 - 40 * number, held=40.0) for number in range(20)))
+    hour = chart._count(("k", HOUR), 0.0)
+    assert max(hour.held) == pytest.approx(1.0, abs=0.01)
+    assert sum(hour.held) == pytest.approx(800 / 60, abs=0.01)
+
+
+def test_rows_of_wrong_clocks_and_without_an_end_do_not_count(table: str) -> None:
+    rows = (attempt(-7200, held=5.0), attempt(90_000 * 3, held=5.0), attempt(600, held=None, outcome=Attempt.HELD))
+    write(table, *rows)
+    assert chart._count(("", HOUR), 0.0)[1:] == ([0.0] * 60,) * 3
+    assert chart._count(("", DAY), 0.0)[1:] == ([0.0] * 48,) * 3
+
+
+pages = pytest.mark.usefixtures("zoo", "db")
+
+
+@pytest.fixture
+def operator() -> Client:
+    return user_with("view_lock")
+
+
+def texts(client: Client, path: str = "?") -> str:
+    """Return the words of the chart of a page."""
+    page = client.get(f"{LIST}{path}").content.decode()
+    shown = re.search(r'<ul class="zklock-chart".*?</ul>', page, re.DOTALL)
+    return " ".join(re.sub(r"<.*?>", " ", shown[0]).split()) if shown else ""
+
+
+@pytest.mark.zookeeper
+@pages
+@pytest.mark.parametrize("path", ["", "?", "k/change/"])
+def test_a_page_says_how_many_there_are_and_when_it_began(operator: Client, path: str) -> None:
+    attempt(120, waited=30.0, held=None, outcome=Attempt.TIMED_OUT).save()
+    began = timezone.localtime(timezone.now() - timedelta(seconds=120), timezone.get_default_timezone())
+    with zk_lock("k"):
+        shown = texts(operator, path)
+    assert "Holders Hour: 1 now; the most, 1, at " in shown
+    assert "Waiters Hour: 0 now; the most, 0." in shown
+    assert f"Refusals Hour: 1; the first at {began:%H:%M}." in shown
+    assert "Day: 1; the first at" in shown
+
+
+@pytest.mark.zookeeper
+@pages
+def test_a_chart_without_rows_is_not_shown(operator: Client) -> None:
+    assert texts(operator) == ""
+
+
+@pytest.mark.zookeeper
+@pages
+def test_a_missing_table_leaves_the_page_without_a_chart(
+    operator: Client, caplog: pytest.LogCaptureFixture, zoo: Zoo
+) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {Attempt._meta.db_table} RENAME TO elsewhere")
+    with caplog.at_level(logging.ERROR, "django_zklock.dashboard"):
+        assert operator.get(f"{LIST}?").status_code == 200
+    assert "the table of events cannot be read" in caplog.text
