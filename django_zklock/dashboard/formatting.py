@@ -203,6 +203,7 @@ def action_text(action: Action) -> str:
         "limit set": _("Limit set to %(limit)d"),
         "limit cleared": _("Limit cleared"),
         "release requested": _("Release requested of %(who)s"),
+        "reservation deleted": _("Reservation deleted; it was that of %(who)s"),
     }
     text = texts[action.what] % values if action.what in texts else clean(action.what)
     return text if action.sure else _("%(what)s (perhaps: the answer was lost)") % {"what": text}

@@ -161,6 +161,8 @@ class LockAdminMixin(LockViews):
             "snapshot": snapshot,
             "connection_label": formatting.CONNECTION_LABELS[snapshot.connection.state],
             "figures": lazy.inspection.Figures.of(snapshot.locks),
+            "extra_pages": [(self.url(page.name), page.label) for page in extension.pages.values()],
+            "extra_links": self.extra_links(words) if (words := request.GET.get("q", "").strip()) else [],
             **(extra_context or {}),
         }
         if present:

@@ -32,6 +32,7 @@ _MESSAGES: Final = {
     "limit set": "the limit of lock %(key)r %(was)s set to %(limit)d by %(by)s%(why)s",
     "limit cleared": "the limit of lock %(key)r %(was)s cleared by %(by)s%(why)s",
     "release requested": "the holder of lock %(key)r %(was)s asked to release by %(by)s%(why)s; it is %(holder)s",
+    "reservation deleted": "the reservation of lock %(key)r %(was)s deleted by %(by)s%(why)s; it is of %(holder)s",
 }
 _HOLDER_FIELDS: Final = ("name", "guid", "token", "session_id", "host", "pid", "thread", "what", "about")
 
@@ -41,7 +42,7 @@ class Action:
     """An action of an operator."""
 
     what: str
-    """"broken", "held", "hold ended", "limit set", "limit cleared" or "release requested"."""
+    """"broken", "held", "hold ended", "limit set", "limit cleared", "release requested" or "reservation deleted"."""
     key: str
     by: str
     reason: str
@@ -52,7 +53,7 @@ class Action:
     sure: bool = True
     """False if ZooKeeper's reply was lost, so that it may not have happened."""
     holder: str = ""
-    """Host, process and work of the holder that lost the lock or was asked."""
+    """Host, process and work of the holder that lost the lock or was asked; or the task with the reservation."""
     token: int | None = None
     """The token of that holder, or of the operator hold."""
     limit: int | None = None
@@ -107,6 +108,7 @@ def record_action(
     reason: str,
     *,
     holder: ContenderInfo | None = None,
+    who: str = "",
     hold: OperatorHold | None = None,
     limit: int | None = None,
     sure: bool = True,
@@ -125,7 +127,7 @@ def record_action(
         via=_via.get(),
         at=time.time(),
         sure=sure,
-        holder=printable(str(holder), MAX_TEXT) if holder is not None else "",
+        holder=printable(str(holder), MAX_TEXT) if holder is not None else printable(who, MAX_TEXT),
         token=contender.token if contender is not None else None,
         limit=limit,
         seconds=hold.seconds if hold is not None else None,
@@ -135,6 +137,7 @@ def record_action(
     if contender is not None:
         extra["token"] = contender.token
     values = {"key": key, "by": by, "why": f": {reason}" if reason else "", "hold": hold, "limit": limit}
+    values["holder"] = action.holder
     values["was"] = "was" if sure else "may have been"
     if holder is not None:
         extra["holder"] = {name: getattr(holder, name) for name in _HOLDER_FIELDS}
