@@ -57,8 +57,6 @@ if not TYPE_CHECKING:  # otherwise a type checker would accept any name
                 raise ImportError(f"{name} is in django_zklock.exceptions: from django_zklock.exceptions import {name}")
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(_MODULES[name]), name)
-        if name == "zk_locked":  # so that unique tasks are unique, or raise, in a program without django.setup(), too
-            import_module("django_zklock.contrib.celery").register()
         globals()[name] = value  # the next access does not call this function
         return value
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import fields
+from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ from django_zklock.checks import (
 from django_zklock.contrib import celery
 from django_zklock.core.zk import process
 from django_zklock.core.zk.options import SessionOptions
+from django_zklock.dashboard import extension
 
 if TYPE_CHECKING:
     from django_zklock.locks.hold import Hold
@@ -53,6 +56,10 @@ class ZkLockConfig(AppConfig):
         checks.register(check_root, "zklock", deploy=True)
         setting_changed.connect(on_setting_changed, dispatch_uid="zklock.on_setting_changed")
         celery.register()
+        with suppress(ModuleNotFoundError):  # some finders raise it
+            if find_spec("celery"):
+                module = "django_zklock.contrib.celery.unique.page"
+                extension.pages["unique"] = extension.ExtraPage("unique", _("Unique tasks"), module)
 
     def sign(self, hold: Hold, until: float) -> str:
         """Return the signed token of a hold. `Hold.signed_token` finds this app in Django's registry, and calls it."""

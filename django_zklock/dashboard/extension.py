@@ -1,7 +1,8 @@
 """
-The point at which an app adds panels, a page and figures to the pages of the locks.
+The point at which an app adds panels, pages and figures to the pages of the locks.
 
-`django_zklock.contrib.events` adds what it has recorded. Nothing else in `dashboard` knows of a past.
+`django_zklock.contrib.events` adds what it has recorded. Nothing else in `dashboard` knows of a past. Any app may add
+a page of its own.
 """
 
 from __future__ import annotations
@@ -81,3 +82,23 @@ def install(extension: Extension) -> None:
     """Add this to the pages, in place of what was installed before."""
     global installed
     installed = extension
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraPage:
+    """A page that an app adds, with a button above the list of locks."""
+
+    name: str
+    """Of its address, and of its URL after `zklock_lock_`."""
+    label: Any
+    module: str
+    """
+    Is imported when it is first used, as it may import kazoo. It has two functions.
+
+    `view(pages, request)` returns the page; the actions of operators in it are recorded. `links(words, lock=None,
+    reply_timeout=...)` returns texts about what it has with these words, or of this lock, each with the query to show.
+    """
+
+
+pages: dict[str, ExtraPage] = {}
+"""The pages by name. Apps add theirs while Django starts."""

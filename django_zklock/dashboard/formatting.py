@@ -238,6 +238,7 @@ def action_text(action: Action) -> str:
         "release requested": _("Release requested of %(who)s"),
         "acknowledged": _("Acknowledged for %(time)s: %(who)s"),
         "acknowledgement withdrawn": _("Acknowledgement withdrawn: %(who)s"),
+        "reservation deleted": _("Reservation deleted; it was that of %(who)s"),
     }
     text = texts[action.what] % values if action.what in texts else clean(action.what)
     return text if action.sure else _("%(what)s (perhaps: the answer was lost)") % {"what": text}

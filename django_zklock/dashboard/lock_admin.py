@@ -166,6 +166,8 @@ class LockAdminMixin(LockViews):
             "chart": extension.installed.chart(snapshot),
             "connection_label": formatting.CONNECTION_LABELS[snapshot.connection.state],
             "figures": lazy.inspection.Figures.of(snapshot.locks),
+            "extra_pages": [(self.url(page.name), page.label) for page in extension.pages.values()],
+            "extra_links": self.extra_links(words) if (words := request.GET.get("q", "").strip()) else [],
             **(extra_context or {}),
         }
         if verdict and (present or verdict.acknowledged):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from functools import partialmethod
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django import forms
@@ -263,6 +264,9 @@ class LockViews:
             path("acknowledge/", action(self.acknowledge_view), name="zklock_lock_acknowledge"),
             path("limit/", action(self.limit_view), name="zklock_lock_limit"),
         ]
+        for page in extension.pages.values():
+            extra_view = action(lambda request, page=page: import_module(page.module).view(self, request))
+            own.append(path(f"{page.name}/", extra_view, name=f"zklock_lock_{page.name}"))
         # Themes link `original` to its page. A `Breadcrumb` without a lock links to the list, which comes first here.
         no_lock = re_path("^(?P<object_id>)$", view(self.change_view), name="zklock_lock_change")
         return [*own, *super().get_urls(), no_lock]  # type: ignore[misc]
@@ -280,6 +284,14 @@ class LockViews:
                         self.record_action(request, action)
 
         return self.admin_site.admin_view(run)
+
+    def extra_links(self, words: str = "", lock: str | None = None) -> list[tuple[str, str]]:
+        """Return what the pages of other apps have with these words, or of this lock: a text and an address."""
+        return [
+            (text, f"{self.url(page.name)}?{query}")
+            for page in extension.pages.values()
+            for text, query in import_module(page.module).links(words, lock=lock, reply_timeout=self.reply_timeout)
+        ]
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -300,6 +312,7 @@ class LockViews:
             "show_history": True,
             "lock": shown,
             "panel": extension.installed.lock_panel(shown.info, is_current=not shown.problem),
+            "extra_links": self.extra_links(lock=lock.key) if shown.state == "free" else [],
             **(extra_context or {}),
         }
         return self.page(request, "detail", context)
@@ -364,7 +377,7 @@ class LockViews:
                     key, seconds=seconds, reason=given["reason"], by=by, wait=given["wait"]
                 )
             except (ZkLockError, ValueError) as error:
-                status = _refuse(form, error)
+                status = refuse(form, error)
             else:
                 text = _("You hold the lock '%(lock)s' until %(until)s.")
                 values = {"lock": key_text(key), "until": time_text(hold.until)}
@@ -398,7 +411,7 @@ class LockViews:
             try:
                 self._change_limit(request, given["key"], None if clear else given["permits"], given["reason"])
             except (ZkLockError, ValueError) as error:
-                status = _refuse(form, error)
+                status = refuse(form, error)
             else:
                 return self.redirect_to({given["key"]})
         key = form.cleaned_data.get("key", "") if form.is_bound else form.initial["key"]
@@ -642,7 +655,7 @@ def health_json(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"healthy": True})
 
 
-def _refuse(form: forms.Form, error: Exception) -> int:
+def refuse(form: forms.Form, error: Exception) -> int:
     """Show in a form why nothing was done; return the status of the page."""
     form.add_error(None, clean(error, MAX_ERROR))
     return UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else CONFLICT

@@ -8,7 +8,8 @@ lock, or after its loss. Django imports this module at its start, so it imports 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, get_args
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from django_zklock.conf.arguments import FunctionPolicy
 from django_zklock.conf.options import NOT_GIVEN, LockOptions
@@ -96,8 +97,10 @@ class TaskLibrary:
         return False
 
 
-library = TaskLibrary()
-"""The library of this process. `register_library` writes it when Django starts."""
+CELERY: Final = "django_zklock.contrib.celery"
+NONE: Final = TaskLibrary()
+library = NONE
+"""The library of this process. `register_library` writes it."""
 _unique = False  # True as soon as a function has the option `unique`
 
 
@@ -109,7 +112,13 @@ def register_library(registered: TaskLibrary) -> None:
 
 
 def connect_library(*, unique: bool) -> None:
-    """Connect to the task library. The decorator calls this for each function."""
+    """
+    Connect to the task library. The decorator calls this for each function.
+
+    A unique task does not wait for Django to start: a program without `django.setup()` would send all duplicates.
+    """
     global _unique
     _unique = _unique or unique
+    if unique and library is NONE:
+        import_module(CELERY).register()  # a higher layer
     library.connect(unique=_unique)

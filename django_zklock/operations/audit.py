@@ -34,6 +34,7 @@ _MESSAGES: Final = {
     "release requested": "the holder of lock %(key)r %(was)s asked to release by %(by)s%(why)s; it is %(holder)s",
     "acknowledged": "the incident %(holder)r %(was)s acknowledged by %(by)s%(why)s",
     "acknowledgement withdrawn": "the acknowledgement of %(holder)r %(was)s withdrawn by %(by)s%(why)s",
+    "reservation deleted": "the reservation of lock %(key)r %(was)s deleted by %(by)s%(why)s; it is of %(holder)s",
 }
 _HOLDER_FIELDS: Final = ("name", "guid", "token", "session_id", "host", "pid", "thread", "what", "about")
 
@@ -55,7 +56,7 @@ class Action:
     sure: bool = True
     """False if ZooKeeper's reply was lost, so that it may not have happened."""
     holder: str = ""
-    """Host, process and work of the holder that lost the lock or was asked; or the title of the incident."""
+    """Host, process and work of the holder that lost the lock or was asked; the title of the incident; or the task."""
     token: int | None = None
     """The token of that holder, or of the operator hold."""
     limit: int | None = None

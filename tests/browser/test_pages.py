@@ -26,6 +26,8 @@ PAGES = {
     "hold": address(KEY, "hold"),
     "semaphore": address("printers"),
     "limit": address("printers", "limit"),
+    "reservations": f"{LIST}unique/",
+    "reservation": f"{LIST}unique/?key=task/shop.tasks.update_feed/feed/shoes",
 }
 TITLES = {
     "list": "Locks",
@@ -38,6 +40,8 @@ TITLES = {
     "hold": "Hold a lock",
     "semaphore": "printers",
     "limit": "Set a limit",
+    "reservations": "Reservations of unique tasks",
+    "reservation": "Reservations of unique tasks",
 }
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {"color_scheme": "light"},
@@ -73,6 +77,20 @@ def assert_good(visitor: Visit, look: str, pages: Iterable[str]) -> None:
 
 def test_the_main_pages_are_accessible_and_fit(shop: Stage, visitor: Visit) -> None:
     assert_good(visitor, "light", ["list", "detail", "history", "break"])
+
+
+def test_a_search_leads_to_a_reservation_and_deletes_it(shop: Stage, visitor: Visit) -> None:
+    """From the list of locks, on a phone, with no more than links and one form."""
+    operator = visitor("operator", viewport=PHONE)
+    operator.open(f"{LIST}?q=feed")
+    operator.follow("1 reservation of a unique task has these words.")
+    operator.follow("shop.tasks.update_feed")
+    operator.page.get_by_label("Reason").fill("the queue was purged")
+    operator.press("Delete the reservation")
+    assert operator.page.get_by_text("The next call sends the task.").first.is_visible()
+    assert operator.page.get_by_text("1 shown, 1 found, of 1.").is_visible()
+    operator.assert_accessible()
+    operator.assert_fits()
 
 
 @pytest.mark.chaos

@@ -140,7 +140,11 @@ def test_the_examples_of_unique_tasks_run(tmp_path: Path, zoo: Zoo) -> None:
     """A duplicate has the id that the page says."""
     project = written("how-to/unique-tasks.md", tmp_path)
     begin = "import django; django.setup(); from celery import Celery; Celery(broker='memory://'); import bounded, call"
-    project.succeed("-c", begin, DJANGO_SETTINGS_MODULE="project_settings", ZKLOCK_URL=zoo.url())
+    ask = "from datetime import date; from status import status; day = date(2026, 11, 1)"
+    ask += "; print(status(7, day), '|', status(9, day))"
+    done = project.succeed("-c", f"{begin}; {ask}", DJANGO_SETTINGS_MODULE="project_settings", ZKLOCK_URL=zoo.url())
+    sender = rf"{socket.gethostname()} · pid \d+ · \S+"
+    assert re.fullmatch(rf"queued, as \S+, since [\d:]+ UTC, by {sender} \| not queued\n", done.stdout)
 
 
 def test_the_example_for_several_beats_makes_a_shared_scheduler() -> None:

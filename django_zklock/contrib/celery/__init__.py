@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 from django.core.exceptions import ImproperlyConfigured
 
 from django_zklock.decorators.context import TaskLibrary, register_library
+from django_zklock.locks.arguments import check_no_running_loop
 
 if TYPE_CHECKING:
+    from celery import Task
+
+    from django_zklock.contrib.celery.unique.listing import ReservationInfo
     from django_zklock.decorators.context import FunctionContext
 
-__all__ = ["connect"]
+__all__ = ["connect", "queued"]
 
 _LISTENERS: Final = ("worker", "leaks", "events", "unique.lifecycle")
 """The modules here that connect to Celery's signals when they are imported."""
@@ -28,6 +32,25 @@ def connect() -> None:
     """Connect to Celery's signals; repeating it is harmless."""
     for name in _LISTENERS:
         import_module(f"{__name__}.{name}")
+
+
+def queued(task: Task[..., Any], /, *args: Any, **kwargs: Any) -> ReservationInfo | None:
+    """
+    Return which task is queued or runs with the key of this call of a unique task. Send nothing.
+
+    None: `task.delay(*args, **kwargs)` would send a task now. Another process may do so in between, so this is for a
+    page, not for a decision. It waits 5 s for ZooKeeper at most. In a coroutine, use `sync_to_async(queued)`.
+
+    Raises:
+        TypeError: the task is not unique, or does not take these arguments.
+        ZooKeeperUnavailable: ZooKeeper did not answer in time.
+        UnreadableQueue: the reservation cannot be read, so the task is not sent.
+
+    """
+    check_no_running_loop("queued", "await sync_to_async(queued)(...)")
+    lifecycle = import_module(f"{__name__}.unique.lifecycle")
+    info: ReservationInfo | None = lifecycle.reservation_of(task, args, kwargs)
+    return info
 
 
 class CeleryLibrary(TaskLibrary):

@@ -29,6 +29,7 @@ EXAMPLES: Final = {
     "hold": ("reports --for 15m --reason deploy", "reports --for 2h --reason 'migration' --wait 5m"),
     "end_hold": ("reports", "reports --token 4294967311 --reason 'deploy done'"),
     "limit": ("imports", "imports 3 --reason 'the database is slow'"),
+    "unique": ("list feeds.update", "delete task/feeds.update/feed/x --reason 'the queue was purged'"),
     "run": ("reports --timeout 5m -- make reports", "nightly --timeout 0 -E 0 --min-hold 5m -- ./nightly.sh"),
     "serve": ("", "--http 127.0.0.1:8080"),
     "doctor": ("--strict --json", "--incident"),

@@ -18,7 +18,7 @@ _zklock() {
   [ "$((at + 1))" -lt "$COMP_CWORD" ] && sub="${COMP_WORDS[$((at + 1))]}"
 
   case "$sub" in
-    "") choices="status list show history leader break request-release hold end-hold limit run serve doctor devserver completion" ;;
+    "") choices="status list show history leader break request-release hold end-hold limit unique run serve doctor devserver completion" ;;
     status) choices="--help --reply-timeout --json" ;;
     list) choices="--help --longer-than --host --state --sort --limit --watch --reply-timeout --json" ;;
     show) choices="--help --field --reply-timeout --json" ;;
@@ -29,6 +29,7 @@ _zklock() {
     hold) choices="--help --field --for --reason --wait --reply-timeout --json" ;;
     end-hold) choices="--help --field --token --reason --reply-timeout --json" ;;
     limit) choices="--help --field --clear --reason --reply-timeout --json" ;;
+    unique) choices="--help --reason --task-id --reply-timeout --json" ;;
     run) choices="--help --field --timeout --abort-on --kind --limit --max-hold --warn-after --min-hold --conflict-exit-code --kill-after --json" ;;
     serve) choices="--help --grpc --http --advertise --tls-certificate --tls-key --tls-client-ca --insecure --new-token" ;;
     doctor) choices="--help --strict --incident --reply-timeout --json" ;;
@@ -40,6 +41,7 @@ _zklock() {
     "list --state") choices="deadlocked unreadable contended long held kept operator passing" ;;
     "list --sort") choices="trouble held waiting wait key" ;;
     "history --what") choices="actions held released lost timed-out" ;;
+    "unique unique") choices="list show delete" ;;
     "run --abort-on") choices="suspended lost never" ;;
     "run --kind") choices="lock read write" ;;
     "show show" | "history history" | "leader leader" | "break break" | "request-release request-release" | \

@@ -23,21 +23,14 @@ from typing import Any, Final, TypeAlias
 
 from django_zklock import conf, inspection
 from django_zklock.conf import Config
-from django_zklock.contrib.celery.unique import reservations
+from django_zklock.contrib.celery.unique import listing
 from django_zklock.core import clock
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import NodeExists, NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, Gateway, Node
 from django_zklock.dashboard import incidents
-from django_zklock.dashboard.formatting import (
-    counter_text,
-    cycle_text,
-    different_limits,
-    key_text,
-    keys_text,
-    process_of,
-)
+from django_zklock.dashboard.formatting import counter_text, cycle_text, different_limits, key_text, process_of
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.requests import call
 from django_zklock.management.arguments import add_answer
@@ -46,7 +39,6 @@ from django_zklock.management.output import Output, count, write_json, write_lin
 
 WRITES: Final = 20  # that are timed
 SLOW_SHARE: Final = 0.05  # of the session timeout; slower writes may let leases end
-MAX_DEAD: Final = 5  # dead reservations that are listed
 MAX_COMMANDS: Final = 2  # of one incident, so that several incidents fit on a screen
 FOLDER: Final = "!doctor"
 """The directory of the check of rights, below the base and deleted at the end. No key contains a "!"."""
@@ -81,7 +73,8 @@ def run(out: Output, options: argparse.Namespace) -> None:
     checks = [*_versions(), *_servers(options.reply_timeout), *of_connection]
     is_connected = of_connection[0].result == "ok"
     if is_connected:
-        checks += [*_locks(options.reply_timeout), *_reservations(options.reply_timeout)]
+        reserved = listing.findings(listing.read(reply_timeout=options.reply_timeout))
+        checks += [*_locks(options.reply_timeout), *(Check("reservations", *finding) for finding in reserved)]
     results = Counter(check.result for check in checks)
     healthy = not results["error"] and not (options.strict and results["warning"])
     if options.json:
@@ -241,14 +234,3 @@ def _locks(reply_timeout: float) -> Iterator[Check]:
         yield Check("deadlock", "error", cycle_text(cycle))
     for text in snapshot.skipped:
         yield Check("skipped", "info", text)
-
-
-def _reservations(reply_timeout: float) -> Iterator[Check]:
-    report = reservations.report(reply_timeout)
-    if report.total or report.problem:
-        yield Check("reservations", "info", f"{report.total} of unique tasks. {report.problem}".rstrip())
-    for key in report.unreadable:
-        yield Check("reservation", "error", f"{key_text(key)}: cannot be read, so this task is not sent")
-    if report.dead:
-        listed = keys_text(report.dead, MAX_DEAD)
-        yield Check("reservation", "info", f"dead, so the next publisher takes it over: {listed}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from django.core.management.base import CommandError
 
 from django_zklock import inspection, operations
+from django_zklock.contrib.celery.unique import listing
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.dashboard import extension, formatting
 from django_zklock.dashboard.detail import Detail, Row, read_detail
@@ -47,7 +49,10 @@ def run(out: Output, options: argparse.Namespace) -> None:
         _write(out, shown, grants)
     if is_free:
         limit = f" {formatting.limit_text(lock.limit_set)}." if lock.limit_set else ""
-        raise no_holder(lock.key, f"The lock {formatting.key_text(lock.key)!r} is free.{limit}", options)
+        reserved = listing.read(lock=lock.key, reply_timeout=options.reply_timeout).shown[:MAX_GRANTS]
+        tasks = "".join(f" {listing.sentence(info)}" for info in reserved)
+        show = f" Next: {formatting.COMMAND} unique show {shlex.quote(lock.key)}" if reserved else ""
+        raise no_holder(lock.key, f"The lock {formatting.key_text(lock.key)!r} is free.{limit}{tasks}{show}", options)
 
 
 def _write(out: Output, shown: Detail, grants: Sequence[PastEvent]) -> None:

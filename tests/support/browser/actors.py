@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from kazoo.client import KazooClient
 
+from django_zklock.contrib.celery.unique import record
+from django_zklock.contrib.celery.unique.record import Reservation
 from django_zklock.core.queue import nodes
 from support.zoo import Zoo, eventually
 
@@ -142,6 +144,12 @@ class Stage:
         """Put a contender at the end of a queue; return its path."""
         guid = nodes.new_guid(nodes.Mark.OWN)
         return self.join_queue_raw(key, nodes.prefix(guid, kind), part.data(guid))
+
+    def reserve(self, task: str, lock: str, own: Reservation) -> None:
+        """Leave the reservation of a unique task, whose message may be lost; the next sweep deletes it."""
+        path = record.path_of(self._base, f"task/{task}/{lock}")
+        self._client.create(path, own.encode(), makepath=True)
+        self._client.create(f"{path}/{own.mark}")
 
     def join_queue_raw(self, key: str, name: str, data: bytes) -> str:
         path = self._client.create(f"{self._base}/{key}/{name}", data, ephemeral=True, sequence=True, makepath=True)

@@ -72,11 +72,12 @@ def test_the_sending_of_tasks_is_replaced_for_unique_tasks_only(options: str, ex
     )
 
 
-def test_a_unique_task_is_not_sent_without_django() -> None:
+@pytest.mark.parametrize("module", ["django_zklock", "django_zklock.decorators.locked"])
+def test_a_unique_task_is_not_sent_without_django(module: str) -> None:
     """As with a lock, the error asks for `django.setup()`. Otherwise all duplicates would be sent."""
-    assert "django.setup()" in run("""
+    assert "django.setup()" in run(f"""
         from celery import Celery
-        from django_zklock import zk_locked
+        from {module} import zk_locked
 
         @Celery(broker="memory://").task
         @zk_locked("a", unique="until_done")

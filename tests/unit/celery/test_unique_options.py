@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.core.handlers.base import BaseHandler
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
+from django.urls import path
 
 from django_zklock import zk_locked
 from django_zklock.conf.options import given_options
 from django_zklock.contrib.celery.messages import short_id
+from django_zklock.contrib.celery.unique import reservations
 from django_zklock.contrib.celery.unique.record import Reservation, State, Verdict, path_of
+from django_zklock.core.execution import work
 from django_zklock.exceptions import UnreadableQueue
 
 
@@ -89,3 +97,40 @@ def test_long_ids_that_begin_and_end_alike_stay_different() -> None:
     assert len(ids) == 2
     assert all(len(shown) <= 64 for shown in ids)
     assert short_id("x" * 64) == "x" * 64
+
+
+def test_a_reservation_of_another_release_is_read_and_kept_whole() -> None:
+    """An older one names no sender. What a newer one adds survives a change, and a wrong sender does no harm."""
+    old = Reservation.decode(b'{"late": false, "state": "queued", "task_id": "t", "token": "k", "until": null}')
+    assert (old.host, old.pid, old.what) == ("", 0, "")
+    data = b'{"late": 0, "state": "queued", "task_id": "t", "token": "k", "until": 1, "pid": [], "new": {"a": 1}}'
+    newer = replace(Reservation.decode(data), state=State.STARTED)
+    assert (newer.host, newer.pid) == ("", 0)
+    again = Reservation.decode(newer.encode())
+    assert again == newer
+    assert again.unknown == {"new": {"a": 1}}
+
+
+def test_a_reservation_names_what_has_sent_its_task(rf: RequestFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A view by its route, without its arguments; a task; a command, without its arguments."""
+
+    class Handler(BaseHandler):
+        def resolve_request(self, request: HttpRequest) -> Any:
+            request.resolver_match = match = path("feeds/<secret>/", lambda request, secret: view()).resolve("feeds/x/")
+            return match
+
+    def view() -> HttpResponse:
+        return HttpResponse(reservations._current_work())
+
+    handler: Any = Handler()
+    handler.load_middleware()
+    assert handler._get_response(rf.get("/feeds/x/")).content == b"GET /feeds/<secret>/"
+    monkeypatch.setattr(sys, "argv", ["/srv/manage.py", "reindex", "--password=x"])
+    assert reservations._current_work() == "manage.py reindex"
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/gunicorn", "--password=x"])
+    assert reservations._current_work() == "gunicorn"
+    before = work.begin(work.Work("task shop.update 1", {}))
+    try:
+        assert reservations._current_work() == "task shop.update 1"
+    finally:
+        work.begin(before)

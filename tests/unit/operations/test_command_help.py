@@ -56,7 +56,7 @@ def words(text: str, start: str) -> list[str]:
 
 
 def test_the_completion_knows_all_that_the_parser_knows() -> None:
-    """Sub-commands, options and choices. The sub-commands that name a lock complete keys."""
+    """Sub-commands, options and choices. The sub-commands that name a lock complete keys, or their own choices."""
     script, known = SCRIPT.read_text(), parsers()
     assert words(script, '""') == list(SUBCOMMANDS) == list(known)
     choices = 0
@@ -67,8 +67,9 @@ def test_the_completion_knows_all_that_the_parser_knows() -> None:
         for action in actions:
             if action.choices:
                 choices += 1
-                assert words(script, f'"{name} {action.option_strings[0]}"') == list(action.choices)
-        needs_key = any(action.dest in ("name", "key") for action in actions)
+                option = action.option_strings[0] if action.option_strings else name
+                assert words(script, f'"{name} {option}"') == list(action.choices)
+        needs_key = any(action.dest in ("name", "key", "action") for action in actions)
         assert (f'"{name} {name}"' in script) is needs_key
     assert script.count('choices="') == 1 + len(known) + choices + 2  # one that declares it, and one for keys
 

@@ -32,11 +32,11 @@ from celery.utils import uuid
 from django_zklock.contrib.celery import messages
 from django_zklock.contrib.celery.introspection import arguments, functions_of, locked_of
 from django_zklock.contrib.celery.messages import headers_of
-from django_zklock.contrib.celery.unique import record, reservations
+from django_zklock.contrib.celery.unique import listing, record, reservations
 from django_zklock.contrib.celery.unique.reservations import Attached, Duplicate, Reserved
 from django_zklock.core.log import Logger
 from django_zklock.decorators.locked import LockedFunction
-from django_zklock.exceptions import AlreadyQueued, InvalidLockName, LockTimeout, ZooKeeperUnavailable
+from django_zklock.exceptions import AlreadyQueued, InvalidLockName, LockTimeout, UnreadableQueue, ZooKeeperUnavailable
 from django_zklock.names.template import escape
 
 logger = Logger("django_zklock.celery")
@@ -60,6 +60,34 @@ def unique_prefix(task: Task[..., Any]) -> str:
 def unique_key(task: Task[..., Any], lock_key: str) -> str:
     """Return the key of the reservation of a unique task: its name, and the key of its lock."""
     return unique_prefix(task) + lock_key
+
+
+def key_of_call(task: Task[..., Any], locked: LockedFunction, message: Mapping[str, Any]) -> str:
+    """Return the key of the reservation of a call with the `args` and `kwargs` of a message."""
+    call = arguments(task, message.get("args"), message.get("kwargs"))
+    try:
+        return unique_key(task, locked.key(*call))
+    except InvalidLockName as error:
+        if next(functions_of(task)).function is locked.wrapper:
+            raise
+        raise InvalidLockName(
+            f"{error} The key of the unique task {task.name} is computed from its message. If a decorator "
+            "changes the arguments, put it below @zk_locked, or let a callable compute the key from the message."
+        ) from error
+
+
+def reservation_of(task: Any, args: Any, kwargs: Any) -> listing.ReservationInfo | None:
+    """Return the reservation of the task that a call with these arguments duplicates; `queued` documents it."""
+    locked = locked_of(task) if isinstance(task, Task) else None
+    if locked is None or not locked.options.get("unique"):
+        raise TypeError(f"{getattr(task, 'name', task)!r} is not a unique task: give its @zk_locked the option unique.")
+    key = key_of_call(task, locked, {"args": args, "kwargs": kwargs})
+    info = listing.read_one(key, reply_timeout=reservations.RESERVE_TIMEOUT)
+    if info is None or info.state == "dead":
+        return None
+    if info.state == "unreadable":
+        raise UnreadableQueue(info.why, lock=info.key)
+    return None if messages.finished_at(task.app.backend, info.task_id) else info
 
 
 def waiting_key(task: Task[..., Any], lock_key: str) -> str:
@@ -97,19 +125,7 @@ class UniqueMessage:
         """The request of the task that sends itself again, as by `retry` and `replace`."""
         self._sent_again = self._given_id is not None and (bool(inherited) or self._running is not None)
         # A callable could compute another key from arguments that have changed. The task must keep its own.
-        self.key = inherited if self._sent_again and inherited else self._key(locked)
-
-    def _key(self, locked: LockedFunction) -> str:
-        call = arguments(self._task, self._options.get("args"), self._options.get("kwargs"))
-        try:
-            return unique_key(self._task, locked.key(*call))
-        except InvalidLockName as error:
-            if next(functions_of(self._task)).function is locked.wrapper:
-                raise
-            raise InvalidLockName(
-                f"{error} The key of the unique task {self._task.name} is computed from its message. If a decorator "
-                "changes the arguments, put it below @zk_locked, or let a callable compute the key from the message."
-            ) from error
+        self.key = inherited if self._sent_again and inherited else key_of_call(task, locked, options)
 
     def send(self, send: Callable[..., Any]) -> Any:
         """Send the message by `send(**options)`, unless it is a duplicate. Return what the sender of the task gets."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeGuard
 
 from django_zklock.core.queue.escaping import quoted, show_tails
@@ -55,25 +55,38 @@ class Reservation:
     """Whether the broker delivers the task again if its worker dies (`acks_late`)."""
     until: float | None = None
     """When it no longer counts if no worker runs the task, in seconds since 1970; None: never."""
+    host: str = ""
+    """The host of the process that has sent the task; empty if an older release has written the reservation."""
+    pid: int = 0
+    what: str = ""
+    """The work of that process: a view, a task or a command."""
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that a newer release has written. They survive a change by this one."""
 
     def encode(self) -> bytes:
         """Return JSON."""
-        return json.dumps({"version": 1, **asdict(self), "state": self.state.value}, sort_keys=True).encode()
+        known = asdict(self)
+        unknown = known.pop("unknown")
+        return json.dumps({**unknown, "version": 1, **known, "state": self.state.value}, sort_keys=True).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Reservation:
         """Return the reservation in `data`. Raises `UnreadableQueue` if there is none, so it is not taken over."""
         try:
             fields: Any = json.loads(data) if len(data) <= _MAX_READ else None
-            until = fields["until"]
+            until, host, pid, what = fields["until"], fields.get("host"), fields.get("pid"), fields.get("what")
             return cls(
                 task_id=_text(fields["task_id"]),
                 token=_text(fields["token"]),
                 state=State(fields["state"]),
                 late=bool(fields["late"]),
                 until=None if until is None else float(until),
+                host=host if isinstance(host, str) else "",
+                pid=pid if isinstance(pid, int) else 0,
+                what=what if isinstance(what, str) else "",
+                unknown={name: value for name, value in fields.items() if name not in _FIELDS},
             )
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (AttributeError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise UnreadableQueue(
                 f"A reservation holds {quoted(data[:80].decode(errors='replace'))}, which this release cannot read. "
                 "Find out which program wrote it."
@@ -99,6 +112,9 @@ class Reservation:
         if self.state is State.STARTED and not self.late:
             return Verdict.DEAD  # its worker died, and the broker will not deliver it again
         return Verdict.LIVE
+
+
+_FIELDS: Final = frozenset(("version", *Reservation.__dataclass_fields__))
 
 
 def directory(base: str) -> str:

@@ -1,5 +1,5 @@
 """
-Change reservations in ZooKeeper, and report on them.
+Change reservations in ZooKeeper.
 
 A publisher *reserves* the key, sends the message, and *concludes* whether it was sent. A worker *starts* the task. It
 *ends* the reservation when the task no longer counts, or *detaches* from it if the task is delivered again. The next
@@ -10,26 +10,33 @@ All functions block until their timeout at most, also under an event loop, as se
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from types import FrameType
 from typing import Any, Final, TypeAlias
+
+from django.http import HttpRequest
 
 from django_zklock import conf
 from django_zklock.contrib.celery.unique import record
 from django_zklock.contrib.celery.unique.record import Reservation, State, Verdict
 from django_zklock.core import clock
+from django_zklock.core.execution import work
 from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.queue.escaping import printable
 from django_zklock.core.zk import process
-from django_zklock.core.zk.errors import NodeMissing, ZkError
-from django_zklock.core.zk.gateway import Callback, DirectoryReply, DirectoryState, Gateway, NamesReply
+from django_zklock.core.zk.gateway import DirectoryState
 from django_zklock.core.zk.multi import Check, Create, Delete, SetData
-from django_zklock.exceptions import LockTimeout, TooManyLocks, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import LockTimeout, TooManyLocks, ZkLockError, ZooKeeperUnavailable
+from django_zklock.http import requests
 from django_zklock.locks.requests import (
     UNKNOWN,
     Commit,
@@ -39,7 +46,6 @@ from django_zklock.locks.requests import (
     Step,
     StillThere,
     WaitUntilGone,
-    call,
     run,
 )
 
@@ -47,7 +53,7 @@ logger = Logger("django_zklock.reservations")
 
 RESERVE_TIMEOUT: Final = 5.0  # seconds that a publisher waits for ZooKeeper, or for another publisher
 REPLY_TIMEOUT: Final = 1.0  # seconds that other callers wait for the outcome; the update continues in the background
-MAX_REPORTED: Final = 500  # reservations that a report reads
+MAX_TEXT: Final = 200  # characters of each text about the publisher
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +119,16 @@ def reserve(
     ended_token = ""  # of a reservation whose task has ended
     deadline = clock.now() + timeout
     while True:
-        new = Reservation(task_id=task_id, token=str(uuid.uuid4()), state=State.PUBLISHING, late=late, until=until)
+        new = Reservation(
+            task_id=task_id,
+            token=str(uuid.uuid4()),
+            state=State.PUBLISHING,
+            late=late,
+            until=until,
+            host=printable(socket.gethostname(), MAX_TEXT),
+            pid=os.getpid(),
+            what=printable(_current_work(), MAX_TEXT),
+        )
         outcome: Reserved | Duplicate = _run(
             key, _reserving(key, new, ended_token, again=again), deadline - clock.now(), guess=None
         )
@@ -122,6 +137,24 @@ def reserve(
         if outcome.token == ended_token or not has_ended(outcome.task_id):
             return outcome
         ended_token = outcome.token
+
+
+def _current_work() -> str:
+    """Return what this thread runs: a task, a view or a command; never its arguments, which may be secrets."""
+    current = work.current()
+    if current is not None:
+        return current.what
+    # A view that has no lock says nowhere that it runs. A middleware would cost each request; this costs the publisher.
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name in ("_get_response", "_get_response_async"):  # of Django's handler
+            request = frame.f_locals.get("request")
+            if isinstance(request, HttpRequest):
+                return requests.route(request)
+        frame = frame.f_back
+    program, *arguments = sys.argv or [""]
+    name = os.path.basename(program) or "python"
+    return " ".join([name, *arguments[:1]]) if name in ("manage.py", "django-admin") else name
 
 
 @contextmanager
@@ -344,56 +377,3 @@ def _complete(key: str, plan: Decide, reply_timeout: float) -> bool:
 
 def _path(key: str) -> str:
     return record.path_of(conf.current().base, key)
-
-
-# --- for operators ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReservationReport:
-    """All reservations."""
-
-    total: int = 0
-    dead: tuple[str, ...] = ()
-    """The keys of those that no longer count. The next publisher takes them over."""
-    unreadable: tuple[str, ...] = ()
-    """The keys of those that no publisher can read, so that none of their tasks is sent."""
-    problem: str = ""
-    """Why there may be more; empty if this is all."""
-
-
-def report(reply_timeout: float) -> ReservationReport:
-    """Read the reservations one by one, `MAX_REPORTED` at most, for at most `reply_timeout` seconds."""
-    session = process.current()
-    directory = record.directory(session.options.base)
-    deadline = clock.now() + reply_timeout
-    names: list[str] = []
-    dead: list[str] = []
-    unreadable: list[str] = []
-    problem = ""
-    try:
-        reply: NamesReply = call(session, partial(_list, directory), deadline)
-        if isinstance(reply, ZkError):
-            return ReservationReport(problem="" if isinstance(reply, NodeMissing) else str(reply))
-        names = sorted(reply)
-        if len(names) > MAX_REPORTED:
-            problem = f"{MAX_REPORTED} of {len(names)} were read."
-        for name in names[:MAX_REPORTED]:
-            node: DirectoryReply = call(session, partial(_read, f"{directory}/{name}"), deadline)
-            if isinstance(node, DirectoryState):
-                try:
-                    if Reservation.decode(node.data).judge(node.children, time.time()) is Verdict.DEAD:
-                        dead.append(record.key_of(name))
-                except UnreadableQueue:
-                    unreadable.append(record.key_of(name))
-    except ZooKeeperUnavailable as error:
-        problem = str(error)
-    return ReservationReport(total=len(names), dead=tuple(dead), unreadable=tuple(unreadable), problem=problem)
-
-
-def _list(path: str, gateway: Gateway, done: Callback[NamesReply]) -> None:
-    gateway.children(path, done)
-
-
-def _read(path: str, gateway: Gateway, done: Callback[DirectoryReply]) -> None:
-    gateway.read_directory(path, done)

@@ -1,0 +1,237 @@
+"""A unique task whose message was lost: an operator finds its reservation and deletes it, and the next call sends."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from celery.result import AsyncResult
+from django.contrib.admin.models import LogEntry
+from django.core.exceptions import SynchronousOnlyOperation
+from django.test import Client, override_settings
+from support import adminsite
+from support.adminsite import user_with
+from support.locking import as_json, ending, zklock
+from support.reserving import reserved_names
+from support.uniquetasks import known_to
+from support.worker import Worker
+from support.zoo import eventually
+
+from django_zklock import zk_locked
+from django_zklock.contrib.celery import queued
+from django_zklock.contrib.celery.unique import listing, record, reservations
+from django_zklock.exceptions import LockChangedHands
+from django_zklock.management.exit_codes import ExitCode
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
+
+PAGE = "/admin/zklock/lock/unique/"
+NOWHERE = "nowhere"  # a queue that no worker reads
+
+
+@pytest.fixture
+def publisher(worker: Worker) -> Iterator[Worker]:
+    """The worker, with a client that knows its tasks and its locks, and a site with the admin."""
+    if "once" not in worker.app.tasks:
+        known_to(worker.app)
+    with worker.zoo.configured(), override_settings(**adminsite.SETTINGS):
+        yield worker
+        for name in reserved_names(worker.zoo):
+            worker.zoo.client.delete(f"{record.directory(worker.zoo.base)}/{name}", recursive=True)
+
+
+def lost(worker: Worker, key: str, name: str = "until_done") -> AsyncResult[Any]:
+    """Send a unique task, and delete its message from the broker."""
+    result = worker.app.tasks[name].apply_async((key,), queue=NOWHERE)
+    (message,) = worker.home.rglob(f"*.{NOWHERE}.msg")
+    message.unlink()
+    return result
+
+
+def text_of(client: Client, path: str) -> str:
+    """Return the text of a page."""
+    page = client.get(path).content.decode()
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page))
+
+
+def by_command(worker: Worker, key: str) -> None:
+    """Delete it by the command that `show` of the free lock leads to."""
+    status, _text, message = ending("show", f"unique/{key}")
+    assert status == ExitCode.NO_HOLDER
+    assert "Task until_done is queued for it since" in message
+    shown = zklock(*re.findall(r"manage.py zklock (unique show \S+)", message)[0].split())
+    command = re.findall(r"Next: python manage.py zklock (.*) --reason ''", shown)[0].split()
+    assert ending(*command)[0] == ending(*command, "--reason", " ")[0] == ExitCode.USAGE
+    assert "Deleted" in zklock(*command, "--reason", "the queue was purged")
+    assert ending(*command, "--reason", "again")[0] == ExitCode.NO_HOLDER
+
+
+def in_the_admin(worker: Worker, key: str) -> None:
+    """Delete it on the page that a search leads to."""
+    operator = user_with("view_lock", "break_lock")
+    assert "1 reservation of a unique task has these words." in text_of(operator, f"/admin/zklock/lock/?q={key}")
+    assert "Task until_done is queued for it since" in text_of(operator, f"/admin/zklock/lock/unique_2F{key}/change/")
+    page = operator.get(f"{PAGE}?q={key}").content.decode()
+    (query,) = re.findall(r'href="(\?key=[^"]*)"', page)
+    form = operator.get(PAGE + query).content.decode()
+    assert "it may run twice" in form
+    (token,) = re.findall(r'name="token" value="(.*?)"', form)
+    assert operator.post(PAGE + query, {"token": token, "reason": " "}).status_code == 200
+    assert len(reserved_names(worker.zoo)) == 1
+    assert operator.post(PAGE + query, {"token": token, "reason": "the queue was purged"}).status_code == 302
+    entry = LogEntry.objects.get()
+    assert "Reservation deleted; it was that of task until_done" in entry.change_message
+    assert "the queue was purged" in entry.change_message
+
+
+@pytest.mark.parametrize("delete", [by_command, in_the_admin])
+def test_a_lost_task_is_sent_again_when_its_reservation_is_deleted(
+    publisher: Worker, delete: Callable[[Worker, str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until then, each call gets the id of the lost one."""
+    task = publisher.app.tasks["until_done"]
+    first = lost(publisher, "gone")
+    assert {task.delay("gone").id for _ in range(3)} == {first.id}
+    info = queued(task, "gone")
+    assert info is not None
+    assert (info.task_id, info.state, info.host, info.pid) == (
+        first.id,
+        "queued",
+        socket.gethostname(),
+        os.getpid(),
+    )
+    assert info.since is not None
+    assert abs((info.since - datetime.now(timezone.utc)).total_seconds()) < 60
+    delete(publisher, "gone")
+    assert "the reservation of lock 'unique/gone' was deleted by" in caplog.text
+    assert queued(task, "gone") is None
+    again = task.delay("gone")
+    assert again.id != first.id
+    publisher.get(again)
+
+
+def test_queued_follows_a_task_and_sends_nothing(publisher: Worker) -> None:
+    """It is queued, then it runs, then it has ended. Another key, and a plain lock, are something else."""
+    task = publisher.app.tasks["until_done"]
+    assert queued(task, "follow") is None
+    assert reserved_names(publisher.zoo) == []
+    gate = publisher.gate()
+    result = task.delay("follow", "linger", str(gate))
+    gate.wait_at_work()
+    running = queued(task, key="follow")
+    assert running is not None
+    assert (running.task_id, running.state) == (result.id, "started")
+    assert queued(task, "other") is None
+    gate.open()
+    publisher.get(result)
+    eventually(lambda: queued(task, "follow") is None, 10, "it is still queued")
+
+
+def test_queued_refuses_what_is_not_a_unique_task(publisher: Worker) -> None:
+    """A plain task, a function, wrong arguments, and a call in a coroutine."""
+
+    @zk_locked("a/{key}")
+    def function(key: object) -> None: ...
+
+    plain: Any = publisher.app.task(name="not unique", shared=False)(function)
+    wrong: Any
+    for wrong in (plain, function, "until_done"):
+        with pytest.raises(TypeError, match="is not a unique task"):
+            queued(wrong, "x")
+    with pytest.raises(TypeError):
+        queued(publisher.app.tasks["until_done"], nonsense=1)
+
+    async def ask() -> None:
+        queued(publisher.app.tasks["until_done"], "x")
+
+    with pytest.raises(SynchronousOnlyOperation):
+        async_to_sync(ask)()
+
+
+def test_a_reservation_that_has_changed_is_not_deleted(publisher: Worker) -> None:
+    """The form and the command name the task that the operator has seen; another one may have the key by then."""
+    operator = user_with("view_lock", "break_lock")
+    first = lost(publisher, "race")
+    info = listing.read_one(record.key_of(reserved_names(publisher.zoo)[0]), reply_timeout=5)
+    assert info is not None
+    assert reservations.end(info.key, first.id)
+    lost(publisher, "race")
+    assert operator.post(f"{PAGE}?key={info.key}", {"token": info.token, "reason": "r"}).status_code == 409
+    status, _text, message = ending("unique", "delete", info.key, "--task-id", first.id, "--reason", "r")
+    assert (status, "has another task" in message) == (ExitCode.CHANGED, True)
+    with pytest.raises(LockChangedHands):
+        listing.delete(info, reason="r", by="me")
+    assert len(reserved_names(publisher.zoo)) == 1
+
+
+def test_the_permissions_of_locks_decide(publisher: Worker) -> None:
+    """To see needs `view_lock`; to delete needs `break_lock`, too."""
+    lost(publisher, "rights")
+    (name,) = reserved_names(publisher.zoo)
+    address = f"{PAGE}?key={record.key_of(name)}"
+    viewer, breaker = user_with("view_lock"), user_with("break_lock")
+    assert "Delete the reservation" not in viewer.get(address).content.decode()
+    assert viewer.post(address, {"token": "x", "reason": "r"}).status_code == 200
+    assert breaker.get(address).status_code == 403
+    assert reserved_names(publisher.zoo) == [name]
+
+
+def test_all_states_are_listed_and_found_by_any_word(publisher: Worker) -> None:
+    """A reservation that cannot be read can be deleted. One of an older release has no sender."""
+    directory = record.directory(publisher.zoo.base)
+    texts = {
+        "task!shop.tasks.old!feed!1": b'{"late": 0, "state": "queued", "task_id": "t1", "token": "k1", "until": null}',
+        "task!shop.tasks.dead!feed!2": b'{"late": 0, "state": "started", "task_id": "t2", "token": "k2", "until": 1}',
+        "task!shop.tasks.odd!feed!3": b"\x1b[2J<script>",
+        "task!shop.tasks.wrong!feed!4": b'[1, {"pid": "x"}]',
+        "feed": b"null",
+    }
+    for name, data in texts.items():
+        publisher.zoo.client.create(f"{directory}/{name}", data, makepath=True)
+    answer = as_json("unique", "list", "feed")
+    assert [info["state"] for info in answer["reservations"]] == [
+        "unreadable",
+        "dead",
+        "unreadable",
+        "queued",
+        "unreadable",
+    ]
+    assert (answer["matching"], answer["total"]) == (5, 5)
+    assert [info["task_id"] for info in as_json("unique", "list", "OLD")["reservations"]] == ["t1"]
+    page = text_of(user_with("view_lock"), PAGE)
+    assert "5 shown, 5 found, of 5." in page
+    assert "Its worker ended, and the broker does not deliver the task again." in page
+    assert "<script>" not in page
+    assert ending("unique", "delete", "feed/3", "--reason", "r")[0] == 0
+    assert "task!shop.tasks.odd!feed!3" not in reserved_names(publisher.zoo)
+    assert ending("unique", "show", "feed/none")[0] == ExitCode.NO_HOLDER
+
+
+def test_a_thousand_of_more_reservations_are_shown_and_all_are_counted(publisher: Worker) -> None:
+    """The reading is one round trip for all: a page needs no more than a moment."""
+    directory = record.directory(publisher.zoo.base)
+    own = record.Reservation(task_id="t", token="k", state=record.State.QUEUED)
+    requests = [
+        publisher.zoo.client.create_async(f"{directory}/task!many!{number:04}", own.encode(), makepath=True)
+        for number in range(1_100)
+    ]
+    for request in requests:
+        request.get(timeout=30)
+    answer = as_json("unique", "list", "--reply-timeout", "20")
+    assert (len(answer["reservations"]), answer["matching"], answer["total"]) == (1_000, 1_100, 1_100)
+    answer = as_json("unique", "list", "many /109", "--reply-timeout", "20")
+    assert (len(answer["reservations"]), answer["matching"], answer["total"]) == (10, 10, 1_100)
+
+
+def test_without_zookeeper_the_page_says_so(publisher: Worker) -> None:
+    """Within its time, with the status of the other pages."""
+    with publisher.zoo.configured(hosts="127.0.0.1:1"):
+        response = user_with("view_lock").get(PAGE)
+    assert response.status_code == 503
+    assert "ZooKeeper does not answer." in response.content.decode()
