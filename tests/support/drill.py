@@ -98,13 +98,15 @@ class Program:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self._said: list[str] = []
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._logged: list[str] = []
+        streams = ((process.stdout, self._said), (process.stderr, self._logged))
+        self._readers = [threading.Thread(target=self._read, args=pair, daemon=True) for pair in streams]
+        for reader in self._readers:
+            reader.start()
 
-    def _listen(self) -> None:
-        assert self.process.stdout is not None
-        with contextlib.suppress(ValueError):  # closed by `kill`
-            for line in self.process.stdout:
-                self._said.append(line.strip())
+    def _read(self, stream: Iterable[str], lines: list[str]) -> None:
+        for line in stream:
+            lines.append(line.strip())  # noqa: PERF401 - others read the list meanwhile
 
     def tell(self, verb: str, *keys: str) -> None:
         """Give it a command."""
@@ -114,7 +116,7 @@ class Program:
     def hear(self, *lines: str) -> None:
         """Wait until it has said all these lines, in any order."""
         missing = Counter(lines)
-        eventually(lambda: not missing - Counter(self._said), 30, self._said)
+        eventually(lambda: not missing - Counter(self._said), 30, (self._said, self._logged))
         for line in lines:
             self._said.remove(line)
 
@@ -131,7 +133,10 @@ class Program:
     def kill(self) -> None:
         """Kill it; its session ends later."""
         self.process.kill()
-        self.process.wait()
+        for reader in self._readers:
+            reader.join()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.__exit__(None, None, None)  # waits for it, and closes the pipes
 
 
 @dataclass(frozen=True, slots=True)
