@@ -229,22 +229,26 @@ class Drill:
 
     # --- the pages ----------------------------------------------------------------------------------------------
 
-    def open(self, path: str = LIST, **form: object) -> str:
-        """Return a page, whatever its status; with a form, press its button."""
-        cookies = f"sessionid={self.site.sessions['operator']}; csrftoken={CSRF}"
+    @property
+    def cookies(self) -> dict[str, str]:
+        """The header by which the operator is logged in."""
+        return {"Cookie": f"sessionid={self.site.sessions['operator']}; csrftoken={CSRF}"}
+
+    def open(self, path: str = LIST, site: Site | None = None, **form: object) -> str:
+        """Return a page, whatever its status, perhaps of another web process; with a form, press its button."""
         data = urlencode({**form, "csrfmiddlewaretoken": CSRF}, doseq=True).encode() if form else None
         try:
-            with urlopen(Request(self.site.url + path, data, {"Cookie": cookies}), timeout=30) as answer:
+            with urlopen(Request((site or self.site).url + path, data, self.cookies), timeout=30) as answer:
                 return str(answer.read().decode())
         except HTTPError as error:
             return error.read().decode()
 
-    def cards(self) -> list[Card]:
+    def cards(self, site: Site | None = None) -> list[Card]:
         """Return the cards of the first page."""
-        sections = re.findall(r'<section class="module zklock-card.*?</section>', self.open(), re.DOTALL)
+        sections = re.findall(r'<section class="module zklock-card.*?</section>', self.open(site=site), re.DOTALL)
         return [Card.of(html) for html in sections]
 
-    def press(self, path: str, button: str, **form: object) -> str:
+    def press(self, path: str, button: str, **form: str) -> str:
         """Open a form, give the reason, and press a button for all that is ticked; return the page that follows."""
         page = self.open(path)
         ticks = [
@@ -254,7 +258,7 @@ class Drill:
         ]
         target = [unescape(value) for tick in ticks for value in re.findall('value="(.*?)"', tick)]
         assert target, page
-        return self.open(path, target=target, reason=REASON, **{button: "1"}, **form)
+        return self.open(path, None, **{"target": target, "reason": REASON, button: "1", **form})
 
     def acknowledge(self) -> None:
         """Have the operator acknowledge the first card."""
