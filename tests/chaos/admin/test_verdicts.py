@@ -1,4 +1,4 @@
-"""What the first page and the doctor say of many locks, and on a quiet day."""
+"""The verdict of the first page and of the doctor on many locks, and on a quiet day."""
 
 from __future__ import annotations
 
