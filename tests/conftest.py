@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from support import foreign_calls, reply_timeout
 from support.brokers import Broker, RabbitMQ, Redis
+from support.drill import Drill
 from support.ensemble import Ensemble
 from support.mariadb import MariaDB
 from support.neighbours.curator import curator
@@ -147,6 +149,15 @@ def zoo(single: Ensemble) -> Iterator[Zoo]:
     """A namespace on the single server that the locks of this process are pointed to, and left empty at the end."""
     with namespace(single) as zoo:
         yield zoo
+
+
+@pytest.fixture
+def drill(single: Ensemble, tmp_path: Path) -> Iterator[Drill]:
+    """A site with its operator on the single server, whose processes a test starts."""
+    zoo = Zoo(single.hosts, single)
+    with Drill(zoo, tmp_path / "site") as drill:
+        yield drill
+    zoo.close()
 
 
 @pytest.fixture(scope="session")

@@ -190,6 +190,15 @@ def late_again(key: str, verb: str = "tell", argument: Any = None) -> Any:
     return do(verb, argument)
 
 
+@app.task(name="transfer")
+@zk_locked("account/{source}", timeout=60)
+def transfer(source: str, target: str, gate: str) -> None:
+    """Hold an account, and want another one when the gate is open: two of these may wait for each other."""
+    do("linger", gate)
+    with zk_lock("account/{target}", fields={"target": target}, timeout=60):
+        pass
+
+
 # With a pause: when a retry does not wait, Celery's note of it may overwrite the result of the next run.
 @app.task(name="again", autoretry_for=(LockNotAcquired,), max_retries=100, default_retry_delay=1)
 @zk_locked("{key}", on_conflict="raise")

@@ -26,6 +26,7 @@ from django_zklock.core.locks.held import held_locks
 from django_zklock.core.queue import markers, nodes
 from django_zklock.core.queue.escaping import SEQUENCE_TAIL
 from django_zklock.testing.server import DevServer
+from support.chaos import namespaces
 from support.ensemble import Ensemble
 
 T = TypeVar("T")
@@ -230,12 +231,13 @@ class Zoo:
                 self.client.delete(path)
 
     def spawn(
-        self, script: str, *arguments: str, first: str = "", hosts: str | None = None, **env: str
+        self, script: str, *arguments: str, first: str = "", hosts: str | None = None, host: str = "", **env: str
     ) -> subprocess.Popen[str]:
         """
         Run Python code in a process of its own, set up for locks in this namespace; text pipes to all its ends.
 
-        `first` comes before Django is set up. The caller ends the process, by `communicate` or `kill`.
+        `first` comes before Django is set up. `host` is the name of the host that the process sees. The caller ends the
+        process, by `communicate` or `kill`.
         """
         # A shell starts what it puts in the background with Ctrl-C ignored, and children inherit that.
         interruptible = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
@@ -243,7 +245,7 @@ class Zoo:
             f"{interruptible}\n{first}\nimport django; django.setup()\nfrom django_zklock import zk_lock, zk_locked\n"
         )
         return subprocess.Popen(
-            [sys.executable, "-u", "-c", prelude + script, *arguments],
+            [*(namespaces.on_host(host) if host else ()), sys.executable, "-u", "-c", prelude + script, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -10,7 +10,9 @@ from django_zklock.contrib.events.models import Attempt
 
 
 def remember(key: str) -> None:
-    """Record some grants, of which one was lost."""
+    """Record some grants, of which one was lost, unless there are some."""
+    if Attempt.objects.exists():
+        return
     for number in range(12):
         row = Attempt(key=key, template="orders/{pk}", kind="lock", host=f"worker-{number % 3}", pid=812 + number)
         row.work, row.token, row.outcome = "shop.tasks.charge", number, Attempt.RELEASED

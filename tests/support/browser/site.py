@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 class Site:
     """The site, for the length of a with block."""
 
-    def __init__(self, home: Path, url: str, **zklock: Any) -> None:
-        """Serve from `home`, with locks at the `zk://` URL and further keys of `settings.ZKLOCK`."""
-        self.log = home / "site.log"
+    def __init__(self, home: Path, url: str, *, name: str = "site", **zklock: Any) -> None:
+        """
+        Serve from `home`, with locks at the `zk://` URL and further keys of `settings.ZKLOCK`.
+
+        Several sites of one home share its database; each has a name of its own for its log, and is started alone.
+        """
+        self.log = home / f"{name}.log"
         self.environment = {
             "DJANGO_SETTINGS_MODULE": "support.browser.settings",
             "SITE_HOME": str(home),

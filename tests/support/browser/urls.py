@@ -1,14 +1,15 @@
-"""The admin, and a view that refreshes the snapshot of all locks."""
+"""The admin, a view that refreshes the snapshot of all locks, and one that needs a lock."""
 
 from __future__ import annotations
 
 import os
+import time
 
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
-from django_zklock import inspection
+from django_zklock import inspection, zk_locked
 from django_zklock.admin import LockAdminMixin
 from support.browser.policy import THEMED
 
@@ -23,4 +24,15 @@ def refresh_snapshot(request: HttpRequest) -> HttpResponse:
     return HttpResponse(inspection.snapshot(max_age=0, max_waiters=1).problem)
 
 
-urlpatterns = [path("refresh-snapshot", refresh_snapshot), path("admin/", admin.site.urls)]
+@zk_locked("stock/{item}", timeout=0.5)
+def sell(request: HttpRequest, item: str) -> HttpResponse:
+    """Sell an item, which takes a moment. Most of many callers at a time are refused."""
+    time.sleep(0.2)
+    return HttpResponse("sold")
+
+
+urlpatterns = [
+    path("refresh-snapshot", refresh_snapshot),
+    path("sell/<slug:item>", sell),
+    path("admin/", admin.site.urls),
+]

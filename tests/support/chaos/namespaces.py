@@ -65,11 +65,16 @@ def command(inner: Sequence[str]) -> list[str]:
     return [*_unshare(), *inner]
 
 
+def on_host(name: str) -> list[str]:
+    """Return what to put before a command, so that its process sees another name of the host."""
+    return [*_unshare("--uts"), "sh", "-c", 'hostname "$0" && exec "$@"', name]
+
+
 @functools.cache
-def _unshare() -> tuple[str, ...]:
+def _unshare(kind: str = "--net") -> tuple[str, ...]:
     """Find the way in: the root of a container, say, may be allowed no more than other users are."""
-    direct = ("unshare", "--net")
-    return direct if not _try_out(direct) else ("unshare", "--user", "--map-root-user", "--net")
+    direct = ("unshare", kind)
+    return direct if not _try_out(direct) else ("unshare", "--user", "--map-root-user", kind)
 
 
 def _try_out(unshare: Sequence[str]) -> str:

@@ -1,0 +1,73 @@
+"""The verdict of the first page and of the doctor on many locks, and on a quiet day."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+from support.browser.actors import Stage, staged
+from support.browser.pages import LIST
+from support.chaos.report import Figures
+from support.drill import CALM, Drill, plain
+from support.quietday import look, quiet_day
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(600)]
+
+SECONDS = 0.4
+"""Most processor time of one page of 1,000 locks with 20 waiters each."""
+
+
+@pytest.fixture
+def stage(drill: Drill) -> Iterator[Stage]:
+    """Queues made node by node, in few round trips."""
+    with staged(drill.zoo) as stage:
+        yield stage
+
+
+def test_a_deadlock_at_the_end_of_five_thousand_locks_is_never_green(drill: Drill, stage: Stage) -> None:
+    """It is found, or the verdict says that not all was looked at. The others have more waiters, and earlier keys."""
+    first, second = drill.program("web-1"), drill.program("batch-1")
+    for program, keys in ((first, ("zzz/a", "zzz/b")), (second, ("zzz/b", "zzz/a"))):
+        program.tell("nest", *keys)
+        program.hear(f"held {keys[0]}")
+    for program in (first, second):
+        program.tell("want")
+    stage.crowd(1_100, 2, "busy")
+    stage.crowd(3_898, 0, "idle")
+    page = plain(drill.open())
+    lines, status = drill.doctor()
+    printed = "\n".join(lines)
+    if "Deadlock: zzz/a, zzz/b" not in page:
+        assert re.search(r"\d of 5000 locks", page), page
+    if "Deadlock: zzz/a, zzz/b" not in printed:
+        assert re.search(r"\d of 5000 locks", printed), printed
+    assert CALM not in page
+    assert (status != 0, CALM in printed) == (True, False), printed
+
+
+@pytest.mark.parametrize("path", [f"{LIST}?q=", LIST], ids=["list", "first page"])
+def test_a_page_of_a_thousand_locks_takes_little_time(drill: Drill, stage: Stage, path: str, figure: Figures) -> None:
+    stage.crowd(1_000, 20)
+    took = []
+    for _ in range(5):
+        seconds = 0.0
+        for address in ("/refresh-snapshot", path):  # the page shows this snapshot, or takes another one
+            with urlopen(Request(drill.site.url + address, headers=drill.cookies), timeout=60) as answer:
+                (milliseconds,) = re.findall(r"cpu;dur=([\d.]+)", answer.headers["Server-Timing"])
+            seconds += float(milliseconds) / 1000
+        took.append(seconds)
+    figure(f"processor time of {path}", statistics.median(took), "s")
+    assert statistics.median(took) <= SECONDS, took
+
+
+@pytest.mark.timeout(1200)
+def test_a_quiet_day_is_green_in_each_web_process(drill: Drill, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    """`python -m support.quietday` looks for longer."""
+    minutes = pytestconfig.getoption("--quiet-minutes")
+    with quiet_day(drill, tmp_path) as sites:
+        seen = look(drill, sites, minutes)
+    assert {text for text in seen if CALM not in text} == set(), seen

@@ -1,0 +1,293 @@
+"""The operator of a real site: looks at its first page, pastes commands into a shell, and presses buttons."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import unescape
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+from django.utils.html import strip_tags
+
+from django_zklock.management.exit_codes import ExitCode
+from support.browser.pages import LIST
+from support.browser.site import Site
+from support.project import Project, environment
+from support.zoo import Zoo, eventually
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+T = TypeVar("T")
+
+LINES = 25
+"""The first lines of the doctor, which name the cause and the remedy."""
+CALM = "Nothing needs attention"
+OPERATOR = "anna"
+REASON = "it hangs"
+CSRF = "a" * 32
+
+# Each command is a line: a verb, and keys. Keys that differ only after the last slash share a template.
+SCRIPT = """
+import os, sys, threading
+from django_zklock.exceptions import ZkLockError
+
+answer, ended = os.pipe()
+wanted = threading.Event()
+
+def lock(key):
+    group, slash, name = key.rpartition("/")
+    return zk_lock(group + slash + "{name}", fields={"name": name}, timeout=None)
+
+def say(*words):
+    os.write(1, (" ".join(words) + "\\n").encode())
+
+def hold(key, *inner):
+    try:
+        with lock(key):
+            say("held", key)
+            if inner:
+                wanted.wait()
+                hold(*inner)
+            else:
+                os.read(answer, 1)  # until the other side answers; no exception ends this call before
+    except ZkLockError as error:
+        say("lost", key, type(error).__name__)
+
+def use(key):
+    try:
+        with lock(key):
+            say("used", key)
+    except ZkLockError as error:
+        say("refused", key, type(error).__name__)
+
+for line in sys.stdin:
+    verb, *keys = line.split()
+    if verb == "use":  # one after the other
+        for key in keys:
+            use(key)
+    elif verb == "hold":  # a thread each, which hangs
+        for key in keys:
+            threading.Thread(target=hold, args=[key], daemon=True).start()
+    elif verb == "wait":  # a thread each, which releases at once
+        for key in keys:
+            threading.Thread(target=use, args=[key], daemon=True).start()
+    elif verb == "nest":  # one thread, which takes the next key after "want"
+        threading.Thread(target=hold, args=keys, daemon=True).start()
+    elif verb == "want":
+        wanted.set()
+    elif verb == "answer":
+        os.close(ended)
+"""
+
+
+class Program:
+    """A process with locks, which does what it is told."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self._said: list[str] = []
+        self._logged: list[str] = []
+        streams = ((process.stdout, self._said), (process.stderr, self._logged))
+        self._readers = [threading.Thread(target=self._read, args=pair, daemon=True) for pair in streams]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, stream: Iterable[str], lines: list[str]) -> None:
+        for line in stream:
+            lines.append(line.strip())  # noqa: PERF401 - others read the list meanwhile
+
+    def tell(self, verb: str, *keys: str) -> None:
+        """Give it a command."""
+        assert self.process.stdin is not None
+        print(verb, *keys, file=self.process.stdin, flush=True)
+
+    def hear(self, *lines: str) -> None:
+        """Wait until it has said all these lines, in any order."""
+        missing = Counter(lines)
+        eventually(lambda: not missing - Counter(self._said), 30, (self._said, self._logged))
+        for line in lines:
+            self._said.remove(line)
+
+    def hold(self, *keys: str) -> None:
+        """Have it acquire free locks, and hang in the work under each."""
+        self.tell("hold", *keys)
+        self.hear(*(f"held {key}" for key in keys))
+
+    def learn(self, key: str) -> None:
+        """Have it use a lock for a moment, often enough that the history has a usual time."""
+        self.tell("use", *[key] * 5)
+        self.hear(*[f"used {key}"] * 5)
+
+    def kill(self) -> None:
+        """Kill it; its session ends later."""
+        self.process.kill()
+        for reader in self._readers:
+            reader.join()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.__exit__(None, None, None)  # waits for it, and closes the pipes
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A card of the first page, as an operator sees it."""
+
+    text: str
+    links: dict[str, str]
+    """The addresses that they lead to, by their texts."""
+
+    @classmethod
+    def of(cls, html: str) -> Card:
+        links = re.findall(r'<a[^>]*? href="(.*?)">(.*?)</a>', html)
+        return cls(plain(html), {plain(label): unescape(href) for href, label in links})
+
+
+class Drill:
+    """A site with its operator, and the processes that use its locks, for the length of a with block."""
+
+    def __init__(self, zoo: Zoo, directory: Path, hosts: str | None = None) -> None:
+        directory.mkdir(exist_ok=True)
+        self.zoo = zoo
+        self.project = Project(directory)
+        self.site = Site(directory, zoo.url(hosts))
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self.site)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def keep(self, context: contextlib.AbstractContextManager[T]) -> T:
+        """Use a context until the end of the drill."""
+        return self._stack.enter_context(context)
+
+    def program(self, host: str, hosts: str | None = None) -> Program:
+        """Start a process on a host of this name."""
+        env = {**self.site.environment, "ZKLOCK_URL": self.zoo.url(hosts)}
+        program = Program(self.zoo.spawn(SCRIPT, host=host, **env))
+        self._stack.callback(program.kill)
+        return program
+
+    def hang(self, host: str, *keys: str, waiters: int) -> tuple[Program, Program]:
+        """Have a process hang in its work under some locks, and many others wait for each on the host web-1."""
+        holder, web = self.program(host), self.program("web-1")
+        holder.learn(keys[0])
+        holder.hold(*keys)
+        web.tell("wait", *keys * waiters)
+        for key in keys:
+            self.zoo.wait_contenders(key, waiters + 1)
+        return holder, web
+
+    def wait_recorded(self, count: int) -> None:
+        """Wait until the history has so many holds that have not ended: a process writes them about once a second."""
+        query = "SELECT count(*) FROM zklock_events_attempt WHERE outcome = 'held'"
+        with contextlib.closing(sqlite3.connect(self.project.directory / "site.sqlite3")) as database:
+            eventually(lambda: database.execute(query).fetchone()[0] == count, 30)
+
+    # --- the shell ----------------------------------------------------------------------------------------------
+
+    def shell(self, command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command where `manage.py` is, as the operator does."""
+        path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+        env = {**environment(**self.site.environment), "PATH": path, "LOGNAME": OPERATOR}
+        return subprocess.run(
+            ["bash", "-c", command],
+            cwd=self.project.directory,
+            env=env,
+            input="yes\n",  # some commands ask
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+
+    def paste(self, commands: Iterable[str], word: str) -> str:
+        """Run the first command with this word, as printed, but with a reason; return what it prints."""
+        (command, *_) = [command for command in commands if word in command]
+        command = command if command.startswith("python") else f"python {command}"  # XXX HEAD
+        done = self.shell(re.sub(r"--reason \S+", f"--reason '{REASON}'", command))
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        return done.stdout
+
+    def doctor(self) -> tuple[list[str], int]:
+        """Return what `doctor --incident` prints, and its exit status."""
+        done = self.shell("python manage.py zklock doctor --incident")
+        return done.stdout.splitlines() + done.stderr.splitlines(), done.returncode
+
+    # --- the pages ----------------------------------------------------------------------------------------------
+
+    @property
+    def cookies(self) -> dict[str, str]:
+        """The header by which the operator is logged in."""
+        return {"Cookie": f"sessionid={self.site.sessions['operator']}; csrftoken={CSRF}"}
+
+    def open(self, path: str = LIST, site: Site | None = None, **form: object) -> str:
+        """Return a page, whatever its status, perhaps of another web process; with a form, press its button."""
+        data = urlencode({**form, "csrfmiddlewaretoken": CSRF}, doseq=True).encode() if form else None
+        try:
+            with urlopen(Request((site or self.site).url + path, data, self.cookies), timeout=30) as answer:
+                return str(answer.read().decode())
+        except HTTPError as error:
+            return error.read().decode()
+
+    def cards(self, site: Site | None = None) -> list[Card]:
+        """Return the cards of the first page."""
+        sections = re.findall(r'<section class="module zklock-card.*?</section>', self.open(site=site), re.DOTALL)
+        return [Card.of(html) for html in sections]
+
+    def press(self, path: str, button: str, **form: str) -> str:
+        """Open a form, give the reason, and press a button for all that is ticked; return the page that follows."""
+        page = self.open(path)
+        ticks = [
+            tick
+            for tick in re.findall('<input[^>]*name="target"[^>]*>', page)
+            if " checked" in tick or "hidden" in tick
+        ]
+        target = [unescape(value) for tick in ticks for value in re.findall('value="(.*?)"', tick)]
+        assert target, page
+        return self.open(path, None, **{"target": target, "reason": REASON, button: "1", **form})
+
+    def acknowledge(self) -> None:
+        """Have the operator acknowledge the first card."""
+        raise NotImplementedError  # XXX the branch chart
+
+    # --- the drill ----------------------------------------------------------------------------------------------
+
+    def finds(self, cause: str, *texts: str, within: float = 30.0) -> list[str]:
+        """Wait until the first card and the doctor's first lines have these texts; return the doctor's commands."""
+        seen: list[Card] = []
+
+        def found() -> bool:
+            seen[:] = self.cards()[:1]
+            return bool(seen) and all(text in seen[0].text for text in texts)
+
+        eventually(found, within, seen)
+        lines, status = self.doctor()
+        printed = "\n".join(lines[:LINES])
+        expected = ExitCode.UNAVAILABLE if cause == "quorum" else ExitCode[cause.upper()]
+        assert (status, [text for text in texts if text not in printed]) == (expected, []), printed
+        return [line.strip().removeprefix("$ ") for line in lines[:LINES] if line.strip().startswith("$ ")]
+
+    def is_calm(self, within: float = 30.0) -> None:
+        """Wait until the first page is green, and so is the doctor."""
+        eventually(lambda: CALM in plain(self.open()), within, "it is not green")
+        lines, status = self.doctor()
+        assert (status, lines[0].startswith(CALM)) == (0, True), lines
+
+
+def plain(html: str) -> str:
+    """Return the text of a page or a part of it, in one line."""
+    return " ".join(unescape(strip_tags(html)).split())
