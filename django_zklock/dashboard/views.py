@@ -396,7 +396,7 @@ class LockViews:
                 seconds = values.pop("minutes") * 60
                 lazy.operations.acknowledge(**values, seconds=seconds, by=user_name(request))
             except (ZkLockError, ValueError) as error:
-                status = _refuse(form, error)
+                status = refuse(form, error)
             else:
                 return self.redirect_to()
         return self.page(request, "acknowledge", {"title": _("Acknowledge"), "form": form}, status)

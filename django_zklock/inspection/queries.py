@@ -22,7 +22,7 @@ from django_zklock.core.zk.options import SessionOptions
 from django_zklock.core.zk.outage import address
 from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.inspection.deadlocks import find_cycles, find_waits
+from django_zklock.inspection.deadlocks import MAX_WAITS, find_cycles, find_waits
 from django_zklock.inspection.info import HOLDER_UNREAD, ConnectionInfo, LockInfo, ScannedContender, Snapshot
 from django_zklock.inspection.scan import Scan, ScanLimits, ScanResult
 from django_zklock.locks.holders import kind_of_queue, waits_for
@@ -32,6 +32,7 @@ from django_zklock.shared import Shared
 
 SLACK: Final = 0.25  # seconds beyond the reply timeout, for a busy process
 MAX_WAITERS: Final = 50  # waiters of one lock that are read
+TOO_MANY_WAITS: Final = f"Only {MAX_WAITS} waits were searched for deadlocks."
 
 
 def snapshot(
@@ -106,7 +107,7 @@ def _take_snapshot(key: tuple[SessionOptions, ScanLimits, float], timeout: float
         locks=locks,
         total=scan.total - len(scan.queues) - len(scan.unreadable) + len(locks),  # those without a lock are free
         problem=problem,
-        skipped=scan.skipped,
+        skipped=scan.skipped + ((TOO_MANY_WAITS,) if len(waits) == MAX_WAITS else ()),
         waits=waits,
         cycles=cycles,
     )

@@ -33,7 +33,6 @@ LEADERS = f"{WORK}zk_leader('reports').run(lambda hold: time.sleep(300))"
 HELD = f"{WORK}with zk_lock('plain', timeout=None): time.sleep(300)"
 LEASE = """import time, zklock_client
 with zklock_client.ZkLockClient(["{address}"]).lock("device", wait=100): time.sleep(300)"""
-BOUND = f"{WORK}with zk_lock('bound', timeout=None, max_hold=600): time.sleep(300)"
 
 
 @contextlib.contextmanager
@@ -56,8 +55,8 @@ def locks() -> dict[str, LockInfo]:
 
 
 def causes(long_held: float = LONG) -> list[tuple[str, tuple[str, ...]]]:
-    present = incidents.find(inspection.snapshot(max_age=0, max_waiters=1), None, long_held)
-    return [(incident.cause, incident.keys) for incident in present]
+    verdict = incidents.look(inspection.snapshot(max_age=0, max_waiters=1), inspection.ensemble(), long_held)
+    return [(incident.cause, incident.keys) for incident in verdict.incidents]
 
 
 def test_holds_that_are_meant_to_last_are_no_incident_however_long_others_wait(zoo: Zoo, tmp_path: Path) -> None:
@@ -68,7 +67,7 @@ def test_holds_that_are_meant_to_last_are_no_incident_however_long_others_wait(z
         client = python(LEASE.format(address=serving.address))
         beats = stack.enter_context(Beats(zoo, tmp_path, {"often": 0.5}, session_timeout=10))
         beats.start("first", "second")
-        commands = [*[python(LEADERS)] * 3, *[run] * 2, *[client] * 2, *[python(HELD)] * 2, *[python(BOUND)] * 2]
+        commands = [*[python(LEADERS)] * 3, *[run] * 2, *[client] * 2, *[python(HELD)] * 2]
         stack.enter_context(processes(zoo, *commands))
         keys = {"reports": "Leader", "daemon": "Command", "device": "Lease", "celery-beat/beatapp": "Leader"}
 
@@ -76,7 +75,7 @@ def test_holds_that_are_meant_to_last_are_no_incident_however_long_others_wait(z
             seen = locks()
             return all(
                 key in seen and seen[key].waiting > 0 and seen[key].held_longer_than(2 * LONG)
-                for key in (*keys, "plain", "bound")
+                for key in (*keys, "plain")
             )
 
         eventually(all_are_long_held, 60, causes)
