@@ -38,7 +38,7 @@ _zklock() {
   esac
 
   case "$sub $previous" in
-    "list --state") choices="deadlocked unreadable contended long held kept operator passing" ;;
+    "list --state") choices="deadlocked unreadable contended long lasting wearing held kept operator passing" ;;
     "list --sort") choices="trouble held waiting wait key" ;;
     "history --what") choices="actions held released lost timed-out" ;;
     "unique unique") choices="list show delete" ;;
