@@ -28,7 +28,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
     if options.action == "list":
         _list(out, options)
         return
-    is_wrong = options.action == "delete" and not options.reason.strip()
+    is_wrong = options.action == "delete" and not options.reason
     if is_wrong or len(options.words) != 1:
         raise failure(f"{options.action} takes one key{', and a --reason' if is_wrong else ''}.", ExitCode.USAGE)
     listed = listing.of_key(options.words[0], reply_timeout=options.reply_timeout)
