@@ -8,9 +8,18 @@ import pytest
 from django.test import override_settings
 from support import adminsite
 
+from django_zklock.contrib.events import chart, table
+
 
 @pytest.fixture(autouse=True)
 def site() -> Iterator[None]:
     """Set what the admin needs: URLs, middleware and templates."""
     with override_settings(**adminsite.SETTINGS):
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_past() -> None:
+    """Forget what earlier tests have read from the tables. A database that was rolled back has no cards."""
+    for shared in (table.usual_holds, table.past_losses, table.past_unfinished, table.past_refused, chart.past_counts):
+        shared.clear()

@@ -26,12 +26,6 @@ LIST = "/admin/zklock/lock/"
 HOUR, DAY = chart.SPANS.values()
 
 
-@pytest.fixture(autouse=True)
-def forgotten() -> None:
-    """Forget what earlier tests have read."""
-    chart.past_counts.clear()
-
-
 @pytest.fixture(params=[True, False], ids=["aware", "naive"])
 def table(
     request: pytest.FixtureRequest,

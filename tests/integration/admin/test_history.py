@@ -42,13 +42,6 @@ def operator() -> Client:
     return user_with("view_lock", "break_lock", "limit_lock")
 
 
-@pytest.fixture(autouse=True)
-def no_usual_holds() -> None:
-    """Forget what earlier tests have read."""
-    table.usual_holds.clear()
-    table.past_losses.clear()
-
-
 def shown(client: Client, path: str) -> list[list[str]]:
     """Return the cells of the table of a page."""
     page = client.get(f"{LIST}{path}").content.decode()

@@ -43,12 +43,9 @@ def operator() -> Client:
 
 
 @pytest.fixture(autouse=True)
-def no_past(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget what earlier tests have read from the tables; make all waits short."""
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(incidents, "LEAST_SECONDS", HUNG)
     monkeypatch.setattr(past_incidents, "LATE", 2.0)
-    for shared in (table.usual_holds, table.past_losses, table.past_unfinished, table.past_refused):
-        shared.clear()
 
 
 @pytest.fixture
