@@ -128,7 +128,7 @@ def test_another_client_blocks_a_key(drill: Drill, request: pytest.FixtureReques
     ("number", "cause", "texts"),
     [
         (-5, "counter", ["Counter used up", "delete the empty directory"]),
-        (LAST_SEQUENCE - 1_000_000, "wearing", []),
+        (LAST_SEQUENCE - 1_000_000, "wearing", ["Counter nearly used up", "Delete its directory", "acquisitions are left"]),
     ],
     ids=["worn out", "nearly"],
 )
