@@ -271,7 +271,7 @@ class Drill:
         """Acknowledge the only card by its form, as it is filled in but for the reason."""
         ((path,),) = [[href for label, href in card.links.items() if "Acknowledge" in label] for card in self.cards()]
         inputs = re.findall(r'<input[^>]*name="(identity|title|minutes)"[^>]*? value="(.*?)"', self.open(path))
-        page = self.open(path, reason=REASON, **{name: unescape(value) for name, value in inputs})
+        page = self.open(path, None, reason=REASON, **{name: unescape(value) for name, value in inputs})
         assert "Nothing else needs attention; acknowledged: 1." in plain(page), plain(page)
         lines, status = self.doctor()
         assert (status, f"Acknowledged by {LOGIN}" in lines[0]) == (0, True), lines

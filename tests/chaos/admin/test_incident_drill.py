@@ -62,7 +62,8 @@ def test_a_hung_host_with_fifty_locks(drill: Drill) -> None:
     batch, web = drill.hang("batch-1", *FIFTY, waiters=1)
     commands = drill.finds("host", "batch-1", "with 50 locks", "50 callers wait", "If it hangs, break them")
     assert all(key in drill.paste(commands, "list --host batch-1") for key in FIFTY)
-    (page,) = [href for label, href in drill.cards()[0].links.items() if "All locks of batch-1" in label]
+    (card,) = drill.cards()
+    (page,) = [href for label, href in card.links.items() if "All locks of batch-1" in label]
     drill.press(page, "break", confirm="batch-1")
     web.hear(*(f"used {key}" for key in FIFTY))
     drill.finds("broken", f"Broken by {LOGIN}", "batch-1", "has not ended")
@@ -128,7 +129,11 @@ def test_another_client_blocks_a_key(drill: Drill, request: pytest.FixtureReques
     ("number", "cause", "texts"),
     [
         (-5, "counter", ["Counter used up", "delete the empty directory"]),
-        (LAST_SEQUENCE - 1_000_000, "wearing", ["Counter nearly used up", "Delete its directory", "acquisitions are left"]),
+        (
+            LAST_SEQUENCE - 1_000_000,
+            "wearing",
+            ["Counter nearly used up", "Delete its directory", "acquisitions are left"],
+        ),
     ],
     ids=["worn out", "nearly"],
 )
@@ -187,7 +192,9 @@ def test_a_forgotten_hold(drill: Drill) -> None:
     web.tell("wait", "orders/shop")
     drill.zoo.wait_contenders("orders/shop", 2)
     drill.is_calm()
-    commands = drill.finds("operator", "orders/shop", OPERATOR, "a deploy", "1 caller waits", "end this hold", within=90)
+    commands = drill.finds(
+        "operator", "orders/shop", OPERATOR, "a deploy", "1 caller waits", "end this hold", within=90
+    )
     drill.paste(commands, "end-hold")
     web.hear("used orders/shop")
     drill.is_calm()

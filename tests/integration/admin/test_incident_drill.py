@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.browser.pages import LIST
 from support.chaos import namespaces
 from support.drill import Drill
 from support.worker import Worker, outcome
@@ -22,6 +23,8 @@ def test_a_deadlock_of_two_processes(drill: Drill) -> None:
     for program in (first, second):
         program.tell("want")
     commands = drill.finds("deadlock", "Deadlock: orders/a, orders/b", "web-1", "batch-1", "Break one of them")
+    assert drill.open(f"{LIST}?q=").count("zklock-deadlocked") == 2
+    assert {"Break orders/a…", "Break orders/b…"} <= drill.cards()[0].links.keys()
     drill.paste(commands, "break orders/b")
     first.hear("held orders/b")
     first.tell("answer")
