@@ -192,11 +192,11 @@ def late_again(key: str, verb: str = "tell", argument: Any = None) -> Any:
 
 @app.task(name="transfer")
 @zk_locked("account/{source}", timeout=60)
-def transfer(source: str, target: str, gate: str) -> None:
-    """Hold an account, and want another one when the gate is open: two of these may wait for each other."""
-    do("linger", gate)
+def transfer(source: str, target: str, before: str, inside: str) -> None:
+    """Hold an account, and want another one when the first gate is open: two of these may wait for each other."""
+    do("linger", before)
     with zk_lock("account/{target}", fields={"target": target}, timeout=60):
-        pass
+        do("linger", inside)
 
 
 # With a pause: when a retry does not wait, Celery's note of it may overwrite the result of the next run.

@@ -35,7 +35,12 @@ LINES = 25
 """The first lines of the doctor, which name the cause and the remedy."""
 CALM = "Nothing needs attention"
 OPERATOR = "anna"
+"""The user of the shell."""
+LOGIN = "operator"
+"""The user of the admin."""
 REASON = "it hangs"
+NO_REASON = "--reason ''"
+"""A command with it is refused."""
 CSRF = "a" * 32
 
 # Each command is a line: a verb, and keys. Keys that differ only after the last slash share a template.
@@ -217,8 +222,10 @@ class Drill:
     def paste(self, commands: Iterable[str], word: str) -> str:
         """Run the first command with this word, as printed, but with a reason; return what it prints."""
         (command, *_) = [command for command in commands if word in command]
-        command = command if command.startswith("python") else f"python {command}"  # XXX HEAD
-        done = self.shell(re.sub(r"--reason \S+", f"--reason '{REASON}'", command))
+        if NO_REASON in command:
+            refused = self.shell(command)
+            assert refused.returncode == ExitCode.USAGE, (command, refused.stdout, refused.stderr)
+        done = self.shell(command.replace(NO_REASON, f"--reason '{REASON}'"))
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         return done.stdout
 
@@ -261,8 +268,13 @@ class Drill:
         return self.open(path, None, **{"target": target, "reason": REASON, button: "1", **form})
 
     def acknowledge(self) -> None:
-        """Have the operator acknowledge the first card."""
-        raise NotImplementedError  # XXX the branch chart
+        """Acknowledge the only card by its form, as it is filled in but for the reason."""
+        ((path,),) = [[href for label, href in card.links.items() if "Acknowledge" in label] for card in self.cards()]
+        inputs = re.findall(r'<input[^>]*name="(identity|title|minutes)"[^>]*? value="(.*?)"', self.open(path))
+        page = self.open(path, None, reason=REASON, **{name: unescape(value) for name, value in inputs})
+        assert "Nothing else needs attention; acknowledged: 1." in plain(page), plain(page)
+        lines, status = self.doctor()
+        assert (status, f"Acknowledged by {LOGIN}" in lines[0]) == (0, True), lines
 
     # --- the drill ----------------------------------------------------------------------------------------------
 

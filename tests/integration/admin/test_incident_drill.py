@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.browser.pages import LIST
 from support.chaos import namespaces
 from support.drill import Drill
 from support.worker import Worker, outcome
@@ -22,7 +23,8 @@ def test_a_deadlock_of_two_processes(drill: Drill) -> None:
     for program in (first, second):
         program.tell("want")
     commands = drill.finds("deadlock", "Deadlock: orders/a, orders/b", "web-1", "batch-1", "Break one of them")
-    assert drill.shell(commands[0]).returncode, "it was not filled in"
+    assert drill.open(f"{LIST}?q=").count("zklock-deadlocked") == 2
+    assert {"Break orders/a…", "Break orders/b…"} <= drill.cards()[0].links.keys()
     drill.paste(commands, "break orders/b")
     first.hear("held orders/b")
     first.tell("answer")
@@ -37,13 +39,19 @@ def test_a_deadlock_of_two_tasks(drill: Drill, tmp_path: Path, pool: str) -> Non
     """The main process of the worker holds the lock of a task. A process of the pool wants the inner one."""
     program = [*namespaces.on_host("worker-1"), sys.executable, "-m", "celery"]
     with Worker(drill.zoo, tmp_path, pool=pool, program=program, env=drill.site.environment) as worker:
-        gates = [worker.gate(), worker.gate()]
-        results = [worker.send("transfer", *"12", str(gates[0])), worker.send("transfer", *"21", str(gates[1]))]
-        for gate in gates:
-            gate.wait_at_work()
-        for gate in gates:
-            gate.open()
+        gates = [[worker.gate(), worker.gate()] for _ in "12"]
+        first, second = (
+            worker.send("transfer", *accounts, *map(str, of_task))
+            for accounts, of_task in zip(("12", "21"), gates, strict=True)
+        )
+        for before, _inside in gates:
+            before.wait_at_work()
+        for before, _inside in gates:
+            before.open()
         commands = drill.finds("deadlock", "Deadlock: account/1, account/2", "worker-1", "Break one of them")
         drill.paste(commands, "break account/2")
-        assert [outcome(result) for result in results] == [None, "LockLost"]
+        inside = gates[0][1]
+        inside.wait_at_work()
+        inside.open()
+        assert [outcome(first), outcome(second)] == [None, "LockLost"]
         drill.is_calm()

@@ -1,4 +1,8 @@
-"""Eight incidents of a night: the first cards of the page, and the first lines of the doctor, name cause and remedy."""
+"""
+Staged incidents: the first cards of the page, and the first lines of the doctor, name cause and remedy.
+
+`test_incident_drill` has real processes. These tests are about the limits of a cause, its texts and the JSON.
+"""
 
 from __future__ import annotations
 
@@ -119,31 +123,6 @@ def assert_named(operator: Client, cause: str, status: int, *texts: str, options
     assert (probe.status_code, probe.json()["incidents"][0]["cause"]) == (503, cause)
 
 
-def test_a_dead_host_with_fifty_locks_is_one_card(operator: Client, contend: Contend) -> None:
-    attempts(5, Attempt.RELEASED, template="orders/{number}")
-    for number in range(50):
-        contend(f"orders/{number:03}", pid=70 + number % 4, template="orders/{number}")
-    for number in range(4):
-        contend(f"orders/{number:03}", "worker-2", 5)
-    eventually(lambda: "with 50 locks" in str([card["title"] for card in cards(operator)][:1]), 30)  # each hangs
-    assert_named(
-        operator, "host", ExitCode.HOST, "worker-1", "with 50 locks", "If it hangs, break them.", "4 callers wait."
-    )
-    assert len(cards(operator)) == 1
-    assert 'host/?host=worker-1"' in operator.get(LIST).content.decode()
-    assert "manage.py zklock list --host worker-1" in doctor()[0]
-    with pytest.raises(CommandError, match=r"^1 incident\. First: worker-1 hangs, with 50 locks$"):
-        call_command("zklock", "doctor", "--incident", stdout=StringIO())
-
-
-def test_a_host_that_died_with_fifty_locks_is_named_after_its_session_ended(operator: Client, zoo: Zoo) -> None:
-    """It takes a second look: the end of a hold may reach the table late."""
-    attempts(50, Attempt.HELD, held=None)
-    assert cards(operator) == []
-    await_cause(operator, "ended")
-    assert_named(operator, "ended", ExitCode.ENDED, "worker-1 ended with 50 locks", "Check the work of these locks.")
-
-
 def test_the_doctor_waits_only_if_a_host_may_have_died(
     operator: Client, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,20 +168,6 @@ def test_a_slow_task_can_be_asked_or_broken(operator: Client, contend: Contend) 
     page = user_with("view_lock").get(LIST).content.decode()
     assert "break/?key" not in page
     assert "You lack the permission to break locks." in page
-
-
-def test_a_deadlock_of_two_tasks_names_both_victims(operator: Client, contend: Contend, zoo: Zoo) -> None:
-    contend("a", "worker-1", 1, owner=1)
-    contend("b", "worker-2", 2, owner=2)
-    contend("b", "worker-1", 1, owner=1)
-    contend("a", "worker-2", 2, owner=2)
-    texts = ("Deadlock: a, b", "Break one of them", "worker-1", "worker-2")
-    assert_named(operator, "deadlock", ExitCode.DEADLOCK, *texts)
-    page = operator.get(LIST).content.decode()
-    assert "break/?key=a" in page
-    assert "break/?key=b" in page
-    listed = operator.get(f"{LIST}?q=").content.decode()
-    assert listed.count("zklock-deadlocked") == 2
 
 
 def test_a_server_that_is_away_says_what_to_start(operator: Client) -> None:
@@ -315,25 +280,6 @@ def test_a_verdict_without_a_directory_names_the_part_that_was_looked_at(operato
     assert operator.get(PROBE).status_code == 503
     assert "Nothing needs attention." not in operator.get(LIST).content.decode()
     zoo.client.delete(f"{zoo.base}/secret")
-
-
-def test_a_forgotten_hold_names_the_operator_and_how_to_end_it(
-    operator: Client, contend: Contend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before most of its planned time is over, it is none, though others wait."""
-    hold = operations.hold_lock("stock", seconds=600, reason="maintenance", by="alice")
-    assert cards(operator) == [], "nobody waits"
-    contend("stock")
-    assert cards(operator) == [], "it is young"
-    monkeypatch.setattr(incidents, "FORGOTTEN", 0.0)
-    assert_named(
-        operator, "operator", ExitCode.OPERATOR, "stock", "It has lasted", "alice", "maintenance", "end this hold"
-    )
-    assert f"zklock end-hold stock --token {hold.token}" in doctor()[0]
-    page = operator.get(LIST).content.decode()
-    assert "break/?key=stock" in page
-    assert "End this hold…" in page
-    operations.end_hold("stock", token=hold.token, by="alice", reason="done")
 
 
 def test_a_lock_that_is_refused_to_many_is_named(operator: Client, contend: Contend) -> None:
