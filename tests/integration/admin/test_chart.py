@@ -105,8 +105,8 @@ def operator() -> Client:
 def texts(client: Client, path: str = "?") -> str:
     """Return the words of the chart of a page."""
     page = client.get(f"{LIST}{path}").content.decode()
-    shown = re.search(r'<ul class="zklock-chart".*?</ul>', page, re.DOTALL)
-    return " ".join(re.sub(r"<.*?>", " ", shown[0]).split()) if shown else ""
+    shown = re.search(r'<details class="zklock-chart".*?<ul>(.*?)</ul>', page, re.DOTALL)
+    return " ".join(re.sub(r"<.*?>", " ", shown[1]).split()) if shown else ""
 
 
 @pytest.mark.zookeeper
