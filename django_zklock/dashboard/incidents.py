@@ -181,8 +181,8 @@ class Incident:
         """
         of_host = self.cause in {"quorum", "split", "host", "flapping", "ended", "broken"}
         tokens = sorted(holder.token for _key, holder in self.holders)
-        parts = (self.pid * (self.cause == "broken"), str(self.since)) if of_host else (sorted(self.keys), tokens)
-        text = repr((self.host, *parts))
+        parts = (self.host, self.pid * (self.cause == "broken"), str(self.since))
+        text = repr(parts if of_host else (sorted(self.keys), tokens))
         return f"{self.cause}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
@@ -331,7 +331,7 @@ def _of(cause: Cause, held: list[Held]) -> Iterator[Incident]:
     held = sorted(held, key=lambda pair: (-pair[0].waiting, pair[0].key))
     waiting = {lock.key: lock.waiting for lock, _holder in held}
     processes = {(holder.host, holder.pid) for _lock, holder in held}
-    for host, pid in list(processes)[:1]:
+    for host, pid in sorted(processes)[:1]:
         yield Incident(
             cause=cause,
             keys=tuple(waiting),
