@@ -120,7 +120,7 @@ TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
     ),
     "ended": (
         _("Processes on %(process)s ended or were cut off, with %(count)d locks"),
-        _("They were killed or paused, or their host is down. The locks are free; work may be incomplete, or still run."),
+        _("They were killed or paused, or the host is down. The locks are free. Work may be incomplete or still run."),
         _("Look at the host, and at its log for the reason. Check the work of these locks."),
         "history --host %(host)s",
     ),
