@@ -119,8 +119,8 @@ TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
         "show %(key)s",
     ),
     "ended": (
-        _("Processes on %(process)s ended with %(count)d locks"),
-        _("They were killed, or their host is down or cut off. The locks are free, and the work may be incomplete."),
+        _("Processes on %(process)s ended or were cut off, with %(count)d locks"),
+        _("They were killed or paused, or the host is down. The locks are free. Work may be incomplete or still run."),
         _("Look at the host, and at its log for the reason. Check the work of these locks."),
         "history --host %(host)s",
     ),

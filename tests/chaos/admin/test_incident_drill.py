@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -55,6 +56,21 @@ def test_a_killed_host_with_fifty_locks(drill: Drill) -> None:
     web.hear(f"used {FIFTY[0]}")
     assert "batch-1" in drill.paste(commands, "history --host batch-1")
     drill.acknowledge()
+
+
+def test_a_paused_host_is_not_said_to_be_dead(drill: Drill) -> None:
+    """Its work goes on when the host does, without the locks."""
+    batch, web = drill.program("batch-1"), drill.program("web-1")
+    batch.hold(*FIFTY[:3])
+    drill.wait_recorded(3)
+    batch.process.send_signal(signal.SIGSTOP)
+    web.tell("use", *FIFTY[:3])
+    web.hear(*(f"used {key}" for key in FIFTY[:3]))
+    drill.finds("ended", "batch-1", "ended or were cut off, with 3 locks", "killed or paused", "or still run")
+    batch.process.send_signal(signal.SIGCONT)
+    batch.tell("answer")
+    batch.hear(*(f"lost {key} LockLost" for key in FIFTY[:3]))
+    drill.is_calm()
 
 
 def test_a_hung_host_with_fifty_locks(drill: Drill) -> None:

@@ -65,10 +65,8 @@ def test_a_page_of_a_thousand_locks_takes_little_time(drill: Drill, stage: Stage
     assert statistics.median(took) <= SECONDS, took
 
 
-@pytest.mark.timeout(1200)
-def test_a_quiet_day_is_green_in_each_web_process(drill: Drill, tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    """`python -m support.quietday` looks for longer."""
-    minutes = pytestconfig.getoption("--quiet-minutes")
+def test_a_quiet_day_is_green_in_each_web_process(drill: Drill, tmp_path: Path) -> None:
+    """`python -m support.quietday` looks for longer. A holder is hung after a minute, so this takes two."""
     with quiet_day(drill, tmp_path) as sites:
-        seen = look(drill, sites, minutes)
+        seen = look(drill, sites, minutes=2)
     assert {text for text in seen if CALM not in text} == set(), seen

@@ -131,7 +131,7 @@ def test_the_look_of_one_process_is_the_first_look_of_all(zoo: Zoo, shop: Projec
     assert "may have ended with 5 locks. Look again in 8 s." in sentence
     eventually(lambda: causes(web) == ["ended"], 20)
     (card,) = look(start("web.py"))[2]
-    assert "ended with 5 locks" in card["title"]
+    assert "with 5 locks" in card["title"]
     assert card["identity"] == look(web)[2][0]["identity"]
 
 

@@ -22,7 +22,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--lock", choices=["zklock", "kazoo"], default="zklock", help="the lock under test")
     group.addoption("--soak-seconds", type=float, default=60.0, help="how long the soak lasts (60)")
     group.addoption("--beat-seconds", type=float, default=40.0, help="how long beats are struck in turn (40)")
-    group.addoption("--quiet-minutes", type=float, default=1.0, help="how long a quiet day is watched (1)")
     group.addoption("--soak-seed", type=int, help="the seed of the soak's faults (drawn and shown)")
 
 
