@@ -158,11 +158,10 @@ def _others(key: str, holder: ScannedContender, others: Snapshot) -> list[str]:
 
     The locks of all tasks of a worker are in the session of its main process.
     """
-    owners = set(lazy.inspection.deadlocks.owners_of(holder))
 
     def is_same(other: ScannedContender) -> bool:
         if "task" in holder.about and "task" in other.about:
-            return not owners.isdisjoint(lazy.inspection.deadlocks.owners_of(other))
+            return (other.host, other.about.get("id")) == (holder.host, holder.about.get("id"))
         same_process = (other.host, other.pid) == (holder.host, holder.pid)
         return same_process if holder.pid else other.session_id == holder.session_id != 0
 

@@ -5,36 +5,33 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Final, TypeAlias
 
-from django_zklock.inspection.info import LockInfo, Wait
+from django_zklock.core.execution.owner import DISPATCHER
+from django_zklock.inspection.info import LockInfo, ScannedContender, Wait
 from django_zklock.locks.queue_reader import ContenderInfo
 
 MAX_WAITS: Final = 2000
 MAX_CYCLES: Final = 20
 MAX_CHAIN: Final = 12
 
-Owner: TypeAlias = tuple[object, ...]
-"""The identity of what holds or waits, of which a contender may have two; see `owners_of`."""
+_Owner: TypeAlias = tuple[object, ...]
 
 
-def owners_of(contender: ContenderInfo) -> tuple[Owner, ...]:
+def _owners(contender: ScannedContender) -> tuple[_Owner, ...]:
     """
-    Return the identities of the owner of a contender; none for another client.
+    Return the identities of what holds or waits, the more exact one first; none for another client.
 
-    The thread, greenlet or asyncio task of a session has a number in it. A Celery task has its host and its id, too:
-    the worker's main process holds the lock of its decorator, and the process that runs the task waits for others. A
-    lease client has its name and its `client_id`, as each of its leases has a task of its own in the coordinator.
+    A thread, greenlet or asyncio task has a number in its session. A lock that a worker's main process has acquired for
+    a Celery task belongs to the whole task, too: the task's process waits for others in a session of its own. Any other
+    lock of a task belongs only to its thread, as another thread of the task may wait. So do leases: a coordinator does
+    not know which of them a client uses together.
     """
-    about = contender.about
-    owners: list[Owner] = []
-    if about.get("task") and about.get("id"):
-        owners.append(("task", contender.host, about["id"]))
-    if about.get("lease") and about.get("client"):
-        owners.append(("lease", about["client"], contender.what))
-    if contender.session_id and contender.owner:
-        owners.append((contender.session_id, contender.owner))
+    owners: list[_Owner] = [(contender.session_id, contender.owner)] if contender.session_id and contender.owner else []
+    # A waiter without a number lingers: its znode may still name a task that has left.
+    if contender.about.get("id") and (contender.thread == DISPATCHER if contender.holds else owners):
+        owners.append((contender.host, contender.about["id"]))
     return tuple(owners)
 
 
@@ -42,22 +39,26 @@ def find_waits(locks: Sequence[LockInfo]) -> tuple[Wait, ...]:
     """
     Return the owners that hold one lock and wait for another, two thousand at most.
 
-    Contenders have the same owner if they agree in one of its identities (`owners_of`).
+    Contenders have the same owner if they agree in one of its identities.
     """
-    wants: defaultdict[Owner, dict[str, None]] = defaultdict(dict)  # the keys, each once
+    wants: defaultdict[_Owner, dict[str, None]] = defaultdict(dict)  # the keys, each once
     for lock in locks:
         for waiter in lock.waiters:
-            for owner in owners_of(waiter):
+            for owner in _owners(waiter):
                 wants[owner][lock.key] = None
     waits = (
         ((owners[0], lock.key, key), Wait(who=_name(holder), holds=lock.key, waits_for=key, owner=owners[0]))
         for lock in locks
-        for holder, owners in [(holder, owners_of(holder)) for holder in lock.holders]
+        for holder, owners in [(holder, _owners(holder)) for holder in lock.holders]
         for owner in owners
         for key in wants.get(owner, ())
         if key != lock.key
     )
-    once = dict(islice(waits, MAX_WAITS))  # an owner may have several permits of one semaphore
+    once: dict[tuple[_Owner, str, str], Wait] = {}  # an owner may have several permits of one semaphore
+    for identity, wait in waits:
+        once[identity] = wait
+        if len(once) == MAX_WAITS:
+            break
     return tuple(sorted(once.values(), key=lambda wait: (wait.holds, wait.waits_for, wait.who)))
 
 
@@ -107,7 +108,7 @@ def chain_from(key: str, waits: Sequence[Wait]) -> tuple[Wait, ...]:
 def _without_free_permits(waits: Sequence[Wait], locks: Iterable[LockInfo]) -> Sequence[Wait]:
     """Drop the waits for a semaphore if one of its holders does not wait: that one will release its permit."""
     semaphores = {
-        lock.key: {owners_of(holder)[:1] for holder in lock.holders}
+        lock.key: {_owners(holder)[:1] for holder in lock.holders}
         for lock in locks
         if {contender.kind for contender in (*lock.holders, *lock.waiters)} == {"semaphore"}
     }

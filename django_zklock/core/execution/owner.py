@@ -10,9 +10,12 @@ import threading
 import weakref
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from django_zklock.core.errors import ZkLockError
+
+DISPATCHER: Final = "zklock-dispatcher"
+"""The thread that acquires locks for messages of Celery: its name, as others in the queue see it."""
 
 
 @dataclass(frozen=True, slots=True)

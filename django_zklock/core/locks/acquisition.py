@@ -27,7 +27,7 @@ from django_zklock.core.errors import (
 )
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.abort import Finalizers
-from django_zklock.core.execution.owner import Owner, current_owner
+from django_zklock.core.execution.owner import DISPATCHER, Owner, current_owner
 from django_zklock.core.execution.waiters import Routine, ThreadWaiter
 from django_zklock.core.locks.guard import Guard, apply_bounds
 from django_zklock.core.locks.held import Enclosing, HeldLock, enclosing_holds, held_locks
@@ -332,7 +332,9 @@ def describe_caller(spec: LockSpec, owner: Owner) -> Caller:
     about = spec.about or (current.about if current is not None else {})
     if program.events.about is not None:
         about = {**about, **program.events.about()}
-    return Caller(thread=threading.current_thread().name, owner=owner.number, what=what, about=about)
+    # Under gevent, the thread that acquires for messages has no name of its own.
+    thread = DISPATCHER if owner.kind == "message" else threading.current_thread().name
+    return Caller(thread=thread, owner=owner.number, what=what, about=about)
 
 
 def _on_queued(contender: AnyContender, owner: Owner, waiter: Any) -> None:

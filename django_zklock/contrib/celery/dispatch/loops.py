@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from django_zklock.core.execution.owner import DISPATCHER
 from django_zklock.core.log import Logger
 from django_zklock.core.zk.loop import Loop, users_thread
 
@@ -125,7 +126,7 @@ class ThreadLoop(EventLoop):
 
     def run(self, call: Callable[..., object], *args: Any) -> None:
         if self._loop is None:  # with the first message: the pool is forked before
-            self._loop = Loop("zklock-dispatcher", users_thread)
+            self._loop = Loop(DISPATCHER, users_thread)
             self._loop.start()
         self._loop.post(run_logged, call, *args)
 
