@@ -31,7 +31,7 @@ def test_the_chart_leaves_room_for_the_card_which_can_be_acknowledged(
     ]
     with recorded(site, *refusals):
         operator.open()
-        operator.page.get_by_text("30; the first at").wait_for(timeout=30_000)  # the site keeps what it has read
+        operator.page.get_by_text("Hour: 30; the first at").wait_for(timeout=30_000)  # the site keeps what it has read
         card = operator.page.locator(".zklock-card h2").first.bounding_box()
         assert card is not None
         assert card["y"] < 700
