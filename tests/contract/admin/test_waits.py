@@ -92,18 +92,18 @@ def test_a_task_that_gave_up_its_place_to_another_one_does_not_wait(zoo: Zoo, th
             pass
 
     assert threads.start(task("2"), "b").wait(20)
-    one, other = threading.Thread(target=first), threading.Thread(target=second)
-    one.start()
+    founder, successor = threading.Thread(target=first), threading.Thread(target=second)
+    founder.start()
     eventually(lambda: len(zoo.children("b")) == 2)
-    other.start()
+    successor.start()
     try:
         assert gave_up.wait(20)
         assert look().waits == ()
     finally:
         over.set()
         threads.end()
-        one.join(60)
-        other.join(60)
+        founder.join(60)
+        successor.join(60)
 
 
 def test_a_search_that_reached_its_limit_says_so(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, threads: Threads) -> None:
