@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.browser.actors import Stage
@@ -22,10 +23,11 @@ KEY = "orders/1042"
 )
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_the_chart_leaves_room_for_the_card_which_can_be_acknowledged(
-    visitor: Visit, stage: Stage, site: Site, swept: Zoo, look: dict[str, object], colours: str
+    visitor: Visit, stage: Stage, site: Site, swept: Zoo, look: dict[str, object], colours: str, request: Any
 ) -> None:
     operator = visitor("operator", color_scheme=colours, **look)
     path = swept.client.create(f"{swept.base}/{KEY}/mine-", sequence=True, makepath=True)
+    request.addfinalizer(lambda: swept.client.delete(path))
     refusals = [
         (ATTEMPTS, 60.0 * minute, attempt(KEY, "web-1", outcome="timed out", waited=5.0)) for minute in range(30)
     ]
@@ -50,5 +52,5 @@ def test_the_chart_leaves_room_for_the_card_which_can_be_acknowledged(
         operator.picture(f"acknowledged-{name}", full_page=False)
         operator.open(address(KEY))
         operator.assert_accessible()
+        operator.assert_fits()
         operator.picture(f"lock-{name}")
-    swept.client.delete(path)

@@ -54,10 +54,10 @@ def test_no_cell_of_the_history_breaks_a_word_into_letters(visitor: Visit, width
     assert min(widths) >= 80
     assert max(page.locator(".zklock-history td .zklock-work").evaluate_all(LINES, TASK)) == 1
     heights = page.locator(".zklock-history tbody tr").evaluate_all(
-        "rows => rows.filter(row => row.querySelector('a').textContent.length < 100)"  # other tests hold long keys
+        "rows => rows.filter(row => row.textContent.includes('worker-'))"  # other tests leave rows, too
         ".map(row => row.getBoundingClientRect().height)"
     )
-    assert max(heights) <= 200
+    assert max(heights) <= 220
     operator.assert_accessible()
     operator.assert_fits()
     operator.follow("Only operators' actions")

@@ -89,7 +89,13 @@ def test_holds_that_are_meant_to_last_are_no_incident_however_long_others_wait(z
         assert "reports" in zklock("list", "--longer-than", "2s")
 
 
-@pytest.mark.parametrize("entry", [0.5, 3.0], ids=["busy", "asleep for longer than between two signs of life"])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param(0.5, id="busy"),
+        pytest.param(3.0, id="asleep for longer than between two signs of life", marks=pytest.mark.chaos),
+    ],
+)
 def test_a_beat_whose_loop_hangs_is_an_incident_and_one_that_goes_on_is_none(
     zoo: Zoo, tmp_path: Path, entry: float
 ) -> None:

@@ -43,6 +43,7 @@ class Shell:
         )
 
 
+@pytest.mark.chaos
 def test_each_printed_command_needs_only_a_reason(zoo: Zoo, project: Project) -> None:
     """This holds for any key. A command that is pasted as it is changes nothing."""
     shell = Shell(project, zoo)

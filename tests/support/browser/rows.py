@@ -28,10 +28,12 @@ def recorded(site: Site, *rows: tuple[str, float, dict[str, Any]]) -> Iterator[N
             cursor = database.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(values.values()))
             inserted.append((table, cursor.lastrowid))
         database.commit()
-        yield
-        for table, row in inserted:
-            database.execute(f"DELETE FROM {table} WHERE id = ?", [row])
-        database.commit()
+        try:
+            yield
+        finally:
+            for table, row in inserted:
+                database.execute(f"DELETE FROM {table} WHERE id = ?", [row])
+            database.commit()
 
 
 def attempt(key: str, host: str, **more: Any) -> dict[str, Any]:
