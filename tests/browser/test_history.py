@@ -26,15 +26,18 @@ LINES = """(cells, word) => cells.map(cell => {
 
 @pytest.fixture
 def past(site: Site, swept: Zoo) -> Iterator[None]:
-    """Sixty grants, a loss, and an action before them."""
+    """Sixty grants, a loss, an action with a long name of its holder, and an action before them."""
     work = f"task {TASK} 1b68d6cb-24cb-4041-8ce1-1dd19c9c43fb"
     grants = [attempt(f"orders/{1000 + number}", "worker-3", work=work) for number in range(60)]
     reason = "the lease is over: no quorum has confirmed the session in time"
     lost = attempt("stock/import", "worker-4", held=61.0, outcome="lost", work="POST /stock/", reason=reason)
     text = "its worker hangs in the payment provider, which is known to be down"
     action = {"key": "orders/1042", "what": "broken", "by": "admin", "via": "command", "sure": True, "reason": text}
+    holder = f"'{TASK}[1b68d6cb-24cb-4041-8ce1-1dd19c9c43fb]' on worker-3.example.org, process 812"
+    asked = {**action, "what": "release requested", "via": "admin", "reason": "it hangs", "holder": holder, "token": 8}
     rows = [(ATTEMPTS, 10.0 + number, grant) for number, grant in enumerate(grants)]
-    with recorded(site, *rows, (ATTEMPTS, 5, lost), (ACTIONS, 3600, {**action, "holder": "worker-3", "token": 7})):
+    actions = [(ACTIONS, 3600, {**action, "holder": "worker-3", "token": 7}), (ACTIONS, 4, asked)]
+    with recorded(site, *rows, (ATTEMPTS, 5, lost), *actions):
         yield
 
 
@@ -53,6 +56,8 @@ def test_no_cell_of_the_history_breaks_a_word_into_letters(visitor: Visit, width
     )
     assert min(widths) >= 80
     assert max(page.locator(".zklock-history td .zklock-work").evaluate_all(LINES, TASK)) == 1
+    asked = page.locator(".zklock-history td").filter(has_text=f"Release requested of '{TASK}")
+    assert asked.evaluate_all(LINES, TASK) == [1]
     heights = page.locator(".zklock-history tbody tr").evaluate_all(
         "rows => rows.filter(row => row.textContent.includes('worker-'))"  # other tests leave rows, too
         ".map(row => row.getBoundingClientRect().height)"
