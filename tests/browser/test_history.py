@@ -58,6 +58,8 @@ def test_no_cell_of_the_history_breaks_a_word_into_letters(visitor: Visit, width
     assert max(page.locator(".zklock-history td .zklock-work").evaluate_all(LINES, TASK)) == 1
     asked = page.locator(".zklock-history td").filter(has_text=f"Release requested of '{TASK}")
     assert asked.evaluate_all(LINES, TASK) == [1]
+    keys = page.get_by_role("link", name="orders/1001", exact=True)
+    assert keys.evaluate_all(LINES, "orders/1001") == [1]
     heights = page.locator(".zklock-history tbody tr").evaluate_all(
         "rows => rows.filter(row => row.textContent.includes('worker-'))"  # other tests leave rows, too
         ".map(row => row.getBoundingClientRect().height)"
