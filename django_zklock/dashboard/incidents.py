@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
@@ -154,12 +154,8 @@ class Incident:
     """Seconds for which it has certainly lasted; None if that is not known."""
     blocked: int = 0
     """Waiters for these locks."""
-    count: int = 0
-    """How many sessions of the host have lost their locks, or how many callers were refused."""
-    callers: int = 0
-    """How many there were, if they were refused."""
-    by: str = ""
-    """The operator who broke the locks."""
+    values: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """More values for its texts."""
     since: datetime | None = None
     """When the last of these holds was broken, or when a look first missed its process."""
     detail: str = ""
@@ -272,18 +268,18 @@ def look(snapshot: Snapshot, servers: EnsembleReport, long_held: float = LONG_HE
     )
 
 
-def _of_queues(snapshot: Snapshot, servers: EnsembleReport | None) -> Iterator[Incident]:
+def _of_queues(snapshot: Snapshot, servers: EnsembleReport) -> Iterator[Incident]:
     """An answered request of our own counts more than what the servers say of themselves."""
-    serves = servers is not None and any(server.serves for server in servers.servers)
+    serves = any(server.serves for server in servers.servers)
     if snapshot.problem and (snapshot.connection.state != "connected" or not serves):
         errors = [  # but for the fourth sentence, which is the remedy of the card
             " ".join(map(str, finding.messages[:3])) % finding.values
-            for finding in (servers.findings if servers else ())
+            for finding in servers.findings
             if finding.result == "error"
         ]
         waiting = sum(lock.waiting for lock in snapshot.locks)
         yield Incident(cause="quorum", detail=(errors or [snapshot.problem])[0], blocked=waiting)
-    for finding in servers.findings if servers else ():
+    for finding in servers.findings:
         if finding.splits:
             yield Incident(cause="split", detail=finding.text)
     for lock in snapshot.locks:
@@ -302,12 +298,9 @@ def _of_holders(snapshot: Snapshot, is_hung: Callable[[LockInfo, ScannedContende
     yield from _of("orphan", [(lock, contender) for lock, contender in contenders if contender.is_orphan])
     held: defaultdict[tuple[str, int], list[Held]] = defaultdict(list)
     hung: defaultdict[str, list[Held]] = defaultdict(list)
-    for lock, holder in [
-        (locks[key], holder)
-        for key in locks.keys() - snapshot.deadlocked
-        for holder in locks[key].holders
-        if not holder.is_orphan
-    ]:
+    others = [lock for lock in snapshot.locks if not lock.deadlocked]
+    holds = [(lock, holder) for lock in others for holder in lock.holders if not holder.is_orphan]
+    for lock, holder in holds:
         if holder.operator is not None:
             if lock.waiting and holder.duration >= FORGOTTEN * holder.operator.seconds:
                 yield from _of("operator", [(lock, holder)])
@@ -352,13 +345,11 @@ def describe(incident: Incident) -> dict[str, Any]:
         "key": shlex.quote("".join(incident.keys[:1])),
         "host": shlex.quote(incident.host),
         "process": formatting.host_and_pid(incident.host, incident.pid),
-        "count": incident.count or len(incident.keys),
-        "refused": incident.count,
-        "callers": incident.callers,
-        "by": formatting.clean(incident.by),
+        "count": len(incident.keys),
         "time": formatting.duration(incident.age or 0.0),
         "detail": formatting.clean(incident.detail, formatting.MAX_ERROR),
         "holders": "; ".join(holders),
+        **incident.values,
     }
     for _key, holder in named[:1]:
         times = extension.installed.times_usual(holder.certain_duration, holder.template)

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 
 from django_zklock.contrib.events import table
 from django_zklock.contrib.events.table import Unfinished
-from django_zklock.dashboard.formatting import keys_text
+from django_zklock.dashboard.formatting import clean, keys_text
 from django_zklock.dashboard.incidents import MANY, MAX_NAMED, Incident
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _of_unfinished(rows: Sequence[Unfinished]) -> Iterator[Incident]:
     for (host, pid, by), held in broken.items():
         last = max(row.broken_at for row in held if row.broken_at)
         age, keys = max(0.0, (now - last).total_seconds()), tuple(row.key for row in held)
-        yield Incident(cause="broken", host=host, pid=pid, keys=keys, by=by, since=last, age=age)
+        yield Incident(cause="broken", host=host, pid=pid, keys=keys, values={"by": clean(by)}, since=last, age=age)
     for host in _many(row.host for held in ended.values() for row in held):
         last, keys = max(row.missed_at for row in ended[host] if row.missed_at), tuple(row.key for row in ended[host])
         yield Incident(cause="ended", host=host, keys=keys, since=last)
@@ -102,14 +102,15 @@ def _of_unfinished(rows: Sequence[Unfinished]) -> Iterator[Incident]:
 def _of_losses() -> Iterator[Incident]:
     for host, count in table.past_losses.get(WITHIN, 0.0, RECENT_FOR).items():
         if count >= MANY:
-            yield Incident(cause="flapping", host=host, count=count)
+            yield Incident(cause="flapping", host=host, values={"count": count})
 
 
 def _of_refusals(snapshot: Snapshot) -> Iterator[Incident]:
     waiting = {lock.key: lock.waiting for lock in snapshot.locks}
     for key, (refused, callers) in table.past_refused.get(REFUSED_WITHIN, 0.0, COUNTED_FOR).items():
         if refused >= max(LEAST_REFUSED, REFUSED_SHARE * callers):
-            yield Incident(cause="hot", keys=(key,), count=refused, callers=callers, blocked=waiting.get(key, 0))
+            values = {"refused": refused, "callers": callers}
+            yield Incident(cause="hot", keys=(key,), values=values, blocked=waiting.get(key, 0))
 
 
 def _many(hosts: Iterable[str]) -> list[str]:
