@@ -251,27 +251,16 @@ class Figures:
     @classmethod
     def of(cls, locks: Collection[LockInfo]) -> Figures:
         """Return the figures of these locks."""
-        held, kept, contended, waiting = 0, 0, 0, 0
-        waits: list[float] = []
-        holds: list[float] = []
-        for lock in locks:
-            waiting += lock.waiting
-            contended += lock.waiting > 0
-            kept += lock.idle_for is not None
-            if lock.longest_wait is not None:
-                waits.append(lock.longest_wait)
-            if lock.held_for is not None:
-                held += 1
-                if not lock.holders[0].at_most:
-                    holds.append(lock.held_for)
+        waits = [lock.longest_wait for lock in locks if lock.longest_wait is not None]
+        held = [lock for lock in locks if lock.held_for is not None]
         return cls(
             locks=len(locks),
-            held=held,
-            kept=kept,
-            contended=contended,
-            waiting=waiting,
+            held=len(held),
+            kept=sum(lock.idle_for is not None for lock in locks),
+            contended=sum(lock.contended for lock in locks),
+            waiting=sum(lock.waiting for lock in locks),
             longest_wait=max(waits, default=None),
-            longest_hold=max(holds, default=None),
+            longest_hold=max([lock.holders[0].duration for lock in held if not lock.holders[0].at_most], default=None),
         )
 
 
