@@ -8,7 +8,7 @@ a page of its own.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
 
     from django_zklock.dashboard.incidents import Incident
+    from django_zklock.dashboard.views import LockViews
     from django_zklock.inspection import LockInfo, Snapshot
 
 
@@ -25,16 +26,6 @@ class Panel:
 
     template: str
     content: Any
-
-
-class Pages(Protocol):
-    """The admin, as far as the page of an extension needs it."""
-
-    reply_timeout: float
-
-    def page(self, request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
-        """Return the page of this template within the admin site."""
-        ...
 
 
 class Extension:
@@ -53,7 +44,7 @@ class Extension:
         return None
 
     def history_page(
-        self, pages: Pages, request: HttpRequest, key: str, extra_context: dict[str, Any] | None = None
+        self, pages: LockViews, request: HttpRequest, key: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse | None:
         """Return the page of the history of a lock, or of all locks if `key` is empty."""
         return None

@@ -22,12 +22,13 @@ from django_zklock.contrib.events.models import MAX_TEXT, Attempt, OperatorActio
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import shortened
 from django_zklock.dashboard import lazy
-from django_zklock.dashboard.extension import Extension, Pages, Panel
+from django_zklock.dashboard.extension import Extension, Panel
 from django_zklock.dashboard.formatting import action_text, clean, duration, host_and_pid, key_text
 from django_zklock.names.template import MAX_KEY
 
 if TYPE_CHECKING:
     from django_zklock.dashboard.incidents import Incident
+    from django_zklock.dashboard.views import LockViews
     from django_zklock.inspection import LockInfo, Snapshot
     from django_zklock.operations.audit import Action
 
@@ -99,7 +100,7 @@ class History(Extension):
         return Panel("admin/zklock/lock/losses.html", _events_of(rows, lambda attempt: None))
 
     def history_page(
-        self, pages: Pages, request: HttpRequest, key: str, extra_context: dict[str, Any] | None = None
+        self, pages: LockViews, request: HttpRequest, key: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show the rows that the filter selects, or send them as CSV."""
         from django_zklock.dashboard.views import UNAVAILABLE, Breadcrumb  # noqa: PLC0415 - a project may have no admin
