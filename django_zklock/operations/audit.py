@@ -20,8 +20,8 @@ from django_zklock.locks.queue_reader import ContenderInfo
 audit = Logger("zklock.audit")
 logger = Logger("django_zklock.operations")
 
-_via: ContextVar[str] = ContextVar("zklock_via", default="code")
-_actions: ContextVar[list[Action] | None] = ContextVar("zklock_actions", default=None)  # those of the present block
+_acting: ContextVar[tuple[str, list[Action] | None]] = ContextVar("zklock_acting", default=("code", None))
+"""The origin of the operations of the present block, and its list of them."""
 
 MAX_TEXT: Final = 500
 """Characters of a reason or a name that are logged."""
@@ -96,12 +96,11 @@ def acting_via(origin: Literal["admin", "command"]) -> Iterator[list[Action]]:
     Yields a list to which each action is added.
     """
     actions: list[Action] = []
-    via_before, actions_before = _via.set(origin), _actions.set(actions)
+    before = _acting.set((origin, actions))
     try:
         yield actions
     finally:
-        _via.reset(via_before)
-        _actions.reset(actions_before)
+        _acting.reset(before)
 
 
 def record_action(
@@ -123,12 +122,13 @@ def record_action(
     The record of the log has attributes for handlers that write more than the message.
     """
     contender = holder or hold
+    via, actions = _acting.get()
     action = Action(
         what=what,
         key=key,
         by=by,
         reason=reason,
-        via=_via.get(),
+        via=via,
         at=time.time(),
         sure=sure,
         holder=printable(str(holder), MAX_TEXT) if holder is not None else printable(who, MAX_TEXT),
@@ -136,7 +136,7 @@ def record_action(
         limit=limit,
         seconds=hold.seconds if hold is not None else seconds,
     )
-    extra: dict[str, object] = {"lock": key, "user": by, "reason": reason, "via": action.via}
+    extra: dict[str, object] = {"lock": key, "user": by, "reason": reason, "via": via}
     extra["host"] = socket.gethostname()
     if contender is not None:
         extra["token"] = contender.token
@@ -147,7 +147,6 @@ def record_action(
         extra["holder"] = {name: getattr(holder, name) for name in _HOLDER_FIELDS}
         values["holder"] = f"{holder} (guid {holder.guid}, token {holder.token})"
     audit.warning(_MESSAGES[what], values, extra=extra)
-    actions = _actions.get()
     if actions is not None:
         actions.append(action)
     if events.recorder is not None:
