@@ -60,15 +60,7 @@ def set_limit(key: str, limit: int, *, reason: str, by: str, reply_timeout: floa
     by, reason = check_by(by), check_reason(reason)
     if not is_limit(limit):
         raise ValueError(f"limit is a number of permits from 1 to {markers.MOST_PERMITS}, not {limit!r}.")
-    client = QueueClient(key, reply_timeout)
-    check_own_key(key)
-    try:
-        client.run(LimitChange(client.parent, limit, by=by, reason=reason))
-    except ZooKeeperUnavailable:
-        record_action("limit set", client.key, by, reason, limit=limit, sure=False)
-        raise
-    record_action("limit set", client.key, by, reason, limit=limit)
-    events.send(client.session, signals.limit_changed, lock=key, limit=limit, by=by, reason=reason)
+    _change(key, limit, by, reason, reply_timeout)
 
 
 def clear_limit(key: str, *, reason: str, by: str, reply_timeout: float = REPLY_TIMEOUT) -> bool:
@@ -84,18 +76,23 @@ def clear_limit(key: str, *, reason: str, by: str, reply_timeout: float = REPLY_
 
     """
     check_no_running_loop("clear_limit", "await sync_to_async(clear_limit)(...)")
-    by, reason = check_by(by), check_reason(reason)
-    client = QueueClient(key, reply_timeout)
+    return _change(key, None, check_by(by), check_reason(reason), reply_timeout)
+
+
+def _change(key: str, limit: int | None, by: str, reason: str, reply_timeout: float) -> bool:
+    """Set the limit, or clear it with None; return False if there was none to clear."""
+    client, what = QueueClient(key, reply_timeout), "limit cleared" if limit is None else "limit set"
     check_own_key(key)
     try:
-        done: bool = client.run(LimitChange(client.parent, 0, by=by, reason=reason))
-        client.run(partial(_remove_marker, client.parent))
+        done: bool = client.run(LimitChange(client.parent, limit or 0, by=by, reason=reason))
+        if limit is None:
+            client.run(partial(_remove_marker, client.parent))
     except ZooKeeperUnavailable:
-        record_action("limit cleared", client.key, by, reason, sure=False)
+        record_action(what, client.key, by, reason, limit=limit, sure=False)
         raise
     if done:
-        record_action("limit cleared", client.key, by, reason)
-        events.send(client.session, signals.limit_changed, lock=key, limit=None, by=by, reason=reason)
+        record_action(what, client.key, by, reason, limit=limit)
+        events.send(client.session, signals.limit_changed, lock=key, limit=limit, by=by, reason=reason)
     return done
 
 
