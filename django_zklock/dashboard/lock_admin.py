@@ -158,6 +158,7 @@ class LockAdminMixin(LockViews):
         servers = lazy.inspection.ensemble(reply_timeout=self.reply_timeout) if landing else None
         verdict = incidents.look(snapshot, servers, self.long_held) if servers else None
         present = verdict.incidents if verdict else ()
+        words = request.GET.get("q", "").strip()
         context = {
             **self.context(request),
             "title": _("Needs attention") if present else _("Locks"),
@@ -167,7 +168,7 @@ class LockAdminMixin(LockViews):
             "connection_label": formatting.CONNECTION_LABELS[snapshot.connection.state],
             "figures": lazy.inspection.Figures.of(snapshot.locks),
             "extra_pages": [(self.url(page.name), page.label) for page in extension.pages.values()],
-            "extra_links": self.extra_links(words) if (words := request.GET.get("q", "").strip()) else [],
+            "extra_links": self.extra_links(words) if words and snapshot.connection.state == "connected" else [],
             **(extra_context or {}),
         }
         if verdict and (present or verdict.acknowledged):

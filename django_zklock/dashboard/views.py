@@ -312,7 +312,7 @@ class LockViews:
             "show_history": True,
             "lock": shown,
             "panel": extension.installed.lock_panel(shown.info, is_current=not shown.problem),
-            "extra_links": self.extra_links(lock=lock.key) if shown.state == "free" else [],
+            "extra_links": self.extra_links(lock=lock.key) if shown.state == "free" and not shown.problem else [],
             **(extra_context or {}),
         }
         return self.page(request, "detail", context)

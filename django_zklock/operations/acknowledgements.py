@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from django_zklock.core import clock
@@ -15,7 +17,7 @@ from django_zklock.core.zk.errors import ZkError
 from django_zklock.core.zk.gateway import DirectoryState
 from django_zklock.core.zk.multi import Create, Delete
 from django_zklock.core.zk.options import SessionOptions
-from django_zklock.exceptions import ZkLockError
+from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.arguments import check_no_running_loop, check_seconds
 from django_zklock.locks.requests import Commit, Done, OptimisticUpdate, Step, call, run
 from django_zklock.operations.audit import check_by, check_reason, record_action
@@ -46,17 +48,27 @@ def acknowledge(
     over = {identity, *(name for name, before in known.items() if before.ends <= now)}
     data = Acknowledgement(title=title, by=by, reason=reason, ends=now + seconds).encode()
 
+    tried = False
+
     def decide(directory: DirectoryState | None, session_id: int) -> Step:
+        nonlocal tried
+        tried = True
         names = over.intersection(() if directory is None else directory.children)
         deletes = tuple(Delete(path=f"{parent}/{name}") for name in sorted(names))
         create = (Create(path=f"{parent}/{identity}", data=data),) if seconds else ()
         return Commit((*deletes, *create), True) if deletes or create else Done(False)
 
-    run(OptimisticUpdate(session, parent, decide, directory=parent), deadline)
-    _shared.clear()
     what = "acknowledged" if seconds else "acknowledgement withdrawn"
+    record: Callable[..., None] = partial(record_action, what, "", by, reason, who=title, seconds=seconds)
+    try:
+        run(OptimisticUpdate(session, parent, decide, directory=parent), deadline)
+    except ZooKeeperUnavailable:
+        if tried:
+            record(sure=False)
+        raise
+    _shared.clear()
     if seconds or identity in known:
-        record_action(what, "", by, reason, who=title, seconds=seconds)
+        record()
 
 
 def acknowledgements(*, reply_timeout: float = REPLY_TIMEOUT) -> dict[str, Acknowledgement]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 HEAD: Final = ("", "who", "wants", "runs", "since", "for", "token", "thread", "session")
 MAX_GRANTS: Final = 5
+MAX_TASKS: Final = 5  # unique tasks that are queued for a free lock
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +50,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         _write(out, shown, grants)
     if is_free:
         limit = f" {formatting.limit_text(lock.limit_set)}." if lock.limit_set else ""
-        reserved = listing.read(lock=lock.key, reply_timeout=options.reply_timeout).shown[:MAX_GRANTS]
+        reserved = listing.read(lock=lock.key, reply_timeout=options.reply_timeout, most=MAX_TASKS).shown
         tasks = "".join(f" {listing.sentence(info)}" for info in reserved)
         show = f" Next: {formatting.COMMAND} unique show {shlex.quote(lock.key)}" if reserved else ""
         raise no_holder(lock.key, f"The lock {formatting.key_text(lock.key)!r} is free.{limit}{tasks}{show}", options)

@@ -7,7 +7,7 @@ from typing import Final
 
 from django_zklock import inspection
 from django_zklock.core.queue.escaping import session_hex
-from django_zklock.dashboard.formatting import counter_text, cycle_text, duration
+from django_zklock.dashboard.formatting import counter_text, cycle_text, duration, key_text
 from django_zklock.inspection import Figures, Snapshot
 from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import add_answer
@@ -56,7 +56,7 @@ def write_findings(out: Output, snapshot: Snapshot) -> None:
         write_line(out, f"DEADLOCK: {cycle_text(cycle)}")
     for lock in snapshot.locks:
         if lock.numbers_left is not None:
-            write_line(out, f"COUNTER of {lock.key}: {counter_text(lock)}")
+            write_line(out, f"COUNTER of {key_text(lock.key)}: {counter_text(lock)}")
     for text in snapshot.skipped:
         write_line(out, f"skipped: {text}")
 

@@ -20,9 +20,10 @@ from django.utils.translation import ngettext
 
 from django_zklock.contrib.celery.unique import record
 from django_zklock.contrib.celery.unique.record import Reservation, State, Verdict
+from django_zklock.contrib.celery.unique.reservations import deletion
 from django_zklock.core import clock
 from django_zklock.core.zk import process
-from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, ZkError
+from django_zklock.core.zk.errors import NodeMissing, ZkError
 from django_zklock.core.zk.gateway import (
     Callback,
     DirectoryReply,
@@ -32,12 +33,11 @@ from django_zklock.core.zk.gateway import (
     Node,
     to_datetime,
 )
-from django_zklock.core.zk.multi import Delete
 from django_zklock.core.zk.session import Session
-from django_zklock.dashboard.formatting import clean, host_and_pid, keys_text, time_text
-from django_zklock.exceptions import LockChangedHands, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
+from django_zklock.dashboard.formatting import COMMAND, clean, host_and_pid, keys_text, time_text
+from django_zklock.exceptions import LockChangedHands, UnreadableQueue, ZooKeeperUnavailable
 from django_zklock.locks.arguments import check_no_running_loop, check_seconds
-from django_zklock.locks.requests import Commit, Done, OptimisticUpdate, Step, call, run
+from django_zklock.locks.requests import Done, OptimisticUpdate, Step, call, run
 from django_zklock.names.template import unescape
 from django_zklock.operations.audit import check_by, check_reason, record_action
 
@@ -98,18 +98,18 @@ class Reservations:
 
     shown: tuple[ReservationInfo, ...] = ()
     matching: int = 0
-    """The number of those that were asked for. Of more than `MAX_READ`, the first ones are shown."""
+    """The number of those that were asked for. The first ones of them are shown."""
     total: int = 0
     problem: str = ""
     """Why there may be more; empty if this is all."""
 
 
-def read(words: str = "", *, lock: str | None = None, reply_timeout: float) -> Reservations:
+def read(words: str = "", *, lock: str | None = None, reply_timeout: float, most: int = MAX_READ) -> Reservations:
     """
     Return the reservations whose keys contain all words, or those of a lock.
 
-    The names of all are searched; at most `MAX_READ` are read, together. Never raises because ZooKeeper does not
-    answer: then `problem` says so.
+    The names of all are searched; at most `most` are read, together. Never raises because ZooKeeper does not answer:
+    then `problem` says so.
     """
     session = process.current()
     directory = record.directory(session.options.base)
@@ -127,7 +127,7 @@ def read(words: str = "", *, lock: str | None = None, reply_timeout: float) -> R
             text = f"{key} {unescape(key)}".casefold()
             if lock in (None, _parts(key)[2]) and all(word in text for word in wanted):
                 selected.append(name)
-        shown = _read_all(session, directory, selected[:MAX_READ], deadline)
+        shown = _read_all(session, directory, selected[:most], deadline)
     except ZooKeeperUnavailable as error:
         return Reservations(matching=len(selected), total=len(names), problem=str(error))
     return Reservations(shown=tuple(shown), matching=len(selected), total=len(names))
@@ -143,7 +143,12 @@ def read_one(key: str, *, reply_timeout: float) -> ReservationInfo | None:
 def of_key(key: str, *, reply_timeout: float) -> tuple[ReservationInfo, ...]:
     """Return the reservation with this key, else those of the lock with this key. Raises `ZooKeeperUnavailable`."""
     info = read_one(key, reply_timeout=reply_timeout) if record.is_key(key) else None
-    return (info,) if info else read(lock=key, reply_timeout=reply_timeout).shown
+    if info is not None:
+        return (info,)
+    listed = read(lock=key, reply_timeout=reply_timeout)
+    if listed.problem:
+        raise ZooKeeperUnavailable(listed.problem, lock=key)
+    return listed.shown
 
 
 def delete(info: ReservationInfo, *, reason: str, by: str, reply_timeout: float = 5.0) -> None:
@@ -168,8 +173,7 @@ def delete(info: ReservationInfo, *, reason: str, by: str, reply_timeout: float 
         if node is None or _token_of(node.data) != info.token:
             return Done(tried)  # if it is gone after a try, only the reply was lost
         tried = True
-        children = tuple(Delete(path=f"{node.path}/{name}") for name in node.children)
-        return Commit((*children, Delete(path=node.path, version=node.version)), True)
+        return deletion(node)
 
     record_deletion: Callable[..., None] = partial(
         record_action, "reservation deleted", info.lock, by, reason, who=_who(info)
@@ -226,7 +230,8 @@ def findings(listed: Reservations) -> list[tuple[str, str]]:
     unreadable = [info.key for info in listed.shown if info.state == "unreadable"]
     checks = [("error", f"{key}: cannot be read, so this task is not sent") for key in unreadable]
     if listed.total or listed.problem:
-        checks.append(("info", f"{listed.total} of unique tasks. {listed.problem}".rstrip()))
+        part = f"{len(listed.shown)} of them were read." if len(listed.shown) < listed.matching else ""
+        checks.append(("info", " ".join(filter(None, (f"{listed.total} of unique tasks.", part, listed.problem)))))
     dead = [info.key for info in listed.shown if info.state == "dead"]
     if dead:
         checks.append(("info", f"dead, so the next publisher takes it over: {keys_text(dead, MAX_DEAD)}"))
@@ -243,7 +248,7 @@ def lines(info: ReservationInfo) -> list[str]:
     until = f"It ends at {time_text(to_datetime(info.until))} if no worker runs the task." if info.until else ""
     texts = [info.key, sentence(info), f"Task id: {info.task_id}", info.why, until]
     task_id = f" --task-id {shlex.quote(info.task_id)}" if info.task_id else ""
-    delete = f"python manage.py zklock unique delete {shlex.quote(info.key)}{task_id} --reason ''"
+    delete = f"{COMMAND} unique delete {shlex.quote(info.key)}{task_id} --reason ''"
     risk = "If its message is lost, delete it. If the message still exists, the task may run twice."
     return [*filter(None, texts), risk, f"Next: {delete}"]
 
@@ -289,22 +294,17 @@ def _states(session: Session, directory: str, names: Sequence[str], deadline: fl
     if not names:
         return {}
 
-    def request(gateway: Gateway, done: Callback[Any]) -> None:
-        replies: list[DirectoryReply] = []
+    def request(gateway: Gateway, done: Callback[list[DirectoryReply] | ZkError]) -> None:
+        gateway.read_directories([f"{directory}/{name}" for name in names], done)
 
-        def on_reply(reply: DirectoryReply) -> None:
-            replies.append(reply)
-            if len(replies) == len(names):
-                done(next((reply for reply in replies if isinstance(reply, INTERRUPTED)), replies))
-
-        for name in names:
-            gateway.read_directory(f"{directory}/{name}", on_reply)
-
-    replies = call(session, request, deadline)
-    error = next((reply for reply in replies if isinstance(reply, ZkLockError)), None)
-    if error is not None:
-        raise error
-    return {name: reply for name, reply in zip(names, replies, strict=True) if reply is not None}
+    replies: Any = call(session, request, deadline)
+    states: dict[str, DirectoryState] = {}
+    for name, reply in zip(names, replies, strict=True):
+        if isinstance(reply, ZkError):
+            raise reply
+        if reply is not None:
+            states[name] = reply
+    return states
 
 
 def _info(name: str, node: DirectoryState, mark: Node | None) -> ReservationInfo:

@@ -34,10 +34,11 @@ STATE_LABELS: Final = {
 
 def links(words: str = "", *, lock: str | None = None, reply_timeout: float) -> list[tuple[str, str]]:
     """Return texts about the reservations with these words, or of a lock, each with the query of its page."""
-    listed = listing.read(words, lock=lock, reply_timeout=reply_timeout)
+    most = 0 if lock is None else MOST_LINKS  # a search only counts them
+    listed = listing.read(words, lock=lock, reply_timeout=reply_timeout, most=most)
     if lock is None:
         return [(listing.found_text(listed.matching), urlencode({"q": words}))] if listed.matching else []
-    return [(listing.sentence(info), urlencode({"key": info.key})) for info in listed.shown[:MOST_LINKS]]
+    return [(listing.sentence(info), urlencode({"key": info.key})) for info in listed.shown]
 
 
 def view(pages: LockViews, request: HttpRequest) -> HttpResponse:

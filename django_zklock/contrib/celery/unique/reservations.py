@@ -180,7 +180,7 @@ def conclude(reserved: Reserved, *, sent: bool, reply_timeout: float = REPLY_TIM
         if own.state is not State.PUBLISHING:
             state = own.state  # a worker has already started the task
         if state is None:
-            return _delete(node)
+            return deletion(node)
         return _write(node, own, replace(own, state=state), *_deletes(node, record.publishers(node.children)))
 
     _complete(reserved.key, _if_own(reserved.task_id, reserved.token, change), reply_timeout)
@@ -234,7 +234,7 @@ def end(key: str, task_id: str, *, attached: Attached | None = None, reply_timeo
         if attached is not None and set(record.workers(node.children)) - set(mine):
             # If the other worker is dead and only its session lasts, the task will not be delivered again.
             return _write(node, own, replace(own, late=False), *_deletes(node, mine))
-        return _delete(node)
+        return deletion(node)
 
     return _complete(key, _if_own(task_id, "", change), reply_timeout)
 
@@ -305,7 +305,8 @@ def _write(
     return Commit((Check(path=f"{node.path}/{own.mark}"), data, *operations), value)
 
 
-def _delete(node: DirectoryState) -> Step:
+def deletion(node: DirectoryState) -> Step:
+    """Return the step that deletes a reservation."""
     return Commit((*_deletes(node, node.children), Delete(path=node.path, version=node.version)), True)
 
 
