@@ -31,20 +31,14 @@ FRESH = {"still-good": LAST_SEQUENCE - 2}
 @pytest.fixture(scope="module")
 def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
     """A server that has run for years."""
-    directory = tmp_path_factory.mktemp("worn")
-    wrap.prepare(directory, {f"{CHROOT}/zklock/{key}": number for key, number in (WORN | FRESH).items()})
-    with Ensemble(nodes=1, directory=directory) as ensemble:
+    with wrap.serving(tmp_path_factory.mktemp("worn"), f"{CHROOT}/zklock", WORN | FRESH) as ensemble:
         yield ensemble
 
 
 @pytest.fixture
 def arena(ensemble: Ensemble) -> Iterator[Zoo]:
-    """The directory with high numbers; not to be deleted after a test."""
-    zoo = Zoo(ensemble.hosts, ensemble)
-    zoo.chroot, zoo.base = CHROOT, f"{CHROOT}/zklock"
-    yield zoo
-    zoo.chroot = f"{CHROOT}/none"
-    zoo.close()
+    with wrap.kept_arena(ensemble, CHROOT) as zoo:
+        yield zoo
 
 
 @pytest.fixture

@@ -35,21 +35,14 @@ GOOD = {"many": wrap.LARGEST - 1, "many/1": 7, "half": LAST_SEQUENCE // 2, "long
 @pytest.fixture(scope="module")
 def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
     """A server that has run for years."""
-    directory = tmp_path_factory.mktemp("worn")
-    numbers = WORN | WEARING | GOOD
-    wrap.prepare(directory, {f"{CHROOT}/zklock/{key}": number for key, number in numbers.items()})
-    with Ensemble(nodes=1, directory=directory) as ensemble:
+    with wrap.serving(tmp_path_factory.mktemp("worn"), f"{CHROOT}/zklock", WORN | WEARING | GOOD) as ensemble:
         yield ensemble
 
 
 @pytest.fixture
 def arena(ensemble: Ensemble) -> Iterator[Zoo]:
-    """The directory with high numbers; not to be deleted after a test."""
-    zoo = Zoo(ensemble.hosts, ensemble)
-    zoo.chroot, zoo.base = CHROOT, f"{CHROOT}/zklock"
-    yield zoo
-    zoo.chroot = f"{CHROOT}/none"
-    zoo.close()
+    with wrap.kept_arena(ensemble, CHROOT) as zoo:
+        yield zoo
 
 
 @pytest.fixture

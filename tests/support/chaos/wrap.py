@@ -1,19 +1,22 @@
 """
 Data of a server that ran for years: nodes whose next sequential child gets any number that is asked for.
 
-It writes a snapshot file as ZooKeeper does (FileSnap and DataTree.serialize; the same from 3.5 on), with the nodes that
-every server has and those asked for. The server reads it at its start. No Java is needed for it.
+`prepare` writes a snapshot file as ZooKeeper does (FileSnap and DataTree.serialize; the same from 3.5 on), with the
+nodes that every server has and those asked for. The server reads it at its start. No Java is needed to write it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from support.ensemble import Ensemble
 from support.jute import buffer, integer, long
+from support.zoo import Zoo
 
 LARGEST: Final = 2**31 - 1
 SMALLEST: Final = -(2**31)
@@ -42,6 +45,24 @@ def prepare(directory: Path, sequences: Mapping[str, int]) -> None:
     folder = directory / "server-1" / "data" / "version-2"
     folder.mkdir(parents=True)
     (folder / "snapshot.0").write_bytes(_snapshot(nodes))
+
+
+@contextlib.contextmanager
+def serving(directory: Path, base: str, numbers: Mapping[str, int]) -> Iterator[Ensemble]:
+    """Run a server with these keys below `base`, and the numbers of their next contenders."""
+    prepare(directory, {f"{base}/{key}": number for key, number in numbers.items()})
+    with Ensemble(nodes=1, directory=directory) as ensemble:
+        yield ensemble
+
+
+@contextlib.contextmanager
+def kept_arena(ensemble: Ensemble, chroot: str) -> Iterator[Zoo]:
+    """Yield the namespace with the high numbers. It is not deleted at the end."""
+    zoo = Zoo(ensemble.hosts, ensemble)
+    zoo.chroot, zoo.base = chroot, f"{chroot}/zklock"
+    yield zoo
+    zoo.chroot = f"{chroot}/none"
+    zoo.close()
 
 
 def _ancestors(path: str) -> Iterator[str]:
