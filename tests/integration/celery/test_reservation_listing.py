@@ -1,4 +1,4 @@
-"""What is said of reservations names what was looked at."""
+"""A report on reservations says how many were read."""
 
 from __future__ import annotations
 
@@ -28,6 +28,5 @@ def test_a_search_counts_all_reservations_and_a_lock_names_its_own(zoo: Zoo) -> 
 
 
 def test_without_zookeeper_nothing_is_said_of_the_reservations_of_a_lock(zoo: Zoo) -> None:
-    """Not: there is none."""
     with zoo.configured(hosts="127.0.0.1:1"), pytest.raises(ZooKeeperUnavailable):
         listing.of_key("feed1", reply_timeout=0.3)
