@@ -7,17 +7,25 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from celery import Task
+from django.conf import settings
+from django.db import transaction
 from django.test import override_settings
 from support.brokers import Redis
-from support.docs import files_of, run, text_of
+from support.docs import assert_settings, files_of, run, text_of
 from support.faults import BackgroundCall
 from support.zoo import Zoo, eventually
+
+from django_zklock import zk_lock
+from django_zklock.exceptions import LockBusy, LockInTransaction
 
 pytestmark = pytest.mark.zookeeper
 
@@ -107,18 +115,89 @@ def test_the_key_shows_the_path_that_kazoo_must_use(zoo: Zoo) -> None:
 # --- from Redis -------------------------------------------------------------------------------------------------------
 
 
-def test_the_move_from_redis_has_no_gap(zoo: Zoo, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two neighbouring versions keep each other out, and each itself."""
+@pytest.fixture
+def redis_page(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], dict[str, Any]]]:
+    """Run a file of the page, and close its client of Redis at the end."""
     monkeypatch.setenv("REDIS", f"redis://127.0.0.1:{redis.port}/3")
     files = files_of("how-to/move-from-cache-lock.md")
-    versions = {name: run(files[f"{name}.py"], name) for name in ("old", "both", "new")}
-    try:
-        for first, other in (("old", "both"), ("both", "both"), ("both", "new"), ("new", "new")):
-            keeps_out(versions[first]["restock"], versions[other]["restock"])
-        eventually(lambda: versions["old"]["redis"].dbsize() == 0)
-    finally:
-        for name in ("old", "both"):
-            versions[name]["redis"].close()
+    clients = []
+
+    def run_file(name: str) -> dict[str, Any]:
+        names = run(files[f"{name}.py"], name)
+        clients.extend([names["redis"]] if "redis" in names else [])
+        return names
+
+    yield run_file
+    for client in clients:
+        client.close()
+
+
+PageFile = Callable[[str], dict[str, Any]]
+
+
+def test_the_move_from_redis_has_no_gap(zoo: Zoo, redis_page: PageFile) -> None:
+    """Two neighbouring versions keep each other out, and each itself."""
+    versions = {name: redis_page(name) for name in ("old", "both", "new")}
+    for first, other in (("old", "both"), ("both", "both"), ("both", "new"), ("new", "new")):
+        keeps_out(versions[first]["restock"], versions[other]["restock"])
+    eventually(lambda: versions["old"]["redis"].dbsize() == 0)
+
+
+@pytest.mark.parametrize(
+    ("first", "other"), [("old_add", "both_add"), ("both_add", "both_add"), ("both_add", "new"), ("new", "new")]
+)
+def test_the_move_from_cache_add_has_no_gap(zoo: Zoo, redis_page: PageFile, first: str, other: str) -> None:
+    """While one version works, its neighbour is skipped; the next call works, so no key was left in the cache."""
+    done: list[str] = []
+    versions = [redis_page(name)["sync"] for name in (first, other)]
+    with ThreadPoolExecutor(1) as another_owner:
+        for outer, inner in (versions, reversed(versions)):
+            call_inner = partial(another_owner.submit, inner, "a", lambda: done.append("worked"))
+            outer("a", lambda call_inner=call_inner: call_inner().result())
+            assert done == []
+            call_inner().result()
+            assert done.pop() == "worked"
+
+
+def test_an_inner_busy_lock_is_no_reason_to_skip_the_work(zoo: Zoo, redis_page: PageFile) -> None:
+    def work() -> None:
+        with zk_lock("partner", timeout=0):
+            pass
+
+    zoo.hold_elsewhere("partner")
+    with pytest.raises(LockBusy):
+        redis_page("both_add")["sync"]("a", work)
+
+
+def test_the_gate_sees_a_process_of_the_old_version_and_no_other(zoo: Zoo, redis_page: PageFile) -> None:
+    old_locks = redis_page("verify")["old_locks"]
+    seen: list[object] = []
+    redis_page("both")["restock"]("7", lambda: seen.append(old_locks(0.5)))
+    redis_page("old")["restock"]("8", lambda: seen.append({name for name, _ in old_locks(0.5)}))
+    assert seen == [set(), {b"stock:8"}]
+
+
+def test_a_product_runs_without_zookeeper(zoo: Zoo, tmp_path: Path, redis_page: PageFile) -> None:
+    with override_settings(LOCK_FOLDER=str(tmp_path)):
+        lock = redis_page("locks")["lock"]
+
+    def restock(sku: str, work: Callable[[], object]) -> object:
+        with lock(f"stock/{sku}", timeout=5):
+            return work()
+
+    keeps_out(restock, restock)
+    assert redis_page("locks")["lock"] is zk_lock
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_first_settings_are_those_of_a_lock_in_a_cache(zoo: Zoo) -> None:
+    """A lock may be acquired inside a transaction; the error without this setting names the page."""
+    page = "how-to/move-from-cache-lock.md"
+    defaults = assert_settings(files_of(page)["settings.py"])["ZKLOCK"]["DEFAULTS"]
+    with override_settings(ZKLOCK={**settings.ZKLOCK, "DEFAULTS": defaults}), transaction.atomic(), zk_lock("a"):
+        assert zk_lock("a").spec.policy.abort_on == "lost"
+    with transaction.atomic(), pytest.raises(LockInTransaction, match=page), zk_lock("a"):
+        pass
 
 
 # --- from packages that are not installed here: stand-ins with the names that the pages use ---------------------------
