@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, cast
 
 from django_zklock import conf
 from django_zklock.conf import Config
@@ -14,6 +14,7 @@ from django_zklock.conf.arguments import (
     AbortOn,
     Atomic,
     Compat,
+    FunctionPolicy,
     KindOfLock,
     LockArguments,
     ReleaseOn,
@@ -28,7 +29,7 @@ from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.spec import NOTHING, LockSpec, Policy
 from django_zklock.core.queue.escaping import path
 from django_zklock.core.queue.nodes import Kind
-from django_zklock.locks.arguments import check_arguments, mapping, refuse_arguments
+from django_zklock.locks.arguments import check_arguments, mapping, pop_skip, refuse_arguments
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.events import events
 from django_zklock.locks.hold import Hold, hold_of
@@ -66,6 +67,8 @@ class Lock(LockBase[Hold]):
         fields, what, about = options.pop("fields", None), options.pop("what", ""), options.pop("about", None)
         fields = mapping("fields", fields) if fields else None
         about = mapping("about", about) if about else None
+        if "on_conflict" in options:
+            self.skips = pop_skip(cast("Any", options))
         checked = given_options(options) if options else NOT_GIVEN
         self.name = name
         # Completes the options by the settings. For this package only.
@@ -92,9 +95,11 @@ class Lock(LockBase[Hold]):
         """
         check_own_key(key := show_tails(key))
         what, about = options.pop("what", ""), options.pop("about", None)
+        skips = "on_conflict" in options and pop_skip(cast("Any", options))
         complete = {**conf.current().options_of_key(key), **given_options(options)}
         check_contradictions(key, complete)
         lock = cls(key)
+        lock.skips = skips
         lock.resolve = partial(spec_of_key, key, complete, what, about)
         return lock
 
@@ -130,6 +135,7 @@ def zk_lock(
     fields: Mapping[str, object] | None = None,
     what: str = "",
     about: Mapping[str, str] | None = None,
+    on_conflict: FunctionPolicy | Unset = UNSET,
     timeout: Seconds | Unset | None = UNSET,
     kind: KindOfLock | Unset = UNSET,
     limit: int | Unset | None = UNSET,

@@ -70,6 +70,16 @@ def work_several_in_vain(locks: MultiLock) -> None:
     assert zk_locks("busy", *locks.locks).acquire(blocking=False) is None
 
 
+def work_skipped(mutex: Lock) -> None:
+    with zk_lock("busy", timeout=0, on_conflict="skip") as busy, mutex as hold, mutex as again:
+        assert busy is again is None
+        assert hold is not None
+
+
+def make_skipping(key: str) -> Lock:
+    return Lock(key, timeout=0, reentrant=False, on_conflict="skip")
+
+
 def make_lock(key: str) -> Lock:
     return Lock(key, max_hold=90, warn_after=80, timeout=20)
 
@@ -86,6 +96,7 @@ def make_locks(key: str) -> MultiLock:
         (work_several, make_locks, FUNCTIONS, 11),
         (work_acquire_around_with, make_locks, FUNCTIONS, 11),
         (work_several_in_vain, make_locks, FUNCTIONS, 11),
+        (work_skipped, make_skipping, CALLER, 1),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -101,8 +112,8 @@ def test_an_exception_at_any_line_leaves_nothing(
         gc.collect()
         eventually(lambda: all("/busy/" in path for path in zoo.contenders()), 2, "contenders are left")
         assert_none_listed()
-        with make(key), zk_lock("c", timeout=20):
-            pass
+        with make(key) as hold, zk_lock("c", timeout=20):
+            assert hold is not None
 
     with zoo.hold_elsewhere("busy"):
         sweep(functions, work, check, stride or every, make=make, clean=held_locks._kept.clear)
