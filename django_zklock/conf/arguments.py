@@ -207,7 +207,7 @@ class BlockArguments(NameArguments, total=False):
 
     on_conflict: FunctionPolicy
     """
-    What a block does if the lock is not acquired in time: "raise" (default) `LockBusy` or `LockTimeout`.
+    The policy of a block whose lock is not acquired in time: "raise" (default) raises `LockBusy` or `LockTimeout`.
 
     With "skip", the body runs without the lock, and gets None instead of a hold: so the block needs `as hold`.
     """

@@ -9,7 +9,7 @@ import math
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from opcode import opname
 from types import FrameType
@@ -94,19 +94,17 @@ def refuse_arguments(
     raise TypeError(f"{call}() has no option {option!r}: {hint.rstrip('.')}{'' if hint.endswith('?') else '.'}")
 
 
-def pop_skip(options: MutableMapping[str, Any]) -> bool:
-    """Remove `on_conflict` from the options of a call, and return whether it is "skip"."""
-    policy = options.pop("on_conflict")
-    if policy not in ("raise", "skip"):
+def skips(on_conflict: str) -> bool:
+    """Return whether a block with this argument runs without a busy lock."""
+    if on_conflict not in ("raise", "skip"):
         raise ValueError(
-            f'on_conflict must be "raise" or "skip" for a block; got {policy!r}. Other policies are for tasks: see '
-            "@zk_locked."
+            f'on_conflict must be "raise" or "skip" for a block; got {on_conflict!r}. Tasks have more: see @zk_locked.'
         )
-    return policy == "skip"  # type: ignore[no-any-return]
+    return on_conflict == "skip"
 
 
-_UNTIL_ENTERED = {"CACHE", "GET_AWAITABLE", "EXTENDED_ARG", "LOAD_CONST", "SEND", "YIELD_FROM", "YIELD_VALUE", "RESUME"}
-_UNTIL_ENTERED |= {"JUMP_BACKWARD_NO_INTERRUPT", "END_SEND", "SETUP_ASYNC_WITH"}
+_OF_AWAIT = {"CACHE", "GET_AWAITABLE", "EXTENDED_ARG", "LOAD_CONST", "SEND", "YIELD_FROM", "YIELD_VALUE", "RESUME"}
+_OF_AWAIT |= {"JUMP_BACKWARD_NO_INTERRUPT", "END_SEND", "SETUP_ASYNC_WITH"}
 
 
 def check_bound(frame: FrameType | None) -> None:
@@ -117,10 +115,10 @@ def check_bound(frame: FrameType | None) -> None:
     if not opname[code[at]].endswith("_WITH") and opname[code[at - 2]] != "LOAD_SPECIAL":  # from Python 3.14 on
         return  # a call by other code, such as an `ExitStack`
     following = (opname[code[index]] for index in range(at + 2, len(code), 2))
-    if next((name for name in following if name not in _UNTIL_ENTERED), "") == "POP_TOP":
+    if next((name for name in following if name not in _OF_AWAIT), "") == "POP_TOP":
         raise TypeError(
             'on_conflict="skip" needs "as": its block runs without the lock if that is busy. Write "with zk_lock(...) '
-            'as hold:", and begin the block with "if hold is None:".'
+            'as hold:", and begin the block with "if not hold:".'
         )
 
 

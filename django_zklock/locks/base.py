@@ -61,7 +61,7 @@ class BlockExit:
 class LockBase(Generic[AnyHold]):
     """The base of one lock and of several locks."""
 
-    skips = False
+    _skips = False
     """Whether a block runs without the locks, and gets None, if they are not acquired in time."""
     _on_wait: Callable[[Any], None] | None = None
     """Called with the waiter of each wait, before the wait begins."""
@@ -199,7 +199,7 @@ class LockBase(Generic[AnyHold]):
 
     def __enter__(self) -> AnyHold:
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
-        if self.skips:
+        if self._skips:
             check_bound(sys._getframe().f_back)
         acquisition = self._expected.pop(get_ident(), None)
         if acquisition is None:
@@ -208,7 +208,7 @@ class LockBase(Generic[AnyHold]):
         return run(self._open(acquisition, ThreadWaiter))
 
     def __aenter__(self) -> Awaited[AnyHold]:
-        if self.skips:
+        if self._skips:
             check_bound(sys._getframe().f_back)
         return Awaited(self._open_without_finalizers(TaskWaiter, self._expected_by_tasks.pop(get_ident(), None)))
 
@@ -231,7 +231,7 @@ class LockBase(Generic[AnyHold]):
             try:
                 yield from acquisition.acquire(specs, specs[-1].timeout, new_waiter, self._on_wait)
             except LockNotAcquired:
-                if not self.skips:
+                if not self._skips:
                     raise
                 acquisition.specs = ()  # the block has no locks: its end finds it as any other, and releases nothing
             acquisition.open_block(self._blocks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
 from django_zklock import conf
 from django_zklock.conf import Config
@@ -29,7 +29,7 @@ from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.spec import NOTHING, LockSpec, Policy
 from django_zklock.core.queue.escaping import path
 from django_zklock.core.queue.nodes import Kind
-from django_zklock.locks.arguments import check_arguments, mapping, pop_skip, refuse_arguments
+from django_zklock.locks.arguments import check_arguments, mapping, refuse_arguments, skips
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.events import events
 from django_zklock.locks.hold import Hold, hold_of
@@ -67,8 +67,9 @@ class Lock(LockBase[Hold]):
         fields, what, about = options.pop("fields", None), options.pop("what", ""), options.pop("about", None)
         fields = mapping("fields", fields) if fields else None
         about = mapping("about", about) if about else None
-        if "on_conflict" in options:
-            self.skips = pop_skip(cast("Any", options))
+        on_conflict = options.pop("on_conflict", "raise")
+        if on_conflict != "raise":
+            self._skips = skips(on_conflict)
         checked = given_options(options) if options else NOT_GIVEN
         self.name = name
         # Completes the options by the settings. For this package only.
@@ -95,11 +96,10 @@ class Lock(LockBase[Hold]):
         """
         check_own_key(key := show_tails(key))
         what, about = options.pop("what", ""), options.pop("about", None)
-        skips = "on_conflict" in options and pop_skip(cast("Any", options))
+        on_conflict = options.pop("on_conflict", "raise")
         complete = {**conf.current().options_of_key(key), **given_options(options)}
         check_contradictions(key, complete)
-        lock = cls(key)
-        lock.skips = skips
+        lock = cls(key, on_conflict=on_conflict)
         lock.resolve = partial(spec_of_key, key, complete, what, about)
         return lock
 

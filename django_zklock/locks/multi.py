@@ -18,7 +18,7 @@ from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.spec import DEFAULT_TIMEOUT, LockSpec
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.exceptions import InvalidLockName
-from django_zklock.locks.arguments import check_arguments, pop_skip
+from django_zklock.locks.arguments import check_arguments, skips
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.hold import Hold, HoldBase, HoldEvent, held_of, hold_of, wait_for
 from django_zklock.locks.lock import Lock
@@ -135,7 +135,7 @@ class MultiLock(LockBase[MultiHold]):
         self._options = given_options({name: options[name] for name in ("timeout", "atomic") if name in options})
         self._given = tuple(name if isinstance(name, Lock) else Lock(name, **cast("Any", single)) for name in names)
         super().__init__()
-        self.skips = "on_conflict" in options and pop_skip(cast("Any", options))
+        self._skips = skips(options.get("on_conflict", "raise"))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {', '.join(repr(lock.name) for lock in self._given)}>"

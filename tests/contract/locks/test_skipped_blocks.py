@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.zookeeper
 @pytest.mark.parametrize("timeout", [0, 0.2])
 async def test_a_block_gets_none_if_the_lock_is_busy(zoo: Zoo, primitive: Primitive, timeout: float) -> None:
     """Its body runs, without a lock, and its end does nothing. A free lock gives a hold, as ever."""
-    lock = primitive.lock(timeout=timeout, on_conflict="skip")
+    lock: Any = primitive.lock(timeout=timeout, on_conflict="skip")
 
     def block() -> tuple[Any, bool]:
         with lock as hold:
@@ -49,7 +49,7 @@ async def test_a_block_gets_none_if_the_lock_is_busy(zoo: Zoo, primitive: Primit
 
 def test_several_locks_are_skipped_as_one(zoo: Zoo) -> None:
     """None of them is kept if one is busy."""
-    locks = zk_locks("a", "b", "c", timeout=0, on_conflict="skip")
+    locks: Any = zk_locks("a", "b", "c", timeout=0, on_conflict="skip")
     with zk_lock("c") as outer:
         with zoo.hold_elsewhere("b"), locks as holds:
             assert holds is None
@@ -63,7 +63,7 @@ def test_several_locks_are_skipped_as_one(zoo: Zoo) -> None:
 
 def test_the_side_of_a_read_write_lock_is_skipped(zoo: Zoo) -> None:
     """A reader that wants to write is refused as ever: it would wait for itself."""
-    ledger = ReadWriteLock("ledger", timeout=0, on_conflict="skip")
+    ledger: Any = ReadWriteLock("ledger", timeout=0, on_conflict="skip")
     with zoo.hold_elsewhere("ledger"), ledger.read() as reader, ledger.write() as writer:
         assert reader is writer is None
     with ledger.read() as reader, pytest.raises(LockUpgradeRefused), ledger.write() as writer:
@@ -95,6 +95,7 @@ def test_the_settings_do_not_decide_what_a_block_does(zoo: Zoo) -> None:
     """The option `on_conflict` of an entry is for tasks and decorated functions."""
     entries = {"job": {"path": "job/{pk}", "on_conflict": "skip", "timeout": 0}}
     with zoo.hold_elsewhere("job/1"), override_settings(ZKLOCK=zoo.settings(LOCKS=entries)):
+        lock: Any
         for lock in (
             zk_lock("job", fields={"pk": 1}),
             zk_lock("job", fields={"pk": 1}, on_conflict="raise"),
@@ -115,7 +116,7 @@ def test_the_settings_do_not_decide_what_a_block_does(zoo: Zoo) -> None:
 
 def test_each_end_ends_its_own_block(zoo: Zoo) -> None:
     """Blocks of one object in one thread: those that got None, and one that got the lock between them."""
-    lock = zk_lock("k", timeout=0, reentrant=False, on_conflict="skip")
+    lock: Any = zk_lock("k", timeout=0, reentrant=False, on_conflict="skip")
     with lock as outer, lock as inner, lock as third:
         assert outer is not None
         assert inner is third is None
@@ -142,8 +143,8 @@ def test_each_end_ends_its_own_block(zoo: Zoo) -> None:
 
 
 async def test_each_end_of_a_coroutine_ends_its_own_block(zoo: Zoo) -> None:
-    """By `async with`, and by an `AsyncExitStack`."""
-    lock = zk_lock("k", timeout=0, reentrant=False, on_conflict="skip")
+    """An `AsyncExitStack` inside ends its own, too."""
+    lock: Any = zk_lock("k", timeout=0, reentrant=False, on_conflict="skip")
     async with lock as outer, lock as inner, AsyncExitStack() as stack:
         assert outer is not None
         assert inner is None
@@ -156,7 +157,7 @@ async def test_each_end_of_a_coroutine_ends_its_own_block(zoo: Zoo) -> None:
 
 def test_threads_share_an_object_that_skips(zoo: Zoo) -> None:
     """Each thread gets the lock or None, and gives back what it has itself."""
-    lock = zk_lock("k", timeout=0, on_conflict="skip")
+    lock: Any = zk_lock("k", timeout=0, on_conflict="skip")
     guard, inside, results = threading.Lock(), [0], set()
 
     def work() -> None:
@@ -180,9 +181,9 @@ def test_threads_share_an_object_that_skips(zoo: Zoo) -> None:
 
 def test_a_generator_that_is_dropped_in_a_skipped_block_ends_it(zoo: Zoo) -> None:
     """Another thread may do so."""
-    lock = zk_lock("k", timeout=0, on_conflict="skip")
+    lock: Any = zk_lock("k", timeout=0, on_conflict="skip")
 
-    def steps() -> Iterator[object]:
+    def steps() -> Generator[object]:
         with lock as hold:
             yield hold
 

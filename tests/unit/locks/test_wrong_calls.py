@@ -280,7 +280,7 @@ def test_a_block_that_skips_needs_as(lock: Any) -> None:
         lambda: asyncio.run(second_in_coroutine()),
         lambda: exec(many_constants, {"lock": lock}),
     ):
-        with pytest.raises(TypeError, match=r'needs "as".*if hold is None'):
+        with pytest.raises(TypeError, match=r'needs "as".*if not hold'):
             wrong()
     assert not lock._expected
     assert not lock._blocks
@@ -310,7 +310,8 @@ def test_a_block_may_bind_its_hold_in_any_way() -> None:
     """To a name, an attribute, an item or a global; by an `ExitStack`; and code may call the methods itself."""
     values: Any = {}
     bound: Any = Bound()
-    with bound as hold, bound as bound.hold, bound as values[0], bound as values[0 or hold], bound as _:
+    zero: Any = 0
+    with bound as hold, bound as bound.hold, bound as values[0], bound as values[zero or hold], bound as _:
         values[2] = lambda: hold
     with ExitStack() as stack:
         values[3] = stack.enter_context(bound)
@@ -321,7 +322,13 @@ def test_a_block_may_bind_its_hold_in_any_way() -> None:
     assert values["last"] == 1
 
     async def main() -> None:
-        async with bound as hold, bound as bound.hold, bound as values[0], bound as values[0 or hold], bound as _:
+        async with (
+            bound as hold,
+            bound as bound.hold,
+            bound as values[0],
+            bound as values[zero or hold],
+            bound as _,
+        ):
             values[2] = lambda: hold
         async with AsyncExitStack() as stack:
             values[4] = await stack.enter_async_context(bound)
@@ -334,9 +341,8 @@ def test_a_block_may_bind_its_hold_in_any_way() -> None:
 
 def test_a_compiled_caller_is_no_block_without_as() -> None:
     """Its own code cannot be read, and that of its caller says nothing."""
-    enter = operator.methodcaller("__enter__")
-    with nullcontext():
-        enter(Bound())
+    begin = operator.methodcaller("__enter__")
+    begin(Bound())
 
 
 def test_each_option_of_a_lock_is_a_field_of_its_spec() -> None:
