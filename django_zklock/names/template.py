@@ -167,7 +167,7 @@ def _example(piece: re.Match[str]) -> str:
 def digest(text: str, what: str) -> str:
     """Return the digest of a value's text; raise `InvalidLockName`, with `what` as its subject, if it is unfit."""
     if not 0 < len(text) <= MAX_DIGESTED:
-        raise InvalidLockName(f"{what} has {len(text)} characters. A digest is made of 1 to {MAX_DIGESTED}.")
+        raise InvalidLockName(f"{what} has {len(text)} characters; pass 1 to {MAX_DIGESTED} to a digest.")
     # A name of a file may have lone surrogates. JSON turns a pair of them into one character, as UTF-16 does.
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
     data = unicodedata.normalize("NFC", text).encode("utf-8", "surrogatepass")
