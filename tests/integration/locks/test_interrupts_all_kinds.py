@@ -71,8 +71,11 @@ def work_several_in_vain(locks: MultiLock) -> None:
 
 
 def work_skipped(mutex: Lock) -> None:
-    with zk_lock("busy", timeout=0, on_conflict="skip") as busy, mutex as hold, mutex as again:
+    with SKIPPING as busy, mutex as hold, mutex as again:
         assert [bool(value) for value in (busy, hold, again)] == [False, True, False]
+
+
+SKIPPING = zk_lock("busy", timeout=0.003, on_conflict="skip")
 
 
 def make_skipping(key: str) -> Lock:
@@ -113,6 +116,7 @@ def test_an_exception_at_any_line_leaves_nothing(
         assert_none_listed()
         with make(key) as hold, zk_lock("c", timeout=20):
             assert hold is not None
+        assert not SKIPPING._blocks
 
     with zoo.hold_elsewhere("busy"):
         sweep(functions, work, check, stride or every, make=make, clean=held_locks._kept.clear)
@@ -226,6 +230,11 @@ def work_in_vain(key: str) -> None:
         pass
 
 
+def work_skipped_in_vain(key: str) -> None:
+    with SKIPPING as hold, SKIPPING as again:
+        assert hold is again is None
+
+
 def work_in_vain_with_linger(key: str) -> None:
     with contextlib.suppress(LockNotAcquired), zk_lock("busy", timeout=0.003, linger=60):
         pass
@@ -254,7 +263,7 @@ def test_a_pair_of_exceptions_leaves_nothing(zoo: Zoo, work: Callable[[str], Non
 
 @in_pairs
 @pytest.mark.parametrize("here", [False, True], ids=["held elsewhere", "held here"])
-@pytest.mark.parametrize("work", [work_in_vain, work_in_vain_with_linger])
+@pytest.mark.parametrize("work", [work_in_vain, work_in_vain_with_linger, work_skipped_in_vain])
 def test_a_pair_of_exceptions_leaves_no_waiter(zoo: Zoo, work: Callable[[str], None], here: bool) -> None:
     """The queue has its holder alone, whatever two moments of a wait that fails are struck."""
     mutex = zk_lock("busy", linger=60)
@@ -263,6 +272,7 @@ def test_a_pair_of_exceptions_leaves_no_waiter(zoo: Zoo, work: Callable[[str], N
         gc.collect()
         zoo.wait_contenders("busy", 1, timeout=2)
         eventually(lambda: len(primitives.local_waiters(mutex)) <= here, 2, "a waiter is left")
+        assert not SKIPPING._blocks
 
     with holder(zoo, here):
         sweep(OF_PAIRS, work, check, FIRST, second_stride=SECOND)
