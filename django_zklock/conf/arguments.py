@@ -202,11 +202,22 @@ class LeaderArguments(LeaderOptions, NameArguments, total=False):
     """The arguments of `zk_leader`."""
 
 
-class SideArguments(SideOptions, NameArguments, total=False):
+class BlockArguments(NameArguments, total=False):
+    """The arguments of a lock that are for one call: no entry of the settings changes what a block does when busy."""
+
+    on_conflict: FunctionPolicy
+    """
+    The policy of a block whose lock is not acquired in time: "raise" (default) raises `LockBusy` or `LockTimeout`.
+
+    With "skip", the body runs without the lock, and gets None instead of a hold: so the block needs `as hold`.
+    """
+
+
+class SideArguments(SideOptions, BlockArguments, total=False):
     """The arguments of `zk_read`, `zk_write`, `zk_semaphore` and `ReadWriteLock`."""
 
 
-class LockArguments(KindOptions, NameArguments, total=False):
+class LockArguments(KindOptions, BlockArguments, total=False):
     """The arguments of `zk_lock`, `zk_locks`, `Lock` and `MultiLock`."""
 
 

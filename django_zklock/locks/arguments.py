@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from opcode import opname
 from types import FrameType
 from typing import Any, NoReturn, SupportsFloat
 
@@ -91,6 +92,34 @@ def refuse_arguments(
     else:
         hint = f'a field of the name is passed as fields={{"{option}": ...}}'
     raise TypeError(f"{call}() has no option {option!r}: {hint.rstrip('.')}{'' if hint.endswith('?') else '.'}")
+
+
+def skips(on_conflict: str) -> bool:
+    """Return whether a block with this argument runs without a busy lock."""
+    if on_conflict not in ("raise", "skip"):
+        raise ValueError(
+            f'on_conflict must be "raise" or "skip" for a block; got {on_conflict!r}. Tasks have more: see @zk_locked.'
+        )
+    return on_conflict == "skip"
+
+
+_OF_AWAIT = {"CACHE", "GET_AWAITABLE", "EXTENDED_ARG", "LOAD_CONST", "SEND", "YIELD_FROM", "YIELD_VALUE", "RESUME"}
+_OF_AWAIT |= {"JUMP_BACKWARD_NO_INTERRUPT", "END_SEND", "SETUP_ASYNC_WITH"}
+
+
+def check_bound(frame: FrameType | None) -> None:
+    """Raise `TypeError` if the `with` that runs in this frame has no `as`: its body would not know of the busy lock."""
+    if frame is None:
+        return
+    code, at = frame.f_code.co_code, frame.f_lasti
+    if not opname[code[at]].endswith("_WITH") and opname[code[at - 2]] != "LOAD_SPECIAL":  # from Python 3.14 on
+        return  # a call by other code, such as an `ExitStack`
+    following = (opname[code[index]] for index in range(at + 2, len(code), 2))
+    if next((name for name in following if name not in _OF_AWAIT), "") == "POP_TOP":
+        raise TypeError(
+            'on_conflict="skip" needs "as": its block runs without the lock if that is busy. Write "with zk_lock(...) '
+            'as hold:", and begin the block with "if not hold:".'
+        )
 
 
 def check_text(name: str, value: object, what: str) -> None:

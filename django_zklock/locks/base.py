@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar, cast
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -27,7 +27,13 @@ from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.exceptions import LockLost, LockNotAcquired, LockNotHeld, ZkLockError
-from django_zklock.locks.arguments import check_no_running_loop, check_not_own_task, pool_call, threading_timeout
+from django_zklock.locks.arguments import (
+    check_bound,
+    check_no_running_loop,
+    check_not_own_task,
+    pool_call,
+    threading_timeout,
+)
 from django_zklock.locks.queue_reader import is_queued
 
 logger = Logger("django_zklock.locks")
@@ -55,6 +61,8 @@ class BlockExit:
 class LockBase(Generic[AnyHold]):
     """The base of one lock and of several locks."""
 
+    _skips = False
+    """Whether a block runs without the locks, and gets None, if they are not acquired in time."""
     _on_wait: Callable[[Any], None] | None = None
     """Called with the waiter of each wait, before the wait begins."""
 
@@ -191,6 +199,8 @@ class LockBase(Generic[AnyHold]):
 
     def __enter__(self) -> AnyHold:
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
+        if self._skips:
+            check_bound(sys._getframe().f_back)
         acquisition = self._expected.pop(get_ident(), None)
         if acquisition is None:
             use = KeptUse(self, pool_call(sys._getframe().f_back))
@@ -198,6 +208,8 @@ class LockBase(Generic[AnyHold]):
         return run(self._open(acquisition, ThreadWaiter))
 
     def __aenter__(self) -> Awaited[AnyHold]:
+        if self._skips:
+            check_bound(sys._getframe().f_back)
         return Awaited(self._open_without_finalizers(TaskWaiter, self._expected_by_tasks.pop(get_ident(), None)))
 
     def _open_without_finalizers(
@@ -216,9 +228,14 @@ class LockBase(Generic[AnyHold]):
             specs = self.specs
             if new_waiter is not ThreadWaiter:
                 _refuse_atomic(specs[-1], is_async=True)
-            yield from acquisition.acquire(specs, specs[-1].timeout, new_waiter, self._on_wait)
+            try:
+                yield from acquisition.acquire(specs, specs[-1].timeout, new_waiter, self._on_wait)
+            except LockNotAcquired:
+                if not self._skips:
+                    raise
+                acquisition.specs = ()  # the block has no locks: its end finds it as any other, and releases nothing
             acquisition.open_block(self._blocks)
-            return self._view(acquisition.holds)
+            return self._view(acquisition.holds) if acquisition.specs else cast("AnyHold", None)
         except BaseException as error:
             _finish_block(error, *acquisition.end_block(error))
             raise

@@ -14,6 +14,7 @@ from django_zklock.conf.arguments import (
     AbortOn,
     Atomic,
     Compat,
+    FunctionPolicy,
     KindOfLock,
     LockArguments,
     ReleaseOn,
@@ -28,7 +29,7 @@ from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.spec import NOTHING, LockSpec, Policy
 from django_zklock.core.queue.escaping import path
 from django_zklock.core.queue.nodes import Kind
-from django_zklock.locks.arguments import check_arguments, mapping, refuse_arguments
+from django_zklock.locks.arguments import check_arguments, mapping, refuse_arguments, skips
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.events import events
 from django_zklock.locks.hold import Hold, hold_of
@@ -66,6 +67,9 @@ class Lock(LockBase[Hold]):
         fields, what, about = options.pop("fields", None), options.pop("what", ""), options.pop("about", None)
         fields = mapping("fields", fields) if fields else None
         about = mapping("about", about) if about else None
+        on_conflict = options.pop("on_conflict", "raise")
+        if on_conflict != "raise":
+            self._skips = skips(on_conflict)
         checked = given_options(options) if options else NOT_GIVEN
         self.name = name
         # Completes the options by the settings. For this package only.
@@ -92,9 +96,10 @@ class Lock(LockBase[Hold]):
         """
         check_own_key(key := show_tails(key))
         what, about = options.pop("what", ""), options.pop("about", None)
+        on_conflict = options.pop("on_conflict", "raise")
         complete = {**conf.current().options_of_key(key), **given_options(options)}
         check_contradictions(key, complete)
-        lock = cls(key)
+        lock = cls(key, on_conflict=on_conflict)
         lock.resolve = partial(spec_of_key, key, complete, what, about)
         return lock
 
@@ -130,6 +135,7 @@ def zk_lock(
     fields: Mapping[str, object] | None = None,
     what: str = "",
     about: Mapping[str, str] | None = None,
+    on_conflict: FunctionPolicy | Unset = UNSET,
     timeout: Seconds | Unset | None = UNSET,
     kind: KindOfLock | Unset = UNSET,
     limit: int | Unset | None = UNSET,

@@ -18,7 +18,7 @@ from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.spec import DEFAULT_TIMEOUT, LockSpec
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.exceptions import InvalidLockName
-from django_zklock.locks.arguments import check_arguments
+from django_zklock.locks.arguments import check_arguments, skips
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.hold import Hold, HoldBase, HoldEvent, held_of, hold_of, wait_for
 from django_zklock.locks.lock import Lock
@@ -119,9 +119,10 @@ class MultiLock(LockBase[MultiHold]):
 
     `names` are names as of `Lock`, or `Lock` objects, which keep their own options. Of two locks with one key, an
     exclusive lock or a write lock wins, else the first one. The options are those of `Lock`, for each lock that is
-    given by its name, with two differences:
+    given by its name, with three differences:
 
     * `timeout` is for all locks together. Its default is that of `ZKLOCK["DEFAULTS"]`, else 5.
+    * `on_conflict` is for all together, too. A busy lock of several is as if all were busy.
     * `atomic` is one transaction inside all the locks. The databases that the single locks name are added.
     """
 
@@ -130,10 +131,11 @@ class MultiLock(LockBase[MultiHold]):
         check_arguments("zk_locks", given, (), options, LockArguments)
         if not names:
             raise InvalidLockName("zk_locks() needs the name of at least one lock.")
-        single = {option: value for option, value in options.items() if option != "timeout"}
+        single = {option: value for option, value in options.items() if option not in ("timeout", "on_conflict")}
         self._options = given_options({name: options[name] for name in ("timeout", "atomic") if name in options})
         self._given = tuple(name if isinstance(name, Lock) else Lock(name, **cast("Any", single)) for name in names)
         super().__init__()
+        self._skips = skips(options.get("on_conflict", "raise"))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {', '.join(repr(lock.name) for lock in self._given)}>"

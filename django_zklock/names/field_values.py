@@ -25,9 +25,11 @@ class NoneArgument:
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
-def text_of(value: object, what: str) -> str:
+def text_of(value: object, what: str, most: int = MAX_SEGMENT) -> str:
     """
     Return the text of `value`; raise `InvalidLockName`, with `what` as its subject, if its type is not accepted.
+
+    A list or a dict has at most so many items, all levels counted.
 
     Values of one type that are equal have one text. The text survives JSON, which turns a tuple into a list, a dict's
     key into a string, and an enum into its value. Celery's JSON keeps all other types. So a task has the same key in
@@ -40,7 +42,7 @@ def text_of(value: object, what: str) -> str:
     if scalar is not None:
         return scalar
     if isinstance(value, (list, tuple, Mapping)):
-        return _Container(what).text(value, 1)
+        return _Container(what, most).text(value, 1)
     if isinstance(value, bool):
         return f"[{_LITERALS[value]}]"  # as in a list of one item: without brackets, it would be the key of a text, too
     if isinstance(value, NoneArgument):
@@ -138,15 +140,15 @@ class _Container:
     It counts the items that it writes, so a huge value is refused before it is written.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, most: int) -> None:
         self._what = what
-        self._remaining = MAX_SEGMENT  # an item takes at least one character
+        self._remaining = most  # an item takes at least one character
 
     def text(self, value: object, depth: int) -> str:
         value = _behind_proxy(value)
         self._remaining -= 1
         if self._remaining < 0 or depth > _DEEPEST:
-            raise InvalidLockName(f"{self._what} is too large for a name. Use an attribute of it, or a digest.")
+            raise InvalidLockName(f"{self._what} is too large for a name. Use an attribute of it, or {{name:digest}}.")
         if isinstance(value, Mapping):
             return "{" + ",".join(f"{_to_json(key)}:{text}" for key, text in sorted(self._items(value, depth))) + "}"
         if isinstance(value, (list, tuple)) and _scalar(value, self._what) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import re
 import unicodedata
 from collections.abc import Collection, Mapping
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from django_zklock.core.queue.escaping import (
+    AS_FIELD,
     SAFE,
     check_characters,
     check_segment,
@@ -30,6 +32,10 @@ __all__ = ["MAX_KEY", "Template", "check_key", "escape", "is_key", "key_of", "pa
 MAX_KEY = 1000
 """Characters the key of a lock may have."""
 
+MAX_DIGESTED = 10_000
+"""Characters a value may have of which a field takes the digest. NFC takes 50 ms for a hostile text of this length."""
+
+_DIGEST_LENGTH = 32  # hexadecimal characters: 128 bits
 _PIECE = re.compile(r"\{\{|\}\}|\{(?P<field>[^{}]*)\}|[^{}/]+|[{}/]")
 _ESCAPED = re.compile(rf"(?:[{re.escape(''.join(sorted(SAFE)))}/]|%[0-9A-F]{{2}})+")
 _ONE_BRACE = {"{{": "{", "}}": "}"}
@@ -41,7 +47,8 @@ class Template:
     The name of a lock, with fields that each call fills in: `inventory/{sku}`, `order/{order.pk}`.
 
     A field is a plain name, and public attributes may follow it. Indexes, formats and conversions are not allowed, so
-    rendering runs no code but attribute access. `{{` and `}}` are literal braces.
+    rendering runs no code but attribute access. `{{` and `}}` are literal braces. `{url:digest}` is the digest of a
+    value, for any text: the first 32 hexadecimal characters of the SHA-256 of its text (NFC, in UTF-8).
     """
 
     text: str
@@ -152,18 +159,35 @@ def own_key(text: str) -> str:
 
 
 def _example(piece: re.Match[str]) -> str:
-    return piece[0] if piece["field"] is None else "4711"
+    if piece["field"] is None:
+        return piece[0]
+    return digest("4711", "") if piece["field"].endswith(":digest") else "4711"
+
+
+def digest(text: str, what: str) -> str:
+    """Return the digest of a value's text; raise `InvalidLockName`, with `what` as its subject, if it is unfit."""
+    if not 0 < len(text) <= MAX_DIGESTED:
+        raise InvalidLockName(f"{what} has {len(text)} characters; pass 1 to {MAX_DIGESTED} to a digest.")
+    # A name of a file may have lone surrogates. JSON turns a pair of them into one character, as UTF-16 does.
+    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+    data = unicodedata.normalize("NFC", text).encode("utf-8", "surrogatepass")
+    return hashlib.sha256(data).hexdigest()[:_DIGEST_LENGTH]
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
     root: str
     attributes: tuple[str, ...]
+    is_digest: bool
     what: str  # the subject of an error about it
+
+    @property
+    def pattern(self) -> str:
+        return f"[0-9a-f]{{{_DIGEST_LENGTH}}}" if self.is_digest else ".+"
 
     def text(self, values: Mapping[str, object]) -> str:
         if self.root not in values:
-            raise InvalidLockName(f"{self.what} has no value. Pass one, or remove the field from the name.")
+            raise InvalidLockName(f"{self.what} has no value. Pass one. For braces in a value, {AS_FIELD}.")
         value = values[self.root]
         for attribute in self.attributes:
             try:
@@ -171,6 +195,8 @@ class _Field:
             except AttributeError as error:
                 owner = quoted(type(value).__name__)
                 raise InvalidLockName(f"{self.what} has no value: {owner} has no {quoted(attribute)}.") from error
+        if self.is_digest:
+            return digest(text_of(value, self.what, MAX_DIGESTED), self.what)
         text = text_of(value, self.what)
         check_segment(text, self.what)
         return text
@@ -192,12 +218,15 @@ class _Segment:
 
     def may_render(self, text: str) -> bool:
         """Return whether the segment can be rendered to this text."""
-        pattern = "".join(re.escape(part) if isinstance(part, str) else ".+" for part in self.parts)
+        pattern = "".join(re.escape(part) if isinstance(part, str) else part.pattern for part in self.parts)
         return re.fullmatch(pattern, text) is not None
 
     def render(self, values: Mapping[str, object]) -> str:
         texts = [
-            part if isinstance(part, str) else percent_encode(part.text(values), self.reserved) for part in self.parts
+            part
+            if isinstance(part, str)
+            else percent_encode(part.text(values), "" if part.is_digest else self.reserved)
+            for part in self.parts
         ]
         return finish_segment("".join(texts), self.what)
 
@@ -217,7 +246,7 @@ def _parse(text: str) -> Template:
         elif piece[0] == "/":
             split.append([])
         elif piece[0] in ("{", "}"):
-            raise InvalidLockName(f"{what} has a single {piece[0]} at {piece.start()}; double it if it is text.")
+            raise InvalidLockName(f"{what} has a single {piece[0]} at {piece.start()}; double it, or {AS_FIELD}.")
         else:
             split[-1].append(_ONE_BRACE.get(piece[0], piece[0]))
     segments = tuple(_segment(parts, what) for parts in split)
@@ -226,15 +255,18 @@ def _parse(text: str) -> Template:
 
 
 def _field(text: str, what: str) -> _Field:
-    root, *attributes = text.split(".")
-    if not all(name.isidentifier() for name in (root, *attributes)):
+    value, colon, spec = text.partition(":")
+    root, *attributes = value.split(".")
+    if colon and spec != "digest" and difflib.get_close_matches(spec, ["digest"]):
+        raise InvalidLockName(f"{what} has the field {quoted(text)}; did you mean {{{value}:digest}}?")
+    if (colon and spec != "digest") or not all(name.isidentifier() for name in (root, *attributes)):
         raise InvalidLockName(
             f"{what} has the field {quoted(text)}; only a name and its attributes are allowed between braces, "
-            "as in {order.pk}: no index, no call, no format and no conversion."
+            f"as in {{order.pk}}: no index, no call, no format and no conversion. For braces in a value, {AS_FIELD}."
         )
     if any(name.startswith("_") for name in attributes):
         raise InvalidLockName(f"{what} has the field {quoted(text)}, a private attribute; use a public one.")
-    return _Field(root, tuple(attributes), f"field {quoted(text)} of {what}")
+    return _Field(root, tuple(attributes), bool(colon), f"field {quoted(text)} of {what}")
 
 
 def _segment(split: list[str | _Field], what: str) -> str | _Segment:
@@ -245,7 +277,9 @@ def _segment(split: list[str | _Field], what: str) -> str | _Segment:
         elif part:
             parts.append(part)
     if not parts:
-        raise InvalidLockName(f"{what} has an empty segment; remove the leading, trailing or doubled slash.")
+        raise InvalidLockName(
+            f"{what} has an empty segment; remove the leading, trailing or doubled slash, or {AS_FIELD}."
+        )
     if len(parts) == 1 and isinstance(parts[0], str):
         # This refuses an invalid literal, such as `..`, before the first call.
         return finish_segment(percent_encode(parts[0]), what)
@@ -268,4 +302,4 @@ def _reserved(parts: list[str | _Field], what: str) -> str:
 
 
 def _too_long(what: str) -> InvalidLockName:
-    return InvalidLockName(f"{what} is longer than {MAX_KEY} characters; use a shorter one, or a digest.")
+    return InvalidLockName(f"{what} is longer than {MAX_KEY} characters; use a shorter one, or {AS_FIELD}.")

@@ -38,7 +38,7 @@ from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy
 
 Celery("documented", broker="memory://").set_default()
-from shop import handlers, orders, prices, stock
+from shop import feeds, handlers, orders, prices, stock
 
 
 def test_a_block_waits_then_raises(zklock, capsys, monkeypatch):
@@ -50,6 +50,12 @@ def test_a_block_waits_then_raises(zklock, capsys, monkeypatch):
         stock.try_restock("lamp", 1, left)
     assert capsys.readouterr().out.startswith("later: The lock 'inventory/lamp'")
     assert left == {"lamp": 5}
+
+
+def test_a_block_is_skipped(zklock):
+    assert feeds.refresh_feeds() == "refreshed"
+    with zklock.busy_by("feeds"):
+        assert feeds.refresh_feeds() == "another process does it"
 
 
 def test_a_function_raises_or_skips(zklock):
@@ -104,7 +110,7 @@ def test_the_examples_for_any_code_do_as_the_page_says(tmp_path: Path) -> None:
     (tmp_path / "shop.py").unlink()
     (tmp_path / "shop/management/__init__.py").touch()
     (tmp_path / "shop/management/commands/__init__.py").touch()
-    assert_passes(project, TESTS, 5, "--ds", "code_settings")
+    assert_passes(project, TESTS, 6, "--ds", "code_settings")
 
 
 def test_the_settings_of_the_page_are_sound() -> None:

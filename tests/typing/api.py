@@ -97,6 +97,10 @@ def use() -> None:
         hold.add_release_request_callback(lambda asked: asked.token)
         with hold.fenced("ledger", using="default") as nothing:
             assert_type(nothing, None)
+    with zk_lock("a", timeout=0, on_conflict="skip") as hold:
+        if not hold:  # it may be None, which the type does not say
+            return
+    zk_lock("a", on_conflict="retry")  # type: ignore[arg-type]
     with zk_lock("a", atomic=True), zk_lock("b", atomic=["x", "y"], release_on="commit"):
         assert_type(current_hold("a"), Hold)
     lock = Lock("a/{b}", fields={"b": 1})

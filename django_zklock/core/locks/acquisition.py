@@ -355,7 +355,7 @@ class _LossObserver(GrantObserver):
 
 
 class Block:
-    """One open `with` block, under one lock or several."""
+    """One open `with` block, under one lock, several, or none: that is for a block that does without a busy lock."""
 
     __slots__ = ("_enclosing", "_guards", "_holds", "_owner", "_transaction", "is_open")
 
@@ -363,7 +363,7 @@ class Block:
         self._owner = owner
         self._holds = holds  # in the order of their keys
         self._guards = [Guard(hold.grant, spec.policy, owner) for hold, spec in zip(holds, specs, strict=True)]
-        self._transaction = program.scope.transaction(specs[-1].atomic) if specs[-1].atomic else None
+        self._transaction = program.scope.transaction(specs[-1].atomic) if specs and specs[-1].atomic else None
         self._enclosing: tuple[Enclosing | None, Enclosing | None] = None, None  # around the block, and in it
         self.is_open = True
 
@@ -388,7 +388,7 @@ class Block:
         """End the block, but do not release its locks. Return the error to raise, if any."""
         outer_guards = self._disarm()  # first, so that no abort interrupts COMMIT
         committed = False
-        inherited = self._holds[0].grant.inherited  # then the locks are the parent's
+        inherited = bool(self._holds) and self._holds[0].grant.inherited  # then the locks are the parent's
         if self._transaction is not None:
             error, committed = self._end_transaction(self._transaction, error, inherited=inherited)
         for hold, guard in () if inherited else zip(self._holds, self._guards, strict=True):

@@ -37,6 +37,8 @@ _ALL_SAFE = re.compile(r"[A-Za-z0-9_.~:@=+,-]*")
 # Control characters (Cc), lone surrogates (Cs; one of them ends kazoo's connection thread for good) and bidirectional
 # controls, which make two different names look the same in a log or a browser.
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+AS_FIELD = 'pass the value as a field: zk_lock("feed/{url:digest}", fields={"url": url})'
+"""The way to make a key of any value, for the errors of those that are pasted into a name."""
 _QUOTED = 60  # characters of a text that an error message quotes
 MAX_SHOWN = 512
 """Characters of a text that are shown, unless the caller sets another limit."""
@@ -196,5 +198,5 @@ def _dots(what: str) -> InvalidLockName:
 
 def _too_long(what: str) -> InvalidLockName:
     return InvalidLockName(
-        f"{what} is longer than {MAX_SEGMENT} characters once escaped; use a shorter text, or a digest of it."
+        f"{what} is longer than {MAX_SEGMENT} characters once escaped; use a shorter text, or {AS_FIELD}."
     )

@@ -8,6 +8,7 @@ import gc
 import os
 import threading
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
@@ -120,3 +121,14 @@ def test_a_failed_acquisition_needs_no_finalizer(zoo: Zoo) -> None:
     with zoo.hold_elsewhere("k"), strike, pytest.raises(LockBusy), zk_lock("k", timeout=0):
         pass
     assert not strike.where
+
+
+def test_a_block_that_is_skipped_has_no_transaction(zoo: Zoo, ledger: Ledger) -> None:
+    """There is nothing to protect, so what it writes is its own affair."""
+    lock: Any = zk_lock("k", timeout=0, atomic=ledger.alias, on_conflict="skip")
+    with zoo.hold_elsewhere("k"), lock as hold:
+        assert hold is None
+        assert not ledger.connection.in_atomic_block
+    with lock as hold:
+        assert hold is not None
+        assert ledger.connection.in_atomic_block

@@ -70,6 +70,18 @@ def work_several_in_vain(locks: MultiLock) -> None:
     assert zk_locks("busy", *locks.locks).acquire(blocking=False) is None
 
 
+def work_skipped(mutex: Lock) -> None:
+    with SKIPPING as busy, mutex as hold, mutex as again:
+        assert [bool(value) for value in (busy, hold, again)] == [False, True, False]
+
+
+SKIPPING = zk_lock("busy", timeout=0.003, on_conflict="skip")
+
+
+def make_skipping(key: str) -> Lock:
+    return Lock(key, timeout=0, reentrant=False, on_conflict="skip")
+
+
 def make_lock(key: str) -> Lock:
     return Lock(key, max_hold=90, warn_after=80, timeout=20)
 
@@ -86,6 +98,7 @@ def make_locks(key: str) -> MultiLock:
         (work_several, make_locks, FUNCTIONS, 11),
         (work_acquire_around_with, make_locks, FUNCTIONS, 11),
         (work_several_in_vain, make_locks, FUNCTIONS, 11),
+        (work_skipped, make_skipping, CALLER, 1),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -101,8 +114,9 @@ def test_an_exception_at_any_line_leaves_nothing(
         gc.collect()
         eventually(lambda: all("/busy/" in path for path in zoo.contenders()), 2, "contenders are left")
         assert_none_listed()
-        with make(key), zk_lock("c", timeout=20):
-            pass
+        with make(key) as hold, zk_lock("c", timeout=20):
+            assert hold is not None
+        assert not SKIPPING._blocks
 
     with zoo.hold_elsewhere("busy"):
         sweep(functions, work, check, stride or every, make=make, clean=held_locks._kept.clear)
@@ -216,6 +230,11 @@ def work_in_vain(key: str) -> None:
         pass
 
 
+def work_skipped_in_vain(key: str) -> None:
+    with SKIPPING as hold, SKIPPING as again:
+        assert hold is again is None
+
+
 def work_in_vain_with_linger(key: str) -> None:
     with contextlib.suppress(LockNotAcquired), zk_lock("busy", timeout=0.003, linger=60):
         pass
@@ -244,7 +263,7 @@ def test_a_pair_of_exceptions_leaves_nothing(zoo: Zoo, work: Callable[[str], Non
 
 @in_pairs
 @pytest.mark.parametrize("here", [False, True], ids=["held elsewhere", "held here"])
-@pytest.mark.parametrize("work", [work_in_vain, work_in_vain_with_linger])
+@pytest.mark.parametrize("work", [work_in_vain, work_in_vain_with_linger, work_skipped_in_vain])
 def test_a_pair_of_exceptions_leaves_no_waiter(zoo: Zoo, work: Callable[[str], None], here: bool) -> None:
     """The queue has its holder alone, whatever two moments of a wait that fails are struck."""
     mutex = zk_lock("busy", linger=60)
@@ -253,6 +272,7 @@ def test_a_pair_of_exceptions_leaves_no_waiter(zoo: Zoo, work: Callable[[str], N
         gc.collect()
         zoo.wait_contenders("busy", 1, timeout=2)
         eventually(lambda: len(primitives.local_waiters(mutex)) <= here, 2, "a waiter is left")
+        assert not SKIPPING._blocks
 
     with holder(zoo, here):
         sweep(OF_PAIRS, work, check, FIRST, second_stride=SECOND)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import operator
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AsyncExitStack, ExitStack, nullcontext
 from typing import Any, get_type_hints
 
 import pytest
@@ -14,10 +17,11 @@ from celery import Celery
 from django.core.exceptions import SynchronousOnlyOperation
 from django.test import override_settings
 
-from django_zklock import ReadWriteLock, conf, zk_leader, zk_lock, zk_locked, zk_locks, zk_read, zk_semaphore
+from django_zklock import Lock, ReadWriteLock, conf, zk_leader, zk_lock, zk_locked, zk_locks, zk_read, zk_semaphore
 from django_zklock.conf.arguments import KindOptions, LockArguments, LockedOptions, Unset
 from django_zklock.core.locks.spec import LockSpec, Policy
 from django_zklock.exceptions import InvalidLockName, ZkLockError
+from django_zklock.locks.arguments import check_bound
 
 LOOSE: Any = zk_lock  # what mypy would refuse
 LOOSE_DECORATOR: Any = zk_locked
@@ -26,6 +30,7 @@ LOOSE_READ: Any = zk_read
 LOOSE_SEMAPHORE: Any = zk_semaphore
 LOOSE_SIDES: Any = ReadWriteLock
 LOOSE_LEADER: Any = zk_leader
+LOOSE_OF_KEY: Any = Lock.of_key
 
 
 @pytest.mark.parametrize(
@@ -48,7 +53,7 @@ LOOSE_LEADER: Any = zk_leader
         (lambda: LOOSE("{a}", fields=[1]), r"fields is a dict .*, not \[1\]"),
         (lambda: LOOSE("k", about="text"), r"about is a dict .*, not 'text'"),
         (lambda: LOOSE_LEADER("k", timeout=3), r"zk_leader\(\) has no option 'timeout'"),
-        (lambda: LOOSE("k", on_conflict="skip"), r"'on_conflict': it is an option of @zk_locked"),
+        (lambda: LOOSE_LEADER("k", on_conflict="skip"), r"'on_conflict': it is an option of zk_lock"),
         (lambda: LOOSE("k", unique="until_done"), r"'unique': it is an option of @zk_locked"),
         (lambda: LOOSE_READ("k", max_conflicts=3), r"'max_conflicts': it is an option of @zk_locked"),
         (lambda: LOOSE("k/{unique}", unique="a"), r'passed as fields=\{"unique": \.\.\.\}'),
@@ -226,6 +231,118 @@ def test_a_signature_that_is_written_out_has_each_option_with_its_type(call: Any
         if parameter.kind is parameter.KEYWORD_ONLY
     }
     assert written == {name: kind | Unset for name, kind in get_type_hints(options).items()}
+
+
+@pytest.mark.parametrize("policy", ["wait", "retry", "coalesce", "Skip", None, ["skip"]])
+def test_a_block_has_no_policy_of_a_task(policy: Any) -> None:
+    """Nothing sends a block to a broker."""
+    for call in (LOOSE, LOOSE_LOCKS, LOOSE_READ, LOOSE_SIDES, LOOSE_OF_KEY):
+        with pytest.raises(ValueError, match=r'on_conflict must be "raise" or "skip" for a block; got .*@zk_locked'):
+            call("k", on_conflict=policy)
+
+
+@pytest.mark.parametrize("lock", [zk_lock("k", on_conflict="skip"), zk_locks("k", "l", on_conflict="skip")])
+def test_a_block_that_skips_needs_as(lock: Any) -> None:
+    """Else its body would run without the lock, one day. This fails at the first try, busy or not."""
+
+    def plain() -> None:
+        with lock:
+            pass
+
+    def second() -> None:
+        with nullcontext() as first, lock:
+            assert first is None
+
+    def in_a_loop() -> None:
+        for _ in range(2):
+            with lock:
+                continue
+
+    def generator() -> Any:
+        with lock:
+            yield
+
+    async def coroutine() -> None:
+        async with lock:
+            await asyncio.sleep(0)
+
+    async def second_in_coroutine() -> None:
+        async with Bound() as value, lock:
+            assert value
+
+    many_constants = f"{[str(number) for number in range(300)]}[0]\nwith lock: pass"
+    for wrong in (
+        plain,
+        second,
+        in_a_loop,
+        lambda: next(generator()),
+        lambda: asyncio.run(coroutine()),
+        lambda: asyncio.run(second_in_coroutine()),
+        lambda: exec(many_constants, {"lock": lock}),
+    ):
+        with pytest.raises(TypeError, match=r'needs "as".*if not hold'):
+            wrong()
+    assert not lock._expected
+    assert not lock._blocks
+
+
+class Bound:
+    """A context manager that skips, and is never busy."""
+
+    def __enter__(self) -> int:
+        check_bound(sys._getframe().f_back)
+        return 1
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def __aenter__(self) -> Any:
+        check_bound(sys._getframe().f_back)
+        return self._value()
+
+    async def _value(self) -> int:
+        await asyncio.sleep(0)
+        return 1
+
+    async def __aexit__(self, *error: object) -> None: ...
+
+
+def test_a_block_may_bind_its_hold_in_any_way() -> None:
+    """To a name, an attribute, an item or a global; by an `ExitStack`; and code may call the methods itself."""
+    values: Any = {}
+    bound: Any = Bound()
+    zero: Any = 0
+    with bound as hold, bound as bound.hold, bound as values[0], bound as values[zero or hold], bound as _:
+        values[2] = lambda: hold
+    with ExitStack() as stack:
+        values[3] = stack.enter_context(bound)
+        stack.enter_context(bound)
+    bound.__enter__()
+    assert {bound.hold, values[0], values[1], values[3], _, bound.__enter__()} == {1}
+    exec(f"{[str(number) for number in range(300)]}[0]\nwith bound as last: pass", {"bound": bound}, values)
+    assert values["last"] == 1
+
+    async def main() -> None:
+        async with (
+            bound as hold,
+            bound as bound.hold,
+            bound as values[0],
+            bound as values[zero or hold],
+            bound as _,
+        ):
+            values[2] = lambda: hold
+        async with AsyncExitStack() as stack:
+            values[4] = await stack.enter_async_context(bound)
+            await stack.enter_async_context(bound)
+        await bound.__aenter__()
+        assert {hold, values[4], _, await bound.__aenter__()} == {1}
+
+    asyncio.run(main())
+
+
+def test_a_compiled_caller_is_no_block_without_as() -> None:
+    """Its own code cannot be read, and that of its caller says nothing."""
+    begin = operator.methodcaller("__enter__")
+    begin(Bound())
 
 
 def test_each_option_of_a_lock_is_a_field_of_its_spec() -> None:

@@ -1,0 +1,196 @@
+"""A block with `on_conflict="skip"` runs without a busy lock, and gets None. Nothing else is skipped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import threading
+from collections.abc import Generator
+from contextlib import AsyncExitStack, ExitStack
+from typing import Any
+
+import pytest
+from django.test import override_settings
+from support.faults import BackgroundCall, expire
+from support.primitives import KEY, Primitive
+from support.proxy import Proxy
+from support.zoo import Zoo
+
+from django_zklock import Lock, ReadWriteLock, current_hold, zk_lock, zk_locks
+from django_zklock.core.locks.held import held_locks
+from django_zklock.exceptions import LockBusy, LockLost, LockUpgradeRefused, ZooKeeperUnavailable
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.mark.parametrize("timeout", [0, 0.2])
+async def test_a_block_gets_none_if_the_lock_is_busy(zoo: Zoo, primitive: Primitive, timeout: float) -> None:
+    """Its body runs, without a lock, and its end does nothing. A free lock gives a hold, as ever."""
+    lock: Any = primitive.lock(timeout=timeout, on_conflict="skip")
+
+    def block() -> tuple[Any, bool]:
+        with lock as hold:
+            return hold, lock.owned()
+
+    with primitive.full(zoo) as blockers:
+        assert await asyncio.to_thread(block) == (None, False)
+        async with lock as hold:
+            assert hold is None
+            zoo.wait_contenders(KEY, len(blockers))
+        zoo.wait_contenders(KEY, len(blockers))
+    async with lock as hold:
+        assert hold is not None
+        hold.check()
+    assert (await asyncio.to_thread(block))[1] is True
+    assert not lock._blocks
+    assert not held_locks._guards
+
+
+def test_several_locks_are_skipped_as_one(zoo: Zoo) -> None:
+    """None of them is kept if one is busy."""
+    locks: Any = zk_locks("a", "b", "c", timeout=0, on_conflict="skip")
+    with zk_lock("c") as outer:
+        with zoo.hold_elsewhere("b"), locks as holds:
+            assert holds is None
+            zoo.wait_contenders("a", 0)
+            assert current_hold() is outer
+        with locks as holds:
+            assert holds is not None
+            holds.check()
+        assert len(zoo.children("c")) == 1
+
+
+def test_the_side_of_a_read_write_lock_is_skipped(zoo: Zoo) -> None:
+    """A reader that wants to write is refused as ever: it would wait for itself."""
+    ledger: Any = ReadWriteLock("ledger", timeout=0, on_conflict="skip")
+    with zoo.hold_elsewhere("ledger"), ledger.read() as reader, ledger.write() as writer:
+        assert reader is writer is None
+    with ledger.read() as reader, pytest.raises(LockUpgradeRefused), ledger.write() as writer:
+        pytest.fail("it has the lock")
+
+
+def test_only_the_lock_of_the_block_itself_is_skipped(zoo: Zoo, proxy: Proxy) -> None:
+    """A busy lock that the body wants, a loss, and an unreachable ZooKeeper raise."""
+    with (
+        zoo.hold_elsewhere("inner"),
+        pytest.raises(LockBusy) as busy,
+        zk_lock("outer", timeout=0, on_conflict="skip") as hold,
+        zk_lock("inner", timeout=0),
+    ):
+        pass
+    assert busy.value.lock == "inner"
+    assert hold.state == "released"
+    with pytest.raises(LockLost), zk_lock("outer", on_conflict="skip") as hold:
+        expire(zoo)
+        threading.Event().wait(5)
+    proxy.refuse = True
+    proxy.cut_all()
+    with pytest.raises(ZooKeeperUnavailable), zk_lock("outer", timeout=0.2, on_conflict="skip") as hold:
+        pass
+    proxy.heal()
+
+
+def test_the_settings_do_not_decide_what_a_block_does(zoo: Zoo) -> None:
+    """The option `on_conflict` of an entry is for tasks and decorated functions."""
+    entries = {"job": {"path": "job/{pk}", "on_conflict": "skip", "timeout": 0}}
+    with zoo.hold_elsewhere("job/1"), override_settings(ZKLOCK=zoo.settings(LOCKS=entries)):
+        lock: Any
+        for lock in (
+            zk_lock("job", fields={"pk": 1}),
+            zk_lock("job", fields={"pk": 1}, on_conflict="raise"),
+            Lock.of_key("job/1"),
+            zk_locks(zk_lock("job", fields={"pk": 1}, on_conflict="skip"), timeout=0),
+        ):
+            with pytest.raises(LockBusy), lock:
+                pass
+        for lock in (
+            zk_lock("job", fields={"pk": 1}, on_conflict="skip"),
+            Lock.of_key("job/1", on_conflict="skip"),
+            zk_locks(zk_lock("job", fields={"pk": 1}), timeout=0, on_conflict="skip"),
+        ):
+            assert lock.acquire(blocking=False) is None
+            with lock as hold:
+                assert hold is None
+
+
+def test_each_end_ends_its_own_block(zoo: Zoo) -> None:
+    """Blocks of one object in one thread: those that got None, and one that got the lock between them."""
+    lock: Any = zk_lock("k", timeout=0, reentrant=False, on_conflict="skip")
+    with lock as outer, lock as inner, lock as third:
+        assert outer is not None
+        assert inner is third is None
+        assert lock.owned()
+    assert not lock.owned()
+    with lock as outer:
+        assert outer is not None
+        with lock as inner:
+            assert inner is None
+        assert lock.owned()
+        outer.check()
+        with ExitStack() as stack:
+            assert stack.enter_context(lock) is None
+        assert lock.owned()
+    with contextlib.ExitStack() as blocked:
+        blocked.enter_context(zoo.hold_elsewhere("k"))
+        with lock as skipped:
+            assert skipped is None
+            blocked.close()
+            with lock as hold:
+                assert hold is not None
+            assert not zoo.children("k")
+    assert not lock._blocks
+
+
+async def test_each_end_of_a_coroutine_ends_its_own_block(zoo: Zoo) -> None:
+    """An `AsyncExitStack` inside ends its own, too."""
+    lock: Any = zk_lock("k", timeout=0, reentrant=False, on_conflict="skip")
+    async with lock as outer, lock as inner, AsyncExitStack() as stack:
+        assert outer is not None
+        assert inner is None
+        assert await stack.enter_async_context(lock) is None
+        await stack.aclose()
+        outer.check()
+    assert not zoo.children("k")
+    assert not lock._blocks
+
+
+def test_threads_share_an_object_that_skips(zoo: Zoo) -> None:
+    """Each thread gets the lock or None, and gives back what it has itself."""
+    lock: Any = zk_lock("k", timeout=0, on_conflict="skip")
+    guard, inside, results = threading.Lock(), [0], set()
+
+    def work() -> None:
+        for _ in range(20):
+            with lock as hold:
+                if hold is not None:
+                    with guard:
+                        inside[0] += 1
+                        assert inside[0] == 1
+                    hold.check()
+                    with guard:
+                        inside[0] -= 1
+                results.add(hold is None)
+
+    for thread in [BackgroundCall(work) for _ in range(6)]:
+        thread.result(30)
+    assert results == {True, False}
+    assert not lock._blocks
+    assert not held_locks._guards
+
+
+def test_a_generator_that_is_dropped_in_a_skipped_block_ends_it(zoo: Zoo) -> None:
+    """Another thread may do so."""
+    lock: Any = zk_lock("k", timeout=0, on_conflict="skip")
+
+    def steps() -> Generator[object]:
+        with lock as hold:
+            yield hold
+
+    with zoo.hold_elsewhere("k"):
+        generator = steps()
+        assert next(generator) is None
+        BackgroundCall(generator.close).result()
+        del generator
+        gc.collect()
+    assert not lock._blocks
