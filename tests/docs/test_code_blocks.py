@@ -48,12 +48,35 @@ def test_the_example_without_a_test_runner_runs(project: Project) -> None:
     assert re.search(r"^zk://127\.0\.0\.1:\d+/test-.*\nreport\n  holds  script\.py ", done.stdout), done.stdout
 
 
+CONSUMER = """
+import consumer
+import pytest
+
+from django_zklock import zk_lock
+from django_zklock.exceptions import InvalidToken, StaleToken
+
+
+def test_the_message_of_a_former_holder_is_not_written(zklock, db):
+    with zk_lock("account/carol") as hold:
+        former = {"account": "carol", "fence": hold.signed_token()}
+    with zk_lock("account/carol") as hold:
+        written = []
+        present = {"account": "carol", "fence": hold.signed_token()}
+        consumer.consume(present, lambda message, token: written.append(token))
+        assert written == [hold.token]
+    with pytest.raises(StaleToken):
+        consumer.consume(former, lambda message, token: written.append(token))
+    with pytest.raises(InvalidToken):
+        consumer.consume({**present, "account": "dave"}, lambda message, token: written.append(token))
+"""
+
+
 def test_the_examples_of_fencing_another_service_pass(tmp_path: Path) -> None:
     """A sender and a service, put together from the page, do what it says; its settings are accepted."""
     page = "how-to/fence-another-service.md"
     (settings,) = re.findall(r"^```python\n(ZKLOCK = .*?)^```$", text_of(page), re.MULTILINE | re.DOTALL)
     assert_settings(settings)
-    project = written(page, tmp_path, unnamed=1)
+    project = written(page, tmp_path, {"test_consumer.py": CONSUMER}, unnamed=1)
     done = project.succeed("-m", "pytest", "-q", "--ds", "service_settings", "test_service.py", "test_consumer.py")
     assert "3 passed" in done.stdout, done.stdout
 
