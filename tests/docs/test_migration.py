@@ -164,8 +164,7 @@ def test_an_inner_busy_lock_is_no_reason_to_skip_the_work(zoo: Zoo, redis_page: 
         with zk_lock("partner", timeout=0):
             pass
 
-    zoo.hold_elsewhere("partner")
-    with pytest.raises(LockBusy):
+    with zoo.hold_elsewhere("partner"), pytest.raises(LockBusy):
         redis_page("both_add")["sync"]("a", work)
 
 
