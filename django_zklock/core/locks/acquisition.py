@@ -162,6 +162,7 @@ class Acquisition:
             raise LockBusy(
                 f"The lock {spec.key!r} is not reentrant and its owner has it already; release it first.",
                 lock=spec.key,
+                ahead=held.contender.info(held.grant),
             )
         self.holds.append(share)  # first, so that `release` ends the use, whatever strikes
         share.uses[self.mark] = by_acquire
@@ -247,7 +248,7 @@ class Acquisition:
         if isinstance(error, LockTimeout):
             keys = ", ".join(repr(spec.key) for spec in self.specs)
             message = f"Not all of the locks {keys} were free within {now - self._began:.1f} s. {error}"
-            raise LockTimeout(message, lock=error.lock) from error
+            raise LockTimeout(message, lock=error.lock, ahead=error.ahead) from error
         return False
 
     # --- the outcome, on the protocol's thread, or where a lock that lingers is handed over -------------------------
