@@ -21,18 +21,17 @@ from django_zklock.exceptions import UnreadableQueue, ZkLockError, ZooKeeperUnav
 
 MOST_READ = 50  # contenders; no caller needs those behind them
 
-QueueWaiter: TypeAlias = ThreadWaiter[Any] | TaskWaiter[Any]
+_Outcome: TypeAlias = tuple[Any, ...] | ZkLockError
+QueueWaiter: TypeAlias = ThreadWaiter[_Outcome] | TaskWaiter[_Outcome]
 
 
 def is_queued(key: str, parent: str, waiter: QueueWaiter) -> Routine[bool]:
     """
-    Return whether the queue of `key` has any contender. Raises `ZooKeeperUnavailable`.
+    Return whether the queue of `key` has any contender but operator holds that are over. These may be deleted.
 
-    If all are operator holds, those that are over by ZooKeeper's clock are deleted, and do not count.
+    Raises `ZooKeeperUnavailable`.
     """
-    session = process.current()
-    check = _HoldsCheck(session, key, parent, 0, waiter.set)
-    return bool((yield from _outcome(check, waiter, session.options.connect_timeout)))
+    return bool((yield from read_queue(process.current(), key, parent, waiter, most=0)))
 
 
 def contenders(key: str, parent: str, *, reply_timeout: float | None = None) -> tuple[ContenderInfo, ...]:
@@ -56,25 +55,21 @@ def read_queue(
 ) -> Routine[tuple[ContenderInfo, ...]]:
     """
     Return the first `most` contenders of a queue. It is empty only if the queue is; some may leave during the read.
+    With 0, none is described, and operator holds that are over are deleted if they are all that is in the queue.
 
     Raises `ZooKeeperUnavailable` if that takes more than `reply_timeout` seconds (None: the connect timeout).
     """
     reply_timeout = session.options.connect_timeout if reply_timeout is None else reply_timeout
     read = _QueueRead(session, key, parent, most, waiter.set)
-    infos: tuple[ContenderInfo, ...] = yield from _outcome(read, waiter, reply_timeout)
-    return infos
-
-
-def _outcome(read: _QueueRead, waiter: QueueWaiter, reply_timeout: float) -> Routine[Any]:
-    read.session.post(read.begin)
+    session.post(read.begin)
     try:
         outcome = yield from waiter.outcome(reply_timeout)
     finally:
         read.give_up()
     if outcome is None:
-        raise ZooKeeperUnavailable(read.session.explain(reply_timeout), lock=read.key)
+        raise ZooKeeperUnavailable(session.explain(reply_timeout), lock=key)
     if isinstance(outcome, ZkLockError):
-        outcome.lock = outcome.lock or read.key
+        outcome.lock = outcome.lock or key
         raise outcome
     return outcome
 
@@ -82,12 +77,12 @@ def _outcome(read: _QueueRead, waiter: QueueWaiter, reply_timeout: float) -> Rou
 class _QueueRead:
     """One read of a queue; it runs on the protocol's thread."""
 
-    def __init__(self, session: Session, key: str, parent: str, most: int, done: Callable[[Any], object]) -> None:
-        self.session = session
-        self.key = key
+    def __init__(self, session: Session, key: str, parent: str, most: int, done: Callable[[_Outcome], object]) -> None:
+        self._session = session
+        self._key = key
         self._parent = parent
         self._most = most
-        self._done: Callable[[Any], object] | None = done
+        self._done: Callable[[_Outcome], object] | None = done
         self._replies = ReplyGuard(key, self._on_failure)
         self._infos: dict[str, ContenderInfo | None] = {}  # by name, in the order of the queue
         self._unanswered = 0
@@ -95,16 +90,16 @@ class _QueueRead:
 
     def begin(self) -> None:
         """Send the requests as soon as there is a connection."""
-        self.session.call_when_connected(self._list)
+        self._session.call_when_connected(self._list)
 
     def give_up(self) -> None:
         """Send no more requests; from any thread."""
         self._done = None
-        self.session.post(self.session.cancel_call, self._list)
+        self._session.post(self._session.cancel_call, self._list)
 
     def _list(self) -> None:
         if self._done is not None:
-            gateway = self.session.gateway
+            gateway = self._session.gateway
             gateway.children(self._parent, self._replies.wrap(self._on_listed))
 
     def _on_listed(self, reply: NamesReply) -> None:
@@ -115,25 +110,38 @@ class _QueueRead:
             self._conclude(() if isinstance(reply, NodeMissing) else reply)
             return
         try:
-            self._on_queue(order.ordered(reply))
+            queue = order.ordered(reply)
         except UnreadableQueue as error:
             self._conclude(error)
-
-    def _on_queue(self, queue: order.Queue) -> None:
+            return
         first = queue[: self._most]
         if not first:
-            self._conclude(())
+            self._check_holds(queue)
+            return
         self._infos = dict.fromkeys(child.name for child in first)
         self._unanswered = len(first)
         self._has_gap = False
-        gateway = self.session.gateway
+        gateway = self._session.gateway
         for child in first:
             on_read = self._replies.wrap(functools.partial(self._on_read, child))
             gateway.read(f"{self._parent}/{child.name}", on_read)
 
+    def _check_holds(self, queue: order.Queue) -> None:
+        def on_checked(checked: HoldCheck | None) -> None:
+            if checked is None:
+                self.begin()
+            else:
+                self._conclude(queue.without(checked.ended).children)
+
+        holds = holds_ahead(queue)
+        if holds and len(holds) == len(queue):
+            HoldCheck(self._session.gateway, self._key, self._parent, self._replies.wrap).run(holds, on_checked)
+        else:
+            self._conclude(queue.children)
+
     def _on_read(self, child: Child, reply: NodeReply) -> None:
         if isinstance(reply, Node):
-            self._infos[child.name] = ContenderInfo.from_node(self.key, child, reply)
+            self._infos[child.name] = ContenderInfo.from_node(self._key, child, reply)
         elif isinstance(reply, INTERRUPTED):
             self._has_gap = True
         elif not isinstance(reply, NodeMissing):
@@ -152,25 +160,7 @@ class _QueueRead:
     def _on_failure(self, error: Exception) -> None:
         self._conclude(ZkLockError(f"Reading the queue failed: {error!r}."))
 
-    def _conclude(self, outcome: object) -> None:
+    def _conclude(self, outcome: _Outcome) -> None:
         done, self._done = self._done, None
         if done is not None:
             done(outcome)
-
-
-class _HoldsCheck(_QueueRead):
-    """One check whether a queue has any contender that is not an operator hold whose time is over."""
-
-    def _on_queue(self, queue: order.Queue) -> None:
-        holds = holds_ahead(queue)
-        if len(holds) < len(queue) or not queue:
-            self._conclude(bool(queue))
-            return
-
-        def on_checked(checked: HoldCheck | None) -> None:
-            if checked is None:
-                self.begin()
-            else:
-                self._conclude(len(checked.ended) < len(holds))
-
-        HoldCheck(self.session.gateway, self.key, self._parent, self._replies.wrap).run(holds, on_checked)

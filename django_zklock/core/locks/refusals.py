@@ -8,7 +8,7 @@ from django_zklock.core.errors import LockBusy, LockTimeout, ZooKeeperUnavailabl
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.locks.lingering import LocalWaiter
 from django_zklock.core.protocol.contender import Busy, Contender, Outcome
-from django_zklock.core.protocol.contender_info import OURS, ContenderInfo
+from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue.nodes import Kind
 
@@ -41,8 +41,6 @@ def describe(ahead: ContenderInfo | None, contender: AnyContender, owner: Owner)
     """Return a description of the contender `ahead` of another one, for messages; empty if it is not known."""
     if ahead is None:
         return ""
-    if ahead.client != OURS or ahead.operator is not None:
-        return str(ahead)
     caller = contender.caller
     # A message of Celery waits on behalf of a pool process, and a lease of the coordinator on behalf of a program.
     is_for_others = owner.kind == "message" or "lease" in caller.about
