@@ -222,8 +222,9 @@ class LocalWaiter:
 
     @property
     def busy(self) -> Busy | None:
-        """The outcome of the contender of this process, as soon as the holder is read."""
-        return None if self.lock is None else self.lock.contender.busy
+        """The outcome of the contender of this process, as soon as the holder is read, if it is that of this owner."""
+        busy = None if self.lock is None else self.lock.contender.busy
+        return busy if self.is_refused(busy) else None
 
     @property
     def in_local_queue(self) -> bool:
@@ -272,7 +273,7 @@ class LocalWaiter:
         else:
             self.report_queued()
 
-    def is_refused(self, outcome: Outcome) -> bool:
+    def is_refused(self, outcome: Outcome | None) -> bool:
         """Return True if this owner must accept the shared contender's refusal."""
         if not isinstance(outcome, Busy) or not self.waits:
             return True
