@@ -27,7 +27,7 @@ class LockNotAcquired(ZkLockError):
     """
     The lock was not acquired, because it has another holder.
 
-    `ahead` describes the holder, or the contender just ahead of a waiter. It is None if that is not known.
+    `ahead` describes the holder, or the contender just ahead of a waiter. It is None if it is not known, or the caller.
     """
 
     ahead: ContenderInfo | None

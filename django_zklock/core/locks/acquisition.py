@@ -162,7 +162,6 @@ class Acquisition:
             raise LockBusy(
                 f"The lock {spec.key!r} is not reentrant and its owner has it already; release it first.",
                 lock=spec.key,
-                ahead=held.contender.info(held.grant),
             )
         self.holds.append(share)  # first, so that `release` ends the use, whatever strikes
         share.uses[self.mark] = by_acquire

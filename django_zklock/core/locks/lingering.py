@@ -204,16 +204,12 @@ class LocalWaiter:
             return lock.contender.ahead
         first = lock.first
         grant = None if first is None else first.grant
-        return None if first is None or grant is None else first.info(grant)
+        return None if first is None or grant is None else lock.contender.info(grant, **first.description)
 
     @property
     def ahead_about(self) -> Mapping[str, str]:
         """The work of `ahead`, item by item."""
         return {} if (ahead := self.ahead) is None else ahead.about
-
-    def info(self, grant: Grant) -> ContenderInfo | None:
-        """Describe itself as the holder with this grant."""
-        return None if self.lock is None else self.lock.contender.info(grant, **self.description)
 
     @property
     def guid(self) -> str:

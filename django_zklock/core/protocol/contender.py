@@ -154,7 +154,7 @@ class Contender(SessionObserver):
         return {} if (ahead := self.ahead) is None else ahead.about
 
     def info(self, grant: Grant, **fields: Any) -> ContenderInfo | None:
-        """Describe itself as the holder with this grant, with these fields of its payload. From any thread."""
+        """Describe itself as the holder since this grant, with these fields of its payload. From any thread."""
         node = self._node
         payload = Payload.decode(node.data) if node is not None else None
         if node is None or payload is None:

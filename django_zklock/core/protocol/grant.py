@@ -6,7 +6,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from django_zklock.core import clock, program
 from django_zklock.core.errors import LockLost
@@ -17,9 +17,6 @@ from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.lease import GrantSession
 
-if TYPE_CHECKING:
-    from django_zklock.core.protocol.contender_info import ContenderInfo  # it imports kazoo
-
 logger = Logger("django_zklock.locks")
 
 
@@ -29,9 +26,6 @@ class GrantedContender(Protocol):
     @property
     def ahead_about(self) -> Mapping[str, str]:
         """The work of the contender that was just ahead, item by item; empty if it is not known."""
-
-    def info(self, grant: Grant) -> ContenderInfo | None:
-        """Describe itself as the holder with this grant; None if it does not know its znode."""
 
     def abandon(self, done: Callable[[bool], object] | None = None) -> None:
         """Release the lock; see `Contender.abandon`."""

@@ -222,14 +222,14 @@ def test_a_minimum_hold_names_the_work_that_held_the_lock(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("linger", [0, 1])
-def test_an_owner_that_has_a_lock_already_is_ahead_of_itself(zoo: Zoo, linger: float) -> None:
-    """If the lock is not reentrant."""
-    lock = zk_lock(KEY, reentrant=False, what="w", linger=linger, about={"task": "t"})
-    with lock as hold:
-        ahead = ahead_of(lock)
-        assert (ahead.token, ahead.what, dict(ahead.about)) == (hold.token, "w", {"task": "t"})
-        assert ahead.session_id == session().session_id
-        assert lock.acquire(blocking=False) is None
+def test_the_owner_of_a_lock_that_is_not_reentrant_has_nobody_ahead(zoo: Zoo, linger: float) -> None:
+    """It has the lock itself, as the message says. `acquire` returns None at once, however long it might wait."""
+    lock = zk_lock(KEY, reentrant=False, linger=linger)
+    with lock:
+        error = refused(lock)
+        assert (type(error), error.ahead) == (LockBusy, None)
+        assert "its owner has it already" in str(error)
+        assert lock.acquire(blocking=False) is lock.acquire() is None
 
 
 def test_the_present_owner_of_a_lock_that_lingers_is_ahead(zoo: Zoo) -> None:

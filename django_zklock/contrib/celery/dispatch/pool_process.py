@@ -209,9 +209,6 @@ class ContenderProxy:
         else:
             done(True)
 
-    def info(self, grant: Grant) -> None:
-        """Return None: only the main process knows its znode."""
-
     def downgrade(self, *, asked: bool = False) -> None:
         """Keep the lock as a reader; see `Contender.downgrade`."""
         self._record.share(asked=asked)
