@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import inspect
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from django_zklock.core.protocol.contender_info import ContenderInfo
 
 
 class ZkLockError(Exception):
@@ -20,7 +24,17 @@ class ZkLockError(Exception):
 
 
 class LockNotAcquired(ZkLockError):
-    """The lock was not acquired, because it has another holder."""
+    """
+    The lock was not acquired, because it has another holder.
+
+    `ahead` describes the holder, or the contender just ahead of a waiter. It is None if it is not known, or the caller.
+    """
+
+    ahead: ContenderInfo | None
+
+    def __init__(self, message: str = "", *, lock: str | None = None, ahead: ContenderInfo | None = None) -> None:
+        super().__init__(message, lock=lock)
+        self.ahead = ahead
 
 
 class LockBusy(LockNotAcquired):

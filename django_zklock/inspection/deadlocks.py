@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Final, TypeAlias
 
 from django_zklock.core.execution.owner import DISPATCHER
+from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.inspection.info import LockInfo, ScannedContender, Wait
-from django_zklock.locks.queue_reader import ContenderInfo
 
 MAX_WAITS: Final = 2000
 MAX_CYCLES: Final = 20

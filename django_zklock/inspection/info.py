@@ -15,12 +15,12 @@ from functools import cached_property
 from typing import Any, Final
 
 from django_zklock.conf.options import LONG_HELD
+from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.queue.markers import SetLimit
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.core.queue.order import EXHAUSTED
 from django_zklock.core.queue.release_request import ReleaseRequest
-from django_zklock.locks.queue_reader import ContenderInfo
 
 HOLDER_UNREAD: Final = "The znode of its holder was not read."
 NO_KEY: Final = "is not the key of a lock."  # the end of a sentence about a znode that was skipped

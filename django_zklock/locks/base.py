@@ -96,6 +96,7 @@ class LockBase(Generic[AnyHold]):
         """
         Acquire, as `threading.RLock.acquire` does; return the hold, or None if it was not acquired in time.
 
+        It returns None also to the owner of a lock that is not reentrant, at once.
         `timeout` is in seconds, -1 waits without limit; the option of that name is for `with`. Several locks are all
         acquired, or none. No work is aborted when a lock that was acquired this way is lost: call `hold.check()`, or
         use `with`. Raises `ZooKeeperUnavailable` when ZooKeeper does not answer. `more` is refused.
@@ -177,7 +178,11 @@ class LockBase(Generic[AnyHold]):
         return uses
 
     def locked(self) -> bool:
-        """Return whether anybody holds the lock, or one of several, or waits for it. Raises `ZooKeeperUnavailable`."""
+        """
+        Return whether anybody holds the lock, or one of several, or waits for it. Raises `ZooKeeperUnavailable`.
+
+        An operator hold or minimum hold that is over by ZooKeeper's clock does not count, and may be deleted.
+        """
         check_no_running_loop("locked", "await lock.alocked()")
         return any(_is_valid(spec) or run(is_queued(spec.key, spec.parent, ThreadWaiter())) for spec in self.specs)
 

@@ -16,6 +16,7 @@ from django_zklock.conf.options import NOT_GIVEN
 from django_zklock.core import clock
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.core.log import Logger
+from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockLost, LockNotAcquired, StaleToken, ZooKeeperUnavailable
@@ -23,7 +24,7 @@ from django_zklock.locks.arguments import check_arguments, check_no_running_loop
 from django_zklock.locks.base import BlockExit
 from django_zklock.locks.hold import Hold, held_of
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.queue_reader import ContenderInfo, contenders, read_queue
+from django_zklock.locks.queue_reader import contenders, read_queue
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

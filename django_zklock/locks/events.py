@@ -40,9 +40,9 @@ class SignalEvents(program.Events):
 
     def waiting(self, contender: AnyContender, owner: Owner) -> None:
         if signals.lock_waiting.receivers:
-            from django_zklock.core.locks.refusals import describe_ahead  # noqa: PLC0415 - it imports kazoo
+            from django_zklock.core.locks.refusals import describe  # noqa: PLC0415 - it imports kazoo
 
-            ahead = describe_ahead(contender, owner)
+            ahead = describe(contender.ahead, contender, owner)
             fields = {"lock": contender.spec.key, "ahead": ahead, "about": contender.caller.about}
             self.send(contender.session, signals.lock_waiting, **fields)
 
@@ -55,7 +55,7 @@ class SignalEvents(program.Events):
             held.grant.observe(_LossReport(held))
 
     def failed(self, contender: AnyContender, error: BaseException, waited: float, *, waits: bool) -> None:
-        spec, session, ahead = contender.spec, contender.session, contender.ahead
+        spec, session = contender.spec, contender.session
         about_lock = {"lock": spec.key, "template": spec.template, "kind": spec.kind.word}
         about = contender.caller.about
         if isinstance(error, LockNotAcquired):
@@ -67,7 +67,7 @@ class SignalEvents(program.Events):
             reason=str(error),
             waited=waited,
             about=about,
-            ahead_about={} if ahead is None else ahead.about,
+            ahead_about=contender.ahead_about,
             **about_lock,
         )
 

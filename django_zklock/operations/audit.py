@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from django_zklock.core.log import Logger
+from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.queue.escaping import printable
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.locks.arguments import check_text
 from django_zklock.locks.events import events
-from django_zklock.locks.queue_reader import ContenderInfo
 
 audit = Logger("zklock.audit")
 logger = Logger("django_zklock.operations")

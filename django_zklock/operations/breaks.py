@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from django_zklock import signals
+from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.interventions import RECORD_LASTS
 from django_zklock.core.queue import break_record, order
 from django_zklock.core.queue.break_record import BreakRecord
@@ -20,7 +21,6 @@ from django_zklock.core.zk.multi import Create
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.locks.arguments import check_no_running_loop, check_target
 from django_zklock.locks.events import events
-from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.operations.audit import check_by, check_reason, record_action
 from django_zklock.operations.client import REPLY_TIMEOUT, DeleteNode, QueueClient, children
 

@@ -151,9 +151,8 @@ def _not_acquired(client: QueueClient, contender: Contender, outcome: Outcome | 
     if not contender.placed:
         return ZooKeeperUnavailable(client.session.explain(), lock=client.key)
     ahead = contender.ahead
-    holder = str(contender.operator or ("another process" if ahead is None else f"{ahead.what!r} on {ahead.host}"))
+    holder = "another process" if ahead is None else ahead
     if not wait:
-        return LockBusy(f"The lock {client.key!r} is held by {holder}.", lock=client.key)
-    return LockTimeout(
-        f"The lock {client.key!r} was not free within {wait:g} s. Ahead in the queue: {holder}.", lock=client.key
-    )
+        return LockBusy(f"The lock {client.key!r} is held by {holder}.", lock=client.key, ahead=ahead)
+    why = f"The lock {client.key!r} was not free within {wait:g} s. Ahead in the queue: {holder}."
+    return LockTimeout(why, lock=client.key, ahead=ahead)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
+from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.operator_holds import read_hold
 from django_zklock.core.queue import operator_hold, order, release_request
 from django_zklock.core.queue.nodes import Child, Payload
@@ -14,7 +15,6 @@ from django_zklock.core.zk.gateway import Node
 from django_zklock.exceptions import LockChangedHands
 from django_zklock.locks.arguments import check_no_running_loop, check_target
 from django_zklock.locks.holders import holder_indexes
-from django_zklock.locks.queue_reader import ContenderInfo
 from django_zklock.operations.audit import check_by, check_reason, record_action
 from django_zklock.operations.client import REPLY_TIMEOUT, QueueClient, children
 

@@ -226,6 +226,7 @@ def catch() -> None:
     try:
         use()
     except LockNotAcquired as error:
+        assert_type(error.ahead, ContenderInfo | None)
         assert_type(error.lock, str | None)
     except TimeoutError:
         pass

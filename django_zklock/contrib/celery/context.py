@@ -24,6 +24,7 @@ from django_zklock.contrib.celery.introspection import functions_of, lock_around
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER, MESSAGE_HEADER
 from django_zklock.contrib.celery.unique import lifecycle, reservations
 from django_zklock.core.log import Logger
+from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.spec import Caller
 from django_zklock.decorators.context import FunctionContext
 from django_zklock.exceptions import LockBusy, LockLost, LockNotAcquired, LockTimeout, ZkLockError, ZooKeeperUnavailable
@@ -31,7 +32,7 @@ from django_zklock.locks import trace
 from django_zklock.locks.events import events
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import joined, keys_of, locks_of
-from django_zklock.locks.queue_reader import ContenderInfo, contenders
+from django_zklock.locks.queue_reader import contenders
 
 logger = Logger("django_zklock.celery")
 

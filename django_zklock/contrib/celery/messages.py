@@ -28,9 +28,9 @@ from celery.utils.time import maybe_make_aware
 from django_zklock.core import clock
 from django_zklock.core.execution.work import Work
 from django_zklock.core.log import Logger
+from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.queue.escaping import printable
 from django_zklock.exceptions import ZkLockError
-from django_zklock.locks.queue_reader import ContenderInfo
 
 logger = Logger("django_zklock.celery")
 

@@ -114,7 +114,6 @@ class Spans:
 
     def _on_acquired(self, *, hold: Hold, waited: float, **kwargs: object) -> None:
         grant = held_of(hold).grant
-        ahead = held_of(hold).contender.ahead
         attributes: dict[str, str | int] = {
             "zklock.key_template": hold.template,
             "zklock.kind": hold.kind,
@@ -126,7 +125,7 @@ class Spans:
             "zklock.acquire",
             parent,
             attributes={**attributes, "zklock.waited": waited},
-            links=_links({} if ahead is None else ahead.about),
+            links=_links(held_of(hold).contender.ahead_about),
             start_time=since - round(waited * 1e9),
         )
         acquire.end(since)

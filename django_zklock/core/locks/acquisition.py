@@ -247,7 +247,7 @@ class Acquisition:
         if isinstance(error, LockTimeout):
             keys = ", ".join(repr(spec.key) for spec in self.specs)
             message = f"Not all of the locks {keys} were free within {now - self._began:.1f} s. {error}"
-            raise LockTimeout(message, lock=error.lock) from error
+            raise LockTimeout(message, lock=error.lock, ahead=error.ahead) from error
         return False
 
     # --- the outcome, on the protocol's thread, or where a lock that lingers is handed over -------------------------

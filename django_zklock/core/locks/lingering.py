@@ -21,7 +21,6 @@ from __future__ import annotations
 import copy
 import math
 import os
-import socket
 from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
@@ -31,12 +30,12 @@ from typing import Any, Final
 from django_zklock.core import clock
 from django_zklock.core.errors import UnreadableQueue, ZooKeeperUnavailable
 from django_zklock.core.protocol.contender import Busy, Contender, Outcome
+from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.protocol.spec import Caller, QueueSpec
 from django_zklock.core.queue import order
-from django_zklock.core.queue.nodes import Kind, Payload
-from django_zklock.core.queue.operator_hold import OperatorHold
+from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk.client import Watch
 from django_zklock.core.zk.errors import ZkError
@@ -196,24 +195,21 @@ class LocalWaiter:
         return self._was_placed or (lock is not None and (lock.base is not None or lock.contender.placed))
 
     @property
-    def ahead(self) -> Payload | None:
-        """The contender just ahead, if it is known; None once it has the lock."""
-        if self.lock is None or self.grant is not None:
+    def ahead(self) -> ContenderInfo | None:
+        """The contender just ahead, or the owner of this process, if it is known; None once it has the lock."""
+        lock = self.lock
+        if lock is None or self.grant is not None:
             return None
-        first = self.lock.first
-        if self.lock.base is None or first is None or first is self:
-            return self.lock.contender.ahead
-        caller, host = first.caller, socket.gethostname()
-        return Payload(
-            guid="",
-            host=host,
-            pid=os.getpid(),
-            thread=caller.thread,
-            what=caller.what,
-            since="",
-            template="",
-            about=caller.about,
-        )
+        if lock.base is None:
+            return lock.contender.ahead
+        first = lock.first
+        grant = None if first is None else first.grant
+        return None if first is None or grant is None else lock.contender.info(grant, **first.description)
+
+    @property
+    def ahead_about(self) -> Mapping[str, str]:
+        """The work of `ahead`, item by item."""
+        return {} if (ahead := self.ahead) is None else ahead.about
 
     @property
     def guid(self) -> str:
@@ -221,9 +217,10 @@ class LocalWaiter:
         return "" if self.lock is None else self.lock.contender.guid
 
     @property
-    def operator(self) -> OperatorHold | None:
-        """An operator hold ahead, if one is known."""
-        return None if self.lock is None else self.lock.contender.operator
+    def busy(self) -> Busy | None:
+        """The outcome of the contender of this process, as soon as the holder is read, if it is that of this owner."""
+        busy = None if self.lock is None else self.lock.contender.busy
+        return busy if self.is_refused(busy) else None
 
     @property
     def in_local_queue(self) -> bool:
@@ -272,7 +269,7 @@ class LocalWaiter:
         else:
             self.report_queued()
 
-    def is_refused(self, outcome: Outcome) -> bool:
+    def is_refused(self, outcome: Outcome | None) -> bool:
         """Return True if this owner must accept the shared contender's refusal."""
         if not isinstance(outcome, Busy) or not self.waits:
             return True

@@ -26,6 +26,7 @@ from django_zklock.core import clock
 from django_zklock.core.errors import TooManyLocks, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol import interventions
+from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import LocalQueue
 from django_zklock.core.protocol.operator_holds import HoldCheck, replacement
@@ -35,7 +36,6 @@ from django_zklock.core.protocol.reply_guard import ReplyGuard
 from django_zklock.core.protocol.spec import Caller, QueueSpec
 from django_zklock.core.queue import markers, nodes, operator_hold, order
 from django_zklock.core.queue.nodes import Payload
-from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.client import Watch
 from django_zklock.core.zk.errors import (
@@ -109,12 +109,13 @@ class Contender(SessionObserver):
     since: float | None = None  # when the caller began to wait, on clock.now(); None: it serves other callers
     on_queued: Callable[[], object] | None = None  # called once if it has to wait
     placed: bool = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
-    # The caller reads these four.
-    ahead: Payload | None = None  # of the contender just ahead, if it was read
-    operator: OperatorHold | None = None  # an operator hold ahead, if one is known
+    # The caller reads these, and `ahead`.
+    busy: Busy | None = None  # its outcome, as soon as the holder is read
     in_local_queue: bool = False  # it waits in the local queue of this process
     guid: str = ""  # of its last znode; empty before the first create
 
+    _ahead: Node | None = None  # the contender just ahead, or the holder if it is busy; None if it was not read
+    _operator_hold: Node | None = None  # an operator hold ahead, if there is one
     _phase: Phase = Phase.NEW
     _registry: Registry = field(init=False)  # set when it begins
     _replies: ReplyGuard = field(init=False)
@@ -141,6 +142,31 @@ class Contender(SessionObserver):
     def is_waited_for(self) -> bool:
         """Whether a caller waits for its outcome; from any thread."""
         return self.waits and self.since is not None and self._on_outcome is not None
+
+    @property
+    def ahead(self) -> ContenderInfo | None:
+        """An operator hold ahead, or else the contender just ahead; None if that is not known. From any thread."""
+        return self._describe(self._operator_hold or self._ahead)
+
+    @property
+    def ahead_about(self) -> Mapping[str, str]:
+        """The work of `ahead`, item by item."""
+        return {} if (ahead := self.ahead) is None else ahead.about
+
+    def info(self, grant: Grant, **fields: Any) -> ContenderInfo | None:
+        """Describe itself as the holder since this grant, with these fields of its payload. From any thread."""
+        node = self._node
+        payload = Payload.decode(node.data) if node is not None else None
+        if node is None or payload is None:
+            return None
+        waited = self.waited(grant.since)
+        data = replace(payload, **{**fields, "waited": waited}).encode()
+        return self._describe(replace(node, data=data, mtime=node.ctime + waited / 1000))
+
+    def _describe(self, node: Node | None) -> ContenderInfo | None:
+        if node is None or (child := nodes.parse(node.name)) is None:
+            return None
+        return ContenderInfo.from_node(self.spec.key, child, node)
 
     def __repr__(self) -> str:
         return f"<contender for {self.spec.key!r}: {self._phase.value}>"
@@ -220,7 +246,7 @@ class Contender(SessionObserver):
         permits = sys.maxsize if self.spec.kind is nodes.Kind.READ else self.spec.limit or 1
         waiters = queue.waiting - permits
         if self._are_too_many(waiters):
-            self._conclude_busy(waiters)
+            self._conclude_busy(Busy(waiters))
             return
         self._local_queue = queue
         queue.append(self)
@@ -262,7 +288,7 @@ class Contender(SessionObserver):
                 check = HoldCheck(self.session.gateway, self.spec.key, self.spec.parent, self._replies.wrap)
                 check.run(holds, partial(self._on_peeked_holds_checked, queue))
             else:
-                self._create_or_read_holder(queue)
+                self._create_or_give_up(queue)
 
     def _is_free(self, queue: order.Queue) -> bool:
         return isinstance(order.rule_for(self.spec.kind, self.spec.limit or 1)(queue, NEWCOMER), order.Granted)
@@ -273,27 +299,35 @@ class Contender(SessionObserver):
             return
         remaining = queue.without(checked.ended)
         if checked.first is not None and not self._is_free(remaining):
-            self.ahead, self.operator = None, checked.first
-            self._conclude_busy()
+            self._operator_hold = checked.first
+            self._give_up(queue, Busy())
         else:
-            self._create_or_read_holder(remaining)
+            self._create_or_give_up(remaining)
 
-    def _create_or_read_holder(self, queue: order.Queue) -> None:
+    def _create_or_give_up(self, queue: order.Queue) -> None:
         if self._is_free(queue):
             self._create()
+        else:
+            self._give_up(queue, Busy())
+
+    def _give_up(self, queue: order.Queue, busy: Busy) -> None:
+        """Leave the queue instead of waiting, and read the holder for the error, unless an operator hold is known."""
+        if self._operator_hold is not None:
+            self._conclude_busy(busy)
             return
+        self.busy = busy
+        if self._node is not None:
+            self._delete()  # first, so that no contender waits for it meanwhile
 
         def on_read(reply: NodeReply) -> None:
-            self.ahead = Payload.decode(reply.data) if isinstance(reply, Node) else None
-            self.operator = None
-            self._conclude_busy()
+            self._ahead = reply if isinstance(reply, Node) else None
+            self._conclude_busy(busy)
 
-        self.session.gateway.read(f"{self.spec.parent}/{queue[0].name}", self._replies.wrap(on_read))
+        self.session.gateway.read(f"{self.spec.parent}/{queue[0].name}", on_read)  # no guard: any reply ends the wait
 
-    def _conclude_busy(self, waiters: int | None = None) -> None:
-        """Leave instead of waiting. `waiters` is their number if they are too many."""
+    def _conclude_busy(self, busy: Busy) -> None:
         self.placed = True
-        self._conclude(Busy(waiters))
+        self._conclude(busy)
         self._abandon()
 
     # --- create the znode -----------------------------------------------------------------------------------------
@@ -435,8 +469,8 @@ class Contender(SessionObserver):
             check = HoldCheck(self.session.gateway, self.spec.key, self.spec.parent, self._replies.wrap)
             check.run(holds, partial(self._on_holds_checked, queue, name, verdict))
             return
-        self.operator = None
-        self._wait_or_conclude_busy(queue, name, verdict)
+        self._operator_hold = None
+        self._wait_or_give_up(queue, name, verdict)
 
     def _on_absent(self) -> None:
         """Search the znode: the queue does not show it."""
@@ -453,18 +487,16 @@ class Contender(SessionObserver):
         if checked.ended:
             self._list()
             return
-        self.operator = checked.first
-        self._wait_or_conclude_busy(queue, name, verdict)
+        self._operator_hold = checked.first
+        self._wait_or_give_up(queue, name, verdict)
         seconds = checked.next_check(operator_hold.holds_to_end(queue, name, verdict.children))
         if seconds is not None and self._phase is Phase.QUEUED:
             self._call_later(seconds, self.on_ahead_changed)
 
-    def _wait_or_conclude_busy(self, queue: order.Queue, name: str, verdict: order.WaitFor) -> None:
+    def _wait_or_give_up(self, queue: order.Queue, name: str, verdict: order.WaitFor) -> None:
         waiters = order.waiters_ahead(queue, name, self.spec.limit or 1)
-        if not self.waits:
-            self._conclude_busy()
-        elif self._are_too_many(waiters):
-            self._conclude_busy(waiters)
+        if not self.waits or self._are_too_many(waiters):
+            self._give_up(queue, Busy(waiters if self.waits else None))
         else:
             self._is_queued = True
             self._phase = Phase.QUEUED
@@ -477,7 +509,7 @@ class Contender(SessionObserver):
 
     def on_ahead_read(self, node: Node) -> None:
         """The data of a predecessor were read."""
-        self.ahead = Payload.decode(node.data)
+        self._ahead = node
         self._report_queued()
 
     def on_ahead_gone(self, *, was_last: bool) -> None:

@@ -12,7 +12,7 @@ from django_zklock.core import clock, program
 from django_zklock.core.errors import LockLost
 from django_zklock.core.execution import work
 from django_zklock.core.log import Logger
-from django_zklock.core.queue.nodes import Kind, Payload
+from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.lease import GrantSession
@@ -24,8 +24,8 @@ class GrantedContender(Protocol):
     """The part of a contender that a holder needs."""
 
     @property
-    def ahead(self) -> Payload | None:
-        """The payload of the contender that was just ahead, if it is known."""
+    def ahead_about(self) -> Mapping[str, str]:
+        """The work of the contender that was just ahead, item by item; empty if it is not known."""
 
     def abandon(self, done: Callable[[bool], object] | None = None) -> None:
         """Release the lock; see `Contender.abandon`."""

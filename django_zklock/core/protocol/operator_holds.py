@@ -48,6 +48,7 @@ class HoldCheck:
     ) -> None:
         self.ended: set[str] = set()  # names of the holds that it has deleted, or that were gone already
         self.remaining: dict[str, OperatorHold] = {}  # the holds that are not over, in the order of the queue
+        self._nodes: dict[str, Node] = {}  # of these
         self._gateway = gateway
         self._key = key
         self._parent = parent
@@ -55,9 +56,9 @@ class HoldCheck:
         self._done: Callable[[HoldCheck | None], object]
 
     @property
-    def first(self) -> OperatorHold | None:
-        """The hold that is first in the queue, for messages."""
-        return next(iter(self.remaining.values()), None)
+    def first(self) -> Node | None:
+        """The znode of the hold that is first in the queue, for messages."""
+        return next((self._nodes[name] for name in self.remaining), None)
 
     def next_check(self, names: Iterable[str]) -> float | None:
         """Return the seconds until the next check of these holds; None if none of them remains."""
@@ -75,11 +76,10 @@ class HoldCheck:
 
         def on_read(name: str, reply: NodeReply) -> None:
             replies.append(reply)
-            hold = read_hold(self._key, reply) if isinstance(reply, Node) else None
             if isinstance(reply, NodeMissing):
                 self.ended.add(name)
-            elif hold is not None:  # else it is a contender with the name of a hold
-                self.remaining[name] = hold
+            elif isinstance(reply, Node) and (hold := read_hold(self._key, reply)) is not None:
+                self.remaining[name], self._nodes[name] = hold, reply  # else it is a contender with the name of a hold
             if len(replies) == len(names):
                 self._on_all_read(replies)
 

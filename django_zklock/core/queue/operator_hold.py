@@ -84,8 +84,8 @@ def is_operator(name: str) -> bool:
     return child is not None and mark_of(child.guid) is Mark.OPERATOR
 
 
-def holds_ahead(queue: Queue, me: str) -> tuple[str, ...]:
-    """Return the names of the operator holds ahead of the contender `me`, the first in the queue first."""
+def holds_ahead(queue: Queue, me: str = "") -> tuple[str, ...]:
+    """Return the names of the operator holds ahead of the contender `me`, or all; the first in the queue first."""
     return tuple(child.name for child in queue[: queue.index_of(me)] if _is_hold(child))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Callable
@@ -9,10 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.faults import connected
 from support.locking import as_json, ending, zklock
+from support.proxy import GET_CHILDREN, GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually
 
-from django_zklock import Lock, zk_lock
+from django_zklock import Lock, zk_lock, zk_locks
 from django_zklock.core.queue.nodes import Mark, new_guid
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.core.zk import process
@@ -23,6 +26,7 @@ from django_zklock.operations import hold_lock
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("emptied")]
 
 SHORT = 0.5  # seconds
+LONG = 600.0
 
 
 def by_operator(key: str, seconds: float) -> None:
@@ -83,11 +87,81 @@ def test_an_expired_minimum_hold_without_waiters_is_free(zoo: Zoo, strand: Calla
     assert zoo.children("k") == []
 
 
+async def test_an_expired_hold_does_not_count_as_locked(zoo: Zoo, strand: Callable[[str, float], None]) -> None:
+    """Nor does it among several locks, or in coroutines. One that is not over counts."""
+    await asyncio.to_thread(strand, "k", SHORT)
+    lock, both = zk_lock("k"), zk_locks("k", "other")
+    await asyncio.to_thread(eventually, lambda: not lock.locked())
+    assert not await lock.alocked()
+    assert not await both.alocked()
+    await asyncio.to_thread(strand, "k", LONG)
+    assert await lock.alocked()
+    assert await asyncio.to_thread(both.locked)
+
+
+def test_a_lock_with_an_expired_hold_and_a_waiter_is_locked(zoo: Zoo, strand: Callable[[str, float], None]) -> None:
+    """The waiter is about to get it."""
+    strand("k", SHORT)
+    waiter = wait_as_curator(zoo, "k")
+    eventually(lambda: not fresh().locks[0].holders)
+    assert zk_lock("k").locked()
+    zoo.client.delete(f"{zoo.base}/k/{waiter}")
+    assert not zk_lock("k").locked()
+
+
+def test_one_of_two_permits_whose_holds_are_not_both_over_is_locked(zoo: Zoo) -> None:
+    for seconds in (SHORT, LONG):
+        with Lock("k", limit=2, min_hold=seconds):
+            pass
+    process.reset()
+    lock = zk_lock("k", limit=2)
+
+    def is_one_left() -> bool:
+        assert lock.locked()
+        return len(zoo.children("k")) == 1
+
+    eventually(is_one_left)
+    assert lock.locked()
+
+
+def test_a_hold_that_is_over_by_another_clock_counts_as_locked(
+    zoo: Zoo, strand: Callable[[str, float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only ZooKeeper's clock ends it."""
+    strand("k", LONG)
+    real_time = time.time
+    monkeypatch.setattr(time, "time", lambda: real_time() + 86400)
+    assert zk_lock("k").locked()
+
+
+def test_a_look_whether_a_lock_is_locked_takes_one_listing(zoo: Zoo, proxy: Proxy) -> None:
+    """Only holds are read."""
+    lock = zk_lock("k")
+    with zoo.hold_elsewhere("k"):
+        connected()
+        proxy.reset()
+        assert lock.locked()
+        assert (proxy.requests, proxy.counts[GET_CHILDREN]) == (1, 1)
+    proxy.reset()
+    assert not lock.locked()
+    assert (proxy.requests, proxy.counts[GET_CHILDREN]) == (1, 1)
+
+
+def test_a_look_survives_a_connection_that_breaks(zoo: Zoo, proxy: Proxy, strand: Callable[[str, float], None]) -> None:
+    """Before the hold is read, and after it was ended."""
+    for kill, opcode in ((proxy.kill_before_op, GET_DATA), (proxy.kill_after_op, MULTI)):
+        strand("k", SHORT)
+        eventually(lambda: is_free("k"))
+        killed = kill(opcode)
+        assert not zk_lock("k").locked()
+        assert killed.is_set()
+
+
 def test_a_minimum_hold_is_held_until_its_end_by_the_clock_of_the_server(
     zoo: Zoo, strand: Callable[[str, float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server's clock counts: a process whose clock is a day ahead sees it held, too."""
-    strand("k", 600)
+    strand("k", LONG)
     monkeypatch.setattr(scan, "time", SimpleNamespace(time=lambda: time.time() + 86400))
     (lock,) = fresh().locks
     assert lock.operator is not None

@@ -27,8 +27,19 @@ PROTOCOL = str(Path(protocol.__path__[0]))
 OWN_THREADS = ("zklock-loop", "zklock-connection")  # events are delivered on either, never on both at once
 
 ANYWHERE = {
-    # A contender is made and started, and gets messages.
-    "contender.py": {"__post_init__", "start", "abandon", "downgrade"},
+    # A contender is made and started, and gets messages. It is described for an error.
+    "contender.py": {"__post_init__", "start", "abandon", "downgrade", "ahead", "ahead_about", "info", "_describe"},
+    # A description is a value.
+    "contender_info.py": {
+        "__str__",
+        "_granted",
+        "_idle_since",
+        "_renewal_due",
+        "client_of",
+        "foreign_payload",
+        "from_node",
+        "since",
+    },
     # Any thread reads a grant, and observes it.
     "grant.py": {
         "__init__",

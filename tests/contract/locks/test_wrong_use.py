@@ -9,7 +9,6 @@ import os
 import pickle
 import socket
 import threading
-import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -177,10 +176,11 @@ def test_an_error_says_that_this_process_is_ahead(zoo: Zoo, linger: int) -> None
 
 def test_an_error_names_another_process_by_its_number(zoo: Zoo) -> None:
     """Also if it runs on this host, and even if it has the number of this process in another container."""
+    guid = nodes.new_guid(nodes.Mark.OWN)
     payload = nodes.Payload(
-        guid=str(uuid.uuid4()), host=socket.gethostname(), pid=os.getpid(), thread="t", what="w", since="", template=""
+        guid=guid, host=socket.gethostname(), pid=os.getpid(), thread="t", what="w", since="", template=""
     )
-    with zoo.hold_elsewhere("k") as path:
+    with zoo.hold_elsewhere("k", guid=guid) as path:
         zoo.client.set(path, payload.encode())
         expected = f"held by 'w' on {socket.gethostname()}, process {os.getpid()}"
         with pytest.raises(LockBusy, match=expected), zk_lock("k", timeout=0):

@@ -110,6 +110,22 @@ def test_settings_name_path_and_options(zoo: Zoo) -> None:
                 work_or_raise("7")
 
 
+async def test_a_skipped_function_returns_its_skip_value(zoo: Zoo) -> None:
+    """So its caller can tell a skipped call from one that returns None."""
+
+    @zk_locked("busy", on_conflict="skip", timeout=0, skip_value="busy")
+    def work() -> str | None:
+        return None
+
+    @zk_locked("busy", on_conflict="skip", timeout=0, skip_value="busy")
+    async def awork() -> str | None:
+        return None
+
+    assert await asyncio.to_thread(work) is await awork() is None
+    with zoo.hold_elsewhere("busy"):
+        assert await asyncio.to_thread(work) == await awork() == "busy"
+
+
 async def test_an_async_function_is_locked_while_it_runs(zoo: Zoo) -> None:
     """The lock of an async function covers its awaits: the second call waits while the first works."""
     seen: list[int] = []

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_zklock.locks import queue_reader
+from django_zklock.core.protocol import contender_info
 
 
 @pytest.mark.parametrize(
@@ -25,14 +25,14 @@ from django_zklock.locks import queue_reader
 )
 def test_the_payload_of_another_client_is_shown(data: bytes, host_and_what: tuple[str, str]) -> None:
     """Curator writes an address, a program any text. A release request replaces it."""
-    said = queue_reader.foreign_payload(data)
+    said = contender_info.foreign_payload(data)
     assert (said.host, said.what) == host_and_what
 
 
 @given(st.binary() | st.ip_addresses().map(str).map(str.encode))
 def test_any_bytes_are_shown_in_one_line(data: bytes) -> None:
     """Everybody who can write to the node can write anything."""
-    said = queue_reader.foreign_payload(data)
+    said = contender_info.foreign_payload(data)
     assert said.host.isprintable()
     assert said.what.isprintable()
     assert not (said.host and said.what)

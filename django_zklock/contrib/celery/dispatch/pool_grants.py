@@ -56,7 +56,6 @@ class PoolGrant(GrantObserver):
     def payload(self, waited: float) -> GrantPayload:
         """Return what the pool process has to know of the grant."""
         grant = self._grant
-        ahead = None if events.about is None else self.contender.ahead
         return {
             "index": self.record.index,
             "number": self.record.number,
@@ -68,7 +67,7 @@ class PoolGrant(GrantObserver):
             "session": grant.session_id,
             "template": grant.template,
             "waited": waited,
-            "ahead": "" if ahead is None else ahead.encode().decode(),
+            "ahead": {} if events.about is None else dict(self.contender.ahead_about),
         }
 
     def begin(self) -> None:

@@ -33,7 +33,7 @@ from django_zklock.core.locks.held import HeldLock, held_locks
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.spec import Caller, QueueSpec
-from django_zklock.core.queue.nodes import Kind, Payload
+from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.lease import GrantSession
@@ -145,7 +145,7 @@ class ContenderProxy:
         self.grant.since = payload["since"]
         self.grant.template = payload["template"]
         self.grant.what, self.grant.about = caller.what, caller.about
-        self.ahead = Payload.decode(payload["ahead"].encode()) if payload["ahead"] else None
+        self.ahead_about = payload["ahead"]
         self._waited: float = payload["waited"]
         self._record = record
         self._read_to = 0  # bytes of the record's text

@@ -1,0 +1,302 @@
+"""The attribute `ahead` of the errors: who holds a lock that was not acquired, or who is just ahead of a waiter."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pytest
+from support.faults import BackgroundCall, connected, session
+from support.primitives import KEY, LOCK, Primitive, queued
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
+from support.zoo import Zoo, eventually
+
+from django_zklock import Lock, zk_lock, zk_locks
+from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.queue import nodes
+from django_zklock.exceptions import LockBusy, LockNotAcquired, LockTimeout
+from django_zklock.inspection import ContenderInfo, look_at
+from django_zklock.operations import hold_lock
+
+pytestmark = pytest.mark.zookeeper
+
+HEADER = 16  # bytes of a reply: the id of the request, the zxid, and the error code
+NO_NODE = -101
+
+HOLD_ELSEWHERE = """
+with zk_lock("warm/a", what="nightly", about={"task": "shop.nightly"}):
+    print("held", flush=True)
+    input()
+"""
+
+
+def empty(reply: bytes) -> bytes:
+    """Return the reply to a listing as it was before anybody came."""
+    return reply[:HEADER] + struct.pack(">i", 0)
+
+
+def missing(reply: bytes) -> bytes:
+    """Return the reply to a read of a znode that has gone."""
+    return reply[: HEADER - 4] + struct.pack(">i", NO_NODE)
+
+
+def refused(lock: Any) -> LockNotAcquired:
+    """Return the error of a `with` that does not get the lock."""
+    with pytest.raises(LockNotAcquired) as caught, lock:
+        raise AssertionError
+    return caught.value
+
+
+def ahead_of(lock: Any) -> ContenderInfo:
+    """Return who is ahead, as the error says."""
+    ahead = refused(lock).ahead
+    assert ahead is not None
+    return ahead
+
+
+def in_thread(call: Callable[[], Any]) -> Any:
+    """Make a call as another owner."""
+    return BackgroundCall(call).result()
+
+
+# --- tries ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_try_that_came_at_the_same_moment_knows_the_holder(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive) -> None:
+    """Both saw a free lock, and both created a znode. The second reads the first while its own is deleted."""
+    with primitive.full(zoo) as holders:
+        warm_proxy.alter_reply(GET_CHILDREN, empty)
+        error = refused(primitive.lock(timeout=0))
+        assert error.ahead is not None
+        assert error.ahead.path == holders[0]
+        assert error.ahead.name in str(error)
+        zoo.wait_contenders(KEY, len(holders))
+        counts = warm_proxy.counts
+        assert (counts[GET_CHILDREN], counts[CREATE2], counts[DELETE], counts[GET_DATA]) == (2, 1, 1, 1)
+
+
+def test_a_try_that_comes_later_knows_the_holder(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive) -> None:
+    """It writes nothing, and needs one read after the listing."""
+    with primitive.full(zoo) as holders:
+        assert ahead_of(primitive.lock(timeout=0)).path == holders[0]
+        counts = warm_proxy.counts
+        assert (counts[GET_CHILDREN], counts[CREATE2], counts[DELETE], counts[GET_DATA]) == (1, 0, 0, 1)
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["later", "at once"])
+def test_the_holder_is_described_as_by_look_at(zoo: Zoo, warm_proxy: Proxy, at_once: bool) -> None:
+    """Host, process, work and time; the message names it, too."""
+    with zoo.running(HOLD_ELSEWHERE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        if at_once:
+            warm_proxy.alter_reply(GET_CHILDREN, empty)
+        error = refused(zk_lock(KEY, timeout=0))
+        ahead, lock = error.ahead, look_at(KEY)
+        assert ahead is not None
+        assert lock is not None
+        (shown,) = lock.holders
+        fields = ("name", "token", "session_id", "host", "pid", "what", "about", "came", "client", "kind", "operator")
+        assert [getattr(ahead, name) for name in fields] == [getattr(shown, name) for name in fields]
+        assert (ahead.host, ahead.pid, ahead.what) == (socket.gethostname(), process.pid, "nightly")
+        assert ahead.about["task"] == "shop.nightly"
+        assert ahead.since >= ahead.came
+        assert f"is held by 'nightly' on {ahead.host}, process {process.pid}" in str(error)
+
+
+def test_a_holder_that_has_gone_meanwhile_is_not_known(zoo: Zoo, warm_proxy: Proxy) -> None:
+    with zoo.hold_elsewhere(KEY):
+        warm_proxy.alter_reply(GET_DATA, missing)
+        error = refused(zk_lock(KEY, timeout=0))
+    assert error.ahead is None
+    assert "is held by another owner" in str(error)
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["later", "at once"])
+def test_a_busy_lock_is_busy_even_if_its_holder_cannot_be_read(zoo: Zoo, proxy: Proxy, at_once: bool) -> None:
+    """The connection breaks before the read. It is known by then that the lock is not free."""
+    zoo.client.ensure_path(f"{zoo.base}/{KEY}")
+    with zoo.hold_elsewhere(KEY):
+        if at_once:
+            proxy.alter_reply(GET_CHILDREN, empty)
+        killed = proxy.kill_before_op(GET_DATA)
+        error = refused(zk_lock(KEY, timeout=0))
+        assert killed.is_set()
+        assert (type(error), error.ahead) == (LockBusy, None)
+        connected()
+        zoo.wait_contenders(KEY, 1)
+
+
+def test_a_busy_lock_is_busy_even_if_the_read_of_its_holder_takes_too_long(zoo: Zoo, proxy: Proxy) -> None:
+    zoo.client.ensure_path(f"{zoo.base}/{KEY}")
+    with zoo.hold_elsewhere(KEY):
+        proxy.alter_reply(GET_CHILDREN, empty)
+        proxy.delay_op(GET_DATA, 1.5)
+        error = refused(zk_lock(KEY, timeout=0))
+    assert (type(error), error.ahead) == (LockBusy, None)
+
+
+# --- waiters ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_waiter_knows_the_one_just_ahead_and_a_try_the_holder(zoo: Zoo) -> None:
+    with zoo.hold_elsewhere(KEY) as holder, queued(zoo, zk_lock(KEY, timeout=30, what="second")):
+        late = ahead_of(zk_lock(KEY, timeout=0.3))
+        assert (late.what, late.client) == ("second", "zklock")
+        assert ahead_of(zk_lock(KEY, timeout=0)).path == holder
+        busy = refused(zk_lock(KEY, max_waiters=1))
+        assert "1 callers wait for the lock" in str(busy)
+        assert busy.ahead is not None
+        assert busy.ahead.path == holder
+        zoo.client.delete(holder)
+
+
+def test_a_waiter_in_the_local_queue_does_not_know(zoo: Zoo) -> None:
+    """It has not listed the queue."""
+    connected()
+    session().attached(Registry).most_waiting = 1
+    with zoo.hold_elsewhere(KEY) as holder, queued(zoo, zk_lock(KEY, timeout=30)):
+        error = refused(zk_lock(KEY, timeout=0.3))
+        assert (type(error), error.ahead) == (LockTimeout, None)
+        assert "many other callers of this process" in str(error)
+        zoo.client.delete(holder)
+
+
+@pytest.mark.parametrize("compat", [None, "kazoo"], ids=["Curator", "kazoo"])
+def test_a_client_of_another_kind_is_described_by_what_it_wrote(zoo: Zoo, compat: Literal["kazoo"] | None) -> None:
+    for timeout in (0, 0.3):
+        with zoo.hold_elsewhere(KEY, compat=compat):
+            error = refused(zk_lock(KEY, timeout=timeout, compat=compat))
+        assert error.ahead is not None
+        assert (error.ahead.client, error.ahead.what) == ("kazoo" if compat else "Curator", "foreign")
+        assert f"'foreign', a client of {error.ahead.client}, {error.ahead.name}" in str(error)
+
+
+def test_a_permit_is_had_by_the_first_of_its_holders(zoo: Zoo) -> None:
+    """The first one came first. Behind it, any of the others may release sooner."""
+    with queued(zoo, *(zk_lock(KEY, limit=2, what=what) for what in ("first", "second"))):
+        assert in_thread(lambda: ahead_of(zk_lock(KEY, limit=2, timeout=0)).what) == "first"
+        assert in_thread(lambda: ahead_of(zk_lock(KEY, limit=2, timeout=0.3)).what) in ("first", "second")
+
+
+def test_a_reader_knows_the_writer(zoo: Zoo) -> None:
+    with queued(zoo, zk_lock(KEY, kind="write", what="import")):
+        for timeout in (0, 0.3):
+            ahead = ahead_of(zk_lock(KEY, kind="read", timeout=timeout))
+            assert (ahead.what, ahead.kind) == ("import", "write")
+
+
+# --- other holders ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_rests")
+def test_an_operator_hold_is_ahead_of_all(zoo: Zoo) -> None:
+    """Also of those behind another waiter, as it is the reason for their wait."""
+    hold = hold_lock(KEY, seconds=300, reason="deploy 42", by="anna")
+    for timeout in (0, 0.3):
+        error = refused(zk_lock(KEY, timeout=timeout))
+        assert error.ahead is not None
+        assert error.ahead.operator == hold
+        assert error.ahead.since == hold.since
+        assert str(hold) in str(error)
+    with pytest.raises(LockBusy, match="operator anna") as caught:
+        hold_lock(KEY, seconds=300, reason="another", by="berta")
+    assert caught.value.ahead is not None
+    assert caught.value.ahead.operator == hold
+
+
+@pytest.mark.usefixtures("no_rests")
+def test_a_minimum_hold_names_the_work_that_held_the_lock(zoo: Zoo) -> None:
+    with Lock(KEY, min_hold=300, what="nightly"):
+        pass
+    ahead = ahead_of(zk_lock(KEY, timeout=0))
+    assert ahead.operator is not None
+    assert (ahead.operator.by, ahead.operator.minimum) == ("nightly", True)
+
+
+@pytest.mark.parametrize("linger", [0, 1])
+def test_the_owner_of_a_lock_that_is_not_reentrant_has_nobody_ahead(zoo: Zoo, linger: float) -> None:
+    """It has the lock itself, as the message says. `acquire` returns None at once, however long it might wait."""
+    lock = zk_lock(KEY, reentrant=False, linger=linger)
+    with lock:
+        error = refused(lock)
+        assert (type(error), error.ahead) == (LockBusy, None)
+        assert "its owner has it already" in str(error)
+        assert lock.acquire(blocking=False) is lock.acquire() is None
+
+
+def test_the_present_owner_of_a_lock_that_lingers_is_ahead(zoo: Zoo) -> None:
+    """Not the one whose work the znode shows."""
+    with queued(zoo, *(zk_lock(KEY, linger=1, what=what) for what in ("first", "second"))) as (first, second):
+        first.go()
+        hold = second.wait_granted()
+        assert hold.token == first.wait_granted().token
+        for timeout in (0, 0.3):
+            ahead = ahead_of(zk_lock(KEY, linger=1, timeout=timeout))
+            assert (ahead.what, ahead.token, ahead.client) == ("second", hold.token, "zklock")
+            assert ahead.thread != threading.current_thread().name
+            assert ahead.since > ahead.came
+
+
+def test_the_error_of_several_locks_is_about_the_one_that_is_not_free(zoo: Zoo) -> None:
+    with zoo.hold_elsewhere("b") as holder:
+        for timeout in (0, 0.3):
+            error = refused(zk_locks("a", "b", "c", timeout=timeout))
+            assert error.lock == "b"
+            assert error.ahead is not None
+            assert error.ahead.path == holder
+
+
+# --- the error as a value ---------------------------------------------------------------------------------------------
+
+
+def test_an_error_is_copied_and_pickled_with_the_one_ahead(zoo: Zoo) -> None:
+    """A Celery backend and `multiprocessing` pickle it; the other process need not have set up Django."""
+    with queued(zoo, LOCK.lock(what="w", about={"task": "t"})):
+        for timeout in (0, 0.3):
+            error = refused(zk_lock(KEY, timeout=timeout))
+            assert error.ahead is not None
+            assert error.ahead.about == {"task": "t"}
+            copies = [copy.copy(error), copy.deepcopy(error)]
+            copies += [
+                pickle.loads(pickle.dumps(error, protocol)) for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)
+            ]
+            for copied in copies:
+                assert type(copied) is type(error)
+                assert (str(copied), copied.lock, copied.ahead) == (str(error), KEY, error.ahead)
+            script = "import pickle, sys; print(pickle.load(sys.stdin.buffer).ahead.what)"
+            done = subprocess.run(
+                [sys.executable, "-c", script], input=pickle.dumps(error), capture_output=True, check=True, timeout=60
+            )
+            assert done.stdout == b"w\n"
+
+
+def test_the_one_ahead_has_only_characters_that_print(zoo: Zoo) -> None:
+    """Any client can write anything into its znode, and a page shows it."""
+    guid = nodes.new_guid(nodes.Mark.OWN)
+    payload = nodes.Payload(
+        guid=guid, host="h\x1b[2J", pid=7, thread="t", what="a\nb", since="", template="", about={"x": "\u202e"}
+    )
+    with zoo.hold_elsewhere(KEY, guid=guid) as path:
+        zoo.client.set(path, payload.encode())
+        error = refused(zk_lock(KEY, timeout=0))
+    assert error.ahead is not None
+    assert (error.ahead.what, error.ahead.host, error.ahead.about) == ("a\\nb", "h\\x1b[2J", {"x": "\\u202e"})
+    assert str(error).isprintable()
+
+
+def test_the_lock_is_free_again_after_a_try_at_the_same_moment(zoo: Zoo, warm_proxy: Proxy) -> None:
+    """The znode of the try is gone when its error is raised, so the next owner gets the lock at once."""
+    with zoo.hold_elsewhere(KEY) as holder:
+        warm_proxy.alter_reply(GET_CHILDREN, empty)
+        refused(zk_lock(KEY, timeout=0))
+        assert zoo.children(KEY) == [holder.rpartition("/")[2]]
+    with zk_lock(KEY, timeout=0) as hold:
+        eventually(lambda: hold.state == "held")
