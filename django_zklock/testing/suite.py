@@ -1,0 +1,112 @@
+"""Locks for all tests of this process: one dev server, and one namespace, which each test leaves as it found it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django_zklock import conf
+from django_zklock.core.zk import process
+from django_zklock.testing import tester
+from django_zklock.testing.server import DevServer
+
+_current: SuiteTester | None = None  # written by the thread that runs the tests
+
+
+class SuiteTester(tester.LockTester):
+    """
+    The locks of all tests, and of what is set up for several of them: a class, a module, the run.
+
+    The settings of the project stay. Whatever a test overrides in them, the ZooKeeper of the project is replaced.
+    """
+
+    def start(self) -> None:
+        """Use the namespace. Raises `ImproperlyConfigured` if the settings are invalid."""
+        self._project = _project()
+        self.resume()
+        try:
+            self._base = conf.current().base
+        except BaseException:
+            self.pause()
+            raise
+        process.allow()
+
+    def stop(self) -> None:
+        """Close the session. The processes and threads of the run may still have locks."""
+        process.disallow()
+        self.pause()
+
+    def pause(self) -> None:
+        """Use the ZooKeeper of the project, until `resume`."""
+        conf.replace_by(None)
+        process.reset()
+
+    def resume(self) -> None:
+        """Use the namespace."""
+        conf.replace_by(self._replaced)
+        process.reset()
+
+    def begin_test(self) -> None:
+        """Remember the locks that outlive the test."""
+        self._before = frozenset(self.server.paths(below=self.chroot))
+
+    def end_test(self) -> None:
+        """End all faults, and delete what the test has left. Raise `AssertionError` if that is a contender."""
+        self.server.heal()
+        remaining = self._remaining_queues()
+        self._release_all()
+        self._close_other_clients()
+        if remaining and not tester.wait_for(lambda: not self._has_contenders_left(), tester.TIMEOUT):
+            process.reset()  # ends a waiter that nobody can interrupt, and all other locks of this process
+        self.server.delete(self.chroot, except_for={self._base, *self._before})
+        if remaining:
+            raise AssertionError(f"The test has ended, and these contenders are left:\n{remaining}")
+
+    def _replaced(self, value: object) -> object:
+        """Return the settings with this namespace. A test may name another ZooKeeper than the project's."""
+        given = {} if value is None else value
+        if not isinstance(given, Mapping) or given.get("REAL_IN_TESTS"):
+            return value
+        if "URL" in given and _address(given) != _address(self._project):
+            return value
+        kept = {
+            key: given[key] for key in given if key not in tester.CONNECTION or given[key] != self._project.get(key)
+        }
+        return {**kept, "URL": self.url}
+
+
+def current() -> SuiteTester | None:
+    """Return the locks of all tests, if this process runs a suite that has them."""
+    return _current
+
+
+def start() -> None:
+    """Start the locks of this process, unless the project says REAL_IN_TESTS. A forked child needs its own."""
+    global _current
+    stop()
+    if _project().get("REAL_IN_TESTS"):
+        return
+    server = DevServer()
+    server.start()
+    suite = SuiteTester(server)
+    suite.start()
+    _current = suite
+
+
+def stop() -> None:
+    """Stop the locks of this process, if there are some."""
+    global _current
+    suite, _current = _current, None
+    if suite is not None:
+        suite.stop()
+        suite.server.stop()
+
+
+def _project() -> Mapping[str, Any]:
+    settings = conf.setting("ZKLOCK")
+    return settings if isinstance(settings, Mapping) else {}
+
+
+def _address(settings: Mapping[str, Any]) -> str:
+    """Return the hosts in the URL, without credentials."""
+    return str(settings.get("URL")).partition("//")[2].partition("/")[0].rpartition("@")[2]
