@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from django_zklock.testing import suite
 from django_zklock.testing.server import DevServer
-from django_zklock.testing.tester import LockTester
 
 if TYPE_CHECKING:
+    from django_zklock.testing.tester import LockTester
+
     _TestCase = unittest.TestCase
 else:
     _TestCase = object
@@ -45,10 +46,6 @@ class ZkLockTestMixin(_TestCase):
     def setUp(self) -> None:
         """Point `settings.ZKLOCK` to an empty namespace."""
         super().setUp()
-        tester = suite.current()
-        if tester is not None and not self.zklock_settings:
-            self.zklock = tester
-            return
-        self.zklock = LockTester(self.zk_server, settings=self.zklock_settings)
-        self.zklock.start()
-        self.addCleanup(self.zklock.stop)
+        locks = suite.locks(self.zk_server, self.zklock_settings)
+        self.zklock = locks.__enter__()
+        self.addCleanup(locks.__exit__, None, None, None)

@@ -125,15 +125,11 @@ def zklock(zk_server: DevServer, zklock_settings: dict[str, Any]) -> Iterator[Lo
 
     At the end the session of this process is closed. The test fails if a contender is left in a queue.
     """
-    tester = _suite()
-    if tester is not None and not zklock_settings:
-        yield tester
-        return
     _set_up_django("The fixture `zklock`")
-    from django_zklock.testing.tester import LockTester  # noqa: PLC0415
+    from django_zklock.testing import suite  # noqa: PLC0415
 
-    with LockTester(zk_server, settings=zklock_settings) as own:
-        yield own
+    with suite.locks(zk_server, zklock_settings) as tester:
+        yield tester
 
 
 def _set_up_django(what: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+
+from django.test import override_settings
 
 from django_zklock import conf
 from django_zklock.core.zk import process
@@ -22,7 +25,7 @@ class SuiteTester(tester.LockTester):
 
     def start(self) -> None:
         """Use the namespace. Raises `ImproperlyConfigured` if the settings are invalid."""
-        self._project = _project()
+        self._project = _mapping(conf.setting("ZKLOCK"))
         self.resume()
         try:
             self._base = conf.current().base
@@ -56,7 +59,7 @@ class SuiteTester(tester.LockTester):
         remaining = self._remaining_queues()
         self._release_all()
         self._close_other_clients()
-        if remaining and not tester.wait_for(lambda: not self._has_contenders_left(), tester.TIMEOUT):
+        if remaining and not tester.wait_for(lambda: not self._contenders_left(), tester.TIMEOUT):
             process.reset()  # ends a waiter that nobody can interrupt, and all other locks of this process
         self.server.delete(self.chroot, except_for={self._base, *self._before})
         if remaining:
@@ -80,11 +83,22 @@ def current() -> SuiteTester | None:
     return _current
 
 
+@contextmanager
+def locks(server: DevServer, settings: Mapping[str, Any]) -> Iterator[tester.LockTester]:
+    """The locks of one test, with more settings: those of all tests, else an empty namespace on the server."""
+    if _current is None:
+        with tester.LockTester(server, settings=settings) as own:
+            yield own
+    else:
+        with override_settings(ZKLOCK={**_mapping(conf.raw()), **settings}):
+            yield _current
+
+
 def start() -> None:
     """Start the locks of this process, unless the project says REAL_IN_TESTS. A forked child needs its own."""
     global _current
     stop()
-    if _project().get("REAL_IN_TESTS"):
+    if _mapping(conf.setting("ZKLOCK")).get("REAL_IN_TESTS"):
         return
     server = DevServer()
     server.start()
@@ -102,8 +116,7 @@ def stop() -> None:
         suite.server.stop()
 
 
-def _project() -> Mapping[str, Any]:
-    settings = conf.setting("ZKLOCK")
+def _mapping(settings: object) -> Mapping[str, Any]:
     return settings if isinstance(settings, Mapping) else {}
 
 
