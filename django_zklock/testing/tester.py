@@ -139,6 +139,8 @@ class LockTester:
 
     def _contenders_left(self) -> dict[str, list[QueueEntry]]:
         """Release idle locks. Return the contenders that must be gone at the end of the test, by directory."""
+        if self._before.issuperset(queues.contenders(self.server, self._base)):
+            return {}
         session = process.peek()
         if session is not None:
             session.post(session.attached(LingeringLocks).end_idle)

@@ -149,6 +149,11 @@ class DevServer(FaultControls):
 
     # inspection
 
+    @property
+    def zxid(self) -> int:
+        """The id of the last transaction. It is read without the server's thread, so it may be a moment old."""
+        return self._service.db.zxid
+
     def sessions(self) -> list[SessionInfo]:
         """Return the sessions that have not ended, with and without a connection, sorted by id."""
 
