@@ -77,6 +77,7 @@ LOCKS = {
 }
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("runner", COMMANDS)
 def test_locks_make_a_suite_hardly_slower(tmp_path: Path, figure: Figures, runner: str) -> None:
     """The runs with and without locks take turns. Their processor time is compared: other programs may be busy."""

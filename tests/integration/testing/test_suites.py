@@ -10,7 +10,6 @@ from support.project import SETTINGS, Project
 
 MORE_SETTINGS = """
 INSTALLED_APPS += ["django.contrib.auth", "django.contrib.contenttypes"]
-DATABASES["default"]["TEST"] = {"NAME": os.path.join(os.path.dirname(__file__), "test.sqlite3")}
 ROOT_URLCONF = "views"
 STATIC_URL = "static/"
 ZKLOCK["TLS"] = {"CA": "/etc/missing.pem"}
@@ -74,7 +73,7 @@ import celery
 from busy import is_busy
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.test import LiveServerTestCase, SimpleTestCase, TestCase, TransactionTestCase, override_settings, tag
+from django.test import LiveServerTestCase, SimpleTestCase, TestCase, TransactionTestCase, override_settings
 from django_zklock import zk_lock, zk_locked
 from django_zklock.exceptions import ZooKeeperUnavailable
 import shop
@@ -125,7 +124,6 @@ class WithLockOfClass(SimpleTestCase):
         self.assertTrue(is_busy("module"))
 
 class Transaction(TransactionTestCase):
-    @tag("slow")
     def test_view(self):
         self.assertEqual(self.client.get("/order/1/").content, b"ordered")
 
@@ -163,7 +161,7 @@ class Plain(unittest.TestCase):
     def test_function(self):
         self.assertEqual(shop.sell("lamp"), "lamp")
 """
-COUNT = 13
+COUNT = 12
 
 
 @pytest.fixture
@@ -408,6 +406,7 @@ def test_other():
     assert shop.sell("lamp") == "lamp"
 """,
     )
+    project.write("pytest.ini", "[pytest]\npythonpath = .\n")
     done = project.run(*PYTEST, "-p", "no:django", DJANGO_SETTINGS_MODULE="project_settings")
     assert "2 passed" in done.stdout, done.stdout
 
