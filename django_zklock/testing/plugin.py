@@ -67,11 +67,10 @@ class AllTests:
     @pytest.fixture(autouse=True)
     def _zklock_of_each_test(self) -> Iterator[None]:
         # Fixtures of higher scopes are set up before this one. It is the first of the test's own, and ends last.
-        tester = _suite()
-        if tester is not None:
+        if tester := _suite():
             tester.begin_test()
         yield
-        if tester is not None:
+        if tester:
             tester.end_test()
 
 
@@ -88,12 +87,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, None]:
     tester = _suite() if marked else None
     if marked:
         process.allow()
-    if tester is not None:
+    if tester:
         tester.pause()
     try:
         yield
     finally:
-        if tester is not None:
+        if tester:
             tester.resume()
         if marked:
             process.disallow()
@@ -104,12 +103,11 @@ def zk_server() -> Iterator[DevServer]:
     """A ZooKeeper server for the run, in this process. With pytest-xdist each worker process has its own."""
     from django_zklock.testing.server import DevServer  # noqa: PLC0415 - not imported in runs that do not use it
 
-    tester = _suite()
-    if tester is not None:
+    if tester := _suite():
         yield tester.server
-        return
-    with DevServer() as server:
-        yield server
+    else:
+        with DevServer() as server:
+            yield server
 
 
 @pytest.fixture

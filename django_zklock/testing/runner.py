@@ -6,16 +6,11 @@ import functools
 import types
 import unittest
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.test.runner import DiscoverRunner
 
 from django_zklock.testing import suite
-
-if TYPE_CHECKING:
-    _Runner = DiscoverRunner
-else:
-    _Runner = object
 
 _run = unittest.TestCase.run
 
@@ -39,23 +34,20 @@ def _init_worker(init_worker: Callable[..., None], *args: Any) -> None:
     _start()
 
 
-class ZkLockRunnerMixin(_Runner):
+class ZkLockRunnerMixin(DiscoverRunner):
     """
     Give locks on a dev server to all tests of a runner, and to what is set up for their classes and modules.
 
         class Runner(ZkLockRunnerMixin, MyRunner): ...
 
-    Each test finds the locks free that it finds free with an empty ZooKeeper, and fails if it leaves a contender. Each
-    process of `--parallel` has a server of its own.
+    A test fails if it leaves a contender. Each process of `--parallel` has a server of its own.
     """
 
     def setup_test_environment(self, **kwargs: Any) -> None:
-        """Start the locks."""
         super().setup_test_environment(**kwargs)
         _start()
 
     def build_suite(self, *args: Any, **kwargs: Any) -> Any:
-        """Let the processes of a parallel suite start their own locks."""
         tests: Any = super().build_suite(*args, **kwargs)
         init_worker = getattr(tests, "init_worker", None)
         if init_worker is not None:  # a method of which Django takes the function, and pickles it
@@ -63,11 +55,10 @@ class ZkLockRunnerMixin(_Runner):
         return tests
 
     def teardown_test_environment(self, **kwargs: Any) -> None:
-        """Stop the locks."""
         unittest.TestCase.run = _run  # type: ignore[method-assign]
         suite.stop()
         super().teardown_test_environment(**kwargs)
 
 
-class ZkLockRunner(ZkLockRunnerMixin, DiscoverRunner):
+class ZkLockRunner(ZkLockRunnerMixin):
     """Django's runner with locks. `TEST_RUNNER = "django_zklock.testing.ZkLockRunner"` gives them to all tests."""

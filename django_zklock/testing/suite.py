@@ -23,23 +23,9 @@ class SuiteTester(tester.LockTester):
     The settings of the project stay. Whatever a test overrides in them, the ZooKeeper of the project is replaced.
     """
 
+    project: Mapping[str, Any]
+    """The settings before any test."""
     _zxid = -1  # of the server when `_before` was read
-
-    def start(self) -> None:
-        """Use the namespace. Raises `ImproperlyConfigured` if the settings are invalid."""
-        self._project = _mapping(conf.setting("ZKLOCK"))
-        self.resume()
-        try:
-            self._base = conf.current().base
-        except BaseException:
-            self.pause()
-            raise
-        process.allow()
-
-    def stop(self) -> None:
-        """Close the session. The processes and threads of the run may still have locks."""
-        process.disallow()
-        self.pause()
 
     def pause(self) -> None:
         """Use the ZooKeeper of the project, until `resume`."""
@@ -47,9 +33,10 @@ class SuiteTester(tester.LockTester):
         process.reset()
 
     def resume(self) -> None:
-        """Use the namespace."""
+        """Use the namespace. Raises `ImproperlyConfigured` if the settings are invalid."""
         conf.replace_by(self._replaced)
         process.reset()
+        self._base = conf.current().base
 
     def begin_test(self) -> None:
         """Remember the locks that outlive the test."""
@@ -65,7 +52,7 @@ class SuiteTester(tester.LockTester):
         remaining = self._remaining_queues()
         self._release_all()
         self._close_other_clients()
-        if remaining and not tester.wait_for(lambda: not self._contenders_left(), tester.TIMEOUT):
+        if remaining and not tester.wait_for(lambda: not self._has_contenders_left(), tester.TIMEOUT):
             process.reset()  # ends a waiter that nobody can interrupt, and all other locks of this process
         self.server.delete(self.chroot, except_for={self._base, *self._before})
         if remaining:
@@ -76,12 +63,10 @@ class SuiteTester(tester.LockTester):
         given = {} if value is None else value
         if not isinstance(given, Mapping) or given.get("REAL_IN_TESTS"):
             return value
-        if "URL" in given and _address(given) != _address(self._project):
+        if "URL" in given and _address(given) != _address(self.project):
             return value
-        kept = {
-            key: given[key] for key in given if key not in tester.CONNECTION or given[key] != self._project.get(key)
-        }
-        return {**kept, "URL": self.url}
+        replaced = [key for key in tester.CONNECTION if given.get(key) == self.project.get(key)]
+        return {**{key: given[key] for key in given if key not in replaced}, "URL": self.url}
 
 
 def current() -> SuiteTester | None:
@@ -104,13 +89,13 @@ def start() -> None:
     """Start the locks of this process, unless the project says REAL_IN_TESTS. A forked child needs its own."""
     global _current
     stop()
-    if _mapping(conf.setting("ZKLOCK")).get("REAL_IN_TESTS"):
-        return
-    server = DevServer()
-    server.start()
-    suite = SuiteTester(server)
-    suite.start()
-    _current = suite
+    project = _mapping(conf.setting("ZKLOCK"))
+    if not project.get("REAL_IN_TESTS"):
+        _current = SuiteTester(DevServer())
+        _current.project = project
+        _current.server.start()
+        process.allow()
+        _current.resume()
 
 
 def stop() -> None:
@@ -118,7 +103,8 @@ def stop() -> None:
     global _current
     suite, _current = _current, None
     if suite is not None:
-        suite.stop()
+        suite.pause()
+        process.disallow()
         suite.server.stop()
 
 

@@ -128,27 +128,23 @@ class LockTester:
 
         Minimum holds may outlast the test.
         """
-        if not self._contenders_left():
+        if not self._has_contenders_left():
             return ""
         gc.collect()  # which releases blocks that were opened and dropped
         session = process.peek()
         if session is not None:
             wait_for(lambda: session.connected, RECONNECT_TIMEOUT)  # the test may have ended during a fault
-        wait_for(lambda: not self._contenders_left(), TIMEOUT)
-        return self._text(self._contenders_left())
+        return "" if wait_for(lambda: not self._has_contenders_left(), TIMEOUT) else self.describe()
 
-    def _contenders_left(self) -> dict[str, list[QueueEntry]]:
-        """Release idle locks. Return the contenders that must be gone at the end of the test, by directory."""
+    def _has_contenders_left(self) -> bool:
+        """Release idle locks. Return whether a contender is left that must be gone at the end of the test."""
         if self._before.issuperset(queues.contenders(self.server, self._base)):
-            return {}
+            return False
         session = process.peek()
         if session is not None:
             session.post(session.attached(LingeringLocks).end_idle)
-        left = {
-            directory: [entry for entry in queue if entry.path not in self._before and not _is_minimum_hold(entry)]
-            for directory, queue in self._queues().items()
-        }
-        return {directory: queue for directory, queue in left.items() if queue}
+        entries = [entry for queue in self._queues().values() for entry in queue]
+        return not all(entry.path in self._before or _is_minimum_hold(entry) for entry in entries)
 
     def _release_all(self) -> None:
         """Release all locks that the test did not release. Otherwise their owners would hold them in the next test."""
@@ -295,7 +291,13 @@ class LockTester:
 
     def describe(self) -> str:
         """Return the queues of all locks in the namespace, as text."""
-        return self._text(self._queues()) or "No lock has a contender."
+        text = []
+        for directory, queue in self._queues().items():
+            text.append(names.key_of(self._base, directory))
+            for entry in queue:
+                since = " since before the test" if entry.path in self._before else ""
+                text.append(f"  {'holds' if entry.holds else 'waits'}  {entry}{since}")
+        return "\n".join(text) or "No lock has a contender."
 
     # --- internals --------------------------------------------------------------------------------------------
 
@@ -310,13 +312,6 @@ class LockTester:
         if not wait_for(lambda: condition([entry.holds for entry in self.queue(name, fields)]), timeout):
             key = Lock(name, fields=fields).key
             raise AssertionError(f"The lock {key!r} {problem}.\n{self.describe()}")
-
-    def _text(self, queues: Mapping[str, list[QueueEntry]]) -> str:
-        text = []
-        for directory, queue in queues.items():
-            text.append(names.key_of(self._base, directory))
-            text += [f"  {'holds' if entry.holds else 'waits'}  {entry}" for entry in queue]
-        return "\n".join(text)
 
     def _queues(self) -> dict[str, list[QueueEntry]]:
         """Return the queues of all locks that have contenders, by directory."""

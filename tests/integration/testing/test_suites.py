@@ -215,7 +215,7 @@ def test_parallel_processes_do_not_see_each_others_locks(project: Project, metho
 
 
 def test_a_lock_that_is_left_fails_its_test_and_no_other(project: Project) -> None:
-    """The error shows that lock, and not those of the class. The lock of the class stays."""
+    """The error shows that lock, and which one was there before: that of the class stays."""
     project.write(
         "test_shop.py",
         """
@@ -242,7 +242,8 @@ class Forgetful(SimpleTestCase):
     done = project.run("manage.py", "test")
     assert "FAILED (failures=1)" in done.stderr, done.stderr
     assert "FAIL: test_a" in done.stderr
-    assert re.search(r"contenders are left:\nleft\n  holds  .*\n\n", done.stderr), done.stderr
+    assert re.search(r"\nclass\n  holds  .* since before the test\n", done.stderr), done.stderr
+    assert re.search(r"\nleft\n  holds  .*\)\n", done.stderr), done.stderr
 
 
 def test_the_mixin_uses_the_locks_of_all_tests(project: Project) -> None:
