@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from dataclasses import fields
 from importlib.util import find_spec
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
 from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.translation import gettext_lazy as _
 
@@ -68,16 +70,41 @@ class ZkLockConfig(AppConfig):
         return signing.sign(hold, until)
 
 
+FORBIDDEN = (
+    "This test acquires or inspects a lock, so it would contact the ZooKeeper in settings.ZKLOCK. To give all tests a "
+    'server for tests, set TEST_RUNNER = "django_zklock.testing.ZkLockRunner", or list ZkLockRunnerMixin first among '
+    "the bases of your runner; with pytest, set zklock_all = true in its configuration. For one test case, list "
+    'ZkLockTestMixin first among its bases. To use the ZooKeeper in the settings, add "REAL_IN_TESTS": True to ZKLOCK.'
+)
+
+
 def session_options() -> SessionOptions:
-    """Return the options of the session from the settings. Raises `ImproperlyConfigured`."""
+    """
+    Return the options of the session from the settings. Raises `ImproperlyConfigured`.
+
+    Raises `RuntimeError` in Django's test environment, unless a `LockTester` or the setting `REAL_IN_TESTS` allows it.
+    """
     from django_zklock.locks import lock  # noqa: F401, PLC0415 - connects the core with Django; it imports kazoo
 
     config = conf.current()
+    # Only a test run imports this module. `setup_test_environment` sets the attribute.
+    state = getattr(sys.modules.get("django.test.utils"), "_TestState", None)
+    if hasattr(state, "saved_data") and not (config.real_in_tests or process.is_allowed()):
+        raise RuntimeError(FORBIDDEN)
+    return _options(config)
+
+
+def _options(config: conf.Config) -> SessionOptions:
     return SessionOptions(**{field.name: getattr(config, field.name) for field in fields(SessionOptions)})
 
 
 def on_setting_changed(*, setting: str, **kwargs: Any) -> None:
-    """Drop the configuration and the session when a test changes `settings.ZKLOCK`."""
-    if setting == "ZKLOCK":
-        conf.forget()
-        process.reset()
+    """Drop the configuration when a test changes `settings.ZKLOCK`, and the session if its options change, too."""
+    if setting != "ZKLOCK":
+        return
+    conf.forget()
+    session = process.peek()
+    with suppress(ImproperlyConfigured):
+        if session is None or session.options == _options(conf.current()):
+            return
+    process.reset()

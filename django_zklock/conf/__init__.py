@@ -11,6 +11,7 @@ from django_zklock.conf.settings import (
     path_for,
     problems,
     raw,
+    replace_by,
     setting,
     token_keys,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "path_for",
     "problems",
     "raw",
+    "replace_by",
     "setting",
     "token_keys",
 ]

@@ -11,7 +11,7 @@ import functools
 import os
 import re
 import string
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
@@ -52,6 +52,7 @@ class Config(SessionOptions):
     admin_links: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """URL templates with fields in braces, by label; immutable."""
     strict: bool = False
+    real_in_tests: bool = False
     leases: LeaseOptions = field(default_factory=LeaseOptions)
     """The settings of the lock coordinator."""
     max_metric_locks: int = 100
@@ -92,9 +93,20 @@ def problems(raw: object) -> list[Problem]:
     return _read(raw)[1]
 
 
+_replace: Callable[[object], object] | None = None  # written by the thread that runs the tests
+
+
 def raw() -> object:
-    """Return `settings.ZKLOCK`, unchecked; None if it is missing."""
-    return setting("ZKLOCK")
+    """Return `settings.ZKLOCK`, unchecked; None if it is missing. `replace_by` may have set another value."""
+    value = setting("ZKLOCK")
+    return value if _replace is None else _replace(value)
+
+
+def replace_by(replace: Callable[[object], object] | None) -> None:
+    """Use what `replace` makes of `settings.ZKLOCK`, also while a test overrides it. None ends that."""
+    global _replace
+    _replace = replace
+    forget()
 
 
 def token_keys(given: object = None) -> tuple[str | bytes, ...]:
@@ -363,7 +375,7 @@ _KEYS: Final = {
         "E007", _acl, 'Give (scheme, id, permissions) with letters of "crwda", as in [("ip", "10.0.0.0/8", "crwd")].'
     ),
     "TOKEN_KEYS": Row("E011", _token_keys, "Put the newest first. `secrets.token_urlsafe(48)` generates a good key."),
-    "STRICT": Row("E014", boolean, "It is False by default."),
+    **dict.fromkeys(("STRICT", "REAL_IN_TESTS"), Row("E014", boolean, "It is False by default.")),
     "JUTE_MAXBUFFER": Row("E021", _buffer_size, "Give the jute.maxbuffer of the servers, 1048575 by default."),
     "MAX_LINGERING": Row("E015", whole_number, "It is 1000 by default."),
     "MAX_METRIC_LOCKS": Row("E020", whole_number, "It is 100 by default."),

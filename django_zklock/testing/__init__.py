@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from django_zklock.testing.cases import ZkLockTestMixin
+    from django_zklock.testing.runner import ZkLockRunner, ZkLockRunnerMixin
     from django_zklock.testing.server import DevServer
     from django_zklock.testing.tester import LockTester
 
-__all__ = ["DevServer", "LockTester", "ZkLockTestMixin"]
+__all__ = ["DevServer", "LockTester", "ZkLockRunner", "ZkLockRunnerMixin", "ZkLockTestMixin"]
 
 _MODULES = {
     "DevServer": "django_zklock.testing.server",
     "LockTester": "django_zklock.testing.tester",
+    "ZkLockRunner": "django_zklock.testing.runner",
+    "ZkLockRunnerMixin": "django_zklock.testing.runner",
     "ZkLockTestMixin": "django_zklock.testing.cases",
 }
 

@@ -5,11 +5,13 @@ pytest loads it in every run where this package is installed, so it imports litt
 `-p no:django_zklock` turns it off.
 
 Without the fixture `zklock`, a test that contacts ZooKeeper fails: it would reach the server in the project's settings.
-The marker `zklock_real` allows this for a test, and the ini option `zklock_real` for all tests.
+The marker `zklock_real` allows this for a test, and the ini option `zklock_real` for all tests. With the ini option
+`zklock_all`, all tests and fixtures have locks on one dev server.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -19,39 +21,79 @@ from django_zklock.core.zk import process
 
 if TYPE_CHECKING:
     from django_zklock.testing.server import DevServer
+    from django_zklock.testing.suite import SuiteTester
     from django_zklock.testing.tester import LockTester
 
 
 FORBIDDEN = (
     "This test acquires or inspects a lock without the fixture `zklock`, so it would contact the ZooKeeper in "
     "settings.ZKLOCK. Request the fixture `zklock`, or list ZkLockTestMixin first among the bases of the test "
-    "case, to get a server for tests. To use the ZooKeeper in the settings, mark the test with "
+    "case, to get a server for tests. To give one to all tests and fixtures, set zklock_all = true in the "
+    "configuration of pytest. To use the ZooKeeper in the settings, mark the test with "
     "@pytest.mark.zklock_real, or set zklock_real = true in the configuration of pytest."
 )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the ini option."""
+    """Add the ini options."""
+    parser.addini("zklock_all", "give all tests and fixtures locks on a server for tests", "bool", default=False)
     parser.addini("zklock_real", "let all tests contact the ZooKeeper in settings.ZKLOCK", "bool", default=False)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Forbid connections to ZooKeeper until the end of the run."""
+    """Forbid connections to the ZooKeeper in the settings until the end of the run."""
     config.addinivalue_line("markers", "zklock_real: let the test contact the ZooKeeper in settings.ZKLOCK.")
-    if not config.getini("zklock_real"):
-        process.forbid(FORBIDDEN)
-        config.add_cleanup(lambda: process.forbid(""))
+    if config.getini("zklock_real"):
+        process.allow()
+        config.add_cleanup(process.disallow)
+        return
+    process.forbid(FORBIDDEN)
+    config.add_cleanup(lambda: process.forbid(""))
+    if config.getini("zklock_all"):
+        config.pluginmanager.register(AllTests())
+
+
+class AllTests:
+    """Locks for all tests, and for fixtures of all scopes."""
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Start them before any fixture."""
+        _set_up_django("The option `zklock_all`")
+        from django_zklock.testing import suite  # noqa: PLC0415
+
+        suite.start()
+        session.config.add_cleanup(suite.stop)
+
+    @pytest.fixture(autouse=True)
+    def _zklock_of_each_test(self) -> Iterator[None]:
+        # Fixtures of higher scopes are set up before this one. It is the first of the test's own, and ends last.
+        if tester := _suite():
+            tester.begin_test()
+        yield
+        if tester:
+            tester.end_test()
+
+
+def _suite() -> SuiteTester | None:
+    """Return the locks of all tests, if there are some."""
+    suite = sys.modules.get("django_zklock.testing.suite")
+    return None if suite is None else suite.current()
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, None]:
     """Allow connections to a marked test and to its fixtures."""
     marked = item.get_closest_marker("zklock_real") is not None
+    tester = _suite() if marked else None
     if marked:
         process.allow()
+    if tester:
+        tester.pause()
     try:
         yield
     finally:
+        if tester:
+            tester.resume()
         if marked:
             process.disallow()
 
@@ -61,8 +103,11 @@ def zk_server() -> Iterator[DevServer]:
     """A ZooKeeper server for the run, in this process. With pytest-xdist each worker process has its own."""
     from django_zklock.testing.server import DevServer  # noqa: PLC0415 - not imported in runs that do not use it
 
-    with DevServer() as server:
-        yield server
+    if tester := _suite():
+        yield tester.server
+    else:
+        with DevServer() as server:
+            yield server
 
 
 @pytest.fixture
@@ -78,6 +123,14 @@ def zklock(zk_server: DevServer, zklock_settings: dict[str, Any]) -> Iterator[Lo
 
     At the end the session of this process is closed. The test fails if a contender is left in a queue.
     """
+    _set_up_django("The fixture `zklock`")
+    from django_zklock.testing import suite  # noqa: PLC0415
+
+    with suite.locks(zk_server, zklock_settings) as tester:
+        yield tester
+
+
+def _set_up_django(what: str) -> None:
     import django  # noqa: PLC0415
     from django.apps import apps  # noqa: PLC0415
 
@@ -85,15 +138,11 @@ def zklock(zk_server: DevServer, zklock_settings: dict[str, Any]) -> Iterator[Lo
 
     if not conf.are_settings_known():
         raise pytest.UsageError(
-            "The fixture `zklock` needs the settings of a Django project. Set DJANGO_SETTINGS_MODULE in the "
+            f"{what} needs the settings of a Django project. Set DJANGO_SETTINGS_MODULE in the "
             "environment or, with pytest-django, in the configuration of pytest."
         )
     if not apps.ready:
         django.setup()  # pytest-django is not installed
-    from django_zklock.testing.tester import LockTester  # noqa: PLC0415
-
-    with LockTester(zk_server, settings=zklock_settings) as tester:
-        yield tester
 
 
 @pytest.hookimpl(hookwrapper=True)

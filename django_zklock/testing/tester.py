@@ -43,8 +43,8 @@ TIMEOUT: Final = 2.0
 """Seconds that an assertion waits for other threads, and that the last contenders of a test have to leave."""
 RECONNECT_TIMEOUT: Final = 10.0
 
-_KEPT: Final = ("DEFAULTS", "LOCKS", "STRICT", "MAX_LINGERING")
-"""The keys of the project's settings that a test keeps. The others describe the project's ZooKeeper."""
+CONNECTION: Final = ("URL", "ROOT", "AUTH", "ACL", "TLS", "SESSION_TIMEOUT", "CONNECT_TIMEOUT", "JUTE_MAXBUFFER")
+"""The keys that describe the project's ZooKeeper. A test keeps the others."""
 
 
 class LockTester:
@@ -54,8 +54,8 @@ class LockTester:
         with DevServer() as server, LockTester(server) as zklock:
             ...
 
-    `settings.ZKLOCK` points to the namespace. `settings` are more keys for it. `DEFAULTS`, `LOCKS`, `STRICT` and
-    `MAX_LINGERING` are the project's unless given. At the end all faults are ended and the session of this process is
+    `settings.ZKLOCK` points to the namespace. `settings` are more keys for it. Those that do not describe a ZooKeeper,
+    such as `LOCKS`, are the project's unless given. At the end all faults are ended and the session of this process is
     closed. If a contender is left in a queue, `AssertionError` shows the queues.
 
     Django must be set up. All methods are thread-safe and block. In a coroutine, call them in a thread.
@@ -69,6 +69,7 @@ class LockTester:
         self._override: override_settings | None = None
         self._other_clients: list[ForeignClient] = []  # closed when no fault can delay that
         self._base = ""  # the path of all queues; set when the settings are read
+        self._before: frozenset[str] = frozenset()  # znodes that were there before the test, so that it may leave them
 
     @property
     def url(self) -> str:
@@ -81,7 +82,7 @@ class LockTester:
     def start(self) -> None:
         """Point `settings.ZKLOCK` to the namespace. Raises `ImproperlyConfigured` if the settings are invalid."""
         project = conf.raw()
-        kept = {key: project[key] for key in _KEPT if key in project} if isinstance(project, Mapping) else {}
+        kept = {key: project[key] for key in project if key not in CONNECTION} if isinstance(project, Mapping) else {}
         override = override_settings(ZKLOCK={**kept, "URL": self.url, **self._settings})
         override.enable()
         try:
@@ -104,8 +105,7 @@ class LockTester:
             if override is not None:
                 process.disallow()
                 override.disable()  # closes the session
-            while self._other_clients:
-                self._other_clients.pop().close()
+            self._close_other_clients()
         if remaining:
             raise AssertionError(f"The test has ended, and these contenders are left:\n{remaining}")
 
@@ -133,22 +133,29 @@ class LockTester:
         gc.collect()  # which releases blocks that were opened and dropped
         session = process.peek()
         if session is not None:
-            _wait_for(lambda: session.connected, RECONNECT_TIMEOUT)  # the test may have ended during a fault
-        return "" if _wait_for(lambda: not self._has_contenders_left(), TIMEOUT) else self.describe()
+            wait_for(lambda: session.connected, RECONNECT_TIMEOUT)  # the test may have ended during a fault
+        return "" if wait_for(lambda: not self._has_contenders_left(), TIMEOUT) else self.describe()
 
     def _has_contenders_left(self) -> bool:
         """Release idle locks. Return whether a contender is left that must be gone at the end of the test."""
+        if self._before.issuperset(queues.contenders(self.server, self._base)):
+            return False
         session = process.peek()
         if session is not None:
             session.post(session.attached(LingeringLocks).end_idle)
-        return not all(_is_minimum_hold(entry) for queue in self._queues().values() for entry in queue)
+        entries = [entry for queue in self._queues().values() for entry in queue]
+        return not all(entry.path in self._before or _is_minimum_hold(entry) for entry in entries)
 
     def _release_all(self) -> None:
         """Release all locks that the test did not release. Otherwise their owners would hold them in the next test."""
         session = process.peek()
         for held in held_locks.kept():
-            if held.grant.session is session:
+            if held.grant.session is session and held.grant.path not in self._before:
                 held.release_uses()
+
+    def _close_other_clients(self) -> None:
+        while self._other_clients:
+            self._other_clients.pop().close()
 
     # --- faults -------------------------------------------------------------------------------------------------
 
@@ -277,7 +284,7 @@ class LockTester:
 
     def eventually(self, condition: Callable[[], _T], timeout: float = 5.0, message: str = "") -> _T:
         """Return the first true value of `condition()`. Fail if there is none within `timeout` seconds."""
-        value = _wait_for(condition, timeout)
+        value = wait_for(condition, timeout)
         if not value:
             raise AssertionError(f"{message or condition}: not within {timeout:g} s\n{self.describe()}")
         return value
@@ -287,7 +294,9 @@ class LockTester:
         text = []
         for directory, queue in self._queues().items():
             text.append(names.key_of(self._base, directory))
-            text += [f"  {'holds' if entry.holds else 'waits'}  {entry}" for entry in queue]
+            for entry in queue:
+                since = " since before the test" if entry.path in self._before else ""
+                text.append(f"  {'holds' if entry.holds else 'waits'}  {entry}{since}")
         return "\n".join(text) or "No lock has a contender."
 
     # --- internals --------------------------------------------------------------------------------------------
@@ -300,7 +309,7 @@ class LockTester:
         timeout: float,
         problem: str,
     ) -> None:
-        if not _wait_for(lambda: condition([entry.holds for entry in self.queue(name, fields)]), timeout):
+        if not wait_for(lambda: condition([entry.holds for entry in self.queue(name, fields)]), timeout):
             key = Lock(name, fields=fields).key
             raise AssertionError(f"The lock {key!r} {problem}.\n{self.describe()}")
 
@@ -326,7 +335,7 @@ def _is_minimum_hold(entry: QueueEntry) -> bool:
     return by_operator and entry.payload is not None and operator_hold.MINIMUM in entry.payload.about
 
 
-def _wait_for(condition: Callable[[], _T], timeout: float) -> _T:
+def wait_for(condition: Callable[[], _T], timeout: float) -> _T:
     """Return the first true value of `condition()`, or the last false one after `timeout` seconds."""
     deadline = clock.now() + timeout
     while not (value := condition()) and clock.now() < deadline:

@@ -16,7 +16,7 @@ from django.test import Client, RequestFactory, override_settings
 from django.test.utils import isolate_apps
 from support import lockssite
 from support.docs import BLOCK, DOCS, assert_settings, files_of, run, run_all, text_of, written
-from support.project import Project
+from support.project import SETTINGS, Project
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
@@ -40,6 +40,16 @@ def test_the_examples_for_pytest_pass(project: Project) -> None:
 def test_the_examples_for_test_cases_pass(project: Project) -> None:
     done = project.succeed("manage.py", "test", "tests")
     assert "Ran 4 tests" in done.stderr
+
+
+def test_one_line_gives_locks_to_all_tests(project: Project) -> None:
+    """The line of the settings with Django's runner, and that of the configuration with pytest."""
+    project.write("project_settings.py", SETTINGS + (project.directory / "settings.py").read_text())
+    test = "import unittest, warehouse\nclass T(unittest.TestCase):\n    def test(self): warehouse.sell(1, print)\n"
+    project.write("test_all.py", test)
+    (option,) = re.findall(r"^(zklock_\w+ = true)$", text_of("how-to/test-your-code.md"), re.MULTILINE)
+    assert "Ran 1 test" in project.succeed("manage.py", "test", "test_all").stderr
+    assert "1 passed" in project.succeed("-m", "pytest", "-q", "-o", option.replace(" ", ""), "test_all.py").stdout
 
 
 def test_the_example_without_a_test_runner_runs(project: Project) -> None:

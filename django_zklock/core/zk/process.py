@@ -56,7 +56,7 @@ def current() -> Session:
 
     Raises `RuntimeError` in a test that may not contact ZooKeeper.
     """
-    if _forbidden and not _allowed:
+    if _forbidden and not is_allowed():
         raise RuntimeError(_forbidden)
     return _sessions.get(os.getpid()) or _start()
 
@@ -82,6 +82,11 @@ def disallow() -> None:
     """Take back one call of `allow`."""
     global _allowed
     _allowed -= 1
+
+
+def is_allowed() -> bool:
+    """Return whether `allow` was called more often than `disallow`."""
+    return _allowed > 0
 
 
 def _start() -> Session:

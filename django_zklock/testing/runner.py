@@ -1,0 +1,64 @@
+"""Django's test runner, with locks for all tests."""
+
+from __future__ import annotations
+
+import functools
+import types
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+from django.test.runner import DiscoverRunner
+
+from django_zklock.testing import suite
+
+_run = unittest.TestCase.run
+
+
+def _run_with_locks(test: unittest.TestCase, result: unittest.TestResult | None = None) -> unittest.TestResult | None:
+    tester = suite.current()
+    if tester is not None:
+        tester.begin_test()
+        test.addCleanup(tester.end_test)  # added first, so it runs last
+    return _run(test, result)
+
+
+def _start() -> None:
+    suite.start()
+    # Runners, suites and results differ, and workers have their own. All of them run a test by this method.
+    unittest.TestCase.run = _run_with_locks  # type: ignore[method-assign, assignment]
+
+
+def _init_worker(init_worker: Callable[..., None], *args: Any) -> None:
+    init_worker(*args)
+    _start()
+
+
+class ZkLockRunnerMixin(DiscoverRunner):
+    """
+    Give locks on a dev server to all tests of a runner, and to what is set up for their classes and modules.
+
+        class Runner(ZkLockRunnerMixin, MyRunner): ...
+
+    A test fails if it leaves a contender. Each process of `--parallel` has a server of its own.
+    """
+
+    def setup_test_environment(self, **kwargs: Any) -> None:
+        super().setup_test_environment(**kwargs)
+        _start()
+
+    def build_suite(self, *args: Any, **kwargs: Any) -> Any:
+        tests: Any = super().build_suite(*args, **kwargs)
+        init_worker = getattr(tests, "init_worker", None)
+        if init_worker is not None:  # a method of which Django takes the function, and pickles it
+            tests.init_worker = types.MethodType(functools.partial(_init_worker, init_worker.__func__), tests)
+        return tests
+
+    def teardown_test_environment(self, **kwargs: Any) -> None:
+        unittest.TestCase.run = _run  # type: ignore[method-assign]
+        suite.stop()
+        super().teardown_test_environment(**kwargs)
+
+
+class ZkLockRunner(ZkLockRunnerMixin):
+    """Django's runner with locks. `TEST_RUNNER = "django_zklock.testing.ZkLockRunner"` gives them to all tests."""

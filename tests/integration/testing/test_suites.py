@@ -1,0 +1,419 @@
+"""Locks for all tests of a suite: Django's runner and pytest, in projects whose test cases know nothing of locks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from support.project import SETTINGS, Project
+
+MORE_SETTINGS = """
+INSTALLED_APPS += ["django.contrib.auth", "django.contrib.contenttypes"]
+ROOT_URLCONF = "views"
+STATIC_URL = "static/"
+ZKLOCK["TLS"] = {"CA": "/etc/missing.pem"}
+TEST_RUNNER = os.environ.get("RUNNER", "django_zklock.testing.ZkLockRunner")
+"""
+
+MANAGE = """
+import multiprocessing
+import os
+import sys
+from django.core.management import execute_from_command_line
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project_settings")
+if __name__ == "__main__":
+    multiprocessing.set_start_method(os.environ.get("METHOD", "fork"))
+    execute_from_command_line(sys.argv)
+"""
+
+VIEWS = """
+from django.http import HttpResponse
+from django.urls import path
+from django_zklock import zk_locked
+
+@zk_locked("order/{pk}")
+def order(request, pk):
+    return HttpResponse("ordered")
+
+@zk_locked("order/{pk}")
+async def order_async(request, pk):
+    return HttpResponse("ordered")
+
+urlpatterns = [path("order/<int:pk>/", order), path("async/<int:pk>/", order_async)]
+"""
+
+BUSY = '''
+import threading
+from django_zklock import zk_lock
+from django_zklock.exceptions import LockBusy
+
+def is_busy(name):
+    """Return whether another thread cannot have this lock."""
+    answers = []
+
+    def look():
+        try:
+            with zk_lock(name, timeout=0):
+                answers.append(False)
+        except LockBusy:
+            answers.append(True)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    return answers[0]
+'''
+
+# Each test below has a lock, and the test cases are those of a project that knows nothing of locks in tests.
+TESTS = """
+import unittest
+import urllib.request
+import celery
+from busy import is_busy
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.test import LiveServerTestCase, SimpleTestCase, TestCase, TransactionTestCase, override_settings
+from django_zklock import zk_lock, zk_locked
+from django_zklock.exceptions import ZooKeeperUnavailable
+import shop
+
+app = celery.Celery("shop", broker="memory://")
+app.conf.task_always_eager = app.conf.task_eager_propagates = True
+module_lock = zk_lock("module")
+
+@app.task
+@zk_locked("report/{day}")
+def report(day):
+    return day
+
+def setUpModule():
+    module_lock.acquire()
+
+def tearDownModule():
+    module_lock.release()
+
+class WithData(TestCase):
+    @classmethod
+    def setUpTestData(cls):
+        with zk_lock("seed"):
+            cls.user = User.objects.create_user("nina")
+
+    def test_view(self):
+        for pk in (1, 2):
+            with self.subTest(pk=pk):
+                self.assertEqual(self.client.get(f"/order/{pk}/").content, b"ordered")
+
+    async def test_async_view(self):
+        self.assertEqual((await self.async_client.get("/async/1/")).content, b"ordered")
+
+class WithLockOfClass(SimpleTestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        lock = zk_lock("class")
+        lock.acquire()
+        cls.addClassCleanup(lock.release)
+
+    def test_first(self):
+        self.assertTrue(is_busy("class"))
+        self.assertTrue(is_busy("module"))
+
+    def test_second(self):
+        self.assertTrue(is_busy("class"))
+        self.assertTrue(is_busy("module"))
+
+class Transaction(TransactionTestCase):
+    def test_view(self):
+        self.assertEqual(self.client.get("/order/1/").content, b"ordered")
+
+class Live(LiveServerTestCase):
+    def test_view(self):
+        with urllib.request.urlopen(f"{self.live_server_url}/order/1/") as answer:
+            self.assertEqual(answer.read(), b"ordered")
+
+class Simple(SimpleTestCase):
+    def test_task(self):
+        self.assertEqual(report.delay("monday").get(), "monday")
+
+    @override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/other", "LOCKS": {"b": {"path": "stock/{sku}"}}})
+    def test_other_locks(self):
+        with zk_lock("b", fields={"sku": 1}):
+            self.assertTrue(is_busy("stock/1"))
+
+    @override_settings(ZKLOCK={**settings.ZKLOCK, "DEFAULTS": {"timeout": 7}})
+    def test_other_defaults(self):
+        with zk_lock("a"):
+            self.assertTrue(is_busy("module"))
+
+class Leaving(SimpleTestCase):
+    def take(self):
+        with zk_lock("shortest", min_hold=300, timeout=0), zk_lock("idle", linger=300, timeout=0):
+            pass
+
+    def test_first(self):
+        self.take()
+
+    def test_second(self):
+        self.take()
+
+class Plain(unittest.TestCase):
+    def test_function(self):
+        self.assertEqual(shop.sell("lamp"), "lamp")
+"""
+COUNT = 12
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A project whose ZooKeeper is not there, with TLS, and with this package's runner."""
+    project = Project(tmp_path)
+    project.write("project_settings.py", SETTINGS + MORE_SETTINGS)
+    project.write("manage.py", MANAGE)
+    project.write("views.py", VIEWS)
+    project.write("busy.py", BUSY)
+    return project
+
+
+@pytest.mark.parametrize("options", [[], ["--reverse", "--keepdb", "--debug-mode"], ["--shuffle", "--pdb"]], ids=str)
+def test_the_runner_gives_locks_to_all_tests(project: Project, options: list[str]) -> None:
+    """Test cases of all kinds, their classes and their module find the locks free."""
+    project.write("test_shop.py", TESTS)
+    done = project.run("-W", "error::ResourceWarning", "manage.py", "test", "--failfast", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"Ran {COUNT} tests" in done.stderr
+
+
+PARALLEL = """
+import os, pathlib, time
+from busy import is_busy
+from django.test import SimpleTestCase
+from django_zklock import zk_lock
+
+class Both:
+    def test_lock(self):
+        with zk_lock("same", timeout=0):
+            pathlib.Path(f"{os.getpid()}.pid").touch()
+            deadline = time.monotonic() + 30
+            while len(list(pathlib.Path().glob("*.pid"))) < 2 and time.monotonic() < deadline:
+                time.sleep(0.01)
+
+class First(Both, SimpleTestCase): ...
+class Second(Both, SimpleTestCase): ...
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_parallel_processes_do_not_see_each_others_locks(project: Project, method: str) -> None:
+    """Two tests hold the same lock at the same time, each in its process. All other tests pass there, too."""
+    project.write("test_parallel.py", PARALLEL)
+    project.write("test_shop.py", TESTS)
+    done = project.run("manage.py", "test", "--parallel=2", METHOD=method)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"Ran {COUNT + 2} tests" in done.stderr
+    assert len(list(project.directory.glob("*.pid"))) == 2
+
+
+def test_a_lock_that_is_left_fails_its_test_and_no_other(project: Project) -> None:
+    """The error shows that lock, and which one was there before: that of the class stays."""
+    project.write(
+        "test_shop.py",
+        """
+from busy import is_busy
+from django.test import SimpleTestCase
+from django_zklock import zk_lock
+
+class Forgetful(SimpleTestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        lock = zk_lock("class")
+        lock.acquire()
+        cls.addClassCleanup(lock.release)
+
+    def test_a(self):
+        zk_lock("left").acquire()
+
+    def test_b(self):
+        self.assertFalse(is_busy("left"))
+        self.assertTrue(is_busy("class"))
+""",
+    )
+    done = project.run("manage.py", "test")
+    assert "FAILED (failures=1)" in done.stderr, done.stderr
+    assert "FAIL: test_a" in done.stderr
+    assert re.search(r"\nclass\n  holds  .* since before the test\n", done.stderr), done.stderr
+    assert re.search(r"\nleft\n  holds  .*\)\n", done.stderr), done.stderr
+
+
+def test_the_mixin_uses_the_locks_of_all_tests(project: Project) -> None:
+    """So it sees the locks of the class. Its own settings apply to its tests only, and the session stays."""
+    project.write(
+        "test_shop.py",
+        """
+from django.test import SimpleTestCase
+from django_zklock import zk_lock
+from django_zklock.exceptions import LockBusy
+from django_zklock.testing import ZkLockTestMixin
+
+class Both(ZkLockTestMixin, SimpleTestCase):
+    zklock_settings = {"LOCKS": {"b": {"path": "stock", "timeout": 0}}}
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        lock = zk_lock("class")
+        lock.acquire()
+        cls.addClassCleanup(lock.release)
+
+    def test_class(self):
+        self.zklock.assert_held("class")
+        with self.zklock.busy_by("b"), self.assertRaises(LockBusy), zk_lock("b"):
+            pass
+
+class Other(SimpleTestCase):
+    def test_settings(self):
+        with zk_lock("stock", timeout=0):
+            pass
+""",
+    )
+    done = project.run("manage.py", "test")
+    assert done.returncode == 0, done.stderr
+
+
+def test_another_runner_takes_the_mixin(project: Project) -> None:
+    """The runner may have a parallel suite of its own."""
+    project.write("test_shop.py", TESTS)
+    project.write(
+        "runners.py",
+        """
+from django.test.runner import DiscoverRunner, ParallelTestSuite
+from django_zklock.testing import ZkLockRunnerMixin
+
+class Suite(ParallelTestSuite): ...
+
+class Plain(DiscoverRunner):
+    parallel_test_suite = Suite
+
+class Runner(ZkLockRunnerMixin, Plain): ...
+""",
+    )
+    done = project.run("manage.py", "test", "--parallel=2", RUNNER="runners.Runner")
+    assert done.returncode == 0, done.stderr
+
+
+FIRST_CONTACT = """
+from django.test import SimpleTestCase
+from django_zklock.exceptions import ZooKeeperUnavailable
+import shop
+
+class Contact(SimpleTestCase):
+    def test_contact(self):
+        with self.assertRaises(ZooKeeperUnavailable):
+            shop.sell("lamp")
+"""
+
+
+@pytest.mark.parametrize("runner", ["django.test.runner.DiscoverRunner", "django_zklock.testing.ZkLockRunner"])
+def test_contact_in_djangos_test_environment_needs_a_word(project: Project, runner: str) -> None:
+    """Without it the error says what to write. With it, a test tries the address in the settings, with any runner."""
+    project.write("test_shop.py", FIRST_CONTACT)
+    refused = project.run("manage.py", "test", RUNNER="django.test.runner.DiscoverRunner")
+    assert 'set TEST_RUNNER = "django_zklock.testing.ZkLockRunner"' in refused.stderr, refused.stderr
+    assert "FAILED (errors=1)" in refused.stderr
+    settings = "\ndel ZKLOCK['TLS']\nZKLOCK.update(REAL_IN_TESTS=True, CONNECT_TIMEOUT=0.3)\n"
+    project.write("project_settings.py", SETTINGS + MORE_SETTINGS + settings)
+    done = project.run("manage.py", "test", RUNNER=runner)
+    assert done.returncode == 0, done.stderr
+
+
+PYTEST_TESTS = """
+import pytest
+from busy import is_busy
+from django_zklock import zk_lock
+from django_zklock.exceptions import LockBusy
+
+def held(name):
+    with zk_lock(name):
+        yield
+
+of_session = pytest.fixture(scope="session", autouse=True)(lambda: (yield from held("session")))
+of_module = pytest.fixture(scope="module", autouse=True)(lambda: (yield from held("module")))
+of_class = pytest.fixture(scope="class")(lambda: (yield from held("class")))
+of_test = pytest.fixture(lambda: (yield from held("test")))
+
+class TestLocks:
+    def test_first(self, of_class, of_test):
+        assert all(map(is_busy, ("session", "module", "class", "test")))
+
+    def test_second(self, of_class):
+        assert all(map(is_busy, ("session", "module", "class")))
+        assert not is_busy("test")
+
+    def test_fixture(self, of_class, zklock, zk_server):
+        zklock.assert_held("class")
+        assert zk_server is zklock.server
+
+class TestSettings:
+    @pytest.fixture
+    def zklock_settings(self):
+        return {"LOCKS": {"b": {"path": "stock", "timeout": 0}}}
+
+    def test_settings(self, zklock):
+        zklock.assert_held("session")
+        with zklock.busy_by("b"), pytest.raises(LockBusy), zk_lock("b"):
+            pass
+
+def test_view(client):
+    assert client.get("/order/1/").content == b"ordered"
+
+def test_leaves():
+    zk_lock("left").acquire()
+
+def test_finds_it_free():
+    assert not is_busy("left")
+"""
+
+
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-o", "zklock_all=true")
+
+
+@pytest.mark.parametrize("options", [[], ["-n", "2"]], ids=str)
+def test_an_option_of_pytest_gives_locks_to_all_tests_and_fixtures(project: Project, options: list[str]) -> None:
+    """A test that leaves a lock has an error. No other test sees that lock."""
+    project.write("test_fixtures.py", PYTEST_TESTS)
+    project.write("test_shop.py", TESTS)
+    done = project.run(*PYTEST, *options)
+    assert f"{COUNT + 7} passed, 1 error" in done.stdout, done.stdout
+    assert "ERROR test_fixtures.py::test_leaves - AssertionError" in done.stdout, done.stdout
+
+
+def test_a_marked_test_leaves_the_locks_of_all_tests(project: Project) -> None:
+    """It tries the address in the settings. The next test has locks again."""
+    project.write("project_settings.py", SETTINGS + 'ZKLOCK["CONNECT_TIMEOUT"] = 0.3\n')
+    project.write(
+        "test_shop.py",
+        """
+import pytest
+import shop
+from django_zklock.exceptions import ZooKeeperUnavailable
+
+@pytest.mark.zklock_real
+def test_real():
+    with pytest.raises(ZooKeeperUnavailable):
+        shop.sell("lamp")
+
+def test_other():
+    assert shop.sell("lamp") == "lamp"
+""",
+    )
+    project.write("pytest.ini", "[pytest]\npythonpath = .\n")
+    done = project.run(*PYTEST, "-p", "no:django", DJANGO_SETTINGS_MODULE="project_settings")
+    assert "2 passed" in done.stdout, done.stdout
+
+
+def test_without_the_plugin_djangos_environment_refuses_contact(project: Project) -> None:
+    """pytest-django sets it up."""
+    project.write("test_shop.py", "import shop\ndef test_sells():\n    shop.sell('lamp')\n")
+    done = project.run("-m", "pytest", "-q", "-p", "no:django_zklock")
+    assert "RuntimeError: This test acquires or inspects a lock" in done.stdout, done.stdout
