@@ -108,6 +108,8 @@ class Contender(SessionObserver):
     deadline: float | None = None  # when the caller gives up, on clock.now()
     since: float | None = None  # when the caller began to wait, on clock.now(); None: it serves other callers
     on_queued: Callable[[], object] | None = None  # called once if it has to wait
+    # If set, it peeks first. Then it calls this with whether the lock is free, and waits for a call of `enter`.
+    gate: Callable[[bool], object] | None = None
     placed: bool = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
     # The caller reads these four.
     ahead: Payload | None = None  # of the contender just ahead, if it was read
@@ -208,7 +210,7 @@ class Contender(SessionObserver):
             self.on_refused(ZooKeeperUnavailable(self.session.explain(self.session.options.connect_timeout)))
 
     def _create_or_peek(self) -> None:
-        if not self.waits:
+        if not self.waits or self.gate is not None:
             self._phase = Phase.PEEKING
             self._registry.list_names(self.spec.parent, self._replies.wrap(self._on_peeked))
             return
@@ -228,6 +230,13 @@ class Contender(SessionObserver):
         self.placed = self.in_local_queue = True
         self._report_queued()
 
+    def enter(self) -> None:
+        """Enter the queue, unless it has left. On the protocol's thread."""
+        self.gate = None
+        if self._phase is Phase.PEEKING:  # else it waits for a session, and enters then
+            enter = self._create_or_peek if self.waits else self._create
+            self._replies.run(enter if self.session.connected else self._await_session)
+
     def on_admitted(self) -> None:
         """Enter ZooKeeper's queue: the local queue has admitted this contender."""
         self.in_local_queue = False
@@ -245,7 +254,9 @@ class Contender(SessionObserver):
 
     def _on_peeked(self, reply: ListingReply) -> None:
         """Create the znode if the lock is free. Otherwise read the holder, for the message of the error."""
-        if isinstance(reply, NodeMissing):
+        if isinstance(reply, NodeMissing) and self.gate is not None:
+            self.gate(True)
+        elif isinstance(reply, NodeMissing):
             self._create_directory()  # the lock is free
         elif isinstance(reply, INTERRUPTED):
             self._await_session()
@@ -258,7 +269,7 @@ class Contender(SessionObserver):
                 self.on_refused(error)
                 return
             holds = operator_hold.holds_ahead(queue, NEWCOMER)
-            if holds and not self._is_free(queue):
+            if holds and not self.waits and not self._is_free(queue):
                 check = HoldCheck(self.session.gateway, self.spec.key, self.spec.parent, self._replies.wrap)
                 check.run(holds, partial(self._on_peeked_holds_checked, queue))
             else:
@@ -279,7 +290,11 @@ class Contender(SessionObserver):
             self._create_or_read_holder(remaining)
 
     def _create_or_read_holder(self, queue: order.Queue) -> None:
-        if self._is_free(queue):
+        is_free = self._is_free(queue)
+        if self.gate is not None and (is_free or self.waits):
+            self.gate(is_free)
+            return
+        if is_free:
             self._create()
             return
 
