@@ -200,25 +200,19 @@ class Acquisition:
         return seconds, seconds_for_reply
 
     def _start_several(self, specs: tuple[LockSpec, ...], new_waiter: Callable[[], Any], seconds: float | None) -> bool:
-        """
-        Start contenders for these locks together, unless that is done, and wait for the first one.
-
-        Return False if the first one has to be started alone.
-        """
-        started = self._batch.find(specs[0].key) if self._batch is not None else None
-        if started is not None:
-            self.waiter, self.contender = started
-            return True
+        """Start contenders for these locks together, unless that is done. Return False if that has no use."""
+        for waiter, contender in list(self._batch.contenders.items()) if self._batch is not None else ():
+            if contender.spec is specs[0]:
+                self.waiter, self.contender = waiter, contender
+                return True
         self._abandon_batch()
-        fresh = [spec for spec in specs if held_locks.find(self.owner, spec.key) is None]
+        fresh = [specs[0], *(spec for spec in specs[1:] if held_locks.find(self.owner, spec.key) is None)]
         fresh = list(itertools.takewhile(lambda spec: not spec.linger, fresh))
         # A caller that waits enters the first queue at once, and the last one after all others.
         if len(fresh) < (2 if seconds == 0 else 3):
             return False
-        contenders: dict[Any, Any] = {}
-        for spec in fresh:
-            waiter = new_waiter()
-            contenders[waiter] = self._new_contender(spec, waiter, seconds)
+        waiters = {new_waiter(): spec for spec in fresh}
+        contenders: Any = {waiter: self._new_contender(spec, waiter, seconds) for waiter, spec in waiters.items()}
         self.waiter, self.contender = next(iter(contenders.items()))
         self._batch = Batch(contenders)
         self._batch.start()
@@ -301,9 +295,9 @@ class Acquisition:
         """Wake the caller if it waits for this. A second call with the same outcome changes nothing."""
         if self.outcomes.setdefault(waiter, outcome) is not outcome:
             return
-        batch = self._batch
-        if batch is not None and (failed := batch.set_outcome(waiter, outcome)) is not None:
-            self.contender, waiter = failed, self.waiter  # the others have no outcome, as they do not enter
+        failed = None if self._batch is None else self._batch.set_outcome(waiter, outcome)
+        if failed is not None and self.waiter not in self.outcomes:
+            self.contender, waiter = failed, self.waiter  # the first one has no other outcome, as it does not enter
             self.outcomes[waiter] = outcome
         contender = self.contender  # the owner may set it to None meanwhile
         if waiter is self.waiter and not waiter.set(outcome) and contender is not None:
@@ -376,7 +370,7 @@ class Acquisition:
         """Abandon the contenders that were started together, except those that have a hold. The call is idempotent."""
         if self._batch is not None:
             held = [hold.contender for hold in self.holds]
-            for contender in self._batch.contenders.values():
+            for contender in list(self._batch.contenders.values()):
                 if contender not in held:
                     contender.abandon()
             self._batch = None

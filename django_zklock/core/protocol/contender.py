@@ -108,8 +108,7 @@ class Contender(SessionObserver):
     deadline: float | None = None  # when the caller gives up, on clock.now()
     since: float | None = None  # when the caller began to wait, on clock.now(); None: it serves other callers
     on_queued: Callable[[], object] | None = None  # called once if it has to wait
-    # If set, it peeks first. Then it calls this with whether the lock is free, and waits for a call of `enter`.
-    gate: Callable[[bool], object] | None = None
+    gate: Callable[[bool], object] | None = None  # it peeks, tells this whether the lock is free, and awaits `enter`
     placed: bool = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
     # The caller reads these four.
     ahead: Payload | None = None  # of the contender just ahead, if it was read
@@ -233,6 +232,7 @@ class Contender(SessionObserver):
     def enter(self) -> None:
         """Enter the queue, unless it has left. On the protocol's thread."""
         self.gate = None
+        self._replies.new_generation()  # it may peek again, after a loss of the connection
         if self._phase is Phase.PEEKING:  # else it waits for a session, and enters then
             enter = self._create_or_peek if self.waits else self._create
             self._replies.run(enter if self.session.connected else self._await_session)
@@ -254,10 +254,8 @@ class Contender(SessionObserver):
 
     def _on_peeked(self, reply: ListingReply) -> None:
         """Create the znode if the lock is free. Otherwise read the holder, for the message of the error."""
-        if isinstance(reply, NodeMissing) and self.gate is not None:
-            self.gate(True)
-        elif isinstance(reply, NodeMissing):
-            self._create_directory()  # the lock is free
+        if isinstance(reply, NodeMissing):  # the lock is free
+            self._create_directory() if self.gate is None else self.gate(True)
         elif isinstance(reply, INTERRUPTED):
             self._await_session()
         elif isinstance(reply, ZkError):
@@ -291,11 +289,8 @@ class Contender(SessionObserver):
 
     def _create_or_read_holder(self, queue: order.Queue) -> None:
         is_free = self._is_free(queue)
-        if self.gate is not None and (is_free or self.waits):
-            self.gate(is_free)
-            return
-        if is_free:
-            self._create()
+        if is_free or self.waits:
+            self._create() if self.gate is None else self.gate(is_free)
             return
 
         def on_read(reply: NodeReply) -> None:
@@ -709,7 +704,7 @@ class Contender(SessionObserver):
             self._grant.release()
         if self._phase in (Phase.UNWANTED, Phase.DELETING):
             return
-        self._on_outcome = None
+        self._on_outcome = self.on_queued = self.gate = None
         self._cancel_timer()
         may_exist = bool(self.guid) and self.guid in self._registry.guids
         if may_exist and self._phase is Phase.CREATING:
