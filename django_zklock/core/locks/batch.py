@@ -24,37 +24,37 @@ class Batch:
     def __init__(self, contenders: dict[Any, Contender]) -> None:
         self.contenders = contenders  # by their waiters; changed by single operations
         self._waits = next(iter(contenders.values())).waits
-        self._free: dict[Any, bool] = {}  # by waiter: whether its lock is free or granted, once that is known
-        self._has_entered = False  # protocol's thread only, as all that follows `start`
+        self._grantable: dict[Any, bool] = {}  # by waiter: whether its lock is free or granted, once that is known
+        self._is_open = False  # protocol's thread only, as all that follows `start`
 
     def start(self) -> None:
         """Start the contenders."""
         for index, (waiter, contender) in enumerate(list(self.contenders.items())):
             contender.on_queued = partial(self._on_queued, waiter, contender.on_queued)
-            contender.gate = None if self._waits and not index else partial(self._set_free, waiter)
+            contender.gate = None if self._waits and not index else partial(self._set_grantable, waiter)
             contender.start()
 
     def set_outcome(self, waiter: Any, outcome: Outcome) -> Contender | None:
         """Record an outcome. Return its contender if the first one will have none, because none enters."""
         if waiter not in self.contenders:
             return None
-        self._set_free(waiter, isinstance(outcome, Grant))
-        return None if self._waits or self._has_entered else self.contenders[waiter]
+        self._set_grantable(waiter, isinstance(outcome, Grant))
+        return None if self._waits or self._is_open else self.contenders[waiter]
 
-    def _set_free(self, waiter: Any, is_free: bool) -> None:
-        self._free[waiter] = is_free
+    def _set_grantable(self, waiter: Any, is_grantable: bool) -> None:
+        self._grantable[waiter] = is_grantable
         waiters = list(self.contenders)
-        if self._has_entered or any(waiter not in self._free for waiter in waiters):
+        if self._is_open or any(waiter not in self._grantable for waiter in waiters):
             return
-        busy = next((waiter for waiter in waiters if not self._free[waiter]), None)
+        busy = next((waiter for waiter in waiters if not self._grantable[waiter]), None)
         if busy is not None and not self._waits:
             return
-        self._has_entered = True
+        self._is_open = True
         self._abandon_behind(busy)
         for waiter in waiters:
             contender = self.contenders.get(waiter)  # None: one ahead has to wait
             if contender is not None and contender.gate is not None:
-                contender.enter()
+                contender.proceed()
 
     def _on_queued(self, waiter: Any, report: Any) -> None:
         self._abandon_behind(waiter)

@@ -2,9 +2,10 @@
 The contender: a state machine that enters the queue of a lock, waits for its turn, holds the lock and leaves.
 
 The story runs from top to bottom. The contender waits for a session first. If it may wait for the lock, it creates its
-znode and lists the queue, perhaps after a wait in the local queue of its process. Otherwise it peeks whether the lock
-is free, so a try that fails writes nothing. The rule (`queue.order`) knows the kind of lock, and says for whom it
-waits. The contender watches these, is granted the lock, and deletes its znode.
+znode and lists the queue, perhaps after a wait in the local queue of its process. Otherwise, or if a `gate` lets it in
+together with those of other locks (`locks.batch`), it peeks whether the lock is free, so a try that fails writes
+nothing. The rule (`queue.order`) knows the kind of lock, and says for whom it waits. The contender watches these, is
+granted the lock, and deletes its znode.
 
 It never blocks. The caller (a thread, greenlet or coroutine) waits for the outcome elsewhere (`execution.waiters`). So
 an exception in the caller never interrupts the protocol: the caller calls `abandon`, and the contender cleans up.
@@ -108,7 +109,7 @@ class Contender(SessionObserver):
     deadline: float | None = None  # when the caller gives up, on clock.now()
     since: float | None = None  # when the caller began to wait, on clock.now(); None: it serves other callers
     on_queued: Callable[[], object] | None = None  # called once if it has to wait
-    gate: Callable[[bool], object] | None = None  # it peeks, tells this whether the lock is free, and awaits `enter`
+    gate: Callable[[bool], object] | None = None  # it peeks, tells this whether the lock is free, and awaits `proceed`
     placed: bool = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
     # The caller reads these four.
     ahead: Payload | None = None  # of the contender just ahead, if it was read
@@ -229,13 +230,13 @@ class Contender(SessionObserver):
         self.placed = self.in_local_queue = True
         self._report_queued()
 
-    def enter(self) -> None:
-        """Enter the queue, unless it has left. On the protocol's thread."""
+    def proceed(self) -> None:
+        """Pass the gate, and enter the queue unless it has left. On the protocol's thread."""
         self.gate = None
         self._replies.new_generation()  # it may peek again, after a loss of the connection
         if self._phase is Phase.PEEKING:  # else it waits for a session, and enters then
-            enter = self._create_or_peek if self.waits else self._create
-            self._replies.run(enter if self.session.connected else self._await_session)
+            create = self._create_or_peek if self.waits else self._create
+            self._replies.run(create if self.session.connected else self._await_session)
 
     def on_admitted(self) -> None:
         """Enter ZooKeeper's queue: the local queue has admitted this contender."""

@@ -392,7 +392,7 @@ def test_a_failed_try_of_several_locks_writes_nothing(zoo: Zoo, counted: Proxy, 
 
 
 @pytest.mark.parametrize("busy", ["a", "b", "e", "k"])
-def test_a_caller_that_waits_for_one_of_several_locks_is_in_queues_of_smaller_keys_only(
+def test_a_caller_that_waits_for_one_lock_is_in_queues_of_smaller_keys_only(
     zoo: Zoo, counted: Proxy, busy: str
 ) -> None:
     """It creates no other znode meanwhile, so others are granted these locks; it has them all in the end."""
