@@ -63,6 +63,7 @@ ROUND_TRIPS = 2  # of one acquire and release
 LABELS = {
     "ours": "zk_lock",
     "ours fresh": "zk_lock, a new object each time",
+    "ours, 11 locks": "zk_locks, 11 locks",
     "ours, new key": "zk_lock, a new key each time",
     "kazoo fresh": "kazoo Lock, a new object each time",
     "kazoo fresh, new key": "kazoo Lock, a new key each time",
@@ -116,9 +117,10 @@ def our_contestants(address: str) -> dict[str, Candidate]:
 
     settings.configure(INSTALLED_APPS=["django_zklock"], ZKLOCK={"URL": f"zk://{address}/bench"})
     django.setup()
-    from django_zklock import zk_lock  # noqa: PLC0415 - not before Django is set up
+    from django_zklock import zk_lock, zk_locks  # noqa: PLC0415 - not before Django is set up
 
     first = zk_lock("bench/one")
+    eleven = zk_locks(*(f"bench/several-{number}" for number in range(11)))
 
     def same_key(_: int) -> None:
         first.acquire()
@@ -134,7 +136,11 @@ def our_contestants(address: str) -> dict[str, Candidate]:
         lock.acquire()
         lock.release()
 
-    return {"ours": same_key, "ours fresh": fresh, "ours, new key": new_key}
+    def several(_: int) -> None:
+        eleven.acquire()
+        eleven.release()
+
+    return {"ours": same_key, "ours, 11 locks": several, "ours fresh": fresh, "ours, new key": new_key}
 
 
 def measure(runners: dict[str, Candidate], rounds: int) -> dict[str, dict[str, float]]:

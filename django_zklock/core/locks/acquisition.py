@@ -8,6 +8,7 @@ changes an acquisition by single steps, and `release` works after any of them.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
 import threading
@@ -29,6 +30,7 @@ from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.abort import Finalizers
 from django_zklock.core.execution.owner import DISPATCHER, Owner, current_owner
 from django_zklock.core.execution.waiters import Routine, ThreadWaiter
+from django_zklock.core.locks.batch import Batch
 from django_zklock.core.locks.guard import Guard, apply_bounds
 from django_zklock.core.locks.held import Enclosing, HeldLock, enclosing_holds, held_locks
 from django_zklock.core.locks.lingering import LingeringLocks, LocalWaiter
@@ -62,6 +64,7 @@ class Acquisition:
     """
 
     __slots__ = (
+        "_batch",
         "_began",
         "_loss_observers",
         "_since",
@@ -73,7 +76,7 @@ class Acquisition:
         "holds",
         "mark",
         "open_blocks",
-        "outcome",
+        "outcomes",
         "owner",
         "specs",
         "waiter",
@@ -90,9 +93,12 @@ class Acquisition:
         self.holds: list[HeldLock] = []  # of the first specs, in their order
         self._loss_observers: list[_LossObserver] = []  # of these holds, while it waits for another lock
         self.contenders: list[AnyContender] = []  # of the locks that the owner did not hold before
-        self.contender: AnyContender | None = None  # the one that waits
+        self.contender: AnyContender | None = None  # the one that the caller waits for
         self.waiter: Any = None  # for its outcome
-        self.outcome: Outcome | None = None  # written by the protocol's thread, before the caller is woken
+        self._batch: Batch | None = None  # those that were started together; the caller waits for one after the other
+        self.outcomes: dict[
+            Any, Outcome
+        ] = {}  # by waiter; written by the protocol's thread, before it wakes the caller
         self.block: Block | None = None
         self.open_blocks: OpenBlocks = {}  # of the lock object; it has this acquisition while the block is open
         self.finalizers: Finalizers | None = None  # of the `__exit__` of the block; None once that has run
@@ -118,26 +124,25 @@ class Acquisition:
         self._began = self._since = clock.now()
         while True:
             self.contenders.clear()
+            self.outcomes.clear()
             try:
-                for spec in specs:
+                for index, spec in enumerate(specs):
                     held = held_locks.find(self.owner, spec.key)
                     if held is not None and self._acquire_again(held, spec, by_acquire=by_acquire):
                         continue
                     # Coroutines, and messages that wait for their work to begin, have no transactions.
                     if new_waiter is ThreadWaiter and program.scope.is_open():
                         program.scope.check(spec)
-                    seconds, seconds_for_reply = self._time_to_wait()
-                    waiter = new_waiter()
-                    if on_wait is not None:
-                        on_wait(waiter)
-                    contender = self._start(spec, waiter, seconds)
-                    outcome = yield from waiter.outcome(seconds)
+                    seconds, seconds_for_reply = self._start(specs[index:], new_waiter, on_wait)
+                    waiter, contender = self.waiter, self.contender
+                    assert contender is not None
+                    outcome = self.outcomes.get(waiter) or (yield from waiter.outcome(seconds))
                     if outcome is None and not (contender.waits and contender.placed):
                         outcome = yield from waiter.outcome(seconds_for_reply)
-                    # A busy event loop may run the caller's timer first, so look at `self.outcome`, too.
-                    self._conclude(spec, outcome or self.outcome, by_acquire=by_acquire)
-                for hold in self.holds if len(specs) > 1 else ():
-                    hold.grant.check()  # it may have been lost during the wait for another
+                    # A busy event loop may run the caller's timer first, so look at `self.outcomes`, too.
+                    self._conclude(spec, outcome or self.outcomes.get(waiter), by_acquire=by_acquire)
+                if len(specs) > 1:
+                    self._check_all()
                 return
             except BaseException as error:
                 if not self._release_after(error):
@@ -169,14 +174,56 @@ class Acquisition:
             held_locks.add(share, keep=by_acquire)  # it may be released after the block that acquired it first
         return True
 
-    def _start(self, spec: LockSpec, waiter: Any, seconds: float | None) -> AnyContender:
-        """Start a contender that waits for `seconds` (None: without limit). `waiter` gets its outcome."""
+    def _start(
+        self, specs: tuple[LockSpec, ...], new_waiter: Callable[[], Any], on_wait: Callable[[Any], None] | None
+    ) -> tuple[float | None, float]:
+        """
+        Start a contender for the first of these locks, unless that is done.
+
+        Return the seconds to wait for its outcome, and how many more ZooKeeper's first reply may take.
+        """
+        seconds, seconds_for_reply = None, REPLY_TIMEOUT
+        if self._timeout is not None:
+            remaining = self._timeout - (clock.now() - self._began)
+            seconds = max(remaining, SHORTEST_WAIT) if self._timeout else 0.0
+            seconds_for_reply = max(0.0, min(REPLY_TIMEOUT, REPLY_TIMEOUT + remaining))
+        if len(self.specs) == 1 or not self._start_several(specs, new_waiter, seconds):
+            waiter = new_waiter()
+            if on_wait is not None:
+                on_wait(waiter)
+            self.waiter, self.contender = waiter, self._new_contender(specs[0], waiter, seconds)
+            self.contender.start()
+        for hold in self.holds if self.waiter not in self.outcomes else ():
+            observer = _LossObserver(self, hold.grant)
+            self._loss_observers.append(observer)
+            hold.grant.observe(observer)
+        return seconds, seconds_for_reply
+
+    def _start_several(self, specs: tuple[LockSpec, ...], new_waiter: Callable[[], Any], seconds: float | None) -> bool:
+        """Start contenders for these locks together, unless that is done. Return False if that has no use."""
+        for waiter, contender in list(self._batch.contenders.items()) if self._batch is not None else ():
+            if contender.spec is specs[0]:
+                self.waiter, self.contender = waiter, contender
+                return True
+        self._abandon_batch()
+        fresh = [specs[0], *(spec for spec in specs[1:] if held_locks.find(self.owner, spec.key) is None)]
+        fresh = list(itertools.takewhile(lambda spec: not spec.linger, fresh))
+        # A caller that waits enters the first queue at once, and the last one after all others.
+        if len(fresh) < (2 if seconds == 0 else 3):
+            return False
+        waiters = {new_waiter(): spec for spec in fresh}
+        contenders: Any = {waiter: self._new_contender(spec, waiter, seconds) for waiter, spec in waiters.items()}
+        self.waiter, self.contender = next(iter(contenders.items()))
+        self._batch = Batch(contenders)
+        self._batch.start()
+        return True
+
+    def _new_contender(self, spec: LockSpec, waiter: Any, seconds: float | None) -> AnyContender:
+        """Return a contender that waits for `seconds` (None: without limit). `waiter` gets its outcome."""
         session = process.current()
         now = clock.now()
         if self.holds:
             self._since = now  # the wait for the first lock began with the call
-        self.waiter = waiter
-        self.outcome = None
         waits = seconds is None or seconds > 0
         caller = describe_caller(spec, self.owner)
         on_outcome = functools.partial(self._on_outcome, waiter)
@@ -187,14 +234,8 @@ class Acquisition:
             deadline = None if seconds is None else now + seconds
             contender = Contender(session, spec, caller, on_outcome, waits=waits, deadline=deadline)
         contender.since = self._since
-        self.contender = contender
         self.contenders.append(contender)
         contender.on_queued = functools.partial(_on_queued, contender, self.owner, waiter)
-        contender.start()
-        for hold in self.holds:
-            observer = _LossObserver(self, hold.grant)
-            self._loss_observers.append(observer)
-            hold.grant.observe(observer)
         return contender
 
     def _conclude(self, spec: LockSpec, outcome: Outcome | None, *, by_acquire: bool) -> None:
@@ -221,13 +262,11 @@ class Acquisition:
             observer.grant.detach(observer)
             self._loss_observers.pop()
 
-    def _time_to_wait(self) -> tuple[float | None, float]:
-        """Return the seconds to wait for the next lock, and how many more ZooKeeper's first reply may take."""
-        if self._timeout is None:
-            return None, REPLY_TIMEOUT
-        remaining = self._timeout - (clock.now() - self._began)
-        seconds = max(remaining, SHORTEST_WAIT) if self._timeout else 0.0
-        return seconds, max(0.0, min(REPLY_TIMEOUT, REPLY_TIMEOUT + remaining))
+    def _check_all(self) -> None:
+        """Raise `LockLost` if a lock was lost during the wait for another."""
+        self._abandon_batch()
+        for hold in self.holds:
+            hold.grant.check()
 
     @abort.shielded
     def _release_after(self, error: BaseException) -> bool:
@@ -253,18 +292,22 @@ class Acquisition:
     # --- the outcome, on the protocol's thread, or where a lock that lingers is handed over -------------------------
 
     def _on_outcome(self, waiter: Any, outcome: Outcome) -> None:
-        """Wake the caller. A second call with the same outcome changes nothing."""
-        if waiter is not self.waiter or (self.outcome is not None and self.outcome is not outcome):
+        """Wake the caller if it waits for this. A second call with the same outcome changes nothing."""
+        if self.outcomes.setdefault(waiter, outcome) is not outcome:
             return
-        self.outcome = outcome
+        failed = None if self._batch is None else self._batch.set_outcome(waiter, outcome)
+        if failed is not None and self.waiter not in self.outcomes:
+            self.contender, waiter = failed, self.waiter  # the first one has no other outcome, as it does not enter
+            self.outcomes[waiter] = outcome
         contender = self.contender  # the owner may set it to None meanwhile
-        if not waiter.set(outcome) and contender is not None:
+        if waiter is self.waiter and not waiter.set(outcome) and contender is not None:
             contender.abandon()  # the loop of the coroutine is closed
+            self._abandon_batch()
 
     def cancel(self, error: ZkLockError) -> None:
         """Leave the queue and make the caller raise `error`, unless there is an outcome already."""
         contender = self.contender  # the owner may set it to None meanwhile
-        if self.outcome is None:
+        if self.waiter not in self.outcomes:
             if contender is not None:
                 contender.abandon()
             self._on_outcome(self.waiter, error)
@@ -309,6 +352,8 @@ class Acquisition:
         if self.contender is not None:
             self.contender.abandon()
             self.contender = None
+        if self._batch is not None:
+            self._abandon_batch()
         if self._loss_observers:
             self._detach_observers()
         while self.holds:
@@ -320,6 +365,15 @@ class Acquisition:
                 waiters.append(waiter)
             self.holds.pop()
         return waiters
+
+    def _abandon_batch(self) -> None:
+        """Abandon the contenders that were started together, except those that have a hold. The call is idempotent."""
+        if self._batch is not None:
+            held = [hold.contender for hold in self.holds]
+            for contender in list(self._batch.contenders.values()):
+                if contender not in held:
+                    contender.abandon()
+            self._batch = None
 
 
 _file_name = functools.lru_cache(os.path.basename)  # cached, as each acquisition needs that of the program

@@ -2,9 +2,10 @@
 The contender: a state machine that enters the queue of a lock, waits for its turn, holds the lock and leaves.
 
 The story runs from top to bottom. The contender waits for a session first. If it may wait for the lock, it creates its
-znode and lists the queue, perhaps after a wait in the local queue of its process. Otherwise it peeks whether the lock
-is free, so a try that fails writes nothing. The rule (`queue.order`) knows the kind of lock, and says for whom it
-waits. The contender watches these, is granted the lock, and deletes its znode.
+znode and lists the queue, perhaps after a wait in the local queue of its process. Otherwise, or if a `gate` lets it in
+together with those of other locks (`locks.batch`), it peeks whether the lock is free, so a try that fails writes
+nothing. The rule (`queue.order`) knows the kind of lock, and says for whom it waits. The contender watches these, is
+granted the lock, and deletes its znode.
 
 It never blocks. The caller (a thread, greenlet or coroutine) waits for the outcome elsewhere (`execution.waiters`). So
 an exception in the caller never interrupts the protocol: the caller calls `abandon`, and the contender cleans up.
@@ -108,6 +109,7 @@ class Contender(SessionObserver):
     deadline: float | None = None  # when the caller gives up, on clock.now()
     since: float | None = None  # when the caller began to wait, on clock.now(); None: it serves other callers
     on_queued: Callable[[], object] | None = None  # called once if it has to wait
+    gate: Callable[[bool], object] | None = None  # it peeks, tells this whether the lock is free, and awaits `proceed`
     placed: bool = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
     # The caller reads these, and `ahead`.
     busy: Busy | None = None  # its outcome, as soon as the holder is read
@@ -234,7 +236,7 @@ class Contender(SessionObserver):
             self.on_refused(ZooKeeperUnavailable(self.session.explain(self.session.options.connect_timeout)))
 
     def _create_or_peek(self) -> None:
-        if not self.waits:
+        if not self.waits or self.gate is not None:
             self._phase = Phase.PEEKING
             self._registry.list_names(self.spec.parent, self._replies.wrap(self._on_peeked))
             return
@@ -254,6 +256,14 @@ class Contender(SessionObserver):
         self.placed = self.in_local_queue = True
         self._report_queued()
 
+    def proceed(self) -> None:
+        """Pass the gate, and enter the queue unless it has left. On the protocol's thread."""
+        self.gate = None
+        self._replies.new_generation()  # it may peek again, after a loss of the connection
+        if self._phase is Phase.PEEKING:  # else it waits for a session, and enters then
+            create = self._create_or_peek if self.waits else self._create
+            self._replies.run(create if self.session.connected else self._await_session)
+
     def on_admitted(self) -> None:
         """Enter ZooKeeper's queue: the local queue has admitted this contender."""
         self.in_local_queue = False
@@ -271,8 +281,8 @@ class Contender(SessionObserver):
 
     def _on_peeked(self, reply: ListingReply) -> None:
         """Create the znode if the lock is free. Otherwise read the holder, for the message of the error."""
-        if isinstance(reply, NodeMissing):
-            self._create_directory()  # the lock is free
+        if isinstance(reply, NodeMissing):  # the lock is free
+            self._create_directory() if self.gate is None else self.gate(True)
         elif isinstance(reply, INTERRUPTED):
             self._await_session()
         elif isinstance(reply, ZkError):
@@ -284,7 +294,7 @@ class Contender(SessionObserver):
                 self.on_refused(error)
                 return
             holds = operator_hold.holds_ahead(queue, NEWCOMER)
-            if holds and not self._is_free(queue):
+            if holds and not self.waits and not self._is_free(queue):
                 check = HoldCheck(self.session.gateway, self.spec.key, self.spec.parent, self._replies.wrap)
                 check.run(holds, partial(self._on_peeked_holds_checked, queue))
             else:
@@ -305,8 +315,9 @@ class Contender(SessionObserver):
             self._create_or_give_up(remaining)
 
     def _create_or_give_up(self, queue: order.Queue) -> None:
-        if self._is_free(queue):
-            self._create()
+        is_free = self._is_free(queue)
+        if is_free or self.waits:
+            self._create() if self.gate is None else self.gate(is_free)
         else:
             self._give_up(queue, Busy())
 
@@ -726,7 +737,7 @@ class Contender(SessionObserver):
             self._grant.release()
         if self._phase in (Phase.UNWANTED, Phase.DELETING):
             return
-        self._on_outcome = None
+        self._on_outcome = self.on_queued = self.gate = None
         self._cancel_timer()
         may_exist = bool(self.guid) and self.guid in self._registry.guids
         if may_exist and self._phase is Phase.CREATING:

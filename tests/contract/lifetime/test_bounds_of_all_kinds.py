@@ -171,8 +171,9 @@ def test_a_caller_that_gives_up_at_the_grant_leaves_no_minimum_hold(zoo: Zoo) ->
     lock = zk_lock("k", min_hold=LONG)
     waiter: ThreadWaiter[Outcome] = ThreadWaiter()
     acquisition = Acquisition()
-    acquisition._start(lock.spec, waiter, 1)
-    eventually(lambda: acquisition.outcome)
+    contender = acquisition.contender = acquisition._new_contender(lock.spec, waiter, 1)
+    contender.start()
+    eventually(lambda: acquisition.outcomes)
     acquisition.release()  # like a caller that is struck, or cancelled, before it has looked
     zoo.wait_contenders("k", 0)
 

@@ -7,12 +7,13 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from support.faults import BackgroundCall, expire, within
 from support.primitives import queued
-from support.proxy import Proxy
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
 from support.work import in_each_thread
 from support.zoo import Zoo, eventually
 
@@ -34,6 +35,8 @@ pytestmark = pytest.mark.zookeeper
 
 def test_several_locks_are_acquired_in_the_order_of_their_keys(zoo: Zoo) -> None:
     """However they are named, and as often as that is; the tokens say in which order they were taken."""
+    for key in ("a", "b/1", "c"):
+        zoo.client.ensure_path(f"{zoo.base}/{key}")
     with zk_locks("c", "a", "b/{x}", "a", fields={"x": 1}) as hold:
         assert hold.keys == ("a", "b/1", "c")
         assert [single.key for single in hold] == ["a", "b/1", "c"]
@@ -211,7 +214,7 @@ def test_opposite_orders_of_names_never_deadlock(zoo: Zoo) -> None:
     assert not any(worker.result() for worker in singly)
 
 
-def acquire_by_block(lock: MultiLock) -> None:
+def acquire_by_block(lock: Lock | MultiLock) -> None:
     with lock as hold:
         hold.check()
 
@@ -347,11 +350,168 @@ def test_several_locks_share_one_reply_timeout(zoo: Zoo) -> None:
         zk_locks("a", "b", "c").acquire(blocking=False)
 
 
-def test_several_locks_that_are_tried_share_one_reply_timeout(
+KEYS = tuple("abcdefghijk")
+
+
+@pytest.fixture
+def counted(zoo: Zoo, warm_proxy: Proxy) -> Proxy:
+    """A proxy that counts requests, while the directories of all keys exist. No reply comes before all are sent."""
+    for key in KEYS:
+        zoo.client.ensure_path(f"{zoo.base}/{key}")
+    warm_proxy.delay = 0.02
+    return warm_proxy
+
+
+@pytest.mark.parametrize("timeout", [5, 0])
+def test_several_free_locks_cost_three_round_trips_however_many_they_are(counted: Proxy, timeout: float) -> None:
+    """The lists, with the create of the first one if the caller waits; the other creates; the deletes."""
+    with zk_locks(*KEYS, timeout=timeout) as hold:
+        tokens = [single.token for single in hold]
+        assert tokens == sorted(tokens)
+        assert counted.round_trips() == 2
+    counted.wait_for(lambda: sum(frame.opcode == DELETE and not frame.request for frame in counted.frames) == len(KEYS))
+    assert counted.round_trips() == 3
+    assert counted.counts[CREATE2] == len(KEYS)
+
+
+@pytest.mark.parametrize("busy", ["a", "f", "k"])
+def test_a_failed_try_of_several_locks_writes_nothing(zoo: Zoo, counted: Proxy, busy: str) -> None:
+    """It lists all, and reads the holder of the one that is not free. If several are not, the error names the first."""
+    with zoo.hold_elsewhere(busy):
+        counted.reset()
+        with pytest.raises(LockBusy, match=f"'{busy}'"):
+            zk_locks(*KEYS, timeout=0).__enter__()
+        assert counted.round_trips() == 2
+        assert counted.counts[GET_CHILDREN] == len(KEYS)
+        assert counted.requests == len(KEYS) + 1
+        with zoo.hold_elsewhere("k"), pytest.raises(LockBusy) as error:
+            zk_locks(*KEYS, timeout=0).__enter__()
+        assert error.value.lock == busy
+    with zk_locks(*KEYS, timeout=0):
+        pass
+
+
+@pytest.mark.parametrize("busy", ["a", "b", "e", "k"])
+def test_a_caller_that_waits_for_one_lock_is_in_queues_of_smaller_keys_only(
+    zoo: Zoo, counted: Proxy, busy: str
+) -> None:
+    """It creates no other znode meanwhile, so others are granted these locks; it has them all in the end."""
+    with zoo.hold_elsewhere(busy):
+        taker = BackgroundCall(lambda: acquire_by_block(zk_locks(*KEYS, timeout=20)))
+        zoo.wait_contenders(busy, 2)
+        counted.wait_for(lambda: counted.counts[GET_DATA] >= 2)
+        assert [key for key in KEYS if zoo.children(key)] == [key for key in KEYS if key <= busy]
+        assert counted.counts[CREATE2] == KEYS.index(busy) + 1
+        others = [key for key in KEYS if key > busy]
+        if others:
+            with zk_locks(*others, timeout=0):
+                pass
+    taker.result()
+    zoo.assert_empty()
+
+
+def test_contenders_behind_one_that_has_to_wait_leave_their_queues(zoo: Zoo, counted: Proxy) -> None:
+    """
+    Another caller was first, between the list and the create.
+
+    A caller behind them is granted the lock while they wait. Their turn comes again when the first one is granted.
+    """
+    counted.delay_op(CREATE2, 0.5)
+    taker = BackgroundCall(lambda: acquire_by_block(zk_locks("a", "b", "c", "d", timeout=20)))
+    counted.wait_for(lambda: counted.counts[CREATE2] == 4)
+    with zoo.hold_elsewhere("b"):
+        other = BackgroundCall(lambda: acquire_by_block(zk_lock("c", timeout=20)))
+        zoo.wait_contenders("b", 2)
+        counted.delay_op(CREATE2, 0)
+        other.result()
+        eventually(lambda: not zoo.children("c") + zoo.children("d"))
+        assert len(zoo.children("a")) == 1
+    taker.result()
+    zoo.assert_empty()
+
+
+def test_a_lock_that_is_lost_while_others_of_its_batch_wait_is_acquired_again(zoo: Zoo, counted: Proxy) -> None:
+    """Nobody need hear of it, as nothing was done under it."""
+    counted.delay_op(CREATE2, 0.5)
+    taker = BackgroundCall(lambda: acquire_by_block(zk_locks("a", "b", "c", "d", timeout=20)))
+    counted.wait_for(lambda: counted.counts[CREATE2] == 4)
+    with zoo.hold_elsewhere("c"):
+        zoo.wait_contenders("c", 2)
+        counted.delay_op(CREATE2, 0)
+        before = zoo.children("b")
+        zoo.client.delete(f"{zoo.base}/b/{before[0]}")
+        eventually(lambda: zoo.children("b") not in ([], before), 15)
+        zoo.wait_contenders("c", 2)
+    taker.result()
+
+
+def test_several_locks_whose_directories_are_missing_are_acquired(zoo: Zoo) -> None:
+    """With and without waiting, and again when they are there."""
+    for timeout in (0, 5):
+        keys = [f"new-{timeout}/{key}" for key in KEYS]
+        for _ in range(2):
+            with zk_locks(*keys, timeout=timeout) as hold:
+                assert hold.keys == tuple(keys)
+    zoo.assert_empty()
+
+
+def test_locks_that_linger_and_others_are_acquired_together(zoo: Zoo) -> None:
+    """In any mixture, with some that the owner holds already."""
+    for lingering in ("a", "c", "e", "acd", "abcde"):
+        locks = [zk_lock(key, linger=0.2 if key in lingering else 0) for key in "abcde"]
+        for timeout in (0, 5):
+            with zk_locks(*locks, timeout=timeout) as hold, zk_locks(*locks, "f", "g", "h", timeout=timeout):
+                assert hold.keys == tuple("abcde")
+            with zk_lock("b", linger=locks[1].spec.linger), zk_locks(*locks, timeout=timeout) as hold:
+                assert hold.keys == tuple("abcde")
+        eventually(lambda: not zoo.contenders())
+
+
+def test_several_locks_that_are_tried_share_the_replies(
     zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each reply comes soon enough for one lock, but not for all of them."""
+    """A try of many locks needs no more time than that of one."""
     monkeypatch.setattr(acquisition, "REPLY_TIMEOUT", 2.0)
     proxy.delay = 0.08  # seconds, each way; a lock takes at least two round trips
-    with within(2.0), pytest.raises(ZooKeeperUnavailable), zk_locks(*"abcdefghij", timeout=0):
+    with within(2.0), zk_locks(*"abcdefghij", timeout=0):
         pass
+
+
+OWNERS = """
+import os, random, sys, threading
+import django
+from django_zklock import zk_locks
+
+django.setup()
+directory, seed = sys.argv[1:]
+random.seed(int(seed))
+failed = []
+
+
+def acquire(choose):
+    try:
+        for _ in range(25):
+            keys = choose.sample("abcdef", choose.randint(2, 6))
+            with zk_locks(*keys, timeout=None):
+                for key in keys:
+                    os.close(os.open(f"{directory}/{key}", os.O_CREAT | os.O_EXCL))
+                for key in keys:
+                    os.unlink(f"{directory}/{key}")
+    except BaseException as error:
+        failed.append(error)
+
+
+threads = [threading.Thread(target=acquire, args=(random.Random(random.random()),)) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(failed or "done")
+"""
+
+
+def test_processes_with_overlapping_sets_never_deadlock(zoo: Zoo, tmp_path: Path) -> None:
+    """All get all their locks in the end, and no lock has two owners."""
+    callers = [zoo.spawn(OWNERS, str(tmp_path), str(seed)) for seed in range(3)]
+    assert [caller.communicate(timeout=60)[0].strip() for caller in callers] == ["done"] * 3
+    zoo.assert_empty()

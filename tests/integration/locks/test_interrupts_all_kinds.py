@@ -31,7 +31,7 @@ from support.zoo import Zoo, eventually
 from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
 from django_zklock.core.execution import owner, waiters
 from django_zklock.core.execution.abort import CleanupOnError, finalizers_of
-from django_zklock.core.locks import acquisition, guard, held, lingering
+from django_zklock.core.locks import acquisition, batch, guard, held, lingering
 from django_zklock.core.locks.held import held_locks
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.queue.operator_hold import is_operator
@@ -47,8 +47,8 @@ pytestmark = [
 
 CALLER = functions_of(lock, base, hold, held, guard, acquisition, waiters, owner)
 """All functions that run in the caller's thread between `with` and ZooKeeper, and back."""
-FUNCTIONS = [*CALLER, *functions_of(lingering, multi), Contender.downgrade, Contender.abandon]
-OF_PAIRS = [*CALLER, *functions_of(lingering, multi, CleanupOnError, finalizers_of)]
+FUNCTIONS = [*CALLER, *functions_of(lingering, multi, batch), Contender.downgrade, Contender.abandon]
+OF_PAIRS = [*CALLER, *functions_of(lingering, multi, batch, CleanupOnError, finalizers_of)]
 
 
 # --- one lock object, used again after the exception ------------------------------------------------------------------
@@ -87,7 +87,7 @@ def make_lock(key: str) -> Lock:
 
 
 def make_locks(key: str) -> MultiLock:
-    return zk_locks(f"{key}/b", f"{key}/a", timeout=20)
+    return zk_locks(f"{key}/b", f"{key}/a", f"{key}/c", timeout=20)
 
 
 @pytest.mark.parametrize(

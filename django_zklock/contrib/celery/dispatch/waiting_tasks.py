@@ -54,6 +54,7 @@ class MessageWaiter:
 
     def outcome(self, timeout: float | None) -> Routine[Any]:
         """Return the value, or None if there is none within `timeout` seconds; yields the remaining seconds."""
+        self._task.waiter = self
         until = math.inf if timeout is None else clock.now() + timeout
         while self.value is None and (remaining := until - clock.now()) > 0:
             yield remaining
@@ -81,7 +82,7 @@ class WaitingTask:
         # A copy of the task must not wait behind this one, and a shared lock would be granted to both.
         self._checks_copies = "redelivered" in self._about or any(lock.spec.shares for lock in locks_of(self.locks))
         self._routine: Routine[None] | None = None
-        self._waiter: MessageWaiter | None = None  # the last one
+        self.waiter: MessageWaiter | None = None  # the last one that it waited for
         self.timer: Any = None  # an entry of the loop
 
     def ask(self) -> None:
@@ -119,8 +120,7 @@ class WaitingTask:
         return False
 
     def _new_waiter(self) -> Any:
-        self._waiter = MessageWaiter(self)
-        return self._waiter
+        return MessageWaiter(self)
 
     def step(self) -> None:
         """Continue the wait as far as possible now."""
@@ -149,7 +149,7 @@ class WaitingTask:
     @property
     def has_value(self) -> bool:
         """Whether the value that it waits for is there."""
-        return self._waiter is not None and self._waiter.value is not None
+        return self.waiter is not None and self.waiter.value is not None
 
     @property
     def is_granted(self) -> bool:
@@ -169,7 +169,7 @@ class WaitingTask:
 
     def _end_with(self, error: ZkLockError) -> None:
         public_class = next(kind for kind in type(error).__mro__ if kind.__module__ == exceptions.__name__)
-        own = [contender.guid for contender in self.acquisition.contenders]
+        own = [contender.guid for contender in self.acquisition.contenders if contender.guid]
         end: WaitPayload = {"error": public_class.__name__, "text": str(error), "lock": error.lock, "own": own}
         self.payload.update(end)
         self.cancel()
@@ -186,7 +186,7 @@ class WaitingTask:
         self._cancel_timer()
         if self.asked_at is not None:
             self._waited += clock.now() - self.asked_at
-        self.asked_at = self._waiter = None
+        self.asked_at = self.waiter = None
         self.has_result = False
         if self._routine is not None:
             self._routine.close()
