@@ -12,6 +12,7 @@ from django_zklock.conf import Config
 from django_zklock.conf.arguments import (
     UNSET,
     AbortOn,
+    AdoptArguments,
     Atomic,
     Compat,
     KindOfLock,
@@ -27,7 +28,9 @@ from django_zklock.core import program
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.spec import NOTHING, LockSpec, Policy
 from django_zklock.core.queue.escaping import path
+from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Kind
+from django_zklock.exceptions import InvalidHandOver, InvalidLockName
 from django_zklock.locks.arguments import check_arguments, mapping, refuse_arguments
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.events import events
@@ -96,6 +99,23 @@ class Lock(LockBase[Hold]):
         check_contradictions(key, complete)
         lock = cls(key)
         lock.resolve = partial(spec_of_key, key, complete, what, about)
+        return lock
+
+    @classmethod
+    def of_hand_over(cls, hand_over: HandOver, **options: Unpack[AdoptArguments]) -> Self:
+        """Return the lock that was handed over; see `zk_adopt`. Raises `InvalidLockName`."""
+        lock = cls.of_key(hand_over.key, **options)
+        of_key = lock.resolve
+        lock.resolve = lambda config: replace(
+            of_key(config),
+            kind=hand_over.kind,
+            limit=hand_over.limit or None,
+            template=hand_over.template,
+            adopts=hand_over,
+            linger=0.0,
+            compat=None,
+            max_waiters=None,
+        )
         return lock
 
     def __repr__(self) -> str:
@@ -176,6 +196,24 @@ def zk_semaphore(name: str, limit: int, *more: NoReturn, **options: Unpack[SideA
     """Return a semaphore that at most `limit` owners hold at a time, in all processes; see `zk_read`."""
     check_arguments("zk_semaphore", name, more, options, SideArguments)
     return Lock(name, limit=limit, **options)
+
+
+def zk_adopt(text: str, *more: NoReturn, **options: Unpack[AdoptArguments]) -> Lock:
+    """
+    Return the lock that `hold.hand_over()` has handed over by this text, for `with`, `async with`, or its methods.
+
+    It keeps its place in the queue, so nobody comes in between. It can be adopted once. Options that are not given come
+    from the settings, as for `zk_lock` with this key.
+
+    Raises `InvalidHandOver` for a text that is no hand-over. The block, and `acquire()`, raise `LockNotAdopted` if the
+    lock was adopted before, or is not adopted in time, and `LockBusy` if the caller holds the lock already.
+    """
+    check_arguments("zk_adopt", text, more, options, AdoptArguments)
+    hand_over = HandOver.decode(text, conf.current().base)
+    try:
+        return Lock.of_hand_over(hand_over, **options)
+    except InvalidLockName as error:
+        raise InvalidHandOver from error
 
 
 class ReadWriteLock:
