@@ -16,7 +16,6 @@ from django_zklock.conf.arguments import Seconds, read_within
 from django_zklock.core import clock
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
-from django_zklock.core.locks.hand_over import hand_over
 from django_zklock.core.locks.held import HeldLock, enclosing_holds, held_locks, not_held
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant, GrantObserver
@@ -211,6 +210,8 @@ class Hold(HoldBase):
         return await Awaited(self._hand_over(within, TaskWaiter))
 
     def _hand_over(self, within: Seconds, new_waiter: type[Any]) -> Routine[str]:
+        from django_zklock.core.locks.hand_over import hand_over  # noqa: PLC0415 - it imports kazoo
+
         seconds = read_within(within)
         if new_waiter is ThreadWaiter and open_blocks():
             raise LockInTransaction(
