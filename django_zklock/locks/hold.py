@@ -263,11 +263,11 @@ class Hold(HoldBase):
         lock may still write until a newer holder has written. Readers, or holders of permits, hold at the same time:
         those with older tokens are refused once one with a newer token has written the row.
         """
-        _checked(obj).fence(self, refresh=refresh)
+        _checked(obj, self).fence(self, refresh=refresh)
 
     async def afence(self, obj: FencedRow, *, refresh: bool = False) -> None:
         """Call `fence` in the thread of the database. The transaction must be open there."""
-        await _checked(obj).afence(self, refresh=refresh)
+        await _checked(obj, self).afence(self, refresh=refresh)
 
     def fenced(self, name: str, *, using: str = "default") -> AbstractContextManager[None]:
         """
@@ -349,7 +349,9 @@ def wait_for(event: HoldEvent, grants: Sequence[Grant], timeout: float | None) -
             grant.session.post(grant.detach, event)
 
 
-def _checked(obj: FencedRow) -> FencedRow:
+def _checked(obj: FencedRow, hold: Hold) -> FencedRow:
+    if held_of(hold).handed_over:
+        hold.check()  # raises: its adopter has the same token
     if not hasattr(obj, "fence"):
         raise TypeError(f"{type(obj).__name__} has no fencing token: derive it from django_zklock.fencing.FencedModel.")
     return obj

@@ -132,6 +132,7 @@ class Contender(SessionObserver):
     _is_watch_set: bool = False  # the server has that watch
     _watch_timer: Timer | None = None  # reads and watches the znode when it is due
     _last_read: Node | None = None  # the znode as it was last read
+    _token: int = 0  # of the lock that it adopts; 0: the czxid of its znode
     _grant: Grant | None = None
     _is_described: bool = False  # its znode says when the lock was granted
     _marker: ReaderMarker | None = None  # set when the writer becomes a reader
@@ -342,6 +343,7 @@ class Contender(SessionObserver):
         if hold is None or not hold.handed_over:
             find_adopter(self.session.gateway, self.spec, self._replies.wrap, self._on_not_adopted)
             return
+        self._token = hold.given_token
         prefix, data = self._begin_create()
         path = f"{self.spec.parent}/{prefix}{hand_over.sequence}"
         try:
@@ -379,6 +381,7 @@ class Contender(SessionObserver):
             session_timeout=round(self.session.timeout * 1000),
             lasts=spec.lasts,
             adopts=spec.adopts.guid if spec.adopts is not None else "",
+            token=str(self._token or ""),
         ).encode()
 
     def _on_created(self, reply: NodeReply) -> None:
@@ -640,7 +643,7 @@ class Contender(SessionObserver):
         if node is None:
             return
         self._phase = Phase.HOLDING
-        grant = self._grant = Grant(self.session, spec.key, node.path, node.czxid, spec.kind)
+        grant = self._grant = Grant(self.session, spec.key, node.path, self._token or node.czxid, spec.kind)
         grant.what, grant.about = self.caller.what, self.caller.about
         grant.template = spec.template
         # A watch of the time in the queue stays until the timer is due.
@@ -760,7 +763,7 @@ class Contender(SessionObserver):
         path = node.path if node is not None else None
         hold: Replacement | None = None
         if self.given is not None and node is not None and self._grant is not None and not self._grant.why_invalid():
-            hold = self.given.replace(node)
+            hold = self.given.replace(node, self._grant.token)
         elif self.spec.min_hold and self.given is None:
             hold = minimum_hold(self.spec, self.caller, self._grant, node)
         Deletion(self._registry, self.spec.parent, self.guid, path, self._on_gone, hold, self.caller.about).send()

@@ -10,6 +10,7 @@ would take "deleted" for its turn.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -43,10 +44,11 @@ class GivenHold(Replacement):
         self._seconds = hand_over.seconds
         self._done = done
         self._is_withdrawn = False
+        self._token = 0
 
-    def replace(self, own: Node) -> GivenHold:
-        """Replace this znode, which the giver is about to delete."""
-        self._own = own
+    def replace(self, own: Node, token: int) -> GivenHold:
+        """Replace this znode, which the giver is about to delete; `token` is that of its grant."""
+        self._own, self._token = own, token
         return self
 
     @property
@@ -59,6 +61,7 @@ class GivenHold(Replacement):
         if self._own is None or payload is None:
             return ()
         reason = f"handed over on {payload.host}, process {payload.pid}; waiting for its adopter"
+        payload = replace(payload, token=str(self._token))
         create = self._create(payload, by=payload.what or "python", reason=reason, mark=HANDED_OVER)
         return _replace(self._own.path, self._own.data, create)
 
