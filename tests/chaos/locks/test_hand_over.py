@@ -41,7 +41,7 @@ def start(arena: Zoo, directory: Path) -> subprocess.Popen[bytes]:
 
 
 def test_a_lock_that_is_handed_over_has_one_owner(arena: Zoo, ensemble: Ensemble, tmp_path: Path) -> None:
-    """Its token stays, that of the next lock is higher, and no lock is blocked for longer than the time to adopt and a session, whoever is killed."""
+    """Its token stays, and no lock is blocked for longer than the time to adopt and a session, whoever is killed."""
     (tmp_path / "texts").mkdir()
     chance = random.Random()
     processes = [start(arena, tmp_path) for _ in range(PROCESSES)]
