@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from django_zklock import conf
 from django_zklock.conf import Config
@@ -101,23 +101,6 @@ class Lock(LockBase[Hold]):
         lock.resolve = partial(spec_of_key, key, complete, what, about)
         return lock
 
-    @classmethod
-    def of_hand_over(cls, hand_over: HandOver, **options: Unpack[AdoptArguments]) -> Self:
-        """Return the lock that was handed over; see `zk_adopt`. Raises `InvalidLockName`."""
-        lock = cls.of_key(hand_over.key, **options)
-        of_key = lock.resolve
-        lock.resolve = lambda config: replace(
-            of_key(config),
-            kind=hand_over.kind,
-            limit=hand_over.limit or None,
-            template=hand_over.template,
-            adopts=hand_over,
-            linger=0.0,
-            compat=None,
-            max_waiters=None,
-        )
-        return lock
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
 
@@ -209,11 +192,15 @@ def zk_adopt(text: str, *more: NoReturn, **options: Unpack[AdoptArguments]) -> L
     lock was adopted before, or is not adopted in time, and `LockBusy` if the caller holds the lock already.
     """
     check_arguments("zk_adopt", text, more, options, AdoptArguments)
-    hand_over = HandOver.decode(text, conf.current().base)
+    given = HandOver.decode(text, conf.current().base)
     try:
-        return Lock.of_hand_over(hand_over, **options)
+        lock = Lock.of_key(given.key, **options)
     except InvalidLockName as error:
         raise InvalidHandOver from error
+    of_key = lock.resolve
+    own: dict[str, Any] = {"kind": given.kind, "limit": given.limit or None, "template": given.template}
+    lock.resolve = lambda config: replace(of_key(config), adopts=given, linger=0.0, compat=None, **own)
+    return lock
 
 
 class ReadWriteLock:

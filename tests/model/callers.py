@@ -57,7 +57,8 @@ class Caller(GrantObserver):
         self.resting = False  # holds on, and does not give up
         self.times = script.times if script.adopts is None else 0
         self.heirs: list[Caller] = []
-        self._inheritance: HandOver | None = None
+        self._inheritance: HandOver | None = None  # of the lock that it adopts now
+        self._texts: list[HandOver] = []  # of those that it adopts next
         self._invariants = invariants
         self._world = process.world
         self._turn = 0
@@ -86,8 +87,10 @@ class Caller(GrantObserver):
         return turn if isinstance(turn, LocalWaiter) and turn.lock is not None and turn in turn.lock.queue else None
 
     def _begin(self) -> None:
-        if self.times <= 0 or self.process.closed:
+        if self.times <= 0 or self.process.closed or self.waits or self.grant is not None:
             return
+        if self._texts:
+            self._inheritance = self._texts.pop(0)
         self.times -= 1
         self._turn += 1
         self.waits = True
@@ -221,7 +224,7 @@ class Caller(GrantObserver):
 
     def inherit(self, hand_over: HandOver) -> None:
         """Get a text, and adopt the lock a little later."""
-        self._inheritance = hand_over
+        self._texts.append(hand_over)
         self.times += 1
         self._later(self.script.pause, self._turn, self._begin)
 

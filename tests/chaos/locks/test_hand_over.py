@@ -17,7 +17,7 @@ from support.zoo import TESTS, Zoo, eventually
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(900)]
 
-KEYS = ("a", "b", "c")
+KEYS = tuple("abcdefghijkl")
 HAND_OVERS = 2000
 T = 4.0  # seconds, of a session
 WITHIN = 2.0  # seconds for an adoption
@@ -51,7 +51,7 @@ def test_a_lock_that_is_handed_over_has_one_owner(arena: Zoo, ensemble: Ensemble
     journal = Journal()
     try:
         while journal.counts["given"] < HAND_OVERS and time.monotonic() < began + LONGEST:
-            time.sleep(chance.uniform(0.5, 1.5))
+            time.sleep(chance.uniform(0.5, 2.5))
             if chance.random() < 0.08 or (not outages and kills > 5):
                 leader = ensemble.leader
                 outages.append((time.monotonic(), time.monotonic() + OUTAGE))
