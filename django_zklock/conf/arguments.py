@@ -106,8 +106,7 @@ def read_within(value: object) -> float:
     try:
         return read_positive(value, most=LONGEST)
     except (TypeError, ValueError):
-        expected = f"a number of seconds above 0 and of at most {LONGEST:.0f}, a week"
-        raise ValueError(f"within is {expected}, not {value!r}.") from None
+        raise ValueError(f"within is a number of seconds above 0, a week at most, not {value!r}.") from None
 
 
 # --- options ------------------------------------------------------------------------------------------------------

@@ -341,7 +341,7 @@ class Contender(SessionObserver):
         if checked is None:
             return  # it begins again when it is connected
         if hold is None or not hold.handed_over:
-            find_adopter(self.session.gateway, self.spec, self._replies.wrap, self._on_not_adopted)
+            find_adopter(self.session.gateway, self.spec, self._replies.wrap, self.on_refused)
             return
         self._token = hold.given_token
         prefix, data = self._begin_create()
@@ -359,10 +359,6 @@ class Contender(SessionObserver):
         self._on_created(OutcomeUnknown() if reply is None else reply)
         if reply is None and self._phase is Phase.SEARCHING:
             self._search()
-
-    def _on_not_adopted(self, error: ZkLockError) -> None:
-        if not isinstance(error, INTERRUPTED):  # else it begins again when it is connected
-            self.on_refused(error)
 
     def _payload(self) -> bytes:
         spec, caller = self.spec, self.caller

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from django_zklock.core.errors import LockNotAdopted
-from django_zklock.core.protocol.operator_holds import RETRY, Replacement
+from django_zklock.core.protocol.operator_holds import Replacement
 from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.queue.operator_hold import HANDED_OVER
-from django_zklock.core.zk.errors import INTERRUPTED, ZkError
-from django_zklock.core.zk.gateway import Callback, Gateway, NamesReply, Node, NodeReply, WriteReply
+from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, ZkError
+from django_zklock.core.zk.gateway import Callback, Gateway, NamesReply, Node, NodeReply
 from django_zklock.core.zk.multi import Create, Delete, Operation, SetData
 from django_zklock.core.zk.session import Session
 
@@ -41,24 +40,20 @@ class GivenHold(Replacement):
 
     def __init__(self, spec: QueueSpec, hand_over: HandOver, done: Callable[[bool], object]) -> None:
         super().__init__(spec, None, hand_over.guid, hand_over.name)
+        self.is_replacing = False  # a znode, so that `done` will be called
         self._seconds = hand_over.seconds
+        self._token = 0
         self._done = done
         self._is_withdrawn = False
-        self._token = 0
 
     def replace(self, own: Node, token: int) -> GivenHold:
         """Replace this znode, which the giver is about to delete; `token` is that of its grant."""
-        self._own, self._token = own, token
+        self.is_replacing, self._own, self._token = True, own, token
         return self
 
-    @property
-    def is_replacing(self) -> bool:
-        """Whether it has a znode to replace, so that `done` will be called."""
-        return self._own is not None
-
     def changes(self) -> tuple[Operation, ...]:
-        payload = None if self._own is None or self._is_withdrawn else Payload.decode(self._own.data)
-        if self._own is None or payload is None:
+        payload = None if self._own is None else Payload.decode(self._own.data)
+        if self._own is None or payload is None or self._is_withdrawn:
             return ()
         reason = f"handed over on {payload.host}, process {payload.pid}; waiting for its adopter"
         payload = replace(payload, token=str(self._token))
@@ -72,23 +67,16 @@ class GivenHold(Replacement):
         else:
             self._done(False)
 
-    def _on_checked(self, session: Session, *, exists: bool) -> None:
-        if exists and self._is_withdrawn:
-            self._delete(session)
-        self._done(exists)
-
     def withdraw(self, session: Session) -> None:
         """Leave no hold, because nobody has got the text. If that fails, the hold ends in time."""
         self._is_withdrawn = True
         if self._tried:
-            self._delete(session)
+            self._check(session)
 
-    def _delete(self, session: Session) -> None:
-        def on_deleted(reply: WriteReply) -> None:
-            if isinstance(reply, INTERRUPTED):
-                session.loop.call_later(RETRY, partial(self._delete, session))
-
-        session.gateway.delete(self._path, on_deleted)
+    def _on_checked(self, session: Session, *, exists: bool) -> None:
+        if exists and self._is_withdrawn:
+            session.gateway.delete(self._path, lambda reply: None)
+        self._done(exists)
 
 
 def adoption(hand_over: HandOver, parent: str, path: str, data: bytes) -> tuple[Operation, ...]:
@@ -100,29 +88,25 @@ def find_adopter(
     gateway: Gateway,
     spec: QueueSpec,
     guard: Callable[[Callback[Any]], Callback[Any]],
-    done: Callable[[LockNotAdopted | ZkError], object],
+    done: Callable[[LockNotAdopted], object],
 ) -> None:
-    """Find out why there is nothing to adopt. `done` gets the error that says so, or that of a request."""
+    """Call `done` with the error that says why there is nothing to adopt, unless the connection breaks."""
     hand_over = spec.adopts
     assert hand_over is not None
 
     def on_listed(reply: NamesReply) -> None:
         names = [] if isinstance(reply, ZkError) else [name for name in reply if name.endswith(hand_over.sequence)]
-        if isinstance(reply, INTERRUPTED):
-            done(reply)
-        elif names:
+        if names:
             gateway.read(f"{spec.parent}/{names[0]}", guard(on_read))
         else:
-            done(error(None))
+            on_read(reply if isinstance(reply, ZkError) else NodeMissing())
 
     def on_read(reply: NodeReply) -> None:
-        payload = Payload.decode(reply.data) if isinstance(reply, Node) else None
-        done(reply if isinstance(reply, INTERRUPTED) else error(payload))
-
-    def error(holder: Payload | None) -> LockNotAdopted:
+        holder = Payload.decode(reply.data) if isinstance(reply, Node) else None
         why = f"nobody adopted it within {hand_over.seconds:g} s, or its adopter has ended already"
         if holder is not None and holder.adopts == hand_over.guid:
             why = f"it was adopted by {holder.what!r} on {holder.host}, process {holder.pid}"
-        return LockNotAdopted(f"The lock {spec.key!r} cannot be adopted: {why}.", lock=spec.key)
+        if not isinstance(reply, INTERRUPTED):
+            done(LockNotAdopted(f"The lock {spec.key!r} cannot be adopted: {why}.", lock=spec.key))
 
     gateway.children(spec.parent, guard(on_listed))

@@ -57,10 +57,10 @@ class Journal:
                 kind, _, rest = line.partition(" ")
                 fields = rest.split()
                 journal.counts[kind] += 1
-                if kind != "owns" or not line.endswith("."):
+                if kind != "owns" or not line.endswith(" ."):
                     continue
-                key, znode, token, at = fields
-                hold, until = (key, znode, int(token)), float(at.rstrip("."))
+                key, znode, token, at, _ = fields
+                hold, until = (key, znode, int(token)), float(at)
                 owned[hold] = owned.get(hold, (until, until))[0], until
             journal.periods += [Period(*hold, *period) for hold, period in owned.items()]
         journal.periods.sort(key=lambda period: period.begin)
@@ -82,7 +82,7 @@ class Hander:
         self._journal = (directory / f"{os.getpid()}.journal").open("a", buffering=1)
 
     def _note(self, kind: str, *fields: object) -> None:
-        self._journal.write(" ".join(map(str, (kind, *fields))) + ".\n")
+        self._journal.write(" ".join(map(str, (kind, *fields, "."))) + "\n")
 
     def loop(self, step: Callable[[], object]) -> None:
         """Repeat a step until the end."""
