@@ -165,7 +165,7 @@ app.conf.update(task_always_eager=True, task_eager_propagates=True)
 def test_a_task_goes_on_under_the_lock_of_a_request(zklock):
     assert views.start(RequestFactory().get("/"), 7).status_code == 202
     assert tasks.done[-1] == 7
-    with zk_lock("export/8"), pytest.raises(LockBusy):
+    with zklock.busy_by("export/8"), pytest.raises(LockBusy):
         views.start(RequestFactory().get("/"), 8)
 
 
