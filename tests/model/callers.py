@@ -214,10 +214,10 @@ class Caller(GrantObserver):
         hand_over = HandOver(script.key, grant.kind, limit, guid, sequence, "", script.gives)
         contender.given = GivenHold(contender.spec, hand_over, partial(self._on_given, hand_over, []))
 
-    def _on_given(self, hand_over: HandOver, told: list[bool], exists: bool) -> None:
-        if told or not exists:
+    def _on_given(self, hand_over: HandOver, results: list[bool], exists: bool) -> None:
+        if results or not exists:
             return
-        told.append(True)
+        results.append(True)
         self._invariants.figures.given += 1
         for heir in self.heirs:
             heir.inherit(hand_over)

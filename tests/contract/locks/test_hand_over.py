@@ -92,7 +92,7 @@ def test_a_lock_is_handed_over_to_another_process(zoo: Zoo, kind: Primitive) -> 
 
 
 @pytest.mark.parametrize("waiting", [WRITE, READ, SEMAPHORE, LOCK], ids=lambda primitive: primitive.name)
-def test_nobody_comes_in_between(zoo: Zoo, kind: Primitive, waiting: Primitive) -> None:
+def test_no_waiter_gets_the_lock_before_its_adopter_has_released_it(zoo: Zoo, kind: Primitive, waiting: Primitive) -> None:
     """Waiters of every kind see the hand-over and the adoption, and are granted the lock after its release."""
     if kind is waiting is READ:
         return  # they share the lock
@@ -201,7 +201,7 @@ def test_coroutines_hand_over_and_adopt(zoo: Zoo) -> None:
     asyncio.run(main())
 
 
-def test_what_the_giver_may_do_afterwards(zoo: Zoo) -> None:
+def test_the_block_of_the_giver_goes_on_and_ends_silently(zoo: Zoo) -> None:
     """Its block ends silently, even if its session is lost, and its hold is released; it may adopt its own lock."""
     with zk_lock(KEY) as hold:
         text = hold.hand_over(within=LONG)

@@ -42,7 +42,7 @@ class Period:
 
 @dataclass(slots=True)
 class Journal:
-    """What all processes have written."""
+    """The events of all processes."""
 
     periods: list[Period] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -71,7 +71,7 @@ class Journal:
         return [period for period in self.periods if period.key == key]
 
 
-class Hander:
+class HandOvers:
     """Hands locks over, and adopts them."""
 
     def __init__(self, directory: Path, within: float, keys: list[str]) -> None:
@@ -114,11 +114,11 @@ class Hander:
 
     def adopt(self) -> None:
         """Adopt a lock, if there is a text."""
-        found = [path for path in self._texts.iterdir() if path.suffix == ".text"]
-        if not found:
+        texts = [path for path in self._texts.iterdir() if path.suffix == ".text"]
+        if not texts:
             time.sleep(STEP)
             return
-        path = random.choice(found)
+        path = random.choice(texts)
         mine = path.with_suffix(f".{os.getpid()}")
         with contextlib.suppress(FileNotFoundError):
             path.rename(mine)
@@ -129,9 +129,9 @@ class Hander:
 def main() -> None:
     """Hand over and adopt, until this process is killed or the file `stop` is there."""
     django.setup()
-    hander = Hander(Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:])
-    steps = (hander.give, hander.adopt, hander.adopt)
-    threads = [threading.Thread(target=hander.loop, args=[step], daemon=True) for step in steps]
+    work = HandOvers(Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:])
+    steps = (work.give, work.adopt, work.adopt)
+    threads = [threading.Thread(target=work.loop, args=[step], daemon=True) for step in steps]
     for thread in threads:
         thread.start()
     for thread in threads:
