@@ -92,7 +92,7 @@ def test_a_lock_is_handed_over_to_another_process(zoo: Zoo, kind: Primitive) -> 
 
 
 @pytest.mark.parametrize("waiting", [WRITE, READ, SEMAPHORE, LOCK], ids=lambda primitive: primitive.name)
-def test_no_waiter_gets_the_lock_before_its_adopter_has_released_it(zoo: Zoo, kind: Primitive, waiting: Primitive) -> None:
+def test_no_waiter_gets_the_lock_before_the_adopter_releases_it(zoo: Zoo, kind: Primitive, waiting: Primitive) -> None:
     """Waiters of every kind see the hand-over and the adoption, and are granted the lock after its release."""
     if kind is waiting is READ:
         return  # they share the lock
