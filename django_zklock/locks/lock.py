@@ -199,7 +199,8 @@ def zk_adopt(text: str, *more: NoReturn, **options: Unpack[AdoptArguments]) -> L
         raise InvalidHandOver from error
     of_key = lock.resolve
     own: dict[str, Any] = {"kind": given.kind, "limit": given.limit or None, "template": given.template}
-    lock.resolve = lambda config: replace(of_key(config), adopts=given, linger=0.0, compat=None, **own)
+    own |= {"linger": 0.0, "compat": None, "max_waiters": None, "adopts": given}
+    lock.resolve = lambda config: replace(of_key(config), **own)
     return lock
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from django_zklock.core.errors import LockNotAdopted
+from django_zklock.core.errors import LockNotAdopted, ZkLockError
 from django_zklock.core.protocol.operator_holds import Replacement
 from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue.hand_over import HandOver
@@ -88,7 +88,7 @@ def find_adopter(
     gateway: Gateway,
     spec: QueueSpec,
     guard: Callable[[Callback[Any]], Callback[Any]],
-    done: Callable[[LockNotAdopted], object],
+    done: Callable[[ZkLockError], object],
 ) -> None:
     """Call `done` with the error that says why there is nothing to adopt, unless the connection breaks."""
     hand_over = spec.adopts
@@ -106,7 +106,9 @@ def find_adopter(
         why = f"nobody adopted it within {hand_over.seconds:g} s, or its adopter has ended already"
         if holder is not None and holder.adopts == hand_over.guid:
             why = f"it was adopted by {holder.what!r} on {holder.host}, process {holder.pid}"
-        if not isinstance(reply, INTERRUPTED):
+        if isinstance(reply, (Node, NodeMissing)):
             done(LockNotAdopted(f"The lock {spec.key!r} cannot be adopted: {why}.", lock=spec.key))
+        elif not isinstance(reply, INTERRUPTED):
+            done(reply)
 
     gateway.children(spec.parent, guard(on_listed))

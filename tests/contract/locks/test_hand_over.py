@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, die, expire, reconnect, within
+from support.locking import as_json, zklock
 from support.primitives import KAZOO, KEY, LINGERING, LOCK, READ, SEMAPHORE, WRITE, Primitive, Taker, queued, watched
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
 from support.zoo import Zoo, eventually
@@ -33,7 +34,7 @@ from django_zklock.exceptions import (
     ZooKeeperUnavailable,
 )
 from django_zklock.inspection import look_at
-from django_zklock.operations import end_hold
+from django_zklock.operations import break_lock, clear_limit, end_hold, set_limit
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory", "no_rests")]
 
@@ -355,17 +356,34 @@ def test_a_person_can_end_a_hand_over(zoo: Zoo) -> None:
 
 
 def test_a_limit_that_was_lowered_makes_the_adopter_wait(zoo: Zoo) -> None:
-    """It waits at its old position, as any contender does, and gives up at its timeout."""
-    with zk_semaphore(KEY, 2) as first:
-        other = Taker(zk_semaphore(KEY, 2))
-        other.wait_granted()
-        text = first.hand_over(within=LONG)
-        del first
-    held = HandOver.decode(text, zoo.base)
-    assert held.limit == 2
-    with zk_adopt(text, timeout=5):
-        pass
+    """It waits at its old position, as any contender does."""
+    other = Taker(zk_semaphore(KEY, 2))
+    other.wait_granted()
+    with zk_semaphore(KEY, 2) as hold:
+        text = hold.hand_over(within=LONG)
+    set_limit(KEY, 1, reason="slow", by="anna")
+    adopter = Taker(zk_adopt(text, timeout=20))
+    zoo.wait_contenders(KEY, 2)
+    eventually(lambda: other.hold is not None and other.hold.path in watched(zoo))
+    assert not adopter.granted.is_set()
     other.go()
+    adopter.wait_granted()
+    adopter.go()
+    clear_limit(KEY, reason="fast", by="anna")
+
+
+def test_the_pages_say_that_a_lock_waits_for_its_adopter(zoo: Zoo) -> None:
+    with Lock(KEY, what="export 7") as hold:
+        text = hold.hand_over(within=LONG)
+    assert "Handed over by export 7, waiting for its adopter until" in zklock("show", KEY)
+    assert "handed over by export 7" in zklock("list")
+    (holder,) = as_json("show", KEY)["holders"]
+    assert holder["operator"]["handed_over"] is True
+    with zk_adopt(text, abort_on="never") as adopted:
+        (holder,) = as_json("show", KEY)["holders"]
+        assert holder["token"] == str(adopted.token)
+        break_lock(KEY, guid=holder["guid"], token=adopted.token, reason="stuck", by="anna")
+        eventually(lambda: adopted.lost)
 
 
 # --- what cannot be handed over, or adopted --------------------------------------------------------------------------
