@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from django_zklock.core.errors import (
+    InvalidHandOver,
     InvalidLockName,
     LockBusy,
     LockLost,
     LockLostInterrupt,
     LockNotAcquired,
+    LockNotAdopted,
     LockNotHeld,
     LockTimeout,
     LockUpgradeRefused,
@@ -21,6 +23,7 @@ from django_zklock.core.errors import (
 
 __all__ = [
     "AlreadyQueued",
+    "InvalidHandOver",
     "InvalidLockName",
     "InvalidToken",
     "LockBusy",
@@ -29,6 +32,7 @@ __all__ = [
     "LockLost",
     "LockLostInterrupt",
     "LockNotAcquired",
+    "LockNotAdopted",
     "LockNotHeld",
     "LockTimeout",
     "LockUpgradeRefused",

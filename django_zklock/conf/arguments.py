@@ -101,6 +101,14 @@ COUNT: Final = Check("a whole number from 0, or None (no limit)", whole_number)
 read_positive: Final = partial(read_seconds, positive=True)
 
 
+def read_within(value: object) -> float:
+    """Read the seconds for which a lock that is handed over waits for its adopter. Raises `ValueError`."""
+    try:
+        return read_positive(value, most=LONGEST)
+    except (TypeError, ValueError):
+        raise ValueError(f"within is a number of seconds above 0, a week at most, not {value!r}.") from None
+
+
 # --- options ------------------------------------------------------------------------------------------------------
 
 
@@ -215,6 +223,22 @@ class BlockArguments(NameArguments, total=False):
 
 class SideArguments(SideOptions, BlockArguments, total=False):
     """The arguments of `zk_read`, `zk_write`, `zk_semaphore` and `ReadWriteLock`."""
+
+
+class AdoptArguments(TypedDict, total=False):
+    """The arguments of `zk_adopt`: those of `zk_lock` that matter to a lock that was handed over."""
+
+    timeout: Seconds | None
+    reentrant: bool
+    atomic: Atomic
+    release_on: ReleaseOn
+    abort_on: AbortOn
+    grace: Seconds
+    max_hold: Seconds | None
+    warn_after: Seconds | None
+    min_hold: Seconds
+    what: str
+    about: Mapping[str, str] | None
 
 
 class LockArguments(KindOptions, BlockArguments, total=False):

@@ -45,6 +45,10 @@ class LockTimeout(LockNotAcquired, TimeoutError):
     """The lock still had another holder when the timeout was over."""
 
 
+class LockNotAdopted(LockNotAcquired):
+    """The lock was handed over, and waits for its adopter no longer: it was adopted, or its time was over."""
+
+
 class LockLost(ZkLockError):
     """The lock was held and can no longer be trusted: its lease or session is over, or its znode was deleted."""
 
@@ -67,6 +71,10 @@ class TooManyLocks(ZooKeeperUnavailable):
 
 class InvalidLockName(ZkLockError, ValueError):
     """The name of the lock, or the value of a field in it, is not valid."""
+
+
+class InvalidHandOver(ZkLockError, ValueError):
+    """The text is not one of `hold.hand_over()`, is damaged, or is from a program with another URL or ROOT."""
 
 
 class UnreadableQueue(ZkLockError):

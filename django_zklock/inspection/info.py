@@ -211,7 +211,7 @@ class LockInfo:
             "deadlocked": self.deadlocked,
             "unreadable": bool(self.problem) or self.is_worn_out,
             "passing": not self.holders and self.waiting > 0,
-            "operator": self.operator is not None,
+            "operator": self.operator is not None and not self.operator.handed_over,
             "kept": self.idle_for is not None,
             "long": self.held_longer_than(long_held) and not self.lasts,
             "lasting": self.held_longer_than(long_held) and bool(self.lasts),
@@ -328,7 +328,7 @@ NAMES: Final[dict[type, tuple[str, ...]]] = {
     ),
     ContenderInfo: _CONTENDER,
     ScannedContender: (*_CONTENDER, "held_since", "held_at_most", "age", "waits_behind"),
-    OperatorHold: ("by", "reason", "since", "until", "token"),
+    OperatorHold: ("by", "reason", "since", "until", "token", "handed_over"),
     ReleaseRequest: ("by", "reason", "at"),
     SetLimit: ("limit", "by", "reason", "when"),
 }

@@ -26,7 +26,7 @@ from django_zklock.core.locks.held import HeldLock, KeptUse, await_all, held_loc
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.nodes import Kind
-from django_zklock.exceptions import LockLost, LockNotAcquired, LockNotHeld, ZkLockError
+from django_zklock.exceptions import LockLost, LockNotAcquired, LockNotAdopted, LockNotHeld, ZkLockError
 from django_zklock.locks.arguments import (
     check_bound,
     check_no_running_loop,
@@ -128,6 +128,8 @@ class LockBase(Generic[AnyHold]):
         _refuse_atomic(specs[-1], is_async=new_waiter is not ThreadWaiter)
         try:
             yield from acquisition.acquire(specs, timeout, new_waiter, self._on_wait, by_acquire=True)
+        except LockNotAdopted:
+            raise  # it is no matter of time
         except LockNotAcquired:
             return None
         for hold in acquisition.holds:

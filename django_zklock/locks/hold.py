@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 
+from django_zklock import conf
+from django_zklock.conf.arguments import Seconds, read_within
 from django_zklock.core import clock
 from django_zklock.core.execution.owner import current_owner
-from django_zklock.core.execution.waiters import ThreadWaiter
+from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.core.locks.held import HeldLock, enclosing_holds, held_locks, not_held
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.release_request import ReleaseRequest
-from django_zklock.exceptions import LockNotHeld
+from django_zklock.exceptions import LockInTransaction, LockNotHeld
+from django_zklock.locks.arguments import check_no_running_loop
+from django_zklock.locks.transactions import open_blocks
 
 logger = Logger("django_zklock.locks")
 
@@ -185,6 +189,40 @@ class Hold(HoldBase):
         """
         self._held.grant.session.post(self._held.grant.attach, LostCallback(self._held, callback))
 
+    # --- hand-over ----------------------------------------------------------------------------------------------
+
+    def hand_over(self, *, within: Seconds) -> str:
+        """
+        Release the lock to the caller of `zk_adopt(text)`, here or in another process; return the text.
+
+        Nobody comes in between. If nobody adopts the lock within `within` seconds, by ZooKeeper's clock, the next
+        waiter gets it. The block of this hold may go on; it ends without an error, and no loss aborts it.
+
+        Raises `LockInTransaction` inside a transaction: other processes would not see its work. Raises `LockLost` or
+        `LockNotHeld` if the lock is not held, and `ZkLockError` if this kind of lock cannot be handed over. Raises
+        `ZooKeeperUnavailable` if ZooKeeper does not answer within 5 s; then the lock is released.
+        """
+        check_no_running_loop("hand_over", "await hold.ahand_over(...)")
+        return run(self._hand_over(within, ThreadWaiter))
+
+    async def ahand_over(self, *, within: Seconds) -> str:
+        """Hand the lock over as `hand_over` does."""
+        return await Awaited(self._hand_over(within, TaskWaiter))
+
+    def _hand_over(self, within: Seconds, new_waiter: type[Any]) -> Routine[str]:
+        from django_zklock.core.locks.hand_over import hand_over  # noqa: PLC0415 - it imports kazoo
+
+        seconds = read_within(within)
+        if new_waiter is ThreadWaiter and open_blocks():
+            raise LockInTransaction(
+                f"The lock {self.key!r} cannot be handed over inside an open transaction: its adopter would not see "
+                "its work. Acquire the lock outside the transaction, or with atomic=True. Hand it over by a function "
+                "that you pass to transaction.on_commit().",
+                lock=self.key,
+            )
+        given = yield from hand_over(self._held, seconds, new_waiter)
+        return given.encode(conf.current().base)
+
     # --- release requests ---------------------------------------------------------------------------------------
 
     @property
@@ -225,11 +263,11 @@ class Hold(HoldBase):
         lock may still write until a newer holder has written. Readers, or holders of permits, hold at the same time:
         those with older tokens are refused once one with a newer token has written the row.
         """
-        _checked(obj).fence(self, refresh=refresh)
+        _checked(obj, self).fence(self, refresh=refresh)
 
     async def afence(self, obj: FencedRow, *, refresh: bool = False) -> None:
         """Call `fence` in the thread of the database. The transaction must be open there."""
-        await _checked(obj).afence(self, refresh=refresh)
+        await _checked(obj, self).afence(self, refresh=refresh)
 
     def fenced(self, name: str, *, using: str = "default") -> AbstractContextManager[None]:
         """
@@ -237,6 +275,8 @@ class Hold(HoldBase):
 
         Needs the app `django_zklock.contrib.fences`; see its `FencedBlock`.
         """
+        if self._held.handed_over:
+            self.check()  # raises
         try:
             app: Any = apps.get_app_config("zklock_fences")
         except LookupError:
@@ -311,7 +351,9 @@ def wait_for(event: HoldEvent, grants: Sequence[Grant], timeout: float | None) -
             grant.session.post(grant.detach, event)
 
 
-def _checked(obj: FencedRow) -> FencedRow:
+def _checked(obj: FencedRow, hold: Hold) -> FencedRow:
+    if held_of(hold).handed_over:
+        hold.check()  # raises: its adopter has the same token
     if not hasattr(obj, "fence"):
         raise TypeError(f"{type(obj).__name__} has no fencing token: derive it from django_zklock.fencing.FencedModel.")
     return obj

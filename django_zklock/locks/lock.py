@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from django_zklock import conf
 from django_zklock.conf import Config
 from django_zklock.conf.arguments import (
     UNSET,
     AbortOn,
+    AdoptArguments,
     Atomic,
     Compat,
     FunctionPolicy,
@@ -28,7 +29,9 @@ from django_zklock.core import program
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.spec import NOTHING, LockSpec, Policy
 from django_zklock.core.queue.escaping import path
+from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Kind
+from django_zklock.exceptions import InvalidHandOver, InvalidLockName
 from django_zklock.locks.arguments import check_arguments, mapping, refuse_arguments, skips
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.events import events
@@ -182,6 +185,29 @@ def zk_semaphore(name: str, limit: int, *more: NoReturn, **options: Unpack[SideA
     """Return a semaphore that at most `limit` owners hold at a time, in all processes; see `zk_read`."""
     check_arguments("zk_semaphore", name, more, options, SideArguments)
     return Lock(name, limit=limit, **options)
+
+
+def zk_adopt(text: str, *more: NoReturn, **options: Unpack[AdoptArguments]) -> Lock:
+    """
+    Return the lock that `hold.hand_over()` has handed over by this text, for `with`, `async with`, or its methods.
+
+    It keeps its place in the queue, so nobody comes in between. It can be adopted once. Options that are not given come
+    from the settings, as for `zk_lock` with this key.
+
+    Raises `InvalidHandOver` for a text that is no hand-over. The block, and `acquire()`, raise `LockNotAdopted` if the
+    lock was adopted before, or is not adopted in time, and `LockBusy` if the caller holds the lock already.
+    """
+    check_arguments("zk_adopt", text, more, options, AdoptArguments)
+    given = HandOver.decode(text, conf.current().base)
+    try:
+        lock = Lock.of_key(given.key, **options)
+    except InvalidLockName as error:
+        raise InvalidHandOver from error
+    of_key = lock.resolve
+    own: dict[str, Any] = {"kind": given.kind, "limit": given.limit or None, "template": given.template}
+    own |= {"linger": 0.0, "compat": None, "max_waiters": None, "adopts": given}
+    lock.resolve = lambda config: replace(of_key(config), **own)
+    return lock
 
 
 class ReadWriteLock:

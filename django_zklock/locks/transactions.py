@@ -145,8 +145,8 @@ class DatabaseScope(Scope):
                 f"{', '.join(map(repr, aliases))}). It would be released before that is committed, and the next holder "
                 "would not see its work. Acquire the lock first and begin the transaction inside it, as atomic=True "
                 'does; or give release_on="commit" to keep the lock until the transaction has ended; or '
-                'release_on="exit" if the lock protects nothing in that database. For a lock that came from a cache, see '
-                '"What behaves differently" in docs/how-to/move-from-cache-lock.md.',
+                'release_on="exit" if the lock protects nothing in that database. If it was a lock in a cache before, '
+                'see "What behaves differently" in docs/how-to/move-from-cache-lock.md.',
                 lock=spec.key,
             )
 

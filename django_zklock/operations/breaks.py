@@ -46,7 +46,7 @@ def break_lock(
     """
     Break a lock: delete the znode of its holder, which learns at once that the lock is lost. The next waiter gets it.
 
-    Only the znode with this guid and token (its czxid) is deleted, and only if it is a holder. Waiters are never
+    Only the znode with this guid and token is deleted, and only if it is a holder. Waiters are never
     touched, with one exception: after a change of a limit, a contender that came before may hold or wait
     (`LockInfo.holders_at_most`). If it waits, it is queued again. The break is written to the log `zklock.audit`; then
     the signal `lock_broken` is sent.
@@ -72,7 +72,7 @@ def break_lock(
     queue = order.ordered(client.run(children))
     child = next((child for child in queue if child.guid == guid), None)
     node = None if child is None else client.read(child.name)
-    if child is None or node is None or node.czxid != token:
+    if child is None or node is None or ContenderInfo.from_node(key, child, node).token != token:
         raise _changed_hands(key)
     record = BreakRecord(by, reason)
     record_path = break_record.record_path(client.base, child.name)

@@ -109,7 +109,9 @@ def _write(client: QueueClient, targets: list[_Target], child: Child, request: R
     Returns why this holder receives no requests, or an empty string. Other holders may receive them.
     """
     target: _Target | None = None
-    while (node := client.read(child.name)) is not None and token in (0, node.czxid):
+    while (node := client.read(child.name)) is not None:
+        if token not in (0, ContenderInfo.from_node(client.key, child, node).token):
+            break
         if problem := _why_unsupported(client.key, child, node):
             return problem
         if target is None:

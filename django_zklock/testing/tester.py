@@ -126,7 +126,7 @@ class LockTester:
         """
         Return the queues if contenders are left after `TIMEOUT` seconds, else "".
 
-        Minimum holds may outlast the test.
+        Minimum holds may outlast the test, and locks that wait for an adopter.
         """
         if not self._has_contenders_left():
             return ""
@@ -144,7 +144,7 @@ class LockTester:
         if session is not None:
             session.post(session.attached(LingeringLocks).end_idle)
         entries = [entry for queue in self._queues().values() for entry in queue]
-        return not all(entry.path in self._before or _is_minimum_hold(entry) for entry in entries)
+        return not all(entry.path in self._before or _may_outlast_test(entry) for entry in entries)
 
     def _release_all(self) -> None:
         """Release all locks that the test did not release. Otherwise their owners would hold them in the next test."""
@@ -330,9 +330,10 @@ class LockTester:
         return session
 
 
-def _is_minimum_hold(entry: QueueEntry) -> bool:
+def _may_outlast_test(entry: QueueEntry) -> bool:
     by_operator = operator_hold.is_operator(entry.path.rpartition("/")[2])
-    return by_operator and entry.payload is not None and operator_hold.MINIMUM in entry.payload.about
+    about = entry.payload.about if entry.payload is not None else {}
+    return by_operator and (operator_hold.MINIMUM in about or operator_hold.HANDED_OVER in about)
 
 
 def wait_for(condition: Callable[[], _T], timeout: float) -> _T:

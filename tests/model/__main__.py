@@ -11,7 +11,19 @@ import sys
 import time
 
 from model.explore import Report, exhaust, explore
-from model.scenario import CROWD, IDLE, IMPATIENT, LASTING, LINGERING, PERMITS, READERS, SMALL, WAITING
+from model.scenario import (
+    CROWD,
+    HANDING,
+    HANDING_PERMITS,
+    IDLE,
+    IMPATIENT,
+    LASTING,
+    LINGERING,
+    PERMITS,
+    READERS,
+    SMALL,
+    WAITING,
+)
 
 SETTINGS = {
     "small": SMALL,
@@ -23,6 +35,8 @@ SETTINGS = {
     "readers": READERS,
     "permits": PERMITS,
     "lingering": LINGERING,
+    "handing": HANDING,
+    "handing-permits": HANDING_PERMITS,
 }
 
 

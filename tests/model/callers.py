@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from django_zklock.core.locks.acquisition import REPLY_TIMEOUT
 from django_zklock.core.locks.lingering import LingeringLocks, LocalWaiter
 from django_zklock.core.protocol import spec as locks
 from django_zklock.core.protocol.contender import Contender, Outcome
 from django_zklock.core.protocol.grant import Grant, GrantObserver
+from django_zklock.core.protocol.hand_over import GivenHold
 from django_zklock.core.protocol.spec import QueueSpec
+from django_zklock.core.queue import nodes
+from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Kind
-from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import LockNotAdopted, ZkLockError, ZooKeeperUnavailable
 from model.choices import CALLER
 from model.invariants import Invariants, Violation
 from model.process import Process
@@ -34,6 +38,8 @@ class Script:
     times: int = 1
     pause: float = 0.1  # between two times
     linger: float = 0.0
+    gives: float = 0.0  # seconds for its heirs to adopt the lock; 0: it releases it
+    adopts: int | None = None  # the number of the caller whose locks it adopts
 
 
 class Caller(GrantObserver):
@@ -49,7 +55,10 @@ class Caller(GrantObserver):
         self._outcome: Outcome | None = None  # the last one
         self._busy = False  # in the middle of something, while other threads run
         self.resting = False  # holds on, and does not give up
-        self.times = script.times
+        self.times = script.times if script.adopts is None else 0
+        self.heirs: list[Caller] = []
+        self._inheritance: HandOver | None = None  # of the lock that it adopts now
+        self._texts: list[HandOver] = []  # of those that it adopts next
         self._invariants = invariants
         self._world = process.world
         self._turn = 0
@@ -59,6 +68,11 @@ class Caller(GrantObserver):
     def done(self) -> bool:
         """Whether it wants nothing else."""
         return not self.process.running or (self.times <= 0 and not self.waits and self.grant is None)
+
+    @property
+    def inherits(self) -> bool:
+        """Whether it adopts the lock that it wants now."""
+        return self._inheritance is not None
 
     @property
     def place(self) -> object:
@@ -73,8 +87,10 @@ class Caller(GrantObserver):
         return turn if isinstance(turn, LocalWaiter) and turn.lock is not None and turn in turn.lock.queue else None
 
     def _begin(self) -> None:
-        if self.times <= 0 or self.process.closed:
+        if self.times <= 0 or self.process.closed or self.waits or self.grant is not None:
             return
+        if self._texts:
+            self._inheritance = self._texts.pop(0)
         self.times -= 1
         self._turn += 1
         self.waits = True
@@ -84,9 +100,10 @@ class Caller(GrantObserver):
         spec = QueueSpec(
             key=script.key,
             parent=f"{BASE}/{script.key}",
-            kind=script.kind,
-            limit=script.limit,
+            kind=script.kind if self._inheritance is None else self._inheritance.kind,
+            limit=script.limit if self._inheritance is None else self._inheritance.limit or 1,
             linger=script.linger,
+            adopts=self._inheritance,
         )
         caller = locks.Caller(thread="", what="")
 
@@ -143,11 +160,13 @@ class Caller(GrantObserver):
         self.waits = False
         if isinstance(outcome, Grant):
             self.grant = outcome
+            self._invariants.figures.adopted += self._inheritance is not None
             self._later(self.script.holds, self._turn, self._release)
             if self.script.downgrades is not None and outcome.kind is Kind.WRITE:
                 self._later(self.script.downgrades, self._turn, self._downgrade)
             return
-        if isinstance(outcome, ZkLockError) and not isinstance(outcome, ZooKeeperUnavailable):
+        expected = (ZooKeeperUnavailable, LockNotAdopted) if self._inheritance is not None else ZooKeeperUnavailable
+        if isinstance(outcome, ZkLockError) and not isinstance(outcome, expected):
             raise Violation("no failure", f"{self.name} is told {outcome!r}")
         self._again()
 
@@ -181,8 +200,33 @@ class Caller(GrantObserver):
         if self.grant is not None and self.resting:
             self._later(0.2, self._turn, self._release)
         elif self.grant is not None:
-            self._world.note(f"{self.name} releases")
+            self._world.note(f"{self.name} {'hands over' if self.script.gives else 'releases'}")
+            if self.script.gives:
+                self._give(self.grant)
             self._end()
+
+    def _give(self, grant: Grant) -> None:
+        contender, script = self.contender, self.script
+        if not isinstance(contender, Contender) or grant.why_invalid() is not None:
+            return
+        limit = script.limit if grant.kind is Kind.PERMIT else 0
+        guid, sequence = nodes.new_guid(nodes.Mark.OPERATOR), grant.path[-10:]
+        hand_over = HandOver(script.key, grant.kind, limit, guid, sequence, "", script.gives)
+        contender.given = GivenHold(contender.spec, hand_over, partial(self._on_given, hand_over, []))
+
+    def _on_given(self, hand_over: HandOver, results: list[bool], exists: bool) -> None:
+        if results or not exists:
+            return
+        results.append(True)
+        self._invariants.figures.given += 1
+        for heir in self.heirs:
+            heir.inherit(hand_over)
+
+    def inherit(self, hand_over: HandOver) -> None:
+        """Get a text, and adopt the lock a little later."""
+        self._texts.append(hand_over)
+        self.times += 1
+        self._later(self.script.pause, self._turn, self._begin)
 
     def _end(self) -> None:
         assert self.contender is not None

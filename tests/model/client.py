@@ -303,8 +303,9 @@ class SimulatedClient:
 
 def _stat(node: Any) -> ZnodeStat:
     children = len(node.children)
+    born = round(node.born * 1000)
     return ZnodeStat(
-        node.czxid, node.czxid, 0, 0, node.version, node.made, 0, node.owner, len(node.data), children, node.czxid
+        node.czxid, node.czxid, born, born, node.version, node.made, 0, node.owner, len(node.data), children, node.czxid
     )
 
 
@@ -315,7 +316,7 @@ def _answer(request: Any, result: Any) -> Any:
     if request.type == GetData.type:
         return result.data, _stat(result)
     if request.type == Transaction.type:
-        return [reply if reply is True else EXCEPTIONS[reply]() for reply in result]
+        return [EXCEPTIONS[reply]() if isinstance(reply, int) else reply for reply in result]
     if request.type in (GetChildren.type, Sync.type):
         return request.path if request.type == Sync.type else list(result)
     return result

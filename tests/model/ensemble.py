@@ -8,8 +8,9 @@ a proposal, waits for its commit behind those before it, and is then applied by 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from kazoo.protocol.serialization import Close, Create, Create2, Delete, SetData, Transaction
@@ -223,36 +224,45 @@ class Ensemble:
         if above is None:
             raise Refused(NO_NODE)
         owner = session if request.type == Create2.type else 0
-        node = Znode(self._zxid + 1, owner, request.data, request.type == CONTAINER)
+        node = Znode(self._zxid + 1, owner, request.data, request.type == CONTAINER, born=self.world.now)
         return Change(created=((path, node),)), (path, node)
 
     def _prepare_together(self, request: Any, session: int) -> tuple[Change, Any]:
-        """Prepare a transaction; no part of it sees what another one does, as none of the locks' do."""
+        """Prepare a transaction; a later part of it sees what an earlier one does."""
+        versions: dict[str, int | None] = {}  # of the nodes that it has touched; None: it has deleted the node
         created: list[tuple[str, Znode]] = []
         deleted: list[str] = []
         written: list[tuple[str, bytes]] = []
         for index, operation in enumerate(request.operations):
-            problem = self._problem(operation)
+            problem = self._problem(operation, versions)
             if problem:
                 rest = len(request.operations) - index - 1
                 return Change(), [ROLLED_BACK] * index + [problem] + [INCONSISTENT] * rest
             if operation.type == Create.type:
                 owner = session if operation.flags & 1 else 0
-                created.append((operation.path, Znode(self._zxid + 1, owner, operation.data)))
+                created.append((operation.path, Znode(self._zxid + 1, owner, operation.data, born=self.world.now)))
+                versions[operation.path] = 0
             elif operation.type == Delete.type:
                 deleted.append(operation.path)
+                versions[operation.path] = None
             elif operation.type == SetData.type:
                 written.append((operation.path, operation.data))
-        return Change(tuple(created), tuple(deleted), tuple(written)), [True] * len(request.operations)
+                versions[operation.path] = (self._version(operation.path, versions) or 0) + 1
+        results = [SimpleNamespace(mtime=self.world.now * 1000)] * len(request.operations)
+        return Change(tuple(created), tuple(deleted), tuple(written)), results
 
-    def _problem(self, operation: Any) -> int:
-        node = self._prepared.nodes.get(operation.path)
+    def _version(self, path: str, versions: Mapping[str, int | None]) -> int | None:
+        node = self._prepared.nodes.get(path)
+        return versions.get(path, None if node is None else node.version)
+
+    def _problem(self, operation: Any, versions: Mapping[str, int | None]) -> int:
+        version = self._version(operation.path, versions)
         if operation.type == Create.type:
             above = operation.path.rpartition("/")[0]
-            return NODE_EXISTS if node is not None else NO_NODE if above not in self._prepared.nodes else 0
-        if node is None:
+            return NODE_EXISTS if version is not None else NO_NODE if above not in self._prepared.nodes else 0
+        if version is None:
             return NO_NODE
-        return BAD_VERSION if operation.version not in (-1, node.version) else 0
+        return BAD_VERSION if operation.version not in (-1, version) else 0
 
     # --- what is done from outside the locks ----------------------------------------------------------------------
 
@@ -326,7 +336,7 @@ class Ensemble:
     @staticmethod
     def _alter(tree: Tree, change: Change) -> None:
         for path, node in change.created:
-            tree.create(path, Znode(node.czxid, node.owner, node.data, node.container))
+            tree.create(path, Znode(node.czxid, node.owner, node.data, node.container, born=node.born))
         for path in change.deleted:
             tree.delete(path)
         for path, data in change.written:

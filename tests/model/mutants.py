@@ -9,26 +9,29 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 from django_zklock.core import clock
 from django_zklock.core.locks.lingering import LingeringLock, LocalWaiter
+from django_zklock.core.protocol import hand_over
 from django_zklock.core.protocol.contender import Contender, Phase, ReaderMarker
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.predecessors import Predecessors
 from django_zklock.core.protocol.registry import Deletion, Registry
 from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue import nodes, order
+from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Child, Kind
 from django_zklock.core.queue.order import Queue
 from django_zklock.core.zk.errors import NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, Gateway, Node, WriteReply
 from django_zklock.core.zk.heartbeat import Heartbeat
 from django_zklock.core.zk.lease import Lease
-from django_zklock.core.zk.multi import Create
+from django_zklock.core.zk.multi import Create, Delete
 from model.explore import Report, exhaust, explore
 from model.patches import replaced
-from model.scenario import IDLE, LASTING, LINGERING, PERMITS, READERS, WAITING, Scenario
+from model.scenario import HANDING, IDLE, LASTING, LINGERING, PERMITS, READERS, WAITING, Scenario
 
 _Patch = tuple[Any, str, Any]
 
@@ -191,6 +194,27 @@ def _trusting(self: Contender, *, was_last: bool) -> None:
         self._grant_if_proven()
 
 
+def _believing_missing(self: Predecessors, name: str) -> None:
+    """Take it for the end of the one ahead that it was gone at the first look."""
+    waiter: Any = self._successor
+    if isinstance(waiter, Contender):
+        calls = {call: getattr(waiter, call) for call in ("on_ahead_read", "on_ahead_changed", "on_refused")}
+        calls["on_ahead_gone"] = lambda *, was_last: waiter.on_ahead_gone(was_last=self._is_last)
+        self._successor = SimpleNamespace(**calls)
+    _watch(self, name)
+
+
+def _unwritten(path: str, data: bytes, create: Create) -> tuple[Any, ...]:
+    """Replace a znode without a write that tells its watchers so."""
+    return Delete(path=path), create
+
+
+def _own_token(self: Contender, giving: HandOver, checked: Any) -> None:
+    """Adopt a lock with a token of its own, as every other contender has."""
+    _adopt(self, giving, checked)
+    self._token = 0
+
+
 def _by_read(self: Gateway, paths: Any, callback: Any) -> None:
     """Prove the session by what a follower says."""
     sent_at = clock.now()
@@ -318,7 +342,7 @@ _abandon, _on_searched_read, _create, _on_missing, _ahead_gone = (
     Contender.on_ahead_gone,
 )
 _connected, _watch, _wait_for = Contender.on_connected, Predecessors._watch, Predecessors.wait_for
-_prove, _watch_own = Contender._prove, Contender._watch
+_prove, _watch_own, _adopt = Contender._prove, Contender._watch, Contender._adopt
 
 MUTANTS = (
     Mutant("lists without a barrier", ((Gateway, "children_after_sync", Gateway.children),)),
@@ -393,6 +417,13 @@ MUTANTS = (
         ((Contender, "_on_missing", _keeping_marker),),
         often={"fault": 0.05, "commit": 0.05},
     ),
+    Mutant("hands over a znode that it has not written", ((hand_over, "_replace", _unwritten),), setting=HANDING),
+    Mutant(
+        "takes the one ahead for gone if a hand-over came before the watch",
+        ((Predecessors, "_watch", _believing_missing),),
+        setting=HANDING,
+    ),
+    Mutant("adopts a lock with another token", ((Contender, "_adopt", _own_token),), setting=HANDING),
     Mutant("hands on a lock in doubt", ((LingeringLock, "may_be_lost", False),), often={"fault": 0.1}),
     Mutant("does not see who else waits", ((LingeringLock, "_watch_others", lambda self: None),), setting=LINGERING),
     Mutant("watches for others once", ((LingeringLock, "_on_children_changed", lambda self, deleted: None),)),

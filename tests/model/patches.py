@@ -16,9 +16,10 @@ from typing import Any
 
 from django_zklock.core import clock
 from django_zklock.core.locks.lingering import LingeringLock, LocalWaiter
-from django_zklock.core.protocol import registry
+from django_zklock.core.protocol import hand_over, registry
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.queue import nodes
+from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk import session
 from model.client import SimulatedClient
 from model.world import World
@@ -57,6 +58,13 @@ class Stage:
     def payload(self, contender: Any) -> bytes:
         """Return the same data at each run: with no time and no host in them."""
         return _real_payload(contender) if self._here() is None else f"{contender.guid} {contender.spec.limit}".encode()
+
+    def decode(self, data: bytes) -> Payload | None:
+        """Read what `payload` returns."""
+        guid, _, limit = data.decode().partition(" ")
+        if self._here() is None or not limit.isdigit():
+            return Payload.decode(data)
+        return Payload(guid=guid, host="", pid=1, thread="", what="", since="", template="", limit=int(limit))
 
     def client(self, options: Any) -> Any:
         world = self._here()
@@ -117,6 +125,7 @@ def stage() -> Iterator[Stage]:
         (session, "Client", new_stage.client),
         (nodes, "uuid", SimpleNamespace(uuid4=new_stage.uuid4)),
         (Contender, "_payload", lambda contender: new_stage.payload(contender)),  # noqa: PLW0108 - no bound method
+        (hand_over, "Payload", SimpleNamespace(decode=new_stage.decode)),
         (registry, "AUDIT_INTERVAL", AUDIT_INTERVAL),
         *((LingeringLock, name, new_stage.preempting(getattr(LingeringLock, name))) for name in PREEMPTED),
         (LocalWaiter, "grant_now", new_stage.preempting(LocalWaiter.grant_now)),

@@ -7,6 +7,7 @@ import re
 from model.tree import Tree
 
 _CONTENDER = re.compile(r"_c_(?P<guid>.{36})-(?P<recipe>lock-|__READ__|__WRIT__|lease-)(?P<number>[0-9]{10})")
+_HOLD_LIMIT = re.compile(r'"limit":(?P<value>[0-9]+)')  # in the data of a hold that waits for its adopter
 _LIMIT = re.compile(r"!limit:(?P<value>[0-9]+):")
 
 
@@ -41,5 +42,7 @@ def entitled(tree: Tree, parent: str) -> set[str]:
 
 def own_limit(tree: Tree, path: str) -> int:
     """Return how many permits there are as a contender knows."""
-    text = tree.nodes[path].data.decode().partition(" ")[2]
+    data = tree.nodes[path].data.decode()
+    match = _HOLD_LIMIT.search(data)
+    text = match["value"] if match else "" if data.startswith("{") else data.partition(" ")[2]
     return int(text) if text else 1

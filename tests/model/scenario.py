@@ -81,6 +81,33 @@ LINGERING = Scenario(
 )
 """Two processes that keep the lock for their own next callers, and a caller who does not."""
 
+HANDING = Scenario(
+    (
+        Script(0, 0.2, gives=1.0, times=2),
+        Script(1, 0.25),
+        Script(0, 0.27),
+        Script(1, 0.0, adopts=0, gives=0.5),
+        Script(0, 0.0, adopts=0, pause=0.02),
+        Script(0, 0.0, adopts=3),
+        Script(1, 0.4, timeout=0),
+    ),
+    chaos=2.0,
+)
+"""Two processes; a lock that is handed over, adopted by the faster of two, and handed over again; and three others."""
+
+HANDING_PERMITS = Scenario(
+    (
+        Script(0, 0.2, kind=Kind.PERMIT, limit=2, gives=1.0),
+        Script(1, 0.22, kind=Kind.PERMIT, limit=2, gives=0.4),
+        Script(0, 0.24, kind=Kind.PERMIT, limit=2),
+        Script(1, 0.26, kind=Kind.PERMIT, limit=2),
+        Script(1, 0.0, adopts=0),
+    ),
+    chaos=1.6,
+    limits=(LimitChange(0.3, 1),),
+)
+"""Two permits that are handed over, one of them to nobody, with two that wait; and the limit is lowered."""
+
 FAMILIES = (
     (Kind.LOCK,),
     (Kind.READ, Kind.READ, Kind.WRITE),
@@ -130,10 +157,23 @@ def drawn(rng: random.Random) -> Scenario:
     phase = round(rng.random(), 3)
     sync_limit = rng.choice((1.0, 3.0, 8.0))
     rng.random()  # unused; without it, the seeds of the tests would give other schedules
+    scripts += _handed_over(scripts, processes, random.Random(phase))
     chaos = rng.choice((3.0, 6.0, 12.0))
     return Scenario(
         tuple(scripts), processes, limits=limits, tick=tick, phase=phase, sync_limit=sync_limit, chaos=chaos
     )
+
+
+def _handed_over(scripts: list[Script], processes: int, rng: random.Random) -> list[Script]:
+    """Let some callers hand their locks over; return those that adopt them. The choices have a chance of their own."""
+    heirs = []
+    for index, script in enumerate(scripts):
+        if rng.random() < 0.2 and not script.linger and script.downgrades is None:
+            scripts[index] = replace(script, gives=rng.choice((0.2, 1.0, 3.0)))
+            adopts = {"adopts": index, "key": script.key, "pause": rng.choice((0.0, 0.1, 0.5))}
+            count = rng.choice((0, 1, 1, 2))
+            heirs += [Script(rng.randrange(processes), 0.0, **adopts) for _ in range(count)]  # type: ignore[arg-type]
+    return heirs
 
 
 def rates(rng: random.Random) -> dict[str, float]:

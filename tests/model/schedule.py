@@ -61,6 +61,9 @@ class _Play:
             )
             for index, script in enumerate(scenario.callers)
         ]
+        for caller in self.callers:
+            if caller.script.adopts is not None:
+                self.callers[caller.script.adopts].heirs.append(caller)
         self.nemesis = Nemesis(self.ensemble, self.callers, self.invariants.figures)
         self.nemesis.spare = scenario.processes - 1
         Operator(self.ensemble).plan(scenario.limits)

@@ -156,6 +156,9 @@ class Server:
         self.applied = proposal.zxid
         for path, _ in change.created:
             self._tell(path.rpartition("/")[0], CHILD)
+        for path, _ in change.written:
+            if path in change.deleted:  # after the write
+                self._tell(path, CHANGED)
         for path in change.deleted:
             self._tell(path, DELETED)
             self._tell(path.rpartition("/")[0], CHILD)

@@ -13,7 +13,18 @@ import pytest
 from model.explore import Report, exhaust, explore
 from model.mutants import MUTANTS, Mutant
 from model.patches import replaced
-from model.scenario import CROWD, IDLE, IMPATIENT, LINGERING, PERMITS, READERS, SMALL, Scenario
+from model.scenario import (
+    CROWD,
+    HANDING,
+    HANDING_PERMITS,
+    IDLE,
+    IMPATIENT,
+    LINGERING,
+    PERMITS,
+    READERS,
+    SMALL,
+    Scenario,
+)
 
 SEED = 1000
 BUDGET = 3000  # schedules to find a broken protocol in; by chance, each of them takes some hundreds at most
@@ -31,11 +42,22 @@ def test_random_schedules_break_no_rule() -> None:
     assert report.figures["losses"] > 5
     assert report.figures["faults"] > 150
     assert report.figures["handed_on"] > 20
+    assert report.figures["adopted"] > 5
 
 
 @pytest.mark.parametrize(
     ("scenario", "limit"),
-    [(SMALL, 300), (IMPATIENT, 300), (CROWD, 100), (IDLE, 100), (READERS, 100), (PERMITS, 75), (LINGERING, 40)],
+    [
+        (SMALL, 300),
+        (IMPATIENT, 300),
+        (CROWD, 100),
+        (IDLE, 100),
+        (READERS, 100),
+        (PERMITS, 75),
+        (LINGERING, 40),
+        (HANDING, 60),
+        (HANDING_PERMITS, 60),
+    ],
 )
 def test_every_schedule_with_one_deviation_breaks_no_rule(scenario: Scenario, limit: int) -> None:
     """One late or lost message, fault or slow thread, at any point of a small setting, does no harm."""
@@ -51,7 +73,7 @@ def test_many_more_schedules_break_no_rule() -> None:
     assert_sound(explore(3000, 10 * SEED))
     for scenario in (SMALL, IMPATIENT, CROWD, IDLE):
         assert_sound(exhaust(scenario, 1, limit=900))
-    for scenario in (READERS, PERMITS, LINGERING):
+    for scenario in (READERS, PERMITS, LINGERING, HANDING, HANDING_PERMITS):
         assert_sound(exhaust(scenario, 1))
 
 

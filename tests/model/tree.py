@@ -16,6 +16,7 @@ class Znode:
     container: bool = False
     made: int = 0  # children ever made below it
     version: int = 0  # of its data
+    born: float = 0.0  # when it was created, by the leader's clock
     children: set[str] = field(default_factory=set)
 
 

@@ -11,7 +11,8 @@ from celery import Task, current_task
 from celery.result import allow_join_result
 from kombu.exceptions import OperationalError
 
-from django_zklock import current_hold, zk_lock, zk_locked
+from django_zklock import current_hold, zk_adopt, zk_lock, zk_locked
+from django_zklock.exceptions import LockNotAdopted
 from support.celeryapp import app, do
 
 VALUE = {"skipped": True}
@@ -182,3 +183,24 @@ def waits(key: str, kind: str, name: str) -> str:
             return str(app.send_task(name, (key,)).get(timeout=30, interval=0.01))
         except Exception as error:
             return f"{type(error).__name__}: {error}"
+
+
+# --- hand-over --------------------------------------------------------------------------------------------------------
+
+
+@app.task(name="adopting", acks_late=True, reject_on_worker_lost=True)
+def adopting(text: str, verb: str = "tell", argument: Any = None) -> Any:
+    """Go on under a lock that was handed over."""
+    try:
+        with zk_adopt(text) as hold:
+            do(verb, argument)
+            return hold.token
+    except LockNotAdopted as error:
+        return str(error)
+
+
+@app.task(name="giving")
+@zk_locked("{key}", timeout=60)
+def giving(key: str) -> str:
+    """Hand over the lock that this task has waited for."""
+    return current_hold().hand_over(within=60)

@@ -163,6 +163,8 @@ class Acquisition:
         if spec.kind is Kind.READ:
             held = held_locks.find(self.owner, spec.key, reads=True) or held
         share = held.share_for(spec.kind)
+        if spec.adopts is not None:
+            raise LockBusy(f"The lock {spec.key!r} cannot be adopted: its owner has it already.", lock=spec.key)
         if not spec.reentrant and (share.uses or share.observer):
             raise LockBusy(
                 f"The lock {spec.key!r} is not reentrant and its owner has it already; release it first.",
@@ -446,7 +448,8 @@ class Block:
         if self._transaction is not None:
             error, committed = self._end_transaction(self._transaction, error, inherited=inherited)
         for hold, guard in () if inherited else zip(self._holds, self._guards, strict=True):
-            if guard.abort_requested_at is not None or not hold.uses or hold.grant.why_invalid() is not None:
+            is_over = not hold.handed_over and (not hold.uses or hold.grant.why_invalid() is not None)
+            if is_over or guard.abort_requested_at is not None:
                 error = self._report_losses(error, outer_guards, committed=committed) or error
                 break
         self.is_open = False
@@ -507,6 +510,8 @@ class Block:
         lost: ZkLockError | None = None
         for held in reversed(self._holds):
             guard = guards.pop()
+            if held.handed_over and guard.abort_requested_at is None:
+                continue
             cause = lost or error
             stopped = guard.stopped(cause)
             reason = held.grant.why_invalid()

@@ -75,6 +75,7 @@ class HeldLock:
         "_reference",
         "contender",
         "grant",
+        "handed_over",
         "hold",
         "observer",
         "owner",
@@ -97,6 +98,7 @@ class HeldLock:
         self.uses: dict[object, bool] = {}
         self.observer: object = None  # of the open transactions that keep it; set by `Scope.keep`
         self.hold: weakref.ref[Any] | None = None  # what users have of it; set by the program around the core
+        self.handed_over = False  # to another process; its block may go on
         self.reads = reads or grant.kind is Kind.READ
         self.table_key: _TableKey = owner.subject, grant.key, self.reads
         reference = weakref.ref(self, functools.partial(_on_dropped, contender, grant))
@@ -130,7 +132,7 @@ class HeldLock:
                 "A forked child does not hold its parent's locks. Acquire the lock in the child.", lock=self.key
             )
         if self.is_released:
-            raise LockNotHeld("The lock was released.", lock=self.key)
+            raise LockNotHeld(f"The lock was {'handed over' if self.handed_over else 'released'}.", lock=self.key)
         grant.check()
         since, policy = grant.suspect_since, self.policy
         if policy.abort_on == "suspended" and since is not None and clock.now() - since >= policy.grace:

@@ -29,13 +29,15 @@ from django_zklock.core.log import Logger
 from django_zklock.core.protocol import interventions
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.grant import Grant
+from django_zklock.core.protocol.hand_over import GivenHold, adoption, find_adopter
 from django_zklock.core.protocol.local_queue import LocalQueue
-from django_zklock.core.protocol.operator_holds import HoldCheck, replacement
+from django_zklock.core.protocol.operator_holds import HoldCheck, Replacement, minimum_hold
 from django_zklock.core.protocol.predecessors import Predecessors
 from django_zklock.core.protocol.registry import Deletion, ListingReply, Registry
 from django_zklock.core.protocol.reply_guard import ReplyGuard
 from django_zklock.core.protocol.spec import Caller, QueueSpec
 from django_zklock.core.queue import markers, nodes, operator_hold, order
+from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.client import Watch
@@ -69,7 +71,7 @@ class Phase(enum.Enum):
     AWAITING = "waits for a session"
     PEEKING = "lists the directory, to see whether the lock is free"
     LOCAL_QUEUE = "waits in the local queue of its process"
-    PREPARING = "creates its directory"
+    PREPARING = "creates its directory, or reads the hold that it is to adopt"
     CREATING = "creates its znode"
     SEARCHING = "does not know whether its znode exists, and searches it"
     LISTING = "is in the queue, and lists it"
@@ -111,6 +113,7 @@ class Contender(SessionObserver):
     on_queued: Callable[[], object] | None = None  # called once if it has to wait
     gate: Callable[[bool], object] | None = None  # it peeks, tells this whether the lock is free, and awaits `proceed`
     placed: bool = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
+    given: GivenHold | None = None  # replaces its znode at the release; written by its owner before that
     # The caller reads these, and `ahead`.
     busy: Busy | None = None  # its outcome, as soon as the holder is read
     in_local_queue: bool = False  # it waits in the local queue of this process
@@ -132,6 +135,7 @@ class Contender(SessionObserver):
     _is_watch_set: bool = False  # the server has that watch
     _watch_timer: Timer | None = None  # reads and watches the znode when it is due
     _last_read: Node | None = None  # the znode as it was last read
+    _token: int = 0  # of the lock that it adopts; 0: the czxid of its znode
     _grant: Grant | None = None
     _is_described: bool = False  # its znode says when the lock was granted
     _marker: ReaderMarker | None = None  # set when the writer becomes a reader
@@ -236,6 +240,9 @@ class Contender(SessionObserver):
             self.on_refused(ZooKeeperUnavailable(self.session.explain(self.session.options.connect_timeout)))
 
     def _create_or_peek(self) -> None:
+        if self.spec.adopts is not None:
+            self._create()  # at once: those in the local queue may wait for this hand-over
+            return
         if not self.waits or self.gate is not None:
             self._phase = Phase.PEEKING
             self._registry.list_names(self.spec.parent, self._replies.wrap(self._on_peeked))
@@ -350,19 +357,53 @@ class Contender(SessionObserver):
         if self._creates > MAX_CREATES:
             self.on_refused(ZooKeeperUnavailable(f"No entry into the queue of {spec.key!r} after {MAX_CREATES} tries."))
             return
-        # A new guid for each create: a znode with this guid was created in this session, by this create.
-        guid = nodes.new_guid(nodes.Mark.REPLACEABLE if spec.min_hold else nodes.Mark.OWN)
-        self.guid = guid.replace("-", "") if spec.compat == "kazoo" else guid
-        prefix, data = nodes.prefix(self.guid, spec.kind, spec.compat), self._payload()
-        self._phase = Phase.CREATING
         self._node = self._last_read = None
-        self._sent_at = clock.now()
         self._replies.new_generation()
+        if spec.adopts is not None:
+            self._phase = Phase.PREPARING
+            check = HoldCheck(self.session.gateway, spec.key, spec.parent, self._replies.wrap)
+            check.run((spec.adopts.name,), partial(self._adopt, spec.adopts))
+            return
+        prefix, data = self._begin_create()
         on_created, on_listed = self._replies.wrap(self._on_created), self._replies.wrap(self._on_listed)
         try:
             self._registry.create_and_list(spec.parent, prefix, self.guid, data, on_created, on_listed)
         except TooManyLocks as error:
             self.on_refused(error)
+
+    def _begin_create(self) -> tuple[str, bytes]:
+        """Return the name of the new znode, without its sequence number, and its data."""
+        # A new guid for each create: a znode with this guid was created in this session, by this create.
+        guid = nodes.new_guid(nodes.Mark.REPLACEABLE if self.spec.min_hold else nodes.Mark.OWN)
+        self.guid = guid.replace("-", "") if self.spec.compat == "kazoo" else guid
+        self._phase = Phase.CREATING
+        self._sent_at = clock.now()
+        return nodes.prefix(self.guid, self.spec.kind, self.spec.compat), self._payload()
+
+    def _adopt(self, hand_over: HandOver, checked: HoldCheck | None) -> None:
+        """Create the znode in the place of the hold by which the lock was handed over."""
+        hold = None if checked is None else checked.remaining.get(hand_over.name)
+        if checked is None:
+            return  # it begins again when it is connected
+        if hold is None or not hold.handed_over:
+            find_adopter(self.session.gateway, self.spec, self._replies.wrap, self.on_refused)
+            return
+        self._token = hold.given_token
+        prefix, data = self._begin_create()
+        path = f"{self.spec.parent}/{prefix}{hand_over.sequence}"
+        try:
+            self._registry.add(self.guid, path)
+        except TooManyLocks as error:
+            self.on_refused(error)
+            return
+        operations = adoption(hand_over, self.spec.parent, path, data)
+        self.session.gateway.commit(operations, self._replies.wrap(self._on_adopted))
+
+    def _on_adopted(self, reply: WriteReply) -> None:
+        # The reply does not describe the znode. So the znode is searched, as if the reply had been lost.
+        self._on_created(OutcomeUnknown() if reply is None else reply)
+        if reply is None and self._phase is Phase.SEARCHING:
+            self._search()
 
     def _payload(self) -> bytes:
         spec, caller = self.spec, self.caller
@@ -380,6 +421,8 @@ class Contender(SessionObserver):
             max_hold=round((spec.max_hold or 0.0) * 1000),
             session_timeout=round(self.session.timeout * 1000),
             lasts=spec.lasts,
+            adopts=spec.adopts.guid if spec.adopts is not None else "",
+            token=str(self._token or ""),
         ).encode()
 
     def _on_created(self, reply: NodeReply) -> None:
@@ -639,7 +682,7 @@ class Contender(SessionObserver):
         if node is None:
             return
         self._phase = Phase.HOLDING
-        grant = self._grant = Grant(self.session, spec.key, node.path, node.czxid, spec.kind)
+        grant = self._grant = Grant(self.session, spec.key, node.path, self._token or node.czxid, spec.kind)
         grant.what, grant.about = self.caller.what, self.caller.about
         grant.template = spec.template
         # A watch of the time in the queue stays until the timer is due.
@@ -757,7 +800,11 @@ class Contender(SessionObserver):
         if node is not None:
             self._registry.heartbeat.remove(node.path)
         path = node.path if node is not None else None
-        hold = replacement(self.spec, self.caller, self._grant, node) if self.spec.min_hold else None
+        hold: Replacement | None = None
+        if self.given is not None and node is not None and self._grant is not None and not self._grant.why_invalid():
+            hold = self.given.replace(node, self._grant.token)
+        elif self.spec.min_hold and self.given is None:
+            hold = minimum_hold(self.spec, self.caller, self._grant, node)
         Deletion(self._registry, self.spec.parent, self.guid, path, self._on_gone, hold, self.caller.about).send()
         marker, self._marker = self._marker, None
         if marker is not None:

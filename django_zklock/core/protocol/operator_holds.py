@@ -131,60 +131,83 @@ def read_hold(key: str, node: Node) -> OperatorHold | None:
 
 class Replacement:
     """
-    The operator hold that replaces one holder's znode: for a minimum hold, or for a person.
+    An operator hold that replaces a holder's znode, and has its position in the queue.
 
-    One transaction deletes the holder's znode and creates the hold with the same sequence number, so the hold has the
-    same position in the queue. The next waiter does not mistake that delete for its turn: the guid of such a holder has
-    a mark, which makes the waiter list the queue again. If the process crashes before the transaction, the lock stays
-    held until the session timeout is over. Then it is free.
+    One transaction deletes the holder's znode and creates the hold with the same sequence number. If the process
+    crashes before it, the lock stays held until the session timeout is over. Then it is free.
+    """
+
+    def __init__(self, spec: QueueSpec, own: Node | None, guid: str, name: str) -> None:
+        self._spec = spec
+        self._own = own
+        self._guid = guid
+        self._name = name
+        self._path = f"{spec.parent}/{name}"
+        self._seconds = 0.0
+        self._tried = False  # the transaction was sent
+
+    def changes(self) -> tuple[Operation, ...]:
+        """Return the transaction that replaces the znode; nothing if a delete is enough."""
+        raise NotImplementedError
+
+    def end_in_time(self, session: Session) -> None:
+        """Delete the hold when its time is over. Otherwise it would stay while no caller wants the lock."""
+        if self._tried:
+            session.loop.call_later(self._seconds, partial(self._check, session))
+
+    def _check(self, session: Session) -> None:
+        def on_checked(checked: HoldCheck | None) -> None:
+            if checked is not None:
+                self._on_checked(session, exists=self._name in checked.remaining)
+            pause = RETRY if checked is None else checked.next_check((self._name,))
+            if pause is not None:
+                session.loop.call_later(pause, partial(self._check, session))
+
+        HoldCheck(session.gateway, self._spec.key, self._spec.parent).run((self._name,), on_checked)
+
+    def _on_checked(self, session: Session, *, exists: bool) -> None:
+        """The hold was checked."""
+
+    def _create(self, payload: Payload, *, by: str, reason: str, mark: str) -> Create:
+        """Return the create of the hold; `payload` is that of the holder."""
+        self._tried = True
+        payload = replace(payload, guid=self._guid, owner=0, max_hold=0, session_timeout=0, release_request={})
+        data = operator_hold.hold_data(payload, by=by, reason=reason, seconds=self._seconds, mark=mark)
+        return Create(path=self._path, data=data)
+
+
+class MinimumHold(Replacement):
+    """
+    The rest of a minimum hold, or the hold of a person.
+
+    The next waiter does not mistake the delete of the holder's znode for its turn: the guid of such a holder has a
+    mark, which makes the waiter list the queue again.
     """
 
     def __init__(self, spec: QueueSpec, caller: Caller, kind: Kind, own: Node, ends_at: float) -> None:
-        self._spec = spec
+        guid = new_guid(Mark.OPERATOR)
+        super().__init__(spec, own, guid, f"{prefix(guid, kind)}{own.name[-SEQUENCE_DIGITS:]}")
         self._label = caller.operator
-        self._own = own
         self._ends_at = ends_at  # on clock.now()
-        self._seconds = 0.0
-        self._tried = False  # the transaction was sent
-        self._guid = new_guid(Mark.OPERATOR)
-        name = f"{prefix(self._guid, kind)}{own.name[-SEQUENCE_DIGITS:]}"
-        self._path = f"{spec.parent}/{name}"
 
     def changes(self) -> tuple[Operation, ...]:
-        """Return the transaction that replaces the znode; nothing if the time is over, so that a delete is enough."""
+        assert self._own is not None
         payload = Payload.decode(self._own.data)
         least, label = self._spec.min_hold, self._label
         # A person gets the full time, from this write on.
         self._seconds = least if label is not None else self._ends_at - clock.now()
         if self._seconds <= 0 or payload is None:
             return ()
-        self._tried = True
-        data = operator_hold.hold_data(
-            replace(payload, guid=self._guid, owner=0, max_hold=0, session_timeout=0, release_request={}),
+        create = self._create(
+            payload,
             by=label.by if label is not None else payload.what or "python",
             reason=label.reason if label is not None else f"held for at least {least:g} s",
-            seconds=self._seconds,
-            minimum=label is None,
+            mark=operator_hold.MINIMUM if label is None else "",
         )
-        return (Delete(path=self._own.path), Create(path=self._path, data=data))
-
-    def end_in_time(self, session: Session) -> None:
-        """Delete the hold when its time is over. Otherwise it would stay while no caller wants the lock."""
-        parent, _, name = self._path.rpartition("/")
-
-        def check() -> None:
-            HoldCheck(session.gateway, self._spec.key, parent).run((name,), on_checked)
-
-        def on_checked(checked: HoldCheck | None) -> None:
-            pause = RETRY if checked is None else checked.next_check((name,))
-            if pause is not None:
-                session.loop.call_later(pause, check)
-
-        if self._tried:
-            session.loop.call_later(self._seconds, check)
+        return (Delete(path=self._own.path), create)
 
 
-def replacement(spec: QueueSpec, caller: Caller, grant: Grant | None, node: Node | None) -> Replacement | None:
+def minimum_hold(spec: QueueSpec, caller: Caller, grant: Grant | None, node: Node | None) -> MinimumHold | None:
     """
     Return the operator hold for the rest of a minimum hold; None if it is over.
 
@@ -196,4 +219,4 @@ def replacement(spec: QueueSpec, caller: Caller, grant: Grant | None, node: Node
     if not grant.begun or grant.why_invalid() is not None:
         return None
     ends_at = grant.since + spec.min_hold
-    return Replacement(spec, caller, grant.kind, node, ends_at) if clock.now() < ends_at else None
+    return MinimumHold(spec, caller, grant.kind, node, ends_at) if clock.now() < ends_at else None

@@ -71,13 +71,16 @@ class Predecessors:
                 if reply.version:
                     self._successor.on_ahead_changed()  # it may have become a reader since the listing
             elif isinstance(reply, NodeMissing):
-                self._on_gone(name)
+                # Another znode may have its position since the listing: that of a hand-over, or of its adopter.
+                self._forget(name)
+                self._successor.on_ahead_gone(was_last=False)
             elif not isinstance(reply, INTERRUPTED):  # else the queue is listed again when connected
                 self._successor.on_refused(reply)
 
         def on_event(deleted: bool) -> None:
             if deleted:
-                self._on_gone(name)
+                self._forget(name)
+                self._successor.on_ahead_gone(was_last=self._is_last)
             else:
                 self._forget(name)
                 self._successor.on_ahead_changed()  # its data were written: it may have become a reader
@@ -85,10 +88,6 @@ class Predecessors:
         watch = self._gateway.read(f"{self._parent}/{name}", self._replies.wrap(on_read), self._replies.wrap(on_event))
         if watch is not None:
             self._watches[name] = watch
-
-    def _on_gone(self, name: str) -> None:
-        self._forget(name)
-        self._successor.on_ahead_gone(was_last=self._is_last)
 
     def _watch_limit(self) -> None:
         """Watch the directory, whose data are written with each change of the limit. Then list the queue again."""

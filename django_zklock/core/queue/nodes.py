@@ -41,11 +41,13 @@ _FIELDS = (
     "waited",
     "lasts",
     "renewed_within",
+    "adopts",
+    "token",
 )
 _NUMBERS = frozenset({"version", "pid", "limit", "owner", "max_hold", "session_timeout", "waited", "renewed_within"})
 _TEXTS = tuple(name for name in _FIELDS if name not in _NUMBERS)
-_OPTIONAL = (_NUMBERS | {"idle", "lasts"}) - {"version", "pid"}  # left out if they are 0 or empty
-_UNCUT = frozenset({"guid", "since", "idle", "lasts"})  # they keep `_SHORT` characters
+_OPTIONAL = (_NUMBERS | {"idle", "lasts", "adopts", "token"}) - {"version", "pid"}  # left out if they are 0 or empty
+_UNCUT = frozenset({"guid", "since", "idle", "lasts", "adopts", "token"})  # they keep `_SHORT` characters
 
 _to_json = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 
@@ -230,6 +232,10 @@ class Payload:
     """ "leader", "run" or "lease" if it is meant to hold the lock for as long as its program runs; else empty."""
     renewed_within: int = 0
     """Milliseconds from the last write of the payload, within which its work writes it again; 0 if it does not."""
+    adopts: str = ""
+    """The guid of the hold by which the lock was handed over to it; empty if it queued for the lock."""
+    token: str = ""
+    """The token of a lock that was handed over, which is that of its first holder; else empty."""
     release_request: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The release request to this holder, if there is one; see `queue.release_request`. It is never cut."""
 
@@ -288,6 +294,12 @@ def json_object(data: bytes | None, most: int) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return fields if isinstance(fields, dict) else {}
+
+
+def token_of(payload: Payload | None, czxid: int) -> int:
+    """Return the token of a znode: its czxid, or that of the first holder of a lock that was handed over."""
+    token = int(payload.token) if payload is not None and payload.token.isdecimal() else 0
+    return token if 0 < token < czxid else czxid
 
 
 def own_limit(data: bytes) -> int:

@@ -13,7 +13,7 @@ from typing import Final
 
 from django_zklock.core.errors import UnreadableQueue
 from django_zklock.core.queue.escaping import MAX_BY, MAX_REASON, printable
-from django_zklock.core.queue.nodes import Child, Mark, Payload, mark_of, parse
+from django_zklock.core.queue.nodes import Child, Mark, Payload, mark_of, parse, token_of
 from django_zklock.core.queue.order import Queue
 
 # The items of `Payload.about` that describe a hold.
@@ -21,6 +21,7 @@ OPERATOR: Final = "operator"
 REASON: Final = "reason"
 SECONDS: Final = "seconds"
 MINIMUM: Final = "minimum"
+HANDED_OVER: Final = "handed_over"
 
 LONGEST: Final = 7 * 24 * 3600.0
 """Seconds that a hold may last."""
@@ -37,7 +38,7 @@ class HoldLabel:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorHold:
     """
-    A lock that is held for a time and belongs to no session: by a person, or as a minimum hold (`min_hold`).
+    A lock that is held for a time and belongs to no session: by a person, as a minimum hold, or for an adopter.
 
     It ends `seconds` after its znode was made, by ZooKeeper's clock. No text in it has control characters.
     """
@@ -48,13 +49,15 @@ class OperatorHold:
     token: int
     """The czxid of its znode. `end_hold` asks for it."""
     by: str
-    """The person who holds the lock; the work that held it, if this is a minimum hold."""
+    """The person who holds the lock; the work that held it, if this is a minimum hold or a hand-over."""
     reason: str
     since: datetime
     """When its znode was made."""
     seconds: float
     minimum: bool = False
-    """Whether it is a minimum hold."""
+    """Whether it is a minimum hold (`min_hold`)."""
+    given_token: int = 0
+    """The token of the lock, if it was handed over and waits for its adopter; else 0."""
 
     @property
     def until(self) -> datetime:
@@ -62,9 +65,14 @@ class OperatorHold:
         return self.since + timedelta(seconds=self.seconds)
 
     @property
+    def handed_over(self) -> bool:
+        """Whether the lock was handed over, and waits for its adopter."""
+        return self.given_token != 0
+
+    @property
     def who(self) -> str:
         """The holder, for messages."""
-        return self.by if self.minimum else f"operator {self.by}"
+        return self.by if self.minimum or self.handed_over else f"operator {self.by}"
 
     def is_over(self, now: float) -> bool:
         """Return whether its time is over at `now`: seconds since 1970 by ZooKeeper's clock."""
@@ -136,15 +144,20 @@ def operator_hold(
         since=since,
         seconds=seconds,
         minimum=bool(payload.about.get(MINIMUM)),
+        given_token=token_of(payload, token) if payload.about.get(HANDED_OVER) else 0,
     )
 
 
-def hold_data(payload: Payload, *, by: str, reason: str, seconds: float, minimum: bool = False) -> bytes:
-    """Return the data of a hold's znode: the payload with the items that `operator_hold` reads, cut to fit."""
+def hold_data(payload: Payload, *, by: str, reason: str, seconds: float, mark: str = "") -> bytes:
+    """
+    Return the data of a hold's znode: the payload with the items that `operator_hold` reads, cut to fit.
+
+    `mark` is `MINIMUM` or `HANDED_OVER`, or empty for the hold of a person.
+    """
     by, reason = printable(by, MAX_BY), printable(reason, MAX_REASON)
     while True:
-        about = {OPERATOR: by, REASON: reason, SECONDS: f"{seconds:.3f}", **({MINIMUM: "yes"} if minimum else {})}
-        data = replace(payload, what=f"{'' if minimum else 'operator '}{by}: {reason}", about=about).encode()
+        about = {OPERATOR: by, REASON: reason, SECONDS: f"{seconds:.3f}", **({mark: "yes"} if mark else {})}
+        data = replace(payload, what=f"{'' if mark else 'operator '}{by}: {reason}", about=about).encode()
         decoded = Payload.decode(data)
         if decoded is not None and decoded.about == about:
             return data

@@ -22,7 +22,7 @@ from support.ledger import Ledger, MariaDBLedger
 from support.mariadb import MariaDB
 from support.zoo import ROOM, Zoo, namespace
 
-from django_zklock import Lock, current_hold, zk_lock, zk_locked
+from django_zklock import Lock, current_hold, zk_adopt, zk_lock, zk_locked
 from django_zklock.conf.arguments import AbortOn
 from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockBusy, LockInTransaction, LockLost, LockNotHeld, ZkLockError
@@ -597,3 +597,52 @@ def test_a_transaction_longer_than_max_hold_is_rolled_back_before_the_release(
         time.sleep(20)
     assert ends == [("rollback", 1)]
     assert ledger.seen() == []
+
+
+# --- hand-over --------------------------------------------------------------------------------------------------------
+
+
+@ON_SQLITE
+def test_a_lock_is_handed_over_after_the_commit(zoo: Zoo, ledger: Ledger) -> None:
+    """Inside the transaction that is refused, as the adopter would not see its work. `on_commit` is late enough."""
+    texts: list[str] = []
+    with zk_lock("given", atomic="ledger") as hold:
+        with pytest.raises(LockInTransaction, match=r"transaction\.on_commit"):
+            hold.hand_over(within=60)
+        hold.check()
+        transaction.on_commit(lambda: texts.append(hold.hand_over(within=60)), using="ledger")
+    (text,) = texts
+    with zk_adopt(text, atomic="ledger"):
+        pass
+
+
+@ON_SQLITE
+def test_a_lock_that_is_kept_until_the_commit_is_not_handed_over(zoo: Zoo, ledger: Ledger) -> None:
+    """With `release_on`, it is released just after the COMMIT."""
+    errors: list[Exception] = []
+
+    def give() -> None:
+        try:
+            hold.hand_over(within=60)
+        except LockNotHeld as error:
+            errors.append(error)
+
+    with transaction.atomic(using="ledger"):
+        with zk_lock("kept", release_on="commit") as hold:
+            with pytest.raises(LockInTransaction):
+                hold.hand_over(within=60)
+            transaction.on_commit(give, using="ledger")
+        with pytest.raises(LockInTransaction):
+            hold.hand_over(within=60)
+    assert len(errors) == 1
+
+
+@ON_SQLITE
+def test_a_lock_is_not_adopted_inside_a_transaction(zoo: Zoo, ledger: Ledger) -> None:
+    """That is refused, as for any other lock. It still waits for its adopter then."""
+    with zk_lock("given") as hold:
+        text = hold.hand_over(within=60)
+    with transaction.atomic(using="ledger"), pytest.raises(LockInTransaction):
+        zk_adopt(text).acquire()
+    with zk_adopt(text):
+        pass

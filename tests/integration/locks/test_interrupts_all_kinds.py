@@ -28,14 +28,14 @@ from support.strike import (
 )
 from support.zoo import Zoo, eventually
 
-from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
+from django_zklock import Lock, ReadWriteLock, zk_adopt, zk_lock, zk_locks
 from django_zklock.core.execution import owner, waiters
 from django_zklock.core.execution.abort import CleanupOnError, finalizers_of
-from django_zklock.core.locks import acquisition, batch, guard, held, lingering
+from django_zklock.core.locks import acquisition, batch, guard, hand_over, held, lingering
 from django_zklock.core.locks.held import held_locks
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.queue.operator_hold import is_operator
-from django_zklock.exceptions import LockBusy, LockNotAcquired
+from django_zklock.exceptions import LockBusy, LockNotAcquired, LockNotAdopted, LockNotHeld
 from django_zklock.locks import base, hold, lock, multi
 from django_zklock.locks.multi import MultiLock
 
@@ -47,7 +47,7 @@ pytestmark = [
 
 CALLER = functions_of(lock, base, hold, held, guard, acquisition, waiters, owner)
 """All functions that run in the caller's thread between `with` and ZooKeeper, and back."""
-FUNCTIONS = [*CALLER, *functions_of(lingering, multi, batch), Contender.downgrade, Contender.abandon]
+FUNCTIONS = [*CALLER, *functions_of(lingering, multi, batch, hand_over), Contender.downgrade, Contender.abandon]
 OF_PAIRS = [*CALLER, *functions_of(lingering, multi, batch, CleanupOnError, finalizers_of)]
 
 
@@ -161,6 +161,32 @@ def work_at_least(key: str) -> None:
         pass
 
 
+def work_give(key: str) -> None:
+    """Hand a lock over to nobody."""
+    with zk_lock(key) as held:
+        held.hand_over(within=0.3)
+
+
+def work_give_acquired(key: str) -> None:
+    """Hand over what `acquire` has acquired; its caller releases it, whatever has struck."""
+    lock = zk_lock(key)
+    held = lock.acquire()
+    assert held is not None
+    with contextlib.suppress(LockNotHeld):
+        try:
+            held.hand_over(within=0.3)
+        finally:
+            lock.release()
+
+
+def work_adopt(key: str) -> None:
+    """Hand a lock over and adopt it."""
+    with zk_lock(key) as held:
+        text = held.hand_over(within=0.3)
+    with contextlib.suppress(LockNotAdopted), zk_adopt(text):
+        pass
+
+
 def is_left(zoo: Zoo, key: str) -> bool:
     """Tell whether anything of this session is left of a key."""
     return any(name.startswith("!") or not is_operator(name) for name in zoo.names(f"{zoo.base}/{key}"))
@@ -175,6 +201,9 @@ def is_left(zoo: Zoo, key: str) -> bool:
         work_downgrade,
         work_permit,
         work_at_least,
+        work_give,
+        work_give_acquired,
+        work_adopt,
         work_linger,
         work_hand_over,
     ],
@@ -182,7 +211,7 @@ def is_left(zoo: Zoo, key: str) -> bool:
 def test_an_exception_at_any_line_leaves_nothing_of_any_kind(
     zoo: Zoo, work: Callable[[str], None], stride: int
 ) -> None:
-    """The node of a minimum hold ends by itself, whatever line is struck."""
+    """The node of a minimum hold, or of a hand-over, ends by itself, whatever line is struck."""
 
     def check(key: str) -> None:
         eventually(lambda: not is_left(zoo, key), 2, "something is left")

@@ -142,6 +142,12 @@ def test_a_test_that_ends_under_a_fault_is_cleaned_up(server: DevServer) -> None
     assert server.paths(below=tester.chroot) == [] or not tester.queue("a")
 
 
+def test_a_lock_that_waits_for_its_adopter_may_outlast_a_test(server: DevServer) -> None:
+    """A test of the view that hands it over need not run the task."""
+    with LockTester(server), zk_lock("k") as hold:
+        hold.hand_over(within=300)
+
+
 @pytest.mark.parametrize("options", [{"min_hold": 300}, {"linger": 300}], ids=repr)
 def test_a_minimum_hold_or_an_idle_lock_that_lingers_is_no_contender_that_is_left(
     server: DevServer, options: dict[str, Any]

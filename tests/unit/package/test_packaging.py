@@ -98,7 +98,7 @@ print(*(name for name in ("kazoo", "django_zklock.core.protocol.contender", "cel
 
 PUBLIC_NAMES = {
     *("Hold", "Leader", "Lock", "ReadWriteLock", "current_hold"),
-    *("zk_leader", "zk_lock", "zk_locked", "zk_locks", "zk_read", "zk_semaphore", "zk_write"),
+    *("zk_adopt", "zk_leader", "zk_lock", "zk_locked", "zk_locks", "zk_read", "zk_semaphore", "zk_write"),
 }
 
 

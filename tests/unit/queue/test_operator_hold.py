@@ -61,7 +61,7 @@ def test_an_operator_hold_is_read_as_it_was_written(
 def test_a_minimum_hold_is_named_after_its_work(what: str, host: str) -> None:
     """It is never taken for a person's, and it ends as surely."""
     guid = nodes.new_guid(nodes.Mark.OPERATOR)
-    data = operator_hold.hold_data(payload(guid=guid, host=host), by=what, reason="held", seconds=60, minimum=True)
+    data = operator_hold.hold_data(payload(guid=guid, host=host), by=what, reason="held", seconds=60, mark="minimum")
     assert len(data) <= MAX_PAYLOAD
     hold = read(data, node(guid))
     assert hold is not None

@@ -1,0 +1,114 @@
+"""
+Hand a lock over to another process: the transactions of its giver and of its adopter.
+
+The giver's transaction puts a hold in the place of the giver's znode. The adopter's transaction puts a znode of the
+adopter in the place of the hold. So the position in the queue always has one znode. Each transaction writes the old
+znode before it deletes it. A watch is sent once, so the waiter behind gets "changed", and lists the queue again. It
+would take "deleted" for its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from django_zklock.core.errors import LockNotAdopted, ZkLockError
+from django_zklock.core.protocol.operator_holds import Replacement
+from django_zklock.core.protocol.spec import QueueSpec
+from django_zklock.core.queue.hand_over import HandOver
+from django_zklock.core.queue.nodes import Payload
+from django_zklock.core.queue.operator_hold import HANDED_OVER
+from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, ZkError
+from django_zklock.core.zk.gateway import Callback, Gateway, NamesReply, Node, NodeReply
+from django_zklock.core.zk.multi import Create, Delete, Operation, SetData
+from django_zklock.core.zk.session import Session
+
+_ANY_VERSION = -1
+
+
+def _replace(path: str, data: bytes, create: Create) -> tuple[Operation, ...]:
+    return SetData(path=path, data=data, version=_ANY_VERSION), Delete(path=path), create
+
+
+class GivenHold(Replacement):
+    """
+    The hold that replaces the znode of a giver, until the lock is adopted or the time is over.
+
+    `done` is called with whether the hold is there, perhaps again; on the protocol's thread.
+    """
+
+    def __init__(self, spec: QueueSpec, hand_over: HandOver, done: Callable[[bool], object]) -> None:
+        super().__init__(spec, None, hand_over.guid, hand_over.name)
+        self.is_replacing = False  # a znode, so that `done` will be called
+        self._seconds = hand_over.seconds
+        self._token = 0
+        self._done = done
+        self._is_withdrawn = False
+
+    def replace(self, own: Node, token: int) -> GivenHold:
+        """Replace this znode, which the giver is about to delete; `token` is that of its grant."""
+        self.is_replacing, self._own, self._token = True, own, token
+        return self
+
+    def changes(self) -> tuple[Operation, ...]:
+        payload = None if self._own is None else Payload.decode(self._own.data)
+        if self._own is None or payload is None or self._is_withdrawn:
+            return ()
+        reason = f"handed over on {payload.host}, process {payload.pid}; waiting for its adopter"
+        payload = replace(payload, token=str(self._token))
+        create = self._create(payload, by=payload.what or "python", reason=reason, mark=HANDED_OVER)
+        return _replace(self._own.path, self._own.data, create)
+
+    def end_in_time(self, session: Session) -> None:
+        """Look whether the hold is there, as the reply may have been lost. Delete it when its time is over."""
+        if self._tried:
+            self._check(session)
+        else:
+            self._done(False)
+
+    def withdraw(self, session: Session) -> None:
+        """Leave no hold, because nobody has got the text. If that fails, the hold ends in time."""
+        self._is_withdrawn = True
+        if self._tried:
+            self._check(session)
+
+    def _on_checked(self, session: Session, *, exists: bool) -> None:
+        if exists and self._is_withdrawn:
+            session.gateway.delete(self._path, lambda reply: None)
+        self._done(exists)
+
+
+def adoption(hand_over: HandOver, parent: str, path: str, data: bytes) -> tuple[Operation, ...]:
+    """Return the transaction that replaces the hold of a hand-over by the adopter's znode at `path`."""
+    return _replace(f"{parent}/{hand_over.name}", b"", Create(path=path, data=data, ephemeral=True))
+
+
+def find_adopter(
+    gateway: Gateway,
+    spec: QueueSpec,
+    guard: Callable[[Callback[Any]], Callback[Any]],
+    done: Callable[[ZkLockError], object],
+) -> None:
+    """Call `done` with the error that says why there is nothing to adopt, unless the connection breaks."""
+    hand_over = spec.adopts
+    assert hand_over is not None
+
+    def on_listed(reply: NamesReply) -> None:
+        names = [] if isinstance(reply, ZkError) else [name for name in reply if name.endswith(hand_over.sequence)]
+        if names:
+            gateway.read(f"{spec.parent}/{names[0]}", guard(on_read))
+        else:
+            on_read(reply if isinstance(reply, ZkError) else NodeMissing())
+
+    def on_read(reply: NodeReply) -> None:
+        holder = Payload.decode(reply.data) if isinstance(reply, Node) else None
+        why = f"nobody adopted it within {hand_over.seconds:g} s, or its adopter has ended already"
+        if holder is not None and holder.adopts == hand_over.guid:
+            why = f"it was adopted by {holder.what!r} on {holder.host}, process {holder.pid}"
+        if isinstance(reply, (Node, NodeMissing)):
+            done(LockNotAdopted(f"The lock {spec.key!r} cannot be adopted: {why}.", lock=spec.key))
+        elif not isinstance(reply, INTERRUPTED):
+            done(reply)
+
+    gateway.children(spec.parent, guard(on_listed))

@@ -1,0 +1,77 @@
+"""The text by which one process hands a lock over to another. It names the operator hold that waits for the adopter."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from dataclasses import astuple, dataclass
+from typing import Any, Final
+
+from django_zklock.core.errors import InvalidHandOver
+from django_zklock.core.queue.markers import MOST_PERMITS
+from django_zklock.core.queue.nodes import Kind, prefix
+from django_zklock.core.queue.operator_hold import LONGEST, is_operator
+
+_VERSION: Final = "zkh1."
+_ALTERNATIVE: Final = b"-_"  # to + and /, so that the text may be a part of a URL
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """One hand-over of a lock."""
+
+    key: str
+    kind: Kind
+    limit: int  # of permits, in the code of the giver; 0 if it is no semaphore
+    guid: str  # of the hold
+    sequence: str  # the last digits of its name, which are those of the giver
+    template: str  # of the key
+    seconds: float  # for which the hold waits
+
+    @property
+    def name(self) -> str:
+        """The name of the znode of the hold."""
+        return f"{prefix(self.guid, self.kind)}{self.sequence}"
+
+    def encode(self, base: str) -> str:
+        """Return the text, for programs whose locks are below this path."""
+        fields = json.dumps((self.key, self.kind.value, *astuple(self)[2:]), separators=(",", ":"))
+        body = base64.b64encode(fields.encode(), _ALTERNATIVE).decode().rstrip("=")
+        return f"{_VERSION}{_checksum(base, body)}{body}"
+
+    @classmethod
+    def decode(cls, text: object, base: str) -> HandOver:
+        """Return the hand-over in a text. Raises `InvalidHandOver` for any other text, and for one of another path."""
+        try:
+            hand_over = cls(*_fields(text, base))
+            is_valid = hand_over._is_valid()
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InvalidHandOver from error
+        if not is_valid:
+            raise InvalidHandOver
+        return hand_over
+
+    def _is_valid(self) -> bool:
+        """Return whether all fields have values that a hand-over can have. May raise `TypeError`."""
+        texts = self.key, self.guid, self.sequence, self.template
+        return (
+            all(isinstance(text, str) for text in texts)
+            and is_operator(self.name)
+            and type(self.limit) is int
+            and 0 <= self.limit <= MOST_PERMITS
+            and (self.limit > 0) is (self.kind is Kind.PERMIT)
+            and 0 < float(self.seconds) <= LONGEST
+        )
+
+
+def _fields(text: object, base: str) -> tuple[Any, ...]:
+    body = text[len(_VERSION) + 8 :] if isinstance(text, str) else ""
+    if text != f"{_VERSION}{_checksum(base, body)}{body}":
+        raise ValueError(text)
+    key, kind, *others = json.loads(base64.b64decode(body + "=" * (-len(body) % 4), _ALTERNATIVE, validate=True))
+    return key, Kind(kind), *others
+
+
+def _checksum(base: str, body: str) -> str:
+    return f"{zlib.crc32(f'{base} {body}'.encode('utf-8', 'surrogatepass')):08x}"

@@ -1,0 +1,603 @@
+"""A lock that is handed over: its giver releases it to an adopter, here or in another process, and nobody comes in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.faults import BackgroundCall, acquire_once, die, expire, reconnect, within
+from support.locking import as_json, zklock
+from support.primitives import KAZOO, KEY, LINGERING, LOCK, READ, SEMAPHORE, WRITE, Primitive, Taker, queued, watched
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
+from support.zoo import Zoo, eventually
+
+from django_zklock import Lock, zk_adopt, zk_leader, zk_lock, zk_locks, zk_semaphore
+from django_zklock.core.locks import hand_over as giving
+from django_zklock.core.queue import hand_over, nodes
+from django_zklock.core.queue.hand_over import HandOver
+from django_zklock.core.queue.nodes import Kind, Mark, new_guid
+from django_zklock.core.queue.operator_hold import HANDED_OVER, hold_data, is_operator
+from django_zklock.exceptions import (
+    InvalidHandOver,
+    LockBusy,
+    LockLost,
+    LockNotAcquired,
+    LockNotAdopted,
+    LockNotHeld,
+    LockTimeout,
+    ZkLockError,
+    ZooKeeperUnavailable,
+)
+from django_zklock.inspection import look_at
+from django_zklock.operations import break_lock, clear_limit, end_hold, set_limit
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory", "no_rests")]
+
+LONG = 300.0
+SHORT = 0.3
+
+ADOPT = """
+import sys
+from django_zklock import zk_adopt
+with zk_adopt(sys.argv[1], what="export") as hold:
+    print(hold.token, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture(params=[LOCK, WRITE, READ, SEMAPHORE], ids=lambda primitive: primitive.name)
+def kind(request: pytest.FixtureRequest) -> Primitive:
+    """Each kind of lock that can be handed over."""
+    chosen: Primitive = request.param
+    return chosen
+
+
+def give(primitive: Primitive = LOCK, within: float = LONG, **options: Any) -> str:
+    with primitive.lock(**options) as hold:
+        return hold.hand_over(within=within)
+
+
+def decoded(zoo: Zoo, text: str) -> HandOver:
+    return HandOver.decode(text, zoo.base)
+
+
+# --- the way of a hand-over -------------------------------------------------------------------------------------------
+
+
+def test_a_lock_is_handed_over_to_another_process(zoo: Zoo, kind: Primitive) -> None:
+    """The adopter has the same kind, position, template and token."""
+    with kind.lock("b/{x}", fields={"x": 1}, what="request") as hold:
+        token, digits = hold.token, hold.path[-10:]
+        text = hold.hand_over(within=LONG)
+        assert hold.state == "released"
+    with zoo.running(ADOPT, text) as adopter:
+        adopted_token = int(adopter.stdout.readline())  # type: ignore[union-attr]
+        (name,) = zoo.children("b/1")
+        assert name[-10:] == digits
+        child = nodes.parse(name)
+        assert child is not None
+        assert child.kind.word == kind.kind
+        assert adopted_token == token
+        lock = look_at("b/1")
+        assert lock is not None
+        assert [(holder.what, holder.template) for holder in lock.holders] == [("export", "b/{x}")]
+        with pytest.raises(LockBusy), zk_lock("b/1", timeout=0):
+            pass
+        adopter.communicate("\n")
+    assert zoo.children("b/1") == []
+
+
+@pytest.mark.parametrize("waiting", [WRITE, READ, SEMAPHORE, LOCK], ids=lambda primitive: primitive.name)
+def test_no_waiter_gets_the_lock_before_the_adopter_releases_it(zoo: Zoo, kind: Primitive, waiting: Primitive) -> None:
+    """Waiters of every kind see the hand-over and the adoption, and are granted the lock after its release."""
+    if kind is waiting is READ:
+        return  # they share the lock
+    with contextlib.ExitStack() as stack:
+        others = [stack.enter_context(_other(kind)) for _ in range(kind.room - 1 if kind is SEMAPHORE else 0)]
+        hold = kind.lock().acquire()
+        assert hold is not None
+        with queued(zoo, waiting.lock(), waiting.lock()) as waiters:
+            text = hold.hand_over(within=LONG)
+            _wait_watched(zoo, text)
+            assert not any(waiter.granted.is_set() for waiter in waiters)
+            adopted = Taker(zk_adopt(text))
+            adopted_hold = adopted.wait_granted()
+            eventually(lambda: adopted_hold.path in watched(zoo))
+            assert not any(waiter.granted.is_set() for waiter in waiters)
+            adopted.go()
+            for other in others:
+                other.go()
+            assert waiters[0].wait_granted().token > adopted_hold.token
+
+
+@contextlib.contextmanager
+def _other(primitive: Primitive) -> Iterator[Taker]:
+    taker = Taker(primitive.lock())
+    taker.wait_granted()
+    try:
+        yield taker
+    finally:
+        taker.go(wait=False)
+
+
+def _wait_watched(zoo: Zoo, text: str) -> None:
+    eventually(lambda: f"{zoo.base}/{KEY}/{decoded(zoo, text).name}" in watched(zoo))
+
+
+@pytest.mark.parametrize("step", ["hand-over", "adoption"])
+def test_a_waiter_that_looks_too_late_is_not_granted_the_lock(zoo: Zoo, proxy: Proxy, step: str) -> None:
+    """It has listed the queue before the transaction, and reads the one ahead of it after that."""
+    hand_over = HandOver(KEY, Kind.LOCK, 0, new_guid(Mark.OPERATOR), "", "", LONG)
+    prefix = f"{zoo.base}/{KEY}/{nodes.prefix(new_guid(Mark.OWN))}"
+    before = zoo.client.create(prefix, b"", ephemeral=True, sequence=True)
+    payload = nodes.Payload(guid="g", host="h", pid=1, thread="t", what="w", since="", template="")
+    data = hold_data(payload, by="w", reason="r", seconds=LONG, mark=HANDED_OVER)
+    after = f"{zoo.base}/{KEY}/{nodes.prefix(hand_over.guid)}{before[-10:]}"
+    if step == "adoption":
+        zoo.client.delete(before)
+        zoo.client.create(after, data)
+        before, after = after, f"{prefix}{before[-10:]}"
+    proxy.reset()
+    proxy.delay_op(GET_DATA, 0.5)
+    waiter = Taker(zk_lock(KEY, timeout=20))
+    reads = 1 if step == "hand-over" else 2  # a hold is read once more, to see when it ends
+    proxy.wait_for(lambda: proxy.counts[GET_DATA] >= reads)
+    with zoo.client.transaction() as transaction:
+        transaction.set_data(before, b"")
+        transaction.delete(before)
+        transaction.create(after, data, ephemeral=step == "adoption")
+    eventually(lambda: after in watched(zoo))
+    assert not waiter.granted.is_set()
+    zoo.client.delete(after)
+    waiter.wait_granted()
+    waiter.go()
+
+
+def test_the_requests_of_a_hand_over(zoo: Zoo, warm_proxy: Proxy) -> None:
+    """The giver sends one transaction and one look whether it was carried out."""
+    hold = zk_lock(KEY).acquire()
+    assert hold is not None
+    warm_proxy.reset()
+    text = hold.hand_over(within=LONG)
+    assert (warm_proxy.requests, warm_proxy.counts[MULTI], warm_proxy.counts[GET_DATA]) == (2, 1, 1)
+    warm_proxy.reset()
+    with zk_adopt(text):
+        counts = warm_proxy.counts
+        assert (counts[MULTI], counts[CREATE2], counts[DELETE]) == (1, 0, 0)
+        assert warm_proxy.requests <= 6
+    assert zoo.children(KEY) == []
+
+
+def test_an_adopter_waits_for_nobody_in_its_own_process(zoo: Zoo) -> None:
+    """More callers wait here for the lock than have a znode; the adopter passes them all."""
+    hold = zk_lock(KEY).acquire()
+    assert hold is not None
+    waiters = [BackgroundCall(lambda: acquire_once(KEY, timeout=30)) for _ in range(100)]
+    eventually(lambda: len(zoo.children(KEY)) > 10)
+    text = hold.hand_over(within=LONG)
+    with within(5), zk_adopt(text, timeout=0):
+        pass
+    for waiter in waiters:
+        waiter.result(60)
+
+
+def test_coroutines_hand_over_and_adopt(zoo: Zoo) -> None:
+    async def adopt(text: str) -> None:
+        async with zk_adopt(text) as hold:
+            hold.check()
+        lock = zk_adopt(text)
+        with pytest.raises(LockNotAdopted):
+            await lock.aacquire()
+
+    async def main() -> None:
+        async with zk_lock(KEY) as hold:
+            text = await hold.ahand_over(within=timedelta(minutes=5))
+        await asyncio.create_task(adopt(text))
+
+    asyncio.run(main())
+
+
+def test_the_block_of_the_giver_goes_on_and_ends_silently(zoo: Zoo) -> None:
+    """Its block ends silently, even if its session is lost, and its hold is released; it may adopt its own lock."""
+    with zk_lock(KEY) as hold:
+        text = hold.hand_over(within=LONG)
+        assert (hold.state, hold.lease_remaining, zk_lock(KEY).owned()) == ("released", 0.0, False)
+        with pytest.raises(LockNotHeld, match="handed over"):
+            hold.check()
+        with pytest.raises(LockNotHeld, match="handed over"):
+            hold.hand_over(within=1)
+        with zk_adopt(text) as adopted:
+            assert zk_lock(KEY).owned()
+            with zk_lock(KEY) as again:
+                assert again.token == adopted.token
+            adopted.hand_over(within=LONG)
+        expire(zoo)
+        eventually(lambda: hold.lost)
+
+
+def test_an_acquired_hold_needs_no_release(zoo: Zoo) -> None:
+    lock = zk_lock(KEY)
+    hold = lock.acquire()
+    assert hold is not None
+    text = hold.hand_over(within=LONG)
+    with pytest.raises(LockNotHeld):
+        lock.release()
+    adopter = zk_adopt(text)
+    assert adopter.acquire() is not None
+    adopter.release()
+
+
+def test_an_adopted_lock_is_handed_over_again(zoo: Zoo) -> None:
+    """Through a chain of owners, the token and the limit stay those of the first giver."""
+    with zk_semaphore(KEY, 2) as hold:
+        text, tokens = hold.hand_over(within=LONG), [hold.token]
+    for _ in range(3):
+        with zk_adopt(text) as hold:
+            tokens.append(hold.token)
+            text = hold.hand_over(within=LONG)
+    assert len(set(tokens)) == 1
+    assert decoded(zoo, text).limit == 2
+
+
+# --- one answer for each --------------------------------------------------------------------------------------------
+
+
+def test_a_lock_that_nobody_adopts_in_time_goes_to_the_next(zoo: Zoo, kind: Primitive) -> None:
+    """The waiters behind end the hold, also if the giver is dead. The text is worth nothing then."""
+    text = give(kind, SHORT)
+    die()
+    with zk_lock(KEY, timeout=20):
+        pass
+    with pytest.raises(LockNotAdopted, match=r"nobody adopted it within 0\.3 s"), zk_adopt(text):
+        pass
+
+
+def test_an_adoption_after_its_time_is_refused(zoo: Zoo) -> None:
+    """Even if nobody else wants the lock, and the hold is still there; the clock of ZooKeeper decides."""
+    text = give(within=SHORT)
+    die()
+    (name,) = zoo.children(KEY)
+    created = zoo.client.get(f"{zoo.base}/{KEY}/{name}")[1].ctime / 1000
+    eventually(lambda: zoo.client.set(f"{zoo.base}/{KEY}", b"").mtime / 1000 > created + SHORT)
+    with pytest.raises(LockNotAdopted, match="nobody adopted it"), zk_adopt(text):
+        pass
+    assert zoo.children(KEY) == []
+
+
+def test_the_giver_ends_a_hand_over_that_nobody_wants(zoo: Zoo) -> None:
+    give(within=SHORT)
+    zoo.wait_contenders(KEY, 0)
+
+
+def test_a_lock_is_adopted_once(zoo: Zoo) -> None:
+    """A second adopter, as of a copy of the message, learns who was faster. `acquire` raises the error, too."""
+    text = give()
+    with zoo.running(ADOPT, text) as adopter:
+        assert adopter.stdout.readline()  # type: ignore[union-attr]
+        why = rf"adopted by 'export' on .*, process {adopter.pid}"
+        with pytest.raises(LockNotAdopted, match=why) as caught, zk_adopt(text):
+            pass
+        assert isinstance(caught.value, LockNotAcquired)
+        with pytest.raises(LockNotAdopted, match=why):
+            zk_adopt(text).acquire(timeout=0)
+        assert caught.value.lock == KEY
+    with pytest.raises(LockNotAdopted, match="its adopter has ended already"):
+        eventually(lambda: zoo.children(KEY) == [])
+        zk_adopt(text).acquire()
+
+
+def test_of_many_adopters_one_gets_the_lock(zoo: Zoo) -> None:
+    text = give()
+    adopted: list[int] = []
+    go = threading.Event()
+
+    def adopt() -> None:
+        with contextlib.suppress(LockNotAdopted), zk_adopt(text) as hold:
+            adopted.append(hold.token)
+            go.wait(10)
+
+    calls = [BackgroundCall(adopt) for _ in range(8)]
+    eventually(lambda: sum(not call.is_alive() for call in calls) == 7)
+    go.set()
+    for call in calls:
+        call.result()
+    assert len(adopted) == 1
+
+
+def test_another_holder_with_the_same_number_is_no_adopter(zoo: Zoo) -> None:
+    """The numbers begin again in a new directory."""
+    text = give(within=SHORT)
+    zoo.wait_contenders(KEY, 0)
+    zoo.client.delete(f"{zoo.base}/{KEY}")
+    with zk_lock(KEY) as hold, pytest.raises(LockNotAdopted, match="nobody adopted it"):
+        assert hold.path[-10:] == decoded(zoo, text).sequence
+        BackgroundCall(lambda: zk_adopt(text).acquire()).result()
+
+
+def test_an_adopter_that_dies_frees_the_lock(zoo: Zoo) -> None:
+    text = give()
+    with zoo.running(ADOPT, text) as adopter:
+        assert adopter.stdout.readline()  # type: ignore[union-attr]
+        adopter.kill()
+        with zk_lock(KEY, timeout=20):
+            pass
+
+
+def test_the_owner_cannot_adopt_what_it_has(zoo: Zoo) -> None:
+    """With a free permit, another owner may have the same semaphore."""
+    with zk_semaphore(KEY, 2) as first:
+        text = first.hand_over(within=LONG)
+    with zk_semaphore(KEY, 2), pytest.raises(LockBusy, match="its owner has it already"), zk_adopt(text):
+        pass
+    with zk_adopt(text), pytest.raises(LockBusy), zk_adopt(text):
+        pass
+
+
+def test_a_person_can_end_a_hand_over(zoo: Zoo) -> None:
+    """The hold shows the giver, and its token ends it."""
+    with Lock(KEY, what="export 7") as hold:
+        text = hold.hand_over(within=LONG)
+    lock = look_at(KEY)
+    assert lock is not None
+    held = lock.operator
+    assert held is not None
+    assert held.handed_over
+    assert held.by == "export 7"
+    with pytest.raises(LockBusy, match=r"held by export 7 until .*; waiting for its adopter"), zk_lock(KEY, timeout=0):
+        pass
+    end_hold(KEY, token=held.token, by="anna")
+    with pytest.raises(LockNotAdopted), zk_adopt(text):
+        pass
+
+
+def test_a_limit_that_was_lowered_makes_the_adopter_wait(zoo: Zoo) -> None:
+    """It waits at its old position, as any contender does."""
+    other = Taker(zk_semaphore(KEY, 2))
+    other.wait_granted()
+    with zk_semaphore(KEY, 2) as hold:
+        text = hold.hand_over(within=LONG)
+    set_limit(KEY, 1, reason="slow", by="anna")
+    adopter = Taker(zk_adopt(text, timeout=20))
+    zoo.wait_contenders(KEY, 2)
+    eventually(lambda: other.hold is not None and other.hold.path in watched(zoo))
+    assert not adopter.granted.is_set()
+    other.go()
+    adopter.wait_granted()
+    adopter.go()
+    clear_limit(KEY, reason="fast", by="anna")
+
+
+def test_the_pages_say_that_a_lock_waits_for_its_adopter(zoo: Zoo) -> None:
+    with Lock(KEY, what="export 7") as hold:
+        text = hold.hand_over(within=LONG)
+    assert "Handed over by export 7, waiting for its adopter until" in zklock("show", KEY)
+    assert "handed over by export 7" in zklock("list")
+    (holder,) = as_json("show", KEY)["holders"]
+    assert holder["operator"]["handed_over"] is True
+    with zk_adopt(text, abort_on="never") as adopted:
+        (holder,) = as_json("show", KEY)["holders"]
+        assert holder["token"] == str(adopted.token)
+        break_lock(KEY, guid=holder["guid"], token=adopted.token, reason="stuck", by="anna")
+        eventually(lambda: adopted.lost)
+
+
+# --- what cannot be handed over, or adopted --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lock", "why"), [(LINGERING, "lingers"), (KAZOO, "compat='kazoo'")], ids=["lingering", "kazoo"]
+)
+def test_some_locks_cannot_be_handed_over(zoo: Zoo, lock: Primitive, why: str) -> None:
+    """They stay held."""
+    with lock.lock() as hold:
+        with pytest.raises(ZkLockError, match=f"cannot be handed over: .*{why}"):
+            hold.hand_over(within=1)
+        hold.check()
+    lock.wait_released(zoo)
+
+
+def test_a_lock_that_is_used_twice_cannot_be_handed_over(zoo: Zoo) -> None:
+    with zk_lock(KEY) as outer, zk_lock(KEY) as inner:
+        for hold in (outer, inner):
+            with pytest.raises(ZkLockError, match="more than once"):
+                hold.hand_over(within=1)
+        assert outer.state == "held"
+    with WRITE.lock() as writer, READ.lock(), pytest.raises(ZkLockError, match="more than once"):
+        writer.hand_over(within=1)
+    with WRITE.lock() as writer:
+        writer.downgrade()
+        with pytest.raises(ZkLockError, match="only reads since its downgrade"):
+            writer.hand_over(within=1)
+
+
+def test_only_the_owner_hands_over(zoo: Zoo) -> None:
+    with zk_lock(KEY) as hold:
+        with pytest.raises(LockNotHeld, match="another owner"):
+            BackgroundCall(lambda: hold.hand_over(within=1)).result()
+        hold.check()
+
+
+def test_a_leader_cannot_hand_over(zoo: Zoo) -> None:
+    with zk_leader(KEY) as hold, pytest.raises(ZkLockError, match="it is a leader"):
+        hold.hand_over(within=1)
+
+
+def test_one_of_several_locks_is_handed_over(zoo: Zoo) -> None:
+    """The others stay held until the end of the block."""
+    with zk_locks("a", "b") as holds:
+        text = holds["a"].hand_over(within=LONG)
+        holds["b"].check()
+        assert len(zoo.children("a")) == len(zoo.children("b")) == 1
+    assert zoo.children("b") == []
+    with zk_adopt(text):
+        assert len(zoo.children("a")) == 1
+
+
+@pytest.mark.parametrize("seconds", [0, -1, None, "5", True, float("nan"), 10**9])
+def test_a_wrong_time_is_refused(zoo: Zoo, seconds: Any) -> None:
+    with zk_lock(KEY) as hold:
+        with pytest.raises(ValueError, match="within is a number of seconds above 0"):
+            hold.hand_over(within=seconds)
+        hold.check()
+
+
+def test_a_wrong_text_is_refused_before_anything_is_sent(zoo: Zoo, warm_proxy: Proxy) -> None:
+    """It is cut, changed, of another ROOT, or no text at all."""
+    hand_over_ = HandOver(KEY, Kind.LOCK, 0, new_guid(Mark.OPERATOR), "0000000001", KEY, 60.0)
+    good = hand_over_.encode(zoo.base)
+    assert HandOver.decode(good, zoo.base) == hand_over_
+    assert good.isascii()
+    assert not set(good) - set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~")
+    wrong: list[Any] = ["", "k", good[:-1], good + "A", good.swapcase(), None, 7, good.encode(), "zkh1.", "\ud800"]
+    wrong += [good.replace("zkh1", "zkh2"), hand_over_.encode("/elsewhere")]
+    changes: list[dict[str, Any]] = [
+        {"guid": new_guid(Mark.OWN)},
+        {"guid": "x"},
+        {"sequence": "1"},
+        {"limit": 2},
+        {"limit": "2"},
+        {"kind": Kind.PERMIT},
+        {"seconds": -1},
+        {"seconds": "x"},
+        {"key": "../k"},
+        {"key": "a b"},
+        {"key": 5},
+        {"template": None},
+    ]
+    wrong += [hand_over.HandOver(**{**_fields(hand_over_), **change}).encode(zoo.base) for change in changes]
+    warm_proxy.reset()
+    for text in wrong:
+        with pytest.raises(InvalidHandOver) as caught:
+            zk_adopt(text)
+        assert isinstance(caught.value, ValueError)
+    assert warm_proxy.requests == 0
+
+
+def _fields(hand_over_: HandOver) -> dict[str, Any]:
+    return {name: getattr(hand_over_, name) for name in HandOver.__dataclass_fields__}
+
+
+def test_the_hold_of_a_person_cannot_be_adopted(zoo: Zoo) -> None:
+    """A text that names it is refused as if it was over."""
+    guid = new_guid(Mark.OPERATOR)
+    payload = nodes.Payload(guid=guid, host="h", pid=1, thread="t", what="w", since="", template="")
+    name = f"{nodes.prefix(guid)}0000000007"
+    zoo.client.create(f"{zoo.base}/{KEY}/{name}", hold_data(payload, by="anna", reason="deploy", seconds=LONG))
+    text = HandOver(KEY, Kind.LOCK, 0, guid, "0000000007", KEY, LONG).encode(zoo.base)
+    with pytest.raises(LockNotAdopted), zk_adopt(text):
+        pass
+    assert zoo.children(KEY) == [name]
+
+
+def test_options_that_an_adopter_does_not_have(zoo: Zoo) -> None:
+    adopt: Any = zk_adopt
+    for option in ({"linger": 1}, {"kind": "read"}, {"limit": 3}, {"max_waiters": 1}, {"compat": "kazoo"}):
+        with pytest.raises(TypeError, match="zk_adopt"):
+            adopt("zkh1.", **option)
+
+
+# --- broken connections, and interrupts -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
+@pytest.mark.parametrize("opcode", [MULTI, GET_DATA])
+def test_a_hand_over_survives_a_cut(zoo: Zoo, proxy: Proxy, kind: Primitive, opcode: int, when: str) -> None:
+    """There is one hold, whichever request or reply was lost."""
+    hold = kind.lock(abort_on="lost").acquire()
+    assert hold is not None
+    fired = getattr(proxy, when)(opcode)
+    text = hold.hand_over(within=LONG)
+    assert fired.is_set()
+    assert zoo.children(KEY) == [decoded(zoo, text).name]
+    with zk_adopt(text) as adopted:
+        adopted.check()
+
+
+@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
+@pytest.mark.parametrize("opcode", [MULTI, GET_DATA, GET_CHILDREN, SYNC])
+def test_an_adoption_survives_a_cut(zoo: Zoo, proxy: Proxy, kind: Primitive, opcode: int, when: str) -> None:
+    """There is one znode of the adopter, at the position of the giver, whichever request or reply was lost."""
+    text = give(kind)
+    fired = getattr(proxy, when)(opcode)
+    with zk_adopt(text, timeout=20) as hold:
+        assert fired.is_set()
+        hold.check()
+        assert zoo.children(KEY) == [hold.path.rpartition("/")[2]]
+        assert hold.path[-10:] == decoded(zoo, text).sequence
+    assert zoo.children(KEY) == []
+
+
+def test_a_hand_over_without_an_answer_releases_the_lock(
+    zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call ends in time, and neither a holder nor a hold is left when ZooKeeper is back."""
+    monkeypatch.setattr(giving, "HAND_OVER_TIMEOUT", 0.5)
+    hold = zk_lock(KEY, abort_on="lost").acquire()
+    assert hold is not None
+    fired = proxy.kill_after_op(MULTI)
+    proxy.refuse = True
+    with within(1), pytest.raises(ZooKeeperUnavailable):
+        hold.hand_over(within=LONG)
+    assert fired.is_set()
+    assert hold.state == "released"
+    (name,) = zoo.children(KEY)
+    assert is_operator(name)  # it was carried out
+    proxy.heal()
+    zoo.wait_contenders(KEY, 0)
+
+
+def test_a_lock_that_is_lost_cannot_be_handed_over(zoo: Zoo, proxy: Proxy) -> None:
+    hold = zk_lock(KEY).acquire()
+    assert hold is not None
+    zoo.client.delete(hold.path)
+    with pytest.raises(LockLost):
+        hold.hand_over(within=LONG)
+    assert zoo.children(KEY) == []
+    with contextlib.suppress(LockLost, LockNotHeld):
+        zk_lock(KEY).release()
+
+
+def test_a_hold_whose_connection_is_suspended_cannot_be_handed_over(zoo: Zoo, proxy: Proxy) -> None:
+    hold = zk_lock(KEY, abort_on="lost").acquire()
+    assert hold is not None
+    proxy.refuse = True
+    proxy.cut_all()
+    eventually(lambda: hold.state == "suspect")
+    with pytest.raises((ZkLockError, LockLost)):
+        hold.hand_over(within=LONG)
+    proxy.heal()
+    reconnect(proxy)
+    with contextlib.suppress(LockLost):
+        zk_lock(KEY, abort_on="lost").release()
+
+
+def test_the_session_of_the_giver_may_end_after_the_hand_over(zoo: Zoo) -> None:
+    text = give()
+    expire(zoo)
+    with zk_adopt(text, timeout=20):
+        pass
+
+
+def test_an_adopter_that_gives_up_leaves_nothing(zoo: Zoo, proxy: Proxy) -> None:
+    """It is as if it had adopted the lock and released it."""
+    text = give()
+    proxy.hang = True
+    with pytest.raises(ZooKeeperUnavailable):
+        zk_adopt(text, timeout=0.1).__enter__()
+    proxy.hang = False
+    with contextlib.suppress(LockNotAdopted), zk_adopt(text, timeout=20):
+        pass
+    zoo.wait_contenders(KEY, 0)
+
+
+def test_a_waiter_that_times_out_names_the_hand_over(zoo: Zoo) -> None:
+    text = give()
+    with pytest.raises(LockTimeout, match="waiting for its adopter"), zk_lock(KEY, timeout=0.2):
+        pass
+    with zk_adopt(text):
+        pass
