@@ -185,11 +185,11 @@ def two(first: str, other: str) -> None:
 
 @app.task(name="waiting.inner")
 @zk_locked("{key}")
-def inner(key: str, gate: str, inner_key: str) -> float:
+def inner(key: str, gate: str, inner_key: str, timeout: float | None = 20) -> float:
     """Take a second lock, in the body, when the gate is open; return how long that took."""
     do("linger", gate)
     began = time.monotonic()
-    with zk_lock(inner_key, timeout=20):
+    with zk_lock(inner_key, timeout=timeout):
         return time.monotonic() - began
 
 

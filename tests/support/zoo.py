@@ -208,6 +208,10 @@ class Zoo:
         eventually(lambda: len(self.children(key)) == count, timeout, f"{key}: not {count} contenders")
         return self.children(key)
 
+    def delete(self, key: str) -> None:
+        """Delete the znode of the holder of a key, as another session may."""
+        self.client.delete(f"{self.base}/{key}/{self.children(key)[0]}")
+
     def assert_empty(self, timeout: float = 2.0) -> None:
         """Fail unless every queue of this namespace is empty within `timeout` seconds; at once if that is 0."""
         deadline = clock.now() + timeout + (ROOM if timeout else 0)

@@ -36,9 +36,10 @@ from types import CodeType, FrameType
 from typing import Any, TypeAlias, TypeVar
 
 from django_zklock.core import clock
-from django_zklock.core.errors import LockLostInterrupt
+from django_zklock.core.errors import LockLost, LockLostInterrupt
 from django_zklock.core.execution.inner_tasks import inner_tasks
 from django_zklock.core.execution.owner import Owner, eventlet_patched, gevent_patched
+from django_zklock.core.execution.waiters import wake_thread
 
 ABORT_SIGNAL = signal.SIGURG
 """
@@ -176,7 +177,11 @@ def _has(error: BaseException | None, kind: type[BaseException]) -> bool:
 
 
 def _came_from(error: BaseException | None, kind: type[BaseException]) -> bool:
-    """Return whether an error is of this kind, or came from one: it was raised while that was handled."""
+    """
+    Return whether an error is of this kind, or came from one: it was raised while that was handled.
+
+    `LockLost` replaces the interrupt of a block that has been left. The rest is work of the block around that.
+    """
     pending, seen = [error], {id(None)}
     while pending:
         error = pending.pop()
@@ -184,7 +189,10 @@ def _came_from(error: BaseException | None, kind: type[BaseException]) -> bool:
             return True
         if error is not None and id(error) not in seen:
             seen.add(id(error))
-            pending += error.__context__, error.__cause__
+            if isinstance(error, LockLost) and error.__cause__ is not None:
+                pending.append(error.__cause__.__context__)
+            else:
+                pending += error.__context__, error.__cause__
     return False
 
 
@@ -262,6 +270,8 @@ class ThreadAbort(Abort):
     """
     Aborts a thread by an asynchronous exception at its next bytecode, so not before a blocking call ends.
 
+    A wait of this package, such as that for another lock, is woken up for it.
+
     An exception that was sent and has not arrived when the block ends is made to arrive by `disarm`, which drops it.
 
     asyncio stores an interrupt in the task that it has struck, and goes on. So if the thread runs an event loop that
@@ -303,6 +313,7 @@ class ThreadAbort(Abort):
         self.swallowed |= self.sent and position != self._sent_at  # otherwise the last exception has not arrived yet
         self._sent_at = position
         self._strike(reason)
+        wake_thread(frame)
         if not self.armed:
             self._drop_unwanted()  # the garbage collector has disarmed this just now, in this thread
 

@@ -6,6 +6,7 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable, Generator
+from types import FrameType
 from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 from django_zklock.core import clock
@@ -65,11 +66,15 @@ class ThreadWaiter(Generic[_Value]):
     def set(self, value: _Value) -> bool:
         """Set the value; from any thread, and perhaps again."""
         self.value = value
+        self.wake()
+        return True
+
+    def wake(self) -> None:
+        """Have the waiting thread look for a value, and go on waiting if there is none; from any thread."""
         try:
             self._latch.release()
         except RuntimeError:
-            pass  # it was set before
-        return True
+            pass  # it was woken before
 
     def wait(self, timeout: float | None) -> _Value | None:
         """Return the value, or None if there is none within `timeout` seconds (None: no limit; below 0: 0)."""
@@ -92,6 +97,12 @@ class ThreadWaiter(Generic[_Value]):
         """Return what `wait` returns; for a routine that `run` drives."""
         yield from ()
         return self.wait(timeout)
+
+
+def wake_thread(frame: FrameType | None) -> None:
+    """Wake a thread if it blocks in a `ThreadWaiter`, so that an interrupt arrives. `frame` is its innermost one."""
+    if frame is not None and frame.f_code is ThreadWaiter.wait.__code__:
+        frame.f_locals["self"].wake()
 
 
 class TaskWaiter(Generic[_Value]):

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.faults import within
-from support.work import in_each_thread, lose, lose_later, run_in_thread
+from support.work import in_each_thread, lose, lose_later, sleep_in_pieces
 from support.zoo import Zoo, next_line
 
+from django_zklock import zk_locks
 from django_zklock.core.zk import process
 from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import LockLost
+from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]
@@ -69,25 +70,99 @@ def test_a_loss_before_the_body_begins_raises_lock_lost(robber: Robber, run: Cal
     assert lost
 
 
-# Only a signal interrupts a wait. Another thread than the main one is told when its wait for the inner lock ends.
+def wait_in_loop(hold: Hold) -> None:
+    """Wait for the inner lock in a coroutine that the block runs."""
+
+    async def wait() -> None:
+        lose_later(hold, 0.2)
+        async with Lock("inner", timeout=None):
+            pass
+
+    asyncio.run(wait())
+
+
+def wait_by_acquire(hold: Hold) -> None:
+    lose_later(hold, 0.2)
+    Lock("inner").acquire()
+
+
+def wait_for_several(hold: Hold) -> None:
+    lose_later(hold, 0.2)
+    with zk_locks("free", "inner", timeout=None):
+        pass
+
+
+def wait_for_lingering(hold: Hold) -> None:
+    lose_later(hold, 0.2)
+    with Lock("inner", timeout=None, linger=1):
+        pass
+
+
+def wait_in_with(hold: Hold) -> None:
+    lose_later(hold, 0.2)
+    with Lock("inner", timeout=None):
+        pass
+
+
+def wait_as_it_begins(hold: Hold) -> None:
+    lose(hold)
+    with Lock("inner", timeout=None):
+        pass
+
+
+@in_each_thread
 @pytest.mark.parametrize(
-    ("run", "timeout"), [(lambda call: call(), 30), (run_in_thread, 1.5)], ids=["main thread", "thread"]
+    "wait", [wait_in_with, wait_as_it_begins, wait_by_acquire, wait_for_several, wait_for_lingering, wait_in_loop]
 )
 def test_the_loss_of_an_outer_lock_ends_the_wait_for_an_inner_one(
-    zoo: Zoo, run: Callable[..., Any], timeout: float
+    zoo: Zoo, run: Callable[..., Any], wait: Callable[[Hold], None]
 ) -> None:
-    """The abort of the outer block ends what goes on inside it, be it the wait for another lock."""
+    """The abort of the outer block ends the wait inside it, which has no limit. The inner lock stays busy."""
 
     def work() -> None:
-        with Lock("outer") as outer, zoo.hold_elsewhere("inner"):
-            lose_later(outer, 0.2)
-            with Lock("inner", timeout=timeout):
-                pass
+        with Lock("outer") as outer:
+            wait(outer)
 
-    with within(2), pytest.raises(LockLost) as caught:
-        run(work)
-    assert caught.value.lock == "outer"
+    with zoo.hold_elsewhere("inner"):
+        with pytest.raises(LockLost) as caught:
+            run(work)
+        assert caught.value.lock == "outer"
+        zoo.wait_contenders("inner", 1)
     zoo.assert_empty()
+
+
+async def test_the_loss_of_an_outer_lock_ends_the_wait_of_a_coroutine(zoo: Zoo) -> None:
+    """It is cancelled, as other work of the task is."""
+    with zoo.hold_elsewhere("inner"):
+        with pytest.raises(LockLost) as caught:
+            async with Lock("outer") as outer:
+                lose_later(outer, 0.2)
+                async with Lock("inner", timeout=None):
+                    pass
+        assert caught.value.lock == "outer"
+        zoo.wait_contenders("inner", 1)
+
+
+@in_each_thread
+def test_the_loss_of_an_outer_lock_stops_work_that_handles_the_loss_of_an_inner_one(
+    zoo: Zoo, run: Callable[..., Any]
+) -> None:
+    """The block of the inner lock has been left, so what handles its error is no clean-up of it, but work as any."""
+
+    def work() -> None:
+        with Lock("outer") as outer:
+            try:
+                with Lock("lost") as lost:
+                    lose(lost)
+                    sleep_in_pieces(10)
+            except LockLost:
+                wait_in_with(outer)
+
+    with zoo.hold_elsewhere("inner"):
+        with pytest.raises(LockLost) as caught:
+            run(work)
+        assert caught.value.lock == "outer"
+        zoo.wait_contenders("inner", 1)
 
 
 @pytest.mark.parametrize("order", ["inner last", "inner first", "only inner then outer"])
