@@ -191,7 +191,7 @@ class Hold(HoldBase):
 
     # --- hand-over ----------------------------------------------------------------------------------------------
 
-    def hand_over(self, *, within: Seconds) -> str:
+    def hand_over(self, *, within: Seconds = 60) -> str:
         """
         Release the lock to the caller of `zk_adopt(text)`, here or in another process; return the text.
 
@@ -205,7 +205,7 @@ class Hold(HoldBase):
         check_no_running_loop("hand_over", "await hold.ahand_over(...)")
         return run(self._hand_over(within, ThreadWaiter))
 
-    async def ahand_over(self, *, within: Seconds) -> str:
+    async def ahand_over(self, *, within: Seconds = 60) -> str:
         """Hand the lock over as `hand_over` does."""
         return await Awaited(self._hand_over(within, TaskWaiter))
 

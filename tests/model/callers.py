@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from django_zklock.core.locks.acquisition import REPLY_TIMEOUT
@@ -214,10 +214,11 @@ class Caller(GrantObserver):
         hand_over = HandOver(script.key, grant.kind, limit, guid, sequence, "", script.gives)
         contender.given = GivenHold(contender.spec, hand_over, partial(self._on_given, hand_over, []))
 
-    def _on_given(self, hand_over: HandOver, results: list[bool], exists: bool) -> None:
-        if results or not exists:
+    def _on_given(self, hand_over: HandOver, results: list[int], token: int) -> None:
+        if results or not token:
             return
-        results.append(True)
+        results.append(token)
+        hand_over = replace(hand_over, token=token)
         self._invariants.figures.given += 1
         for heir in self.heirs:
             heir.inherit(hand_over)

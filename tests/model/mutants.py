@@ -17,12 +17,13 @@ from django_zklock.core.locks.lingering import LingeringLock, LocalWaiter
 from django_zklock.core.protocol import hand_over
 from django_zklock.core.protocol.contender import Contender, Phase, ReaderMarker
 from django_zklock.core.protocol.grant import Grant
+from django_zklock.core.protocol.hand_over import GivenHold
 from django_zklock.core.protocol.predecessors import Predecessors
 from django_zklock.core.protocol.registry import Deletion, Registry
 from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue import nodes, order
-from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Child, Kind
+from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.core.queue.order import Queue
 from django_zklock.core.zk.errors import NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, Gateway, Node, WriteReply
@@ -209,10 +210,9 @@ def _unwritten(path: str, data: bytes, create: Create) -> tuple[Any, ...]:
     return Delete(path=path), create
 
 
-def _own_token(self: Contender, giving: HandOver, checked: Any) -> None:
-    """Adopt a lock with a token of its own, as every other contender has."""
-    _adopt(self, giving, checked)
-    self._token = 0
+def _token_of_hold(self: GivenHold, hold: OperatorHold, reply: Any) -> None:
+    """Give the adopter the token of the hold, although others came before that."""
+    self._done(hold.token)
 
 
 def _by_read(self: Gateway, paths: Any, callback: Any) -> None:
@@ -342,7 +342,7 @@ _abandon, _on_searched_read, _create, _on_missing, _ahead_gone = (
     Contender.on_ahead_gone,
 )
 _connected, _watch, _wait_for = Contender.on_connected, Predecessors._watch, Predecessors.wait_for
-_prove, _watch_own, _adopt = Contender._prove, Contender._watch, Contender._adopt
+_prove, _watch_own = Contender._prove, Contender._watch
 
 MUTANTS = (
     Mutant("lists without a barrier", ((Gateway, "children_after_sync", Gateway.children),)),
@@ -423,7 +423,7 @@ MUTANTS = (
         ((Predecessors, "_watch", _believing_missing),),
         setting=HANDING,
     ),
-    Mutant("adopts a lock with another token", ((Contender, "_adopt", _own_token),), setting=HANDING),
+    Mutant("adopts a lock with another token", ((GivenHold, "_on_listed", _token_of_hold),), setting=HANDING),
     Mutant("hands on a lock in doubt", ((LingeringLock, "may_be_lost", False),), often={"fault": 0.1}),
     Mutant("does not see who else waits", ((LingeringLock, "_watch_others", lambda self: None),), setting=LINGERING),
     Mutant("watches for others once", ((LingeringLock, "_on_children_changed", lambda self, deleted: None),)),

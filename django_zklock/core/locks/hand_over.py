@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -45,13 +46,13 @@ def hand_over(held: HeldLock, seconds: float, new_waiter: Callable[[], Any]) -> 
     with CleanupOnError(partial(_withdraw, held, contender, hold)):
         contender.given = hold
         held.handed_over = True
-        held.release_uses(lambda gone: None if hold.is_replacing else waiter.set(False))
-        exists = yield from waiter.outcome(HAND_OVER_TIMEOUT)
-        if exists is None:
+        held.release_uses(lambda gone: None if hold.is_replacing else waiter.set(0))
+        token = yield from waiter.outcome(HAND_OVER_TIMEOUT)
+        if token is None:
             raise ZooKeeperUnavailable(contender.session.explain(HAND_OVER_TIMEOUT), lock=spec.key)
-        if not exists:
+        if not token:
             raise LockLost(f"The lock {spec.key!r} was lost before it was handed over.", lock=spec.key)
-    return given
+    return replace(given, token=token)
 
 
 @abort.shielded

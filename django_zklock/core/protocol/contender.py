@@ -135,7 +135,6 @@ class Contender(SessionObserver):
     _is_watch_set: bool = False  # the server has that watch
     _watch_timer: Timer | None = None  # reads and watches the znode when it is due
     _last_read: Node | None = None  # the znode as it was last read
-    _token: int = 0  # of the lock that it adopts; 0: the czxid of its znode
     _grant: Grant | None = None
     _is_described: bool = False  # its znode says when the lock was granted
     _marker: ReaderMarker | None = None  # set when the writer becomes a reader
@@ -388,7 +387,6 @@ class Contender(SessionObserver):
         if hold is None or not hold.handed_over:
             find_adopter(self.session.gateway, self.spec, self._replies.wrap, self.on_refused)
             return
-        self._token = hold.given_token
         prefix, data = self._begin_create()
         path = f"{self.spec.parent}/{prefix}{hand_over.sequence}"
         try:
@@ -422,7 +420,7 @@ class Contender(SessionObserver):
             session_timeout=round(self.session.timeout * 1000),
             lasts=spec.lasts,
             adopts=spec.adopts.guid if spec.adopts is not None else "",
-            token=str(self._token or ""),
+            token=str(spec.adopts.token) if spec.adopts is not None else "",
         ).encode()
 
     def _on_created(self, reply: NodeReply) -> None:
@@ -682,7 +680,8 @@ class Contender(SessionObserver):
         if node is None:
             return
         self._phase = Phase.HOLDING
-        grant = self._grant = Grant(self.session, spec.key, node.path, self._token or node.czxid, spec.kind)
+        token = node.czxid if spec.adopts is None else min(spec.adopts.token, node.czxid)
+        grant = self._grant = Grant(self.session, spec.key, node.path, token, spec.kind)
         grant.what, grant.about = self.caller.what, self.caller.about
         grant.template = spec.template
         # A watch of the time in the queue stays until the timer is due.

@@ -10,15 +10,16 @@ would take "deleted" for its turn.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from django_zklock.core.errors import LockNotAdopted, ZkLockError
 from django_zklock.core.protocol.operator_holds import Replacement
 from django_zklock.core.protocol.spec import QueueSpec
+from django_zklock.core.queue.escaping import SEQUENCE_DIGITS
 from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Payload
-from django_zklock.core.queue.operator_hold import HANDED_OVER
+from django_zklock.core.queue.operator_hold import HANDED_OVER, OperatorHold
 from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, Gateway, NamesReply, Node, NodeReply
 from django_zklock.core.zk.multi import Create, Delete, Operation, SetData
@@ -35,13 +36,16 @@ class GivenHold(Replacement):
     """
     The hold that replaces the znode of a giver, until the lock is adopted or the time is over.
 
-    `done` is called with whether the hold is there, perhaps again; on the protocol's thread.
+    `done` is called with the token of the adopter, or with 0 if the hold is not there; on the protocol's thread. The
+    token is the czxid of the hold, so it is higher than the giver's. But contenders that came before the hold would
+    get a lower one. If there are some, the adopter has the token of the giver.
     """
 
-    def __init__(self, spec: QueueSpec, hand_over: HandOver, done: Callable[[bool], object]) -> None:
+    def __init__(self, spec: QueueSpec, hand_over: HandOver, done: Callable[[int], object]) -> None:
         super().__init__(spec, None, hand_over.guid, hand_over.name)
         self.is_replacing = False  # a znode, so that `done` will be called
         self._seconds = hand_over.seconds
+        self._sequence = hand_over.sequence
         self._token = 0
         self._done = done
         self._is_withdrawn = False
@@ -56,7 +60,6 @@ class GivenHold(Replacement):
         if self._own is None or payload is None or self._is_withdrawn:
             return ()
         reason = f"handed over on {payload.host}, process {payload.pid}; waiting for its adopter"
-        payload = replace(payload, token=str(self._token))
         create = self._create(payload, by=payload.what or "python", reason=reason, mark=HANDED_OVER)
         return _replace(self._own.path, self._own.data, create)
 
@@ -65,7 +68,7 @@ class GivenHold(Replacement):
         if self._tried:
             self._check(session)
         else:
-            self._done(False)
+            self._done(0)
 
     def withdraw(self, session: Session) -> None:
         """Leave no hold, because nobody has got the text. If that fails, the hold ends in time."""
@@ -73,10 +76,18 @@ class GivenHold(Replacement):
         if self._tried:
             self._check(session)
 
-    def _on_checked(self, session: Session, *, exists: bool) -> None:
-        if exists and self._is_withdrawn:
+    def _on_checked(self, session: Session, hold: OperatorHold | None) -> None:
+        if hold is None:
+            self._done(0)
+        elif self._is_withdrawn:
             session.gateway.delete(self._path, lambda reply: None)
-        self._done(exists)
+        else:
+            session.gateway.children(self._spec.parent, partial(self._on_listed, hold))
+
+    def _on_listed(self, hold: OperatorHold, reply: NamesReply) -> None:
+        names = [] if isinstance(reply, ZkError) else reply
+        is_last = self._name in names and all(name[-SEQUENCE_DIGITS:] <= self._sequence for name in names)
+        self._done(hold.token if is_last else self._token)
 
 
 def adoption(hand_over: HandOver, parent: str, path: str, data: bytes) -> tuple[Operation, ...]:

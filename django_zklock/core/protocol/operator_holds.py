@@ -158,15 +158,15 @@ class Replacement:
     def _check(self, session: Session) -> None:
         def on_checked(checked: HoldCheck | None) -> None:
             if checked is not None:
-                self._on_checked(session, exists=self._name in checked.remaining)
+                self._on_checked(session, checked.remaining.get(self._name))
             pause = RETRY if checked is None else checked.next_check((self._name,))
             if pause is not None:
                 session.loop.call_later(pause, partial(self._check, session))
 
         HoldCheck(session.gateway, self._spec.key, self._spec.parent).run((self._name,), on_checked)
 
-    def _on_checked(self, session: Session, *, exists: bool) -> None:
-        """The hold was checked."""
+    def _on_checked(self, session: Session, hold: OperatorHold | None) -> None:
+        """The hold was checked; None: it is not there."""
 
     def _create(self, payload: Payload, *, by: str, reason: str, mark: str) -> Create:
         """Return the create of the hold; `payload` is that of the holder."""

@@ -28,6 +28,7 @@ class HandOver:
     sequence: str  # the last digits of its name, which are those of the giver
     template: str  # of the key
     seconds: float  # for which the hold waits
+    token: int = 0  # of the adopter, once the hold is there
 
     @property
     def name(self) -> str:
@@ -62,6 +63,8 @@ class HandOver:
             and 0 <= self.limit <= MOST_PERMITS
             and (self.limit > 0) is (self.kind is Kind.PERMIT)
             and 0 < float(self.seconds) <= LONGEST
+            and type(self.token) is int
+            and self.token > 0
         )
 
 

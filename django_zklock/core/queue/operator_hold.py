@@ -13,7 +13,7 @@ from typing import Final
 
 from django_zklock.core.errors import UnreadableQueue
 from django_zklock.core.queue.escaping import MAX_BY, MAX_REASON, printable
-from django_zklock.core.queue.nodes import Child, Mark, Payload, mark_of, parse, token_of
+from django_zklock.core.queue.nodes import Child, Mark, Payload, mark_of, parse
 from django_zklock.core.queue.order import Queue
 
 # The items of `Payload.about` that describe a hold.
@@ -56,18 +56,13 @@ class OperatorHold:
     seconds: float
     minimum: bool = False
     """Whether it is a minimum hold (`min_hold`)."""
-    given_token: int = 0
-    """The token of the lock, if it was handed over and waits for its adopter; else 0."""
+    handed_over: bool = False
+    """Whether the lock was handed over, and waits for its adopter."""
 
     @property
     def until(self) -> datetime:
         """When it ends by itself, by ZooKeeper's clock."""
         return self.since + timedelta(seconds=self.seconds)
-
-    @property
-    def handed_over(self) -> bool:
-        """Whether the lock was handed over, and waits for its adopter."""
-        return self.given_token != 0
 
     @property
     def who(self) -> str:
@@ -144,7 +139,7 @@ def operator_hold(
         since=since,
         seconds=seconds,
         minimum=bool(payload.about.get(MINIMUM)),
-        given_token=token_of(payload, token) if payload.about.get(HANDED_OVER) else 0,
+        handed_over=bool(payload.about.get(HANDED_OVER)),
     )
 
 

@@ -61,7 +61,7 @@ def strike(processes: list[subprocess.Popen[bytes]], ensemble: Ensemble, arena: 
 
 
 def test_a_lock_that_is_handed_over_has_one_owner(arena: Zoo, ensemble: Ensemble, tmp_path: Path) -> None:
-    """Its token stays, and no lock is blocked for longer than the time to adopt and a session."""
+    """Its tokens never fall, and no lock is blocked for longer than the time to adopt and a session."""
     (tmp_path / "texts").mkdir()
     processes = [start(arena, tmp_path) for _ in range(PROCESSES)]
     struck: Counter[str] = Counter()

@@ -70,7 +70,7 @@ def decoded(zoo: Zoo, text: str) -> HandOver:
 
 
 def test_a_lock_is_handed_over_to_another_process(zoo: Zoo, kind: Primitive) -> None:
-    """The adopter has the same kind, position, template and token."""
+    """The adopter has the same kind, position and template, and a higher token."""
     with kind.lock("b/{x}", fields={"x": 1}, what="request") as hold:
         token, digits = hold.token, hold.path[-10:]
         text = hold.hand_over(within=LONG)
@@ -82,7 +82,7 @@ def test_a_lock_is_handed_over_to_another_process(zoo: Zoo, kind: Primitive) -> 
         child = nodes.parse(name)
         assert child is not None
         assert child.kind.word == kind.kind
-        assert adopted_token == token
+        assert adopted_token > token
         lock = look_at("b/1")
         assert lock is not None
         assert [(holder.what, holder.template) for holder in lock.holders] == [("export", "b/{x}")]
@@ -112,7 +112,7 @@ def test_no_waiter_gets_the_lock_before_the_adopter_releases_it(zoo: Zoo, kind: 
             adopted.go()
             for other in others:
                 other.go()
-            assert waiters[0].wait_granted().token > adopted_hold.token
+            assert waiters[0].wait_granted().token > adopted_hold.token == hold.token
 
 
 @contextlib.contextmanager
@@ -159,12 +159,12 @@ def test_a_waiter_that_looks_too_late_is_not_granted_the_lock(zoo: Zoo, proxy: P
 
 
 def test_the_requests_of_a_hand_over(zoo: Zoo, warm_proxy: Proxy) -> None:
-    """The giver sends one transaction and one look whether it was carried out."""
+    """The giver sends one transaction, one look whether it was carried out, and one for those behind it."""
     hold = zk_lock(KEY).acquire()
     assert hold is not None
     warm_proxy.reset()
     text = hold.hand_over(within=LONG)
-    assert (warm_proxy.requests, warm_proxy.counts[MULTI], warm_proxy.counts[GET_DATA]) == (2, 1, 1)
+    assert (warm_proxy.requests, warm_proxy.counts[MULTI], warm_proxy.counts[GET_DATA]) == (3, 1, 1)
     warm_proxy.reset()
     with zk_adopt(text):
         counts = warm_proxy.counts
@@ -233,14 +233,14 @@ def test_an_acquired_hold_needs_no_release(zoo: Zoo) -> None:
 
 
 def test_an_adopted_lock_is_handed_over_again(zoo: Zoo) -> None:
-    """Through a chain of owners, the token and the limit stay those of the first giver."""
+    """Through a chain of owners, the tokens rise, and the limit stays."""
     with zk_semaphore(KEY, 2) as hold:
         text, tokens = hold.hand_over(within=LONG), [hold.token]
     for _ in range(3):
         with zk_adopt(text) as hold:
             tokens.append(hold.token)
             text = hold.hand_over(within=LONG)
-    assert len(set(tokens)) == 1
+    assert tokens == sorted(set(tokens))
     assert decoded(zoo, text).limit == 2
 
 
@@ -448,7 +448,7 @@ def test_a_wrong_time_is_refused(zoo: Zoo, seconds: Any) -> None:
 
 def test_a_wrong_text_is_refused_before_anything_is_sent(zoo: Zoo, warm_proxy: Proxy) -> None:
     """It is cut, changed, of another ROOT, or no text at all."""
-    hand_over_ = HandOver(KEY, Kind.LOCK, 0, new_guid(Mark.OPERATOR), "0000000001", KEY, 60.0)
+    hand_over_ = HandOver(KEY, Kind.LOCK, 0, new_guid(Mark.OPERATOR), "0000000001", KEY, 60.0, token=9)
     good = hand_over_.encode(zoo.base)
     assert HandOver.decode(good, zoo.base) == hand_over_
     assert good.isascii()
@@ -460,6 +460,8 @@ def test_a_wrong_text_is_refused_before_anything_is_sent(zoo: Zoo, warm_proxy: P
         {"guid": "x"},
         {"sequence": "1"},
         {"limit": 2},
+        {"token": 0},
+        {"token": "9"},
         {"limit": "2"},
         {"kind": Kind.PERMIT},
         {"seconds": -1},
@@ -488,7 +490,7 @@ def test_the_hold_of_a_person_cannot_be_adopted(zoo: Zoo) -> None:
     payload = nodes.Payload(guid=guid, host="h", pid=1, thread="t", what="w", since="", template="")
     name = f"{nodes.prefix(guid)}0000000007"
     zoo.client.create(f"{zoo.base}/{KEY}/{name}", hold_data(payload, by="anna", reason="deploy", seconds=LONG))
-    text = HandOver(KEY, Kind.LOCK, 0, guid, "0000000007", KEY, LONG).encode(zoo.base)
+    text = HandOver(KEY, Kind.LOCK, 0, guid, "0000000007", KEY, LONG, token=9).encode(zoo.base)
     with pytest.raises(LockNotAdopted), zk_adopt(text):
         pass
     assert zoo.children(KEY) == [name]
