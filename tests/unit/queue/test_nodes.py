@@ -206,7 +206,7 @@ def test_decoding_a_payload_never_raises(data: bytes) -> None:
     assert isinstance(Payload.decode(data), (Payload, type(None)))
 
 
-UNSET = {"limit", "owner", "idle", "lasts", "renewed_within", "adopts", "release_request"}
+UNSET = {"limit", "owner", "idle", "lasts", "renewed_within", "adopts", "token", "release_request"}
 NOT_TEXT = {
     **dict.fromkeys(("pid", "version", "limit", "owner", "max_hold", "session_timeout", "waited"), int),
     "renewed_within": int,
