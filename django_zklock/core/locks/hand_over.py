@@ -50,7 +50,7 @@ def hand_over(held: HeldLock, seconds: float, new_waiter: Callable[[], Any]) -> 
         if exists is None:
             raise ZooKeeperUnavailable(contender.session.explain(HAND_OVER_TIMEOUT), lock=spec.key)
         if not exists:
-            raise LockLost(f"The lock {spec.key!r} was lost before it was handed over.", lock=spec.key)
+            raise LockLost(f"The lock {spec.key!r} was lost, or not adopted in time.", lock=spec.key)
     return given
 
 
