@@ -101,14 +101,6 @@ COUNT: Final = Check("a whole number from 0, or None (no limit)", whole_number)
 read_positive: Final = partial(read_seconds, positive=True)
 
 
-def read_within(value: object) -> float:
-    """Read the seconds for which a lock that is handed over waits for its adopter. Raises `ValueError`."""
-    try:
-        return read_positive(value, most=LONGEST)
-    except (TypeError, ValueError):
-        raise ValueError(f"within is a number of seconds above 0, a week at most, not {value!r}.") from None
-
-
 # --- options ------------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,8 @@ from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 
 from django_zklock import conf
-from django_zklock.conf.arguments import Seconds, read_within
+from django_zklock.conf.arguments import Seconds
+from django_zklock.conf.table import seconds
 from django_zklock.core import clock
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
@@ -20,6 +21,7 @@ from django_zklock.core.locks.held import HeldLock, enclosing_holds, held_locks,
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.queue.nodes import Kind
+from django_zklock.core.queue.operator_hold import LONGEST
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.exceptions import LockInTransaction, LockNotHeld
 from django_zklock.locks.arguments import check_no_running_loop
@@ -212,7 +214,9 @@ class Hold(HoldBase):
     def _hand_over(self, within: Seconds, new_waiter: type[Any]) -> Routine[str]:
         from django_zklock.core.locks.hand_over import hand_over  # noqa: PLC0415 - it imports kazoo
 
-        seconds = read_within(within)
+        number = seconds(within)
+        if not number or number > LONGEST:
+            raise ValueError(f"within is a number of seconds above 0, a week at most, not {within!r}.")
         if new_waiter is ThreadWaiter and open_blocks():
             raise LockInTransaction(
                 f"The lock {self.key!r} cannot be handed over inside an open transaction: its adopter would not see "
@@ -220,7 +224,7 @@ class Hold(HoldBase):
                 "that you pass to transaction.on_commit().",
                 lock=self.key,
             )
-        given = yield from hand_over(self._held, seconds, new_waiter)
+        given = yield from hand_over(self._held, number, new_waiter)
         return given.encode(conf.current().base)
 
     # --- release requests ---------------------------------------------------------------------------------------
@@ -263,11 +267,11 @@ class Hold(HoldBase):
         lock may still write until a newer holder has written. Readers, or holders of permits, hold at the same time:
         those with older tokens are refused once one with a newer token has written the row.
         """
-        _checked(obj, self).fence(self, refresh=refresh)
+        _checked(obj).fence(self, refresh=refresh)
 
     async def afence(self, obj: FencedRow, *, refresh: bool = False) -> None:
         """Call `fence` in the thread of the database. The transaction must be open there."""
-        await _checked(obj, self).afence(self, refresh=refresh)
+        await _checked(obj).afence(self, refresh=refresh)
 
     def fenced(self, name: str, *, using: str = "default") -> AbstractContextManager[None]:
         """
@@ -351,9 +355,7 @@ def wait_for(event: HoldEvent, grants: Sequence[Grant], timeout: float | None) -
             grant.session.post(grant.detach, event)
 
 
-def _checked(obj: FencedRow, hold: Hold) -> FencedRow:
-    if held_of(hold).handed_over:
-        hold.check()  # raises: its adopter has the same token
+def _checked(obj: FencedRow) -> FencedRow:
     if not hasattr(obj, "fence"):
         raise TypeError(f"{type(obj).__name__} has no fencing token: derive it from django_zklock.fencing.FencedModel.")
     return obj

@@ -17,7 +17,7 @@ from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.protocol.hand_over import GivenHold
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS
 from django_zklock.core.queue.hand_over import HandOver
-from django_zklock.core.queue.nodes import Mark, new_guid, parse
+from django_zklock.core.queue.nodes import Kind, Mark, new_guid
 
 HAND_OVER_TIMEOUT: Final = 5.0  # seconds that a hand-over waits for ZooKeeper
 
@@ -51,7 +51,7 @@ def hand_over(held: HeldLock, seconds: float, new_waiter: Callable[[], Any]) -> 
         if token is None:
             raise ZooKeeperUnavailable(contender.session.explain(HAND_OVER_TIMEOUT), lock=spec.key)
         if not token:
-            raise LockLost(f"The lock {spec.key!r} was lost before it was handed over.", lock=spec.key)
+            raise LockLost(f"The lock {spec.key!r} was lost, or not adopted in time.", lock=spec.key)
     return replace(given, token=token)
 
 
@@ -73,7 +73,7 @@ def _check(held: HeldLock) -> Contender:
         why = "it lingers, or the main process of a Celery worker holds it for this task"
     elif contender.spec.lasts or contender.spec.compat:
         why = f"it is a {contender.spec.lasts or f'lock with compat={contender.spec.compat!r}'}"
-    elif (child := parse(grant.path.rpartition("/")[2])) is None or child.kind is not grant.kind:
+    elif contender.spec.kind is Kind.WRITE and all(grant.shares.values()):  # that is set before others may read
         why = "it is a write lock that only reads since its downgrade"
     elif len(held.uses) != 1 or len(grant.shares) != 1 or held.observer is not None:
         why = "its owner has acquired it more than once, or a transaction keeps it"

@@ -381,9 +381,9 @@ class Contender(SessionObserver):
 
     def _adopt(self, hand_over: HandOver, checked: HoldCheck | None) -> None:
         """Create the znode in the place of the hold by which the lock was handed over."""
-        hold = None if checked is None else checked.remaining.get(hand_over.name)
         if checked is None:
             return  # it begins again when it is connected
+        hold = checked.remaining.get(hand_over.name)
         if hold is None or not hold.handed_over:
             find_adopter(self.session.gateway, self.spec, self._replies.wrap, self.on_refused)
             return

@@ -25,11 +25,9 @@ from django_zklock.core.zk.gateway import Callback, Gateway, NamesReply, Node, N
 from django_zklock.core.zk.multi import Create, Delete, Operation, SetData
 from django_zklock.core.zk.session import Session
 
-_ANY_VERSION = -1
-
 
 def _replace(path: str, data: bytes, create: Create) -> tuple[Operation, ...]:
-    return SetData(path=path, data=data, version=_ANY_VERSION), Delete(path=path), create
+    return SetData(path=path, data=data, version=-1), Delete(path=path), create
 
 
 class GivenHold(Replacement):
@@ -107,14 +105,11 @@ def find_adopter(
 
     def on_listed(reply: NamesReply) -> None:
         names = [] if isinstance(reply, ZkError) else [name for name in reply if name.endswith(hand_over.sequence)]
-        if names:
-            gateway.read(f"{spec.parent}/{names[0]}", guard(on_read))
-        else:
-            on_read(reply if isinstance(reply, ZkError) else NodeMissing())
+        gateway.read(f"{spec.parent}/{[*names, hand_over.name][0]}", guard(on_read))
 
     def on_read(reply: NodeReply) -> None:
         holder = Payload.decode(reply.data) if isinstance(reply, Node) else None
-        why = f"nobody adopted it within {hand_over.seconds:g} s, or its adopter has ended already"
+        why = f"nobody adopted it within {hand_over.seconds:g} s, a person has ended it, or its adopter has ended"
         if holder is not None and holder.adopts == hand_over.guid:
             why = f"it was adopted by {holder.what!r} on {holder.host}, process {holder.pid}"
         if isinstance(reply, (Node, NodeMissing)):

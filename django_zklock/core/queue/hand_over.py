@@ -6,10 +6,9 @@ import base64
 import json
 import zlib
 from dataclasses import astuple, dataclass
-from typing import Any, Final
+from typing import Final
 
 from django_zklock.core.errors import InvalidHandOver
-from django_zklock.core.queue.markers import MOST_PERMITS
 from django_zklock.core.queue.nodes import Kind, prefix
 from django_zklock.core.queue.operator_hold import LONGEST, is_operator
 
@@ -39,42 +38,25 @@ class HandOver:
         """Return the text, for programs whose locks are below this path."""
         fields = json.dumps((self.key, self.kind.value, *astuple(self)[2:]), separators=(",", ":"))
         body = base64.b64encode(fields.encode(), _ALTERNATIVE).decode().rstrip("=")
-        return f"{_VERSION}{_checksum(base, body)}{body}"
+        return f"{_VERSION}{zlib.crc32(f'{base} {body}'.encode()):08x}{body}"
 
     @classmethod
     def decode(cls, text: object, base: str) -> HandOver:
         """Return the hand-over in a text. Raises `InvalidHandOver` for any other text, and for one of another path."""
+        body = text[len(_VERSION) + 8 :] if isinstance(text, str) else ""
         try:
-            hand_over = cls(*_fields(text, base))
-            is_valid = hand_over._is_valid()
+            key, kind, *others = json.loads(base64.b64decode(body + "=" * (-len(body) % 4), _ALTERNATIVE))
+            hand_over = cls(key, Kind(kind), *others)
+            is_valid = (
+                text == hand_over.encode(base)
+                and is_operator(hand_over.name)
+                and all(isinstance(value, str) for value in (key, hand_over.template))
+                and (hand_over.limit > 0) is (hand_over.kind is Kind.PERMIT)
+                and 0 < hand_over.seconds <= LONGEST
+                and hand_over.token > 0
+            )
         except (ValueError, TypeError, RecursionError) as error:
             raise InvalidHandOver from error
         if not is_valid:
             raise InvalidHandOver
         return hand_over
-
-    def _is_valid(self) -> bool:
-        """Return whether all fields have values that a hand-over can have. May raise `TypeError`."""
-        texts = self.key, self.guid, self.sequence, self.template
-        return (
-            all(isinstance(text, str) for text in texts)
-            and is_operator(self.name)
-            and type(self.limit) is int
-            and 0 <= self.limit <= MOST_PERMITS
-            and (self.limit > 0) is (self.kind is Kind.PERMIT)
-            and 0 < float(self.seconds) <= LONGEST
-            and type(self.token) is int
-            and self.token > 0
-        )
-
-
-def _fields(text: object, base: str) -> tuple[Any, ...]:
-    body = text[len(_VERSION) + 8 :] if isinstance(text, str) else ""
-    if text != f"{_VERSION}{_checksum(base, body)}{body}":
-        raise ValueError(text)
-    key, kind, *others = json.loads(base64.b64decode(body + "=" * (-len(body) % 4), _ALTERNATIVE, validate=True))
-    return key, Kind(kind), *others
-
-
-def _checksum(base: str, body: str) -> str:
-    return f"{zlib.crc32(f'{base} {body}'.encode('utf-8', 'surrogatepass')):08x}"

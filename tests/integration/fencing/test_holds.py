@@ -54,11 +54,14 @@ def test_a_hold_fences_a_row(zoo: Zoo, ledger: str, row: Account) -> None:
             hold.fence(object())  # type: ignore[arg-type]
 
 
-def test_a_hold_that_was_released_fences_nothing(zoo: Zoo, ledger: str, row: Account) -> None:
-    """The work would have no lock. A hold that a transaction keeps still fences."""
+@pytest.mark.parametrize("handed_over", [False, True])
+def test_a_hold_that_was_released_fences_nothing(zoo: Zoo, ledger: str, row: Account, handed_over: bool) -> None:
+    """The work would have no lock, or would write next to an adopter. A hold that a transaction keeps still fences."""
     rows = Account.objects.using(ledger)
     with zk_lock("k") as hold:
         row.save_fenced(hold)
+        if handed_over:
+            hold.hand_over(within=0.1)
     for use in (
         lambda: row.save_fenced(hold),
         lambda: hold.fence(row),
