@@ -12,17 +12,25 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from django_zklock.testing.cases import ZkLockTestMixin
-    from django_zklock.testing.runner import ZkLockRunner, ZkLockRunnerMixin
+    from django_zklock.testing.runner import ZkLockRunner
     from django_zklock.testing.server import DevServer
     from django_zklock.testing.tester import LockTester
 
-__all__ = ["DevServer", "LockTester", "ZkLockRunner", "ZkLockRunnerMixin", "ZkLockTestMixin"]
+__all__ = ["DevServer", "LockTester", "ZkLockRunner", "ZkLockTestMixin"]
+
+FORBIDDEN = (
+    "This test acquires or inspects a lock, so it would contact the ZooKeeper in settings.ZKLOCK. To give all tests a "
+    'server for tests, set TEST_RUNNER = "django_zklock.testing.ZkLockRunner", or list ZkLockRunner first among the '
+    "bases of your runner; with pytest, set zklock_all = true in its configuration. For one test, request the fixture "
+    "`zklock`, or list ZkLockTestMixin first among the bases of the test case. To use the ZooKeeper in the settings, "
+    'add "REAL_IN_TESTS": True to ZKLOCK; with pytest, mark the test with @pytest.mark.zklock_real, or set '
+    "zklock_real = true in its configuration."
+)
 
 _MODULES = {
     "DevServer": "django_zklock.testing.server",
     "LockTester": "django_zklock.testing.tester",
     "ZkLockRunner": "django_zklock.testing.runner",
-    "ZkLockRunnerMixin": "django_zklock.testing.runner",
     "ZkLockTestMixin": "django_zklock.testing.cases",
 }
 

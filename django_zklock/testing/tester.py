@@ -43,8 +43,10 @@ TIMEOUT: Final = 2.0
 """Seconds that an assertion waits for other threads, and that the last contenders of a test have to leave."""
 RECONNECT_TIMEOUT: Final = 10.0
 
-CONNECTION: Final = ("URL", "ROOT", "AUTH", "ACL", "TLS", "SESSION_TIMEOUT", "CONNECT_TIMEOUT", "JUTE_MAXBUFFER")
-"""The keys that describe the project's ZooKeeper. A test keeps the others."""
+NO_CONNECTION: Final = dict.fromkeys(
+    ("URL", "ROOT", "AUTH", "ACL", "TLS", "SESSION_TIMEOUT", "CONNECT_TIMEOUT", "JUTE_MAXBUFFER")
+)
+"""The keys that describe the project's ZooKeeper, as if they were not given. A test keeps the others."""
 
 
 class LockTester:
@@ -68,7 +70,7 @@ class LockTester:
         self._settings = dict(settings or {})
         self._override: override_settings | None = None
         self._other_clients: list[ForeignClient] = []  # closed when no fault can delay that
-        self._base = ""  # the path of all queues; set when the settings are read
+        self._base = f"{self.chroot}{conf.DEFAULT_ROOT}"  # the path of all queues; the settings may change it
         self._before: frozenset[str] = frozenset()  # znodes that were there before the test, so that it may leave them
 
     @property
@@ -81,9 +83,10 @@ class LockTester:
 
     def start(self) -> None:
         """Point `settings.ZKLOCK` to the namespace. Raises `ImproperlyConfigured` if the settings are invalid."""
+        self._before = frozenset(self.server.paths(below=self.chroot))
         project = conf.raw()
-        kept = {key: project[key] for key in project if key not in CONNECTION} if isinstance(project, Mapping) else {}
-        override = override_settings(ZKLOCK={**kept, "URL": self.url, **self._settings})
+        kept = {**(project if isinstance(project, Mapping) else {}), **NO_CONNECTION}
+        override = override_settings(ZKLOCK={**kept, "URL": self.url, "REAL_IN_TESTS": True, **self._settings})
         override.enable()
         try:
             self._base = conf.current().base
@@ -101,13 +104,17 @@ class LockTester:
             remaining = self._remaining_queues()
         finally:
             self._release_all()
-            override, self._override = self._override, None
-            if override is not None:
-                process.disallow()
-                override.disable()  # closes the session
-            self._close_other_clients()
+            self._end()
+            while self._other_clients:
+                self._other_clients.pop().close()
         if remaining:
             raise AssertionError(f"The test has ended, and these contenders are left:\n{remaining}")
+
+    def _end(self) -> None:
+        override, self._override = self._override, None
+        if override is not None:
+            process.disallow()
+            override.disable()  # closes the session
 
     def __enter__(self) -> Self:
         self.start()
@@ -138,8 +145,6 @@ class LockTester:
 
     def _has_contenders_left(self) -> bool:
         """Release idle locks. Return whether a contender is left that must be gone at the end of the test."""
-        if self._before.issuperset(queues.contenders(self.server, self._base)):
-            return False
         session = process.peek()
         if session is not None:
             session.post(session.attached(LingeringLocks).end_idle)
@@ -152,10 +157,6 @@ class LockTester:
         for held in held_locks.kept():
             if held.grant.session is session and held.grant.path not in self._before:
                 held.release_uses()
-
-    def _close_other_clients(self) -> None:
-        while self._other_clients:
-            self._other_clients.pop().close()
 
     # --- faults -------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Container
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +20,6 @@ from django_zklock.testing.server.faults import FaultControls
 from django_zklock.testing.server.loop import Loop
 from django_zklock.testing.server.service import Service
 from django_zklock.testing.server.snapshot import load, save
-from django_zklock.testing.server.tree import CONTAINER
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -149,11 +148,6 @@ class DevServer(FaultControls):
 
     # inspection
 
-    @property
-    def zxid(self) -> int:
-        """The id of the last transaction. It is read without the server's thread, so it may be a moment old."""
-        return self._service.db.zxid
-
     def sessions(self) -> list[SessionInfo]:
         """Return the sessions that have not ended, with and without a connection, sorted by id."""
 
@@ -178,15 +172,13 @@ class DevServer(FaultControls):
         """Return the data of a node; None if it does not exist."""
         return self._call(lambda: self._content(path))
 
-    def delete(self, below: str, *, except_for: Container[str] = ()) -> None:
-        """Delete all nodes under `below`, also ephemerals, but no containers: the server deletes those when empty."""
+    def delete(self, paths: Set[str]) -> None:
+        """Delete the nodes of these paths, also ephemerals. Those with other children stay."""
 
         def delete() -> None:
             db = self._service.db
-            for path in reversed(db.tree.paths()):  # children first
-                node = db.tree.nodes[path]
-                stays = path in except_for or node.children or node.owner == CONTAINER
-                if path.startswith(f"{below.rstrip('/')}/") and not stays:
+            for path in sorted(db.tree.nodes.keys() & paths, reverse=True):  # children first
+                if not db.tree.nodes[path].children:
                     db.zxid += 1
                     db.tree.remove(path, zxid=db.zxid)
             db.fire()

@@ -190,7 +190,7 @@ def test_last():
 """
     )
     assert outcomes(result) == {"failed": 6, "passed": 3}, result.stdout
-    assert result.stdout.count("RuntimeError: This test acquires or inspects a lock without the fixture") >= 6
+    assert result.stdout.count("RuntimeError: This test acquires or inspects a lock, so") >= 6
     assert "mark the test with @pytest.mark.zklock_real" in result.stdout
 
 
