@@ -20,11 +20,10 @@ __all__ = ["DevServer", "LockTester", "ZkLockRunner", "ZkLockTestMixin"]
 
 FORBIDDEN = (
     "This test acquires or inspects a lock, so it would contact the ZooKeeper in settings.ZKLOCK. To give all tests a "
-    'server for tests, set TEST_RUNNER = "django_zklock.testing.ZkLockRunner", or list ZkLockRunner first among the '
-    "bases of your runner; with pytest, set zklock_all = true in its configuration. For one test, request the fixture "
-    "`zklock`, or list ZkLockTestMixin first among the bases of the test case. To use the ZooKeeper in the settings, "
-    'add "REAL_IN_TESTS": True to ZKLOCK; with pytest, mark the test with @pytest.mark.zklock_real, or set '
-    "zklock_real = true in its configuration."
+    'server for tests, set TEST_RUNNER = "django_zklock.testing.ZkLockRunner" or, with pytest, zklock_all = true in '
+    "its configuration. For one test, list ZkLockTestMixin first among the bases of its case, or request the fixture "
+    '`zklock`. To use the ZooKeeper in the settings, add "REAL_IN_TESTS": True to ZKLOCK or, with pytest, mark the '
+    "test with @pytest.mark.zklock_real."
 )
 
 _MODULES = {

@@ -49,8 +49,12 @@ class AllTests:
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Start them before any fixture."""
         _set_up_django("The option `zklock_all`")
+        from django.test import override_settings  # noqa: PLC0415
+
+        from django_zklock import conf  # noqa: PLC0415
         from django_zklock.testing import suite  # noqa: PLC0415
 
+        self._real = override_settings(ZKLOCK={**conf.setting("ZKLOCK"), "REAL_IN_TESTS": True})
         self._tester = suite.start()
         session.config.add_cleanup(suite.stop)
 
@@ -63,12 +67,7 @@ class AllTests:
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, None]:
         """Let a marked test and its fixtures use the ZooKeeper in the settings."""
-        from django.test import override_settings  # noqa: PLC0415
-
-        from django_zklock import conf  # noqa: PLC0415
-
-        real = item.get_closest_marker("zklock_real") is not None
-        with override_settings(ZKLOCK={**conf.setting("ZKLOCK"), "REAL_IN_TESTS": True}) if real else nullcontext():
+        with self._real if item.get_closest_marker("zklock_real") else nullcontext():
             yield
 
 

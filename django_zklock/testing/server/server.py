@@ -20,6 +20,7 @@ from django_zklock.testing.server.faults import FaultControls
 from django_zklock.testing.server.loop import Loop
 from django_zklock.testing.server.service import Service
 from django_zklock.testing.server.snapshot import load, save
+from django_zklock.testing.server.tree import CONTAINER
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -173,12 +174,12 @@ class DevServer(FaultControls):
         return self._call(lambda: self._content(path))
 
     def delete(self, paths: Set[str]) -> None:
-        """Delete the nodes of these paths, also ephemerals. Those with other children stay."""
+        """Delete the nodes of these paths, also ephemerals. Containers stay until the server finds them empty."""
 
         def delete() -> None:
             db = self._service.db
             for path in sorted(db.tree.nodes.keys() & paths, reverse=True):  # children first
-                if not db.tree.nodes[path].children:
+                if db.tree.nodes[path].owner != CONTAINER and not db.tree.nodes[path].children:
                     db.zxid += 1
                     db.tree.remove(path, zxid=db.zxid)
             db.fire()
