@@ -46,8 +46,7 @@ class ZkLockRunner(DiscoverRunner):
 
     def build_suite(self, *args: Any, **kwargs: Any) -> Any:
         tests: Any = super().build_suite(*args, **kwargs)
-        init_worker = getattr(tests, "init_worker", None)
-        if init_worker is not None:  # a method of which Django takes the function, and pickles it
+        if init_worker := getattr(tests, "init_worker", None):  # a method; Django takes its function, and pickles it
             tests.init_worker = types.MethodType(functools.partial(_init_worker, init_worker.__func__), tests)
         return tests
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from django_zklock import conf
 from django_zklock.core.zk import process
 from django_zklock.testing.server import DevServer
-from django_zklock.testing.tester import NO_CONNECTION, TIMEOUT, LockTester, wait_for
+from django_zklock.testing.tester import NO_CONNECTION, LockTester
 
 _current: SuiteTester | None = None  # written by the thread that runs the tests
 
@@ -21,10 +21,14 @@ class SuiteTester(LockTester):
         """Remember the locks that outlive the test."""
         self._before = frozenset(self.server.paths(below=self.chroot))
 
-    def _end(self) -> None:
-        if not wait_for(lambda: not self._has_contenders_left(), TIMEOUT):
-            process.reset()  # ends a waiter that nobody can interrupt, and all other locks of this process
-        self.server.delete({*self.server.paths(below=self.chroot)} - {self._base, *self._before})
+    def stop(self) -> None:
+        """End all faults, and delete what the test has left. Raise `AssertionError` if that is a contender."""
+        try:
+            super().stop()
+        finally:
+            if self._remaining_queues():
+                process.reset()  # ends a waiter that nobody can interrupt, and all other locks of this process
+            self.server.delete({*self.server.paths(below=self.chroot)} - {self._base, *self._before})
 
 
 def start() -> SuiteTester:
@@ -51,14 +55,9 @@ def stop() -> None:
         _current = None
 
 
-@contextmanager
-def server() -> Iterator[DevServer]:
-    """The server of all tests, or a new one."""
-    if _current is not None:
-        yield _current.server
-    else:
-        with DevServer() as own:
-            yield own
+def server() -> AbstractContextManager[DevServer]:
+    """Return a block in which a server runs: that of all tests, or a new one."""
+    return DevServer() if _current is None else nullcontext(_current.server)
 
 
 def locks(server: DevServer, settings: Mapping[str, Any]) -> LockTester:

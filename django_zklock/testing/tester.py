@@ -104,17 +104,14 @@ class LockTester:
             remaining = self._remaining_queues()
         finally:
             self._release_all()
-            self._end()
+            override, self._override = self._override, None
+            if override is not None:
+                process.disallow()
+                override.disable()  # closes the session
             while self._other_clients:
                 self._other_clients.pop().close()
         if remaining:
             raise AssertionError(f"The test has ended, and these contenders are left:\n{remaining}")
-
-    def _end(self) -> None:
-        override, self._override = self._override, None
-        if override is not None:
-            process.disallow()
-            override.disable()  # closes the session
 
     def __enter__(self) -> Self:
         self.start()
@@ -140,8 +137,8 @@ class LockTester:
         gc.collect()  # which releases blocks that were opened and dropped
         session = process.peek()
         if session is not None:
-            wait_for(lambda: session.connected, RECONNECT_TIMEOUT)  # the test may have ended during a fault
-        return "" if wait_for(lambda: not self._has_contenders_left(), TIMEOUT) else self.describe()
+            _wait_for(lambda: session.connected, RECONNECT_TIMEOUT)  # the test may have ended during a fault
+        return "" if _wait_for(lambda: not self._has_contenders_left(), TIMEOUT) else self.describe()
 
     def _has_contenders_left(self) -> bool:
         """Release idle locks. Return whether a contender is left that must be gone at the end of the test."""
@@ -285,7 +282,7 @@ class LockTester:
 
     def eventually(self, condition: Callable[[], _T], timeout: float = 5.0, message: str = "") -> _T:
         """Return the first true value of `condition()`. Fail if there is none within `timeout` seconds."""
-        value = wait_for(condition, timeout)
+        value = _wait_for(condition, timeout)
         if not value:
             raise AssertionError(f"{message or condition}: not within {timeout:g} s\n{self.describe()}")
         return value
@@ -310,7 +307,7 @@ class LockTester:
         timeout: float,
         problem: str,
     ) -> None:
-        if not wait_for(lambda: condition([entry.holds for entry in self.queue(name, fields)]), timeout):
+        if not _wait_for(lambda: condition([entry.holds for entry in self.queue(name, fields)]), timeout):
             key = Lock(name, fields=fields).key
             raise AssertionError(f"The lock {key!r} {problem}.\n{self.describe()}")
 
@@ -337,7 +334,7 @@ def _may_outlast_test(entry: QueueEntry) -> bool:
     return by_operator and (operator_hold.MINIMUM in about or operator_hold.HANDED_OVER in about)
 
 
-def wait_for(condition: Callable[[], _T], timeout: float) -> _T:
+def _wait_for(condition: Callable[[], _T], timeout: float) -> _T:
     """Return the first true value of `condition()`, or the last false one after `timeout` seconds."""
     deadline = clock.now() + timeout
     while not (value := condition()) and clock.now() < deadline:
