@@ -74,7 +74,7 @@ LOCKS = {
 @pytest.mark.parametrize("runner", COMMANDS)
 def test_a_suite_of_small_tests_stays_fast_with_a_lock_in_each(tmp_path: Path, figure: Figures, runner: str) -> None:
     """
-    A test is a request with one query, about 2 ms. Its lock, whose server is in the same process, costs about 1 ms.
+    A test is a request with one query, about 2 ms. Its lock costs 1 to 2 ms, with the server, which is in this process.
 
     The runs with and without locks take turns. Their processor time is compared: other programs may be busy.
     """
