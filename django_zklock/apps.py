@@ -29,6 +29,7 @@ from django_zklock.contrib import celery
 from django_zklock.core.zk import process
 from django_zklock.core.zk.options import SessionOptions
 from django_zklock.dashboard import extension
+from django_zklock.testing import FORBIDDEN
 
 if TYPE_CHECKING:
     from django_zklock.locks.hold import Hold
@@ -70,41 +71,24 @@ class ZkLockConfig(AppConfig):
         return signing.sign(hold, until)
 
 
-FORBIDDEN = (
-    "This test acquires or inspects a lock, so it would contact the ZooKeeper in settings.ZKLOCK. To give all tests a "
-    'server for tests, set TEST_RUNNER = "django_zklock.testing.ZkLockRunner", or list ZkLockRunnerMixin first among '
-    "the bases of your runner; with pytest, set zklock_all = true in its configuration. For one test case, list "
-    'ZkLockTestMixin first among its bases. To use the ZooKeeper in the settings, add "REAL_IN_TESTS": True to ZKLOCK.'
-)
-
-
 def session_options() -> SessionOptions:
-    """
-    Return the options of the session from the settings. Raises `ImproperlyConfigured`.
-
-    Raises `RuntimeError` in Django's test environment, unless a `LockTester` or the setting `REAL_IN_TESTS` allows it.
-    """
+    """Return the options of the session. Raises `ImproperlyConfigured`, and in forbidden tests `RuntimeError`."""
     from django_zklock.locks import lock  # noqa: F401, PLC0415 - connects the core with Django; it imports kazoo
 
     config = conf.current()
     # Only a test run imports this module. `setup_test_environment` sets the attribute.
     state = getattr(sys.modules.get("django.test.utils"), "_TestState", None)
-    if hasattr(state, "saved_data") and not (config.real_in_tests or process.is_allowed()):
+    if hasattr(state, "saved_data") and not (config.real_in_tests or process.allowed):
         raise RuntimeError(FORBIDDEN)
-    return _options(config)
-
-
-def _options(config: conf.Config) -> SessionOptions:
     return SessionOptions(**{field.name: getattr(config, field.name) for field in fields(SessionOptions)})
 
 
 def on_setting_changed(*, setting: str, **kwargs: Any) -> None:
     """Drop the configuration when a test changes `settings.ZKLOCK`, and the session if its options change, too."""
-    if setting != "ZKLOCK":
-        return
-    conf.forget()
-    session = process.peek()
-    with suppress(ImproperlyConfigured):
-        if session is None or session.options == _options(conf.current()):
-            return
-    process.reset()
+    if setting == "ZKLOCK":
+        conf.forget()
+        with suppress(ImproperlyConfigured, RuntimeError):
+            session = process.peek()
+            if session is not None and session.options == session_options():
+                return
+        process.reset()

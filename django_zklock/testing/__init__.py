@@ -12,17 +12,24 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from django_zklock.testing.cases import ZkLockTestMixin
-    from django_zklock.testing.runner import ZkLockRunner, ZkLockRunnerMixin
+    from django_zklock.testing.runner import ZkLockRunner
     from django_zklock.testing.server import DevServer
     from django_zklock.testing.tester import LockTester
 
-__all__ = ["DevServer", "LockTester", "ZkLockRunner", "ZkLockRunnerMixin", "ZkLockTestMixin"]
+__all__ = ["DevServer", "LockTester", "ZkLockRunner", "ZkLockTestMixin"]
+
+FORBIDDEN = (
+    "This test acquires or inspects a lock, so it would contact the ZooKeeper in settings.ZKLOCK. To give all tests a "
+    'server for tests, set TEST_RUNNER = "django_zklock.testing.ZkLockRunner" or, with pytest, zklock_all = true in '
+    "its configuration. For one test, list ZkLockTestMixin first among the bases of its case, or request the fixture "
+    '`zklock`. To use the ZooKeeper in the settings, add "REAL_IN_TESTS": True to ZKLOCK or, with pytest, mark the '
+    "test with @pytest.mark.zklock_real."
+)
 
 _MODULES = {
     "DevServer": "django_zklock.testing.server",
     "LockTester": "django_zklock.testing.tester",
     "ZkLockRunner": "django_zklock.testing.runner",
-    "ZkLockRunnerMixin": "django_zklock.testing.runner",
     "ZkLockTestMixin": "django_zklock.testing.cases",
 }
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from django_zklock.testing import suite
 from django_zklock.testing.server import DevServer
+from django_zklock.testing.tester import LockTester
 
 if TYPE_CHECKING:
-    from django_zklock.testing.tester import LockTester
-
     _TestCase = unittest.TestCase
 else:
     _TestCase = object
@@ -36,16 +35,14 @@ class ZkLockTestMixin(_TestCase):
     @classmethod
     def setUpClass(cls) -> None:
         """Start the server, if the run has none for all tests."""
-        tester = suite.current()
-        cls.zk_server = DevServer() if tester is None else tester.server
-        if tester is None:
-            cls.zk_server.start()
-            cls.addClassCleanup(cls.zk_server.stop)
+        server = suite.server()
+        cls.zk_server = server.__enter__()
+        cls.addClassCleanup(server.__exit__, None, None, None)
         super().setUpClass()
 
     def setUp(self) -> None:
         """Point `settings.ZKLOCK` to an empty namespace."""
         super().setUp()
-        locks = suite.locks(self.zk_server, self.zklock_settings)
-        self.zklock = locks.__enter__()
-        self.addCleanup(locks.__exit__, None, None, None)
+        self.zklock = suite.locks(self.zk_server, self.zklock_settings)
+        self.zklock.start()
+        self.addCleanup(self.zklock.stop)

@@ -11,27 +11,18 @@ The marker `zklock_real` allows this for a test, and the ini option `zklock_real
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator, Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from django_zklock.core.zk import process
+from django_zklock.testing import FORBIDDEN
 
 if TYPE_CHECKING:
     from django_zklock.testing.server import DevServer
-    from django_zklock.testing.suite import SuiteTester
     from django_zklock.testing.tester import LockTester
-
-
-FORBIDDEN = (
-    "This test acquires or inspects a lock without the fixture `zklock`, so it would contact the ZooKeeper in "
-    "settings.ZKLOCK. Request the fixture `zklock`, or list ZkLockTestMixin first among the bases of the test "
-    "case, to get a server for tests. To give one to all tests and fixtures, set zklock_all = true in the "
-    "configuration of pytest. To use the ZooKeeper in the settings, mark the test with "
-    "@pytest.mark.zklock_real, or set zklock_real = true in the configuration of pytest."
-)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,13 +34,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Forbid connections to the ZooKeeper in the settings until the end of the run."""
     config.addinivalue_line("markers", "zklock_real: let the test contact the ZooKeeper in settings.ZKLOCK.")
+    process.forbid(FORBIDDEN)
+    config.add_cleanup(lambda: process.forbid(""))
     if config.getini("zklock_real"):
         process.allow()
         config.add_cleanup(process.disallow)
-        return
-    process.forbid(FORBIDDEN)
-    config.add_cleanup(lambda: process.forbid(""))
-    if config.getini("zklock_all"):
+    elif config.getini("zklock_all"):
         config.pluginmanager.register(AllTests())
 
 
@@ -59,41 +49,37 @@ class AllTests:
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Start them before any fixture."""
         _set_up_django("The option `zklock_all`")
+        from django.test import override_settings  # noqa: PLC0415
+
+        from django_zklock import conf  # noqa: PLC0415
         from django_zklock.testing import suite  # noqa: PLC0415
 
-        suite.start()
+        self._real = override_settings(ZKLOCK={**conf.setting("ZKLOCK"), "REAL_IN_TESTS": True})
+        self._tester = suite.start()
         session.config.add_cleanup(suite.stop)
 
     @pytest.fixture(autouse=True)
     def _zklock_of_each_test(self) -> Iterator[None]:
         # Fixtures of higher scopes are set up before this one. It is the first of the test's own, and ends last.
-        if tester := _suite():
-            tester.begin_test()
-        yield
-        if tester:
-            tester.end_test()
+        with self._tester:
+            yield
 
-
-def _suite() -> SuiteTester | None:
-    """Return the locks of all tests, if there are some."""
-    suite = sys.modules.get("django_zklock.testing.suite")
-    return None if suite is None else suite.current()
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, None]:
+        """Let a marked test and its fixtures use the ZooKeeper in the settings."""
+        with self._real if item.get_closest_marker("zklock_real") else nullcontext():
+            yield
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, None]:
     """Allow connections to a marked test and to its fixtures."""
     marked = item.get_closest_marker("zklock_real") is not None
-    tester = _suite() if marked else None
     if marked:
         process.allow()
-    if tester:
-        tester.pause()
     try:
         yield
     finally:
-        if tester:
-            tester.resume()
         if marked:
             process.disallow()
 
@@ -101,13 +87,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, None]:
 @pytest.fixture(scope="session")
 def zk_server() -> Iterator[DevServer]:
     """A ZooKeeper server for the run, in this process. With pytest-xdist each worker process has its own."""
-    from django_zklock.testing.server import DevServer  # noqa: PLC0415 - not imported in runs that do not use it
+    from django_zklock.testing import suite  # noqa: PLC0415 - not imported in runs that do not use it
 
-    if tester := _suite():
-        yield tester.server
-    else:
-        with DevServer() as server:
-            yield server
+    with suite.server() as server:
+        yield server
 
 
 @pytest.fixture

@@ -15,18 +15,16 @@ from django_zklock.testing import suite
 _run = unittest.TestCase.run
 
 
-def _run_with_locks(test: unittest.TestCase, result: unittest.TestResult | None = None) -> unittest.TestResult | None:
-    tester = suite.current()
-    if tester is not None:
-        tester.begin_test()
-        test.addCleanup(tester.end_test)  # added first, so it runs last
-    return _run(test, result)
-
-
 def _start() -> None:
-    suite.start()
+    tester = suite.start()
+
+    def run(test: unittest.TestCase, result: unittest.TestResult | None = None) -> unittest.TestResult | None:
+        tester.start()
+        test.addCleanup(tester.stop)  # added first, so it runs last
+        return _run(test, result)
+
     # Runners, suites and results differ, and workers have their own. All of them run a test by this method.
-    unittest.TestCase.run = _run_with_locks  # type: ignore[method-assign, assignment]
+    unittest.TestCase.run = run  # type: ignore[method-assign, assignment]
 
 
 def _init_worker(init_worker: Callable[..., None], *args: Any) -> None:
@@ -34,13 +32,12 @@ def _init_worker(init_worker: Callable[..., None], *args: Any) -> None:
     _start()
 
 
-class ZkLockRunnerMixin(DiscoverRunner):
+class ZkLockRunner(DiscoverRunner):
     """
-    Give locks on a dev server to all tests of a runner, and to what is set up for their classes and modules.
+    Give locks on a dev server to all tests, and to what is set up for their classes and modules.
 
-        class Runner(ZkLockRunnerMixin, MyRunner): ...
-
-    A test fails if it leaves a contender. Each process of `--parallel` has a server of its own.
+    A test fails if it leaves a contender. Each process of `--parallel` has a server of its own. To give locks to
+    another runner, list this one first: `class Runner(ZkLockRunner, MyRunner)`.
     """
 
     def setup_test_environment(self, **kwargs: Any) -> None:
@@ -49,8 +46,7 @@ class ZkLockRunnerMixin(DiscoverRunner):
 
     def build_suite(self, *args: Any, **kwargs: Any) -> Any:
         tests: Any = super().build_suite(*args, **kwargs)
-        init_worker = getattr(tests, "init_worker", None)
-        if init_worker is not None:  # a method of which Django takes the function, and pickles it
+        if init_worker := getattr(tests, "init_worker", None):  # a method; Django takes its function, and pickles it
             tests.init_worker = types.MethodType(functools.partial(_init_worker, init_worker.__func__), tests)
         return tests
 
@@ -58,7 +54,3 @@ class ZkLockRunnerMixin(DiscoverRunner):
         unittest.TestCase.run = _run  # type: ignore[method-assign]
         suite.stop()
         super().teardown_test_environment(**kwargs)
-
-
-class ZkLockRunner(ZkLockRunnerMixin):
-    """Django's runner with locks. `TEST_RUNNER = "django_zklock.testing.ZkLockRunner"` gives them to all tests."""

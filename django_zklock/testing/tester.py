@@ -43,8 +43,10 @@ TIMEOUT: Final = 2.0
 """Seconds that an assertion waits for other threads, and that the last contenders of a test have to leave."""
 RECONNECT_TIMEOUT: Final = 10.0
 
-CONNECTION: Final = ("URL", "ROOT", "AUTH", "ACL", "TLS", "SESSION_TIMEOUT", "CONNECT_TIMEOUT", "JUTE_MAXBUFFER")
-"""The keys that describe the project's ZooKeeper. A test keeps the others."""
+NO_CONNECTION: Final = dict.fromkeys(
+    ("URL", "ROOT", "AUTH", "ACL", "TLS", "SESSION_TIMEOUT", "CONNECT_TIMEOUT", "JUTE_MAXBUFFER")
+)
+"""The keys that describe the project's ZooKeeper, as if they were not given. A test keeps the others."""
 
 
 class LockTester:
@@ -68,7 +70,7 @@ class LockTester:
         self._settings = dict(settings or {})
         self._override: override_settings | None = None
         self._other_clients: list[ForeignClient] = []  # closed when no fault can delay that
-        self._base = ""  # the path of all queues; set when the settings are read
+        self._base = f"{self.chroot}{conf.DEFAULT_ROOT}"  # the path of all queues; the settings may change it
         self._before: frozenset[str] = frozenset()  # znodes that were there before the test, so that it may leave them
 
     @property
@@ -81,9 +83,10 @@ class LockTester:
 
     def start(self) -> None:
         """Point `settings.ZKLOCK` to the namespace. Raises `ImproperlyConfigured` if the settings are invalid."""
+        self._before = frozenset(self.server.paths(below=self.chroot))
         project = conf.raw()
-        kept = {key: project[key] for key in project if key not in CONNECTION} if isinstance(project, Mapping) else {}
-        override = override_settings(ZKLOCK={**kept, "URL": self.url, **self._settings})
+        kept = {**(project if isinstance(project, Mapping) else {}), **NO_CONNECTION}
+        override = override_settings(ZKLOCK={**kept, "URL": self.url, "REAL_IN_TESTS": True, **self._settings})
         override.enable()
         try:
             self._base = conf.current().base
@@ -105,7 +108,8 @@ class LockTester:
             if override is not None:
                 process.disallow()
                 override.disable()  # closes the session
-            self._close_other_clients()
+            while self._other_clients:
+                self._other_clients.pop().close()
         if remaining:
             raise AssertionError(f"The test has ended, and these contenders are left:\n{remaining}")
 
@@ -133,13 +137,11 @@ class LockTester:
         gc.collect()  # which releases blocks that were opened and dropped
         session = process.peek()
         if session is not None:
-            wait_for(lambda: session.connected, RECONNECT_TIMEOUT)  # the test may have ended during a fault
-        return "" if wait_for(lambda: not self._has_contenders_left(), TIMEOUT) else self.describe()
+            _wait_for(lambda: session.connected, RECONNECT_TIMEOUT)  # the test may have ended during a fault
+        return "" if _wait_for(lambda: not self._has_contenders_left(), TIMEOUT) else self.describe()
 
     def _has_contenders_left(self) -> bool:
         """Release idle locks. Return whether a contender is left that must be gone at the end of the test."""
-        if self._before.issuperset(queues.contenders(self.server, self._base)):
-            return False
         session = process.peek()
         if session is not None:
             session.post(session.attached(LingeringLocks).end_idle)
@@ -152,10 +154,6 @@ class LockTester:
         for held in held_locks.kept():
             if held.grant.session is session and held.grant.path not in self._before:
                 held.release_uses()
-
-    def _close_other_clients(self) -> None:
-        while self._other_clients:
-            self._other_clients.pop().close()
 
     # --- faults -------------------------------------------------------------------------------------------------
 
@@ -284,7 +282,7 @@ class LockTester:
 
     def eventually(self, condition: Callable[[], _T], timeout: float = 5.0, message: str = "") -> _T:
         """Return the first true value of `condition()`. Fail if there is none within `timeout` seconds."""
-        value = wait_for(condition, timeout)
+        value = _wait_for(condition, timeout)
         if not value:
             raise AssertionError(f"{message or condition}: not within {timeout:g} s\n{self.describe()}")
         return value
@@ -309,7 +307,7 @@ class LockTester:
         timeout: float,
         problem: str,
     ) -> None:
-        if not wait_for(lambda: condition([entry.holds for entry in self.queue(name, fields)]), timeout):
+        if not _wait_for(lambda: condition([entry.holds for entry in self.queue(name, fields)]), timeout):
             key = Lock(name, fields=fields).key
             raise AssertionError(f"The lock {key!r} {problem}.\n{self.describe()}")
 
@@ -336,7 +334,7 @@ def _may_outlast_test(entry: QueueEntry) -> bool:
     return by_operator and (operator_hold.MINIMUM in about or operator_hold.HANDED_OVER in about)
 
 
-def wait_for(condition: Callable[[], _T], timeout: float) -> _T:
+def _wait_for(condition: Callable[[], _T], timeout: float) -> _T:
     """Return the first true value of `condition()`, or the last false one after `timeout` seconds."""
     deadline = clock.now() + timeout
     while not (value := condition()) and clock.now() < deadline:

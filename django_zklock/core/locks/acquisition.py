@@ -96,9 +96,8 @@ class Acquisition:
         self.contender: AnyContender | None = None  # the one that the caller waits for
         self.waiter: Any = None  # for its outcome
         self._batch: Batch | None = None  # those that were started together; the caller waits for one after the other
-        self.outcomes: dict[
-            Any, Outcome
-        ] = {}  # by waiter; written by the protocol's thread, before it wakes the caller
+        # By waiter. The protocol's thread writes an outcome before it wakes the caller.
+        self.outcomes: dict[Any, Outcome] = {}
         self.block: Block | None = None
         self.open_blocks: OpenBlocks = {}  # of the lock object; it has this acquisition while the block is open
         self.finalizers: Finalizers | None = None  # of the `__exit__` of the block; None once that has run
@@ -142,7 +141,9 @@ class Acquisition:
                     # A busy event loop may run the caller's timer first, so look at `self.outcomes`, too.
                     self._conclude(spec, outcome or self.outcomes.get(waiter), by_acquire=by_acquire)
                 if len(specs) > 1:
-                    self._check_all()
+                    self._abandon_batch()
+                    for hold in self.holds:
+                        hold.grant.check()  # it may have been lost during the wait for another
                 return
             except BaseException as error:
                 if not self._release_after(error):
@@ -263,12 +264,6 @@ class Acquisition:
             observer = self._loss_observers[-1]
             observer.grant.detach(observer)
             self._loss_observers.pop()
-
-    def _check_all(self) -> None:
-        """Raise `LockLost` if a lock was lost during the wait for another."""
-        self._abandon_batch()
-        for hold in self.holds:
-            hold.grant.check()
 
     @abort.shielded
     def _release_after(self, error: BaseException) -> bool:

@@ -33,7 +33,7 @@ _sessions: dict[int, Session] = {}  # at most one, by the id of its process; cha
 at_end: list[Callable[[], object]] = []
 """Functions that `end` calls when the session is closed. They are added while the program starts."""
 _forbidden = ""  # the error message while contact is forbidden; written by the plugin, read by any thread
-_allowed = 0  # how many `LockTester`s and marked tests run; written by the thread that runs the tests
+allowed = 0  # how many `LockTester`s and marked tests run; written by the thread that runs the tests
 
 
 def _refuse() -> SessionOptions:
@@ -56,7 +56,7 @@ def current() -> Session:
 
     Raises `RuntimeError` in a test that may not contact ZooKeeper.
     """
-    if _forbidden and not is_allowed():
+    if _forbidden and not allowed:
         raise RuntimeError(_forbidden)
     return _sessions.get(os.getpid()) or _start()
 
@@ -74,19 +74,14 @@ def forbid(message: str) -> None:
 
 def allow() -> None:
     """Allow contact until `disallow` has been called as often as this."""
-    global _allowed
-    _allowed += 1
+    global allowed
+    allowed += 1
 
 
 def disallow() -> None:
     """Take back one call of `allow`."""
-    global _allowed
-    _allowed -= 1
-
-
-def is_allowed() -> bool:
-    """Return whether `allow` was called more often than `disallow`."""
-    return _allowed > 0
+    global allowed
+    allowed -= 1
 
 
 def _start() -> Session:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Container
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -149,11 +149,6 @@ class DevServer(FaultControls):
 
     # inspection
 
-    @property
-    def zxid(self) -> int:
-        """The id of the last transaction. It is read without the server's thread, so it may be a moment old."""
-        return self._service.db.zxid
-
     def sessions(self) -> list[SessionInfo]:
         """Return the sessions that have not ended, with and without a connection, sorted by id."""
 
@@ -178,15 +173,13 @@ class DevServer(FaultControls):
         """Return the data of a node; None if it does not exist."""
         return self._call(lambda: self._content(path))
 
-    def delete(self, below: str, *, except_for: Container[str] = ()) -> None:
-        """Delete all nodes under `below`, also ephemerals, but no containers: the server deletes those when empty."""
+    def delete(self, paths: Set[str]) -> None:
+        """Delete the nodes of these paths, also ephemerals. Containers stay until the server finds them empty."""
 
         def delete() -> None:
             db = self._service.db
-            for path in reversed(db.tree.paths()):  # children first
-                node = db.tree.nodes[path]
-                stays = path in except_for or node.children or node.owner == CONTAINER
-                if path.startswith(f"{below.rstrip('/')}/") and not stays:
+            for path in sorted(db.tree.nodes.keys() & paths, reverse=True):  # children first
+                if db.tree.nodes[path].owner != CONTAINER and not db.tree.nodes[path].children:
                     db.zxid += 1
                     db.tree.remove(path, zxid=db.zxid)
             db.fire()

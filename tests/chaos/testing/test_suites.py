@@ -1,4 +1,4 @@
-"""A suite of 200 tests that know nothing of locks: what the locks of its views cost it."""
+"""A suite of 200 small tests that know nothing of locks: what a lock in each of them costs it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from support.chaos.report import Figures
 from support.project import SETTINGS, Project
 
-ROUNDS = 3
-MOST = 1.10
+PAIRS = 5
+MOST = 1.6
 
 VIEWS = """
 import os
@@ -24,13 +24,10 @@ from django_zklock import zk_locked
 def order(request, pk):
     return HttpResponse(f"{User.objects.filter(pk=pk).count()} ordered")
 
-def stock(request, pk):
-    return HttpResponse(f"{User.objects.filter(pk__gte=pk).count()} in stock")
-
 if os.environ["LOCKS"] == "1":
     order = zk_locked("order/{pk}")(order)
 
-urlpatterns = [path("order/<int:pk>/", order), path("stock/<int:pk>/", stock)]
+urlpatterns = [path("order/<int:pk>/", order)]
 """
 
 TESTS = """
@@ -43,10 +40,7 @@ class Orders:
         cls.user = User.objects.create_user("nina", password="secret")
 
     def order(self):
-        for number in range(10):
-            User.objects.create_user(f"customer{number}", password="secret")
-            self.assertEqual(self.client.get(f"/stock/{number}/").status_code, 200)
-        self.assertTrue(self.client.login(username="nina", password="secret"))
+        self.client.force_login(self.user)
         answer = self.client.get(f"/order/{self.user.pk}/")
         self.assertEqual((answer.status_code, answer.content), (200, b"1 ordered"))
 
@@ -78,9 +72,9 @@ LOCKS = {
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("runner", COMMANDS)
-def test_locks_make_a_suite_hardly_slower(tmp_path: Path, figure: Figures, runner: str) -> None:
+def test_a_suite_of_small_tests_stays_fast_with_a_lock_in_each(tmp_path: Path, figure: Figures, runner: str) -> None:
     """
-    A test takes about 10 ms, as in a small project; an order with its lock, less than 1 ms of it.
+    A test is a request with one query, about 2 ms. Its lock costs 1 to 2 ms, with the server, which is in this process.
 
     The runs with and without locks take turns. Their processor time is compared: other programs may be busy.
     """
@@ -96,11 +90,12 @@ def test_locks_make_a_suite_hardly_slower(tmp_path: Path, figure: Figures, runne
         assert re.search(r"\b200 (passed|tests in)", done.stdout + done.stderr), done.stdout + done.stderr
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    without, with_locks = [], []
-    for _ in range(ROUNDS):
-        without.append(seconds(LOCKS="0"))
-        with_locks.append(seconds(LOCKS="1", **LOCKS[runner]))
-    medians = statistics.median(without), statistics.median(with_locks)
-    figure(f"200 tests, {runner}: without locks", medians[0], "s")
-    figure(f"200 tests, {runner}: with locks", medians[1], "s")
-    assert medians[1] <= MOST * medians[0], (without, with_locks)
+    seconds(LOCKS="1", **LOCKS[runner])  # writes the bytecode
+    pairs = [(seconds(LOCKS="0"), seconds(LOCKS="1", **LOCKS[runner])) for _ in range(PAIRS)]
+    without = statistics.median(pair[0] for pair in pairs)
+    ratio = statistics.median(pair[1] / pair[0] for pair in pairs)
+    more = statistics.median(pair[1] - pair[0] for pair in pairs)
+    figure(f"200 tests, {runner}: without locks", without, "s")
+    figure(f"200 tests, {runner}: a lock in each, median of {PAIRS} pairs", ratio, "times")
+    figure(f"200 tests, {runner}: more per test", 1000 * more / 200, "ms")
+    assert ratio <= MOST, pairs

@@ -281,21 +281,21 @@ class Other(SimpleTestCase):
     assert done.returncode == 0, done.stderr
 
 
-def test_another_runner_takes_the_mixin(project: Project) -> None:
+def test_another_runner_inherits_the_locks(project: Project) -> None:
     """The runner may have a parallel suite of its own."""
     project.write("test_shop.py", TESTS)
     project.write(
         "runners.py",
         """
 from django.test.runner import DiscoverRunner, ParallelTestSuite
-from django_zklock.testing import ZkLockRunnerMixin
+from django_zklock.testing import ZkLockRunner
 
 class Suite(ParallelTestSuite): ...
 
 class Plain(DiscoverRunner):
     parallel_test_suite = Suite
 
-class Runner(ZkLockRunnerMixin, Plain): ...
+class Runner(ZkLockRunner, Plain): ...
 """,
     )
     done = project.run("manage.py", "test", "--parallel=2", RUNNER="runners.Runner")
