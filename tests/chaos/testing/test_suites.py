@@ -12,7 +12,7 @@ from support.chaos.report import Figures
 from support.project import SETTINGS, Project
 
 PAIRS = 5
-MOST = 1.6
+MOST = 1.8
 
 VIEWS = """
 import os

@@ -388,8 +388,8 @@ def test_an_option_of_pytest_gives_locks_to_all_tests_and_fixtures(project: Proj
     assert "ERROR test_fixtures.py::test_leaves - AssertionError" in done.stdout, done.stdout
 
 
-def test_a_marked_test_leaves_the_locks_of_all_tests(project: Project) -> None:
-    """It tries the address in the settings. The next test has locks again."""
+def test_a_marked_test_or_a_tester_leaves_the_locks_of_all_tests(project: Project) -> None:
+    """The one tries the address in the settings, the other its own server. The next test has locks again."""
     project.write("project_settings.py", SETTINGS + 'ZKLOCK["CONNECT_TIMEOUT"] = 0.3\n')
     project.write(
         "test_shop.py",
@@ -397,11 +397,17 @@ def test_a_marked_test_leaves_the_locks_of_all_tests(project: Project) -> None:
 import pytest
 import shop
 from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.testing import DevServer, LockTester
 
 @pytest.mark.zklock_real
 def test_real():
     with pytest.raises(ZooKeeperUnavailable):
         shop.sell("lamp")
+
+def test_tester():
+    with DevServer() as server, LockTester(server) as zklock, zklock.busy_by("inventory", {"sku": "lamp"}):
+        with pytest.raises(TimeoutError):
+            shop.sell("lamp")
 
 def test_other():
     assert shop.sell("lamp") == "lamp"
@@ -409,7 +415,7 @@ def test_other():
     )
     project.write("pytest.ini", "[pytest]\npythonpath = .\n")
     done = project.run(*PYTEST, "-p", "no:django", DJANGO_SETTINGS_MODULE="project_settings")
-    assert "2 passed" in done.stdout, done.stdout
+    assert "3 passed" in done.stdout, done.stdout
 
 
 def test_without_the_plugin_djangos_environment_refuses_contact(project: Project) -> None:
