@@ -279,8 +279,6 @@ class Hold(HoldBase):
 
         Needs the app `django_zklock.contrib.fences`; see its `FencedBlock`.
         """
-        if self._held.handed_over:
-            self.check()  # raises
         try:
             app: Any = apps.get_app_config("zklock_fences")
         except LookupError:
