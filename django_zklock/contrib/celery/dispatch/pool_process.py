@@ -1,9 +1,7 @@
 """
 The pool process, or the thread or greenlet, that runs a task whose wait took place in the worker's main process.
 
-It works under the grant of the main process, which it sees in the memory that both share. That memory has the time when
-the lease ends, so the lease ends by itself if the main process is stopped or dies. While tasks use grants, a thread
-reads twenty times a second what happens to their locks.
+It works under the grant of the main process, which it sees in the memory that both share; see `dispatch`.
 """
 
 from __future__ import annotations
