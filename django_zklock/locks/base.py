@@ -12,7 +12,6 @@ import functools
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from threading import get_ident
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar, cast
 
 from django.core.exceptions import SynchronousOnlyOperation
@@ -294,13 +293,9 @@ class LockBase(Generic[AnyHold]):
 
     if TYPE_CHECKING:
 
-        def __exit__(
-            self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-        ) -> None: ...
+        def __exit__(self, *error: Any) -> None: ...
 
-        async def __aexit__(
-            self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-        ) -> None: ...
+        async def __aexit__(self, *error: Any) -> None: ...
 
     else:
         __exit__ = BlockExit(_new_end, _close_innermost)
