@@ -25,7 +25,6 @@ from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTask
 from django_zklock.contrib.celery.messages import headers_of, short_id
 from django_zklock.contrib.celery.unique import lifecycle
 from django_zklock.inspection import ContenderInfo, Snapshot, snapshot
-from django_zklock.locks.multi import keys_of
 
 REPLY_TIMEOUT: Final = 0.7  # seconds for the snapshot of all locks; `inspect` waits one second for a worker
 
@@ -113,7 +112,7 @@ def _without_znode(
     for task in tasks:
         if short_id(task.request.id) in with_znode or task.acquisition.holds:
             continue
-        key = keys_of(task.locks)[0]
+        key = task.keys[0]
         about = {"task": task.request.task.name, "id": short_id(task.request.id)}
         since = datetime.fromtimestamp(task.since, timezone.utc)
         yield {**_item(key, about, "", os.getpid(), since), "ahead": ahead.get(key, 0)}

@@ -37,7 +37,7 @@ from django_zklock.core.zk import troubles
 from django_zklock.core.zk.lease import GrantSession
 from django_zklock.core.zk.loop import Loop
 from django_zklock.exceptions import ZkLockError
-from django_zklock.locks.multi import Locks, locks_of
+from django_zklock.locks.multi import Locks
 
 WAIT_RESULT: Final = "_zklock_wait_result"  # attribute of a request
 READ_EVERY: Final = 0.05  # seconds between two looks at the records of the grants in use
@@ -113,9 +113,9 @@ class WaitResult:
 
         Raises `LockInTransaction` if a transaction was begun before.
         """
-        for spec in lock.specs:
+        specs = {spec.key: spec for spec in lock.specs}
+        for spec in specs.values():
             program.scope.check(spec)
-        specs = {single.key: single.spec for single in locks_of(lock)}
         if not specs.keys() >= {contender.spec.key for contender in self._contenders}:  # a signal changed the arguments
             self.end()
             return
