@@ -12,7 +12,6 @@ import functools
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from threading import get_ident
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar, cast
 
 from django.core.exceptions import SynchronousOnlyOperation
@@ -26,6 +25,7 @@ from django_zklock.core.locks.held import HeldLock, KeptUse, await_all, held_loc
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.nodes import Kind
+from django_zklock.core.zk import process
 from django_zklock.exceptions import LockLost, LockNotAcquired, LockNotAdopted, LockNotHeld, ZkLockError
 from django_zklock.locks.arguments import (
     check_bound,
@@ -34,7 +34,7 @@ from django_zklock.locks.arguments import (
     pool_call,
     threading_timeout,
 )
-from django_zklock.locks.queue_reader import is_queued
+from django_zklock.locks.queue_reader import read_queue
 
 logger = Logger("django_zklock.locks")
 
@@ -186,12 +186,18 @@ class LockBase(Generic[AnyHold]):
         An operator hold or minimum hold that is over by ZooKeeper's clock does not count, and may be deleted.
         """
         check_no_running_loop("locked", "await lock.alocked()")
-        return any(_is_valid(spec) or run(is_queued(spec.key, spec.parent, ThreadWaiter())) for spec in self.specs)
+        return run(self._locked(ThreadWaiter))
 
     async def alocked(self) -> bool:
         """Return what `locked` returns."""
+        return await Awaited(self._locked(TaskWaiter))
+
+    def _locked(self, new_waiter: type[Any]) -> Routine[bool]:
         for spec in self.specs:
-            if _is_valid(spec) or await Awaited(is_queued(spec.key, spec.parent, TaskWaiter())):
+            held = _held_lock(spec)
+            if held is not None and not held.lost:
+                return True
+            if (yield from read_queue(process.current(), spec.key, spec.parent, new_waiter(), most=0)):
                 return True
         return False
 
@@ -268,15 +274,6 @@ class LockBase(Generic[AnyHold]):
         """End the innermost block of the caller. `error` is the exception that has ended its body, or None."""
         _finish_block(error, *self._end_innermost(error, ThreadWaiter))
 
-    if TYPE_CHECKING:
-
-        def __exit__(
-            self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-        ) -> None: ...
-
-    else:
-        __exit__ = BlockExit(_new_end, _close_innermost)
-
     def _new_async_end(self) -> Callable[..., Coroutine[Any, Any, None]]:
         """Return the `__aexit__` of one block."""
         opened = self._expected_by_tasks[get_ident()] = []
@@ -296,11 +293,12 @@ class LockBase(Generic[AnyHold]):
 
     if TYPE_CHECKING:
 
-        async def __aexit__(
-            self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-        ) -> None: ...
+        def __exit__(self, *error: Any) -> None: ...
+
+        async def __aexit__(self, *error: Any) -> None: ...
 
     else:
+        __exit__ = BlockExit(_new_end, _close_innermost)
         __aexit__ = BlockExit(_new_async_end, lambda lock, *error: lock._aclose([], *error))
 
     @abort.shielded
@@ -347,12 +345,6 @@ class LockBase(Generic[AnyHold]):
 def _held_lock(spec: LockSpec) -> HeldLock | None:
     """Return what the caller holds of this lock."""
     return held_locks.find(current_owner(), spec.key, reads=spec.kind is Kind.READ)
-
-
-def _is_valid(spec: LockSpec) -> bool:
-    """Return whether the caller holds this lock, and has not lost it."""
-    held = _held_lock(spec)
-    return held is not None and not held.lost
 
 
 def _loss_of(uses: list[_Use]) -> LockLost | None:

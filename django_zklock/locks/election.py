@@ -7,7 +7,6 @@ import inspect
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from django_zklock import conf
@@ -232,9 +231,7 @@ class Leader:
 
     if TYPE_CHECKING:
 
-        def __exit__(
-            self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-        ) -> None: ...
+        def __exit__(self, *error: Any) -> None: ...
 
     else:
         __exit__ = BlockExit(_new_end, _close_innermost)
@@ -243,10 +240,8 @@ class Leader:
         check_entry(self.name)
         return self._elected(await self._lock.__aenter__())
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._lock.__aexit__(kind, error, traceback)
+    async def __aexit__(self, *error: Any) -> None:
+        await self._lock.__aexit__(*error)
 
     # --- the leadership -------------------------------------------------------------------------------------------
 
@@ -265,7 +260,8 @@ class Leader:
         """End the leadership when the grace is over. The work is aborted then."""
         grant = self._grant
         if grant is not None:
-            grant.session.post(grant.session.loop.call_later, self._grace, functools.partial(_lose_leadership, grant))
+            lose = functools.partial(grant.lose, STOPPED, logging.INFO)  # does nothing if the work has ended by then
+            grant.session.post(grant.session.loop.call_later, self._grace, lose)
 
     def _may_continue(self, error: Exception, *, elected: bool) -> bool:
         """Return whether to try again after this error: the leadership was lost, or ZooKeeper is away."""
@@ -322,9 +318,3 @@ def check_entry(name: str) -> None:
             f'ZKLOCK["LOCKS"]["{name}"] sets kind, limit or atomic. The lock of a leader cannot have them: '
             "there is one leader at a time, and its work is not a transaction."
         )
-
-
-def _lose_leadership(grant: Grant) -> None:
-    """End the leadership as a loss, on the protocol's thread, unless the work has ended."""
-    if not grant.released:
-        grant.lose(STOPPED, logging.INFO)

@@ -189,7 +189,7 @@ class Hold(HoldBase):
 
         It is called on the thread that sends Django's signals, not on the protocol's thread, so it may be slow.
         """
-        self._held.grant.session.post(self._held.grant.attach, LostCallback(self._held, callback))
+        self._held.grant.session.post(self._held.grant.attach, _LostCallback(self._held, callback))
 
     # --- hand-over ----------------------------------------------------------------------------------------------
 
@@ -255,7 +255,7 @@ class Hold(HoldBase):
 
         It is called on the thread that sends Django's signals, as `add_lost_callback` explains.
         """
-        self._held.grant.session.post(self._held.grant.attach, ReleaseRequestCallback(self._held, callback))
+        self._held.grant.session.post(self._held.grant.attach, _ReleaseRequestCallback(self._held, callback))
 
     # --- fencing ------------------------------------------------------------------------------------------------
 
@@ -410,15 +410,11 @@ def _run(callback: Callable[[Hold], object], hold: Hold) -> None:
         logger.exception("callback of the hold on %r failed: %r", hold.key, callback, extra={"lock": hold.key})
 
 
-class LostCallback(_Callback):
-    """Called when the hold is lost."""
-
+class _LostCallback(_Callback):
     def on_lost(self, reason: str) -> None:
         self._call()
 
 
-class ReleaseRequestCallback(_Callback):
-    """Called at the first release request."""
-
+class _ReleaseRequestCallback(_Callback):
     def on_release_requested(self, request: ReleaseRequest) -> None:
         self._call()

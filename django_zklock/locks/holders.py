@@ -31,7 +31,9 @@ def holder_indexes(queue: Queue, limits: Limits = UNKNOWN_LIMITS) -> tuple[int, 
     if kind not in _SHARE:
         return (0,)
     front = range(queue.same_kind_at_front)
-    return tuple(front) if kind is Kind.READ else tuple(index for index in front if _has_permit(queue, index, limits))
+    if kind is Kind.READ:
+        return tuple(front)
+    return tuple(index for index in front if index < max(limits.get(queue[index].name, 1), queue.limit or 0))
 
 
 def end_of_holders(queue: Queue, limits: Limits = UNKNOWN_LIMITS) -> int:
@@ -80,7 +82,3 @@ def kind_of_queue(queue: Queue) -> str:
     if queue.limit is not None or Kind.PERMIT in kinds:
         return "semaphore"
     return "lock" if kinds <= {Kind.LOCK} else "read-write"
-
-
-def _has_permit(queue: Queue, index: int, limits: Limits) -> bool:
-    return index < max(limits.get(queue[index].name, 1), queue.limit or 0)

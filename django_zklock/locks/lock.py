@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
 _Resolve: TypeAlias = Callable[[conf.Config], LockSpec]
+_Work: TypeAlias = "tuple[str, Mapping[str, str]]"  # the arguments what and about
 
 
 class Lock(LockBase[Hold]):
@@ -69,14 +70,14 @@ class Lock(LockBase[Hold]):
         super().__init__()
         fields, what, about = options.pop("fields", None), options.pop("what", ""), options.pop("about", None)
         fields = mapping("fields", fields) if fields else None
-        about = mapping("about", about) if about else None
+        about = mapping("about", about) if about else NOTHING
         on_conflict = options.pop("on_conflict", "raise")
         if on_conflict != "raise":
             self._skips = skips(on_conflict)
         checked = given_options(options) if options else NOT_GIVEN
         self.name = name
         # Completes the options by the settings. For this package only.
-        self.resolve: _Resolve = partial(spec_of_name, name, checked, fields, what, about)
+        self.resolve: _Resolve = partial(spec_of_name, name, checked, fields, (what, about))
         # Written without a lock, as any thread computes the same value.
         self._resolved: tuple[conf.Config, tuple[LockSpec, ...]] | None = None
 
@@ -86,7 +87,7 @@ class Lock(LockBase[Hold]):
     ) -> Self:
         """Return a lock with options from `resolve_options`, which are neither checked nor completed again."""
         lock = cls(name)
-        lock.resolve = partial(resolve, name, options, fields, what, about)
+        lock.resolve = partial(resolve, name, options, fields, (what, about))
         return lock
 
     @classmethod
@@ -98,12 +99,12 @@ class Lock(LockBase[Hold]):
         Raises `InvalidLockName` if it is not the key of a lock of this package.
         """
         check_own_key(key := show_tails(key))
-        what, about = options.pop("what", ""), options.pop("about", None)
+        work = options.pop("what", ""), options.pop("about", None) or NOTHING
         on_conflict = options.pop("on_conflict", "raise")
         complete = {**conf.current().options_of_key(key), **given_options(options)}
         check_contradictions(key, complete)
         lock = cls(key, on_conflict=on_conflict)
-        lock.resolve = partial(spec_of_key, key, complete, what, about)
+        lock.resolve = partial(spec_of_key, key, complete, work)
         return lock
 
     def __repr__(self) -> str:
@@ -260,43 +261,31 @@ def resolve_options(config: Config, name: str, given: LockOptions) -> LockOption
 
 
 def spec_of_name(
-    name: str,
-    options: LockOptions,
-    fields: Mapping[str, object] | None,
-    what: str,
-    about: Mapping[str, str] | None,
-    config: Config,
+    name: str, options: LockOptions, fields: Mapping[str, object] | None, work: _Work, config: Config
 ) -> LockSpec:
     """Return the spec of the lock `name`, with the options that a call gave. Raises `InvalidLockName`."""
-    if fields or about or what or type(name) is not str:
-        return resolve(name, resolve_options(config, name, options), fields, what, about, config)
+    if fields or any(work) or type(name) is not str:
+        return resolve(name, resolve_options(config, name, options), fields, work, config)
     cache_key = name, id(options)
     cached = config.specs.get(cache_key)
     if cached is None or cached[0] is not options:
         if len(config.specs) >= MOST_SPECS:
             config.specs.clear()
-        spec = resolve(name, resolve_options(config, name, options), None, "", None, config)
+        spec = resolve(name, resolve_options(config, name, options), None, work, config)
         cached = config.specs[cache_key] = options, spec  # keeps the options, so no others get their id
     result: LockSpec = cached[1]
     return result
 
 
 def resolve(
-    name: str,
-    options: LockOptions,
-    fields: Mapping[str, object] | None,
-    what: str,
-    about: Mapping[str, str] | None,
-    config: Config,
+    name: str, options: LockOptions, fields: Mapping[str, object] | None, work: _Work, config: Config
 ) -> LockSpec:
     """Return the spec of the lock `name`, with options from `resolve_options`. Raises `InvalidLockName`."""
     template = Template.parse(options.get("path", name))
-    return spec_of_key(template.render(fields or {}), options, what, about, config, template=template.text)
+    return spec_of_key(template.render(fields or {}), options, work, config, template=template.text)
 
 
-def spec_of_key(
-    key: str, options: LockOptions, what: str, about: Mapping[str, str] | None, config: Config, template: str = ""
-) -> LockSpec:
+def spec_of_key(key: str, options: LockOptions, work: _Work, config: Config, template: str = "") -> LockSpec:
     """Return the spec of the lock with this key, with options from `resolve_options`."""
     check_aliases(options.get("atomic", ()))
     return LockSpec(
@@ -305,8 +294,8 @@ def spec_of_key(
         parent=path(config.base, key),
         kind=kind_of(options),
         policy=Policy(**{name: options[name] for name in _POLICY & options.keys()}),
-        what=what,
-        about=about or NOTHING,
+        what=work[0],
+        about=work[1],
         **{name: options[name] for name in _SAME_NAME & options.keys()},
     )
 

@@ -175,16 +175,6 @@ def zk_locks(*names: str | Lock, **options: Unpack[LockArguments]) -> MultiLock:
 Locks: TypeAlias = "Lock | MultiLock"
 
 
-def locks_of(lock: Locks) -> tuple[Lock, ...]:
-    """Return the single locks that a call acquires, in order."""
-    return lock.locks if isinstance(lock, MultiLock) else (lock,)
-
-
-def keys_of(lock: Locks) -> tuple[str, ...]:
-    """Return their keys."""
-    return lock.keys if isinstance(lock, MultiLock) else (lock.key,)
-
-
 def _stricter(lock: Lock, other: Lock) -> Lock:
     """Return the stricter of two locks with one key."""
     first, second = lock.spec, other.spec

@@ -25,15 +25,6 @@ _Outcome: TypeAlias = tuple[Any, ...] | ZkLockError
 QueueWaiter: TypeAlias = ThreadWaiter[_Outcome] | TaskWaiter[_Outcome]
 
 
-def is_queued(key: str, parent: str, waiter: QueueWaiter) -> Routine[bool]:
-    """
-    Return whether the queue of `key` has any contender but operator holds that are over. These may be deleted.
-
-    Raises `ZooKeeperUnavailable`.
-    """
-    return bool((yield from read_queue(process.current(), key, parent, waiter, most=0)))
-
-
 def contenders(key: str, parent: str, *, reply_timeout: float | None = None) -> tuple[ContenderInfo, ...]:
     """
     Return the first fifty holders and waiters of `key`, in the order of the queue. `parent` is the directory.

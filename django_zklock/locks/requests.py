@@ -16,22 +16,8 @@ from django_zklock.core import clock
 from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.log import Logger
 from django_zklock.core.zk.client import Watch
-from django_zklock.core.zk.errors import (
-    INTERRUPTED,
-    NodeExists,
-    NodeMissing,
-    NotEmpty,
-    Outdated,
-    ZkError,
-)
-from django_zklock.core.zk.gateway import (
-    Callback,
-    DirectoryReply,
-    DirectoryState,
-    Gateway,
-    NodeReply,
-    WriteReply,
-)
+from django_zklock.core.zk.errors import INTERRUPTED, NodeExists, NodeMissing, NotEmpty, Outdated, ZkError
+from django_zklock.core.zk.gateway import Callback, DirectoryReply, DirectoryState, Gateway, NodeReply, WriteReply
 from django_zklock.core.zk.multi import Check, Operation
 from django_zklock.core.zk.session import Session, SessionObserver
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
@@ -336,7 +322,6 @@ class OptimisticUpdate(SessionObserver):
             self._guarded(self._read)
 
     def on_closed(self) -> None:
-        """Fail, because the session is closed for good."""
         self._conclude(ZooKeeperUnavailable(CLOSED))
 
 

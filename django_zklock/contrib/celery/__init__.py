@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -24,13 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["connect", "queued"]
 
-_LISTENERS: Final = ("worker", "leaks", "events", "unique.lifecycle")
-"""The modules here that connect to Celery's signals when they are imported."""
-
 
 def connect() -> None:
-    """Connect to Celery's signals; repeating it is harmless."""
-    for name in _LISTENERS:
+    """Import the modules that connect to Celery's signals; repeating it is harmless."""
+    for name in ("worker", "leaks", "events", "unique.lifecycle"):
         import_module(f"{__name__}.{name}")
 
 
@@ -70,14 +67,12 @@ class CeleryLibrary(TaskLibrary):
             connect()
 
     def context_of(self, wrapper: Callable[..., Any]) -> FunctionContext | None:
-        """Return the context of a call by a worker; None for any other call."""
         if "celery" not in sys.modules:
             return None
         context: FunctionContext | None = import_module(f"{__name__}.context").running_task(wrapper)
         return context
 
     def has_task(self, wrapper: Callable[..., Any]) -> bool:
-        """Return whether a task calls this decorated function."""
         if "celery" not in sys.modules:
             return False
         return bool(import_module(f"{__name__}.introspection").has_task(wrapper))

@@ -23,6 +23,7 @@ from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD
 from django_zklock.contrib.celery.introspection import functions_of, lock_around
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER, MESSAGE_HEADER
 from django_zklock.contrib.celery.unique import lifecycle, reservations
+from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.spec import Caller
@@ -30,8 +31,7 @@ from django_zklock.decorators.context import FunctionContext
 from django_zklock.exceptions import LockBusy, LockLost, LockNotAcquired, LockTimeout, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks import trace
 from django_zklock.locks.events import events
-from django_zklock.locks.lock import Lock
-from django_zklock.locks.multi import joined, keys_of, locks_of
+from django_zklock.locks.multi import joined
 from django_zklock.locks.queue_reader import contenders
 
 logger = Logger("django_zklock.celery")
@@ -83,7 +83,7 @@ class TaskContext(FunctionContext):
         share a read lock or a semaphore with the other one either.
         """
         if self._by_worker and lifecycle.UNIQUE_HEADER in (self._task.request.headers or ()):
-            self._check_unique_key(joined(keys_of(self.lock)))
+            self._check_unique_key(self._key)
         if self._wait_result is not None:
             error = self._wait_result.error
             if error is not None and self._wait_result.resend:
@@ -94,10 +94,14 @@ class TaskContext(FunctionContext):
             if self._wait_result.held:
                 return
         if self._by_worker:
-            for single in locks_of(self.lock):
-                if self.options["timeout"] != 0 or single.spec.shares:
-                    busy = LockBusy(f"The lock {single.key!r} is held by another copy of this task.", lock=single.key)
-                    self._end_if_copy(_read_queue(single), busy)
+            for spec in self.lock.specs:
+                if self.options["timeout"] != 0 or spec.shares:
+                    busy = LockBusy(f"The lock {spec.key!r} is held by another copy of this task.", lock=spec.key)
+                    self._end_if_copy(_read_queue(spec), busy)
+
+    @property
+    def _key(self) -> str:
+        return joined(spec.key for spec in self.lock.specs)
 
     def _check_unique_key(self, lock_key: str) -> None:
         key, locked = messages.text(self._task.request, lifecycle.UNIQUE_HEADER), lock_around(self._wrapper)
@@ -141,7 +145,7 @@ class TaskContext(FunctionContext):
             if policy == "skip":
                 return self._skip(str(error))
             if policy == "coalesce" and not self._is_spent(CONFLICTS_HEADER):
-                other = self._wait_unless_another_does(joined(keys_of(self.lock)), error)
+                other = self._wait_unless_another_does(self._key, error)
                 return self._skip(f"{error} Task {other} waits for it and will do this work, too.")
         again = policy in ("retry", "coalesce") or (policy == "wait" and not is_busy)
         if again and not self._is_spent(CONFLICTS_HEADER):
@@ -157,8 +161,8 @@ class TaskContext(FunctionContext):
         """End this run if another copy of the task is in a queue, or may have been."""
         own = () if self._wait_result is None else self._wait_result.own
         queues = {
-            single.key: tuple(contender for contender in _read_queue(single) if contender.guid not in own)
-            for single in locks_of(self.lock)
+            spec.key: tuple(contender for contender in _read_queue(spec) if contender.guid not in own)
+            for spec in self.lock.specs
         }
         if self.options["on_conflict"] == "skip" and not queues.get(error.lock or ""):
             # The holder is gone or unknown; perhaps it was a copy.
@@ -217,11 +221,11 @@ class TaskContext(FunctionContext):
         return most is not None and messages.count(self._task.request, header) >= most
 
 
-def _read_queue(lock: Lock) -> tuple[ContenderInfo, ...]:
+def _read_queue(spec: LockSpec) -> tuple[ContenderInfo, ...]:
     try:
-        return contenders(lock.key, lock.spec.parent)
+        return contenders(spec.key, spec.parent)
     except ZkLockError as error:
-        logger.info("the queue of the lock %r cannot be read: %s", lock.key, error, extra={"lock": lock.key})
+        logger.info("the queue of the lock %r cannot be read: %s", spec.key, error, extra={"lock": spec.key})
         return ()
 
 

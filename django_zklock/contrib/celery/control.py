@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -25,7 +25,6 @@ from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTask
 from django_zklock.contrib.celery.messages import headers_of, short_id
 from django_zklock.contrib.celery.unique import lifecycle
 from django_zklock.inspection import ContenderInfo, Snapshot, snapshot
-from django_zklock.locks.multi import keys_of
 
 REPLY_TIMEOUT: Final = 0.7  # seconds for the snapshot of all locks; `inspect` waits one second for a worker
 
@@ -78,22 +77,22 @@ for _name in ("revoke", "revoke_by_stamped_headers", "terminate"):
 def _locks_of(shown: Snapshot, processes: set[int], tasks: Iterable[WaitingTask]) -> dict[str, Any]:
     host = socket.gethostname()
 
-    def of_worker(contenders: tuple[ContenderInfo, ...]) -> Iterator[tuple[int, ContenderInfo]]:
+    def of_worker(key: str, contenders: Sequence[ContenderInfo]) -> Iterator[tuple[int, dict[str, Any]]]:
         for number, contender in enumerate(contenders):
             if contender.host == host and contender.pid in processes:
-                yield number, contender
+                yield number, _item(key, contender.about, contender.what, contender.pid, contender.came)
 
     held: list[dict[str, Any]] = []
     idle: list[dict[str, Any]] = []
     waiting: list[dict[str, Any]] = []
     for lock in shown.locks:
-        for _, holder in of_worker(lock.holders):
+        for _, holder in of_worker(lock.key, lock.holders):
             if lock.idle_for is None:
-                held.append(_item(lock.key, holder))
+                held.append(holder)
             else:
-                idle.append({"lock": lock.key, "pid": holder.pid, "idle_for": lock.idle_for})
-        for number, waiter in of_worker(lock.waiters):
-            waiting.append({**_item(lock.key, waiter), "ahead": len(lock.holders) + number})
+                idle.append({"lock": lock.key, "pid": holder["pid"], "idle_for": lock.idle_for})
+        for number, waiter in of_worker(lock.key, lock.waiters):
+            waiting.append({**waiter, "ahead": len(lock.holders) + number})
     lengths = {lock.key: len(lock.holders) + len(lock.waiters) for lock in shown.locks}
     waiting += _without_znode(tasks, lengths, {item["id"] for item in waiting})
     problems = [f"{lock.key}: {lock.problem}" for lock in shown.locks if lock.problem]
@@ -101,15 +100,9 @@ def _locks_of(shown: Snapshot, processes: set[int], tasks: Iterable[WaitingTask]
     return {"held": held, "idle": idle, "waiting": waiting, "problem": problem}
 
 
-def _item(key: str, contender: ContenderInfo) -> dict[str, Any]:
-    return {
-        "lock": key,
-        "task": contender.about.get("task", ""),
-        "id": contender.about.get("id", ""),
-        "what": contender.what,
-        "pid": contender.pid,
-        "since": contender.came.isoformat(),
-    }
+def _item(lock: str, about: Mapping[str, str], what: str, pid: int, since: datetime) -> dict[str, Any]:
+    task, task_id = about.get("task", ""), about.get("id", "")
+    return {"lock": lock, "task": task, "id": task_id, "what": what, "pid": pid, "since": since.isoformat()}
 
 
 def _without_znode(
@@ -119,14 +112,8 @@ def _without_znode(
     for task in tasks:
         if short_id(task.request.id) in with_znode or task.acquisition.holds:
             continue
-        key = keys_of(task.locks)[0]
-        yield {
-            "lock": key,
-            "task": task.request.task.name,
-            "id": short_id(task.request.id),
-            "what": "",
-            "pid": os.getpid(),
-            "since": datetime.fromtimestamp(task.since, timezone.utc).isoformat(),
-            "ahead": ahead.get(key, 0),
-        }
+        key = task.keys[0]
+        about = {"task": task.request.task.name, "id": short_id(task.request.id)}
+        since = datetime.fromtimestamp(task.since, timezone.utc)
+        yield {**_item(key, about, "", os.getpid(), since), "ahead": ahead.get(key, 0)}
         ahead[key] = ahead.get(key, 0) + 1

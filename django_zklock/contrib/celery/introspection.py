@@ -133,8 +133,7 @@ def _passed_on(override: Any, function: Any, args: tuple[Any, ...], kwargs: dict
 
 def locked_of(task: object) -> LockedFunction | None:
     """Return the lock around a task's function; None if it is not decorated."""
-    locked: LockedFunction | None = next((layer.function.zk_locked for layer in _locked_functions(task)), None)
-    return locked
+    return next(filter(None, (lock_around(layer.function) for layer in functions_of(task))), None)
 
 
 def arguments(task: object, args: Any, kwargs: Any) -> _Arguments:
@@ -143,12 +142,8 @@ def arguments(task: object, args: Any, kwargs: Any) -> _Arguments:
 
     Raises `TypeError`, `ImproperlyConfigured`, or the `ValueError` of a model if they are not valid.
     """
-    function: TaskFunction = next(_locked_functions(task))
-    return function.arguments(args, kwargs)
-
-
-def _locked_functions(task: object) -> Iterator[Any]:
-    return (layer for layer in functions_of(task) if lock_around(layer.function) is not None)
+    decorated = next(layer for layer in functions_of(task) if lock_around(layer.function) is not None)
+    return decorated.arguments(args, kwargs)
 
 
 def lock_around(function: object) -> LockedFunction | None:

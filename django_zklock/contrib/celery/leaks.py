@@ -73,10 +73,7 @@ class LeakGuard:
         self._work = work
         self._owner = current_owner()
         self._known = frozenset(held_locks.all())  # of all owners
-        self._uses: dict[HeldLock, frozenset[object]] = {}
-        for held in self._known:
-            if held.owner == self._owner:
-                self._uses[held] = frozenset(held.uses)
+        self._uses = {held: frozenset(held.uses) for held in self._known if held.owner == self._owner}
         self._guards = held_locks.guards(self._owner)
 
     @abort.shielded

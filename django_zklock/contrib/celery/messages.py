@@ -159,7 +159,9 @@ def send(task: Task[..., Any], headers: dict[str, Any], delay: float, error: Exc
     request: Any = task.request
     expires = expiry(task.app, request.expires)
     if expires is not None and expires <= time.time() + delay:
-        _end_as_expired(task)
+        revoke(task, request, "expired")
+        task_revoked.send(task, request=request, terminated=False, signum=None, expired=True)  # as a worker does
+        raise Ignore("the task expires before it could run again")
     signature = task.signature_from_request(request, retries=request.retries, countdown=delay)
     for shown in ("argsrepr", "kwargsrepr"):  # Celery would compute them from arguments that the sender has hidden
         if getattr(request, shown, None) is not None:
@@ -173,14 +175,6 @@ def send(task: Task[..., Any], headers: dict[str, Any], delay: float, error: Exc
             raise Reject(broken, requeue=True) from broken
         raise broken from error
     return signature
-
-
-def _end_as_expired(task: Task[..., Any]) -> NoReturn:
-    """End the running task as the worker ends one that has expired."""
-    request: Any = task.request
-    revoke(task, request, "expired")
-    task_revoked.send(task, request=request, terminated=False, signum=None, expired=True)
-    raise Ignore("the task expires before it could run again")
 
 
 def end_run(signature: Any, delay: float, error: Exception) -> NoReturn:

@@ -307,11 +307,7 @@ class LingeringLock(GrantObserver):
         self.session = founder.session
         self.spec = founder.spec
         self.contender = Contender(
-            founder.session,
-            founder.spec,
-            founder.caller._replace(owner=0),
-            self._on_outcome,
-            waits=founder.waits,
+            founder.session, founder.spec, founder.caller._replace(owner=0), self._on_outcome, waits=founder.waits
         )
         self.contender.on_queued = founder.report_queued
         self.contender.placed = founder.waits and founder.placed  # then it waits as long, and is not refused any more

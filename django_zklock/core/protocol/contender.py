@@ -873,17 +873,14 @@ class Contender(SessionObserver):
             self.on_refused(ZooKeeperUnavailable("The ZooKeeper session of this process was closed."))
 
     def on_suspect(self, reason: str) -> None:
-        """No quorum confirms the session at the moment."""
         if self._grant is not None:
             self._grant.suspect(reason)
 
     def on_confirmed(self) -> None:
-        """A quorum has confirmed the session."""
         if self._grant is not None:
             self._grant.confirmed()
 
     def on_lease_over(self) -> None:
-        """The lock may have another holder by now."""
         if self._grant is not None:
             self._grant.lose(troubles.LEASE_OVER)
 

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from django_zklock.core.errors import LockNotAdopted, ZkLockError
-from django_zklock.core.protocol.operator_holds import Replacement
+from django_zklock.core.protocol.operator_holds import Guard, Replacement
 from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS
 from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.queue.operator_hold import HANDED_OVER, OperatorHold
 from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, ZkError
-from django_zklock.core.zk.gateway import Callback, Gateway, NamesReply, Node, NodeReply
+from django_zklock.core.zk.gateway import Gateway, NamesReply, Node, NodeReply
 from django_zklock.core.zk.multi import Create, Delete, Operation, SetData
 from django_zklock.core.zk.session import Session
 
@@ -93,12 +92,7 @@ def adoption(hand_over: HandOver, parent: str, path: str, data: bytes) -> tuple[
     return _replace(f"{parent}/{hand_over.name}", b"", Create(path=path, data=data, ephemeral=True))
 
 
-def find_adopter(
-    gateway: Gateway,
-    spec: QueueSpec,
-    guard: Callable[[Callback[Any]], Callback[Any]],
-    done: Callable[[ZkLockError], object],
-) -> None:
+def find_adopter(gateway: Gateway, spec: QueueSpec, guard: Guard, done: Callable[[ZkLockError], object]) -> None:
     """Call `done` with the error that says why there is nothing to adopt, unless the connection breaks."""
     hand_over = spec.adopts
     assert hand_over is not None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
@@ -31,6 +31,8 @@ RETRY = 1.0  # seconds until a refused or interrupted request is sent again
 SOONEST = 0.01  # seconds until the next check, at least
 LATEST = 60.0  # seconds until the next check, at most, as the clock of the server may have been wrong
 
+Guard: TypeAlias = Callable[[Callback[Any]], Callback[Any]]
+
 
 class HoldCheck:
     """
@@ -39,13 +41,7 @@ class HoldCheck:
     `guard` wraps the callback of each request. The attributes are the result.
     """
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        key: str,
-        parent: str,
-        guard: Callable[[Callback[Any]], Callback[Any]] = lambda callback: callback,
-    ) -> None:
+    def __init__(self, gateway: Gateway, key: str, parent: str, guard: Guard = lambda callback: callback) -> None:
         self.ended: set[str] = set()  # names of the holds that it has deleted, or that were gone already
         self.remaining: dict[str, OperatorHold] = {}  # the holds that are not over, in the order of the queue
         self._nodes: dict[str, Node] = {}  # of these

@@ -24,28 +24,7 @@ _ITEM = 64  # characters that the name of an item of `about` keeps
 # The pairs that `encode` tries in this order: how many characters texts keep, and how many the values of `about`.
 _CUTS = ((512, 512), (256, 256), (128, 128), (64, 64), (32, 64), (16, 64), (16, 0))
 
-# In the order of the JSON.
-_FIELDS = (
-    "guid",
-    "host",
-    "pid",
-    "thread",
-    "what",
-    "since",
-    "template",
-    "limit",
-    "owner",
-    "max_hold",
-    "session_timeout",
-    "idle",
-    "waited",
-    "lasts",
-    "renewed_within",
-    "adopts",
-    "token",
-)
 _NUMBERS = frozenset({"version", "pid", "limit", "owner", "max_hold", "session_timeout", "waited", "renewed_within"})
-_TEXTS = tuple(name for name in _FIELDS if name not in _NUMBERS)
 _OPTIONAL = (_NUMBERS | {"idle", "lasts", "adopts", "token"}) - {"version", "pid"}  # left out if they are 0 or empty
 _UNCUT = frozenset({"guid", "since", "idle", "lasts", "adopts", "token"})  # they keep `_SHORT` characters
 
@@ -285,6 +264,11 @@ class Payload:
     def is_of(self, child: Child) -> bool:
         """Return whether this contender wrote it, by its guid. kazoo's grammar has no dashes in a guid."""
         return self.guid == child.guid or (not child.in_grammar_of_curator and self.guid.replace("-", "") == child.guid)
+
+
+# In the order of the JSON. `Payload._json` writes the other fields.
+_FIELDS = tuple(name for name in Payload.__dataclass_fields__ if name not in ("version", "about", "release_request"))
+_TEXTS = tuple(name for name in _FIELDS if name not in _NUMBERS)
 
 
 def json_object(data: bytes | None, most: int) -> dict[str, Any]:

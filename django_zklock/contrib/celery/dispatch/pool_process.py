@@ -1,9 +1,7 @@
 """
 The pool process, or the thread or greenlet, that runs a task whose wait took place in the worker's main process.
 
-It works under the grant of the main process, which it sees in the memory that both share. That memory has the time when
-the lease ends, so the lease ends by itself if the main process is stopped or dies. While tasks use grants, a thread
-reads twenty times a second what happens to their locks.
+It works under the grant of the main process, which it sees in the memory that both share; see `dispatch`.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from django_zklock.core.zk import troubles
 from django_zklock.core.zk.lease import GrantSession
 from django_zklock.core.zk.loop import Loop
 from django_zklock.exceptions import ZkLockError
-from django_zklock.locks.multi import Locks, locks_of
+from django_zklock.locks.multi import Locks
 
 WAIT_RESULT: Final = "_zklock_wait_result"  # attribute of a request
 READ_EVERY: Final = 0.05  # seconds between two looks at the records of the grants in use
@@ -115,9 +113,9 @@ class WaitResult:
 
         Raises `LockInTransaction` if a transaction was begun before.
         """
-        for spec in lock.specs:
+        specs = {spec.key: spec for spec in lock.specs}
+        for spec in specs.values():
             program.scope.check(spec)
-        specs = {single.key: single.spec for single in locks_of(lock)}
         if not specs.keys() >= {contender.spec.key for contender in self._contenders}:  # a signal changed the arguments
             self.end()
             return

@@ -27,7 +27,6 @@ from django_zklock.core.locks.acquisition import Acquisition
 from django_zklock.core.zk import process
 from django_zklock.decorators.context import FunctionContext
 from django_zklock.exceptions import LockBusy, ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.multi import keys_of, locks_of
 from django_zklock.locks.queue_reader import read_queue
 
 RETRY_AFTER: Final = 1.0  # seconds until a task that waits without limit asks again for ZooKeeper
@@ -68,7 +67,7 @@ class WaitingTask:
         self.dispatcher = dispatcher  # a `Dispatcher`, whose module imports this one
         self.request = request
         self.locks = call.lock
-        self.keys = keys_of(call.lock)
+        self.keys = tuple(spec.key for spec in call.lock.specs)
         self.acquisition = Acquisition(Owner("message", self))
         self.since = time.time()  # when it first asked for its lock
         self.asked_at: float | None = None  # on clock.now(); None: it does not ask
@@ -80,7 +79,7 @@ class WaitingTask:
         self._until: float = received_at(request) + dispatcher.longest_wait  # on clock.now()
         self._about = call.about
         # A copy of the task must not wait behind this one, and a shared lock would be granted to both.
-        self._checks_copies = "redelivered" in self._about or any(lock.spec.shares for lock in locks_of(self.locks))
+        self._checks_copies = "redelivered" in self._about or any(spec.shares for spec in call.lock.specs)
         self._routine: Routine[None] | None = None
         self.waiter: MessageWaiter | None = None  # the last one that it waited for
         self.timer: Any = None  # an entry of the loop
@@ -112,8 +111,8 @@ class WaitingTask:
         return None if timeout is None else max(timeout - self._waited, 0.0)
 
     def _has_copy(self) -> Routine[bool]:
-        for lock in locks_of(self.locks):
-            queue = yield from read_queue(process.current(), lock.spec.key, lock.spec.parent, self._new_waiter())
+        for spec in self.locks.specs:
+            queue = yield from read_queue(process.current(), spec.key, spec.parent, self._new_waiter())
             if has_copy(self._about, queue):
                 return True
         self.payload["checked_copies"] = True

@@ -234,8 +234,6 @@ def _registered(app: Any, name: str) -> Task[..., Any] | None:
 
 def on_prerun(task: Task[..., Any], task_id: str, **kwargs: object) -> None:
     """Attach this process to the reservation of a unique task."""
-    if _HEADERS.isdisjoint(task.request.headers or ()):
-        return
     key = _key(task.request.headers, UNIQUE_HEADER)
     if key:
         setattr(task.request, _ATTACHED, reservations.start(key, task_id, late=bool(task.acks_late)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
@@ -175,9 +175,8 @@ def delete(info: ReservationInfo, *, reason: str, by: str, reply_timeout: float 
         tried = True
         return deletion(node)
 
-    record_deletion: Callable[..., None] = partial(
-        record_action, "reservation deleted", info.lock, by, reason, who=_who(info)
-    )
+    who = f"task {info.task} {info.task_id} ({info.state}{f'; sent by {info.by}' if info.by else ''})"
+    record_deletion = partial(record_action, "reservation deleted", info.lock, by, reason, who=who)
     try:
         done = run(OptimisticUpdate(process.current(), info.path, decide), clock.now() + reply_timeout)
     except ZooKeeperUnavailable:
@@ -257,11 +256,6 @@ def to_json(info: ReservationInfo) -> dict[str, Any]:
     """Return the fields of a reservation for JSON. Its times are in UTC."""
     times = {"since": info.since, "until": to_datetime(info.until) if info.until else None}
     return {**asdict(info), **{name: time and time.isoformat() for name, time in times.items()}}
-
-
-def _who(info: ReservationInfo) -> str:
-    """Return task and sender in English, for the audit log."""
-    return f"task {info.task} {info.task_id} ({info.state}{f'; sent by {info.by}' if info.by else ''})"
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
