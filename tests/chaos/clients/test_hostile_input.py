@@ -80,7 +80,7 @@ HOSTILE: dict[str, Any] = {
     "huge": "x" * 100_000,
     "lone surrogate": "\ud83d",
 }
-HARMLESS = {"slash", "parent", "number"}  # as the value of a field, where it is escaped
+HARMLESS = {"slash", "parent", "number", "truth"}  # as the value of a field, where it is escaped
 
 
 def try_name(worker: LockWorker, key: Any, **options: Any) -> str:
