@@ -11,7 +11,7 @@ The marker `zklock_real` allows this for a test, and the ini option `zklock_real
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +54,9 @@ class AllTests:
         from django_zklock import conf  # noqa: PLC0415
         from django_zklock.testing import suite  # noqa: PLC0415
 
-        self._real = override_settings(ZKLOCK={**conf.setting("ZKLOCK"), "REAL_IN_TESTS": True})
+        project = conf.setting("ZKLOCK")
+        is_valid = isinstance(project, Mapping)  # else each test with a lock says what is wrong
+        self._real = override_settings(ZKLOCK={**project, "REAL_IN_TESTS": True} if is_valid else project)
         self._tester = suite.start()
         session.config.add_cleanup(suite.stop)
 

@@ -159,6 +159,19 @@ class Worker:
         assert isinstance(error, BaseException), error
         return error
 
+    def lose_lock_in_inner_wait(self) -> BaseException:
+        """Have a task lose its lock while it waits, without a limit, for one that stays busy; return its error."""
+        with self.zoo.hold_elsewhere("inner"):
+            gate = self.gate()
+            result = self.send("waiting.inner", "outer", str(gate), "inner", None)
+            gate.wait_at_work()
+            gate.open()
+            self.zoo.wait_contenders("inner", 2)
+            self.zoo.delete("outer")
+            error = self.wait_failed(result)
+            self.zoo.wait_contenders("inner", 1)
+        return error
+
     def wait_accepted(self, count: int) -> None:
         """
         Wait until the main process knows of exactly so many tasks that run in the pool.

@@ -110,6 +110,15 @@ def wait_as_it_begins(hold: Hold) -> None:
         pass
 
 
+def _ends_the_wait(zoo: Zoo, run: Callable[..., Any], work: Callable[[], None]) -> None:
+    """Show that the loss of the outer lock ends this work, which waits for the inner one. That stays busy."""
+    with zoo.hold_elsewhere("inner"):
+        with pytest.raises(LockLost) as caught:
+            run(work)
+        assert caught.value.lock == "outer"
+        zoo.wait_contenders("inner", 1)
+
+
 @in_each_thread
 @pytest.mark.parametrize(
     "wait", [wait_in_with, wait_as_it_begins, wait_by_acquire, wait_for_several, wait_for_lingering, wait_in_loop]
@@ -123,11 +132,7 @@ def test_the_loss_of_an_outer_lock_ends_the_wait_for_an_inner_one(
         with Lock("outer") as outer:
             wait(outer)
 
-    with zoo.hold_elsewhere("inner"):
-        with pytest.raises(LockLost) as caught:
-            run(work)
-        assert caught.value.lock == "outer"
-        zoo.wait_contenders("inner", 1)
+    _ends_the_wait(zoo, run, work)
     zoo.assert_empty()
 
 
@@ -158,11 +163,7 @@ def test_the_loss_of_an_outer_lock_stops_work_that_handles_the_loss_of_an_inner_
             except LockLost:
                 wait_in_with(outer)
 
-    with zoo.hold_elsewhere("inner"):
-        with pytest.raises(LockLost) as caught:
-            run(work)
-        assert caught.value.lock == "outer"
-        zoo.wait_contenders("inner", 1)
+    _ends_the_wait(zoo, run, work)
 
 
 @pytest.mark.parametrize("order", ["inner last", "inner first", "only inner then outer"])

@@ -66,15 +66,7 @@ def test_a_running_task_gets_a_lock_granted_for_the_next_task_of_its_thread(work
 
 def test_the_loss_of_a_tasks_lock_ends_its_wait_for_another_one(worker: Worker) -> None:
     """The wait has no limit, and the other lock stays busy."""
-    with worker.zoo.hold_elsewhere("inner"):
-        gate = worker.gate()
-        result = worker.send("waiting.inner", "outer", str(gate), "inner", None)
-        gate.wait_at_work()
-        gate.open()
-        worker.zoo.wait_contenders("inner", 2)
-        worker.zoo.delete("outer")
-        assert isinstance(worker.wait_failed(result), LockLost)
-        worker.zoo.wait_contenders("inner", 1)
+    assert isinstance(worker.lose_lock_in_inner_wait(), LockLost)
 
 
 @pytest.mark.parametrize(

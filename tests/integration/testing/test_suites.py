@@ -63,6 +63,14 @@ def is_busy(name):
     thread.start()
     thread.join()
     return answers[0]
+
+class LockOfClass:
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        lock = zk_lock("class")
+        lock.acquire()
+        cls.addClassCleanup(lock.release)
 '''
 
 # Each test below has a lock, and the test cases are those of a project that knows nothing of locks in tests.
@@ -70,7 +78,7 @@ TESTS = """
 import unittest
 import urllib.request
 import celery
-from busy import is_busy
+from busy import LockOfClass, is_busy
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import LiveServerTestCase, SimpleTestCase, TestCase, TransactionTestCase, override_settings
@@ -107,14 +115,7 @@ class WithData(TestCase):
     async def test_async_view(self):
         self.assertEqual((await self.async_client.get("/async/1/")).content, b"ordered")
 
-class WithLockOfClass(SimpleTestCase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        lock = zk_lock("class")
-        lock.acquire()
-        cls.addClassCleanup(lock.release)
-
+class WithLockOfClass(LockOfClass, SimpleTestCase):
     def test_first(self):
         self.assertTrue(is_busy("class"))
         self.assertTrue(is_busy("module"))
@@ -219,18 +220,11 @@ def test_a_lock_that_is_left_fails_its_test_and_no_other(project: Project) -> No
     project.write(
         "test_shop.py",
         """
-from busy import is_busy
+from busy import LockOfClass, is_busy
 from django.test import SimpleTestCase
 from django_zklock import zk_lock
 
-class Forgetful(SimpleTestCase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        lock = zk_lock("class")
-        lock.acquire()
-        cls.addClassCleanup(lock.release)
-
+class Forgetful(LockOfClass, SimpleTestCase):
     def test_a(self):
         zk_lock("left").acquire()
 
@@ -251,20 +245,14 @@ def test_the_mixin_uses_the_locks_of_all_tests(project: Project) -> None:
     project.write(
         "test_shop.py",
         """
+from busy import LockOfClass
 from django.test import SimpleTestCase
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy
 from django_zklock.testing import ZkLockTestMixin
 
-class Both(ZkLockTestMixin, SimpleTestCase):
+class Both(ZkLockTestMixin, LockOfClass, SimpleTestCase):
     zklock_settings = {"LOCKS": {"b": {"path": "stock", "timeout": 0}}}
-
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        lock = zk_lock("class")
-        lock.acquire()
-        cls.addClassCleanup(lock.release)
 
     def test_class(self):
         self.zklock.assert_held("class")
@@ -423,3 +411,13 @@ def test_without_the_plugin_djangos_environment_refuses_contact(project: Project
     project.write("test_shop.py", "import shop\ndef test_sells():\n    shop.sell('lamp')\n")
     done = project.run("-m", "pytest", "-q", "-p", "no:django_zklock")
     assert "RuntimeError: This test acquires or inspects a lock" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("value", ["None", "'zk://127.0.0.1:2181/shop'"])
+def test_settings_without_zklock_fail_the_tests_with_locks_only(project: Project, value: str) -> None:
+    """The error says what to write in the settings; the run itself goes on."""
+    project.write("project_settings.py", f"{SETTINGS}ZKLOCK = {value}\n")
+    project.write("test_shop.py", "import shop\ndef test_sells():\n    shop.sell('lamp')\ndef test_other(): ...\n")
+    done = project.run(*PYTEST)
+    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert 'For example ZKLOCK = {"URL": ' in done.stdout, done.stdout
