@@ -30,14 +30,13 @@ def hand_over(held: HeldLock, seconds: float, new_waiter: Callable[[], Any]) -> 
     released, and no hold is left.
     """
     contender = _check(held)
-    name = held.grant.path.rpartition("/")[2]
     spec = contender.spec
     given = HandOver(
         key=spec.key,
         kind=held.grant.kind,
         limit=spec.limit or 0,
         guid=new_guid(Mark.OPERATOR),
-        sequence=name[-SEQUENCE_DIGITS:],
+        sequence=held.grant.path[-SEQUENCE_DIGITS:],
         template=spec.template,
         seconds=seconds,
     )

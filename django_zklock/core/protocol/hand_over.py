@@ -46,6 +46,7 @@ class GivenHold(Replacement):
         self._token = 0
         self._done = done
         self._is_withdrawn = False
+        self._is_listed = False  # so the token is known; the later checks only see whether the time is over
 
     def replace(self, own: Node, token: int) -> GivenHold:
         """Replace this znode, which the giver is about to delete; `token` is that of its grant."""
@@ -78,7 +79,8 @@ class GivenHold(Replacement):
             self._done(0)
         elif self._is_withdrawn:
             session.gateway.delete(self._path, lambda reply: None)
-        else:
+        elif not self._is_listed:
+            self._is_listed = True
             session.gateway.children(self._spec.parent, partial(self._on_listed, hold))
 
     def _on_listed(self, hold: OperatorHold, reply: NamesReply) -> None:
