@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -124,6 +125,19 @@ def test_an_error_is_imported_from_its_module() -> None:
     """The error of `from django_zklock import LockBusy` names the module."""
     with pytest.raises(ImportError, match=r"from django_zklock\.exceptions import LockBusy"):
         exec("from django_zklock import LockBusy")
+
+
+def test_the_readme_names_the_version_and_what_is_supported() -> None:
+    """Its badges and its list say what the classifiers say, and CI runs all of it."""
+    readme = (ROOT / "README.md").read_text()
+    classifiers = (ROOT / "setup.cfg").read_text()
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text()
+    assert f"**Version {django_zklock.__version__}**" in readme
+    for name, classifier in {"Python": "Programming Language :: Python", "Django": "Framework :: Django"}.items():
+        versions = re.findall(rf"^    {classifier} :: (\d+\.\d+)$", classifiers, re.MULTILINE)
+        assert f"{name} {versions[0]} to {versions[-1]}" in readme.partition("## Compatibility")[2]
+        assert f"badge/{name}-{versions[0]}_to_{versions[-1]}-" in readme
+        assert json.dumps(versions) in workflow
 
 
 def test_the_settings_in_the_readme_can_be_copied() -> None:
