@@ -8,8 +8,9 @@ BIN := $(CURDIR)/$(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 RUN_DEMO := cd example_project && $(BIN)/python -m
 
-# The tests start hundreds of processes. Without compiled modules each of them would compile all that it imports.
-unexport PYTHONDONTWRITEBYTECODE
+# The tests start hundreds of processes. Without compiled modules each of them would compile all that it imports. And
+# output without a buffer hides what users see: a failed write is tried again at the exit.
+unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-check test check lint typing imports pytest green chaos bench bench-celery bench-devserver scale docs release measure kazoo-tests clean zookeeper postgres mariadb brokers curator lease-clients chromium promtool browser

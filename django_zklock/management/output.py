@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import os
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -24,6 +25,11 @@ def write_line(out: Output, text: str) -> None:
     """Write one line, escaped, and show it at once: a program may wait for it at the other end of a pipe."""
     out.write(f"{printable(text, LINE)}\n")
     out.flush()
+
+
+def discard(out: Output) -> None:
+    """Throw away what is written from now on, after a failed write. Python would write the rest again at its exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
 
 
 def count(number: int, noun: str) -> str:

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "promtool"
-PACKAGE = "prometheus"
+PACKAGES = ("promtool", "prometheus")  # a package of its own, from Debian 13 on
 
 
 def find() -> str | None:
@@ -24,11 +24,14 @@ def ensure() -> None:
     if find() is not None or shutil.which("apt-get") is None:
         return
     CACHE.mkdir(parents=True, exist_ok=True)
-    print(f"Unpacking promtool: apt-get download {PACKAGE}", flush=True)
-    subprocess.run(["apt-get", "-qq", "download", PACKAGE], cwd=CACHE, stderr=subprocess.DEVNULL, check=False)
-    for package in CACHE.glob(f"{PACKAGE}_*.deb"):
-        subprocess.run(["dpkg-deb", "-x", package.name, "."], cwd=CACHE, check=False)
-        package.unlink()
+    for name in PACKAGES:
+        print(f"Unpacking promtool: apt-get download {name}", flush=True)
+        subprocess.run(["apt-get", "-qq", "download", name], cwd=CACHE, stderr=subprocess.DEVNULL, check=False)
+        for package in CACHE.glob(f"{name}_*.deb"):
+            subprocess.run(["dpkg-deb", "-x", package.name, "."], cwd=CACHE, check=False)
+            package.unlink()
+        if find() is not None:
+            break
     (CACHE / "usr" / "bin" / "prometheus").unlink(missing_ok=True)  # 50 MB, which nobody needs
 
 

@@ -6,7 +6,6 @@ import argparse
 import logging
 import os
 import signal
-import sys
 from importlib import import_module
 from typing import Any, Final, NoReturn
 
@@ -16,6 +15,7 @@ from django.core.management.color import no_style
 from django_zklock.dashboard.formatting import COMMAND
 from django_zklock.management.arguments import did_you_mean
 from django_zklock.management.exit_codes import EXIT_CODES, ExitCode, errors_as_exit_codes, failure
+from django_zklock.management.output import discard
 from django_zklock.operations import acting_via
 
 EXAMPLES: Final = {
@@ -83,8 +83,8 @@ class Command(BaseCommand):
                 self.stdout.flush()
         except KeyboardInterrupt:
             raise SystemExit(128 + signal.SIGINT) from None
-        except BrokenPipeError:  # `head` has read enough. Python would try to write the rest at its exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except BrokenPipeError:  # `head` has read enough
+            discard(self.stdout)
             raise SystemExit(PIPE_CLOSED) from None
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from django_zklock import conf
 from django_zklock.conf import url
 from django_zklock.management.exit_codes import ExitCode, failure
-from django_zklock.management.output import Output, write_line
+from django_zklock.management.output import Output, discard, write_line
 
 if TYPE_CHECKING:
     from django_zklock.contrib.leases.access import Access
@@ -100,8 +100,12 @@ def _host(text: str) -> str:
 
 def _say(out: Output, text: str) -> None:
     """Write a line, if it can be written: a full disk, or a pipe that nobody reads, must not end leases."""
-    with contextlib.suppress(OSError, AttributeError):  # Django writes to None if the output was closed at the start
+    try:
         write_line(out, text)
+    except OSError:
+        discard(out)
+    except AttributeError:  # Django writes to None if the output was closed at the start
+        pass
 
 
 async def _serve(out: Output, options: argparse.Namespace) -> None:

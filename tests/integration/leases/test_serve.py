@@ -126,7 +126,8 @@ def test_a_coordinator_whose_output_fails_serves_and_drains(zoo: Zoo, output: st
         command = [*MANAGE, "serve", "--grpc", address]
         if output == "none":
             command = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
-        process = stack.enter_context(subprocess.Popen(command, env=zoo.environment(), stdout=stdout))
+        environment = zoo.environment() | {"PYTHONUNBUFFERED": ""}  # it writes what was not written again at its exit
+        process = stack.enter_context(subprocess.Popen(command, env=environment, stdout=stdout))
         stack.callback(process.kill)
         channel = stack.enter_context(grpc.insecure_channel(address))
         stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]

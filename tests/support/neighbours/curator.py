@@ -27,16 +27,17 @@ NEEDED = (
     *("guava", "slf4j-api", "slf4j-nop", "zookeeper", "zookeeper-jute"),
     *(f"netty-{part}" for part in ("handler", "transport", "buffer", "common", "codec", "resolver")),
 )
-COMPILER = "eclipse-jdt-core"
+COMPILERS = ("eclipse-jdt-core-compiler-batch", "eclipse-jdt-core")  # a jar of its own, from Debian 13 on
 SOURCES = sorted(Path(__file__).parent.glob("*.java"))
 
 
 def find_curator() -> list[Path]:
     """Return the jars of Curator, and of what it needs; the last one is the compiler. Raises `NotInstalled`."""
-    jars = [JARS / f"{name}.jar" for name in (*NEEDED, COMPILER)]
-    if not all(jar.exists() for jar in jars):
+    jars = [JARS / f"{name}.jar" for name in NEEDED]
+    compilers = [jar for name in COMPILERS if (jar := JARS / f"{name}.jar").exists()]
+    if not all(jar.exists() for jar in jars) or not compilers:
         raise debian.NotInstalled("Apache Curator", PACKAGE, "libzookeeper-java")
-    return jars
+    return [*jars, compilers[0]]
 
 
 @functools.cache
