@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -18,6 +19,17 @@ Names: TypeAlias = Name | Callable[..., Sequence[str]] | Sequence[Name]
 """The name of a lock, or the names of several. A callable may return several keys, too."""
 
 _MANY = (list, tuple, set, frozenset)
+
+_UNEVALUATED: dict[str, Any] = {}
+if sys.version_info >= (3, 14):
+    from annotationlib import Format
+
+    _UNEVALUATED = {"annotation_format": Format.FORWARDREF}
+
+
+def signature_of(function: Callable[..., Any], *, follow_wrapped: bool = True) -> inspect.Signature:
+    """Return the signature. Its annotations may name what is imported for type checkers only."""
+    return inspect.signature(function, follow_wrapped=follow_wrapped, **_UNEVALUATED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +55,7 @@ class KeyBinder:
         self._wraps = hasattr(function, "__wrapped__")  # such a decorator may take arguments of its own, as `@paginate`
         self._function = getattr(function, "__qualname__", repr(function))
         partial = partial_below(function)
-        self.signature = inspect.signature(partial or function, follow_wrapped=partial is None)
+        self.signature = signature_of(partial or function, follow_wrapped=partial is None)
 
     def check_fields(self, path: str) -> None:
         """Raise `InvalidLockName` if the template `path` has a field that is no parameter of the function."""

@@ -13,6 +13,8 @@ import celery.app.base
 from celery import Task, _state, current_app
 from django.core.exceptions import ImproperlyConfigured
 
+from django_zklock.names.binding import signature_of
+
 if TYPE_CHECKING:
     from django_zklock.decorators.locked import LockedFunction
 
@@ -113,16 +115,16 @@ def _passed_on(override: Any, function: Any, args: tuple[Any, ...], kwargs: dict
 
     Raises `ImproperlyConfigured` if others are missing, so that only the override can compute them.
     """
-    bound = inspect.signature(override).bind(*args, **kwargs)
+    bound = signature_of(override).bind(*args, **kwargs)
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in bound.signature.parameters.values()):
         return args, kwargs
     bound.apply_defaults()
     named = bound.kwargs | dict(zip(bound.arguments, bound.args, strict=False))
-    parameters = list(inspect.signature(function).parameters.values())[1:]  # without `self`
+    parameters = list(signature_of(function).parameters.values())[1:]  # without `self`
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         named = {parameter.name: named[parameter.name] for parameter in parameters if parameter.name in named}
     try:
-        inspect.signature(function).bind(args[0], **named)
+        signature_of(function).bind(args[0], **named)
     except TypeError as error:
         raise ImproperlyConfigured(
             f"{override.__qualname__} calls {function.__qualname__}, which has @zk_locked, with other arguments than "

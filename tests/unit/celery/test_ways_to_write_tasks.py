@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -233,3 +234,35 @@ def test_a_worker_warns_of_a_locked_method_that_a_task_replaces(
     [record] = [record for record in caplog.records if "has no effect" in record.message]
     assert "bound" in record.message
     assert record.message.endswith("on_lost, unique")
+
+
+LATER = """
+from celery import Task
+from django_zklock import zk_locked
+
+@zk_locked("a/{pk}", unique="until_done")
+def function(pk: Missing) -> Missing: ...
+
+class Base(Task):
+    abstract = True
+
+    @zk_locked("a/{pk}")
+    def run(self, pk: Missing): ...
+
+class Extends(Base):
+    name = "extends"
+
+    def run(self, pk: Missing):
+        return super().run(pk)
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="Python 3.14 evaluates annotations when they are asked for")
+def test_an_annotation_may_name_what_only_type_checkers_import(app: Any) -> None:
+    """Python 3.14 needs no `from __future__ import annotations` for that."""
+    names: dict[str, Any] = {}
+    exec(compile(LATER, "later", "exec", dont_inherit=True), names)
+    for task in task_of(app, names["function"]), app.register_task(names["Extends"]()):
+        locked = locked_of(task)
+        assert locked is not None
+        assert locked.key(*arguments(task, (7,), {})).endswith("a/7")
