@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import django
@@ -25,7 +26,7 @@ author = "django-zklock contributors"
 copyright = author
 release = version = django_zklock.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "site_search"]
 exclude_patterns = ["_build"]
 source_suffix = {".md": "markdown"}
 myst_heading_anchors = 4
@@ -40,6 +41,7 @@ html_title = f"django-zklock {release}"
 html_baseurl = "https://django-zklock.readthedocs.io/en/latest/"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).with_name("search.js"))
 html_theme_options = {
     "source_repository": "https://github.com/django-zklock/django-zklock/",
     "source_branch": "main",

@@ -44,11 +44,27 @@ def test_lines_are_short(page: Path) -> None:
     assert long == []
 
 
-def test_the_index_names_every_page() -> None:
-    """A page that the index does not name is found by nobody."""
+def test_the_menu_names_every_page() -> None:
+    """A page that the menu does not name is found by nobody."""
     index = DOCS / "index.md"
-    named = {(DOCS / path).resolve() for path in re.findall(r"\]\(([\w/-]+\.md)\)", index.read_text())}
-    assert named == set(DOCS.rglob("*.md")) - {index}
+    menu = "".join(re.findall(r"^```\{toctree\}\n(.*?)^```$", index.read_text(), re.MULTILINE | re.DOTALL))
+    named = [DOCS / f"{page}.md" for page in re.findall(r"^([\w/-]+)$", menu, re.MULTILINE)]
+    assert sorted(named) == sorted(set(DOCS.rglob("*.md")) - {index})
+
+
+def test_all_pages_install_the_same() -> None:
+    """One search finds every line to change at the first release. Until then, pip would install a stranger's package."""
+    shown = [line for page in PAGES for line in re.findall(r"^\$ (pip install .*)$", page.read_text(), re.MULTILINE)]
+    ours = [line for line in shown if "zklock" in line and "zklock-client" not in line]
+    assert len(ours) >= 4
+    where = (
+        " @ git+https://github.com/django-zklock/django-zklock"
+        if "not on PyPI yet" in (ROOT / "README.md").read_text()
+        else ""
+    )
+    assert set(ours) == {f'pip install "django-zklock[celery]{where}"'}
+    inline = [match for page in PAGES for match in re.findall(r"`pip install [^`\n]*zklock[^`\n]*`", page.read_text())]
+    assert inline == []
 
 
 def test_the_table_of_behaviours_names_tests_that_exist() -> None:

@@ -1,11 +1,9 @@
-"""The site of the documentation: what it needs to build, and what a reader's browser loads."""
+"""The site of the documentation: its diagrams, and the words of its search."""
 
 from __future__ import annotations
 
 import re
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,20 +14,28 @@ PAGES = [*DOCS.rglob("*.md"), ROOT / "README.md"]
 IMAGE = re.compile(r"!\[([^\]]*)\](?:\(([^)]+)\)|\[\w+\])")
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built as `make docs` builds it. A warning is an error."""
-    pytest.importorskip("furo", reason="the theme of the site, which is in the group `docs`")
-    directory = tmp_path_factory.mktemp("site")
-    build = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "-b", "dirhtml", str(DOCS), str(directory)]
-    done = subprocess.run(build, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return directory
-
-
 def test_the_diagrams_are_those_that_the_script_draws() -> None:
     """`python scripts/diagrams.py` makes them again, and each is on a page."""
     drawn: dict[str, str] = runpy.run_path(str(ROOT / "scripts" / "diagrams.py"))["diagrams"]()
     assert {path.name: path.read_text() for path in (DOCS / "images").glob("*.svg")} == drawn
     shown = {Path(address).name for page in PAGES for _, address in IMAGE.findall(page.read_text())}
     assert set(drawn) <= shown
+
+
+def test_a_number_is_a_word_of_the_search() -> None:
+    """`tests/browser/test_documentation.py` searches for some in the site."""
+    pytest.importorskip("sphinx", reason="it is in the group `docs`")
+    search = runpy.run_path(str(DOCS / "site_search.py"))["Search"]({})
+    words = search.split("answers 409, not W005")
+    assert words == ["answers", " 409", "not", "W005"]
+    assert search.word_filter(search.stem(" 409"))
+
+
+def test_each_phrase_of_the_search_leads_to_a_single_page() -> None:
+    """Two pages with one phrase would share the first place."""
+    pytest.importorskip("sphinx", reason="it is in the group `docs`")
+    phrases: dict[str, list[str]] = runpy.run_path(str(DOCS / "site_search.py"))["PHRASES"]
+    assert [target for target in phrases if not (DOCS / f"{target.partition('#')[0]}.md").exists()] == []
+    listed = [phrase for page in phrases.values() for phrase in page]
+    assert len(set(listed)) == len(listed)
+    assert [phrase for phrase in listed if phrase != phrase.lower()] == []
