@@ -45,6 +45,8 @@ def describe(ahead: ContenderInfo | None, contender: AnyContender, owner: Owner)
     # A message of Celery waits on behalf of a pool process, and a lease of the coordinator on behalf of a program.
     is_for_others = owner.kind == "message" or "lease" in caller.about
     if not is_for_others and ahead.guid in contender.session.attached(Registry).guids:
+        if ahead.owner == caller.owner:  # a signal handler, or `__del__`, wants the lock that the code below acquires
+            return f"{ahead.what!r} in an earlier call of this {owner.kind}"
         is_thread = ahead.thread != caller.thread or owner.kind == "thread"
         where = f"thread {ahead.thread}" if is_thread else f"another {owner.kind}"
         return f"{ahead.what!r} in {where} of this process"
