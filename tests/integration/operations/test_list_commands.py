@@ -74,6 +74,7 @@ def test_a_deadlock_is_shown_by_list_status_and_show(zoo: Zoo, deadlock: None) -
         assert "DEADLOCK: " in text, command
         assert "holds a and waits for b" in text
     assert "DEADLOCK" not in zklock("show", "c")
+    assert "request-release" not in zklock("show", "a"), "a holder that waits cannot finish"
     states = {lock["key"]: lock["state"] for lock in as_json("list")["locks"]}
     assert states == {"a": "deadlocked", "b": "deadlocked", "c": "contended"}
     assert [line.split()[1] for line in zklock("list").splitlines()[1:4]] == ["deadlocked", "deadlocked", "contended"]
