@@ -26,7 +26,8 @@ def refusal(contender: AnyContender, owner: Owner, outcome: Outcome | None, wait
     if isinstance(busy, Busy):
         why = f"The lock {spec.key!r} is held by {text or 'another owner'}."
         if busy.waiters is not None:
-            why = f"{busy.waiters} callers wait for the lock {spec.key!r} already; max_waiters is {spec.max_waiters}."
+            who = "1 caller waits" if busy.waiters == 1 else f"{busy.waiters} callers wait"
+            why = f"{who} for the lock {spec.key!r} already; max_waiters is {spec.max_waiters}."
         elif spec.kind is Kind.PERMIT and not by_operator:
             why = f"No permit of {spec.key!r} is free{after}."
         return LockBusy(why, lock=spec.key, ahead=ahead)

@@ -154,7 +154,7 @@ def test_a_waiter_knows_the_one_just_ahead_and_a_try_the_holder(zoo: Zoo) -> Non
         assert (late.what, late.client) == ("second", "zklock")
         assert ahead_of(zk_lock(KEY, timeout=0)).path == holder
         busy = refused(zk_lock(KEY, max_waiters=1))
-        assert "1 callers wait for the lock" in str(busy)
+        assert "1 caller waits for the lock" in str(busy)
         assert busy.ahead is not None
         assert busy.ahead.path == holder
         zoo.client.delete(holder)
