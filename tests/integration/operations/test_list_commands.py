@@ -216,6 +216,7 @@ def test_a_similar_key_is_suggested_unless_its_number_differs(zoo: Zoo) -> None:
     with zk_lock("orders/0003"):
         assert ending("show", "ordres/0003")[2].endswith("Did you mean 'orders/0003'?")
         assert ending("break", "order/0003", "--reason=x")[2].endswith("Did you mean 'orders/0003'?")
+        assert "Did you mean" not in ending("end-hold", "orders/0003")[2], "it has no other fault than its kind"
         assert ending("show", "orders/0004")[2] == "The lock 'orders/0004' is free."
 
 
