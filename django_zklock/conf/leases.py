@@ -105,7 +105,7 @@ def _texts(value: object) -> tuple[str, ...]:
 def _tokens(value: object) -> tuple[str, ...]:
     tokens = _texts(value)
     if not all(_HASH.match(token) for token in tokens):
-        hint = "Give the SHA-256 in hexadecimal. `manage.py zklock serve --new-token` makes a token and its hash."
+        hint = "Give the SHA-256 of a token in hexadecimal. `python manage.py zklock serve --new-token` makes both."
         raise InvalidValue("has a value that is no hash of a token", hint=hint)
     return tokens
 

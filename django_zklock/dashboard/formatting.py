@@ -294,8 +294,11 @@ def advice(lock: LockInfo, *, is_cycle: bool, long_held: float) -> str:
 
 
 def commands(lock: LockInfo) -> list[str]:
-    """Return the commands of `manage.py zklock` by which an operator can end the first hold of a lock."""
-    return [f"{COMMAND} {command}" for first in lock.holders[:1] for command in hold_commands(lock.key, first)]
+    """Return the commands by which an operator can end the first hold of a lock. A request ends no deadlock."""
+    mildest = -1 if lock.deadlocked else 0
+    return [
+        f"{COMMAND} {command}" for first in lock.holders[:1] for command in hold_commands(lock.key, first)[mildest:]
+    ]
 
 
 def hold_commands(key: str, holder: ScannedContender) -> list[str]:

@@ -130,9 +130,9 @@ def entries_below(key: str) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return a hint at the most similar of these names; empty if none is similar."""
+    """Return a hint at the most similar of these names; empty if none is similar, or if it is one of them."""
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
-    return f"Did you mean {close[0]!r}?" if close else ""
+    return f"Did you mean {close[0]!r}?" if close and close[0] != name else ""
 
 
 def _usage(template: Template) -> str:

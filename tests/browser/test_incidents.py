@@ -79,7 +79,7 @@ def test_a_dead_host_with_fifty_locks_is_one_card(stage: Stage, hasty: Visitor) 
 
 
 def test_the_worst_cause_is_the_first_card(stage: Stage, hasty: Visitor) -> None:
-    """A deadlock before a slow task that more contenders wait for. The picture is in `docs/images`."""
+    """A deadlock before a slow task that more contenders wait for."""
     stage.join_queue("stock/lamp", CHARGE)
     stage.join_queue("reports/nightly", RESTOCK)
     stage.join_queue("reports/nightly", CHARGE)
@@ -90,7 +90,7 @@ def test_the_worst_cause_is_the_first_card(stage: Stage, hasty: Visitor) -> None
     hasty.open()
     titles = hasty.page.locator(".zklock-card h2").all_inner_texts()
     assert [title.split()[0] for title in titles] == ["Deadlock:", "worker-1"]
-    hasty.picture("attention", full_page=False)
+    hasty.picture("worst-first", full_page=False)
 
 
 def test_a_deadlock_of_two_tasks_is_drawn(stage: Stage, operator: Visitor) -> None:

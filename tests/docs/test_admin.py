@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any
 
@@ -11,7 +12,12 @@ from django.test import RequestFactory
 from support.docs import assert_settings, files_of, run, text_of
 from support.zoo import Zoo
 
+from django_zklock import inspection
 from django_zklock.admin import LockAdmin, LockAdminMixin
+from django_zklock.conf.options import LONG_HELD
+from django_zklock.contrib.events import past_incidents
+from django_zklock.core.queue import order
+from django_zklock.dashboard import incidents
 from django_zklock.models import Lock
 
 
@@ -53,6 +59,27 @@ def test_the_probe_of_the_example_answers(blocks: dict[str, str], rf: RequestFac
     """Without a user."""
     names = run(blocks["probes.py"])
     assert names["urlpatterns"][0].callback(rf.get("/health/locks.json")).status_code == 200
+
+
+NUMBERS = {
+    f"reads {inspect.signature(inspection.snapshot).parameters['max_locks'].default:,} locks": 1,
+    f"three locks or {'more' if incidents.MANY == 3 else '...'}": 2,
+    f"for {'a minute' if LONG_HELD == 60 else '...'}, or for {incidents.LEAST_SECONDS:g} s and "
+    f"{'three' if incidents.TIMES_USUAL == 3 else '...'} times": 1,
+    f"{incidents.FORGOTTEN:.0%} of the planned time".replace("%", " %"): 1,
+    f"{past_incidents.LEAST_REFUSED} callers or more": 1,
+    f"in the last {past_incidents.WITHIN / 60:g} minutes": 3,
+    f"two looks, {past_incidents.LATE:g} s apart": 1,
+    f"a tenth of the {order.numbers_left(0):,} acquisitions": 1,
+    f"every {LockAdmin.refresh} seconds": 1,
+    f"Within {LockAdmin.reply_timeout:g} s, a banner": 1,
+}
+"""How often the page says this, from the constants of the code."""
+
+
+@pytest.mark.parametrize("text", NUMBERS)
+def test_the_thresholds_of_the_page_are_those_of_the_code(text: str) -> None:
+    assert " ".join(text_of("how-to/admin.md").split()).count(text) == NUMBERS[text]
 
 
 REFERENCE = text_of("reference/admin.md")

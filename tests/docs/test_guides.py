@@ -120,7 +120,8 @@ from slowing import full_speed, slow_down
 from watching import in_use
 
 import pytest
-from django_zklock import zk_lock
+from django_zklock import zk_lock, zk_semaphore
+from django_zklock.exceptions import LockBusy
 
 
 def test_permits_are_taken(zklock):
@@ -128,6 +129,16 @@ def test_permits_are_taken(zklock):
     print_label("fragile", printed)
     assert printed[0][1] == "fragile" and printed[0][0] > 0
     assert build("monthly") == "monthly is built"
+
+
+def test_one_owner_has_one_permit(zklock):
+    with zk_semaphore("printers", 2, reentrant=False) as hold, zk_semaphore("printers", 2) as again:
+        assert again.token == hold.token
+        assert in_use("printers") == (1, 2)
+        assert zk_semaphore("printers", 2).owned(), "another object"
+        with pytest.raises(LockBusy), zk_semaphore("printers", 2, reentrant=False):
+            pass
+        assert zk_semaphore("printers", 2, reentrant=False).acquire() is None
 
 
 def test_a_limit_counts_until_it_is_cleared(zklock):

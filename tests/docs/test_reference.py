@@ -18,7 +18,11 @@ from django_zklock import checks, conf, exceptions, signals, zk_lock
 from django_zklock.conf import arguments
 from django_zklock.conf import settings as read_settings
 from django_zklock.conf.arguments import OPTION_NAMES
+from django_zklock.conf.leases import LeaseClient
+from django_zklock.core.protocol.registry import PATH_EXTRA
+from django_zklock.core.queue import nodes
 from django_zklock.core.zk.lease import BEAT_SHARE, LEASE_SHARE
+from django_zklock.core.zk.options import SessionOptions
 from django_zklock.fencing import model
 from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait, info
 from django_zklock.locks.multi import MultiHold, MultiLock
@@ -199,6 +203,34 @@ def test_every_bounded_value_is_in_the_table_of_bounds() -> None:
     }
     numbers = {key for key in keys if not conf.problems(placed(key, 5)) and conf.problems(placed(key, -1))}
     assert numbers == {key for row in BOUNDS for key in re.findall(r"`(\w+)`", row[0])} - {"LEASES"}
+
+
+def test_the_defaults_of_the_settings_are_those_of_the_code() -> None:
+    """Of the numbers, of `ROOT`, and of the switches."""
+    config: Any = read_settings._read({"URL": "zk://zk1"})[0]
+    client = LeaseClient(name="billing")
+    coded = {
+        **{name: getattr(config, name) for name in config.__dataclass_fields__},
+        **{name: getattr(config.leases, name) for name in ("max_term", "max_wait")},
+        **{name: getattr(client, name) for name in ("max_leases", "max_waiting", "max_rate")},
+        "root": config.base,
+    }
+    rows = re.findall(r"`([A-Z_]+)`(?:\*\* \([^)]*?| \| [^|]*?; )default `?([^`\s)|]+)", SETTINGS)
+    shown_defaults = {name.lower(): value.strip('".').replace(",", "") for name, value in rows}
+    assert {"root", "session_timeout", "strict", "max_rate", "event_days"} <= set(shown_defaults)
+    for name in set(shown_defaults) & set(coded):
+        value = coded[name]
+        if isinstance(value, (bool, int, float, str)):
+            assert shown_defaults[name] == (value if isinstance(value, str) else f"{value}".removesuffix(".0")), name
+
+
+@pytest.mark.parametrize("page", ["explanation/scale.md", "how-to/lock-coordinator.md"])
+def test_the_number_of_locks_of_a_process_is_computed_by_the_code(page: str) -> None:
+    """To a thousand, for keys of 60 characters below the chroot of the examples."""
+    path = f"/myproject/zklock/{'k' * 60}/{nodes.prefix(nodes.new_guid(nodes.Mark.OWN))}0000000000"
+    most = SessionOptions(hosts=()).jute_maxbuffer // (len(path) + PATH_EXTRA)
+    ((said,),) = [re.findall(r"about ([\d,]+) with keys of\s+60 characters", text_of(page))]
+    assert int(said.replace(",", "")) == most // 1000 * 1000
 
 
 def test_every_field_of_the_json_is_named() -> None:

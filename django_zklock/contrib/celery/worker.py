@@ -32,8 +32,9 @@ def begin_worker(*, sender: Any, **kwargs: object) -> None:
     import_module("django_zklock.contrib.celery.control")  # only now: it imports all of a worker
     if str(getattr(sender.pool_cls, "__module__", sender.pool_cls)).endswith("thread"):
         logger.warning(
-            "in the threads pool, work that has lost its lock is aborted at its next bytecode, so not before a call "
-            "into C returns; call hold.check() before anything that cannot be undone, or use the prefork pool"
+            "in the threads pool, work that has lost its lock is aborted at its next bytecode, so not during "
+            "time.sleep() or a wait for a socket or a child process, as in the prefork pool; call hold.check() before "
+            "anything that cannot be undone"
         )
     task_received.connect(messages.record_received, dispatch_uid="zklock.record_received")
     set_ready = import_module("django_zklock.contrib.celery.dispatch.pool_process").set_ready

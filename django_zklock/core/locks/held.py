@@ -465,7 +465,7 @@ class OwnerWatch:
                 use.is_reported = True
                 logger.warning(
                     "lock %r of %r is still held, but its owner has ended without a release: %s%s. Call release() of "
-                    "the same lock object, or run: manage.py zklock break %s%s",
+                    "the same lock object, or run: python manage.py zklock break %s --reason ''%s",
                     held.key,
                     held.grant.what,
                     "a call in " if use.has_ended() else "",

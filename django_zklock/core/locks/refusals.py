@@ -26,7 +26,8 @@ def refusal(contender: AnyContender, owner: Owner, outcome: Outcome | None, wait
     if isinstance(busy, Busy):
         why = f"The lock {spec.key!r} is held by {text or 'another owner'}."
         if busy.waiters is not None:
-            why = f"{busy.waiters} callers wait for the lock {spec.key!r} already; max_waiters is {spec.max_waiters}."
+            who = "1 caller waits" if busy.waiters == 1 else f"{busy.waiters} callers wait"
+            why = f"{who} for the lock {spec.key!r} already; max_waiters is {spec.max_waiters}."
         elif spec.kind is Kind.PERMIT and not by_operator:
             why = f"No permit of {spec.key!r} is free{after}."
         return LockBusy(why, lock=spec.key, ahead=ahead)
@@ -45,6 +46,8 @@ def describe(ahead: ContenderInfo | None, contender: AnyContender, owner: Owner)
     # A message of Celery waits on behalf of a pool process, and a lease of the coordinator on behalf of a program.
     is_for_others = owner.kind == "message" or "lease" in caller.about
     if not is_for_others and ahead.guid in contender.session.attached(Registry).guids:
+        if ahead.owner == caller.owner:  # a signal handler, or `__del__`, wants the lock that the code below acquires
+            return f"{ahead.what!r} in an earlier call of this {owner.kind}"
         is_thread = ahead.thread != caller.thread or owner.kind == "thread"
         where = f"thread {ahead.thread}" if is_thread else f"another {owner.kind}"
         return f"{ahead.what!r} in {where} of this process"

@@ -44,7 +44,7 @@ IDLE_PAUSE = 60.0
 """Seconds more while nobody waits, so that the state that metrics show is right again some time after an outage."""
 
 _TLS_RECORD = (b"\x15\x03", b"\x16\x03")  # how an alert, and a handshake, begin
-_DEVSERVER = "For development, start one with: manage.py zklock devserver"
+_DEVSERVER = "For development, start one with: python manage.py zklock devserver"
 
 
 class NotZooKeeper(Exception):

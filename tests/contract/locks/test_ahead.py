@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import signal
 import socket
 import struct
 import subprocess
@@ -152,7 +154,7 @@ def test_a_waiter_knows_the_one_just_ahead_and_a_try_the_holder(zoo: Zoo) -> Non
         assert (late.what, late.client) == ("second", "zklock")
         assert ahead_of(zk_lock(KEY, timeout=0)).path == holder
         busy = refused(zk_lock(KEY, max_waiters=1))
-        assert "1 callers wait for the lock" in str(busy)
+        assert "1 caller waits for the lock" in str(busy)
         assert busy.ahead is not None
         assert busy.ahead.path == holder
         zoo.client.delete(holder)
@@ -167,6 +169,27 @@ def test_a_waiter_in_the_local_queue_does_not_know(zoo: Zoo) -> None:
         assert (type(error), error.ahead) == (LockTimeout, None)
         assert "many other callers of this process" in str(error)
         zoo.client.delete(holder)
+
+
+def test_a_signal_handler_is_told_that_it_waits_for_the_call_that_it_interrupts(zoo: Zoo) -> None:
+    """Its own thread is ahead of it, which cannot go on before the handler has ended."""
+    errors: list[LockNotAcquired] = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: errors.append(refused(zk_lock(KEY, timeout=0.3))))
+    try:
+        with zoo.hold_elsewhere(KEY) as holder:
+
+            def interrupt() -> None:
+                zoo.wait_contenders(KEY, 2)
+                os.kill(os.getpid(), signal.SIGUSR1)
+                eventually(lambda: errors)
+                zoo.client.delete(holder)
+
+            call = BackgroundCall(interrupt)
+            with zk_lock(KEY, timeout=30):
+                call.result()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert "in an earlier call of this thread" in str(errors[0])
 
 
 @pytest.mark.parametrize("compat", [None, "kazoo"], ids=["Curator", "kazoo"])

@@ -348,9 +348,10 @@ def test_the_command_of_the_warning_frees_the_lock(
     by_thread(zk_lock("{name}", fields={"name": "it's"}))
     (warning,) = eventually(warnings)
     assert "manage.py zklock break " in warning
-    arguments = shlex.split(warning.partition("manage.py zklock ")[2])
+    *arguments, reason = shlex.split(warning.partition("python manage.py zklock ")[2])
+    assert reason == "", "the operator fills it in"
     monkeypatch.setattr("sys.stdin", io.StringIO("yes\n"))
-    call_command("zklock", *arguments, "--reason", "its thread has ended")
+    call_command("zklock", *arguments, "its thread has ended")
     with zk_lock("{name}", fields={"name": "it's"}, timeout=5) as hold:
         hold.check()
     give_back()

@@ -70,7 +70,7 @@ def test_a_closed_port_on_loopback_is_named_with_its_cause_and_the_dev_server() 
     where = f"127.0.0.1:{free_ports(1)[0]}"
     assert failure(where) == (
         f"No connection to ZooKeeper at {where} within N s: connection refused. "
-        "For development, start one with: manage.py zklock devserver"
+        "For development, start one with: python manage.py zklock devserver"
     )
 
 
@@ -147,7 +147,7 @@ def test_an_outage_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> N
     assert [line for line in loud if "No connection" in line] == [
         (
             f"No connection to ZooKeeper at 127.0.0.1:{port}: connection refused. "
-            "For development, start one with: manage.py zklock devserver"
+            "For development, start one with: python manage.py zklock devserver"
         )
     ]
     assert not any("Connection dropped" in line for line in loud)

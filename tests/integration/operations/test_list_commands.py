@@ -74,6 +74,7 @@ def test_a_deadlock_is_shown_by_list_status_and_show(zoo: Zoo, deadlock: None) -
         assert "DEADLOCK: " in text, command
         assert "holds a and waits for b" in text
     assert "DEADLOCK" not in zklock("show", "c")
+    assert "request-release" not in zklock("show", "a"), "a holder that waits cannot finish"
     states = {lock["key"]: lock["state"] for lock in as_json("list")["locks"]}
     assert states == {"a": "deadlocked", "b": "deadlocked", "c": "contended"}
     assert [line.split()[1] for line in zklock("list").splitlines()[1:4]] == ["deadlocked", "deadlocked", "contended"]
@@ -215,6 +216,7 @@ def test_a_similar_key_is_suggested_unless_its_number_differs(zoo: Zoo) -> None:
     with zk_lock("orders/0003"):
         assert ending("show", "ordres/0003")[2].endswith("Did you mean 'orders/0003'?")
         assert ending("break", "order/0003", "--reason=x")[2].endswith("Did you mean 'orders/0003'?")
+        assert "Did you mean" not in ending("end-hold", "orders/0003")[2], "it has no other fault than its kind"
         assert ending("show", "orders/0004")[2] == "The lock 'orders/0004' is free."
 
 

@@ -126,7 +126,7 @@ class Part:
             template=self.template,
             about=self.about,
             limit=self.limit,
-            owner=zlib.crc32(repr(self).encode()) // 2 or 1,
+            owner=zlib.crc32(repr(replace(self, waited=0)).encode()) // 2 or 1,
             session_timeout=self.session_timeout,
             waited=self.waited,
         ).encode()
