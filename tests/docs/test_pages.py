@@ -53,15 +53,12 @@ def test_the_menu_names_every_page() -> None:
 
 
 def test_all_pages_install_the_same() -> None:
-    """One search finds every line to change at the first release. Until then, pip would install a stranger's package."""
+    """One search finds each line to change at the first release. Until then, PyPI may have a stranger's package."""
     shown = [line for page in PAGES for line in re.findall(r"^\$ (pip install .*)$", page.read_text(), re.MULTILINE)]
     ours = [line for line in shown if "zklock" in line and "zklock-client" not in line]
     assert len(ours) >= 4
-    where = (
-        " @ git+https://github.com/django-zklock/django-zklock"
-        if "not on PyPI yet" in (ROOT / "README.md").read_text()
-        else ""
-    )
+    is_released = "not on PyPI yet" not in (ROOT / "README.md").read_text()
+    where = "" if is_released else " @ git+https://github.com/django-zklock/django-zklock"
     assert set(ours) == {f'pip install "django-zklock[celery]{where}"'}
     inline = [match for page in PAGES for match in re.findall(r"`pip install [^`\n]*zklock[^`\n]*`", page.read_text())]
     assert inline == []
