@@ -206,12 +206,13 @@ def test_decoding_a_payload_never_raises(data: bytes) -> None:
     assert isinstance(Payload.decode(data), (Payload, type(None)))
 
 
-UNSET = {"limit", "owner", "idle", "lasts", "renewed_within", "adopts", "token", "release_request"}
+UNSET = {"limit", "owner", "idle", "lasts", "renewed_within", "adopts", "token", "release_request", "unknown"}
 NOT_TEXT = {
     **dict.fromkeys(("pid", "version", "limit", "owner", "max_hold", "session_timeout", "waited"), int),
     "renewed_within": int,
     "about": dict,
     "release_request": dict,
+    "unknown": bytes,
 }
 
 
@@ -225,6 +226,24 @@ def test_a_payload_with_odd_fields_is_read_as_far_as_it_goes(fields: dict[str, o
         assert type(value) is NOT_TEXT.get(name, str)
         str(value).encode()
     assert all(isinstance(item, str) for pair in payload.about.items() for item in pair)
+
+
+@given(st.dictionaries(st.text(max_size=20), JSON, max_size=3), st.integers(0, 3000))
+@example({"new": "\ud800"}, 0)
+@example({"new": 0}, 3000)
+def test_fields_of_later_releases_survive_or_are_dropped_as_a_whole(fields: dict[str, object], size: int) -> None:
+    """They never make the payload unreadable, however often it is written, and the known texts make room for them."""
+    unknown = {f"new {name}": value for name, value in {**fields, "large": "x" * size}.items()}
+    data = json.dumps({**json.loads(PAYLOAD.encode()), **unknown}).encode()
+    for what in ("x" * 5000, "buy", ""):
+        payload = Payload.decode(data)
+        assert payload is not None
+        data = replace(payload, what=what).encode()
+        assert payload.guid == GUID
+        assert len(data) <= max(MAX_PAYLOAD, len(replace(payload, unknown=b"").encode()) + 1024)
+        kept = {name: value for name, value in json.loads(data).items() if name.startswith("new ")}
+        assert repr(kept) in (repr(unknown), "{}")
+        assert bool(kept) is bool(payload.unknown)
 
 
 @pytest.mark.parametrize(
