@@ -66,6 +66,10 @@ class RunRecord:
         data = json.dumps({**known, "token": str(self.token), "leader": self.leader}).encode()
         return with_unknown(data, self.unknown)
 
+    def header(self) -> dict[str, str | int]:
+        """Return the header of the run's message."""
+        return {"entry": self.entry, "tick": self.count, "token": self.token}
+
     @classmethod
     def decode(cls, node: Node) -> RunRecord | None:
         """Return the run in a record; None if the record cannot be read."""

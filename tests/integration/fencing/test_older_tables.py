@@ -49,7 +49,7 @@ def migrate(alias: str, targets: Sequence[tuple[str, str]] = (), *, as_before: b
     executor = MigrationExecutor(connections[alias])
     for app in APPS if as_before else ():
         first = executor.loader.disk_migrations[app, "0001_initial"]
-        first.operations = [plain(operation) for operation in first.operations]
+        vars(first)["operations"] = [plain(operation) for operation in first.operations]
     executor.migrate([*targets] or [leaf for app in APPS for leaf in executor.loader.graph.leaf_nodes(app)])
 
 

@@ -60,24 +60,6 @@ def test_a_contender_of_ours_in_kazoos_grammar_has_its_guid_without_dashes(kind:
     assert has_guid(name, guid)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "guid", "sequence"),
-    [
-        (f"_c_{GUID}-lock-0000000005", Kind.LOCK, GUID, 5),
-        (f"_c_{GUID}-lock--000000005", Kind.LOCK, GUID, -5),
-        (f"_c_{GUID}-lock--2147483648", Kind.LOCK, GUID, -(2**31)),
-        (f"_c_{GUID}-__READ__0000000005", Kind.READ, GUID, 5),
-        (f"_c_{GUID}-__WRIT__-000000005", Kind.WRITE, GUID, -5),
-        (f"{HEX}__lock__0000000012", Kind.LOCK, HEX, 12),
-        (f"{HEX}__rlock__0000000012", Kind.READ, HEX, 12),
-        (f"{HEX}__lock__-2147483647", Kind.LOCK, HEX, -(2**31) + 1),
-    ],
-)
-def test_the_names_of_curator_and_kazoo_are_known(name: str, kind: Kind, guid: str, sequence: int) -> None:
-    """Clients of other kinds stand in the same queue."""
-    assert parse(name) == Child(name, kind, guid, sequence)
-
-
 @pytest.mark.parametrize("name", ["a", "", "locks", "leases", "123456789", f"_c_{GUID}-lock-", "123456789%30", "é"])
 def test_a_name_without_a_number_is_no_contender(name: str) -> None:
     """The directory of a nested key is passed over."""

@@ -1,0 +1,113 @@
+"""
+The formats that other processes, older databases and user code read are frozen: `formats.json` has a copy of each.
+
+That file is written by hand. A change of a line in it breaks users; see "Formats" in CONTRIBUTING.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_zklock.core.queue.nodes import new_guid
+from unit.formats.facts import FACTS, found
+from unit.formats.texts import GUIDS, TEXTS
+
+GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "formats.json").read_text())
+ONLY_READ = "only read"
+"""In an entry: texts that other releases, or other clients, write."""
+RULE = (
+    "Other processes, older databases and user code rely on tests/unit/formats/formats.json. A change needs a new "
+    "name, a migration, or an entry in docs/how-to/upgrade.md; the old text must still be read. If all is new, add:"
+)
+
+
+def flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each name and its value. The items of a list are names, too."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from flat(inner, f"{path} > {name}")
+        return
+    for item in value if isinstance(value, list) else ():
+        yield f"{path} > {item}", "in the list"
+    if not isinstance(value, list):
+        yield path, json.dumps(value, ensure_ascii=False)
+
+
+def compare(section: str, golden: Any, today: Any) -> None:
+    """Fail with what to do, unless both are the same."""
+    before, now = dict(flat(golden, section)), dict(flat(today, section))
+    lines = [f"REMOVED {name}: {before[name]}" for name in sorted(before.keys() - now.keys())]
+    both = sorted(name for name in before.keys() & now.keys() if before[name] != now[name])
+    lines += [f"CHANGED {name}: {before[name]} -> {now[name]}" for name in both]
+    lines += [f"NEW {name}: {now[name]}" for name in sorted(now.keys() - before.keys())]
+    if lines:
+        pytest.fail("\n".join([RULE, *lines]), pytrace=False)
+
+
+def test_every_kind_of_format_is_frozen() -> None:
+    compare(
+        "sections",
+        {name: sorted(GOLDEN[name]) for name in ("facts", "texts")},
+        {"facts": sorted(FACTS), "texts": sorted(TEXTS)},
+    )
+
+
+@pytest.mark.parametrize("section", FACTS)
+def test_no_name_or_number_has_changed(section: str) -> None:
+    """User code imports it, a program reads it, or a database was made by it."""
+    compare(section, GOLDEN["facts"][section], FACTS[section]())
+
+
+def test_each_public_name_can_be_imported() -> None:
+    """From the module in which users find it."""
+    imports = GOLDEN["facts"]["imports"].items()
+    assert [f"{module}.{name}" for module, names in imports for name in names if found(module, name) is None] == [], (
+        RULE
+    )
+
+
+def as_golden(text: str) -> Any:
+    """Return a text as the file has it: JSON as such, with its fields in their order."""
+    return json.dumps(json.loads(text), ensure_ascii=False) if text.startswith("{") else text
+
+
+def text_in(entry: Any) -> str:
+    """Return the text of an entry."""
+    text = entry["text"]
+    return text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_each_text_is_written_as_before(kind: str) -> None:
+    """Processes of other releases, and programs in other languages, read it."""
+    write, _ = TEXTS[kind]
+    entries = GOLDEN["texts"][kind].items()
+    compare(
+        kind,
+        {name: text_in(entry) for name, entry in entries if ONLY_READ not in entry},
+        {name: as_golden(text) for name, text in write().items()},
+    )
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_each_text_of_others_is_read_as_before(kind: str) -> None:
+    """It is in ZooKeeper, in a broker or on its way, and stays there over an upgrade."""
+    _, read = TEXTS[kind]
+    golden = GOLDEN["texts"][kind]
+    compare(
+        f"{kind}, as it is read",
+        {name: entry.get("means") for name, entry in golden.items()},
+        {name: read(text_in(entry)) for name, entry in golden.items()},
+    )
+
+
+def test_new_guids_have_the_mark_and_the_version() -> None:
+    """The rest of a guid is random."""
+    for mark, guid in GUIDS.items():
+        made = new_guid(mark)
+        assert (made[:4], made[14], len(made)) == (guid[:4], guid[14], len(guid))
