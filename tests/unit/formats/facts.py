@@ -18,6 +18,7 @@ from typing import Any, get_args
 
 from django.apps import apps
 from django.db import models
+from django.test import RequestFactory
 from prometheus_client import CollectorRegistry
 
 import django_zklock
@@ -25,13 +26,15 @@ import zklock_client
 from django_zklock import checks, conf, signals
 from django_zklock.conf import arguments, leases
 from django_zklock.conf import settings as zklock_settings
+from django_zklock.contrib.celery import control, events
 from django_zklock.contrib.celery.unique.listing import ReservationInfo
 from django_zklock.contrib.events.history import PastEvent
 from django_zklock.contrib.leases.refusal import Code
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2
 from django_zklock.contrib.metrics.prometheus import Metrics
 from django_zklock.dashboard import incidents
-from django_zklock.fencing import model
+from django_zklock.exceptions import LockBusy, LockLost, ZooKeeperUnavailable
+from django_zklock.fencing import model, views
 from django_zklock.http import responses
 from django_zklock.inspection import info
 from django_zklock.management.commands.zklock import Command
@@ -327,7 +330,29 @@ def http() -> dict[str, Any]:
 def answers() -> dict[str, str]:
     """Return the codes of views' answers, and of the coordinator's refusals."""
     codes = {code.slug: f"{code.grpc} {code.http} {dict(code.headers)}" for code in Code}
-    return {**codes, **{name: name for name in (responses.CONFLICT, responses.UNAVAILABLE, responses.LOST)}}
+    codes |= {code: str(status) for status, (code, _) in views._ANSWERS.items()}
+    for error in (LockBusy(), ZooKeeperUnavailable(), LockLost()):
+        answered = responses.answer(RequestFactory().get("/", headers={"accept": "application/json"}), error)
+        assert answered is not None
+        body = json.loads(answered.content)
+        codes[body["code"]] = f"{answered.status_code} {sorted(body)} Retry-After: {answered['Retry-After']}"
+    return {**codes, "header of a signed token": views.HEADER}
+
+
+def around_celery() -> dict[str, list[str]]:
+    """Return the fields of worker events, and of the replies of remote control."""
+    made: dict[str, list[str]] = {}
+    for call in calls_in(events.__file__, "_send"):
+        made[f"event {ast.literal_eval(call.args[0])}"] = sorted(str(keyword.arg) for keyword in call.keywords)
+    tree = ast.parse(Path(control.__file__).read_text())
+    made["inspect zklocks"] = sorted({control.zklocks.__name__, *keys_in(tree)})
+    return made
+
+
+def calls_in(path: str, function: str) -> list[ast.Call]:
+    """Return the calls of a function in a module."""
+    nodes = ast.walk(ast.parse(Path(path).read_text()))
+    return [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == function]
 
 
 def entry_points() -> list[str]:
@@ -376,6 +401,7 @@ FACTS: dict[str, Callable[[], Any]] = {
     "gRPC": proto,
     "HTTP": http,
     "codes of answers": answers,
+    "events and commands of Celery": around_celery,
     "entry points and extras": entry_points,
 }
 """For each kind of fact: the function that returns it."""

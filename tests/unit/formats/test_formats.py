@@ -61,7 +61,7 @@ def test_every_kind_of_format_is_frozen() -> None:
 @pytest.mark.parametrize("section", FACTS)
 def test_no_name_or_number_has_changed(section: str) -> None:
     """User code imports it, a program reads it, or a database was made by it."""
-    compare(section, GOLDEN["facts"][section], FACTS[section]())
+    compare(section, GOLDEN["facts"].get(section), FACTS[section]())
 
 
 def test_each_public_name_can_be_imported() -> None:
