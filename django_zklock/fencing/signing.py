@@ -180,7 +180,7 @@ def _read(content: Any) -> VerifiedToken:
     return VerifiedToken(
         key=content["key"],
         token=int(content["token"]),
-        holder=TokenHolder(**content["holder"]),
+        holder=TokenHolder(**{name: content["holder"][name] for name in ("host", "pid", "guid")}),
         issued=float(content["issued"]),
         lease_until=float(content["lease_until"]),
     )

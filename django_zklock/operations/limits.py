@@ -142,6 +142,7 @@ class LimitChange:
             reason=self._reason,
             before=max(markers.limit_in(marker) or 0, last.before) if marker else 0,
             id=self._id,
+            unknown=last.unknown,
         ).encode()
         set_data = SetData(path=self._parent, data=record, version=0 if directory is None else directory.version)
         deletes = (Delete(path=f"{self._parent}/{name}") for name in names if markers.is_limit_marker(name))

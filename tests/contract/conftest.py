@@ -46,6 +46,7 @@ OWN_CODE = frozenset(
         "operations/test_break_and_hold",
         "operations/test_lost_replies",
         "operations/test_request_release",
+        "operations/test_unknown_fields",
         "zk/test_chroot_and_acl",
         "zk/test_lost_replies",
         "zk/test_names",

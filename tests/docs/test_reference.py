@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import configparser
 import re
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
 from django.dispatch import Signal
 from support.docs import DOCS, run, text_of
+from unit.formats.facts import INTERNAL, check_ids, exports
 
 import django_zklock
-from django_zklock import checks, conf, exceptions, signals, zk_lock
+from django_zklock import conf, exceptions, signals, zk_lock
 from django_zklock.conf import arguments
 from django_zklock.conf import settings as read_settings
 from django_zklock.conf.arguments import OPTION_NAMES
@@ -23,7 +22,6 @@ from django_zklock.core.protocol.registry import PATH_EXTRA
 from django_zklock.core.queue import nodes
 from django_zklock.core.zk.lease import BEAT_SHARE, LEASE_SHARE
 from django_zklock.core.zk.options import SessionOptions
-from django_zklock.fencing import model
 from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait, info
 from django_zklock.locks.multi import MultiHold, MultiLock
 from django_zklock.testing import LockTester
@@ -73,23 +71,10 @@ PAGES = {
     "testing.tester": ("testing",),
 }
 """The pages that explain the names of each public module. The API page has those that they leave out."""
-INTERNAL = {"conf", "dashboard.lazy", "names.template"}
-"""Modules whose `__all__` is for this package alone."""
 MADE_FROM_DOCSTRINGS = set(re.findall(r"^\.\. auto\w+:: (\w+)", text_of("reference/api.md"), flags=re.MULTILINE))
 
 
-def exporting() -> dict[str, set[str]]:
-    """Return the names in `__all__` of each module that has one, by the module's name in the package."""
-    modules = {}
-    for path in Path(str(django_zklock.__file__)).parent.rglob("*.py"):
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-                parts = path.relative_to(Path(str(django_zklock.__file__)).parent).with_suffix("").parts
-                modules[".".join(part for part in parts if part != "__init__")] = set(ast.literal_eval(node.value))
-    return modules
-
-
-EXPORTED = exporting()
+EXPORTED = exports()
 
 
 def test_every_module_that_exports_names_has_a_page() -> None:
@@ -152,10 +137,8 @@ def test_the_settings_explain_every_option_that_they_can_have() -> None:
 
 def test_the_list_of_checks_is_that_of_the_code() -> None:
     """Each id that a check or the validator reports, in order, with a problem and a cure."""
-    sources = [*Path(conf.__file__).parent.glob("*.py"), Path(checks.__file__), Path(str(model.__file__))]
-    ids = {code for path in sources for code in re.findall(r'"(?:zklock\.)?([EW]\d{3})"', path.read_text())}
     rows = re.findall(r"^\* \*\*([EW]\d{3})\*\*: \w", SETTINGS.replace("`", ""), flags=re.MULTILINE)
-    assert rows == sorted(ids)
+    assert rows == check_ids()
 
 
 BOUNDS = re.findall(r"^\| ([`\w, ]+) \| (above 0|\d+) \| (none|\d+)[^|]*\|$", SETTINGS, flags=re.MULTILINE)

@@ -262,8 +262,7 @@ class RecordingScheduler(Scheduler):
         run = self._recorded.pop(entry.name, None) or self._record(entry)
         labelled = object.__new__(type(entry))  # the copy method of an entry works for Celery's own classes only
         vars(labelled).update(vars(entry))
-        label = {HEADER: {"entry": run.entry, "tick": run.count, "token": run.token}}
-        labelled.options = {**entry.options, "headers": {**(entry.options.get("headers") or {}), **label}}
+        labelled.options = {**entry.options, "headers": {**(entry.options.get("headers") or {}), HEADER: run.header()}}
         self.records.check()
         return super().apply_async(labelled, producer=producer, advance=False, **kwargs)
 

@@ -18,6 +18,7 @@ from celery.utils.time import maybe_make_aware
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import escape
+from django_zklock.core.queue.nodes import unknown_fields, with_unknown
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, DirectoryState, Gateway, NamesReply, Node
@@ -56,12 +57,18 @@ class RunRecord:
     token: int = 0  # fencing token of that leader; 0: no run was recorded yet
     leader: str = ""
     version: int | None = None  # of the znode; None: there is none yet
+    unknown: bytes = b""  # the fields of later releases, which each later record of the entry keeps
 
     def encode(self) -> bytes:
         """Return it as JSON."""
         known = {"version": 1, "entry": self.entry, "last_run_at": self.at.isoformat(), "total_run_count": self.count}
         # As a text: the token has 64 bits, and many readers of JSON have 53.
-        return json.dumps({**known, "token": str(self.token), "leader": self.leader}).encode()
+        data = json.dumps({**known, "token": str(self.token), "leader": self.leader}).encode()
+        return with_unknown(data, self.unknown)
+
+    def header(self) -> dict[str, str | int]:
+        """Return the header of the run's message."""
+        return {"entry": self.entry, "tick": self.count, "token": self.token}
 
     @classmethod
     def decode(cls, node: Node) -> RunRecord | None:
@@ -75,9 +82,13 @@ class RunRecord:
                 token=int(fields["token"]),
                 leader=str(fields["leader"]),
                 version=node.version,
+                unknown=unknown_fields(fields, _KNOWN),
             )
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
+
+
+_KNOWN = frozenset(("version", "entry", "last_run_at", "total_run_count", "token", "leader"))
 
 
 class ScheduleRecords:
@@ -144,6 +155,7 @@ class ScheduleRecords:
             token=self.hold.token,
             leader=self._leader,
             version=last.version if last is not None else None,
+            unknown=last.unknown if last is not None else b"",
         )
         self._write({name: run})
         return run

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Final
 
 from django_zklock.core.queue.escaping import MAX_BY, MAX_REASON, printable
-from django_zklock.core.queue.nodes import json_object
+from django_zklock.core.queue.nodes import json_object, unknown_fields, with_unknown
 
 START: Final = "!"
 """The first character of the names of markers. No segment of a key begins with it: there it is percent-encoded."""
@@ -88,11 +88,14 @@ class LimitRecord:
     """The highest limit that was set earlier, by which a contender may still hold a permit; 0 if there was none."""
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
     """The id of the change, by which its author recognizes it after a lost reply."""
+    unknown: bytes = b""
+    """The fields of later releases. The record of the next change keeps them."""
 
     def encode(self) -> bytes:
         """Return JSON."""
         texts = {"by": printable(self.by, MAX_BY), "reason": printable(self.reason, MAX_REASON)}
-        return json.dumps({"version": 1, **asdict(self), **texts}, separators=(",", ":")).encode()
+        fields = {"version": 1, **texts, "before": self.before, "id": self.id}
+        return with_unknown(json.dumps(fields, separators=(",", ":")).encode(), self.unknown)
 
     @classmethod
     def decode(cls, data: bytes) -> LimitRecord:
@@ -107,6 +110,7 @@ class LimitRecord:
             reason=printable(reason, MAX_REASON),
             before=before if isinstance(before, int) and 0 <= before <= MOST_PERMITS else 0,
             id=change_id[:MAX_BY],
+            unknown=unknown_fields(fields, ("version", "by", "reason", "before", "id")),
         )
 
 

@@ -7,7 +7,7 @@ import functools
 import json
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +19,8 @@ MAX_PAYLOAD = 1024
 
 _MAX_READ = 64 * 1024  # bytes; larger data are no payload
 _SHORT = 40  # characters that a guid or a time keeps; they have at most 36, and are useless when they are cut
-_MOST_ITEMS = 8  # items of `about` that are kept
+_MOST_ITEMS = 16  # items of `about` that are kept; a later release may write more than this one
+_MOST_UNKNOWN = 1024  # bytes of the fields of later releases that are kept
 _ITEM = 64  # characters that the name of an item of `about` keeps
 # The pairs that `encode` tries in this order: how many characters texts keep, and how many the values of `about`.
 _CUTS = ((512, 512), (256, 256), (128, 128), (64, 64), (32, 64), (16, 64), (16, 0))
@@ -217,14 +218,17 @@ class Payload:
     """The token of a lock that was handed over, which is that of its first holder; else empty."""
     release_request: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The release request to this holder, if there is one; see `queue.release_request`. It is never cut."""
+    unknown: bytes = b""
+    """The fields of later releases, see `unknown_fields`."""
 
     def encode(self) -> bytes:
-        """Return JSON of at most 1024 bytes. Texts that do not fit are cut, and end in an ellipsis."""
+        """Return JSON of at most 1024 bytes, and the unknown fields. Texts are cut to fit, and end in an ellipsis."""
         for limit, item in _CUTS:
             data = self._json(limit, item)
             if len(data) <= MAX_PAYLOAD:
                 return data
-        return self._json(4, 0)  # it always fits, because JSON writes each character in at most six bytes
+        # Without unknown fields it always fits, because JSON writes each character in at most six bytes.
+        return self._json(4, 0)
 
     def _json(self, limit: int, item: int) -> bytes:
         fields: dict[str, object] = {"version": self.version}
@@ -243,7 +247,7 @@ class Payload:
                 about[_text(name, _ITEM)] = _text(value, item)
         if self.release_request:
             fields["release_request"] = dict(self.release_request)
-        return _to_json(fields).encode()
+        return with_unknown(_to_json(fields).encode(), self.unknown)
 
     @classmethod
     def decode(cls, data: bytes | None) -> Payload | None:
@@ -251,7 +255,7 @@ class Payload:
         Return the payload in `data`, or None if it is not one of ours. Never raises.
 
         Curator writes an IP address, kazoo a line of text, and other clients may write anything. A missing field, or
-        one of another type, is empty or 0. Fields of later versions are ignored.
+        one of another type, is empty or 0. Fields of later releases are kept in `unknown`.
         """
         fields = json_object(data, _MAX_READ)
         if not isinstance(fields.get("guid"), str) or not fields["guid"]:
@@ -259,7 +263,7 @@ class Payload:
         values: dict[str, Any] = {name: _text(fields.get(name)) for name in _TEXTS}
         values |= {name: _number(fields.get(name)) for name in _NUMBERS}
         about, request = _items(fields.get("about")), _items(fields.get("release_request"))
-        return cls(**values, about=about, release_request=request)
+        return cls(**values, about=about, release_request=request, unknown=unknown_fields(fields, _KNOWN))
 
     def is_of(self, child: Child) -> bool:
         """Return whether this contender wrote it, by its guid. kazoo's grammar has no dashes in a guid."""
@@ -267,7 +271,9 @@ class Payload:
 
 
 # In the order of the JSON. `Payload._json` writes the other fields.
-_FIELDS = tuple(name for name in Payload.__dataclass_fields__ if name not in ("version", "about", "release_request"))
+_OTHERS = ("version", "about", "release_request", "unknown")
+_FIELDS = tuple(name for name in Payload.__dataclass_fields__ if name not in _OTHERS)
+_KNOWN = frozenset(Payload.__dataclass_fields__) - {"unknown"}
 _TEXTS = tuple(name for name in _FIELDS if name not in _NUMBERS)
 
 
@@ -278,6 +284,25 @@ def json_object(data: bytes | None, most: int) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return fields if isinstance(fields, dict) else {}
+
+
+def unknown_fields(fields: Mapping[str, Any], known: Collection[str]) -> bytes:
+    """
+    Return the fields that this release does not know, as JSON; empty if there are none. Never raises.
+
+    A process that writes a znode again keeps them, because a process of a later release may rely on them.
+    """
+    unknown = {name: value for name, value in fields.items() if name not in known}
+    try:
+        data = _to_json(unknown).encode() if unknown else b""
+    except (ValueError, RecursionError):
+        return b""  # such as a lone surrogate; no release writes it
+    return data if len(data) <= _MOST_UNKNOWN else b""
+
+
+def with_unknown(data: bytes, unknown: bytes) -> bytes:
+    """Return a JSON object with unknown fields at its end."""
+    return data[:-1] + b"," + unknown[1:] if unknown else data
 
 
 def token_of(payload: Payload | None, czxid: int) -> int:

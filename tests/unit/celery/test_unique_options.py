@@ -108,7 +108,7 @@ def test_a_reservation_of_another_release_is_read_and_kept_whole() -> None:
     assert (newer.host, newer.pid) == ("", 0)
     again = Reservation.decode(newer.encode())
     assert again == newer
-    assert again.unknown == {"new": {"a": 1}}
+    assert again.unknown == b'{"new":{"a":1}}'
 
 
 def test_a_reservation_names_what_has_sent_its_task(rf: RequestFactory, monkeypatch: pytest.MonkeyPatch) -> None:

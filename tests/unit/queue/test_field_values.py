@@ -212,29 +212,6 @@ def test_a_row_of_a_child_is_the_row_of_its_topmost_parent() -> None:
         text_of(both(pk=7), "field")
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (True, "[true]"),
-        (1.5, "1.5"),
-        (-0.0, "0"),
-        (1e22, "10000000000000000000000"),
-        ((1, "b"), '["1","b"]'),
-        ([], "[]"),
-        ({2: [uuid.UUID(int=1)], "1": None}, '{"1":null,"2":["00000000-0000-0000-0000-000000000001"]}'),
-        ([True, Size.LARGE, Level.LOW], '[true,"large","1"]'),
-        (datetime.time(12, 30), "12:30:00"),
-        (Order(7), "shop.order:7"),
-        (Order("a b"), "shop.order:a b"),
-        (Proxy(7), "shop.order:7"),
-        ([Order(7)], '["shop.order:7"]'),
-    ],
-)
-def test_texts_stay_as_they_are(value: object, expected: str) -> None:
-    """They are a contract between the releases that run during an upgrade."""
-    assert text_of(value, "field") == expected
-
-
 def test_a_model_instance_may_be_a_field() -> None:
     """It is named by its model and primary key."""
     assert Template.parse("pay/{order}").render({"order": Order(7)}) == "pay/shop.order:7"

@@ -60,24 +60,6 @@ def test_a_contender_of_ours_in_kazoos_grammar_has_its_guid_without_dashes(kind:
     assert has_guid(name, guid)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "guid", "sequence"),
-    [
-        (f"_c_{GUID}-lock-0000000005", Kind.LOCK, GUID, 5),
-        (f"_c_{GUID}-lock--000000005", Kind.LOCK, GUID, -5),
-        (f"_c_{GUID}-lock--2147483648", Kind.LOCK, GUID, -(2**31)),
-        (f"_c_{GUID}-__READ__0000000005", Kind.READ, GUID, 5),
-        (f"_c_{GUID}-__WRIT__-000000005", Kind.WRITE, GUID, -5),
-        (f"{HEX}__lock__0000000012", Kind.LOCK, HEX, 12),
-        (f"{HEX}__rlock__0000000012", Kind.READ, HEX, 12),
-        (f"{HEX}__lock__-2147483647", Kind.LOCK, HEX, -(2**31) + 1),
-    ],
-)
-def test_the_names_of_curator_and_kazoo_are_known(name: str, kind: Kind, guid: str, sequence: int) -> None:
-    """Clients of other kinds stand in the same queue."""
-    assert parse(name) == Child(name, kind, guid, sequence)
-
-
 @pytest.mark.parametrize("name", ["a", "", "locks", "leases", "123456789", f"_c_{GUID}-lock-", "123456789%30", "é"])
 def test_a_name_without_a_number_is_no_contender(name: str) -> None:
     """The directory of a nested key is passed over."""
@@ -206,12 +188,13 @@ def test_decoding_a_payload_never_raises(data: bytes) -> None:
     assert isinstance(Payload.decode(data), (Payload, type(None)))
 
 
-UNSET = {"limit", "owner", "idle", "lasts", "renewed_within", "adopts", "token", "release_request"}
+UNSET = {"limit", "owner", "idle", "lasts", "renewed_within", "adopts", "token", "release_request", "unknown"}
 NOT_TEXT = {
     **dict.fromkeys(("pid", "version", "limit", "owner", "max_hold", "session_timeout", "waited"), int),
     "renewed_within": int,
     "about": dict,
     "release_request": dict,
+    "unknown": bytes,
 }
 
 
@@ -225,6 +208,24 @@ def test_a_payload_with_odd_fields_is_read_as_far_as_it_goes(fields: dict[str, o
         assert type(value) is NOT_TEXT.get(name, str)
         str(value).encode()
     assert all(isinstance(item, str) for pair in payload.about.items() for item in pair)
+
+
+@given(st.dictionaries(st.text(max_size=20), JSON, max_size=3), st.integers(0, 3000))
+@example({"new": "\ud800"}, 0)
+@example({"new": 0}, 3000)
+def test_fields_of_later_releases_survive_or_are_dropped_as_a_whole(fields: dict[str, object], size: int) -> None:
+    """They never make the payload unreadable, however often it is written, and the known texts make room for them."""
+    unknown = {f"new {name}": value for name, value in {**fields, "large": "x" * size}.items()}
+    data = json.dumps({**json.loads(PAYLOAD.encode()), **unknown}).encode()
+    for what in ("x" * 5000, "buy", ""):
+        payload = Payload.decode(data)
+        assert payload is not None
+        data = replace(payload, what=what).encode()
+        assert payload.guid == GUID
+        assert len(data) <= max(MAX_PAYLOAD, len(replace(payload, unknown=b"").encode()) + 1024)
+        kept = {name: value for name, value in json.loads(data).items() if name.startswith("new ")}
+        assert repr(kept) in (repr(unknown), "{}")
+        assert bool(kept) is bool(payload.unknown)
 
 
 @pytest.mark.parametrize(

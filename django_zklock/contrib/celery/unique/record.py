@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeGuard
 
 from django_zklock.core.queue.escaping import quoted, show_tails
+from django_zklock.core.queue.nodes import unknown_fields, with_unknown
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.names.template import MAX_KEY, path
 
@@ -60,14 +61,14 @@ class Reservation:
     pid: int = 0
     what: str = ""
     """The work of that process: a view, a task or a command."""
-    unknown: Mapping[str, Any] = field(default_factory=dict)
-    """Fields that a newer release has written. They survive a change by this one."""
+    unknown: bytes = b""
+    """The fields of later releases. They survive a change by this one."""
 
     def encode(self) -> bytes:
         """Return JSON."""
-        known = asdict(self)
-        unknown = known.pop("unknown")
-        return json.dumps({**unknown, "version": 1, **known, "state": self.state.value}, sort_keys=True).encode()
+        known = {"version": 1, **asdict(self), "state": self.state.value}
+        del known["unknown"]
+        return with_unknown(json.dumps(known, sort_keys=True).encode(), self.unknown)
 
     @classmethod
     def decode(cls, data: bytes) -> Reservation:
@@ -84,7 +85,7 @@ class Reservation:
                 host=host if isinstance(host, str) else "",
                 pid=pid if isinstance(pid, int) else 0,
                 what=what if isinstance(what, str) else "",
-                unknown={name: value for name, value in fields.items() if name not in _FIELDS},
+                unknown=unknown_fields(fields, _KNOWN),
             )
         except (AttributeError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise UnreadableQueue(
@@ -114,7 +115,7 @@ class Reservation:
         return Verdict.LIVE
 
 
-_FIELDS: Final = frozenset(("version", *Reservation.__dataclass_fields__))
+_KNOWN: Final = frozenset(("version", *Reservation.__dataclass_fields__)) - {"unknown"}
 
 
 def directory(base: str) -> str:

@@ -1,0 +1,133 @@
+"""Fields of a later release survive in a znode when a process of this release writes it again."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.beat import ScheduleEntry
+from celery.schedules import schedule
+from support.zoo import Zoo, eventually
+
+from django_zklock import ReadWriteLock, zk_lock
+from django_zklock.contrib.celery.beat import Candidacy
+from django_zklock.contrib.celery.schedule import ScheduleRecords
+from django_zklock.contrib.celery.unique import record, reservations
+from django_zklock.core.zk import process
+from django_zklock.operations import clear_limit, request_release, set_limit
+
+pytestmark = pytest.mark.zookeeper
+
+WHY: dict[str, Any] = {"reason": "why", "by": "anna"}
+NEW: dict[str, Any] = {"priority": 7, "ünïcode": ["é", {"nested": None}]}
+
+
+def add(zoo: Zoo, path: str) -> None:
+    """Add the fields, as a process of a later release may."""
+    data, stat = zoo.client.get(path)
+    zoo.client.set(path, json.dumps({**json.loads(data), **NEW}).encode(), stat.version)
+
+
+def read(zoo: Zoo, path: str) -> dict[str, Any]:
+    """Return the fields of a znode; those of the later release must be there."""
+    fields: dict[str, Any] = json.loads(zoo.client.get(path)[0])
+    assert NEW.items() <= fields.items()
+    return fields
+
+
+def test_a_release_request_keeps_unknown_fields(zoo: Zoo) -> None:
+    """The operator's process is older than the holder's; the second request replaces the first."""
+    with zk_lock("k") as hold:
+        add(zoo, hold.path)
+        request_release("k", **WHY)
+        request_release("k", reason="again", by="ben")
+        assert read(zoo, hold.path)["release_request"]["by"] == "ben"
+
+
+def test_a_holder_keeps_unknown_fields_when_it_writes_its_grant(zoo: Zoo) -> None:
+    """An operator's process is newer than the holder's."""
+    with zk_lock("k") as hold:
+        add(zoo, hold.path)
+        eventually(lambda: "waited" in read(zoo, hold.path))
+
+
+def test_a_lock_that_lingers_keeps_unknown_fields(zoo: Zoo) -> None:
+    """It writes since when it is idle, and that it is in use again."""
+    lock = zk_lock("k", linger=60)
+    with lock as hold:
+        path = hold.path
+        add(zoo, path)
+        eventually(lambda: "waited" in read(zoo, path))
+    eventually(lambda: "idle" in read(zoo, path))
+    with lock:
+        eventually(lambda: "idle" not in read(zoo, path))
+        add(zoo, path)
+    eventually(lambda: "idle" in read(zoo, path))
+    process.reset()
+
+
+def test_a_writer_that_becomes_a_reader_keeps_unknown_fields(zoo: Zoo) -> None:
+    """It touches its znode, for those who watch it."""
+    with ReadWriteLock("k").write() as hold:
+        add(zoo, hold.path)
+        hold.downgrade()
+        eventually(lambda: zoo.client.exists(hold.path).version > 1)
+        assert read(zoo, hold.path)["guid"]
+
+
+def test_a_change_of_a_limit_keeps_unknown_fields(zoo: Zoo) -> None:
+    """In the directory and in the marker: the next change depends on the records of all before."""
+    directory = f"{zoo.base}/k"
+    set_limit("k", 5, **WHY)
+    add(zoo, directory)
+    set_limit("k", 3, **WHY)
+    assert read(zoo, directory)["before"] == 5
+    assert read(zoo, f"{directory}/!limit:3:")["before"] == 5
+    with zk_lock("k", limit=1):
+        clear_limit("k", **WHY)
+        assert read(zoo, directory)["before"] == 5
+        assert read(zoo, f"{directory}/!limit:0:")["before"] == 5
+
+
+def test_a_reservation_keeps_unknown_fields(zoo: Zoo) -> None:
+    """A worker, or a sender, that is older than the first sender changes its state."""
+    path = record.path_of(zoo.base, "a/b")
+    reservation = reservations.reserve("a/b", "one")
+    assert isinstance(reservation, reservations.Reserved)
+    add(zoo, path)
+    reservations.conclude(reservation, sent=True)
+    assert read(zoo, path)["state"] == "queued"
+    assert reservations.start("a/b", "one", late=True) is not None
+    assert read(zoo, path)["state"] == "started"
+    assert isinstance(reservations.reserve("a/b", "one", again=True), reservations.Reserved)
+    assert read(zoo, path)["state"] == "publishing"
+    reservations.end("a/b", "one")
+
+
+def test_the_record_of_a_schedule_keeps_unknown_fields(zoo: Zoo) -> None:
+    """The next leader is older than the last one."""
+    app = Celery("records", set_as_current=False)
+    entry: Any = ScheduleEntry(
+        name="report", task="t", schedule=schedule(60, app=app), last_run_at=datetime.now(timezone.utc), app=app
+    )
+    path = f"{zoo.base}/!beat/nightly/report"
+    for leader in (1, 2):
+        candidacy = Candidacy("nightly")
+        candidacy.start()
+        try:
+            hold = candidacy.wait(10)
+            assert hold is not None
+            records = ScheduleRecords(hold, zoo.base, "nightly")
+            records.load()
+            records.adopt([entry])
+            if leader == 1:
+                add(zoo, path)
+                records.load()
+            for count in (2 * leader - 1, 2 * leader):
+                records.record_run(entry)
+                assert read(zoo, path)["total_run_count"] == count
+        finally:
+            candidacy.withdraw()
