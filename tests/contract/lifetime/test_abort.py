@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -110,7 +111,17 @@ async def test_a_swallowed_cancellation_becomes_lock_lost_at_the_end_of_the_bloc
     assert report["receipt"].swallowed
 
 
+@pytest.fixture
+def many_switches() -> Iterator[None]:
+    """Threads take turns at each step, as on a busy machine."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)
+
+
 @in_each_thread
+@pytest.mark.usefixtures("many_switches")
 def test_an_abort_at_the_end_of_the_block_interrupts_no_later_code(zoo: Zoo, run: Callable[..., Any]) -> None:
     """Whenever the loss comes around the block's end, it is LockLost or nothing; later code is never interrupted."""
     shared = Lock("edge")

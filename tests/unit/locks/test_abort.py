@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from django_zklock.core.execution.abort import ThreadAbort, _is_shielded, _set_async_exception
+from django_zklock.core.execution.abort import ThreadAbort, _Arrival, _is_shielded, _set_async_exception, shielded
 from django_zklock.exceptions import LockLostInterrupt
 
 
@@ -121,3 +121,11 @@ def test_an_abort_of_a_block_that_is_over_is_dropped(work: Callable[[int], Work]
     busy.blocks[0].disarm()
     busy.end()
     assert not busy.stopped
+
+
+def test_a_shielded_function_that_is_struck_at_its_start_is_called() -> None:
+    """It gets its arguments. This one is all on its first line, so each place in it is its start."""
+    calls: Any = []
+    function: Any = shielded(lambda a, *b, c, **d: (calls.append((a, b, c, d)), None if calls[1:] else _Arrival())[1])
+    assert type(function(1, 2, 3, c=4, d=5)) is LockLostInterrupt
+    assert calls == [(1, (2, 3), 4, {"d": 5})] * 2
