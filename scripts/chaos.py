@@ -6,6 +6,8 @@ not possible, the tests that need them are skipped with a message. `make chaos` 
 
     scripts/chaos.py                            all tests, and a soak of 60 seconds
     scripts/chaos.py --seconds=600 --seed=7     a soak of ten minutes, and nothing else
+    scripts/chaos.py -k mixed_versions --mixed-seconds=600
+                                                the last release and this version together, for ten minutes
     scripts/chaos.py --lock=kazoo               the tests that kazoo's own Lock must fail
     scripts/chaos.py -k firewall -x             the tests that pytest picks by these arguments
 """

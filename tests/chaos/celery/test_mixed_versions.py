@@ -1,0 +1,122 @@
+"""
+Processes of two versions share locks, tasks and a schedule, while one version replaces the other, and back.
+
+`scripts/chaos.py -k mixed_versions --mixed-seconds=600` takes ten minutes for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from support.brokers import Redis
+from support.chaos.report import Figures
+from support.ensemble import Ensemble
+from support.postgres import Postgres
+from support.versions.fleet import ACTORS, BEATS, SLOTS, WEBS, WORKERS, Fleet
+from support.versions.judge import judge
+from support.versions.states import State, checkout, old_state
+from support.versions.traffic import Traffic
+from support.zoo import Zoo, eventually
+
+pytestmark = [pytest.mark.zookeeper]
+
+REST = 90.0  # seconds until all that was sent is done
+
+
+@pytest.fixture
+def ensemble(three: Ensemble) -> Ensemble:
+    return three
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> State:
+    """The state that is deployed, as if today's checkout were to replace it."""
+    state = old_state(tmp_path / "old")
+    if state is None:
+        pytest.skip("git has no commit of an older version here: this needs a clone with its whole history, and tags")
+    return state
+
+
+@pytest.fixture
+def database(postgres: Postgres) -> Iterator[dict[str, Any]]:
+    """A database with no tables."""
+    name = f"mixed_{uuid.uuid4().hex[:8]}"
+    settings = postgres.settings
+    with psycopg.connect(
+        host=settings["HOST"], port=settings["PORT"], user=settings["USER"], dbname=settings["NAME"], autocommit=True
+    ) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        yield {**settings, "NAME": name}
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def upgrade_and_roll_back(fleet: Fleet, old: State, new: State, seconds: float) -> None:
+    """Replace all processes one by one, and do the same in the other direction, for so long."""
+    began = time.monotonic()
+    steps = [(slot, state) for state in (new, old) for slot in SLOTS]
+    for number, (slot, state) in enumerate(steps):
+        if slot == SLOTS[0]:
+            fleet.migrate(state)
+        fleet.replace(slot, state)
+        time.sleep(max(0.0, began + (number + 1) * seconds / len(steps) - time.monotonic()))
+
+
+def end_work(fleet: Fleet, redis: Redis) -> None:
+    """End all processes when there is no message left."""
+    fleet.stop(*BEATS)
+    with contextlib.suppress(AssertionError):  # the judge says what is missing
+        eventually(lambda: not redis.tags(), REST)
+    fleet.stop(*WEBS, *ACTORS, *WORKERS)
+
+
+@pytest.mark.timeout(0)  # it ends by the clock
+def test_two_versions_keep_the_promises_together(
+    old: State,  # first: without one, no server is started
+    request: pytest.FixtureRequest,
+    arena: Zoo,
+    redis: Redis,
+    database: dict[str, Any],
+    tmp_path: Path,
+    figure: Figures,
+) -> None:
+    """No overlap, no task twice or missing, no error, while processes are replaced one by one, in both directions."""
+    new = checkout()
+    seed: int = request.config.getoption("--soak-seed")
+    seconds: float = request.config.getoption("--mixed-seconds")
+    redis.clear()
+    with Fleet(arena, tmp_path, redis.conf, database) as fleet:
+        for state in (old, new):
+            fleet.begin_operator(state)
+        fleet.prepare(old)
+        for slot in SLOTS:
+            fleet.start(slot, old)
+        with Traffic(fleet, redis, random.Random(seed)) as traffic:
+            upgrade_and_roll_back(fleet, old, new, seconds)
+        end_work(fleet, redis)
+        verdict = judge(
+            fleet.events(),
+            roots={state.name: str(state.root) for state in (old, new)},
+            balances=fleet.balances(new),
+            left={"": arena.contenders()},
+            logs=fleet.logs(),
+        )
+        statuses = {name: status for name, status in fleet.statuses.items() if status}
+    figure("seed", seed)
+    figure("old version", old.what)
+    for label, value in verdict.figures.items():
+        figure(label, value)
+    wrong = [
+        *verdict.problems,
+        *traffic.failures,
+        *(f"{name} ended with {status}" for name, status in statuses.items()),
+    ]
+    assert not wrong, "\n".join(wrong)
+    assert verdict.met, "the versions hardly met"

@@ -1,0 +1,173 @@
+"""
+A process with a thread for each kind of lock outside of views and tasks: `python -m support.versions.actor SLOT`.
+
+Some of its holds last until somebody does something about them: one is asked to release, one is broken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import django
+
+from django_zklock import Hold, Leader, zk_leader, zk_lock, zk_locks, zk_read, zk_semaphore, zk_write
+from django_zklock.exceptions import LockLost
+from support.versions.keys import LEADER, LINGER, OPERATED, PERMITS, READ_WRITE, SEMAPHORE, SETS, WORK, broken, kept
+from support.versions.record import Stay, note, ready
+
+PAUSE = 0.02, 0.2  # seconds, the least and the most, between two turns
+TERM = 0.5, 2.0  # seconds of a leader
+
+ended = threading.Event()
+candidates: list[Leader] = []
+failures: list[BaseException] = []
+chance = random.Random()
+
+
+def work() -> None:
+    """Add one to a counter."""
+    key = chance.choice(WORK)
+    stay = Stay(key)
+    with stay.around(), zk_lock("{key}", fields={"key": key}) as hold, stay.inside(hold):
+        stay.increment(hold)
+
+
+def operated() -> None:
+    """Use a lock that an operator holds now and then."""
+    stay = Stay(OPERATED)
+    with stay.around(), zk_lock(OPERATED) as hold, stay.inside(hold):
+        time.sleep(0.01)
+
+
+def read_write() -> None:
+    """Read, or now and then write."""
+    kind = chance.choice(("read", "read", "read", "write"))
+    stay = Stay(READ_WRITE, kind=kind)
+    side = zk_write if kind == "write" else zk_read
+    with stay.around(), side(READ_WRITE) as hold, stay.inside(hold):
+        time.sleep(0.05)
+
+
+def permit() -> None:
+    """Use one of several permits."""
+    stay = Stay(SEMAPHORE, kind="semaphore", limit=PERMITS)
+    with stay.around(), zk_semaphore(SEMAPHORE, limit=PERMITS) as hold, stay.inside(hold):
+        time.sleep(0.1)
+
+
+def linger() -> None:
+    """Use a lock that its process keeps for its next owner."""
+    stay = Stay(LINGER, linger=0.05)
+    with stay.around(), zk_lock(LINGER, linger=0.05) as hold, stay.inside(hold):
+        time.sleep(0.005)
+
+
+def several() -> None:
+    """Acquire several locks at once."""
+    keys = chance.sample(SETS, 2)
+    stays = {key: Stay(key) for key in keys}
+    with contextlib.ExitStack() as stack:
+        for stay in stays.values():
+            stack.enter_context(stay.around())
+        with zk_locks(*keys) as holds, contextlib.ExitStack() as inside:
+            for hold in holds:
+                inside.enter_context(stays[hold.key].inside(hold))
+            time.sleep(0.01)
+
+
+async def in_coroutine() -> None:
+    """Use a lock in a coroutine."""
+    stay = Stay(OPERATED)
+    with stay.around():
+        async with zk_lock(OPERATED) as hold:
+            with stay.inside(hold):
+                await asyncio.sleep(0.01)
+
+
+def lead() -> None:
+    """Lead for a while."""
+    stay = Stay(LEADER)
+
+    def consume(hold: Hold) -> None:
+        with stay.inside(hold):
+            ended.wait(chance.uniform(*TERM))
+
+    candidate = zk_leader(LEADER)
+    candidates.append(candidate)
+    if ended.is_set():  # the handler may not have seen this one
+        candidate.stop()
+    with stay.around():
+        candidate.run(consume)
+    candidates.remove(candidate)
+
+
+def keep(slot: str) -> None:
+    """Hold a lock until somebody asks for its release."""
+    with zk_lock(kept(slot)) as hold:
+        note("kept", key=hold.key, token=hold.token)
+        request = None
+        while request is None and not ended.is_set():
+            request = hold.wait_release_requested(0.2)
+        note("asked" if request else "left", key=hold.key, token=hold.token, reason=request and request.reason)
+
+
+def suffer(slot: str) -> None:
+    """Hold a lock until somebody breaks it."""
+    token = 0
+    try:
+        with zk_lock(broken(slot)) as hold:
+            token = hold.token
+            note("kept", key=hold.key, token=token)
+            while not ended.is_set():
+                hold.wait_lost(0.2)
+        note("left", key=hold.key, token=token)
+    except LockLost as error:
+        note("broken", token=token, reason=str(error))
+
+
+def end(*about: object) -> None:
+    """Ask all threads to end."""
+    ended.set()
+    for candidate in candidates:
+        candidate.stop(grace=5)
+
+
+def main(slot: str) -> None:
+    """Take locks until the end is asked for."""
+    django.setup()
+    signal.signal(signal.SIGTERM, end)
+    # Twice: two owners of one process meet.
+    turns: list[Callable[[], object]] = [work, work, operated, read_write, read_write, permit, permit, linger, linger]
+    turns += [several, several, lead, lambda: asyncio.run(in_coroutine())]
+    turns += [lambda: keep(slot), lambda: suffer(slot)]
+    threads = [threading.Thread(target=repeat, args=[turn]) for turn in turns]
+    for thread in threads:
+        thread.start()
+    ready()
+    for thread in threads:
+        thread.join()
+    sys.exit(1 if failures else 0)
+
+
+def repeat(turn: Callable[[], object]) -> None:
+    """Do one kind of work until the end."""
+    for _ in itertools.count():
+        if ended.wait(chance.uniform(*PAUSE)):
+            return
+        try:
+            turn()
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

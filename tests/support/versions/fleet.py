@@ -1,0 +1,227 @@
+"""The processes of the project: started from one state of the package, and replaced by those of the other."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from support import celeryapp
+from support.chaos.history import Event, Recorder, read
+from support.ensemble import free_ports
+from support.versions.keys import COUNTED
+from support.versions.record import HISTORY, NAME
+from support.versions.states import State
+from support.worker import Worker
+from support.zoo import TESTS, Zoo, eventually
+
+END = 60.0  # seconds that a process has for its end: its work, and what waits
+SESSION = 10.0  # seconds; no session is lost, unless a process hangs
+CONCURRENCY = 4
+WEBS = ("web-1", "web-2")
+WORKERS = ("worker-1", "worker-2")
+BEATS = ("beat-1", "beat-2")
+ACTORS = ("actor-1", "actor-2")
+SLOTS = tuple(itertools.chain(*zip(ACTORS, WORKERS, WEBS, BEATS, strict=True)))
+"""In the order in which they are replaced: for half of the time, each role has both versions."""
+
+
+class Process:
+    """One process that is no worker."""
+
+    def __init__(self, fleet: Fleet, name: str, state: State, *words: str, **pipes: Any) -> None:
+        self.name = name
+        self.log = fleet.home / f"log-{name}"
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-u", "-m", *words],
+                cwd=TESTS,
+                env=fleet.environment(name, state),
+                stderr=log,
+                text=True,
+                **{"stdin": subprocess.DEVNULL, "stdout": log, **pipes},
+            )
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def stop(self) -> int:
+        """Ask it to end; return its exit status."""
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(END)
+
+    def kill(self) -> None:
+        """End it in whatever state it is."""
+        self._process.kill()
+        self._process.__exit__(None, None, None)
+
+
+class Operator(Process):
+    """One that runs commands."""
+
+    def __init__(self, fleet: Fleet, name: str, state: State) -> None:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        super().__init__(fleet, name, state, "support.versions.operator", **pipes)
+        self._turn = threading.Lock()
+
+    def run(self, *words: str) -> tuple[int, str]:
+        """Run a command of `manage.py`; return its exit status, and what it printed."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with self._turn:
+            print(json.dumps(words), file=self._process.stdin, flush=True)
+            answer = json.loads(self._process.stdout.readline())
+        return answer["status"], answer["text"]
+
+
+class TaskWorker(Worker):
+    """A Celery worker of one of the states."""
+
+    def __init__(self, fleet: Fleet, name: str, state: State) -> None:
+        super().__init__(
+            fleet.zoo,
+            fleet.home,
+            concurrency=CONCURRENCY,
+            env=fleet.environment(name, state),
+            tasks="support.versions.shop",
+        )
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def stop(self, timeout: float = END) -> int:
+        return super().stop(timeout)
+
+    def kill(self) -> None:
+        self.__exit__(None)
+
+
+class Fleet:
+    """All processes, for the length of a with block."""
+
+    def __init__(self, zoo: Zoo, home: Path, broker: Mapping[str, Any], database: Mapping[str, Any]) -> None:
+        self.zoo = zoo
+        self.home = home
+        self.history = home / "history"
+        self.history.mkdir()
+        (home / celeryapp.SETTINGS).write_text(json.dumps(broker))
+        self.ports = dict(zip(WEBS, free_ports(len(WEBS)), strict=True))
+        self.sites = [f"127.0.0.1:{port}" for port in self.ports.values()]
+        self._env = {
+            **zoo.environment(session_timeout=SESSION),
+            "DJANGO_SETTINGS_MODULE": "support.versions.settings",
+            "MIXED_DATABASE": json.dumps(database),
+            celeryapp.HOME: str(home),
+            HISTORY: str(self.history),
+        }
+        self.recorder = Recorder(self.history, "driver")
+        self.slots: dict[str, Process | TaskWorker] = {}
+        self.operators: dict[str, Operator] = {}
+        self._started: list[Process | TaskWorker] = []
+        self.statuses: dict[str, int] = {}
+        """The exit statuses of those that were asked to end."""
+
+    def environment(self, name: str, state: State) -> dict[str, str]:
+        return {**self._env, NAME: name, "PYTHONPATH": state.path}
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self._started:
+            process.kill()
+        self.recorder.close()
+
+    # --- single processes ---------------------------------------------------------------------------------------
+
+    def start(self, slot: str, state: State) -> None:
+        """Start the process of a slot, and wait until it serves."""
+        name = f"{state.name}-{slot}-{uuid.uuid4().hex[:4]}"
+        process = self._make(name, slot, state)
+        self._started.append(process)
+        self.slots[slot] = process
+        if isinstance(process, Worker):
+            process.__enter__()
+            return
+        self._wait_ready(process)
+
+    def _make(self, name: str, slot: str, state: State) -> Process | TaskWorker:
+        if slot in WORKERS:
+            return TaskWorker(self, name, state)
+        words: Sequence[str]
+        if slot in BEATS:
+            files = (f"--schedule={self.home / name}", f"--pidfile={self.home / name}.pid")
+            words = ("celery", "-A", "support.versions.shop", "beat", "--loglevel=INFO", *files)
+        elif slot in WEBS:
+            asgi = ["asgi"] if slot == WEBS[1] else []
+            words = ("support.versions.serve", str(self.ports[slot]), *asgi)
+        else:
+            words = ("support.versions.actor", slot)
+        return Process(self, name, state, *words)
+
+    def _wait_ready(self, process: Process) -> None:
+        note = self.history / f"ready-{process.name}"
+        try:
+            eventually(lambda: note.exists() or not process.alive(), 60)
+            assert process.alive(), f"{process.name} has ended"
+        except AssertionError:
+            print(process.log.read_text(errors="replace"))
+            raise
+
+    def prepare(self, state: State) -> None:
+        """Make the tables, and a row for each counter."""
+        self.migrate(state)
+        rows = [{"model": "ledgers.account", "fields": {"name": key}} for key in COUNTED]
+        (self.home / "rows.json").write_text(json.dumps(rows))
+        self.succeed(state, "loaddata", str(self.home / "rows.json"))
+
+    def migrate(self, state: State) -> None:
+        """Migrate the database, as the first step of an upgrade."""
+        self.succeed(state, "migrate", "--run-syncdb")
+
+    def balances(self, state: State) -> dict[str, int]:
+        """Return the counters."""
+        rows = json.loads(self.succeed(state, "dumpdata", "ledgers.account"))
+        return {row["fields"]["name"]: row["fields"]["balance"] for row in rows}
+
+    def succeed(self, state: State, *words: str) -> str:
+        """Run a command at the terminal of a state, which must succeed; return what it prints."""
+        status, text = self.operators[state.name].run(*words)
+        assert status == 0, f"{' '.join(words)}: {text}"
+        return text
+
+    def begin_operator(self, state: State) -> None:
+        """Start a terminal of a state."""
+        operator = Operator(self, f"{state.name}-operator", state)
+        self._started.append(operator)
+        self.operators[state.name] = operator
+        self._wait_ready(operator)
+
+    def stop(self, *slots: str) -> None:
+        """Ask the processes of these slots to end, one after the other, and wait for that."""
+        for slot in slots:
+            process = self.slots.pop(slot)
+            self.statuses[process.log.name] = process.stop()
+
+    def replace(self, slot: str, state: State) -> None:
+        """End the process of a slot, and start one of this state there."""
+        self.recorder.write("replaced", slot=slot, by=state.name)
+        self.stop(slot)
+        self.start(slot, state)
+
+    # --- what they did ------------------------------------------------------------------------------------------
+
+    def events(self) -> list[Event]:
+        """Return what all have written."""
+        return read(self.history.glob("*.jsonl"))
+
+    def logs(self) -> dict[str, str]:
+        """Return what all have logged."""
+        return {process.log.name: process.log.read_text(errors="replace") for process in self._started}

@@ -1,0 +1,36 @@
+"""The locks of the project."""
+
+from __future__ import annotations
+
+WORK = ("k0", "k1", "k2", "2026112600")  # one looks like the end of a contender's name
+SKIP = "skip"
+SLOW = tuple(f"slow{number}" for number in range(6))
+PAY = ("p0", "p1")
+UNIQUE = ("u0", "2026112601")
+READ_WRITE = "prices"
+SEMAPHORE = "printer"
+PERMITS = 2
+LINGER = "hot"
+SETS = ("set/a", "set/b", "set/c")
+LEADER = "feed"
+OPERATED = "nightly"
+HANDED = "export"
+
+
+def unique(key: str) -> str:
+    """Return the lock of a unique task."""
+    return f"once/{key}/do"
+
+
+COUNTED = (*WORK, SKIP, *SLOW, *PAY, *map(unique, UNIQUE))
+"""Those that guard a counter."""
+
+
+def kept(slot: str) -> str:
+    """Return the lock that an actor holds until it is asked to release."""
+    return f"kept/{slot}"
+
+
+def broken(slot: str) -> str:
+    """Return the lock that an actor holds until it is broken."""
+    return f"broken/{slot}"

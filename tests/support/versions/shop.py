@@ -1,0 +1,122 @@
+"""The Celery application of the project: a task of each policy, and the schedule of its beats."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from celery import Celery, current_task
+from celery.signals import beat_init, task_retry, worker_ready
+
+from django_zklock import current_hold, zk_adopt, zk_locked
+from support import celeryapp
+from support.versions.keys import HANDED, unique
+from support.versions.record import Stay, note, note_working, ready, recorded, work
+
+TICK = 1.0  # seconds between two ticks of the schedule
+SLOW = 3.0  # seconds of work, so that a copy of the message comes meanwhile
+
+app = Celery("shop", set_as_current=False)
+if celeryapp.HOME in os.environ:
+    celeryapp.configure(app, Path(os.environ[celeryapp.HOME]))
+app.conf.update(
+    beat_schedule={"tick": {"task": "tick", "schedule": TICK}},
+    beat_scheduler="django_zklock.contrib.celery.beat:ZkScheduler",
+    zklock_beat_scheduler="celery.beat:Scheduler",
+    beat_cron_starting_deadline=None,
+    result_expires=None,  # else there is an entry of Celery's own
+    worker_deduplicate_successful_tasks=True,
+)
+
+worker_ready.connect(lambda **_: ready(), weak=False)
+task_retry.connect(lambda request, **_: note("retried", about=request.id), weak=False)
+beat_init.connect(lambda **_: ready(), weak=False)
+
+UNIQUE = unique("{key}")
+
+SURE: dict[str, Any] = {"acks_late": True, "reject_on_worker_lost": True}
+
+
+def unit(kind: str) -> AbstractContextManager[Stay]:
+    """Note that the task did its work in this block, and whether it is a message that the broker brought back."""
+    request = current_task.request
+    # What is sent again, as the lock was busy, is a new message.
+    copy = bool(request.delivery_info and request.delivery_info.get("redelivered")) and not request.retries
+    return work(current_hold(), str(request.id), kind, copy=copy)
+
+
+@app.task(name="wait", **SURE)
+@recorded(lambda key: key)
+@zk_locked("{key}")
+def wait(key: str) -> None:
+    """Wait in line."""
+    with unit("wait"):
+        time.sleep(0.02)
+
+
+@app.task(name="retry", **SURE)
+@recorded(lambda key: key)
+@zk_locked("{key}", on_conflict="retry", timeout=0)
+def retry(key: str) -> None:
+    """Come again while the lock is busy."""
+    with unit("retry"):
+        time.sleep(0.02)
+
+
+@app.task(name="skip", **SURE)
+@recorded(lambda key: key)
+@zk_locked("{key}", on_conflict="skip", timeout=0)
+def skip(key: str) -> None:
+    """Run only if the lock is free."""
+    with unit("skip"):
+        time.sleep(0.02)
+
+
+@app.task(name="slow", **SURE)
+@recorded(lambda key: key)
+@zk_locked("{key}")
+def slow(key: str) -> None:
+    """Work for so long that a copy of the message finds it at work, and tell that it has begun."""
+    with unit("slow"):
+        if not current_task.request.retries:
+            properties: Any = current_task.request.properties
+            note_working(properties["delivery_tag"])
+        time.sleep(SLOW)
+
+
+@app.task(name="until_done", **SURE)
+@recorded(unique)
+@zk_locked(UNIQUE, unique="until_done")
+def until_done(key: str) -> None:
+    """Be unique from the call to the end."""
+    with unit("until_done"):
+        time.sleep(0.2)
+
+
+@app.task(name="until_start", **SURE)
+@recorded(unique)
+@zk_locked(UNIQUE, unique="until_start")
+def until_start(key: str) -> None:
+    """Be unique from the call to the start."""
+    with unit("until_start"):
+        time.sleep(0.2)
+
+
+@app.task(name="adopt", **SURE)
+def adopt(text: str, ref: str) -> None:
+    """Go on under the lock of a view. Its token says nothing about those who waited meanwhile."""
+    stay = Stay(HANDED)
+    with stay.around(), zk_adopt(text) as hold, stay.inside(hold, token=None, adopted=ref):
+        note("unit", ref=current_task.request.id, kind="adopt")
+
+
+@app.task(name="tick", bind=True, **SURE)
+def tick(self: Any) -> None:
+    """Note which tick of the schedule this is."""
+    note("tick", **self.request.headers["zklock_beat"])
+
+
+TASKS = {task.name: task for task in (wait, retry, skip, slow, until_done, until_start)}

@@ -1,0 +1,196 @@
+"""The requests of users and operators to the processes of both versions, and the copies that a broker makes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import kombu
+
+from support.brokers import Redis
+from support.versions import balancer
+from support.versions.fleet import ACTORS, Fleet
+from support.versions.keys import LEADER, OPERATED, PAY, PERMITS, SEMAPHORE, SKIP, SLOW, UNIQUE, WORK, broken, kept
+from support.versions.record import WORKING
+from support.versions.states import NEW, OLD
+
+CLIENTS = 3
+PAUSE = 0.05, 0.3  # seconds, the least and the most, between two requests of a client
+COPY_EVERY = 0.2  # seconds between two looks for messages to copy
+OPERATE_EVERY = 0.5  # seconds between two actions of operators
+ANSWER = 90.0  # seconds until each thread has its last answer
+HOLD = 20  # seconds that an operator's hold may last, or be waited for
+GONE = {3, 4}  # exit statuses: there is no holder, or it is another one
+
+#: The tasks that clients send, each with its keys and a weight.
+SENT = {
+    "wait": (WORK, 6),
+    "retry": (WORK, 3),
+    "skip": ((SKIP,), 2),
+    "slow": (SLOW, 3),
+    "until_done": (UNIQUE, 3),
+    "until_start": (UNIQUE, 3),
+}
+
+
+class Traffic:
+    """Threads that use the processes, for the length of a with block."""
+
+    def __init__(self, fleet: Fleet, redis: Redis, chance: random.Random) -> None:
+        self._fleet = fleet
+        self._redis = redis
+        self._chance = chance
+        self._ended = threading.Event()
+        self.failures: list[str] = []
+        """The errors that users and operators have seen."""
+        turns: list[Callable[[], float]] = [*[self._use] * CLIENTS, self._copy, self._operate]
+        self._threads = [threading.Thread(target=self._repeat, args=[turn], daemon=True) for turn in turns]
+        self._actions = itertools.cycle((self._request_release, self._break, self._hold, self._limit, self._list))
+        self._states = itertools.cycle((OLD, NEW, NEW, OLD))  # so that each of the actions comes from both
+        self._limits = itertools.cycle((PERMITS + 1, PERMITS))
+        self._numbers = itertools.count(1)
+        self._write = fleet.recorder.write
+
+    def __enter__(self) -> Traffic:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(ANSWER + 10)
+            if thread.is_alive():
+                self.failures.append("a client or an operator has no answer")
+
+    def _repeat(self, turn: Callable[[], float]) -> None:
+        pause = 0.0
+        while not self._ended.wait(pause):
+            try:
+                pause = turn()
+            except Exception as error:
+                self.failures.append(f"{turn.__name__}: {error!r}")
+                pause = 1.0
+
+    # --- users --------------------------------------------------------------------------------------------------
+
+    def _use(self) -> float:
+        """Send one request to one of the sites."""
+        chance = self._chance
+        sites = chance.sample(self._fleet.sites, 2)
+        kind = chance.choices(("view", "pay", "adopt", "task"), (4, 2, 1, 6))[0]
+        ref = uuid.uuid4().hex
+        if kind == "task":
+            kind = chance.choices(list(SENT), [weight for _, weight in SENT.values()])[0]
+            ref = json.loads(balancer.get(sites, f"/send/{kind}/{chance.choice(SENT[kind][0])}"))["ref"]
+        elif kind == "adopt":
+            ref = json.loads(balancer.get(sites, "/hand"))["ref"]
+        elif kind == "view":
+            balancer.get(sites, f"/stay/{chance.choice(WORK)}?ref={ref}")
+        else:
+            balancer.get(sites, f"/pay/{chance.choice(PAY)}?ref={ref}&to={','.join(reversed(sites))}")
+            self._write("sent", kind="book", ref=f"{ref}-booked")
+        self._write("sent", kind=kind, ref=ref)
+        return chance.uniform(*PAUSE)
+
+    # --- the broker ---------------------------------------------------------------------------------------------
+
+    def _copy(self) -> float:
+        """
+        Bring back each message whose work has just begun, as Redis does after the visibility timeout.
+
+        A copy that comes when the work ends may run, too. Without its first in the queue, it knows nothing of it.
+        """
+        for working in self._fleet.history.glob(f"{WORKING}*"):
+            working.unlink()
+            with kombu.Connection(self._redis.conf["broker_url"]) as connection:
+                channel: Any = connection.channel()
+                channel.qos.restore_by_tag(working.name.removeprefix(WORKING))
+            self._write("copied")
+        return COPY_EVERY
+
+    # --- operators ----------------------------------------------------------------------------------------------
+
+    def _operate(self) -> float:
+        """Do one of the actions."""
+        next(self._actions)(*(next(self._states) for _ in range(2)))
+        return OPERATE_EVERY
+
+    def _run(self, state: str, *words: str) -> dict[str, Any] | None:
+        """Return what `zklock` answers; None if there was no such holder any more, or not yet."""
+        status, text = self._fleet.operators[state].run("zklock", *words, "--json")
+        if status in GONE:
+            return None
+        if status:
+            raise AssertionError(f"{words} by {state}: {status}, {text}")
+        answer: dict[str, Any] = json.loads(text)
+        self._write("operated", by=state, what=words[0])
+        return answer
+
+    def _holder(self, state: str, key: str) -> dict[str, Any] | None:
+        """Return the holder of a lock, as this version sees it."""
+        shown = self._run(state, "show", key)
+        if not shown or not shown["holders"]:
+            return None
+        (holder,) = shown["holders"]
+        self._write("shown", lock=key, token=int(holder["token"]), pid=holder["pid"])
+        return dict(holder)
+
+    def _request_release(self, first: str, then: str) -> None:
+        key = kept(self._chance.choice(ACTORS))
+        if self._holder(first, key) is None:
+            return
+        reason = f"request {next(self._numbers)}"
+        answer = self._run(then, "request-release", key, "--reason", reason)
+        if answer is not None:
+            self._write("requested", token=int(answer["holders"][0]["token"]), reason=reason, by=then)
+
+    def _break(self, first: str, then: str) -> None:
+        key = broken(self._chance.choice(ACTORS))
+        holder = self._holder(first, key)
+        if holder is None:
+            return
+        token = holder["token"]
+        if self._run(then, "break", key, "--no-input", "--token", token, "--reason", "a drill") is not None:
+            self._write("break", token=int(token), by=then)
+
+    def _hold(self, first: str, then: str) -> None:
+        """Keep others from a lock for a moment."""
+        stay: dict[str, Any] = {"op": next(self._numbers), "key": OPERATED, "o": f"operator-{first}"}
+        self._write("invoke", timeout=None, **stay)
+        hold = self._run(first, "hold", OPERATED, "--for", f"{HOLD}s", "--wait", f"{HOLD}s", "--reason", "a deploy")
+        if hold is None:
+            self._write("refused", error="nobody", definite=True, **stay)
+            return
+        # Without its token: that is younger than those of the first waiters.
+        self._write("granted", until=time.monotonic() + HOLD / 2, **stay)
+        self._ended.wait(0.3)
+        self._write("release", **stay)
+        assert self._run(then, "end-hold", OPERATED, "--token", hold["token"]) is not None
+        self._write("released", **stay)
+
+    def _limit(self, first: str, then: str) -> None:
+        """Set the number of permits with one version, and read it with the other."""
+        limit = next(self._limits)
+        change: dict[str, Any] = {"op": next(self._numbers), "key": SEMAPHORE}
+        self._write("set_limit", limit=limit, **change)
+        self._run(first, "limit", SEMAPHORE, str(limit), "--reason", "a drill")
+        self._write("limit_set", **change)
+        seen = self._run(then, "limit", SEMAPHORE)
+        assert seen is not None
+        assert seen["limit_set"]["limit"] == limit, seen
+
+    def _list(self, first: str, then: str) -> None:
+        """Both versions see the same leader, unless it changes meanwhile; and each lock has a known state."""
+        self._run(first, "leader", LEADER)
+        listed = self._run(then, "list")
+        assert listed is not None
+        unreadable = [lock["key"] for lock in listed["locks"] if lock["state"] == "unreadable"]
+        assert not unreadable, unreadable
+        self._run(first, "unique", "list")
