@@ -2,21 +2,18 @@
 Measure an uncontended acquire and release against kazoo's Lock, Apache Curator's mutex, and a plain create and delete.
 
 There are three real ZooKeeper servers, which sync every write to disk. All candidates use the same follower. They run
-in one process and alternate in random order, so that the load of the machine affects all of them alike. Curator's runs
-in a Java process that takes its turn like the others and tells its own time. There are two runs: directly over
-loopback, and through a proxy that adds 2 ms each way, like a network. The proxy also counts the requests and the round
-trips. These numbers do not depend on the machine.
+in one process and alternate in random order. Curator's runs in a Java process that takes its turn like the others and
+tells its own time. Each round has two new processes: one directly on loopback, and one through a proxy that adds 2 ms
+each way, like a network. A round gives a ratio of the medians of each pair. The proxy also counts the requests and the
+round trips. These numbers do not depend on the machine.
 
-`--check` fails if a ratio of medians or a count is over its budget.
+`--check` fails unless all figures are within their budgets; `pairs.py` says how they are judged.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
-import os
-import platform
 import random
 import statistics
 import subprocess
@@ -30,33 +27,35 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
+import pairs
 from kazoo.client import KazooClient
-from support.ensemble import Ensemble, four_letter
+from support.ensemble import Ensemble
 from support.neighbours.curator import curator
 from support.proxy import UPKEEP, Proxy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     Candidate = Callable[[int], float | None]  # returns the seconds it took, if it runs in another process
 
-ROUTES = {"loopback": 0.0, "proxy": 0.002}  # seconds added each way; 0 is no proxy at all
-BATCH = 3  # turns in a row of one contestant
+ROUTES = {"loopback": 0.0, "2 ms": 0.002}  # seconds added each way; 0 is no proxy at all
+TURNS = {"loopback": 120, "2 ms": 30}  # of each candidate, in a round
+BATCH = 3  # turns in a row of one candidate
 WARM_UP = 20
 JVM_WARM_UP = 500
+CPU_TURNS = 60  # batches of each candidate, in a round
 COUNTED = 15  # acquisitions that are counted; the most frequent result counts, as a heartbeat may slip into one
 
 PROCESSOR = "processor time"  # of all threads of the process, on loopback
 
 #: Ours, the other, the route (or the processor time), and the ratio of their medians at most.
 BUDGETS = [
-    ("ours", "kazoo fresh", "loopback", 0.80),
-    ("ours", "kazoo fresh", "proxy", 0.55),
-    ("ours", "kazoo reused", "proxy", 0.70),
-    ("ours", "curator", "loopback", 1.10),
-    ("ours", "bare", "loopback", 1.20),
-    ("ours", "bare", "proxy", 1.20),
-    ("ours fresh", "kazoo fresh", PROCESSOR, 0.70),
+    ("ours", "bare", "loopback", 1.18),
+    ("ours", "bare", "2 ms", 1.10),
+    ("ours", "curator", "loopback", 1.17),
+    ("ours", "kazoo fresh", "loopback", 0.85),
+    ("ours", "kazoo fresh", "2 ms", 0.59),
+    ("ours fresh", "kazoo fresh", PROCESSOR, 0.72),
 ]
 ROUND_TRIPS = 2  # of one acquire and release
 
@@ -73,7 +72,7 @@ LABELS = {
 }
 
 
-def contestants(address: str, stack: ExitStack, *, ours: bool) -> dict[str, Candidate]:
+def contestants(address: str, stack: ExitStack, *, java: bool) -> dict[str, Candidate]:
     """Return the candidates by name. Each is called with a number, from which it can make a new key."""
     client = KazooClient(address, timeout=20)
     client.start(timeout=20)
@@ -81,7 +80,6 @@ def contestants(address: str, stack: ExitStack, *, ours: bool) -> dict[str, Cand
     stack.callback(client.stop)
     client.ensure_path("/bench/bare")
     kazoo_lock = client.Lock("/bench/reused")
-    java = stack.enter_context(curator(address, session_timeout=20))
 
     def fresh(path: str) -> None:
         lock = client.Lock(path)
@@ -92,27 +90,25 @@ def contestants(address: str, stack: ExitStack, *, ours: bool) -> dict[str, Cand
         kazoo_lock.acquire()
         kazoo_lock.release()
 
-    def mutex(_: int) -> float:
-        return int(java.ask("bench", "time", "mutex", "/bench/curator")) / 1e9
-
     def bare(_: int) -> None:
         client.delete(client.create("/bench/bare/n-", b"", ephemeral=True, sequence=True))
 
-    for turn in range(JVM_WARM_UP):
-        mutex(turn)
     candidates: dict[str, Candidate] = {
+        **our_contestants(address),
         "kazoo fresh": lambda _: fresh("/bench/fresh"),
         "kazoo fresh, new key": lambda turn: fresh(f"/bench/new/{turn}"),
         "kazoo reused": reused,
-        "curator": mutex,
         "bare": bare,
     }
-    return {**our_contestants(address), **candidates} if ours else candidates
+    if java:
+        process = stack.enter_context(curator(address, session_timeout=20))
+        candidates["curator"] = lambda _: int(process.ask("bench", "time", "mutex", "/bench/curator")) / 1e9
+    return candidates
 
 
 def our_contestants(address: str) -> dict[str, Candidate]:
     """Set up Django with only this package, and return our candidates."""
-    import django  # noqa: PLC0415 - neither needed nor set up to measure kazoo alone
+    import django  # noqa: PLC0415 - the processes that measure are others
     from django.conf import settings  # noqa: PLC0415, TID251 - a program of its own, not a part of the package
 
     settings.configure(INSTALLED_APPS=["django_zklock"], ZKLOCK={"URL": f"zk://{address}/bench"})
@@ -143,161 +139,122 @@ def our_contestants(address: str) -> dict[str, Candidate]:
     return {"ours": same_key, "ours, 11 locks": several, "ours fresh": fresh, "ours, new key": new_key}
 
 
-def measure(runners: dict[str, Candidate], rounds: int) -> dict[str, dict[str, float]]:
-    """Time the candidates; return milliseconds."""
-    timed = [name for name in runners if "new key" not in name]
+def measure(runners: dict[str, Candidate], route: str, slower: float) -> dict[str, float]:
+    """Time the candidates that have a budget for this route; return medians in milliseconds."""
+    timed = sorted({name for budget in BUDGETS if budget[2] == route for name in budget[:2]})
     times: dict[str, list[float]] = {name: [] for name in timed}
     shuffled = random.SystemRandom()
     for name in timed:
-        for turn in range(WARM_UP):
+        for turn in range(JVM_WARM_UP if name == "curator" else WARM_UP):
             runners[name](turn)
     gc.collect()
     gc.disable()
-    for _ in range(rounds):
+    for _ in range(TURNS[route] // BATCH):
         for name in shuffled.sample(timed, len(timed)):
-            run, collected = runners[name], times[name]
+            run, percent = runners[name], slower if name.startswith("ours") else 0.0
             for turn in range(BATCH):
-                started = time.perf_counter()
-                took = run(turn)
-                collected.append((took or time.perf_counter() - started) * 1000)
+                by_java: list[float | None] = []
+                took = pairs.slowed(lambda: by_java.append(run(turn)), percent)  # noqa: B023 - called at once
+                times[name].append((by_java[0] or took) * 1000)
     gc.enable()
-    return {
-        name: {
-            "median_ms": round(statistics.median(values), 4),
-            "p95_ms": round(statistics.quantiles(values, n=20)[18], 4),
-            "best_ms": round(min(values), 4),
-            "samples": len(values),
-        }
-        for name, values in times.items()
-    }
+    return {name: statistics.median(values) for name, values in times.items()}
 
 
-def processor_times(runners: dict[str, Candidate], rounds: int) -> dict[str, dict[str, float]]:
+def processor_times(runners: dict[str, Candidate], slower: float) -> dict[str, float]:
     """Return the processor time of all threads of this process for one acquire and release, in milliseconds."""
-    times: dict[str, list[float]] = {name: [] for name in ("ours fresh", "kazoo fresh") if name in runners}
-    for _ in range(rounds):
-        for name, collected in times.items():
-            began = time.process_time()
-            for turn in range(BATCH):
-                runners[name](turn)
-            collected.append((time.process_time() - began) * 1000 / BATCH)
-    return {name: {"median_ms": round(statistics.median(values), 4)} for name, values in times.items()}
+    times: dict[str, list[float]] = {"ours fresh": [], "kazoo fresh": []}
+    shuffled = random.SystemRandom()
+    for _ in range(CPU_TURNS):
+        for name in shuffled.sample([*times], len(times)):
+
+            def batch(run: Candidate = runners[name]) -> None:
+                for turn in range(BATCH):
+                    run(turn)
+
+            percent = slower if name.startswith("ours") else 0.0
+            times[name].append(pairs.slowed(batch, percent, time.process_time) * 1000 / BATCH)
+    return {name: statistics.median(values) for name, values in times.items()}
 
 
-def count(runners: dict[str, Candidate], proxy: Proxy) -> dict[str, dict[str, Any]]:
+def count(runners: dict[str, Candidate], proxy: Proxy) -> dict[str, tuple[int, int]]:
     """Count the round trips and requests of one acquire and release."""
-    result: dict[str, dict[str, Any]] = {}
+    result = {}
     for name, run in runners.items():
         run(-1)
         seen = []
         for turn in range(COUNTED):
             proxy.reset()
             run(turn)
-            opcodes = tuple(sorted((op, times) for op, times in proxy.counts.items() if op not in UPKEEP))
-            seen.append((proxy.round_trips(), proxy.requests, opcodes))
-        ((trips, requests, opcodes), _), *_ = Counter(seen).most_common()
-        result[name] = {
-            "round_trips": trips,
-            "requests": requests,
-            "opcodes": {str(op): times for op, times in opcodes},
-        }
+            requests = sum(times for op, times in proxy.counts.items() if op not in UPKEEP)
+            seen.append((proxy.round_trips(), requests))
+        ((result[name], _), *_) = Counter(seen).most_common()
     return result
 
 
-def run_route(route: str, address: str, rounds: int, *, ours: bool) -> dict[str, Any]:
+def run_route(route: str, address: str, slower: float, *, counted: bool) -> dict[str, Any]:
     """Measure one route, in this process."""
     proxy = None
     if ROUTES[route]:
         proxy = Proxy(address, delay=ROUTES[route])
         proxy.start()  # and never stopped: the locks' own connection goes through it until this process ends
     with ExitStack() as stack:
-        runners = contestants(proxy.address if proxy else address, stack, ours=ours)
-        return {
-            "times": measure(runners, rounds),
-            "counts": count(runners, proxy) if proxy else {},
-            "processor": {} if proxy else processor_times(runners, rounds),
-        }
+        runners = contestants(proxy.address if proxy else address, stack, java=counted or not proxy)
+        if proxy and counted:
+            return {"counts": count(runners, proxy)}
+        times = {route: measure(runners, route, slower)}
+        return times if proxy else {**times, PROCESSOR: processor_times(runners, slower)}
 
 
-def run_route_apart(route: str, address: str, rounds: int, *, ours: bool) -> dict[str, Any]:
+def run_route_apart(route: str, address: str, *more: str) -> dict[str, Any]:
     """Measure one route in a new process, because the locks keep one connection in each process."""
-    command = [sys.executable, __file__, "--route", route, "--address", address, "--rounds", str(rounds)]
-    done = subprocess.run([*command, *([] if ours else ["--no-ours"])], stdout=subprocess.PIPE, check=True)
+    command = [sys.executable, __file__, "--route", route, "--address", address, *more]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 
 
-def judge(routes: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Compare ratios and counts with their budgets."""
-    verdicts = []
-    for ours, other, route, budget in BUDGETS:
-        times = routes["loopback"]["processor"] if route == PROCESSOR else routes[route]["times"]
-        if ours in times:
-            value = round(times[ours]["median_ms"] / times[other]["median_ms"], 3)
-            what = f"{LABELS[ours]} / {LABELS[other]}, {route}"
-            verdicts.append({"what": what, "value": value, "budget": budget, "ok": value <= budget})
-    counted = routes["proxy"]["counts"].get("ours")
-    if counted:
-        trips = counted["round_trips"]
-        what = f"{LABELS['ours']}: round trips"
-        verdicts.append({"what": what, "value": trips, "budget": ROUND_TRIPS, "ok": trips == ROUND_TRIPS})
-    return verdicts
-
-
-def report(routes: dict[str, dict[str, Any]], verdicts: list[dict[str, Any]]) -> str:
-    """Return the results as text."""
-    loopback, proxied = routes["loopback"]["times"], routes["proxy"]["times"]
-    counts = routes["proxy"]["counts"]
-
-    def cells(times: dict[str, Any]) -> str:
-        return f"{times['median_ms']:9.2f}{times['p95_ms']:8.2f}" if times else f"{'':17}"
-
-    lines = [
-        f"{'acquire + release, in milliseconds':38}{'loopback':>17}{'2 ms each way':>17}",
-        f"{'':38}{'median':>9}{'p95':>8}{'median':>9}{'p95':>8}{'round trips':>14}{'requests':>10}",
-    ]
+def table(rounds: list[dict[str, dict[str, float]]], counts: dict[str, tuple[int, int]]) -> str:
+    """Return the medians and counts of all candidates as text."""
+    lines = [f"{'acquire + release':38}{'loopback':>13}{'2 ms each way':>16}{'round trips':>14}{'requests':>10}"]
     for name, label in LABELS.items():
-        if name in counts:
-            seen = counts[name]
-            figures = f"{seen['round_trips']:14}{seen['requests']:10}"
-            lines.append(f"{label:38}{cells(loopback.get(name, {}))}{cells(proxied.get(name, {}))}{figures}")
-    lines.append("")
-    for verdict in verdicts:
-        state = "ok" if verdict["ok"] else "OVER BUDGET"
-        lines.append(f"{verdict['what']:70}{verdict['value']:8.2f}  of {verdict['budget']:4.2f}  {state}")
-    return "\n".join(lines).rstrip() + "\n"
+        cells = ""
+        for route in ROUTES:
+            values = [times[route][name] for times in rounds if name in times[route]]
+            cells += f"{statistics.median(values):10.2f} ms" if values else f"{'':13}"
+        lines.append(f"{label:38}{cells:29}{counts[name][0]:14}{counts[name][1]:10}")
+    return "\n".join(lines)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=150, help=f"rounds of {BATCH} turns for each (default: 150)")
-    parser.add_argument("--json", type=Path, default=Path("bench.json"), metavar="FILE", help="default: bench.json")
-    parser.add_argument("--check", action="store_true", help="fail if something is over its budget")
-    parser.add_argument("--no-ours", dest="ours", action="store_false", help="measure the others only")
+    parser = pairs.parser(__doc__, seconds=120)
     parser.add_argument("--no-fsync", dest="fsync", action="store_false", help="servers that do not sync to disk")
-    parser.add_argument("--route", choices=list(ROUTES), help=argparse.SUPPRESS)  # with --address: one part of a run
-    parser.add_argument("--address", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    if options.check and not options.ours:
-        parser.error("--check needs ours")
-
+    parser.add_argument("--route", choices=list(ROUTES), help=pairs.HIDDEN)  # with --address: one part of a run
+    parser.add_argument("--address", help=pairs.HIDDEN)
+    parser.add_argument("--count", action="store_true", help=pairs.HIDDEN)
+    options = parser.parse_args()
     if options.route:
-        json.dump(run_route(options.route, options.address, options.rounds, ours=options.ours), sys.stdout)
+        json.dump(run_route(options.route, options.address, options.slower, counted=options.count), sys.stdout)
         return 0
 
-    # Empty containers are swept once a minute, as ZooKeeper does by itself: each second would take our key away.
-    with Ensemble(nodes=3, tick=2.0, fsync=options.fsync, container_check=60.0, max_session_timeout=60) as ensemble:
-        follower = ensemble.followers[0]
-        version = four_letter("127.0.0.1", follower.port, "srvr").partition("\n")[0]
-        routes = {
-            route: run_route_apart(route, follower.address, options.rounds, ours=options.ours) for route in ROUTES
-        }
-    verdicts = judge(routes)
-    about = {"python": platform.python_version(), "cpus": os.cpu_count(), "fsync": options.fsync, "server": version}
-    options.json.write_text(json.dumps({"about": about, "routes": routes, "verdicts": verdicts}, indent=2) + "\n")
-    sys.stdout.write(report(routes, verdicts))
-    return 1 if options.check and not all(verdict["ok"] for verdict in verdicts) else 0
+    figures = {
+        (ours, other, route): pairs.Figure(f"{LABELS[ours]} / {LABELS[other]}, {route}", budget)
+        for ours, other, route, budget in BUDGETS
+    }
+    rounds: list[dict[str, dict[str, float]]] = []
+    with Ensemble(nodes=3, fsync=options.fsync, **pairs.ENSEMBLE) as ensemble:
+        address = ensemble.followers[0].address
+        counts = run_route_apart("2 ms", address, "--count")["counts"]
+        for _ in pairs.rounds([*figures.values()], options.seconds):
+            times: dict[str, dict[str, float]] = {}
+            for route in ROUTES:
+                times |= run_route_apart(route, address, "--slower", str(options.slower))
+            rounds.append(times)
+            for (ours, other, route), figure in figures.items():
+                figure.values.append(times[route][ours] / times[route][other])
+    sys.stdout.write(f"{table(rounds, counts)}\n\n")
+    trips = pairs.Figure(f"{LABELS['ours']}: round trips", ROUND_TRIPS, exact=True, values=[counts["ours"][0]])
+    return pairs.finish([*figures.values(), trips], check=options.check)
 
 
 if __name__ == "__main__":

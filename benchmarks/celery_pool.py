@@ -13,7 +13,7 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -107,9 +107,7 @@ def count_sent_back(tasks: Any) -> Callable[[int], float]:
     return lambda sent: int(tasks.deliveries.get(name)) - before - sent
 
 
-def full_pool(
-    tasks: Any, hosts: str, hot: int = 100, unlocked: int = 160, alone: bool = False
-) -> Iterator[tuple[str, Figures]]:
+def full_pool(tasks: Any, hosts: str, _: float, hot: int = 50, unlocked: int = 80, alone: bool = False) -> Figures:
     """Send hot and unlocked tasks, shuffled, to a worker; with `alone`, compare with the unlocked ones alone."""
     sent = time.time()
     makespan_alone = max(run.ended for run in send_unlocked(tasks, unlocked)) - sent if alone else 0.0
@@ -125,19 +123,16 @@ def full_pool(
         others = runs_of(result for result, is_hot in zip(results, locked, strict=True) if not is_hot)
         runs = runs_of(result for result, is_hot in zip(results, locked, strict=True) if is_hot)
     done = max(run.ended for run in others)
-    yield (
-        "wait",
-        {
-            DONE: 100 * sum(run.ended <= done for run in runs) / hot,
-            **({SLOWER: (done - sent) / makespan_alone} if alone else {}),
-            "unlocked, makespan / ideal": (done - sent) / (unlocked * UNLOCKED / SLOTS),
-            "unlocked, median wait (s)": statistics.median(run.waited for run in others),
-            "hot, median wait (s)": statistics.median(run.waited for run in runs),
-            "hot, longest wait (s)": max(run.waited for run in runs),
-            **observer.figures(sent, runs),
-            SENT_BACK: sent_back(hot),
-        },
-    )
+    return {
+        DONE: 100 * sum(run.ended <= done for run in runs) / hot,
+        **({SLOWER: (done - sent) / makespan_alone} if alone else {}),
+        "unlocked, makespan / ideal": (done - sent) / (unlocked * UNLOCKED / SLOTS),
+        "unlocked, median wait (s)": statistics.median(run.waited for run in others),
+        "hot, median wait (s)": statistics.median(run.waited for run in runs),
+        "hot, longest wait (s)": max(run.waited for run in runs),
+        **observer.figures(sent, runs),
+        SENT_BACK: sent_back(hot),
+    }
 
 
 def send_unlocked(tasks: Any, count: int) -> list[Run]:
@@ -145,22 +140,18 @@ def send_unlocked(tasks: Any, count: int) -> list[Run]:
     return runs_of([tasks.other.delay(time.time(), UNLOCKED) for _ in range(count)])
 
 
-def two_workers(tasks: Any, hosts: str, busy: int, hot: int = 60, times: int = 3) -> Iterator[tuple[str, Figures]]:
+def two_workers(tasks: Any, hosts: str, _: float, busy: int, hot: int = 60) -> Figures:
     """Send hot tasks to two workers when the first has worked on `busy` tasks of its own for a second."""
-    for _ in range(times):
-        own = [tasks.other.apply_async((time.time(), UNLOCKED), queue="busy") for _ in range(busy)]
-        runs_of(own[:1])
-        sent_back = count_sent_back(tasks)
-        with Observer(hosts) as observer:
-            sent = time.time()
-            runs = runs_of([tasks.wait.delay(time.time(), HOT) for _ in range(hot)])
-        yield (
-            "wait",
-            {
-                MAKESPAN: (max(run.ended for run in runs) - sent) / (hot * HOT),
-                "hot, longest wait (s)": max(run.waited for run in runs),
-                **observer.figures(sent, runs),
-                SENT_BACK: sent_back(hot),
-            },
-        )
-        runs_of(own)
+    own = [tasks.other.apply_async((time.time(), UNLOCKED), queue="busy") for _ in range(busy)]
+    runs_of(own[:1])
+    sent_back = count_sent_back(tasks)
+    with Observer(hosts) as observer:
+        sent = time.time()
+        runs = runs_of([tasks.wait.delay(time.time(), HOT) for _ in range(hot)])
+    runs_of(own)
+    return {
+        MAKESPAN: (max(run.ended for run in runs) - sent) / (hot * HOT),
+        "hot, longest wait (s)": max(run.waited for run in runs),
+        **observer.figures(sent, runs),
+        SENT_BACK: sent_back(hot),
+    }

@@ -63,13 +63,6 @@ def wait_linger(sent: float, seconds: float) -> Run:
 
 
 @app.task
-@zk_locked("hot", on_conflict="retry")
-def retry(sent: float, seconds: float) -> Run:
-    """Be sent again while the lock is busy."""
-    return work(sent, seconds)
-
-
-@app.task
 def slots(sent: float, seconds: float) -> Run:
     """Wait in a slot for a lock of redis-py, which polls."""
     with Redis.from_url(f"{REDIS}/2") as client, client.lock("hot", timeout=60):

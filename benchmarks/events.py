@@ -2,30 +2,30 @@
 Measure what the app of events costs: acquire and release with it and without it, in one run.
 
 There are three real ZooKeeper servers, which sync every write to disk, and a SQLite file. The two cases alternate in
-random order, in blocks. So the load of the machine affects both alike. The thread of the writer works during the blocks
-that it is for, as these last longer than its pause.
+random order, in blocks; a round gives the ratio of their medians, and that of their processor time. The thread of the
+writer works during the blocks that it is for, as these last longer than its pause.
 
-`--check` fails if the app costs more than 5 %.
+`--check` fails unless the ratios are within their budgets; `pairs.py` says how they are judged.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
+import pairs
 from support.ensemble import Ensemble
 
-BUDGET = 1.05
-SECONDS = 3.0  # of a block
+TIME, PROCESSOR_TIME = 1.07, 1.25  # with the app, to that without it; at most
+SECONDS = 1.5  # of a block
 
 
 def set_up(address: str, database: str) -> None:
@@ -44,29 +44,29 @@ def set_up(address: str, database: str) -> None:
     call_command("migrate", verbosity=0)
 
 
-def block(acquire_and_release: Callable[[], object]) -> tuple[list[float], float]:
-    """Return the seconds that each took, and the processor time of one on average."""
+def block(acquire_and_release: Callable[[], object], slower: float) -> tuple[float, float]:
+    """Return the median time of one, and the processor time on average, in milliseconds."""
     times: list[float] = []
     cpu, end = time.process_time(), time.perf_counter() + SECONDS
     while time.perf_counter() < end:
-        started = time.perf_counter()
-        acquire_and_release()
-        times.append(time.perf_counter() - started)
-    return times, (time.process_time() - cpu) / len(times)
+        times.append(pairs.slowed(acquire_and_release, slower))
+    return statistics.median(times) * 1000, (time.process_time() - cpu) * 1000 / len(times)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=10, help="blocks of each case (default: 10)")
-    parser.add_argument("--check", action="store_true", help="fail if it is over its budget")
-    options = parser.parse_args(arguments)
-    ensemble = Ensemble(nodes=3, tick=2.0, container_check=60.0, max_session_timeout=60)
+    options = pairs.parser(__doc__, seconds=45).parse_args()
+    figures = [
+        pairs.Figure("acquire + release (ms)"),
+        pairs.Figure("acquire + release, processor time (ms)"),
+        pairs.Figure("with the app / without it", TIME),
+        pairs.Figure("with the app / without it, processor time", PROCESSOR_TIME),
+    ]
+    ensemble = Ensemble(nodes=3, **pairs.ENSEMBLE)
     with ensemble, tempfile.TemporaryDirectory() as directory:
         set_up(ensemble.followers[0].address, f"{directory}/events.sqlite3")
         from django_zklock import zk_lock  # noqa: PLC0415 - not before Django is set up
         from django_zklock.contrib.events import recorder  # noqa: PLC0415
-        from django_zklock.contrib.events.models import Attempt  # noqa: PLC0415
 
         lock = zk_lock("bench/one")
 
@@ -74,27 +74,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             lock.acquire()
             lock.release()
 
-        times: dict[bool, list[float]] = {False: [], True: []}
-        cpu: dict[bool, list[float]] = {False: [], True: []}
-        shuffled = random.SystemRandom()
-        for turn in range(options.rounds + 1):
-            for on in shuffled.sample((False, True), 2):
+        block(acquire_and_release, 0)  # warms up
+        for _ in pairs.rounds(figures, options.seconds):
+            seen = {}
+            for on in random.SystemRandom().sample((False, True), 2):
                 (recorder.connect if on else recorder.disconnect)()
-                elapsed, used = block(acquire_and_release)
+                seen[on] = block(acquire_and_release, options.slower if on else 0)
                 recorder.flush()
-                if turn:  # the first one warms up
-                    times[on] += elapsed
-                    cpu[on].append(used)
-        rows = Attempt._default_manager.count()
-    medians = {on: statistics.median(values) * 1000 for on, values in times.items()}
-    ratio = medians[True] / medians[False]
-    sys.stdout.write(
-        f"acquire + release, median: {medians[False]:.3f} ms without, {medians[True]:.3f} ms with the app: "
-        f"{100 * (ratio - 1):+.1f} % ({len(times[False])} and {len(times[True])} samples)\n"
-        f"processor time of one:     {1000 * statistics.median(cpu[False]):.3f} ms without, "
-        f"{1000 * statistics.median(cpu[True]):.3f} ms with the app; {rows} rows written\n"
-    )
-    return 1 if options.check and ratio > BUDGET else 0
+            ratios = (with_app / without for with_app, without in zip(seen[True], seen[False], strict=True))
+            for figure, value in zip(figures, (*seen[False], *ratios), strict=True):
+                figure.values.append(value)
+    return pairs.finish(figures, check=options.check)
 
 
 if __name__ == "__main__":

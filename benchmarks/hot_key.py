@@ -3,27 +3,25 @@ Measure how fast one key is handed on within a process and between processes: ou
 
 Three real ZooKeeper servers sync every write to disk, and all clients use the same follower. Redis keeps everything in
 memory. Each case has processes with owners: threads or asyncio tasks that acquire and release the key in a loop and do
-nothing under it. Each owner uses one lock object again and again. The candidates of a case alternate in random order.
-Each run starts new processes, and each figure is the median of the rounds.
+nothing under it. Each owner uses one lock object again and again. The candidates of a case take turns of half a second,
+in random order; a round gives the ratios of their grants.
 
-`--check` fails if a figure is over its budget.
+`--check` fails unless all figures are within their budgets; `pairs.py` says how they are judged.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import contextlib
 import itertools
 import json
-import os
-import platform
 import random
 import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,51 +29,37 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
+import pairs
+
 KEY = "hot"
 WARM_UP = 0.3  # seconds
+TURN = 0.5  # seconds
+ROUNDS = 4  # at least, with the same processes; the next ones have new processes
 
 
 class Case(NamedTuple):
-    """The owners that want the key."""
+    """The owners that want the key, and our budgets."""
 
     processes: int
     owners: int  # of each process
-    candidates: Sequence[str]
+    ours: str
+    #: How many times the grants per second of the other one we must have, at least.
+    others: dict[str, float]
     tasks: bool = False  # whether owners are asyncio tasks, and not threads
+    longest: float | None = None  # seconds that a process waits for the key, at most
 
 
 CASES = {
-    "1 thread": Case(1, 1, ["ours, linger=60", "redis-py", "kazoo"]),
-    "8 threads": Case(1, 8, ["ours, linger=60", "ours", "redis-py", "kazoo"]),
-    "100 tasks": Case(1, 100, ["ours, linger=60", "redis-py"], tasks=True),
-    "4 processes": Case(4, 1, ["ours", "redis-py", "kazoo"]),
-    "4 processes x 4 threads": Case(4, 4, ["ours, linger=0.02", "redis-py", "kazoo"]),
-}
-
-#: Figure, and how to show it. Waits are in seconds: the longest of an owner, and of a process for any of its owners.
-#: Shares are those of processes, or of owners if there is one process only.
-FIGURES = {
-    "grants/s": ",.0f",
-    "owner waits": ".3f",
-    "process waits": ".3f",
-    "least share": ".1%",
-    "most share": ".1%",
-}
-
-#: Case, candidate, other, and at least how many times its grants per second the candidate must have.
-RATIOS = [
-    ("1 thread", "ours, linger=60", "redis-py", 5.0),
-    ("1 thread", "ours, linger=60", "kazoo", 50.0),
+    "1 thread": Case(1, 1, "ours, linger=60", {"redis-py": 6.5}),
     # In strict order each grant goes to another thread; redis-py's threads take the lock again and again.
-    ("8 threads", "ours, linger=60", "redis-py", 1.4),
-    ("100 tasks", "ours, linger=60", "redis-py", 5.0),
-    ("4 processes x 4 threads", "ours, linger=0.02", "kazoo", 10.0),
-]
-#: Case, candidate, figure, and its budget.
-LONGEST = [("4 processes x 4 threads", "ours, linger=0.02", "process waits", 3 * 0.02 + 0.1)]
+    "8 threads": Case(1, 8, "ours, linger=60", {"redis-py": 2.0}),
+    "100 tasks": Case(1, 100, "ours, linger=60", {"redis-py": 5.7}, tasks=True),
+    "4 processes x 4 threads": Case(
+        4, 4, "ours, linger=0.02", {"redis-py": 1.2, "kazoo": 10.0}, longest=3 * 0.02 + 0.1
+    ),
+}
 
 Candidate = Callable[[], Callable[[], Any]]  # called once by each owner; what it returns, once for each grant
-Results = dict[str, dict[str, dict[str, float]]]  # by case, candidate and figure
 
 
 def candidate(name: str, zookeeper: str, redis: int, *, tasks: bool) -> Candidate:
@@ -110,189 +94,155 @@ def always(lock: Any) -> Callable[[], Any]:
 
 
 class Grants:
-    """The grants of one process, in one run."""
+    """The grants of one process, in one turn."""
 
-    def __init__(self, owners: int, seconds: float) -> None:
-        self._began = time.monotonic()
-        self.until = self._began + seconds
-        self._granted: list[float] = []  # appended to under the lock
-        self._counts = [0] * owners
+    def __init__(self, seconds: float, slower: float) -> None:
+        self._last = time.monotonic()
+        self.until = self._last + seconds
+        self._slower = slower  # the share of the time since the last grant that the next one takes longer
         self._longest = 0.0
+        self._count = 0  # changed under the lock
 
-    def add(self, owner: int, wanted: float) -> None:
-        """Note a grant to an owner that has wanted the lock since then; the owner has the lock."""
+    def add(self) -> None:
+        """Note a grant; the owner has the lock."""
         now = time.monotonic()
-        self._granted.append(now)
-        self._longest = max(self._longest, now - wanted)
-        self._counts[owner] += now < self.until
+        since = now - self._last
+        self._longest = max(self._longest, since)
+        self._count += now < self.until
+        self._last = now
+        while self._slower and time.monotonic() < now + since * self._slower:
+            pass
 
-    def figures(self) -> dict[str, Any]:
-        """Return the counts of the owners, and the longest waits in seconds."""
-        gaps = (later - earlier for earlier, later in itertools.pairwise([self._began, *self._granted]))
-        return {"counts": self._counts, "owner": self._longest, "process": max(gaps)}
+    def figures(self) -> dict[str, float]:
+        """Return how many grants there were, and the longest time without one, in seconds."""
+        return {"grants": self._count, "longest": self._longest}
 
 
-def run_threads(start: Candidate, owners: int, seconds: float) -> dict[str, Any]:
+def run_threads(start: Candidate, owners: int, grants: Grants) -> None:
     """Have threads take the lock in turn."""
-    grants = Grants(owners, seconds)
 
-    def acquire(owner: int) -> None:
+    def acquire() -> None:
         lock = start()
-        while (wanted := time.monotonic()) < grants.until:
+        while time.monotonic() < grants.until:
             with lock():
-                grants.add(owner, wanted)
+                grants.add()
 
-    threads = [threading.Thread(target=acquire, args=(owner,)) for owner in range(owners)]
+    threads = [threading.Thread(target=acquire) for _ in range(owners)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return grants.figures()
 
 
-async def run_tasks(start: Candidate, owners: int, seconds: float) -> dict[str, Any]:
+async def run_tasks(start: Candidate, owners: int, grants: Grants) -> None:
     """Have tasks take the lock in turn."""
-    grants = Grants(owners, seconds)
 
-    async def acquire(owner: int) -> None:
+    async def acquire() -> None:
         lock = start()
-        while (wanted := time.monotonic()) < grants.until:
+        while time.monotonic() < grants.until:
             async with lock():
-                grants.add(owner, wanted)
+                grants.add()
                 await asyncio.sleep(0)  # the others want it, too
 
-    await asyncio.gather(*(acquire(owner) for owner in range(owners)))
-    return grants.figures()
+    await asyncio.gather(*(acquire() for _ in range(owners)))
 
 
-async def run_process(case: Case, name: str, seconds: float, zookeeper: str, redis: int) -> None:
-    """Measure in this process, as soon as the parent says so; report to the parent."""
+async def run_process(case: Case, name: str, zookeeper: str, redis: int, slower: float) -> None:
+    """Measure in this process, whenever the parent sends a line; report to the parent."""
     start = candidate(name, zookeeper, redis, tasks=case.tasks)
-
-    async def run(seconds: float) -> dict[str, Any]:
+    share = slower / 100 / case.processes if name == case.ours else 0.0
+    for seconds in itertools.chain([WARM_UP], itertools.repeat(TURN)):
+        grants = Grants(seconds, share)
         if case.tasks:
-            return await run_tasks(start, case.owners, seconds)
-        return run_threads(start, case.owners, seconds)
+            await run_tasks(start, case.owners, grants)
+        else:
+            run_threads(start, case.owners, grants)
+        sys.stdout.write(json.dumps(grants.figures()) + "\n")
+        sys.stdout.flush()
+        if not sys.stdin.readline():
+            return
 
-    await run(WARM_UP)
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    sys.stdin.readline()
-    json.dump(await run(seconds), sys.stdout)
 
+@contextlib.contextmanager
+def processes(case: str, name: str, *more: str) -> Iterator[Callable[[], list[dict[str, float]]]]:
+    """Start the processes of a candidate; yield what measures them for a turn."""
+    command = [sys.executable, __file__, "--run", case, name, *more]
+    started: list[subprocess.Popen[str]] = []
 
-def run_apart(case: str, name: str, seconds: float, zookeeper: str, redis: int) -> dict[str, float]:
-    """Measure one candidate of a case in new processes, and return the figures."""
-    command = [sys.executable, __file__, "--run", case, name, "--seconds", str(seconds)]
-    command += ["--zookeeper", zookeeper, "--redis", str(redis)]
-    pipe = subprocess.PIPE
-    done: list[dict[str, Any]] = []
+    def answers() -> list[dict[str, float]]:
+        lines = [process.stdout.readline() for process in started if process.stdout]
+        if not all(lines):
+            raise SystemExit(f"{case}, {name}: a process failed")
+        return [json.loads(line) for line in lines]
+
+    def turn() -> list[dict[str, float]]:
+        for process in started:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        return answers()
+
     with ExitStack() as stack:
-        processes = [
-            stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
-            for _ in range(CASES[case].processes)
-        ]
-        try:
-            for process in processes:
-                assert process.stdout is not None
-                if process.stdout.readline() != "ready\n":
-                    raise SystemExit(f"{case}, {name}: a process failed")
-            for process in processes:
-                assert process.stdin is not None
-                process.stdin.write("go\n")
-                process.stdin.flush()
-            done.extend(json.loads(process.communicate(timeout=seconds + 60)[0]) for process in processes)
-        finally:
-            for process in processes:
-                process.kill()
-    counts = [sum(figures["counts"]) for figures in done] if len(done) > 1 else done[0]["counts"]
-    total = max(1, sum(counts))
-    return {
-        "grants/s": sum(counts) / seconds,
-        "owner waits": max(figures["owner"] for figures in done),
-        "process waits": max(figures["process"] for figures in done),
-        "least share": min(counts) / total,
-        "most share": max(counts) / total,
+        for _ in range(CASES[case].processes):
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            started.append(stack.enter_context(process))
+            stack.callback(process.kill)
+        answers()  # of the warm-up
+        yield turn
+
+
+def measure(name: str, seconds: float, *more: str) -> list[pairs.Figure]:
+    """Measure a case; print the grants of each candidate, and return the figures."""
+    case = CASES[name]
+    ratios = {
+        other: pairs.Figure(f"{name}: {case.ours} / {other}, grants", budget, least=True)
+        for other, budget in case.others.items()
     }
+    longest = pairs.Figure(f"{name}: {case.ours}, a process waits (s)", case.longest)
+    rates: dict[str, list[float]] = {candidate: [] for candidate in (case.ours, *ratios)}
+
+    def some_rounds() -> None:
+        with ExitStack() as stack:
+            turns = {candidate: stack.enter_context(processes(name, candidate, *more)) for candidate in rates}
+            for _ in range(ROUNDS):
+                for candidate in random.SystemRandom().sample([*turns], len(turns)):
+                    seen = turns[candidate]()
+                    rates[candidate].append(sum(figures["grants"] for figures in seen) / TURN)
+                    if candidate == case.ours:
+                        longest.values.append(max(figures["longest"] for figures in seen))
+                for other, ratio in ratios.items():
+                    ratio.values.append(rates[case.ours][-1] / max(1, rates[other][-1]))
+
+    figures = [*ratios.values(), *([longest] if case.longest else [])]
+    for _ in pairs.rounds(figures, seconds):
+        some_rounds()
+    for candidate, values in rates.items():
+        sys.stdout.write(f"{name + ': ' + candidate:68}{statistics.median(values):9,.0f} grants/s\n")
+    return figures
 
 
-def measure(cases: Sequence[str], rounds: int, seconds: float, zookeeper: str, redis: int) -> Results:
-    """Return the figures of each case and candidate: medians of the rounds."""
-    shuffled = random.SystemRandom()
-    results: Results = {}
-    for case in cases:
-        names = CASES[case].candidates
-        seen: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-        for _ in range(rounds):
-            for name in shuffled.sample(names, len(names)):
-                seen[name].append(run_apart(case, name, seconds, zookeeper, redis))
-        results[case] = {
-            name: {figure: round(statistics.median(run[figure] for run in runs), 4) for figure in FIGURES}
-            for name, runs in seen.items()
-        }
-    return results
-
-
-def judge(results: Results) -> list[dict[str, Any]]:
-    """Compare the figures with their budgets."""
-    verdicts = []
-    for case, ours, other, budget in RATIOS:
-        if case in results:
-            value = round(results[case][ours]["grants/s"] / results[case][other]["grants/s"], 2)
-            what = f"{case}: {ours} / {other}, at least"
-            verdicts.append({"what": what, "value": value, "budget": budget, "ok": value >= budget})
-    for case, ours, figure, budget in LONGEST:
-        if case in results:
-            value = results[case][ours][figure]
-            what = f"{case}: {ours}, {figure}, at most"
-            verdicts.append({"what": what, "value": value, "budget": budget, "ok": value <= budget})
-    return verdicts
-
-
-def report(results: Results, verdicts: list[dict[str, Any]]) -> str:
-    """Return the results as text."""
-    lines = []
-    for case, candidates in results.items():
-        lines.append(f"{case:32}" + "".join(f"{figure:>16}" for figure in FIGURES))
-        for name, figures in candidates.items():
-            lines.append(f"  {name:30}" + "".join(f"{figures[figure]:16{form}}" for figure, form in FIGURES.items()))
-    lines.append("")
-    for verdict in verdicts:
-        state = "ok" if verdict["ok"] else "OVER BUDGET"
-        lines.append(f"{verdict['what']:70}{verdict['value']:8.2f}  of {verdict['budget']:5.2f}  {state}")
-    return "\n".join(lines) + "\n"
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each candidate (default: 3)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each run (default: 2)")
+    parser = pairs.parser(__doc__, seconds=30)
     parser.add_argument("--case", choices=list(CASES), action="append", help="measure this case only")
-    parser.add_argument("--json", type=Path, default=Path("bench-hot-key.json"), metavar="FILE")
-    parser.add_argument("--check", action="store_true", help="fail if something is over its budget")
-    parser.add_argument("--run", nargs=2, help=argparse.SUPPRESS)  # with the next two: measure in this process
-    parser.add_argument("--zookeeper", help=argparse.SUPPRESS)
-    parser.add_argument("--redis", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    parser.add_argument("--run", nargs=2, help=pairs.HIDDEN)  # with the next two: measure in this process
+    parser.add_argument("--zookeeper", help=pairs.HIDDEN)
+    parser.add_argument("--redis", type=int, help=pairs.HIDDEN)
+    options = parser.parse_args()
     if options.run:
         case, name = options.run
-        asyncio.run(run_process(CASES[case], name, options.seconds, options.zookeeper, options.redis))
+        asyncio.run(run_process(CASES[case], name, options.zookeeper, options.redis, options.slower))
         return 0
 
     from support.brokers import Redis  # noqa: PLC0415 - the processes that are measured need none of this
-    from support.ensemble import Ensemble, four_letter  # noqa: PLC0415
+    from support.ensemble import Ensemble  # noqa: PLC0415
 
-    servers = Ensemble(nodes=3, tick=2.0, fsync=True, container_check=60.0, max_session_timeout=60)
-    with servers as ensemble, Redis() as redis:
-        follower = ensemble.followers[0]
-        version = four_letter("127.0.0.1", follower.port, "srvr").partition("\n")[0]
-        results = measure(options.case or list(CASES), options.rounds, options.seconds, follower.address, redis.port)
-    verdicts = judge(results)
-    about = {"python": platform.python_version(), "cpus": os.cpu_count(), "server": version, "load": os.getloadavg()}
-    options.json.write_text(json.dumps({"about": about, "cases": results, "verdicts": verdicts}, indent=2) + "\n")
-    sys.stdout.write(report(results, verdicts))
-    return 1 if options.check and not all(verdict["ok"] for verdict in verdicts) else 0
+    figures = []
+    with Ensemble(nodes=3, fsync=True, **pairs.ENSEMBLE) as ensemble, Redis() as redis:
+        more = ["--zookeeper", ensemble.followers[0].address, "--redis", str(redis.port)]
+        for name in options.case or CASES:
+            figures += measure(name, options.seconds, *more, "--slower", str(options.slower))
+    return pairs.finish(figures, check=options.check)
 
 
 if __name__ == "__main__":

@@ -4,53 +4,49 @@ Measure the lock coordinator: what a lease costs, and what the coordinator does 
 Three real ZooKeeper servers sync every write to disk; the coordinator and the direct client use the same follower.
 
 * In turns, a lock is acquired directly, by gRPC and by HTTP on loopback, and a lease is kept by each of them.
-* Thousands of calls come at once for one key. Each must get in, or be refused with a code.
 * One client acquires and releases, in turns alone and while another one floods the coordinator.
 * Thousands of leases are kept every three seconds, for a while; none may be lost.
+* Thousands of calls come at once for one key. Each must get in, or be refused with a code.
 
-`--check` fails if a figure is over its budget.
+`--check` fails unless all figures are within their budgets; `pairs.py` says how they are judged. With `--slower`, what
+goes by the coordinator is slower.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import http.client
 import itertools
 import json
 import multiprocessing
 import os
-import platform
+import random
 import signal
 import statistics
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
 import grpc
-import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
+import pairs
+import psutil
+
 SESSION = 40.0  # seconds: leases of up to 16 s
-BUDGETS = {
-    "gRPC to direct": 1.4,
-    "HTTP to direct": 1.7,
-    "HTTP keep to gRPC keep": 2.0,
-    "burst: refused without a code": 0.0,
-    "burst: refused": 0.0,
-    "flood: median to that alone": 2.0,
-    "leases lost": 0.0,
-    "kB a lease": 13.0,
-}
+#: What goes by the coordinator, the other, and the ratio of their medians at most.
+BUDGETS = [("gRPC", "direct", 1.58), ("HTTP", "direct", 1.41), ("HTTP keep", "gRPC keep", 0.95)]
 FLOOD = 64  # calls at a time
 CLIENTS: dict[str, dict[str, object]] = {"bench": {"MAX_RATE": 100_000}, "crowd": {}, "flood": {}}
-TURNS = 5  # with the flood, and as many without
+BATCH = 40  # of each kind, in a round
+FLOODED = 50  # acquisitions in a turn with the flood, and in one without
+LEASES, KEPT = 10_000, 15.0  # leases to keep, and for how many seconds
+CALLS = 5000  # at once
 
 
 class GrpcClient:
@@ -102,73 +98,69 @@ class HttpClient:
             return json.loads(body) if body else None
 
 
-async def compare(address: str, http_port: int, rounds: int) -> dict[str, float]:
-    """Compare an acquisition, direct and by the coordinator, and a keep by gRPC and HTTP; medians in milliseconds."""
-    from django_zklock import zk_lock  # noqa: PLC0415 - not before Django is set up
+class Compared:
+    """Acquire directly, by gRPC and by HTTP; each method returns the seconds of what it did."""
 
-    client, web = GrpcClient(address, "bench"), HttpClient(http_port, "bench")
-    stream, times = client.keep_alive(), {name: list[float]() for name in ("direct", "gRPC", "HTTP", "keep", "PUT")}
+    def __init__(self, grpc_client: GrpcClient, web: HttpClient, slower: float) -> None:
+        self._grpc, self._web, self._slower = grpc_client, web, slower
+        self._stream = grpc_client.keep_alive()
 
-    def measured(name: str, began: float) -> None:
-        times[name].append((time.perf_counter() - began) * 1000)
+    async def direct(self, key: int) -> dict[str, float]:
+        """Acquire a lock, without the coordinator."""
+        from django_zklock import zk_lock  # noqa: PLC0415 - not before Django is set up
 
-    for number in range(-20, rounds):
-        key = number % 50
         began = time.perf_counter()
         async with zk_lock(f"direct/{key}"):
-            measured("direct", began)
+            took = time.perf_counter() - began
+        return {"direct": took}
+
+    async def grpc(self, key: int) -> dict[str, float]:
+        """Acquire a lease, and keep it once."""
+        leases: list[Any] = []
+        took = pairs.slowed(lambda: leases.append(self._grpc.acquire_blocking(f"grpc/{key}")), self._slower)
+        lease_id = leases[0].lease_id
         began = time.perf_counter()
-        lease = client.acquire_blocking(f"grpc/{key}")
-        measured("gRPC", began)
-        began = time.perf_counter()
-        await stream.write(client.pb.KeepAliveRequest(lease_id=lease.lease_id))
-        await stream.read()
-        measured("keep", began)
-        await client.release(lease.lease_id)
-        await stream.read()  # that it is over
-        began = time.perf_counter()
-        granted = web.request("POST", "", resource_path=f"http/{key}", client_id="bench", wait_limit_ms=30_000)
-        lease_id = granted["lease_id"]
-        measured("HTTP", began)
-        began = time.perf_counter()
-        web.request("PUT", lease_id)
-        measured("PUT", began)
-        web.request("DELETE", lease_id)
-    stream.cancel()
+        await self._stream.write(self._grpc.pb.KeepAliveRequest(lease_id=lease_id))
+        await self._stream.read()
+        kept = time.perf_counter() - began
+        await self._grpc.release(lease_id)
+        await self._stream.read()  # that it is over
+        return {"gRPC": took, "gRPC keep": kept}
+
+    async def http(self, key: int) -> dict[str, float]:
+        """Acquire a lease, and keep it once."""
+        request = {"resource_path": f"http/{key}", "client_id": "bench", "wait_limit_ms": 30_000}
+        leases: list[Any] = []
+        took = pairs.slowed(lambda: leases.append(self._web.request("POST", "", **request)), self._slower)
+        lease_id = leases[0]["lease_id"]
+        kept = pairs.slowed(lambda: self._web.request("PUT", lease_id), self._slower)
+        self._web.request("DELETE", lease_id)
+        return {"HTTP": took, "HTTP keep": kept}
+
+    async def round(self) -> dict[str, float]:
+        """Return the median times of a round, in milliseconds."""
+        times: dict[str, list[float]] = defaultdict(list)
+        for key in range(BATCH):
+            for acquire in random.SystemRandom().sample([self.direct, self.grpc, self.http], 3):
+                for name, seconds in (await acquire(key)).items():
+                    times[name].append(seconds)
+        return {name: statistics.median(values) * 1000 for name, values in times.items()}
+
+
+async def compare(address: str, http_port: int, options: Any) -> list[pairs.Figure]:
+    """Compare an acquisition, direct and by the coordinator, and a keep by gRPC and HTTP."""
+    client = GrpcClient(address, "bench")
+    compared = Compared(client, HttpClient(http_port, "bench"), options.slower)
+    shown = [pairs.Figure(name) for name in await compared.round()]  # which warms up, too
+    ratios = [pairs.Figure(f"{ours} / {other}", budget) for ours, other, budget in BUDGETS]
+    for _ in pairs.rounds(ratios, options.seconds):
+        medians = await compared.round()
+        for figure in shown:
+            figure.values.append(medians[figure.what])
+        for ratio, (ours, other, _) in zip(ratios, BUDGETS, strict=True):
+            ratio.values.append(medians[ours] / medians[other])
     await client.channel.close()
-    median = {name: statistics.median(values[20:]) for name, values in times.items()}
-    return {
-        **{f"{name} ms": value for name, value in median.items()},
-        "gRPC to direct": median["gRPC"] / median["direct"],
-        "HTTP to direct": median["HTTP"] / median["direct"],
-        "HTTP keep to gRPC keep": median["PUT"] / median["keep"],
-    }
-
-
-async def burst(address: str, calls: int) -> dict[str, float]:
-    """Send so many calls at once for one key; each that has the lock passes it on."""
-    client = GrpcClient(address, "crowd")
-    answers: Counter[str] = Counter()
-
-    async def call() -> None:
-        try:
-            lease = await client.acquire("burst")
-        except grpc.aio.AioRpcError as error:
-            has_code = any(key == "zklock-code" for key, _ in error.trailing_metadata() or ())
-            answers["refused" if has_code else "refused without a code"] += 1
-            return
-        answers["granted"] += 1
-        await client.release(lease.lease_id)
-
-    began = time.monotonic()
-    await asyncio.gather(*(call() for _ in range(calls)))
-    elapsed = time.monotonic() - began
-    await client.channel.close()
-    return {
-        "burst: refused without a code": answers["refused without a code"],
-        "burst: refused": answers["refused"],
-        "burst: handed on a second": answers["granted"] / elapsed,
-    }
+    return [*shown, *ratios]
 
 
 def flood(address: str, started: Event) -> None:
@@ -190,28 +182,36 @@ async def _flood(address: str, started: Event) -> None:
     await asyncio.gather(*(acquire_and_release() for _ in range(FLOOD)))
 
 
-async def with_a_flood(address: str, rounds: int) -> dict[str, float]:
-    """Measure a client that acquires and releases: in turns alone, and next to a flood."""
+async def with_a_flood(address: str, options: Any) -> list[pairs.Figure]:
+    """Compare a client that acquires and releases next to a flood with the same one alone, in turns."""
     client, context = GrpcClient(address, "bench"), multiprocessing.get_context("spawn")
     started = context.Event()
     process = context.Process(target=flood, args=(address, started), daemon=True)
     process.start()
     await asyncio.to_thread(started.wait)
-    times: dict[signal.Signals, list[float]] = {signal.SIGSTOP: [], signal.SIGCONT: []}
-    for state in (*times,) * TURNS:
-        os.kill(process.pid or 0, state)
-        await asyncio.sleep(1)  # until its last calls are answered, or it is at full speed
-        for number in range(rounds // TURNS):
-            began = time.perf_counter()
-            await client.release((await client.acquire(f"quiet/{number % 50}")).lease_id)
-            times[state].append((time.perf_counter() - began) * 1000)
+    ratio = pairs.Figure("acquire and release next to a flood / alone", 2.0)
+
+    async def measure_round() -> None:
+        medians = {}
+        for state in random.SystemRandom().sample([signal.SIGSTOP, signal.SIGCONT], 2):
+            os.kill(process.pid or 0, state)
+            await asyncio.sleep(0.5)  # until its last calls are answered, or it is at full speed
+            times = []
+            for number in range(FLOODED):
+                began = time.perf_counter()
+                await client.release((await client.acquire(f"quiet/{number}")).lease_id)
+                times.append(time.perf_counter() - began)
+            medians[state] = statistics.median(times)
+        ratio.values.append(medians[signal.SIGCONT] / medians[signal.SIGSTOP])
+
+    for _ in pairs.rounds([ratio], options.seconds):
+        await measure_round()
     process.kill()
     await client.channel.close()
-    alone, flooded = (statistics.median(values) for values in times.values())
-    return {"alone ms": alone, "flood ms": flooded, "flood: median to that alone": flooded / alone}
+    return [ratio]
 
 
-async def keep_many(address: str, process: psutil.Process, count: int, seconds: float) -> dict[str, float]:  # noqa: PLR0915
+async def keep_many(address: str, process: psutil.Process) -> list[pairs.Figure]:  # noqa: PLR0915
     """Acquire leases and keep them for some seconds."""
     client = GrpcClient(address, "bench")
     ids: list[str] = []
@@ -248,57 +248,77 @@ async def keep_many(address: str, process: psutil.Process, count: int, seconds: 
             await asyncio.sleep(max(0.0, began + 3 - time.monotonic()))
 
     reader, keeper = asyncio.ensure_future(read()), asyncio.ensure_future(keep())
-    await asyncio.gather(*(acquire(number) for number in range(count)))
+    await asyncio.gather(*(acquire(number) for number in range(LEASES)))
     acquired_after, kept = time.monotonic() - began, 0
-    await asyncio.sleep(seconds)
+    await asyncio.sleep(KEPT)
     keeper.cancel()
     reader.cancel()
     await asyncio.wait((keeper, reader))
     for reason, times in Counter(lost.values()).most_common(3):
         sys.stdout.write(f"{times} leases were lost: {reason}\n")
-    return {
-        "leases": len(ids),
-        "leases lost": len(lost),
-        "acquired a second": count / acquired_after,
-        "kept a second": kept / seconds,
-        "kB a lease": (process.memory_info().rss - before) / 1000 / max(1, len(ids)),
-        "CPU share": (sum(process.cpu_times()[:2]) - cpu) / (time.monotonic() - began),
-        "threads": process.num_threads(),
-    }
+    grown = process.memory_info().rss - before
+    cpu = sum(process.cpu_times()[:2]) - cpu
+    return [
+        exact("leases lost", len(lost), 0),
+        exact("kB a lease", grown / 1000 / len(ids), 14),
+        exact("leases acquired a second", LEASES / acquired_after),
+        exact("leases kept a second", kept / KEPT),
+        exact("share of a core", cpu / (time.monotonic() - began)),
+        exact("threads", process.num_threads()),
+    ]
 
 
-async def measure(serving: Any, options: argparse.Namespace) -> dict[str, float]:
+async def burst(address: str) -> list[pairs.Figure]:
+    """Send so many calls at once for one key; each that has the lock passes it on."""
+    client = GrpcClient(address, "crowd")
+    answers: Counter[str] = Counter()
+
+    async def call() -> None:
+        try:
+            lease = await client.acquire("burst")
+        except grpc.aio.AioRpcError as error:
+            has_code = any(key == "zklock-code" for key, _ in error.trailing_metadata() or ())
+            answers["refused" if has_code else "refused without a code"] += 1
+            return
+        answers["granted"] += 1
+        await client.release(lease.lease_id)
+
+    began = time.monotonic()
+    await asyncio.gather(*(call() for _ in range(CALLS)))
+    elapsed = time.monotonic() - began
+    await client.channel.close()
+    return [
+        exact("burst: refused without a code", answers["refused without a code"], 0),
+        exact("burst: refused", answers["refused"], 0),
+        exact("burst: handed on a second", answers["granted"] / elapsed),
+    ]
+
+
+def exact(what: str, value: float, budget: float | None = None) -> pairs.Figure:
+    """Return a figure that is measured once."""
+    return pairs.Figure(what, budget, exact=True, values=[value])
+
+
+async def measure(serving: Any, options: Any) -> list[pairs.Figure]:
     """Return all figures."""
-    process, address = psutil.Process(serving.process.pid), serving.address
-    parts: dict[str, Callable[[], Any]] = {
-        "compare": lambda: compare(address, serving.http_port, options.rounds),
-        "flood": lambda: with_a_flood(address, options.rounds),
-        "many": lambda: keep_many(address, process, options.leases, options.seconds),
-        "burst": lambda: burst(address, options.burst),
-    }
-    figures: dict[str, float] = {}
-    for name in options.only or parts:
-        figures |= await parts[name]()
-    return figures
+    address = serving.address
+    return [
+        *await compare(address, serving.http_port, options),
+        *await with_a_flood(address, options),
+        *await keep_many(address, psutil.Process(serving.process.pid)),
+        *await burst(address),
+    ]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=300, help="acquisitions of each kind (default: %(default)s)")
-    parser.add_argument("--burst", type=int, default=5000, help="calls at once (default: %(default)s)")
-    parser.add_argument("--leases", type=int, default=10_000, help="to keep alive (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="to keep them (default: %(default)s)")
-    parser.add_argument("--only", action="append", choices=("compare", "flood", "many", "burst"), help="this part")
-    parser.add_argument("--json", type=Path, default=Path("bench-leases.json"), metavar="FILE")
-    parser.add_argument("--check", action="store_true", help="fail if something is over its budget")
-    options = parser.parse_args(arguments)
+    options = pairs.parser(__doc__, seconds=30).parse_args()
 
     from support.ensemble import Ensemble  # noqa: PLC0415
     from support.serving import Serving  # noqa: PLC0415
     from support.zoo import Zoo  # noqa: PLC0415
 
-    with Ensemble(nodes=3, tick=2.0, fsync=True, container_check=60.0, max_session_timeout=60) as ensemble:
+    with Ensemble(nodes=3, fsync=True, **pairs.ENSEMBLE) as ensemble:
         zoo = Zoo(ensemble.hosts, ensemble)
         follower = ensemble.followers[0].address
         os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
@@ -311,13 +331,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         clients = {name: {"TOKENS": [hash_of(name)], **more} for name, more in CLIENTS.items()}
         with Serving(zoo, hosts=follower, session_timeout=SESSION, leases={"CLIENTS": clients}, http=True) as serving:
             figures = asyncio.run(measure(serving, options))
-    about = {"python": platform.python_version(), "cpus": os.cpu_count(), "load": os.getloadavg()}
-    options.json.write_text(json.dumps({"about": about, **figures}, indent=2) + "\n")
-    over = [name for name, most in BUDGETS.items() if figures.get(name, 0.0) > most]
-    for name, value in figures.items():
-        budget = f"   at most {BUDGETS[name]:g}: {'OVER BUDGET' if name in over else 'ok'}" if name in BUDGETS else ""
-        sys.stdout.write(f"{name:32}{value:12,.2f}{budget}\n")
-    return 1 if options.check and over else 0
+    return pairs.finish(figures, check=options.check)
 
 
 if __name__ == "__main__":
