@@ -97,7 +97,7 @@ class TaskContext(FunctionContext):
             for spec in self.lock.specs:
                 if self.options["timeout"] != 0 or spec.shares:
                     busy = LockBusy(f"The lock {spec.key!r} is held by another copy of this task.", lock=spec.key)
-                    self._end_if_copy(_read_queue(spec), busy)
+                    self._end_if_copy(spec, self._others(spec), busy)
 
     @property
     def _key(self) -> str:
@@ -159,24 +159,25 @@ class TaskContext(FunctionContext):
 
     def _look_for_copies(self, error: ZkLockError) -> None:
         """End this run if another copy of the task is in a queue, or may have been."""
-        own = () if self._wait_result is None else self._wait_result.own
-        queues = {
-            spec.key: tuple(contender for contender in _read_queue(spec) if contender.guid not in own)
-            for spec in self.lock.specs
-        }
+        queues = {spec.key: self._others(spec) for spec in self.lock.specs}
         if self.options["on_conflict"] == "skip" and not queues.get(error.lock or ""):
             # The holder is gone or unknown; perhaps it was a copy.
             messages.send_again(self._task, CONFLICTS_HEADER, error)
-        for queue in queues.values():
-            self._end_if_copy(queue, error)
+        for spec in self.lock.specs:
+            self._end_if_copy(spec, queues[spec.key], error)
 
-    def _end_if_copy(self, queue: tuple[ContenderInfo, ...], error: ZkLockError) -> None:
+    def _others(self, spec: LockSpec) -> tuple[ContenderInfo, ...]:
+        """Return the contenders for a lock, but for those with which this task has waited in the main process."""
+        own = () if self._wait_result is None else self._wait_result.own
+        return tuple(contender for contender in _read_queue(spec) if contender.guid not in own)
+
+    def _end_if_copy(self, spec: LockSpec, queue: tuple[ContenderInfo, ...], error: ZkLockError) -> None:
         """End this run if another copy of the task is in the queue. That is not a conflict."""
         if not messages.has_copy(self.about, queue):
             return
         if self._is_spent(CONFLICTS_HEADER):
             raise Ignore(f"another copy of task {self._task.request.id} does the work")  # and stores the result of both
-        messages.retry_copy(self._task, error)
+        messages.retry_copy(self._task, error, lambda: messages.has_copy(self.about, self._others(spec)))
 
     def _wait_unless_another_does(self, lock_key: str, error: ZkLockError) -> str:
         """

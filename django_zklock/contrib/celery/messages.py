@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import random
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, NoReturn
 
@@ -183,12 +183,26 @@ def end_run(signature: Any, delay: float, error: Exception) -> NoReturn:
 
 
 def send_again(
-    task: Task[..., Any], header: str, error: Exception, *, longest: float = LONGEST_DELAY, **headers: Any
+    task: Task[..., Any],
+    header: str,
+    error: Exception,
+    *,
+    longest: float = LONGEST_DELAY,
+    stores: bool = True,
+    **headers: Any,
 ) -> NoReturn:
-    """Publish the running task again after a delay that grows with the count in `header`, and end this run."""
+    """
+    Publish the running task again after a delay that grows with the count in `header`, and end this run.
+
+    A copy `stores` no RETRY. Celery looks for a result, and then writes: it could overwrite the one that another copy
+    has just stored. Celery before 5.7 stores it all the same.
+    """
     times = count(task.request, header) + 1
     delay = min(delay_before(times), longest)
-    end_run(send(task, {header: times, **headers}, delay, error), delay, error)
+    signature = send(task, {header: times, **headers}, delay, error)
+    if not stores:
+        task.request.ignore_result = True
+    end_run(signature, delay, error)
 
 
 # --- how a run ends ---------------------------------------------------------------------------------------------------
@@ -254,11 +268,19 @@ def has_copy(about: Mapping[str, str], queue: Iterable[ContenderInfo]) -> bool:
     return any(is_copy(about, contender.about) for contender in queue)
 
 
-def retry_copy(task: Task[..., Any], error: ZkLockError) -> NoReturn:
-    """Send this copy again, because another one is in the queue."""
-    done = text(task.request, COPY_HEADER) or finished_at(task.backend, str(task.request.id)) or "none"
-    headers: dict[str, Any] = {COPY_HEADER: done, CHECKED_HEADER: 0}
-    send_again(task, CONFLICTS_HEADER, error, **headers)
+def retry_copy(task: Task[..., Any], error: ZkLockError, is_queued: Callable[[], bool]) -> NoReturn:
+    """
+    Send this copy again, because another one is in the queue. `is_queued` looks whether it still is.
+
+    A result is of an earlier call with the same id if the other copy is in the queue after it was read. Else it may be
+    that copy's own.
+    """
+    before = text(task.request, COPY_HEADER)
+    if not before:
+        before = finished_at(task.backend, str(task.request.id))
+        before = before if before and is_queued() else "none"
+    headers: dict[str, Any] = {COPY_HEADER: before, CHECKED_HEADER: 0}
+    send_again(task, CONFLICTS_HEADER, error, stores=False, **headers)
 
 
 def check_done(task: Task[..., Any]) -> None:
@@ -276,4 +298,4 @@ def check_done(task: Task[..., Any]) -> None:
         raise Ignore(f"another copy of task {task.request.id} has done the work")
     if not count(task.request, CHECKED_HEADER):
         released = ZkLockError("another copy of this task has just released the lock")
-        send_again(task, CHECKED_HEADER, released, longest=FIRST_DELAY)
+        send_again(task, CHECKED_HEADER, released, longest=FIRST_DELAY, stores=False)

@@ -378,7 +378,7 @@ def headers() -> dict[str, str]:
         "all other headers are kept": sent_again(
             lambda task: messages.send_again(task, messages.CONFLICTS_HEADER, error), **first, zklock_new={"x": 1}
         ),
-        "copy that meets another": sent_again(lambda task: messages.retry_copy(task, error)),
+        "copy that meets another": sent_again(lambda task: messages.retry_copy(task, error, lambda: True)),
         "copy that found no result": sent_again(
             messages.check_done, **{messages.COPY_HEADER: "none", messages.CHECKED_HEADER: 0}
         ),

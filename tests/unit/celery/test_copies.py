@@ -1,0 +1,55 @@
+"""Two copies of a task share one result: the second one neither overwrites it nor takes it for an older one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import celery
+import pytest
+from celery import Celery, states
+from celery.app.trace import trace_task
+
+from django_zklock.contrib.celery import messages
+from django_zklock.exceptions import ZkLockError
+
+
+def run_copy(app: Celery, *, is_queued: bool) -> Any:
+    """Run a copy that has found another one in the queue; return what its next run is told of the result before."""
+
+    @app.task(name="copied")
+    def copied() -> None:
+        messages.retry_copy(copied, ZkLockError("busy"), lambda: is_queued)
+
+    request = {"id": "one", "delivery_info": {"redelivered": True}, "headers": {}}
+    trace_task(copied, "one", (), {}, request=request, app=app)
+    with app.connection_for_read() as connection, connection.SimpleQueue(app.conf.task_default_queue) as queue:
+        message = queue.get(block=False)
+        message.ack()
+    return message.headers[messages.COPY_HEADER]
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    app = Celery(broker=f"memory://{__name__}", backend="cache+memory://", set_as_current=False)
+    yield app
+    app.backend.forget("one")
+    app.close()
+
+
+def test_a_result_is_of_an_earlier_call_if_the_other_copy_is_still_queued(app: Celery) -> None:
+    app.backend.mark_as_done("one", "result")
+    assert run_copy(app, is_queued=True) == messages.finished_at(app.backend, "one")
+
+
+def test_a_result_that_the_other_copy_may_have_stored_is_no_earlier_one(app: Celery) -> None:
+    """It was released after this one saw it in the queue, so that the work would be done twice."""
+    app.backend.mark_as_done("one", "result")
+    assert run_copy(app, is_queued=False) == "none"
+
+
+@pytest.mark.skipif(celery.VERSION < (5, 7), reason="this Celery stores RETRY in any case")
+def test_a_copy_that_is_sent_again_stores_nothing(app: Celery) -> None:
+    """Celery looks for a result before it writes RETRY; the other copy may store one between the two."""
+    assert run_copy(app, is_queued=True) == "none"
+    assert app.backend.get_state("one") == states.PENDING
