@@ -49,9 +49,10 @@ PYTEST = """
 [pytest]
 DJANGO_SETTINGS_MODULE = project_settings
 pythonpath = .
-addopts = -p no:asyncio
+addopts = -p no:asyncio -p no:anyio -p no:hypothesispytest -p no:randomly
 filterwarnings = error
 """
+"""Without the plugins that only this repository needs, a run starts in half the time."""
 
 
 def environment(**more: str) -> dict[str, str]:
