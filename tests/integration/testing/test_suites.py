@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.project import SETTINGS, Project
+from support.project import PLAIN_PYTEST, SETTINGS, Project
 
 MORE_SETTINGS = """
 INSTALLED_APPS += ["django.contrib.auth", "django.contrib.contenttypes"]
@@ -363,7 +363,7 @@ def test_finds_it_free():
 """
 
 
-PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-o", "zklock_all=true")
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "zklock_all=true")
 
 
 @pytest.mark.parametrize("options", [[], ["-n", "2"]], ids=str)
@@ -401,7 +401,7 @@ def test_other():
     assert shop.sell("lamp") == "lamp"
 """,
     )
-    project.write("pytest.ini", "[pytest]\npythonpath = .\n")
+    project.write("pytest.ini", PLAIN_PYTEST)
     done = project.run(*PYTEST, "-p", "no:django", DJANGO_SETTINGS_MODULE="project_settings")
     assert "3 passed" in done.stdout, done.stdout
 
