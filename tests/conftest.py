@@ -56,6 +56,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesOrBrows
     return FilesOrBrowser(config, log)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import the tests in a folder named `chaos` in a run without them: each worker would."""
+    without = config.option.markexpr == "not chaos"
+    return True if without and "chaos" in collection_path.relative_to(TESTS).parts else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run tests in random order, but for some tiers. All tests in a folder named `chaos` are marked so."""

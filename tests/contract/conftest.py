@@ -18,54 +18,40 @@ from django_zklock.testing.server import DevServer
 
 CONTRACT = Path(__file__).parent
 
-OWN_CODE = frozenset(
+ON_BOTH = frozenset(
     [
-        "admin/test_inspection",
-        "leader/test_leader",
-        "leases/test_coordinator",
-        "lifetime/test_abort",
-        "lifetime/test_abort_edges",
-        "lifetime/test_abort_others",
-        "lifetime/test_abort_policy",
-        "lifetime/test_abort_repeated",
-        "lifetime/test_bounds_of_all_kinds",
-        "lifetime/test_frozen_time",
-        "lifetime/test_grant_times",
-        "lifetime/test_lease",
-        "lifetime/test_log_handlers",
-        "lifetime/test_max_hold",
-        "lifetime/test_min_hold",
-        "lifetime/test_min_hold_over",
-        "locks/test_all_kinds_faults",
-        "locks/test_asyncio",
-        "locks/test_costs",
-        "locks/test_lingering",
-        "locks/test_many_waiters",
-        "locks/test_owners",
-        "locks/test_several",
-        "operations/test_break_and_hold",
-        "operations/test_lost_replies",
-        "operations/test_request_release",
-        "operations/test_unknown_fields",
-        "zk/test_chroot_and_acl",
-        "zk/test_lost_replies",
-        "zk/test_names",
-        "zk/test_requests",
-        "zk/test_session_restart",
-        "zk/test_unclear_replies",
-        "zk/test_unreachable",
+        "admin/test_ensemble",
+        "admin/test_waits",
+        "celery/test_reservations",
+        "compat/test_other_clients",
+        "devserver/test_load",
+        "leader/test_current_leader",
+        "locks/test_all_kinds",
+        "locks/test_all_kinds_costs",
+        "locks/test_core_alone",
+        "locks/test_limits",
+        "locks/test_read_write",
+        "locks/test_semaphores",
+        "operations/test_hold_clocks",
+        "zk/test_kazoo_surface",
+        "zk/test_refusals",
+        "zk/test_threads",
     ]
 )
-"""Modules about the package's own calls, timers and threads. `make test` runs them on real ZooKeeper alone."""
+"""
+Modules that `make test` runs on both servers.
+
+All others are about the package's own calls, timers and threads. `make test` runs them on real ZooKeeper alone.
+"""
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave to `make chaos` the second run of what depends little on the kind of server."""
-    own_code = {(CONTRACT / name).with_suffix(".py") for name in OWN_CODE}
+    on_both = {(CONTRACT / name).with_suffix(".py") for name in ON_BOTH}
     for item in items:
         params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        if item.path in own_code and params.get("server") == "dev":
+        if item.path.is_relative_to(CONTRACT) and item.path not in on_both and params.get("server") == "dev":
             item.add_marker(pytest.mark.chaos)
 
 

@@ -128,10 +128,6 @@ class Redis(Broker):
         """Return the addresses of all clients that are connected."""
         return {client["addr"] for client in self._list_clients()}
 
-    def is_awaited(self) -> bool:
-        """Tell whether a worker waits for a message."""
-        return any(client["cmd"] == "brpop" and "b" in client["flags"] for client in self._list_clients())
-
     def _list_clients(self) -> list[dict[str, str]]:
         with RedisClient(port=self.port, decode_responses=True) as client:
             return list(client.client_list())

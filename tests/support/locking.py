@@ -38,12 +38,12 @@ def as_json(*arguments: object) -> Any:
 
 def ending(*arguments: object) -> tuple[int, str, str]:
     """Return its exit status, what it wrote before, and the message it failed with."""
-    out = io.StringIO()
-    with contextlib.redirect_stderr(io.StringIO()):
+    out, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stderr(errors):
         try:
             call_command("zklock", *map(str, arguments), stdout=out)
         except CommandError as error:
             return error.returncode, out.getvalue(), str(error)
         except SystemExit as error:
-            return int(error.code or 0), out.getvalue(), ""
+            return int(error.code or 0), out.getvalue(), errors.getvalue()
     return 0, out.getvalue(), ""

@@ -45,13 +45,14 @@ def sell(sku, pay=lambda: None):
     return sku
 '''
 
-PYTEST = """
+PLAIN_PYTEST = """
 [pytest]
-DJANGO_SETTINGS_MODULE = project_settings
 pythonpath = .
-addopts = -p no:asyncio
-filterwarnings = error
+addopts = -p no:asyncio -p no:anyio -p no:hypothesispytest -p no:randomly
 """
+"""Without the plugins that only this repository needs, a run starts in half the time."""
+
+PYTEST = f"{PLAIN_PYTEST}DJANGO_SETTINGS_MODULE = project_settings\nfilterwarnings = error\n"
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -33,6 +33,7 @@ class Serving:
         http: bool = False,
     ) -> None:
         """Prepare it; `leases` are its settings of this name, and `http` lets it serve HTTP, too."""
+        self.zoo = zoo
         self.port, self.http_port = free_ports(2)
         self.address = f"127.0.0.1:{self.port}"
         if http:

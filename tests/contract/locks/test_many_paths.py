@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kazoo.exceptions import NoNodeError
 from support.faults import BackgroundCall, connected, expire, proxied, reconnect, session, within
-from support.primitives import Primitive
+from support.primitives import PRIMITIVES
 from support.proxy import CREATE2, DELETE, Proxy
 from support.zoo import Zoo, eventually
 
@@ -90,20 +90,22 @@ def test_locks_are_refused_before_they_are_too_many_and_the_error_has_the_figure
     assert counted() == carried(zoo) == 0
 
 
-def test_each_kind_is_refused_and_leaves_nothing(zoo: Zoo, primitive: Primitive) -> None:
+def test_each_kind_is_refused_and_leaves_nothing(zoo: Zoo) -> None:
     """Nothing is sent and nothing is kept: the next try after a release succeeds."""
-    too_much = f"{LONG}/{'x' * 100}"
+    too_much = {f"{LONG}/{'x' * 100}{number}": primitive for number, primitive in enumerate(PRIMITIVES)}
     with contextlib.ExitStack() as stack:
         filled(stack, timeout=5)
         before = counted(), dict(registry().guids)
-        for options in ({"timeout": 5}, {"timeout": 0}):
-            with within(2), pytest.raises(TooManyLocks), primitive.lock(too_much, **options):
-                pass
-        assert (counted(), registry().guids) == before
-        assert registry()._local_queues == {}
-        assert zoo.children(too_much) == []
-    with primitive.lock(too_much, timeout=5):
-        assert counted() == carried(zoo)
+        for key, primitive in too_much.items():
+            for options in ({"timeout": 5}, {"timeout": 0}):
+                with within(2), pytest.raises(TooManyLocks), primitive.lock(key, **options):
+                    pytest.fail(primitive.name)
+            assert (counted(), registry().guids) == before, primitive.name
+            assert registry()._local_queues == {}, primitive.name
+            assert zoo.children(key) == [], primitive.name
+    for key, primitive in too_much.items():
+        with primitive.lock(key, timeout=5):
+            assert counted() == carried(zoo)
 
 
 def test_a_try_of_a_lock_that_another_has_is_busy_as_ever(zoo: Zoo) -> None:

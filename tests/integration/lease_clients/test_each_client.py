@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from support import lease_clients
 from support.balancer import Balancer
+from support.ensemble import Ensemble
 from support.lease_clients import Holder
 from support.serving import Serving
 from support.zoo import Zoo
@@ -32,12 +35,21 @@ def language(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_a_lock_is_held_until_it_is_released(zoo: Zoo, language: str) -> None:
+@pytest.fixture(scope="module")
+def coordinator(single: Ensemble) -> Iterator[Serving]:
+    """A coordinator for the tests that leave it alive. It has a namespace of its own."""
+    zoo = Zoo(single.hosts, single)
+    with Serving(zoo, session_timeout=10) as coordinator:
+        yield coordinator
+    zoo.close()
+
+
+def test_a_lock_is_held_until_it_is_released(coordinator: Serving, language: str) -> None:
     """It waits for longer than its term, has the lock for longer than its term, and releases it."""
-    with Serving(zoo, session_timeout=10) as coordinator, ZkLockClient(coordinator.address) as client:
+    with ZkLockClient(coordinator.address) as client:
         with client.lock("a") as lease:
             holder = Holder(language, coordinator.address)
-            zoo.wait_contenders("a", 2)
+            coordinator.zoo.wait_contenders("a", 2)
             with pytest.raises(LockTimeout), client.lock("a", wait=1.8):
                 pass
         with holder:
@@ -45,18 +57,18 @@ def test_a_lock_is_held_until_it_is_released(zoo: Zoo, language: str) -> None:
             with pytest.raises(LockTimeout), client.lock("a", wait=2):
                 pass
             holder.release()
-            zoo.assert_empty()
+            coordinator.zoo.assert_empty()
 
 
-def test_a_busy_lock_is_refused(zoo: Zoo, language: str) -> None:
+def test_a_busy_lock_is_refused(coordinator: Serving, language: str) -> None:
     """At once, or when the wait is over; as it is if it was computed from a time in the past."""
-    with Serving(zoo, session_timeout=10) as coordinator, zoo.hold_elsewhere("a"):
+    with coordinator.zoo.hold_elsewhere("a"):
         with Holder(language, coordinator.address, wait=0) as holder:
             assert holder.line().startswith("LockBusy: ")
         for wait in (0.5, -1):
             with Holder(language, coordinator.address, wait=wait) as holder:
                 assert holder.line().startswith("LockTimeout: ")
-        zoo.wait_contenders("a", 1)
+        coordinator.zoo.wait_contenders("a", 1)
 
 
 def test_a_loss_is_noticed(zoo: Zoo, language: str) -> None:
@@ -103,25 +115,21 @@ def test_a_coordinator_that_is_gone_is_left_for_another(zoo: Zoo, language: str)
             holder.release()
 
 
-def test_a_call_that_fails_on_the_way_is_tried_again(zoo: Zoo, language: str) -> None:
+def test_a_call_that_fails_on_the_way_is_tried_again(coordinator: Serving, language: str) -> None:
     """Such as one that a flooded server cancels."""
-    with (
-        Serving(zoo, session_timeout=10) as coordinator,
-        Balancer(coordinator.address, failures=3) as balancer,
-        Holder(language, balancer.address) as holder,
-    ):
+    with Balancer(coordinator.address, failures=3) as balancer, Holder(language, balancer.address) as holder:
         holder.token()
         assert balancer.calls["RecordLock"] == 4
         holder.release()
 
 
-def test_a_lease_is_kept_and_released_where_it_is(zoo: Zoo, language: str) -> None:
+def test_a_lease_is_kept_and_released_where_it_is(coordinator: Serving, language: str) -> None:
     """A balancer sends the calls to another coordinator, which names the address of the right one."""
-    with Serving(zoo, session_timeout=10) as coordinator, Balancer(coordinator.address) as balancer:
+    with Balancer(coordinator.address) as balancer:
         with Holder(language, balancer.address) as holder, ZkLockClient(coordinator.address) as client:
             holder.token()
             with pytest.raises(LockTimeout), client.lock("a", wait=2):
                 pass
             holder.release()
-            zoo.assert_empty()
+            coordinator.zoo.assert_empty()
         assert balancer.calls["KeepAlive"] >= 1  # more, if the client connects again on a busy machine

@@ -18,7 +18,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.certificates import authority, certificate
 from support.ensemble import free_ports
-from support.locking import MANAGE
+from support.locking import MANAGE, ending, zklock
 from support.serving import Serving
 from support.zoo import Zoo, eventually
 
@@ -48,8 +48,8 @@ def serve(zoo: Zoo, *options: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_serve_refuses_invalid_options(zoo: Zoo, options: list[str], status: int, message: str) -> None:
-    done = serve(zoo, *options)
-    assert (done.returncode, message in done.stderr) == (status, True), done.stderr
+    ended, _, said = ending("serve", *options)
+    assert (ended, message in said) == (status, True), said
 
 
 def test_serve_refuses_a_key_of_another_certificate(zoo: Zoo, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_serve_refuses_a_key_of_another_certificate(zoo: Zoo, tmp_path: Path) ->
 
 
 def test_serve_creates_a_new_token(zoo: Zoo) -> None:
-    token, hashed = (line.rpartition(" ")[2] for line in serve(zoo, "--new-token").stdout.splitlines())
+    token, hashed = (line.rpartition(" ")[2] for line in zklock("serve", "--new-token").splitlines())
     assert hash_of(token) == hashed
     assert len(token) > 40
 

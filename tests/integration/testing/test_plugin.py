@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.project import SETTINGS, Project
+from support.project import PLAIN_PYTEST, SETTINGS, Project
 
 Result = subprocess.CompletedProcess[str]
 
@@ -18,7 +18,7 @@ class Runs(Project):
 
     def pytest(self, tests: str, *arguments: str, **env: str) -> Result:
         self.write("test_shop.py", "import pytest\nfrom django_zklock import zk_lock\nimport shop\n" + tests)
-        return self.run("-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", *arguments, **env)
+        return self.run("-m", "pytest", "-p", "no:cacheprovider", *arguments, **env)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_points_back():
 
 def test_django_is_set_up_where_nobody_did_it(runs: Runs) -> None:
     """Without pytest-django, the fixture sets Django up."""
-    runs.write("pytest.ini", "[pytest]\npythonpath = .\n")
+    runs.write("pytest.ini", PLAIN_PYTEST)
     tests = "def test_sells(zklock):\n    assert shop.sell('lamp') == 'lamp'\n"
     result = runs.pytest(tests, "-p", "no:django", DJANGO_SETTINGS_MODULE="project_settings")
     assert outcomes(result) == {"passed": 1}, result.stdout
@@ -227,7 +227,7 @@ def test_other():
 )
 def test_a_project_without_valid_settings_gets_an_error(runs: Runs, settings: str, module: str, message: str) -> None:
     """The message is one sentence, or that of the settings."""
-    runs.write("pytest.ini", "[pytest]\npythonpath = .\n")
+    runs.write("pytest.ini", PLAIN_PYTEST)
     runs.write("shop.py", "")
     runs.write("project_settings.py", f"SECRET_KEY='x'\nINSTALLED_APPS=['django_zklock']\n{settings}")
     result = runs.pytest("def test_any(zklock): pass\n", "-p", "no:django", DJANGO_SETTINGS_MODULE=module)

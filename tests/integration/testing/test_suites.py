@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.project import SETTINGS, Project
+from support.project import PLAIN_PYTEST, SETTINGS, Project
 
 MORE_SETTINGS = """
 INSTALLED_APPS += ["django.contrib.auth", "django.contrib.contenttypes"]
@@ -176,12 +176,14 @@ def project(tmp_path: Path) -> Project:
     return project
 
 
-@pytest.mark.parametrize("options", [[], ["--reverse", "--keepdb", "--debug-mode"], ["--shuffle", "--pdb"]], ids=str)
+OPTIONS = ["--reverse", "--shuffle", "--keepdb", "--debug-mode", "--pdb"]
+
+
+@pytest.mark.parametrize("options", [[], OPTIONS], ids=["alone", "with many options"])
 def test_the_runner_gives_locks_to_all_tests(project: Project, options: list[str]) -> None:
     """Test cases of all kinds, their classes and their module find the locks free."""
     project.write("test_shop.py", TESTS)
-    done = project.run("-W", "error::ResourceWarning", "manage.py", "test", "--failfast", *options)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = project.succeed("-W", "error::ResourceWarning", "manage.py", "test", "--failfast", *options)
     assert f"Ran {COUNT} tests" in done.stderr
 
 
@@ -209,8 +211,7 @@ def test_parallel_processes_do_not_see_each_others_locks(project: Project, metho
     """Two tests hold the same lock at the same time, each in its process. All other tests pass there, too."""
     project.write("test_parallel.py", PARALLEL)
     project.write("test_shop.py", TESTS)
-    done = project.run("manage.py", "test", "--parallel=2", METHOD=method)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = project.succeed("manage.py", "test", "--parallel=2", METHOD=method)
     assert f"Ran {COUNT + 2} tests" in done.stderr
     assert len(list(project.directory.glob("*.pid"))) == 2
 
@@ -265,8 +266,7 @@ class Other(SimpleTestCase):
             pass
 """,
     )
-    done = project.run("manage.py", "test")
-    assert done.returncode == 0, done.stderr
+    project.succeed("manage.py", "test")
 
 
 def test_another_runner_inherits_the_locks(project: Project) -> None:
@@ -286,8 +286,7 @@ class Plain(DiscoverRunner):
 class Runner(ZkLockRunner, Plain): ...
 """,
     )
-    done = project.run("manage.py", "test", "--parallel=2", RUNNER="runners.Runner")
-    assert done.returncode == 0, done.stderr
+    project.succeed("manage.py", "test", "--parallel=2", RUNNER="runners.Runner")
 
 
 FIRST_CONTACT = """
@@ -302,8 +301,7 @@ class Contact(SimpleTestCase):
 """
 
 
-@pytest.mark.parametrize("runner", ["django.test.runner.DiscoverRunner", "django_zklock.testing.ZkLockRunner"])
-def test_contact_in_djangos_test_environment_needs_a_word(project: Project, runner: str) -> None:
+def test_contact_in_djangos_test_environment_needs_a_word(project: Project) -> None:
     """Without it the error says what to write. With it, a test tries the address in the settings, with any runner."""
     project.write("test_shop.py", FIRST_CONTACT)
     refused = project.run("manage.py", "test", RUNNER="django.test.runner.DiscoverRunner")
@@ -311,8 +309,8 @@ def test_contact_in_djangos_test_environment_needs_a_word(project: Project, runn
     assert "FAILED (errors=1)" in refused.stderr
     settings = "\ndel ZKLOCK['TLS']\nZKLOCK.update(REAL_IN_TESTS=True, CONNECT_TIMEOUT=0.3)\n"
     project.write("project_settings.py", SETTINGS + MORE_SETTINGS + settings)
-    done = project.run("manage.py", "test", RUNNER=runner)
-    assert done.returncode == 0, done.stderr
+    for runner in ("django.test.runner.DiscoverRunner", "django_zklock.testing.ZkLockRunner"):
+        project.succeed("manage.py", "test", RUNNER=runner)
 
 
 PYTEST_TESTS = """
@@ -363,7 +361,7 @@ def test_finds_it_free():
 """
 
 
-PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-o", "zklock_all=true")
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "zklock_all=true")
 
 
 @pytest.mark.parametrize("options", [[], ["-n", "2"]], ids=str)
@@ -401,7 +399,7 @@ def test_other():
     assert shop.sell("lamp") == "lamp"
 """,
     )
-    project.write("pytest.ini", "[pytest]\npythonpath = .\n")
+    project.write("pytest.ini", PLAIN_PYTEST)
     done = project.run(*PYTEST, "-p", "no:django", DJANGO_SETTINGS_MODULE="project_settings")
     assert "3 passed" in done.stdout, done.stdout
 

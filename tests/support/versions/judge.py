@@ -20,7 +20,6 @@ MAYBE = frozenset({"skip"})
 """Kinds of work that is not done if the lock is busy."""
 CROSSED = {"requested": "release requests", "break": "breaks"}
 ERROR = re.compile(r"\b(ERROR|CRITICAL)\b|Traceback")
-NEAR = 0.5  # seconds from the end of the work, in which its result is stored
 SHOWN = 5  # of one kind of problem
 
 
@@ -95,20 +94,14 @@ def units(events: Sequence[Event]) -> tuple[list[str], list[str]]:
     Return the units of work that were done more than once, and those that were sent and not done.
 
     A message that the broker brings back runs once more if it meets no trace of the first: at least once is what a
-    broker promises. One that met the first was sent again, and is dropped when the first is done. But if that was at
-    the very end of the first, Celery may store the state of the copy over the result of the first, which is lost then.
+    broker promises. One that met the first was sent again, and is dropped when the first is done.
     """
     done = runs(events)
-    retried: dict[str, list[float]] = defaultdict(list)
-    for event in events:
-        if event["e"] == "retried":
-            retried[event["about"]].append(event["t"])
     sent = {(event["kind"], event["ref"]) for event in events if event["e"] == "sent"}
     twice = [
         f"{kind} {ref}, by {', '.join(run['p'] for run in of_unit)}"
         for (kind, ref), of_unit in done.items()
         if any(not run.get("copy") for run in of_unit[1:])
-        and not any(abs(moment - of_unit[0]["t"]) < NEAR for moment in retried[ref])
     ]
     missing = [f"{kind} {ref}" for kind, ref in sorted(sent - set(done)) if kind not in MAYBE]
     return twice, missing

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery, current_task
-from celery.signals import beat_init, task_retry, worker_ready
+from celery.signals import beat_init, worker_ready
 
 from django_zklock import current_hold, zk_adopt, zk_locked
 from support import celeryapp
@@ -32,7 +32,6 @@ app.conf.update(
 )
 
 worker_ready.connect(lambda **_: ready(), weak=False)
-task_retry.connect(lambda request, **_: note("retried", about=request.id), weak=False)
 beat_init.connect(lambda **_: ready(), weak=False)
 
 UNIQUE = unique("{key}")

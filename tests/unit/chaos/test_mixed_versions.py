@@ -82,13 +82,6 @@ def test_each_task_is_done_once(runs: list[dict[str, Any]], problem: str) -> Non
     assert bool(problems(SENT, *done)) == bool(problem)
 
 
-@pytest.mark.parametrize(("moment", "twice"), [(2.1, False), (1.0, True)])
-def test_a_copy_that_met_the_end_of_the_first_may_find_no_result(moment: float, twice: bool) -> None:
-    done = [event(WORKER, "unit", t, kind="wait", ref="a") for t in (2.0, 4.0)]
-    text = problems(SENT, *done, event(OTHER, "retried", moment, about="a"))
-    assert bool(text) == twice, text
-
-
 @pytest.mark.parametrize(
     ("ticks", "problem"),
     [
