@@ -253,7 +253,7 @@ async def test_one_more_than_max_waiters_is_refused(zoo: Zoo, most: int, cleared
         cleared += begin(most, [], max_waiters=most)
         await asyncio.to_thread(zoo.wait_contenders, KEY, most + 1)
         began = time.monotonic()
-        with pytest.raises(LockBusy, match=rf"{most} callers wait .*max_waiters is {most}"):
+        with pytest.raises(LockBusy, match=rf"{most} callers? waits? .*max_waiters is {most}"):
             async with zk_lock(KEY, timeout=60, max_waiters=most):
                 pass
         assert time.monotonic() - began < 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import django
 import pytest
 from support.project import PLAIN_PYTEST, SETTINGS, Project
 
@@ -206,7 +207,12 @@ class Second(Both, SimpleTestCase): ...
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+FORK_SERVER = pytest.param(
+    "forkserver", marks=pytest.mark.skipif(django.VERSION < (6,), reason="unknown to this Django")
+)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", FORK_SERVER])
 def test_parallel_processes_do_not_see_each_others_locks(project: Project, method: str) -> None:
     """Two tests hold the same lock at the same time, each in its process. All other tests pass there, too."""
     project.write("test_parallel.py", PARALLEL)

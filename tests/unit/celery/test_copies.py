@@ -17,7 +17,7 @@ from django_zklock.exceptions import ZkLockError
 def run_copy(app: Celery, *, is_queued: bool) -> Any:
     """Run a copy that has found another one in the queue; return what its next run is told of the result before."""
 
-    @app.task(name="copied")
+    @app.task(name="copied", shared=False)
     def copied() -> None:
         messages.retry_copy(copied, ZkLockError("busy"), lambda: is_queued)
 

@@ -335,7 +335,7 @@ def task() -> Any:
     app = Celery("formats", broker="memory://", backend="cache+memory://", set_as_current=False)
     app.conf.task_default_queue = str(uuid.uuid4())  # the broker is shared by all applications of a process
 
-    @app.task(name="shop.tasks.restock")
+    @app.task(name="shop.tasks.restock", shared=False)
     def restock() -> None: ...
 
     return restock
