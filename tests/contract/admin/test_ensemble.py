@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.faults import BackgroundCall, within
-from support.zoo import Zoo
+from support.zoo import ROOM, Zoo
 
 from django_zklock.core.zk.options import SessionOptions
 from django_zklock.inspection import check_quorum, ensemble
@@ -18,7 +18,7 @@ from django_zklock.shared import Shared
 
 
 def test_the_report_has_role_version_and_latency(zoo: Zoo) -> None:
-    check_quorum()
+    check_quorum(reply_timeout=1 + ROOM)
     report = ensemble(max_age=0)
     (server,) = report.servers
     assert (server.address, server.role, server.serves, server.problem) == (zoo.address, "standalone", True, "")
