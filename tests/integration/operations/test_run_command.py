@@ -247,22 +247,24 @@ def test_the_command_has_the_terminal(zoo: Zoo) -> None:
         zoo.wait_contenders("k", 1, 20)
         os.write(terminal, b"hello\n")
         text = seen(terminal, "<hello>")
-        os.write(terminal, b"\x03\n")  # bash sees a signal that comes just before it reads when it has read a line
-        text += seen(terminal, "caught")
+        os.write(terminal, b"\x03")
+        text += seen(terminal, "caught", b"\n")  # bash sees a signal that comes just before a read after it
         os.write(terminal, b"again\n")
         seen(terminal, "<again>")
         _, status = os.waitpid(pid, 0)
         assert os.waitstatus_to_exitcode(status) == 4, text
 
 
-def seen(terminal: int, wanted: str) -> str:
-    """Read from a terminal until a text comes."""
+def seen(terminal: int, wanted: str, meanwhile: bytes = b"") -> str:
+    """Read from a terminal until a text comes, and write this as long as nothing comes."""
     text = ""
     deadline = time.monotonic() + 20
     while wanted not in text:
         assert time.monotonic() < deadline, text
         if select.select([terminal], [], [], 0.1)[0]:
             text += os.read(terminal, 4096).decode(errors="replace")
+        else:
+            os.write(terminal, meanwhile)
     return text
 
 
