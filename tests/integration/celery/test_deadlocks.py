@@ -61,6 +61,7 @@ def test_two_tasks_that_wait_for_each_other_are_a_deadlock(worker: Worker) -> No
     break_holder(SECOND)
     assert worker.get(results[0]) > 0
     eventually(results[1].ready, 20)
+    worker.zoo.assert_empty()  # before the worker is killed
 
 
 def test_a_task_and_other_code_that_wait_for_each_other_are_a_deadlock(worker: Worker) -> None:
