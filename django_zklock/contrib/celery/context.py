@@ -203,7 +203,7 @@ class TaskContext(FunctionContext):
         with reservations.confirmed(reservation):
             headers = {CONFLICTS_HEADER: times, lifecycle.WAITING_HEADER: key}
             signature = messages.send(task, headers, delay, error)
-        messages.end_run(signature, delay, error)
+        messages.end_run(task, signature, delay, error)
 
     def _skip(self, reason: str) -> Any:
         """

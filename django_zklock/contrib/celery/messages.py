@@ -177,32 +177,25 @@ def send(task: Task[..., Any], headers: dict[str, Any], delay: float, error: Exc
     return signature
 
 
-def end_run(signature: Any, delay: float, error: Exception) -> NoReturn:
-    """End this run of a task that was sent again; Celery shows it as a retry."""
+def end_run(task: Task[..., Any], signature: Any, delay: float, error: Exception) -> NoReturn:
+    """
+    End this run of a task that was sent again; Celery shows it as a retry.
+
+    A copy stores no RETRY. Celery looks for a result, and then writes: it could overwrite the one that another copy has
+    just stored. Celery before 5.7 stores it all the same.
+    """
+    if "redelivered" in work_of(task).about or COPY_HEADER in signature.options["headers"]:
+        task.request.ignore_result = True
     raise Retry(exc=error, when=delay, sig=signature) from error  # type: ignore[arg-type]
 
 
 def send_again(
-    task: Task[..., Any],
-    header: str,
-    error: Exception,
-    *,
-    longest: float = LONGEST_DELAY,
-    stores: bool = True,
-    **headers: Any,
+    task: Task[..., Any], header: str, error: Exception, *, longest: float = LONGEST_DELAY, **headers: Any
 ) -> NoReturn:
-    """
-    Publish the running task again after a delay that grows with the count in `header`, and end this run.
-
-    A copy `stores` no RETRY. Celery looks for a result, and then writes: it could overwrite the one that another copy
-    has just stored. Celery before 5.7 stores it all the same.
-    """
+    """Publish the running task again after a delay that grows with the count in `header`, and end this run."""
     times = count(task.request, header) + 1
     delay = min(delay_before(times), longest)
-    signature = send(task, {header: times, **headers}, delay, error)
-    if not stores:
-        task.request.ignore_result = True
-    end_run(signature, delay, error)
+    end_run(task, send(task, {header: times, **headers}, delay, error), delay, error)
 
 
 # --- how a run ends ---------------------------------------------------------------------------------------------------
@@ -280,7 +273,7 @@ def retry_copy(task: Task[..., Any], error: ZkLockError, is_queued: Callable[[],
         before = finished_at(task.backend, str(task.request.id))
         before = before if before and is_queued() else "none"
     headers: dict[str, Any] = {COPY_HEADER: before, CHECKED_HEADER: 0}
-    send_again(task, CONFLICTS_HEADER, error, stores=False, **headers)
+    send_again(task, CONFLICTS_HEADER, error, **headers)
 
 
 def check_done(task: Task[..., Any]) -> None:
@@ -298,4 +291,4 @@ def check_done(task: Task[..., Any]) -> None:
         raise Ignore(f"another copy of task {task.request.id} has done the work")
     if not count(task.request, CHECKED_HEADER):
         released = ZkLockError("another copy of this task has just released the lock")
-        send_again(task, CHECKED_HEADER, released, longest=FIRST_DELAY, stores=False)
+        send_again(task, CHECKED_HEADER, released, longest=FIRST_DELAY)

@@ -13,6 +13,8 @@ from celery.app.trace import trace_task
 from django_zklock.contrib.celery import messages
 from django_zklock.exceptions import ZkLockError
 
+REDELIVERED = {"id": "one", "delivery_info": {"redelivered": True}, "headers": {}}
+
 
 def run_copy(app: Celery, *, is_queued: bool) -> Any:
     """Run a copy that has found another one in the queue; return what its next run is told of the result before."""
@@ -21,8 +23,7 @@ def run_copy(app: Celery, *, is_queued: bool) -> Any:
     def copied() -> None:
         messages.retry_copy(copied, ZkLockError("busy"), lambda: is_queued)
 
-    request = {"id": "one", "delivery_info": {"redelivered": True}, "headers": {}}
-    trace_task(copied, "one", (), {}, request=request, app=app)
+    trace_task(copied, "one", (), {}, request=REDELIVERED, app=app)
     with app.connection_for_read() as connection, connection.SimpleQueue(app.conf.task_default_queue) as queue:
         message = queue.get(block=False)
         message.ack()
@@ -33,6 +34,7 @@ def run_copy(app: Celery, *, is_queued: bool) -> Any:
 def app() -> Iterator[Celery]:
     app = Celery(broker=f"memory://{__name__}", backend="cache+memory://", set_as_current=False)
     yield app
+    app.control.purge()
     app.backend.forget("one")
     app.close()
 
@@ -52,4 +54,16 @@ def test_a_result_that_the_other_copy_may_have_stored_is_no_earlier_one(app: Cel
 def test_a_copy_that_is_sent_again_stores_nothing(app: Celery) -> None:
     """Celery looks for a result before it writes RETRY; the other copy may store one between the two."""
     assert run_copy(app, is_queued=True) == "none"
+    assert app.backend.get_state("one") == states.PENDING
+
+
+@pytest.mark.skipif(celery.VERSION < (5, 7), reason="this Celery stores RETRY in any case")
+def test_a_copy_that_finds_the_lock_busy_stores_nothing(app: Celery) -> None:
+    """Another task may hold it, while the other copy, which has released it, stores its result."""
+
+    @app.task(name="busy", shared=False)
+    def busy() -> None:
+        messages.send_again(busy, messages.CONFLICTS_HEADER, ZkLockError("busy"))
+
+    trace_task(busy, "one", (), {}, request=REDELIVERED, app=app)
     assert app.backend.get_state("one") == states.PENDING
