@@ -103,7 +103,8 @@ def _say(out: Output, text: str) -> None:
     try:
         write_line(out, text)
     except OSError:
-        discard(out)
+        with contextlib.suppress(OSError):  # nor may a process with too many open files
+            discard(out)
     except AttributeError:  # Django writes to None if the output was closed at the start
         pass
 
