@@ -28,7 +28,7 @@ help:
 	@echo "make browser      the admin's pages in a browser, all of them; SCREENSHOTS=dir: with pictures"
 	@echo "                  DJANGO=6.1: on that version, from Python 3.12 on (PYTHON=python3.13); UNFOLD=1: under that theme"
 	@echo "make bench        round trips, and acquire and release in pairs with kazoo's Lock, Curator's mutex and redis-py's lock;"
-	@echo "                  then 10,000 waiters in one process, 10,000 leases of a coordinator, and what the app of events costs"
+	@echo "                  then 10,000 waiters in one process, leases of a coordinator, and what the app of events costs"
 	@echo "make bench-celery tasks on one key in Celery: how long all take, in which order they run, also next to other tasks;"
 	@echo "                  ARGS=\"--case 'full pool'\": one case"
 	@echo "                  both: ARGS=--check: fail unless all budgets are met; ARGS=\"--check --slower=10\": show that a loss is found"

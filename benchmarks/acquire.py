@@ -3,9 +3,9 @@ Measure an uncontended acquire and release against kazoo's Lock, Apache Curator'
 
 There are three real ZooKeeper servers, which sync every write to disk. All candidates use the same follower. They run
 in one process and alternate in random order. Curator's runs in a Java process that takes its turn like the others and
-tells its own time. Each round has two new processes: one directly on loopback, and one through a proxy that adds 2 ms
-each way, like a network. A round gives a ratio of the medians of each pair. The proxy also counts the requests and the
-round trips. These numbers do not depend on the machine.
+tells its own time. A few rounds have two new processes: one directly on loopback, and one through a proxy that adds
+2 ms each way, like a network. A round gives a ratio of the medians of each pair. The proxy also counts the requests and
+the round trips. These numbers do not depend on the machine.
 
 `--check` fails unless all figures are within their budgets; `pairs.py` says how they are judged.
 """
@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     Candidate = Callable[[int], float | None]  # returns the seconds it took, if it runs in another process
 
 ROUTES = {"loopback": 0.0, "2 ms": 0.002}  # seconds added each way; 0 is no proxy at all
+ROUNDS = 4  # with the same processes; the next ones have new processes
 TURNS = {"loopback": 120, "2 ms": 30}  # of each candidate, in a round
 BATCH = 3  # turns in a row of one candidate
 WARM_UP = 20
@@ -139,14 +140,19 @@ def our_contestants(address: str) -> dict[str, Candidate]:
     return {"ours": same_key, "ours, 11 locks": several, "ours fresh": fresh, "ours, new key": new_key}
 
 
-def measure(runners: dict[str, Candidate], route: str, slower: float) -> dict[str, float]:
-    """Time the candidates that have a budget for this route; return medians in milliseconds."""
+def warm_up(runners: dict[str, Candidate], route: str) -> list[str]:
+    """Warm up the candidates that have a budget for this route; return their names."""
     timed = sorted({name for budget in BUDGETS if budget[2] == route for name in budget[:2]})
-    times: dict[str, list[float]] = {name: [] for name in timed}
-    shuffled = random.SystemRandom()
     for name in timed:
         for turn in range(JVM_WARM_UP if name == "curator" else WARM_UP):
             runners[name](turn)
+    return timed
+
+
+def measure(runners: dict[str, Candidate], route: str, timed: list[str], slower: float) -> dict[str, float]:
+    """Time these candidates; return medians in milliseconds."""
+    times: dict[str, list[float]] = {name: [] for name in timed}
+    shuffled = random.SystemRandom()
     gc.collect()
     gc.disable()
     for _ in range(TURNS[route] // BATCH):
@@ -192,7 +198,7 @@ def count(runners: dict[str, Candidate], proxy: Proxy) -> dict[str, tuple[int, i
 
 
 def run_route(route: str, address: str, slower: float, *, counted: bool) -> dict[str, Any]:
-    """Measure one route, in this process."""
+    """Measure some rounds of one route, in this process."""
     proxy = None
     if ROUTES[route]:
         proxy = Proxy(address, delay=ROUTES[route])
@@ -201,8 +207,12 @@ def run_route(route: str, address: str, slower: float, *, counted: bool) -> dict
         runners = contestants(proxy.address if proxy else address, stack, java=counted or not proxy)
         if proxy and counted:
             return {"counts": count(runners, proxy)}
-        times = {route: measure(runners, route, slower)}
-        return times if proxy else {**times, PROCESSOR: processor_times(runners, slower)}
+        timed, result = warm_up(runners, route), defaultdict(list)
+        for _ in range(ROUNDS):
+            result[route].append(measure(runners, route, timed, slower))
+            if not proxy:
+                result[PROCESSOR].append(processor_times(runners, slower))
+        return result
 
 
 def run_route_apart(route: str, address: str, *more: str) -> dict[str, Any]:
@@ -213,13 +223,13 @@ def run_route_apart(route: str, address: str, *more: str) -> dict[str, Any]:
     return result
 
 
-def table(rounds: list[dict[str, dict[str, float]]], counts: dict[str, tuple[int, int]]) -> str:
+def table(seen: dict[str, list[dict[str, float]]], counts: dict[str, tuple[int, int]]) -> str:
     """Return the medians and counts of all candidates as text."""
     lines = [f"{'acquire + release':38}{'loopback':>13}{'2 ms each way':>16}{'round trips':>14}{'requests':>10}"]
     for name, label in LABELS.items():
         cells = ""
         for route in ROUTES:
-            values = [times[route][name] for times in rounds if name in times[route]]
+            values = [medians[name] for medians in seen[route] if name in medians]
             cells += f"{statistics.median(values):10.2f} ms" if values else f"{'':13}"
         lines.append(f"{label:38}{cells:29}{counts[name][0]:14}{counts[name][1]:10}")
     return "\n".join(lines)
@@ -241,18 +251,19 @@ def main() -> int:
         (ours, other, route): pairs.Figure(f"{LABELS[ours]} / {LABELS[other]}, {route}", budget)
         for ours, other, route, budget in BUDGETS
     }
-    rounds: list[dict[str, dict[str, float]]] = []
+    seen: dict[str, list[dict[str, float]]] = defaultdict(list)
     with Ensemble(nodes=3, fsync=options.fsync, **pairs.ENSEMBLE) as ensemble:
         address = ensemble.followers[0].address
         counts = run_route_apart("2 ms", address, "--count")["counts"]
         for _ in pairs.rounds([*figures.values()], options.seconds):
-            times: dict[str, dict[str, float]] = {}
+            times: dict[str, list[dict[str, float]]] = {}
             for route in ROUTES:
                 times |= run_route_apart(route, address, "--slower", str(options.slower))
-            rounds.append(times)
+            for route, medians in times.items():
+                seen[route] += medians
             for (ours, other, route), figure in figures.items():
-                figure.values.append(times[route][ours] / times[route][other])
-    sys.stdout.write(f"{table(rounds, counts)}\n\n")
+                figure.values += [medians[ours] / medians[other] for medians in times[route]]
+    sys.stdout.write(f"{table(seen, counts)}\n\n")
     trips = pairs.Figure(f"{LABELS['ours']}: round trips", ROUND_TRIPS, exact=True, values=[counts["ours"][0]])
     return pairs.finish([*figures.values(), trips], check=options.check)
 

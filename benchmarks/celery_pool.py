@@ -107,7 +107,7 @@ def count_sent_back(tasks: Any) -> Callable[[int], float]:
     return lambda sent: int(tasks.deliveries.get(name)) - before - sent
 
 
-def full_pool(tasks: Any, hosts: str, _: float, hot: int = 50, unlocked: int = 80, alone: bool = False) -> Figures:
+def full_pool(tasks: Any, hosts: str, _: float, hot: int = 25, unlocked: int = 40, alone: bool = False) -> Figures:
     """Send hot and unlocked tasks, shuffled, to a worker; with `alone`, compare with the unlocked ones alone."""
     sent = time.time()
     makespan_alone = max(run.ended for run in send_unlocked(tasks, unlocked)) - sent if alone else 0.0

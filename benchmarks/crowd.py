@@ -1,7 +1,7 @@
 """
 How a process fares with a crowd of coroutines on one key: hand-offs, memory, deadlines, a dropped connection, load.
 
-One real ZooKeeper server, which syncs every write to disk. Each part runs in a process of its own. The rate of
+One real ZooKeeper server, which does not sync to disk. Each part runs in a process of its own. The rate of
 hand-offs with the crowd is compared with that of eight coroutines in another process, in turns of a second.
 
 `--check` fails unless all figures are within their budgets; `pairs.py` says how they are judged.

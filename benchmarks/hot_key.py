@@ -186,7 +186,6 @@ def processes(case: str, name: str, *more: str) -> Iterator[Callable[[], list[di
         for _ in range(CASES[case].processes):
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             started.append(stack.enter_context(process))
-            stack.callback(process.kill)
         answers()  # of the warm-up
         yield turn
 

@@ -5,8 +5,8 @@ Three real ZooKeeper servers sync every write to disk; the coordinator and the d
 
 * In turns, a lock is acquired directly, by gRPC and by HTTP on loopback, and a lease is kept by each of them.
 * One client acquires and releases, in turns alone and while another one floods the coordinator.
-* Thousands of leases are kept every three seconds, for a while; none may be lost.
-* Thousands of calls come at once for one key. Each must get in, or be refused with a code.
+* Many leases (`--leases`) are kept every three seconds, for a while; none may be lost.
+* As many calls come at once for one key. Each must get in, or be refused with a code.
 
 `--check` fails unless all figures are within their budgets; `pairs.py` says how they are judged. With `--slower`, what
 goes by the coordinator is slower.
@@ -45,8 +45,7 @@ FLOOD = 64  # calls at a time
 CLIENTS: dict[str, dict[str, object]] = {"bench": {"MAX_RATE": 100_000}, "crowd": {}, "flood": {}}
 BATCH = 40  # of each kind, in a round
 FLOODED = 50  # acquisitions in a turn with the flood, and in one without
-LEASES, KEPT = 10_000, 15.0  # leases to keep, and for how many seconds
-CALLS = 5000  # at once
+KEPT = 10.0  # seconds that the leases are kept
 
 
 class GrpcClient:
@@ -211,7 +210,7 @@ async def with_a_flood(address: str, options: Any) -> list[pairs.Figure]:
     return [ratio]
 
 
-async def keep_many(address: str, process: psutil.Process) -> list[pairs.Figure]:  # noqa: PLR0915
+async def keep_many(address: str, process: psutil.Process, leases: int) -> list[pairs.Figure]:  # noqa: PLR0915
     """Acquire leases and keep them for some seconds."""
     client = GrpcClient(address, "bench")
     ids: list[str] = []
@@ -248,7 +247,7 @@ async def keep_many(address: str, process: psutil.Process) -> list[pairs.Figure]
             await asyncio.sleep(max(0.0, began + 3 - time.monotonic()))
 
     reader, keeper = asyncio.ensure_future(read()), asyncio.ensure_future(keep())
-    await asyncio.gather(*(acquire(number) for number in range(LEASES)))
+    await asyncio.gather(*(acquire(number) for number in range(leases)))
     acquired_after, kept = time.monotonic() - began, 0
     await asyncio.sleep(KEPT)
     keeper.cancel()
@@ -261,14 +260,14 @@ async def keep_many(address: str, process: psutil.Process) -> list[pairs.Figure]
     return [
         exact("leases lost", len(lost), 0),
         exact("kB a lease", grown / 1000 / len(ids), 14),
-        exact("leases acquired a second", LEASES / acquired_after),
+        exact("leases acquired a second", leases / acquired_after),
         exact("leases kept a second", kept / KEPT),
         exact("share of a core", cpu / (time.monotonic() - began)),
         exact("threads", process.num_threads()),
     ]
 
 
-async def burst(address: str) -> list[pairs.Figure]:
+async def burst(address: str, calls: int) -> list[pairs.Figure]:
     """Send so many calls at once for one key; each that has the lock passes it on."""
     client = GrpcClient(address, "crowd")
     answers: Counter[str] = Counter()
@@ -284,7 +283,7 @@ async def burst(address: str) -> list[pairs.Figure]:
         await client.release(lease.lease_id)
 
     began = time.monotonic()
-    await asyncio.gather(*(call() for _ in range(CALLS)))
+    await asyncio.gather(*(call() for _ in range(calls)))
     elapsed = time.monotonic() - began
     await client.channel.close()
     return [
@@ -305,14 +304,16 @@ async def measure(serving: Any, options: Any) -> list[pairs.Figure]:
     return [
         *await compare(address, serving.http_port, options),
         *await with_a_flood(address, options),
-        *await keep_many(address, psutil.Process(serving.process.pid)),
-        *await burst(address),
+        *await keep_many(address, psutil.Process(serving.process.pid), options.leases),
+        *await burst(address, options.leases),
     ]
 
 
 def main() -> int:
     """Run the benchmark."""
-    options = pairs.parser(__doc__, seconds=30).parse_args()
+    parser = pairs.parser(__doc__, seconds=30)
+    parser.add_argument("--leases", type=int, default=2000, help="leases, and calls (default: %(default)s)")
+    options = parser.parse_args()
 
     from support.ensemble import Ensemble  # noqa: PLC0415
     from support.serving import Serving  # noqa: PLC0415

@@ -5,12 +5,9 @@ Both of a pair run in the same short moment, in random order, so that the load o
 gives one ratio. The figure is the median of the ratios, and its interval reaches from one of the sorted ratios to
 another one: it has the true median with a confidence of 99 %, whatever their distribution is.
 
-* ok: the whole interval is within the budget.
-* OVER BUDGET: the whole interval is outside.
-* INCONCLUSIVE: neither, after all the time that there is. That is not ok: use a quiet machine, or more time.
-
-So a wide spread needs more rounds, but does not decide. A budget leaves 5 % of room: 1.05 times the figure of today.
-Then a loss of 10 % is over the budget, which `--slower=10` proves. Counts are exact.
+Rounds go on until no interval holds its budget, or the time is over. Then the median decides: "ok" or "OVER BUDGET". A
+budget leaves room for the spread of its figure, 5 % at least. Where 5 % is enough, a loss of 10 % is over the budget,
+which `--slower=10` proves. Counts are exact.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from typing import Any
 
 CONFIDENCE = 0.99
 HIDDEN = argparse.SUPPRESS
-OK, OVER, INCONCLUSIVE = "ok", "OVER BUDGET", "INCONCLUSIVE"
+OK, OVER = "ok", "OVER BUDGET"
 ENSEMBLE: dict[str, Any] = {"tick": 2.0, "container_check": 60.0, "max_session_timeout": 60}
 """How the servers run: empty directories are swept once a minute, as ZooKeeper does by itself."""
 
@@ -63,33 +60,40 @@ class Figure:
         return interval(self.values)
 
     @property
+    def value(self) -> float:
+        """The median; the worst value, if each of them counts."""
+        return self.bounds[0] if self.exact else statistics.median(self.values)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether more rounds would hardly change the verdict."""
+        low, high = self.bounds
+        return self.budget is None or not low < self.budget < high
+
+    @property
     def verdict(self) -> str:
-        """Whether the figure is within its budget, as far as is known."""
+        """Whether the figure is within its budget."""
         if self.budget is None:
             return ""
-        low, high = self.bounds
-        if low >= self.budget if self.least else high <= self.budget:
-            return OK
-        return OVER if (high < self.budget if self.least else low > self.budget) else INCONCLUSIVE
+        return OK if (self.value >= self.budget if self.least else self.value <= self.budget) else OVER
 
     def __str__(self) -> str:
         low, high = self.bounds
         spread = "" if self.exact or math.isinf(low) else f"{low:.3f} to {high:.3f}"
-        value = low if self.exact else statistics.median(self.values)
         limit = "" if self.budget is None else f"at {'least' if self.least else 'most'} {self.budget:g}"
-        return f"{self.what:68}{value:11,.3f}  {spread:18}{limit:15}  {self.verdict}".rstrip()
+        return f"{self.what:68}{self.value:11,.3f}  {spread:18}{limit:15}  {self.verdict}".rstrip()
 
 
 def rounds(figures: Collection[Figure], seconds: float) -> Iterator[int]:
     """
-    Yield the numbers of the rounds, until all verdicts are known or the time is over.
+    Yield the numbers of the rounds, until all verdicts are sure or the time is over.
 
     The caller adds a value to each figure in each round.
     """
     end = time.monotonic() + seconds
     for number in itertools.count():
         yield number
-        if time.monotonic() > end or all(figure.verdict != INCONCLUSIVE for figure in figures):
+        if time.monotonic() > end or all(figure.is_sure for figure in figures):
             return
 
 
@@ -114,8 +118,7 @@ def parser(text: str | None, seconds: float) -> argparse.ArgumentParser:
 
 
 def finish(figures: Sequence[Figure], *, check: bool) -> int:
-    """Print figures; return the status of a check: 1 if a figure is over its budget, 2 if one is not known."""
+    """Print figures; return the status of a check: 1 if a figure is over its budget."""
     sys.stdout.writelines(f"{figure}\n" for figure in figures)
     sys.stdout.flush()
-    verdicts = {figure.verdict for figure in figures} if check else set()
-    return 1 if OVER in verdicts else 2 if INCONCLUSIVE in verdicts else 0
+    return 1 if check and any(figure.verdict == OVER for figure in figures) else 0

@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 PROGRAMS = ("acquire", "hot_key", "crowd", "leases", "events", "celery_waiting")
 LINE = re.compile(r"(?P<what>\S.*?)\s{2,}(?P<value>-?[\d,.]+) .*  at (most|least) \S+ +(?P<verdict>ok|[A-Z ]+)$")
 GREEN, RED, FAILED = "green", "RED", "FAILED"
-STATES = {0: GREEN, 1: RED, 2: "INCONCLUSIVE"}
+STATES = {0: GREEN, 1: RED}
 
 
 def run(program: str, slower: float) -> tuple[str, list[tuple[str, float, str]]]:

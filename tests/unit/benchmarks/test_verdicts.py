@@ -1,4 +1,4 @@
-"""The verdicts of the benchmarks: green with any spread, red for a loss, and neither as long as it is not known."""
+"""The verdicts of the benchmarks: green with any spread, red for a loss."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import time
 
 import pairs
 import pytest
-from pairs import INCONCLUSIVE, OK, OVER, Figure
+from pairs import OK, OVER, Figure
 
 SPREADS = (0.02, 0.1)  # standard deviations of the ratios of a round
 LOSS = 1.1
 
 
 def settled(figure: Figure, ratio: float, spread: float, seed: int) -> Figure:
-    """Give a figure random ratios with this median, until its verdict is known."""
+    """Give a figure random ratios with this median, until its verdict is sure."""
     chance = random.Random(seed)
     for _ in pairs.rounds([figure], math.inf):
         figure.values.append(ratio * math.exp(chance.gauss(0, spread)))
@@ -43,19 +43,20 @@ def test_an_outlier_decides_nothing() -> None:
     assert Figure("time", budget=0.95, values=[*usual, 0.01]).verdict == OVER
 
 
-def test_a_figure_at_its_budget_stays_inconclusive_and_fails_a_check_in_its_own_way() -> None:
-    figure = Figure("time", budget=1.0, values=[0.9, 1.1] * 20)
-    assert figure.verdict == INCONCLUSIVE
-    assert pairs.finish([figure], check=True) == 2
-    assert pairs.finish([figure, Figure("trips", 2, exact=True, values=[3])], check=True) == 1
-    assert pairs.finish([figure], check=False) == 0
+def test_the_median_decides_when_the_time_is_over() -> None:
+    below, above = (Figure("time", budget=1.0, values=[0.9, value, 1.1] * 10) for value in (0.99, 1.01))
+    assert not below.is_sure
+    assert not above.is_sure
+    assert pairs.finish([below], check=True) == 0
+    assert pairs.finish([below, above], check=True) == 1
+    assert pairs.finish([above], check=False) == 0
 
 
-def test_fewer_than_eight_rounds_decide_nothing() -> None:
+def test_no_verdict_is_sure_after_fewer_than_eight_rounds() -> None:
     figure = Figure("time", budget=1.05, values=[1.0] * 7)
-    assert figure.verdict == INCONCLUSIVE
+    assert not figure.is_sure
     figure.values.append(1.0)
-    assert figure.verdict == OK
+    assert figure.is_sure
 
 
 def test_a_count_has_no_room() -> None:
