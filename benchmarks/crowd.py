@@ -2,7 +2,7 @@
 How a process fares with a crowd of coroutines on one key: hand-offs, memory, deadlines, a dropped connection, load.
 
 One real ZooKeeper server, which does not sync to disk. Each part runs in a process of its own. The rate of
-hand-offs with the crowd is compared with that of eight coroutines in another process, in turns of a second.
+hand-offs with the crowd is compared with that of eight coroutines in another process, in turns of half a second.
 
 `--check` fails unless all figures are within their budgets; `pairs.py` says how they are judged.
 """
@@ -30,12 +30,12 @@ from support.ensemble import Ensemble
 
 KEY = "crowd"
 FEW = 8  # coroutines that hand the lock to each other where there is no crowd
-TURN = 1.0  # seconds
+TURN = 0.5  # seconds
 RATE = 300  # acquisitions that start in a second, under load
 HELD = 0.05  # seconds that each holds the lock under load
 TIMEOUT = 5.0  # seconds that each waits for it under load
 
-HAND_OFFS = 0.85  # of the rate of few, at least
+HAND_OFFS = 0.78  # of the rate of few, at least
 OTHER_KEY = 1.0  # seconds for another key, at most
 #: Part, figure, its budget, and whether that is the least that it may be. Others are only shown.
 BUDGETS = [
@@ -325,7 +325,7 @@ def measure(command: Sequence[str], part: str, *more: str) -> list[pairs.Figure]
 
 def main() -> int:
     """Run the benchmark."""
-    parser = pairs.parser(__doc__, seconds=60)
+    parser = pairs.parser(__doc__, seconds=25)
     parser.add_argument("--waiters", type=int, default=10_000, help="coroutines on one key (default: 10000)")
     parser.add_argument("--part", choices=[*PARTS, "crowd", "few"], help=pairs.HIDDEN)  # measure in this process
     parser.add_argument("--address", help=pairs.HIDDEN)
