@@ -35,7 +35,7 @@ RATE = 300  # acquisitions that start in a second, under load
 HELD = 0.05  # seconds that each holds the lock under load
 TIMEOUT = 5.0  # seconds that each waits for it under load
 
-HAND_OFFS = 0.78  # of the rate of few, at least
+HAND_OFFS = 0.87  # of the rate of few, at least
 OTHER_KEY = 1.0  # seconds for another key, at most
 #: Part, figure, its budget, and whether that is the least that it may be. Others are only shown.
 BUDGETS = [

@@ -5,7 +5,7 @@ Run the benchmarks again and again with `--check`, and print one line for each r
     benchmarks/repeat.py --runs=3 --slower=10    those with a figure of ours over time must be red
 
 What they print goes to stderr. At the end come the least, the median and the most of each figure in all runs. A budget
-is 1.05 times the usual figure.
+is the usual figure, and 5 % of room.
 The exit status is 1 if a run was not as it must be.
 """
 
