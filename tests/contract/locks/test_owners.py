@@ -361,8 +361,7 @@ def test_an_owner_that_goes_on_is_not_warned_of(zoo: Zoo, warnings: Callable[[],
     """Nor is a released lock, or one that is lost."""
     mine, lost, done = zk_lock("mine"), zk_lock("lost"), zk_lock("done")
     mine.acquire()
-    by_thread(done)
-    done.release()
+    BackgroundCall(lambda: (done.acquire(), done.release())).result()
     BackgroundCall(lambda: lose(zoo, lost.acquire())).result()
     by_thread(last := zk_lock("last"))
     eventually(warnings)
