@@ -385,7 +385,8 @@ class Contender(SessionObserver):
             return  # it begins again when it is connected
         hold = checked.remaining.get(hand_over.name)
         if hold is None or not hold.handed_over:
-            find_adopter(self.session.gateway, self.spec, self._replies.wrap, self.on_refused)
+            again = self._create if hand_over.name in checked.ended else None
+            find_adopter(self.session.gateway, self.spec, self._replies.wrap, self.on_refused, again)
             return
         prefix, data = self._begin_create()
         path = f"{self.spec.parent}/{prefix}{hand_over.sequence}"

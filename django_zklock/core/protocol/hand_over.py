@@ -94,14 +94,28 @@ def adoption(hand_over: HandOver, parent: str, path: str, data: bytes) -> tuple[
     return _replace(f"{parent}/{hand_over.name}", b"", Create(path=path, data=data, ephemeral=True))
 
 
-def find_adopter(gateway: Gateway, spec: QueueSpec, guard: Guard, done: Callable[[ZkLockError], object]) -> None:
-    """Call `done` with the error that says why there is nothing to adopt, unless the connection breaks."""
+def find_adopter(
+    gateway: Gateway,
+    spec: QueueSpec,
+    guard: Guard,
+    done: Callable[[ZkLockError], object],
+    again: Callable[[], object] | None,
+) -> None:
+    """
+    Call `done` with the error that says why there is nothing to adopt, unless the connection breaks.
+
+    `again` is for a hold that was not there: the server may be behind that of the giver. So the queue is listed after
+    a sync. If the hold is in it, `again` is called instead.
+    """
     hand_over = spec.adopts
     assert hand_over is not None
 
     def on_listed(reply: NamesReply) -> None:
         names = [] if isinstance(reply, ZkError) else [name for name in reply if name.endswith(hand_over.sequence)]
-        gateway.read(f"{spec.parent}/{[*names, hand_over.name][0]}", guard(on_read))
+        if again is not None and hand_over.name in names:
+            again()
+        else:
+            gateway.read(f"{spec.parent}/{[*names, hand_over.name][0]}", guard(on_read))
 
     def on_read(reply: NodeReply) -> None:
         holder = Payload.decode(reply.data) if isinstance(reply, Node) else None
@@ -113,4 +127,4 @@ def find_adopter(gateway: Gateway, spec: QueueSpec, guard: Guard, done: Callable
         elif not isinstance(reply, INTERRUPTED):
             done(reply)
 
-    gateway.children(spec.parent, guard(on_listed))
+    gateway.children_after_sync(spec.parent, guard(on_listed))

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from kazoo.protocol.serialization import Sync
 from support.faults import BackgroundCall, acquire_once, die, expire, reconnect, within
 from support.locking import as_json, zklock
 from support.primitives import KAZOO, KEY, LINGERING, LOCK, READ, SEMAPHORE, WRITE, Primitive, Taker, queued, watched
@@ -23,6 +24,7 @@ from django_zklock.core.queue import hand_over, nodes
 from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Kind, Mark, new_guid
 from django_zklock.core.queue.operator_hold import HANDED_OVER, hold_data, is_operator
+from django_zklock.core.zk.gateway import Gateway
 from django_zklock.exceptions import (
     InvalidHandOver,
     LockBusy,
@@ -290,6 +292,31 @@ def test_a_lock_is_adopted_once(zoo: Zoo) -> None:
     with pytest.raises(LockNotAdopted, match="its adopter has ended"):
         eventually(lambda: zoo.children(KEY) == [])
         zk_adopt(text).acquire()
+
+
+def test_an_adopter_whose_server_is_behind_gets_the_lock(
+    zoo: Zoo, kind: Primitive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that has not heard of the hand-over says that there is no hold, until it has caught up by a sync."""
+    with kind.lock() as hold:
+        text = hold.hand_over(within=LONG)
+    is_behind, read, send = [True], Gateway.read, Gateway._send_all
+
+    def read_late(gateway: Gateway, path: str, callback: Any, on_event: Any = None) -> Any:
+        if is_behind[0] and is_operator(path.rpartition("/")[2]):
+            return read(gateway, f"{path}-later", callback, on_event)
+        return read(gateway, path, callback, on_event)
+
+    def catch_up(gateway: Gateway, requests: Any, callback: Any) -> None:
+        is_behind[0] = is_behind[0] and not any(isinstance(request, Sync) for request in requests)
+        send(gateway, requests, callback)
+
+    monkeypatch.setattr(Gateway, "read", read_late)
+    monkeypatch.setattr(Gateway, "_send_all", catch_up)
+    with within(20), zk_adopt(text) as hold:
+        hold.check()
+        assert not is_behind[0]
+    assert zoo.children(KEY) == []
 
 
 def test_of_many_adopters_one_gets_the_lock(zoo: Zoo) -> None:
