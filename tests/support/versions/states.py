@@ -12,7 +12,7 @@ from support.zoo import TESTS
 CHECKOUT = TESTS.parent
 OLD, NEW = "old", "new"
 
-FIRST = "817120385802af38c0fbef55c8befb56d86f1fe9"
+FIRST = "60d2a36b45bf1294947048675a4e2e3d61adbada"
 """The old state as long as there is no release: the formats are frozen from this commit on."""
 
 
