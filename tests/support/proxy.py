@@ -306,20 +306,22 @@ class Proxy:
 
 def count_round_trips(frames: Iterable[Frame]) -> int:
     """
-    Count the batches of requests: a new one begins with each request that was sent after a reply to an earlier one.
+    Count the batches of requests: a new one begins with a request that was sent after a reply to one of the last batch.
 
-    That is how often somebody waited for the network. Pings, connection set-ups and watch events do not count.
+    That is how often somebody waited for the network, if that is slower than those who send: set `delay` where a batch
+    has many requests. Pings, connection set-ups and watch events do not count.
     """
     trips = 0
-    answered: dict[int, bool] = {}  # by connection: was any request of the batch answered?
+    batches: dict[int, set[int]] = {}  # by connection: the transaction ids of the batch, until one is answered
     for frame in frames:
         if frame.xid == XID_WATCH_EVENT or frame.opcode in UPKEEP:
             continue
-        if not frame.request:
-            answered[frame.connection] = True
-        elif answered.get(frame.connection, True):
-            trips += 1
-            answered[frame.connection] = False
+        if frame.request:
+            batch = batches.setdefault(frame.connection, set())
+            trips += not batch
+            batch.add(frame.xid)
+        elif frame.xid in batches.get(frame.connection, ()):
+            batches[frame.connection] = set()
     return trips
 
 

@@ -26,11 +26,12 @@ def test_a_lock_costs_two_round_trips_while_there_is_room(
         for taker in takers:
             taker.wait_granted()
         warm_proxy.reset()
+        warm_proxy.delay = 0.05  # no reply comes between two requests that are sent together
         with primitive.lock():
             pass
         primitive.wait_released(zoo)
         assert requests(warm_proxy) == [1, 1 + primitive.lingers, 0, 1]
-        assert warm_proxy.round_trips() == 2 + primitive.lingers
+        assert 2 <= warm_proxy.round_trips() <= 2 + primitive.lingers  # the watch may be on its way with the delete
         assert shared or warm_proxy.requests == 3 + primitive.lingers  # the others may need a heartbeat
 
 
