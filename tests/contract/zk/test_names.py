@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from django.test import override_settings
 from support.ensemble import Ensemble
+from support.faults import within
 from support.proxy import Proxy
 
 from django_zklock import inspection, zk_lock
@@ -100,9 +101,8 @@ def test_one_bad_name_costs_one_server(
             began = time.monotonic()
             with zk_lock("a", timeout=CONNECT_TIMEOUT):
                 assert time.monotonic() - began < CONNECT_TIMEOUT
-        began = time.monotonic()
-        reports = inspection.ensemble(reply_timeout=1.0, max_age=0).servers
-        assert time.monotonic() - began < 2
+        with within(1):
+            reports = inspection.ensemble(reply_timeout=1, max_age=0).servers
     assert [report.serves for report in reports if report.address == server.hosts] == [True]
     [report] = [report for report in reports if report.address != server.hosts]
     assert report.serves or report.problem.startswith("does not answer: ")
@@ -114,7 +114,7 @@ def test_a_slow_resolver_costs_its_time_once(
     """If it is the only name, there is nothing else to do than to wait for it."""
 
     def slow() -> list[str]:
-        time.sleep(0.4)
+        time.sleep(1)
         return ["127.0.0.1"]
 
     names["slow.test"] = slow
@@ -122,7 +122,7 @@ def test_a_slow_resolver_costs_its_time_once(
     with override_settings(ZKLOCK={"URL": f"zk://slow.test:{port}/names"}):
         began = time.monotonic()
         with zk_lock("a", timeout=0):
-            assert time.monotonic() - began < 0.65
+            assert time.monotonic() - began < 1.9
 
 
 def test_a_hold_outlasts_a_cut_while_the_resolver_hangs(
