@@ -92,6 +92,7 @@ def test_a_try_that_comes_later_knows_the_holder(zoo: Zoo, warm_proxy: Proxy, pr
         assert (counts[GET_CHILDREN], counts[CREATE2], counts[DELETE], counts[GET_DATA]) == (1, 0, 0, 1)
 
 
+@pytest.mark.usefixtures("emptied")  # the holder is killed, and its session goes on for seconds
 @pytest.mark.parametrize("at_once", [False, True], ids=["later", "at once"])
 def test_the_holder_is_described_as_by_look_at(zoo: Zoo, warm_proxy: Proxy, at_once: bool) -> None:
     """Host, process, work and time; the message names it, too."""
