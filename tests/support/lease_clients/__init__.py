@@ -128,16 +128,21 @@ def _python(source: Path) -> tuple[list[str], Mapping[str, str]]:
 
 
 def _node(source: Path) -> tuple[list[str], Mapping[str, str]]:
-    """Install the package as a user would; later runs copy its files only."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if not node or not npm:
+    node, directory = shutil.which("node"), install_node_client()
+    return [str(node), str(source)], {"NODE_PATH": str(directory / "node_modules")}
+
+
+def install_node_client() -> Path:
+    """Install the package as a user would; later runs copy its files only. Raises `Unavailable`."""
+    npm = shutil.which("npm")
+    if not npm or not shutil.which("node"):
         raise Unavailable("the client for Node needs node and npm: apt-get install nodejs npm")
     directory, package = CACHE / "node", CLIENTS / "node"
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # other processes test, too
         _install_node_package(npm, package, directory)
-    return [node, str(source)], {"NODE_PATH": str(directory / "node_modules")}
+    return directory
 
 
 def _install_node_package(npm: str, package: Path, directory: Path) -> None:
