@@ -73,6 +73,8 @@ def refuse_arguments(
     if more:
         meant = f"timeout={more[0]!r}" if isinstance(more[0], (int, float, timedelta)) else "timeout=5"
         meant = meant if "timeout" in names else f"{next(iter(names))}=..."
+        if isinstance(more[0], Mapping) and "fields" in names:
+            meant = f"fields={more[0]!r}"
         raise TypeError(f"{call}() takes one positional argument, the name of the lock; write the rest as {meant}.")
     option = next(option for option in options if option not in names)
     close = difflib.get_close_matches(option, names, n=1)

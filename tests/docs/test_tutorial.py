@@ -112,7 +112,6 @@ class Reader:
         self._changes = {
             "2181": str(zookeeper),
             "8000": str(self._web),
-            "zklock devserver": f"zklock devserver --port {zookeeper}",
             "runserver ": "runserver --noreload ",
         }
 

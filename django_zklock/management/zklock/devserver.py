@@ -22,7 +22,7 @@ POLL_INTERVAL: Final = 0.2  # seconds between two reads of the sessions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=int, default=2181, help="0 takes any free port (default: %(default)s)")
+    parser.add_argument("--port", type=int, help="0 takes any free port (default: that of your settings, or 2181)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--data", type=Path, metavar="FILE", help="keep the tree in this file over a restart")
     tick = "seconds; session timeouts are 2 to 20 ticks (default: %(default)s)"
@@ -37,11 +37,15 @@ def run(out: Output, options: argparse.Namespace) -> None:
             "settings.DEBUG is off, so this may be production. The dev server is one process without replicas: when "
             "it ends, all locks end with it. Point ZKLOCK to a real ZooKeeper, or use --force."
         )
-    server = DevServer(options.port, host=options.host, tick=options.tick, data=options.data)
+    port = _port_in_settings() if options.port is None else options.port
+    server = DevServer(port, host=options.host, tick=options.tick, data=options.data)
     try:
         server.start()
     except (OSError, ValueError) as error:
-        raise failure(f"The dev server cannot start on {options.host}:{options.port}: {error}") from error
+        raise failure(
+            f"The dev server cannot start on {options.host}:{port}: {error}. "
+            "If the port is in use, change it in ZKLOCK, or pass another one as --port."
+        ) from error
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
@@ -54,7 +58,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
 
 
 def _welcome(out: Output, server: DevServer, host: str, data: Path | None) -> None:
-    if _is_in_settings(server):
+    if server.port in _ports_in_settings():
         out.write(f"The dev server listens on {server.address}, as your settings say.\n")
     else:
         out.write(f"The dev server listens on {server.address}. For your settings:\n\n")
@@ -67,12 +71,16 @@ def _welcome(out: Output, server: DevServer, host: str, data: Path | None) -> No
     out.flush()
 
 
-def _is_in_settings(server: DevServer) -> bool:
+def _port_in_settings() -> int:
+    return next(iter(_ports_in_settings()), 2181)
+
+
+def _ports_in_settings() -> list[int]:
+    """Return the ports of the servers in the settings that are on this machine."""
     try:
-        hosts = conf.current().hosts
+        return [port for host, port in conf.current().hosts if url.is_loopback(host)]
     except ImproperlyConfigured:
-        return False
-    return any(port == server.port and url.is_loopback(host) for host, port in hosts)
+        return []
 
 
 def _report_sessions(out: Output, server: DevServer) -> None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 from support.chaos.servers import looking_in
+from support.ensemble import free_ports
 from support.project import Project
 from support.zoo import eventually
 
@@ -69,7 +70,7 @@ def devserver(project: Project, *options: str, **env: str) -> Iterator[Running]:
     process = project.start("manage.py", "zklock", "devserver", *options, **{"DEBUG": "1", **env})
     running = Running(process)
     try:
-        running.url  # noqa: B018 - waits until it listens
+        eventually(lambda: "listens on" in running.text, 20)
         yield running
     finally:
         process.kill()
@@ -138,7 +139,15 @@ def test_the_dev_server_names_a_port_that_is_in_use(project: Project) -> None:
         refused = project.run("manage.py", "zklock", "devserver", f"--port={port}", DEBUG="1")
     assert refused.returncode == 1
     assert f"127.0.0.1:{port}" in refused.stderr
+    assert "--port" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_the_dev_server_listens_where_the_settings_say(project: Project) -> None:
+    """On the port of the first server that is on this machine."""
+    (port,) = free_ports(1)
+    with devserver(project, ZKLOCK_URL=f"zk://zk.example:2181,localhost:{port}/myproject") as running:
+        assert f"127.0.0.1:{port}, as your settings say" in running.text
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ LOOSE_OF_KEY: Any = Lock.of_key
         (lambda: LOOSE("k", blocking=False), "use timeout=0"),
         (lambda: LOOSE("k", timout=3), "did you mean 'timeout'"),  # codespell:ignore
         (lambda: LOOSE("x", 5), "write the rest as timeout=5"),
+        (lambda: LOOSE("x/{sku}", {"sku": "a"}), r"write the rest as fields=\{'sku': 'a'\}"),
         (lambda: LOOSE_DECORATOR("k", expire=30), r"zk_locked\(\) .*a lock has no expiry"),
         (lambda: LOOSE_DECORATOR("k", 5), r"zk_locked\(\) takes one positional argument, .*timeout=5"),
         (lambda: LOOSE_DECORATOR("k/{sku}", sku=1), "filled with the arguments of the decorated function"),

@@ -42,7 +42,9 @@ class PoolSlots:
 
     @property
     def available(self) -> int:
-        """The number of free slots; below 0 if the pool has more requests than it can run."""
+        """The number of free slots; 0 or less if the pool ends, or has more requests than it can run."""
+        if not self._pool.active:
+            return 0
         limit: int = self._pool.limit  # before Celery 5.7, `num_processes` is the number of greenlets that run
         if self._shared is not None:
             limit = self._pool.num_processes
