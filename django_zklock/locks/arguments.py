@@ -71,10 +71,12 @@ def refuse_arguments(
     """Raise `TypeError` for arguments that `call` does not have, and say what to write instead."""
     names = allowed.__annotations__
     if more:
-        meant = f"timeout={more[0]!r}" if isinstance(more[0], (int, float, timedelta)) else "timeout=5"
-        meant = meant if "timeout" in names else f"{next(iter(names))}=..."
         if isinstance(more[0], Mapping) and "fields" in names:
             meant = f"fields={more[0]!r}"
+        elif "timeout" in names:
+            meant = f"timeout={more[0] if isinstance(more[0], (int, float, timedelta)) else 5!r}"
+        else:
+            meant = f"{next(iter(names))}=..."
         raise TypeError(f"{call}() takes one positional argument, the name of the lock; write the rest as {meant}.")
     option = next(option for option in options if option not in names)
     close = difflib.get_close_matches(option, names, n=1)

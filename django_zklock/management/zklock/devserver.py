@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import signal
 import time
 from contextlib import suppress
@@ -37,15 +38,14 @@ def run(out: Output, options: argparse.Namespace) -> None:
             "settings.DEBUG is off, so this may be production. The dev server is one process without replicas: when "
             "it ends, all locks end with it. Point ZKLOCK to a real ZooKeeper, or use --force."
         )
-    port = _port_in_settings() if options.port is None else options.port
+    port = [*_ports_in_settings(options.host), url.DEFAULT_PORT][0] if options.port is None else options.port
     server = DevServer(port, host=options.host, tick=options.tick, data=options.data)
     try:
         server.start()
-    except (OSError, ValueError) as error:
-        raise failure(
-            f"The dev server cannot start on {options.host}:{port}: {error}. "
-            "If the port is in use, change it in ZKLOCK, or pass another one as --port."
-        ) from error
+    except (OSError, OverflowError, ValueError) as error:
+        in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        hint = ". Change the port in ZKLOCK, or pass another one as --port." if in_use else ""
+        raise failure(f"The dev server cannot start on {options.host}:{port}: {error}{hint}") from error
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
@@ -58,7 +58,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
 
 
 def _welcome(out: Output, server: DevServer, host: str, data: Path | None) -> None:
-    if server.port in _ports_in_settings():
+    if server.port in _ports_in_settings(host):
         out.write(f"The dev server listens on {server.address}, as your settings say.\n")
     else:
         out.write(f"The dev server listens on {server.address}. For your settings:\n\n")
@@ -71,16 +71,13 @@ def _welcome(out: Output, server: DevServer, host: str, data: Path | None) -> No
     out.flush()
 
 
-def _port_in_settings() -> int:
-    return next(iter(_ports_in_settings()), 2181)
-
-
-def _ports_in_settings() -> list[int]:
-    """Return the ports of the servers in the settings that are on this machine."""
+def _ports_in_settings(host: str) -> list[int]:
+    """Return the ports of the servers in the settings that are on this machine, in the family of the host (IPv6?)."""
     try:
-        return [port for host, port in conf.current().hosts if url.is_loopback(host)]
+        hosts = conf.current().hosts
     except ImproperlyConfigured:
         return []
+    return [port for known, port in hosts if url.is_loopback(known) and (":" in known) == (":" in host)]
 
 
 def _report_sessions(out: Output, server: DevServer) -> None:

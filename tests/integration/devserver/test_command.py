@@ -150,6 +150,23 @@ def test_the_dev_server_listens_where_the_settings_say(project: Project) -> None
         assert f"127.0.0.1:{port}, as your settings say" in running.text
 
 
+def test_the_dev_server_does_not_claim_an_address_of_another_family(project: Project) -> None:
+    """Clients that are told to use ::1 do not find a server on 127.0.0.1."""
+    (port,) = free_ports(1)
+    with devserver(project, f"--port={port}", ZKLOCK_URL=f"zk://[::1]:{port}/myproject") as running:
+        assert running.url == f"zk://127.0.0.1:{port}/myproject"
+
+
+@pytest.mark.parametrize("fault", ["--data=manage.py", "--port=99999"])
+def test_the_dev_server_says_what_is_wrong_with_an_option(project: Project, fault: str) -> None:
+    """It speaks of a port that is in use only if one is."""
+    refused = project.run("manage.py", "zklock", "devserver", fault, DEBUG="1")
+    assert refused.returncode == 1
+    assert "cannot start" in refused.stderr
+    assert "Change the port" not in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["--settings=other_settings", "devserver"], ["devserver", "--settings=other_settings", "--no-color", "-v0"]],
