@@ -18,6 +18,7 @@ from django_zklock.conf.table import (
     read_keys,
     whole_number,
 )
+from django_zklock.core.command_line import command
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.names.template import own_key
 
@@ -105,7 +106,7 @@ def _texts(value: object) -> tuple[str, ...]:
 def _tokens(value: object) -> tuple[str, ...]:
     tokens = _texts(value)
     if not all(_HASH.match(token) for token in tokens):
-        hint = "Give the SHA-256 of a token in hexadecimal. `python manage.py zklock serve --new-token` makes both."
+        hint = f"Give the SHA-256 of a token in hexadecimal. `{command('serve --new-token')}` makes both."
         raise InvalidValue("has a value that is no hash of a token", hint=hint)
     return tokens
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 import re
-import shlex
 import string
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -12,6 +12,7 @@ from urllib.parse import quote
 from django_zklock import conf
 from django_zklock.conf.options import LONG_HELD
 from django_zklock.conf.url import host_port
+from django_zklock.core.command_line import zookeeper_command
 from django_zklock.dashboard import lazy
 from django_zklock.dashboard.formatting import MAX_ERROR, advice, clean, limit_text, reasons, state_text
 from django_zklock.dashboard.forms import Target
@@ -26,8 +27,8 @@ AGE_OF_OTHERS: Final = 30.0
 """Seconds: how old the state of all other locks may be on the page of one lock, unless its holder waits for them."""
 MAX_KEYS: Final = 10
 """Waiting locks that the page of one lock names."""
-_NAMES: Final = re.compile(r"'([^'/]+)'")
-"""The names of znodes in the problem of an unreadable queue."""
+_NAMES: Final = re.compile(r"""'(?:[^'\\]|\\.)+'|"(?:[^"\\]|\\.)+\"""")
+"""The names of znodes in the problem of an unreadable queue, as `quoted` writes them; a long one is cut by `...`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,12 +186,12 @@ def links(key: str, contender: ContenderInfo) -> list[tuple[str, str]]:
 
 
 def _commands(lock: LockInfo) -> list[str]:
-    """Return commands to paste into a shell. One with characters that do not print is left out."""
+    """Return commands to paste into a shell."""
     server = ",".join(host_port(*host) for host in conf.current().hosts)
-    odd = [f"{lock.path}/{name}" for name in _NAMES.findall(lock.problem) if "..." not in name]
-    commands = [f"ls {shlex.quote(lock.path)}"]
-    commands += [f"get -s {shlex.quote(path)}" for path in odd or [holder.path for holder in lock.holders[:1]]]
+    odd = [f"{lock.path}/{ast.literal_eval(name)}" for name in _NAMES.findall(lock.problem) if "..." not in name]
+    commands: list[tuple[str, ...]] = [("ls", lock.path)]
+    commands += [("get", "-s", path) for path in odd or [holder.path for holder in lock.holders[:1]]]
     if "elete" in lock.problem or lock.numbers_left is not None:  # the server deletes no directory that is not empty
         deleted = odd if odd and not lock.is_worn_out else [lock.path]
-        commands += [f"delete {shlex.quote(path)}" for path in deleted]
-    return [f"zkCli.sh -server {shlex.quote(server)} {command}" for command in commands if command.isprintable()]
+        commands += [("delete", path) for path in deleted]
+    return [zookeeper_command(server, *command) for command in commands]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +10,7 @@ from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from django_zklock.core.command_line import command
 from django_zklock.core.queue.escaping import printable, shown_key
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from django_zklock.inspection import ContenderInfo, LockInfo, OperatorHold, ScannedContender, SetLimit, Wait
     from django_zklock.operations.audit import Action
 
-COMMAND: Final = "python manage.py zklock"
 MAX_TEXT: Final = 300
 """Characters of a text that comes from ZooKeeper."""
 MAX_ERROR: Final = 2000
@@ -296,17 +295,13 @@ def advice(lock: LockInfo, *, is_cycle: bool, long_held: float) -> str:
 def commands(lock: LockInfo) -> list[str]:
     """Return the commands by which an operator can end the first hold of a lock. A request ends no deadlock."""
     mildest = -1 if lock.deadlocked else 0
-    return [
-        f"{COMMAND} {command}" for first in lock.holders[:1] for command in hold_commands(lock.key, first)[mildest:]
-    ]
+    return [line for first in lock.holders[:1] for line in hold_commands(lock.key, first)[mildest:]]
 
 
 def hold_commands(key: str, holder: ScannedContender) -> list[str]:
-    """Return the sub-commands by which an operator can end a hold, the mildest first. The reason is to be filled in."""
+    """Return the commands by which an operator can end a hold, the mildest first. The reason is to be filled in."""
     names = ["end-hold"] if holder.operator else ["request-release", "break"] if holder.can_be_asked else ["break"]
-    options = f"--token {holder.token} --reason ''"
-    arguments = f"{options} -- {shlex.quote(key)}" if key.startswith("-") else f"{shlex.quote(key)} {options}"
-    return [f"{name} {arguments}" for name in names]
+    return [command(name, key, token=holder.token, reason="") for name in names]
 
 
 def operator_text(hold: OperatorHold) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shlex
 from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,6 +12,7 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock.conf.options import LONG_HELD
+from django_zklock.core.command_line import command
 from django_zklock.dashboard import extension, formatting, lazy
 
 if TYPE_CHECKING:
@@ -39,102 +39,112 @@ FORGOTTEN: Final = 0.9
 """Share of its planned time after which an operator hold that others wait for may be forgotten."""
 MAX_NAMED: Final = 3
 """Keys that a text names, and holders that the commands name."""
-TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
+
+
+def _show(incident: Incident) -> str:
+    return command("show", *incident.keys[:1])
+
+
+def _history(incident: Incident) -> str:
+    return command("history", host=incident.host)
+
+
+TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, Callable[[Incident], str] | None]]] = {
     "quorum": (
         _("ZooKeeper has no quorum"),
         "%(detail)s",
         _("Start the servers that are down, or repair the network. Locks then go on by themselves."),
-        "doctor",
+        lambda incident: command("doctor"),
     ),
     "split": (
         _("The servers are not one ensemble, so two processes may hold one lock"),
         "%(detail)s",
         _("Stop the work that must not run twice. Then correct URL, or the configuration of the servers."),
-        "doctor",
+        lambda incident: command("doctor"),
     ),
     "deadlock": (
         _("Deadlock: %(keys)s"),
         _("Each waits for a lock that another one holds. Nothing ends it by itself. %(holders)s"),
         _("Break one of them: its work is stopped, and the others continue."),
-        "",
+        None,
     ),
     "counter": (
         _("Counter used up: %(keys)s"),
         "%(detail)s",
         _("Let the contenders finish. Then delete the empty directory, so that ZooKeeper counts from 0 again."),
-        "show %(key)s",
+        _show,
     ),
     "unreadable": (
         _("Unknown znode in the queue: %(keys)s"),
         "%(detail)s",
         _("Find the program that made the znode, give it another path, and delete the znode."),
-        "show %(key)s",
+        _show,
     ),
     "orphan": (
         _("Contender without a session: %(keys)s"),
         _("%(holders)s. Nothing deletes it: it was restored from a backup or copied, or its client made it so."),
         _("If its program is gone, break the lock. If it only waits, delete its znode with zkCli.sh."),
-        "",
+        None,
     ),
     "host": (
         _("%(process)s hangs, with %(count)d locks"),
         _("It has held a lock for %(time)s. It is dead or silent, or its work hangs."),
         _("Look at the host. If it is dead, its locks are free when its session ends. If it hangs, break them."),
-        "list --host %(host)s",
+        lambda incident: command("list", host=incident.host),
     ),
     "broken": (
         _("Broken by %(by)s %(time)s ago, and its work has not ended yet: %(keys)s"),
         _("The work on %(process)s lost the lock and may still run without it. No end of its work is recorded."),
         _("Look at the process. If it still runs this work, end the process; then check the work."),
-        "history --host %(host)s",
+        _history,
     ),
     "foreign": (
         _("Another client blocks %(keys)s"),
         _("%(holders)s cannot be asked to release the lock."),
         _("End its program, or break the lock."),
-        "",
+        None,
     ),
     "silent": (
         _("The leader of %(keys)s gives no sign of life"),
         _("%(holders)s. Its next one is overdue by %(time)s. Its session lives, so no other candidate takes over."),
         _("Look at its log: it may wait for its broker or database. If it hangs, break the lock: the next one leads."),
-        "",
+        None,
     ),
     "hung": (
         _("%(holder)s has held %(keys)s for %(time)s"),
         "%(work)s",
         _("Too long? 1. Request release (work that looks for requests finishes). 2. Break (work is stopped)."),
-        "",
+        None,
     ),
     "operator": (
         _("Forgotten hold? %(keys)s, %(holder)s"),
         _("It has lasted %(time)s. %(operator)s"),
         _("If the reason is gone, end this hold."),
-        "",
+        None,
     ),
     "hot": (
         _("%(refused)d of %(callers)d callers were refused in the last minute: %(keys)s"),
         _("They want one lock at the same time, and their timeouts are shorter than the queue."),
         _("Hold it for a shorter time, wait longer (`timeout`), set `max_waiters` or `on_conflict`, or use permits."),
-        "show %(key)s",
+        _show,
     ),
     "ended": (
         _("Processes on %(process)s ended or were cut off, with %(count)d locks"),
         _("They were killed or paused, or the host is down. The locks are free. Work may be incomplete or still run."),
         _("Look at the host, and at its log for the reason. Check the work of these locks."),
-        "history --host %(host)s",
+        _history,
     ),
     "flapping": (
         _("%(process)s has lost its locks %(count)d times in the last 30 minutes"),
         _("Its connections to ZooKeeper break, or its processes pause."),
         _("Look at its network, its load and its memory."),
-        "history --host %(host)s --what lost",
+        lambda incident: command("history", host=incident.host, what="lost"),
     ),
     "wearing": (
         _("Counter nearly used up: %(keys)s"),
         "%(detail)s",
         _("Delete its directory in a moment in which it is empty, so that ZooKeeper counts from 0 again."),
-        "show %(key)s",
+        _show,
     ),
 }
 """The title, the explanation, the remedy and a command of each cause."""
@@ -342,8 +352,6 @@ def describe(incident: Incident) -> dict[str, Any]:
     holders = [f"{formatting.key_text(key, 200)}: {formatting.holder_text(holder)}" for key, holder in named]
     values: dict[str, Any] = {
         "keys": formatting.keys_text(incident.keys, MAX_NAMED),
-        "key": shlex.quote("".join(incident.keys[:1])),
-        "host": shlex.quote(incident.host),
         "process": formatting.host_and_pid(incident.host, incident.pid),
         "count": len(incident.keys),
         "time": formatting.duration(incident.age or 0.0),
@@ -363,9 +371,10 @@ def describe(incident: Incident) -> dict[str, Any]:
             values["time"] = formatting.duration(holder.silent_for)
         if holder.operator is not None:
             values["operator"] = formatting.operator_text(holder.operator)
-    title, explanation, remedy, command = (str(text) % values for text in TEXTS[incident.cause])
+    *texts, next_command = TEXTS[incident.cause]
+    title, explanation, remedy = (str(text) % values for text in texts)
     waits = formatting.waits_text(incident.blocked) if incident.blocked else ""
-    commands = [command] if command else []
+    commands = [next_command(incident)] if next_command else []
     for key, holder in [(key, holder) for key, holder in named if holder.holds]:
         commands += formatting.hold_commands(key, holder)[0 if incident.cause == "hung" else -1 :]
     return {
@@ -375,7 +384,7 @@ def describe(incident: Incident) -> dict[str, Any]:
         "title": title,
         "explanation": " ".join(filter(None, (waits, explanation, _asked(incident)))),
         "remedy": remedy,
-        "commands": [f"{formatting.COMMAND} {command}" for command in commands],
+        "commands": commands,
         "token": next((holder.token for _key, holder in named), None),
         "keys": list(incident.keys),
     }

@@ -39,7 +39,7 @@ OPERATOR = "anna"
 LOGIN = "operator"
 """The user of the admin."""
 REASON = "it hangs"
-NO_REASON = "--reason ''"
+NO_REASON = "--reason=''"
 """A command with it is refused."""
 CSRF = "a" * 32
 
@@ -225,7 +225,7 @@ class Drill:
         if NO_REASON in command:
             refused = self.shell(command)
             assert refused.returncode == ExitCode.USAGE, (command, refused.stdout, refused.stderr)
-        done = self.shell(command.replace(NO_REASON, f"--reason '{REASON}'"))
+        done = self.shell(command.replace(NO_REASON, f"--reason='{REASON}'"))
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         return done.stdout
 

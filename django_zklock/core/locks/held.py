@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-import shlex
 import sys
 import warnings
 import weakref
@@ -18,6 +17,7 @@ from contextvars import ContextVar
 from typing import Any, Final, TypeAlias
 
 from django_zklock.core import clock, log, program
+from django_zklock.core.command_line import command
 from django_zklock.core.errors import LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.owner import Owner, current_owner
@@ -464,14 +464,14 @@ class OwnerWatch:
             if isinstance(use, KeptUse) and not use.is_reported and held.is_over and not held.lost:
                 use.is_reported = True
                 logger.warning(
-                    "lock %r of %r is still held, but its owner has ended without a release: %s%s. Call release() of "
-                    "the same lock object, or run: python manage.py zklock break %s --reason ''%s",
+                    "lock %r of %r is still held, but its owner has ended without a release: %s%s%s. Call release() of "
+                    "the same lock object, or run: %s",
                     held.key,
                     held.grant.what,
                     "a call in " if use.has_ended() else "",
                     held.owner,
-                    shlex.quote(held.key),
                     work.log_suffix(held.grant.about),
+                    command("break", held.key, reason=""),
                     extra=held.grant.log_fields(),
                 )
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from kazoo.exceptions import AuthFailedError, SessionClosedRequireSaslError
 
 from django_zklock.core import clock
+from django_zklock.core.command_line import command
 from django_zklock.core.log import Logger
 
 Host: TypeAlias = tuple[str, int]
@@ -44,7 +45,7 @@ IDLE_PAUSE = 60.0
 """Seconds more while nobody waits, so that the state that metrics show is right again some time after an outage."""
 
 _TLS_RECORD = (b"\x15\x03", b"\x16\x03")  # how an alert, and a handshake, begin
-_DEVSERVER = "For development, start one with: python manage.py zklock devserver"
+_DEVSERVER = f"For development, start one with: {command('devserver')}"
 
 
 class NotZooKeeper(Exception):

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 from django.core.management.base import BaseCommand, CommandParser, no_translations
 from django.core.management.color import no_style
 
-from django_zklock.dashboard.formatting import COMMAND
+from django_zklock.core.command_line import command
 from django_zklock.management.arguments import did_you_mean
 from django_zklock.management.exit_codes import EXIT_CODES, ExitCode, errors_as_exit_codes, failure
 from django_zklock.management.output import discard
@@ -20,16 +20,16 @@ from django_zklock.operations import acting_via
 
 EXAMPLES: Final = {
     "status": ("", "--json --reply-timeout 2s"),
-    "list_": ("'orders/*' --sort held --limit 20", "--host worker-7 --state contended --watch 5s"),
-    "show": ("orders/4711", "'orders/{pk}' --field pk=4711 --json"),
-    "history": ("orders/4711 --limit 20", "--what lost --since 2h"),
-    "leader": ("reindex", "reindex --watch"),
-    "break_": ("orders/7 --reason 'web-3 hangs'", "orders/7 --reason 'web-3 hangs' --token 4294967311 --no-input"),
-    "request_release": ("orders/7 --reason 'deploy at 14:00'", "orders/7 --reason deploy --token 4294967311"),
-    "hold": ("reports --for 15m --reason deploy", "reports --for 2h --reason 'migration' --wait 5m"),
-    "end_hold": ("reports", "reports --token 4294967311 --reason 'deploy done'"),
-    "limit": ("imports", "imports 3 --reason 'the database is slow'"),
-    "unique": ("list feeds.update", "delete task/feeds.update/feed/x --reason 'the queue was purged'"),
+    "list_": ("--sort=held --limit=20 -- 'orders/*'", "--host=worker-7 --state=contended --watch=5s"),
+    "show": ("-- orders/4711", "--field=pk=4711 --json -- 'orders/{pk}'"),
+    "history": ("--limit=20 -- orders/4711", "--what=lost --since=2h"),
+    "leader": ("-- reindex", "--watch -- reindex"),
+    "break_": ("--reason='web-3 hangs' -- orders/7", "--reason='hangs' --token=4294967311 --no-input -- orders/7"),
+    "request_release": ("--reason='deploy at 14:00' -- orders/7", "--reason=deploy --token=4294967311 -- orders/7"),
+    "hold": ("--for=15m --reason=deploy -- reports", "--for=2h --reason=migration --wait=5m -- reports"),
+    "end_hold": ("-- reports", "--token=4294967311 --reason='deploy done' -- reports"),
+    "limit": ("-- imports", "--reason='the database is slow' -- imports 3"),
+    "unique": ("list feeds.update", "delete --reason='the queue was purged' -- task/feeds.update/feed/x"),
     "run": ("reports --timeout 5m -- make reports", "nightly --timeout 0 -E 0 --min-hold 5m -- ./nightly.sh"),
     "serve": ("", "--http 127.0.0.1:8080"),
     "doctor": ("--strict --json", "--incident"),
@@ -57,7 +57,7 @@ class Command(BaseCommand):
         )
         for name, (module, examples) in SUBCOMMANDS.items():
             summary, _, more = (module.__doc__ or "").strip().partition("\n")
-            lines = "".join(f"\n  {COMMAND} {name} {example}".rstrip() for example in examples)
+            lines = "".join(f"\n  {command(f'{name} {example}')}".rstrip() for example in examples)
             subparser = subparsers.add_parser(
                 name,
                 help=summary,
@@ -99,7 +99,11 @@ class _Names(dict[str, Any]):
 
 
 class _SubcommandParser(CommandParser):
-    """A parser that does not interpret arguments after `--`. Only some releases of argparse do that by themselves."""
+    """
+    A parser that does not interpret arguments after `--`.
+
+    Only some releases of argparse do that by themselves, and find all arguments there (python/cpython#59317).
+    """
 
     def error(self, message: str) -> NoReturn:
         """End with the exit code of a wrong usage, in `call_command`, too."""
@@ -108,15 +112,16 @@ class _SubcommandParser(CommandParser):
         raise failure(message, ExitCode.USAGE)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the arguments. If the sub-command has a `command`, that is what comes after the first `--`."""
+        """Parse the arguments. If the sub-command has a `command` or `words`, what follows the first `--` is theirs."""
         given = list(args or ())
-        if "command" not in {action.dest for action in self._actions} or "--" not in given:
+        rest = next((action.dest for action in self._actions if action.dest in {"command", "words"}), "")
+        if not rest or "--" not in given:
             return super().parse_known_args(given, namespace)
         separator = given.index("--")
         parsed, unknown = super().parse_known_args(given[:separator], namespace)
-        if parsed.command:
+        if rest == "command" and parsed.command:
             self.error("give the whole command after --")
-        parsed.command = given[separator + 1 :]
+        setattr(parsed, rest, [*getattr(parsed, rest), *given[separator + 1 :]])
         return parsed, unknown
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 
 from django_zklock import operations
+from django_zklock.core.command_line import command
 from django_zklock.core.queue.operator_hold import LONGEST
-from django_zklock.dashboard.formatting import COMMAND, key_text, time_text
+from django_zklock.dashboard.formatting import key_text, time_text
 from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import acting, add_answer, add_name, add_reason, key_of, seconds
 from django_zklock.management.exit_codes import ExitCode, failure
@@ -31,5 +31,5 @@ def run(out: Output, options: argparse.Namespace) -> None:
     key = key_of(options)
     hold = operations.hold_lock(key, seconds=options.span, wait=options.wait, **acting(options))
     done = f"{key_text(key)} is held until {time_text(hold.until)}, token {hold.token}."
-    following = f"To end it earlier: {COMMAND} end-hold {shlex.quote(key)} --token {hold.token}"
+    following = f"To end it earlier: {command('end-hold', key, token=hold.token)}"
     write_answer(out, {"key": key, **to_json(hold)}, done, following, json=options.json)

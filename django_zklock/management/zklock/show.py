@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
@@ -13,6 +12,7 @@ from django.core.management.base import CommandError
 
 from django_zklock import inspection, operations
 from django_zklock.contrib.celery.unique import listing
+from django_zklock.core.command_line import command
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.dashboard import extension, formatting
 from django_zklock.dashboard.detail import Detail, Row, read_detail
@@ -52,8 +52,9 @@ def run(out: Output, options: argparse.Namespace) -> None:
         limit = f" {formatting.limit_text(lock.limit_set)}." if lock.limit_set else ""
         reserved = listing.read(lock=lock.key, reply_timeout=options.reply_timeout, most=MAX_TASKS).shown
         tasks = "".join(f" {listing.sentence(info)}" for info in reserved)
-        show = f" Next: {formatting.COMMAND} unique show {shlex.quote(lock.key)}" if reserved else ""
-        raise no_holder(lock.key, f"The lock {formatting.key_text(lock.key)!r} is free.{limit}{tasks}{show}", options)
+        show = f" Next: {command('unique show', lock.key)}" if reserved else ""
+        text = f"The lock {formatting.key_text(lock.key)!r} is free.{limit}{tasks}"
+        raise no_holder(lock.key, text, options, show)
 
 
 def _write(out: Output, shown: Detail, grants: Sequence[PastEvent]) -> None:
@@ -80,11 +81,9 @@ def _write(out: Output, shown: Detail, grants: Sequence[PastEvent]) -> None:
     if grants:
         events = [(formatting.time_text(row.at), row.by, row.waited, row.lasted, row.what) for row in grants]
         write_table(out, ("last grants", "to", "waited", "held", ""), events, numbers=("waited", "held"))
-    for command in (
-        *formatting.commands(lock),
-        *(shown.commands if lock.problem or lock.numbers_left is not None else ()),
-    ):
-        write_line(out, f"Next: {command}")
+    more = shown.commands if lock.problem or lock.numbers_left is not None else ()
+    for line in (*formatting.commands(lock), *more):
+        write_line(out, f"Next: {line}")
 
 
 def read_lock(options: argparse.Namespace) -> LockInfo:
@@ -93,11 +92,12 @@ def read_lock(options: argparse.Namespace) -> LockInfo:
     return inspection.look_at(key, reply_timeout=options.reply_timeout) or LockInfo(key=key, path="")
 
 
-def no_holder(key: str, message: str, options: argparse.Namespace) -> CommandError:
+def no_holder(key: str, message: str, options: argparse.Namespace, end: str = "") -> CommandError:
     """Return the error that a lock has no holder, with a hint at an entry of `LOCKS` or a similar key that is held."""
     # A key with another number is another lock, not an error in writing.
     similar = [lock.key for lock in read_all(options).locks if re.findall(r"\d", lock.key) == re.findall(r"\d", key)]
-    return failure(f"{message} {entries_below(key) or did_you_mean(key, similar)}".rstrip(), ExitCode.NO_HOLDER)
+    hint = entries_below(key) or did_you_mean(key, similar)
+    return failure(f"{message} {hint}".rstrip() + end, ExitCode.NO_HOLDER)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 
 from django_zklock.contrib.celery.unique import listing
+from django_zklock.core.command_line import command
 from django_zklock.management.arguments import acting, add_answer, add_reason
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_answer, write_json, write_line, write_table
@@ -38,7 +39,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         raise failure(f"There are {len(wanted)} reservations. Name the key of one: {keys}.", ExitCode.USAGE)
     if not wanted:
         text, code = ("has another task", ExitCode.CHANGED) if listed else ("does not exist", ExitCode.NO_HOLDER)
-        raise failure(f"The reservation of {options.words[0]!r} {text}. See `zklock unique list`.", code)
+        raise failure(f"The reservation of {options.words[0]!r} {text}. See: {command('unique list')}", code)
     if options.action == "delete":
         listing.delete(wanted[0], **acting(options))
     texts = listing.lines(wanted[0]) if options.action == "show" else listing.DELETED

@@ -327,7 +327,7 @@ def test_an_owner_that_ends_with_a_lock_is_named_once(
     lock = zk_lock("k", what="count stock")
     name = end(lock)
     (warning,) = eventually(warnings)
-    for part in ("'k'", "'count stock'", name, "release()", "manage.py zklock break k"):
+    for part in ("'k'", "'count stock'", name, "release()", "manage.py zklock break --reason='' -- k"):
         assert part in warning
     end(other := zk_lock("other"))  # looked at later than the first
     eventually(lambda: len(warnings()) == 2)
@@ -348,10 +348,10 @@ def test_the_command_of_the_warning_frees_the_lock(
     by_thread(zk_lock("{name}", fields={"name": "it's"}))
     (warning,) = eventually(warnings)
     assert "manage.py zklock break " in warning
-    *arguments, reason = shlex.split(warning.partition("python manage.py zklock ")[2])
-    assert reason == "", "the operator fills it in"
+    name, reason, *key = shlex.split(warning.partition("python manage.py zklock ")[2])
+    assert reason == "--reason=", "the operator fills it in"
     monkeypatch.setattr("sys.stdin", io.StringIO("yes\n"))
-    call_command("zklock", *arguments, "its thread has ended")
+    call_command("zklock", name, f"{reason}its thread has ended", *key)
     with zk_lock("{name}", fields={"name": "it's"}, timeout=5) as hold:
         hold.check()
     give_back()

@@ -114,8 +114,8 @@ def test_a_beat_whose_loop_hangs_is_an_incident_and_one_that_goes_on_is_none(
         assert status == ExitCode.SILENT
         assert f"The leader of {KEY} gives no sign of life" in printed
         (command,) = [line for line in printed.splitlines() if "$" in line]
-        filled_in = command.replace("--reason ''", "--reason hangs")
-        zklock(*shlex.split(filled_in.partition(" zklock ")[2]), "--no-input")
+        filled_in = command.replace("--reason=''", "--reason=hangs")
+        zklock(*shlex.split(filled_in.partition(" zklock ")[2].replace("break", "break --no-input")))
         beats.wait_sent(1, since=beats.sent()[-1].at)
         assert beats.queue()[0] is second
         eventually(lambda: causes() == [])

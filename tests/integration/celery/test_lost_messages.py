@@ -65,11 +65,15 @@ def by_command(worker: Worker, key: str) -> None:
     status, _text, message = ending("show", f"unique/{key}")
     assert status == ExitCode.NO_HOLDER
     assert "Task until_done is queued for it since" in message
-    shown = zklock(*re.findall(r"manage.py zklock (unique show \S+)", message)[0].split())
-    command = re.findall(r"Next: python manage.py zklock (.*) --reason ''", shown)[0].split()
-    assert ending(*command)[0] == ending(*command, "--reason", " ")[0] == ExitCode.USAGE
-    assert "Deleted" in zklock(*command, "--reason", "the queue was purged")
-    assert ending(*command, "--reason", "again")[0] == ExitCode.NO_HOLDER
+    shown = zklock(*re.findall(r"manage.py zklock (unique show -- \S+)", message)[0].split())
+    printed = re.findall(r"Next: python manage.py zklock (.*)", shown)[0].replace("--reason=''", "{}").split()
+
+    def command(*reason: str) -> list[str]:
+        return [word for given in printed for word in (reason if given == "{}" else [given])]
+
+    assert ending(*command())[0] == ending(*command("--reason= "))[0] == ExitCode.USAGE
+    assert "Deleted" in zklock(*command("--reason=the queue was purged"))
+    assert ending(*command("--reason=again"))[0] == ExitCode.NO_HOLDER
 
 
 def in_the_admin(worker: Worker, key: str) -> None:

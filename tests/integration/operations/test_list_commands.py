@@ -188,7 +188,7 @@ def test_the_json_of_free_and_held_locks_has_one_shape(zoo: Zoo, contend: Conten
     assert {name: type(value) for name, value in lock.items()} == {name: type(held[name]) for name in lock}
     first = held["holders"][0]
     assert held["commands"] == [
-        f"python manage.py zklock {name} k --token {first['token']} --reason ''"
+        f"python manage.py zklock {name} --token={first['token']} --reason='' -- k"
         for name in ("request-release", "break")
     ]
 
@@ -196,10 +196,10 @@ def test_the_json_of_free_and_held_locks_has_one_shape(zoo: Zoo, contend: Conten
 def test_show_names_the_next_command(zoo: Zoo, contend: Contend) -> None:
     """Both for a holder and for an operator hold."""
     contend("k", 1)
-    assert "Next: python manage.py zklock break k --token " in zklock("show", "k")
+    assert "Next: python manage.py zklock break --token=" in zklock("show", "k")
     zklock("hold", "held", "--for=60", "--reason=deploy")
     try:
-        assert "Next: python manage.py zklock end-hold held --token " in zklock("show", "held")
+        assert "Next: python manage.py zklock end-hold --token=" in zklock("show", "held")
     finally:
         zklock("end-hold", "held")
 

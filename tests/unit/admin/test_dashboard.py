@@ -16,10 +16,13 @@ from django.db.models import Q
 from django.test import override_settings
 
 from django_zklock import conf
+from django_zklock.core.command_line import zookeeper_command
+from django_zklock.core.queue import order
 from django_zklock.dashboard import formatting
 from django_zklock.dashboard.changelist import LockQuerySet
 from django_zklock.dashboard.detail import detail, links
 from django_zklock.dashboard.forms import Target
+from django_zklock.exceptions import UnreadableQueue
 from django_zklock.inspection import ConnectionInfo, Figures, LockInfo, ScannedContender, Snapshot, Wait
 from django_zklock.models import Lock
 
@@ -203,13 +206,27 @@ def test_invalid_links_are_errors(wrong: object) -> None:
         conf.current()
 
 
-def test_shell_commands_are_quoted_and_printable() -> None:
+def test_commands_of_zookeeper_are_quoted_and_printable() -> None:
     evil = replace(HOLDER, path="/zklock/k/$(reboot)'")
     with override_settings(ZKLOCK={"URL": "zk://h1,h2"}):
         shown = detail("k", replace(INFO, holders=(evil,)), NOTHING, long_held=60)
         assert shown.commands[1] == """zkCli.sh -server h1:2181,h2:2181 get -s '/zklock/k/$(reboot)'"'"''"""
         unprintable = replace(HOLDER, path="/zklock/k/\n")
-        assert len(detail("k", replace(INFO, holders=(unprintable,)), NOTHING, long_held=60).commands) == 1
+        shown = detail("k", replace(INFO, holders=(unprintable,)), NOTHING, long_held=60)
+        assert shown.commands[1] == r"zkCli.sh -server h1:2181,h2:2181 get -s $'/zklock/k/\012'"
+
+
+@pytest.mark.parametrize(
+    "name", ["x-0000000001", "x'n1'0000000001", "x\"'n1'-0000000001", "\u202e-0000000001", "a\\'0000000001"]
+)
+def test_a_znode_that_is_to_be_deleted_is_named_exactly(name: str) -> None:
+    """Its name may quote that of the holder."""
+    with pytest.raises(UnreadableQueue) as caught:
+        order.ordered([name])
+    with override_settings(ZKLOCK={"URL": "zk://h1"}):
+        shown = detail("k", replace(INFO, holders=(), problem=str(caught.value)), NOTHING, long_held=60)
+    delete = [line for line in shown.commands if " delete " in line]
+    assert delete == [zookeeper_command("h1:2181", "delete", f"/zklock/k/{name}")]
 
 
 @pytest.mark.parametrize("target", [Target("k", "g", 1), Target("a:b/c d", "g-1", 2**62)])

@@ -7,7 +7,6 @@ For the admin, `manage.py zklock` and `queued`. Their texts are in the language 
 from __future__ import annotations
 
 import hashlib
-import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ from django_zklock.contrib.celery.unique import record
 from django_zklock.contrib.celery.unique.record import Reservation, State, Verdict
 from django_zklock.contrib.celery.unique.reservations import deletion
 from django_zklock.core import clock
+from django_zklock.core.command_line import command
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import NodeMissing, ZkError
 from django_zklock.core.zk.gateway import (
@@ -34,7 +34,7 @@ from django_zklock.core.zk.gateway import (
     to_datetime,
 )
 from django_zklock.core.zk.session import Session
-from django_zklock.dashboard.formatting import COMMAND, clean, host_and_pid, keys_text, time_text
+from django_zklock.dashboard.formatting import clean, host_and_pid, keys_text, time_text
 from django_zklock.exceptions import LockChangedHands, UnreadableQueue, ZooKeeperUnavailable
 from django_zklock.locks.arguments import check_no_running_loop, check_seconds
 from django_zklock.locks.requests import Done, OptimisticUpdate, Step, call, run
@@ -246,8 +246,7 @@ def lines(info: ReservationInfo) -> list[str]:
     """Return in lines what a person wants to know of a reservation, and the next command."""
     until = f"It ends at {time_text(to_datetime(info.until))} if no worker runs the task." if info.until else ""
     texts = [info.key, sentence(info), f"Task id: {info.task_id}", info.why, until]
-    task_id = f" --task-id {shlex.quote(info.task_id)}" if info.task_id else ""
-    delete = f"{COMMAND} unique delete {shlex.quote(info.key)}{task_id} --reason ''"
+    delete = command("unique delete", info.key, task_id=info.task_id or None, reason="")
     risk = "If its message is lost, delete it. If the message still exists, the task may run twice."
     return [*filter(None, texts), risk, f"Next: {delete}"]
 

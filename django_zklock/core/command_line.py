@@ -1,0 +1,45 @@
+"""
+The commands that pages, logs and errors print, to be pasted into a shell.
+
+The values in them come from znodes and rows that other programs have written. Each value is data: neither the shell nor
+a parser of options takes it for more. The text is in printable ASCII, so no terminal hides or reorders a part of it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9@%+:,./_-][A-Za-z0-9@%+=:,./_-]*")  # at the beginning, zsh expands `=`
+_SPECIAL: Final = re.compile(rb"[^A-Za-z0-9@%+:,./_-]")
+
+
+def command(subcommand: str, *keys: str, **options: object) -> str:
+    """
+    Return a command of `manage.py zklock`, with the options that are not None.
+
+    Django looks for `--settings` and `--pythonpath` in all arguments before `--` that are no value of another option.
+    Who sets them runs code. So a value is in one argument with its option, and keys come after `--`.
+    """
+    given = [f"--{name.replace('_', '-')}={word(str(value))}" for name, value in options.items() if value is not None]
+    return " ".join(["python manage.py zklock", subcommand, *given, *(["--", *map(word, keys)] if keys else [])])
+
+
+def zookeeper_command(servers: str, *arguments: str) -> str:
+    """Return a command of ZooKeeper's own shell. Arguments that begin with a slash are no options for it."""
+    return " ".join(map(word, ("zkCli.sh", "-server", servers, *arguments)))
+
+
+def word(text: str) -> str:
+    r"""
+    Return a text as one word for a shell.
+
+    What is not printable ASCII is escaped as in `$'a\033b'`, which bash, zsh and POSIX.1-2024 know. No program can get
+    a NUL or a lone surrogate as an argument: they become the six characters `\ud800`, or the four `\x00`.
+    """
+    if _PLAIN.fullmatch(text):
+        return text
+    if text.isascii() and text.isprintable():
+        return "'{}'".format(text.replace("'", "'\"'\"'"))
+    data = text.replace("\0", r"\x00").encode(errors="backslashreplace")
+    return "$'{}'".format(_SPECIAL.sub(lambda match: b"\\%03o" % match[0][0], data).decode())

@@ -1,0 +1,179 @@
+"""The commands that pages, logs and errors print, to be pasted into a shell: each value in them is data."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from django.core.management.base import CommandParser
+from django.test import override_settings
+
+import django_zklock
+from django_zklock.contrib.celery.unique import listing
+from django_zklock.contrib.celery.unique.listing import ReservationInfo
+from django_zklock.core.command_line import command, word, zookeeper_command
+from django_zklock.dashboard import formatting
+from django_zklock.dashboard.detail import detail
+from django_zklock.dashboard.incidents import CAUSES, Incident, describe
+from django_zklock.inspection import LockInfo, OperatorHold
+from django_zklock.management.commands.zklock import SUBCOMMANDS, Command
+from unit.admin.test_dashboard import HOLDER, NOTHING
+
+NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
+PACKAGE = Path(django_zklock.__file__).parent
+HOSTILE = (
+    *("--settings=evil", "--pythonpath=/srv/uploads", "--pythonpath", "-h", "--help", "-v", "-", "--reason=x", "=ls"),
+    *("", "a b", "it's", '"', "a\\", "!!", "~root", "*", "#", "{a,b}", "a;id", "$(id)", "`id`", "&&", "a\nid\n", "\r"),
+    *("\x1b[2K\x1b]0;x\x07", "\u202egro.live", "\u200b", "\u00a0", "Jürgen 倉庫", "\t", "\x7f", "'\n'", "\udc80\\\n"),
+)
+"""Texts that a host, a key or an id may be. ZooKeeper and argparse refuse some of them as a key, but we do not."""
+
+
+def printed(value: str) -> Iterator[str]:
+    """Yield each command that is made without ZooKeeper, for a lock, a host and a task whose names are this value."""
+    operator = OperatorHold(key=value, path="", by=value, reason=value, since=NOW, seconds=60, token=5)
+    holder = replace(HOLDER, host=value, path=f"/zklock/{value}")
+    for contender in (holder, replace(holder, session_id=0), replace(holder, operator=operator)):
+        lock = LockInfo(key=value, path=f"/zklock/{value}", holders=(contender,), waiting=1)
+        yield from formatting.commands(lock)
+        yield from detail(value, lock, NOTHING, long_held=60).commands
+        for cause in CAUSES:
+            values = {"count": 3, "refused": 1, "callers": 1, "by": "", "operator": ""}
+            incident = Incident(cause=cause, host=value, keys=(value,), holders=((value, contender),), values=values)
+            yield from describe(incident)["commands"]
+    reservation = ReservationInfo(key=value, task="t", lock="k", waits=False, task_id=value, state="queued")
+    yield from (line.removeprefix("Next: ") for line in listing.lines(reservation) if line.startswith("Next: "))
+
+
+def words_of(lines: list[str]) -> list[list[str]]:
+    """Return the words that a shell makes of each line."""
+    script = "".join(f"printf '%s\\0' {line}; printf '\\1\\0'\n" for line in lines)
+    done = subprocess.run(["bash", "-eu"], input=script.encode(), capture_output=True, check=True)
+    texts = done.stdout.decode(errors="surrogateescape").removesuffix("\1\0").split("\1\0")
+    return [text.removesuffix("\0").split("\0") for text in texts]
+
+
+def settings_of(arguments: list[str]) -> list[str | None]:
+    """Return the settings and the path of imports, as `ManagementUtility.execute` finds them in `sys.argv[2:]`."""
+    parser = CommandParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--settings")
+    parser.add_argument("--pythonpath")
+    parser.add_argument("args", nargs="*")
+    options, _rest = parser.parse_known_args(arguments)
+    return [options.settings, options.pythonpath]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("value", HOSTILE)
+def test_each_value_in_a_printed_command_is_data(value: str) -> None:
+    """For the terminal, the shell, Django's first parser and our own."""
+    with override_settings(ZKLOCK={"URL": "zk://h1,h2"}):
+        lines = sorted(set(printed(value)))
+    passed = value.encode(errors="backslashreplace").decode()
+    assert all(line.isascii() and line.isprintable() for line in lines)
+    seen = set()
+    for line, words in zip(lines, words_of(lines), strict=True):
+        if words[0] == "zkCli.sh":
+            assert words[:3] == ["zkCli.sh", "-server", "h1:2181,h2:2181"]
+            assert words[3:] in (["ls", f"/zklock/{passed}"], ["get", "-s", f"/zklock/{passed}"])
+            continue
+        assert words[:3] == ["python", "manage.py", "zklock"]
+        assert settings_of(words[3:]) == [None, None]
+        filled = [text if text != "--reason=" else "--reason=it hangs" for text in words[3:]]
+        options = vars(Command().create_parser("manage.py", "zklock").parse_args(filled))
+        name = options["subcommand"]
+        given = [options.get(of) for of in ("name", "host", "task_id", "words") if of in options]
+        assert given in ([], [passed], [passed, [passed]], [""], ["", [passed]]), line
+        assert options.get("settings") is options.get("pythonpath") is None
+        assert options.get("reason") in (None, "it hangs")
+        seen.add(name)
+    assert seen == {"doctor", "show", "list", "history", "request-release", "break", "end-hold", "unique"}
+
+
+def test_no_value_of_an_option_is_split_from_it() -> None:
+    line = command("history", "-h", host="--settings=x", what=None, reply_timeout=2.5, reason="")
+    assert line == "python manage.py zklock history --host=--settings=x --reply-timeout=2.5 --reason='' -- -h"
+    assert command("devserver") == "python manage.py zklock devserver"
+    assert zookeeper_command("h:1", "ls", "/a b") == "zkCli.sh -server h:1 ls '/a b'"
+
+
+def test_a_text_that_no_program_can_get_is_written_in_words() -> None:
+    assert words_of([word("a\0b"), word("\ud800")]) == [[r"a\x00b"], [r"\ud800"]]
+
+
+@pytest.mark.parametrize("key", ["--settings=x", "-h", "--", "a b"])
+@pytest.mark.parametrize(
+    ("before", "name"),
+    [
+        ("show --json", "name"),
+        ("list --sort=key", "pattern"),
+        ("history --what=lost --host=-h", "key"),
+        ("leader --watch", "name"),
+        ("break --token=5 --reason=x", "name"),
+        ("request-release --token=5 --reason=x", "name"),
+        ("hold --for=5m --reason=x", "name"),
+        ("end-hold --token=5 --reason=x", "name"),
+        ("limit --clear --reason=x", "name"),
+        ("unique list --json", "words"),
+        ("unique show --task-id=-h", "words"),
+        ("unique delete --task-id=-h --reason=x", "words"),
+    ],
+)
+def test_each_key_may_come_after_the_options(before: str, name: str, key: str) -> None:
+    """No release of argparse finds them all by itself."""
+    words = [*before.split(), "--", key]
+    assert settings_of(words) == [None, None]
+    options = vars(Command().create_parser("manage.py", "zklock").parse_args(words))
+    assert options[name] in (key, [key])
+
+
+# --- one place makes them all -----------------------------------------------------------------------------------------
+
+_COMMAND = re.compile(rf"manage\.py zklock|zkCli\.sh -|zklock ({'|'.join(SUBCOMMANDS)})\b")
+
+
+def texts_in(path: Path) -> Iterator[tuple[str, bool]]:
+    """Yield the texts of a module but for its docstrings, and whether values are put into them."""
+    tree = ast.parse(path.read_text())
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    formatted = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value, id(node) in formatted or bool(re.search(r"%[(sdr]|\{\w*\}", node.value))
+
+
+def test_no_other_module_makes_a_command() -> None:
+    """A text may name a sub-command, if no value is put into that text."""
+    for path in PACKAGE.rglob("*.py"):
+        source = path.read_text()
+        if path.name == "command_line.py":
+            continue
+        assert "shlex" not in source, path
+        for text, has_values in texts_in(path):
+            assert "manage.py zklock" not in text, path
+            assert "zkCli.sh -" not in text, path
+            assert not (has_values and _COMMAND.search(text)), path
+
+
+def test_no_template_and_no_translation_has_a_command() -> None:
+    for pattern in ("*.html", "*.js", "*.po", "*.txt"):
+        for path in PACKAGE.rglob(pattern):
+            assert not _COMMAND.search(path.read_text()), path
+
+
+def test_no_value_is_appended_to_a_command() -> None:
+    """Fixed words are part of the first argument of `command`."""
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            parts = node.values if isinstance(node, ast.JoinedStr) else []
+            for part, after in pairwise(parts):
+                if isinstance(part, ast.FormattedValue) and "command(" in ast.unparse(part):
+                    assert not isinstance(after, ast.FormattedValue), path
+                    assert not str(getattr(after, "value", "")).startswith(" "), path
