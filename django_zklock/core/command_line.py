@@ -1,8 +1,8 @@
 """
 The commands that pages, logs and errors print, to be pasted into a shell.
 
-The values in them come from znodes and rows that other programs have written. Each value is data: neither the shell nor
-a parser of options takes it for more. The text is in printable ASCII, so no terminal hides or reorders a part of it.
+Other programs have written the values in them. So each value is data, for the shell and for each parser of options, and
+all is printable ASCII: no terminal hides or reorders a part of it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ def command(subcommand: str, *keys: str, **options: object) -> str:
     """
     Return a command of `manage.py zklock`, with the options that are not None.
 
-    Django looks for `--settings` and `--pythonpath` in all arguments before `--` that are no value of another option.
-    Who sets them runs code. So a value is in one argument with its option, and keys come after `--`.
+    Django finds `--settings` and `--pythonpath`, which run code, anywhere before `--`. So a value is in one argument
+    with its option, and keys come after `--`.
     """
     given = [f"--{name.replace('_', '-')}={word(str(value))}" for name, value in options.items() if value is not None]
     return " ".join(["python manage.py zklock", subcommand, *given, *(["--", *map(word, keys)] if keys else [])])
 
 
 def zookeeper_command(servers: str, *arguments: str) -> str:
-    """Return a command of ZooKeeper's own shell. Arguments that begin with a slash are no options for it."""
+    """Return a command of `zkCli.sh`, for which a path is never an option."""
     return " ".join(map(word, ("zkCli.sh", "-server", servers, *arguments)))
 
 
@@ -34,8 +34,8 @@ def word(text: str) -> str:
     r"""
     Return a text as one word for a shell.
 
-    What is not printable ASCII is escaped as in `$'a\033b'`, which bash, zsh and POSIX.1-2024 know. No program can get
-    a NUL or a lone surrogate as an argument: they become the six characters `\ud800`, or the four `\x00`.
+    Other characters than printable ASCII are escaped as in `$'a\033b'`, which bash, zsh and POSIX.1-2024 know. A NUL or
+    a lone surrogate, which no argument can have, is spelled: `\x00` has four characters.
     """
     if _PLAIN.fullmatch(text):
         return text

@@ -118,7 +118,6 @@ class AcknowledgeForm(forms.Form):
     """Which incident to acknowledge, for how long, and why."""
 
     identity = forms.CharField(max_length=32, widget=forms.HiddenInput)
-    title = forms.CharField(max_length=MAX_REASON, widget=forms.HiddenInput, required=False)
     minutes = forms.FloatField(
         label=_("Minutes"), min_value=0, max_value=MAX_MINUTES, help_text=_("Then it needs attention again.")
     )

@@ -39,115 +39,105 @@ FORGOTTEN: Final = 0.9
 """Share of its planned time after which an operator hold that others wait for may be forgotten."""
 MAX_NAMED: Final = 3
 """Keys that a text names, and holders that the commands name."""
-
-
-def _show(incident: Incident) -> str:
-    return command("show", *incident.keys[:1])
-
-
-def _history(incident: Incident) -> str:
-    return command("history", host=incident.host)
-
-
-TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, Callable[[Incident], str] | None]]] = {
+TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
     "quorum": (
         _("ZooKeeper has no quorum"),
         "%(detail)s",
         _("Start the servers that are down, or repair the network. Locks then go on by themselves."),
-        lambda incident: command("doctor"),
+        "doctor",
     ),
     "split": (
         _("The servers are not one ensemble, so two processes may hold one lock"),
         "%(detail)s",
         _("Stop the work that must not run twice. Then correct URL, or the configuration of the servers."),
-        lambda incident: command("doctor"),
+        "doctor",
     ),
     "deadlock": (
         _("Deadlock: %(keys)s"),
         _("Each waits for a lock that another one holds. Nothing ends it by itself. %(holders)s"),
         _("Break one of them: its work is stopped, and the others continue."),
-        None,
+        "",
     ),
     "counter": (
         _("Counter used up: %(keys)s"),
         "%(detail)s",
         _("Let the contenders finish. Then delete the empty directory, so that ZooKeeper counts from 0 again."),
-        _show,
+        "show",
     ),
     "unreadable": (
         _("Unknown znode in the queue: %(keys)s"),
         "%(detail)s",
         _("Find the program that made the znode, give it another path, and delete the znode."),
-        _show,
+        "show",
     ),
     "orphan": (
         _("Contender without a session: %(keys)s"),
         _("%(holders)s. Nothing deletes it: it was restored from a backup or copied, or its client made it so."),
         _("If its program is gone, break the lock. If it only waits, delete its znode with zkCli.sh."),
-        None,
+        "",
     ),
     "host": (
         _("%(process)s hangs, with %(count)d locks"),
         _("It has held a lock for %(time)s. It is dead or silent, or its work hangs."),
         _("Look at the host. If it is dead, its locks are free when its session ends. If it hangs, break them."),
-        lambda incident: command("list", host=incident.host),
+        "list",
     ),
     "broken": (
         _("Broken by %(by)s %(time)s ago, and its work has not ended yet: %(keys)s"),
         _("The work on %(process)s lost the lock and may still run without it. No end of its work is recorded."),
         _("Look at the process. If it still runs this work, end the process; then check the work."),
-        _history,
+        "history",
     ),
     "foreign": (
         _("Another client blocks %(keys)s"),
         _("%(holders)s cannot be asked to release the lock."),
         _("End its program, or break the lock."),
-        None,
+        "",
     ),
     "silent": (
         _("The leader of %(keys)s gives no sign of life"),
         _("%(holders)s. Its next one is overdue by %(time)s. Its session lives, so no other candidate takes over."),
         _("Look at its log: it may wait for its broker or database. If it hangs, break the lock: the next one leads."),
-        None,
+        "",
     ),
     "hung": (
         _("%(holder)s has held %(keys)s for %(time)s"),
         "%(work)s",
         _("Too long? 1. Request release (work that looks for requests finishes). 2. Break (work is stopped)."),
-        None,
+        "",
     ),
     "operator": (
         _("Forgotten hold? %(keys)s, %(holder)s"),
         _("It has lasted %(time)s. %(operator)s"),
         _("If the reason is gone, end this hold."),
-        None,
+        "",
     ),
     "hot": (
         _("%(refused)d of %(callers)d callers were refused in the last minute: %(keys)s"),
         _("They want one lock at the same time, and their timeouts are shorter than the queue."),
         _("Hold it for a shorter time, wait longer (`timeout`), set `max_waiters` or `on_conflict`, or use permits."),
-        _show,
+        "show",
     ),
     "ended": (
         _("Processes on %(process)s ended or were cut off, with %(count)d locks"),
         _("They were killed or paused, or the host is down. The locks are free. Work may be incomplete or still run."),
         _("Look at the host, and at its log for the reason. Check the work of these locks."),
-        _history,
+        "history",
     ),
     "flapping": (
         _("%(process)s has lost its locks %(count)d times in the last 30 minutes"),
         _("Its connections to ZooKeeper break, or its processes pause."),
         _("Look at its network, its load and its memory."),
-        lambda incident: command("history", host=incident.host, what="lost"),
+        "history --what=lost",
     ),
     "wearing": (
         _("Counter nearly used up: %(keys)s"),
         "%(detail)s",
         _("Delete its directory in a moment in which it is empty, so that ZooKeeper counts from 0 again."),
-        _show,
+        "show",
     ),
 }
-"""The title, the explanation, the remedy and a command of each cause."""
+"""The title, the explanation, the remedy and a command of each cause, which gets the key or the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,8 +156,8 @@ class Incident:
     """Waiters for these locks."""
     values: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """More values for its texts."""
-    since: datetime | None = None
-    """When the last of these holds was broken, or when a look first missed its process."""
+    since: object = None
+    """What tells it from another incident of the same locks, holders and host: when it began, or the servers."""
     detail: str = ""
     """The words of ZooKeeper, or of the error about the queue."""
     holders: tuple[tuple[str, ScannedContender], ...] = ()
@@ -183,12 +173,14 @@ class Incident:
         """
         Return a text of at most 32 characters, the same as long as it is the same incident, in each process.
 
-        A host that hangs is one incident, whatever locks it takes meanwhile. Another death, or break, is a new one.
+        A host that hangs is one incident until it releases the oldest of these locks, whatever locks it acquires
+        meanwhile. Another death or break, other servers and another holder are new ones. A counter is used up once.
         """
         of_host = self.cause in {"quorum", "split", "host", "flapping", "ended", "broken"}
         tokens = sorted(holder.token for _key, holder in self.holders)
-        parts = (self.host, self.pid * (self.cause == "broken"), str(self.since))
-        text = repr(parts if of_host else (sorted(self.keys), tokens))
+        since = self.since or (self.detail if self.cause in {"quorum", "split", "unreadable"} else None)
+        parts = (self.host, self.pid * (self.cause == "broken"), str(since), *tokens[:1])
+        text = repr(parts if of_host else (sorted(self.keys), tokens, *([str(since)] if since else [])))
         return f"{self.cause}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
@@ -288,10 +280,12 @@ def _of_queues(snapshot: Snapshot, servers: EnsembleReport) -> Iterator[Incident
             if finding.result == "error"
         ]
         waiting = sum(lock.waiting for lock in snapshot.locks)
-        yield Incident(cause="quorum", detail=(errors or [snapshot.problem])[0], blocked=waiting)
+        down = sorted(server.address for server in servers.servers if not server.runs)
+        yield Incident(cause="quorum", detail=(errors or [snapshot.problem])[0], blocked=waiting, since=down)
+    sides = sorted(f"{server.address}, epoch {server.zxid >> 32}" for server in servers.servers if server.serves)
     for finding in servers.findings:
         if finding.splits:
-            yield Incident(cause="split", detail=finding.text)
+            yield Incident(cause="split", detail=finding.text, since=sides)
     for lock in snapshot.locks:
         if (lock.problem and not lock.is_unread) or lock.numbers_left is not None:
             cause: Cause = "counter" if lock.is_worn_out else "unreadable" if lock.problem else "wearing"
@@ -343,6 +337,7 @@ def _of(cause: Cause, held: list[Held]) -> Iterator[Incident]:
             age=max(holder.certain_duration for _lock, holder in held) or None,
             blocked=sum(waiting.values()),
             holders=tuple((lock.key, holder) for lock, holder in held),
+            since=held[0][1].renewal_due if cause == "silent" else None,
         )
 
 
@@ -371,10 +366,10 @@ def describe(incident: Incident) -> dict[str, Any]:
             values["time"] = formatting.duration(holder.silent_for)
         if holder.operator is not None:
             values["operator"] = formatting.operator_text(holder.operator)
-    *texts, next_command = TEXTS[incident.cause]
-    title, explanation, remedy = (str(text) % values for text in texts)
+    title, explanation, remedy, name = (str(text) % values for text in TEXTS[incident.cause])
     waits = formatting.waits_text(incident.blocked) if incident.blocked else ""
-    commands = [next_command(incident)] if next_command else []
+    host = incident.host if name.startswith(("list", "history")) else None
+    commands = [command(name, *incident.keys[: name == "show"], host=host)] if name else []
     for key, holder in [(key, holder) for key, holder in named if holder.holds]:
         commands += formatting.hold_commands(key, holder)[0 if incident.cause == "hung" else -1 :]
     return {

@@ -386,20 +386,32 @@ class LockViews:
         return self.page(request, "hold", {"title": _("Hold a lock"), "form": form}, status)
 
     def acknowledge_view(self, request: HttpRequest) -> HttpResponse:
-        """Acknowledge an incident for a time, with a reason; 0 minutes withdraw that."""
+        """Acknowledge a present incident for a time, with a reason; 0 minutes withdraw that."""
         self.require(self.has_break_permission(request))
-        given = {name: request.GET.get(name, "") for name in ("identity", "title", "minutes")}
-        form, status = AcknowledgeForm(request.POST or None, initial={**given, "minutes": given["minutes"] or 60}), 200
+        identity = request.POST.get("identity") or request.GET.get("identity", "")
+        servers = lazy.inspection.ensemble(reply_timeout=self.reply_timeout)
+        verdict = incidents.look(self.snapshot(request), servers, self.long_held)
+        cards = [*map(incidents.describe, verdict.incidents), *verdict.acknowledged]
+        card, status = next((card for card in cards if card["identity"] == identity), None), 200
+        if card is None:
+            text = _("This incident is over. Nothing was recorded.") if verdict.complete else str(verdict)
+            self.show_message(request, text, messages.WARNING)
+            status = CONFLICT if verdict.complete else UNAVAILABLE
+            return self.page(request, "acknowledge", {"title": _("Acknowledge")}, status)
+        initial = {"identity": identity, "minutes": request.GET.get("minutes") or 60}
+        form = AcknowledgeForm(request.POST or None, initial=initial)
         if form.is_valid():
-            values = form.cleaned_data
+            given = form.cleaned_data
+            seconds, by = given["minutes"] * 60, user_name(request)
             try:
-                seconds = values.pop("minutes") * 60
-                lazy.operations.acknowledge(**values, seconds=seconds, by=user_name(request))
+                lazy.operations.acknowledge(
+                    identity, title=card["title"], seconds=seconds, reason=given["reason"], by=by
+                )
             except (ZkLockError, ValueError) as error:
                 status = refuse(form, error)
             else:
                 return self.redirect_to()
-        return self.page(request, "acknowledge", {"title": _("Acknowledge"), "form": form}, status)
+        return self.page(request, "acknowledge", {"title": _("Acknowledge"), "form": form, "card": card}, status)
 
     def limit_view(self, request: HttpRequest) -> HttpResponse:
         """Set the limit of a semaphore for all processes, or clear it. Show the present one."""

@@ -232,7 +232,7 @@ class Scan:
             self._result.numbers_left[key] = order.numbers_left(created)
         if key and (contenders or is_wearing):
             try:
-                self._listed_queues[key] = order.ordered(names)
+                self._listed_queues[key] = order.ordered(sorted(names))  # each process names the same znode
             except UnreadableQueue as error:
                 self._result.unreadable[key] = contenders, str(error)
         for name in others:

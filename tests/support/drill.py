@@ -220,8 +220,8 @@ class Drill:
         )
 
     def paste(self, commands: Iterable[str], word: str) -> str:
-        """Run the first command with this word, as printed, but with a reason; return what it prints."""
-        (command, *_) = [command for command in commands if word in command]
+        """Run the first command with these words, as printed, but with a reason; return what it prints."""
+        (command, *_) = [command for command in commands if all(part in command.split() for part in word.split())]
         if NO_REASON in command:
             refused = self.shell(command)
             assert refused.returncode == ExitCode.USAGE, (command, refused.stdout, refused.stderr)

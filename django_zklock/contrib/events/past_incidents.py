@@ -12,7 +12,9 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from django_zklock.contrib.events import table
+from django_zklock.contrib.events.models import Attempt
 from django_zklock.contrib.events.table import Unfinished
+from django_zklock.core.zk import troubles
 from django_zklock.dashboard.formatting import clean, keys_text
 from django_zklock.dashboard.incidents import MANY, MAX_NAMED, Incident
 
@@ -102,7 +104,8 @@ def _of_unfinished(rows: Sequence[Unfinished]) -> Iterator[Incident]:
 def _of_losses() -> Iterator[Incident]:
     for host, count in table.past_losses.get(WITHIN, 0.0, RECENT_FOR).items():
         if count >= MANY:
-            yield Incident(cause="flapping", host=host, values={"count": count})
+            began = table.began(WITHIN, host=host, outcome=Attempt.LOST, reason__in=troubles.ALL)
+            yield Incident(cause="flapping", host=host, values={"count": count}, since=began)
 
 
 def _of_refusals(snapshot: Snapshot) -> Iterator[Incident]:
@@ -110,7 +113,8 @@ def _of_refusals(snapshot: Snapshot) -> Iterator[Incident]:
     for key, (refused, callers) in table.past_refused.get(REFUSED_WITHIN, 0.0, COUNTED_FOR).items():
         if refused >= max(LEAST_REFUSED, REFUSED_SHARE * callers):
             values = {"refused": refused, "callers": callers}
-            yield Incident(cause="hot", keys=(key,), values=values, blocked=waiting.get(key, 0))
+            began = table.began(WITHIN, key=key, outcome=Attempt.TIMED_OUT)
+            yield Incident(cause="hot", keys=(key,), values=values, blocked=waiting.get(key, 0), since=began)
 
 
 def _many(hosts: Iterable[str]) -> list[str]:

@@ -9,6 +9,7 @@ import string
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote
 
@@ -301,6 +302,18 @@ def _read_losses(seconds: float, timeout: float) -> dict[str, int]:
 
 
 past_losses: Final = Shared(_read_losses)
+
+
+def began(pause: float, **of: Any) -> str:
+    """Return when the last refusals or losses began: after the last pause of so many seconds, or the day before."""
+    since = timezone.now() - SEARCHED
+    rows = Attempt._default_manager.filter(at__gte=since, **of)
+    if of["outcome"] == Attempt.LOST:
+        times = [row.at + timedelta(seconds=row.held or 0.0) for row in _read(rows)]
+    else:  # there may be many
+        times = _read(rows.datetimes("at", "minute", tzinfo=since.tzinfo))
+    starts = [time for before, time in pairwise([since, *sorted(times)]) if (time - before).total_seconds() >= pause]
+    return str(starts[-1] if starts else since.date())
 
 
 def _read_unfinished(seconds: float, timeout: float) -> list[Unfinished]:

@@ -17,7 +17,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetData:
-    """Replace the data of a znode that has this version. Fails with `Outdated` if it has another one."""
+    """Replace the data of a znode that has this version (-1: any). Fails with `Outdated` if it has another one."""
 
     path: str
     data: bytes

@@ -99,11 +99,7 @@ class _Names(dict[str, Any]):
 
 
 class _SubcommandParser(CommandParser):
-    """
-    A parser that does not interpret arguments after `--`.
-
-    Only some releases of argparse do that by themselves, and find all arguments there (python/cpython#59317).
-    """
+    """Takes arguments after `--` as they are, and finds all: not every argparse does (python/cpython#59317)."""
 
     def error(self, message: str) -> NoReturn:
         """End with the exit code of a wrong usage, in `call_command`, too."""

@@ -54,7 +54,7 @@ def test_a_killed_host_with_fifty_locks(drill: Drill) -> None:
     batch.kill()
     commands = drill.finds("ended", "batch-1", "with 50 locks", "Check the work of these locks")
     web.hear(f"used {FIFTY[0]}")
-    assert "batch-1" in drill.paste(commands, "history --host batch-1")
+    assert "batch-1" in drill.paste(commands, "history --host=batch-1")
     drill.acknowledge()
 
 
@@ -77,7 +77,7 @@ def test_a_hung_host_with_fifty_locks(drill: Drill) -> None:
     """Its locks are broken on one page. Nobody is told that a process was killed that lives."""
     batch, web = drill.hang("batch-1", *FIFTY, waiters=1)
     commands = drill.finds("host", "batch-1", "with 50 locks", "50 callers wait", "If it hangs, break them")
-    assert all(key in drill.paste(commands, "list --host batch-1") for key in FIFTY)
+    assert all(key in drill.paste(commands, "list --host=batch-1") for key in FIFTY)
     (card,) = drill.cards()
     (page,) = [href for label, href in card.links.items() if "All locks of batch-1" in label]
     drill.press(page, "break", confirm="batch-1")
@@ -121,7 +121,7 @@ def test_flapping_connections_of_one_host(drill: Drill) -> None:
             program.hear(f"lost orders/{number} LockLost")
         proxy.heal()
         commands = drill.finds("flapping", "batch-1", "has lost its locks 3 times", "Look at its network")
-        assert "batch-1" in drill.paste(commands, "history --host batch-1")
+        assert "batch-1" in drill.paste(commands, "history --host=batch-1")
         for number, program in enumerate(programs):
             program.learn(f"orders/{number}")
         drill.acknowledge()
@@ -230,7 +230,7 @@ def test_a_killed_celery_worker(drill: Drill, tmp_path: Path, held: int) -> None
         worker.process.kill()
         commands = drill.finds("ended", "worker-9", f"with {held} locks", "Check the work of these locks")
         web.hear(*(f"used order-{number}" for number in range(held)))
-        assert "order-0" in drill.paste(commands, "history --host worker-9")
+        assert "order-0" in drill.paste(commands, "history --host=worker-9")
         drill.acknowledge()
 
 

@@ -7,12 +7,16 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
+from kazoo.exceptions import BadVersionError
 from support.adminsite import user_with
 from support.ensemble import free_ports
 from support.faults import within
@@ -21,6 +25,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import inspection, operations
 from django_zklock.core.queue import acknowledgement
+from django_zklock.core.queue.acknowledgement import Acknowledgement
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.timeout(60)]
 
@@ -54,9 +59,18 @@ def card(zoo: Zoo) -> Iterator[dict[str, Any]]:
     zoo.client.delete(path)
 
 
-def acknowledge(client: Client, card: dict[str, Any], minutes: float = 60) -> None:
-    given = {"identity": card["identity"], "title": card["title"], "minutes": minutes, "reason": "a disk is on its way"}
+def acknowledge(
+    client: Client, card: dict[str, Any], minutes: float = 60, reason: str = "a disk is on its way"
+) -> None:
+    given = {"identity": card["identity"], "minutes": minutes, "reason": reason}
     assert client.post(FORM, given).status_code == 302
+
+
+def write(zoo: Zoo, identity: str, ends: float) -> str:
+    """Write an acknowledgement as another program may write it; return its path."""
+    data = Acknowledgement(title="t", by="other", reason="r", ends=ends).encode()
+    path: str = zoo.client.create(f"{acknowledgement.directory(zoo.base)}/{identity}", data, makepath=True)
+    return path
 
 
 def page(client: Client) -> str:
@@ -108,13 +122,14 @@ def test_a_withdrawn_acknowledgement_does_not_count(operator: Client, card: dict
     assert report()["acknowledged"] == []
 
 
-def test_an_acknowledgement_ends_and_the_next_one_deletes_it(zoo: Zoo, operator: Client, card: dict[str, Any]) -> None:
+def test_an_acknowledgement_ends_and_the_next_look_deletes_it(zoo: Zoo, operator: Client, card: dict[str, Any]) -> None:
     over = "hung-0123456789abcdef"
     operations.acknowledge(over, title="old", seconds=0.2, reason="short", by="anna")
     operations.acknowledge(card["identity"], title="b", seconds=0.2, reason="short", by="anna")
     eventually(lambda: report()["incidents"])
     acknowledge(operator, card)
-    assert zoo.client.get_children(acknowledgement.directory(zoo.base)) == [card["identity"]]
+    parent = acknowledgement.directory(zoo.base)
+    eventually(lambda: report()["acknowledged"] and zoo.client.get_children(parent) == [card["identity"]])
 
 
 def test_an_acknowledgement_is_audited_and_in_the_history(
@@ -157,5 +172,83 @@ def test_no_page_fails_while_zookeeper_is_away(zoo: Zoo, operator: Client, card:
     (port,) = free_ports(1)
     with zoo.configured(f"127.0.0.1:{port}"), within(15):
         assert operator.get(LIST).status_code == 200
-        given = {"identity": card["identity"], "title": "t", "minutes": 5, "reason": "r"}
-        assert operator.post(FORM, given).status_code == 503
+        given = {"identity": card["identity"], "minutes": 5, "reason": "r"}
+        assert operator.post(FORM, given).status_code == operator.get(FORM, given).status_code == 503
+
+
+@pytest.mark.parametrize("identity", ["", "quorum-0123456789abcdef", "unreadable-", "../x", "a\x00b", "x" * 5000])
+def test_only_what_is_there_is_acknowledged(zoo: Zoo, operator: Client, card: dict[str, Any], identity: str) -> None:
+    """Neither a link nor a form brings an incident of its own, whatever else there is."""
+    given = {"identity": identity, "title": "Only a test", "minutes": "10080", "reason": "ok"}
+    for answer in (operator.get(FORM, given), operator.post(FORM, given), operator.post(f"{FORM}?{urlencode(given)}")):
+        assert answer.status_code == 409
+        assert "This incident is over. Nothing was recorded." in answer.content.decode()
+    assert not LogEntry.objects.exists()
+    assert operations.acknowledgements() == {}
+
+
+def test_the_title_is_that_of_the_incident(operator: Client, card: dict[str, Any]) -> None:
+    more = {"title": "Only a test", "identity": card["identity"]}
+    shown = operator.get(FORM, more).content.decode()
+    assert card["title"] in shown
+    assert "Only a test" not in shown
+    operator.post(f"{FORM}?{urlencode({**more, 'identity': 'x'})}", {**more, "minutes": 5, "reason": "r"})
+    assert [known.title for known in operations.acknowledgements().values()] == [card["title"]]
+    assert card["title"] in LogEntry.objects.get().change_message
+
+
+def test_an_incident_that_has_ended_meanwhile_is_not_acknowledged(zoo: Zoo, operator: Client) -> None:
+    path = make_incident(zoo, "a/b")
+    (card,) = eventually(lambda: report()["incidents"])
+    assert card["title"] in operator.get(FORM, {"identity": card["identity"]}).content.decode()
+    zoo.client.delete(path)
+    eventually(lambda: not report()["incidents"])
+    answer = operator.post(FORM, {"identity": card["identity"], "minutes": 5, "reason": "r"})
+    assert answer.status_code == 409
+    assert not LogEntry.objects.exists()
+    path = make_incident(zoo, "a/b")
+    (another,) = eventually(lambda: report()["incidents"])
+    assert another["identity"] != card["identity"], "another znode is another incident"
+    zoo.client.delete(path)
+
+
+def test_of_two_at_once_one_counts_and_both_are_recorded(
+    zoo: Zoo, card: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The later one replaces the earlier one."""
+    names = [f"operator-{number}" for number in range(6)]
+    more = {"title": card["title"], "seconds": 60, "reason": "r"}
+    with caplog.at_level(logging.WARNING, "zklock.audit"), ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda by: operations.acknowledge(card["identity"], by=by, **more), names))
+    (known,) = operations.acknowledgements().values()
+    assert known.by in names
+    assert len(caplog.messages) == 6
+    assert zoo.client.get_children(acknowledgement.directory(zoo.base)) == [card["identity"]]
+
+
+def test_an_acknowledgement_counts_for_a_week_at_most(zoo: Zoo, card: dict[str, Any]) -> None:
+    """Whatever it says: a clock of a process may be wrong, or it may be an enemy."""
+    path = write(zoo, card["identity"], time.time() + 40 * 365 * 86400)
+    written = zoo.client.exists(path).mtime / 1000
+    (known,) = eventually(operations.acknowledgements).values()
+    assert known.until.timestamp() == pytest.approx(written + 7 * 86400, abs=5)
+
+
+def test_all_are_read_and_those_that_are_over_are_deleted_by_a_look(zoo: Zoo, card: dict[str, Any]) -> None:
+    """However many there are. One that a process cannot read may be of a newer version, for a week."""
+    parent = acknowledgement.directory(zoo.base)
+    for number in range(250):
+        write(zoo, f"hung-{number:015x}f", time.time() - 3600 if number % 2 else time.time() + 3600)
+    zoo.client.create(f"{parent}/hung-{'f' * 16}", b"?")
+    write(zoo, card["identity"], time.time() + 3600)
+    assert eventually(lambda: len(operations.acknowledgements())) == 126
+    eventually(lambda: report()["acknowledged"] and len(zoo.client.get_children(parent)) == 127)
+
+
+def test_a_look_does_not_delete_what_was_renewed_meanwhile(zoo: Zoo, card: dict[str, Any]) -> None:
+    """A process has read the old one before. Its delete names the version."""
+    path = write(zoo, card["identity"], time.time() - 3600)
+    version = zoo.client.exists(path).version
+    operations.acknowledge(card["identity"], title="t", seconds=60, reason="r", by="anna")
+    with pytest.raises(BadVersionError):
+        zoo.client.delete(path, version)

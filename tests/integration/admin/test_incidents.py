@@ -29,6 +29,7 @@ from django_zklock.contrib.events import past_incidents, table
 from django_zklock.contrib.events.models import Attempt
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
+from django_zklock.core.zk import troubles
 from django_zklock.dashboard import incidents
 from django_zklock.management.exit_codes import ExitCode
 
@@ -160,8 +161,8 @@ def test_a_slow_task_can_be_asked_or_broken(operator: Client, contend: Contend) 
         "The holder runs shop.tasks.charge.",
     )
     assert_named(operator, "hung", ExitCode.HUNG, *texts)
-    assert "zklock request-release orders/1 --token" in doctor()[0]
-    assert "zklock break orders/1 --token" in doctor()[0]
+    assert "zklock request-release --token=" in doctor()[0]
+    assert "zklock break --token=" in doctor()[0]
     page = operator.get(LIST).content.decode()
     assert "break/?key=orders%2F1" in page
     assert "Request release…" in page
@@ -250,7 +251,7 @@ def test_a_contender_without_a_session_is_named_at_once(operator: Client, conten
     )
     assert_named(operator, "orphan", ExitCode.ORPHAN, *texts)
     assert len(cards(operator)) == 1
-    assert f"zklock break orders/1 --token {token}" in doctor()[0]
+    assert f"zklock break --token={token} --reason='' -- orders/1" in doctor()[0]
     assert "request-release" not in doctor()[0]
     page = operator.get(f"{LIST}orders_2F1/change/").content.decode()
     assert "The holder belongs to no session" in page
@@ -296,6 +297,36 @@ def test_a_lock_that_is_refused_to_many_is_named(operator: Client, contend: Cont
     assert_named(operator, "hot", ExitCode.HOT, *texts)
     assert len(cards(operator)) == 1
     assert "pay_2F7/change/" in operator.get(LIST).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("cause", "more"),
+    [
+        ("flapping", {"outcome": Attempt.LOST, "reason": troubles.LEASE_OVER}),
+        ("hot", {"outcome": Attempt.TIMED_OUT, "token": None, "key": "pay/7", "held": None}),
+    ],
+)
+def test_trouble_that_comes_back_after_a_pause_is_another_incident(
+    operator: Client, zoo: Zoo, cause: str, more: dict[str, Any]
+) -> None:
+    """So an acknowledgement of the first one does not hide it. Half an hour is a pause."""
+    now = timezone.now()
+
+    def identity(*minutes_ago: float) -> str:
+        Attempt.objects.all().delete()
+        for minutes in minutes_ago:
+            attempts(1 if minutes else 25, at=now - timedelta(minutes=minutes), **more)
+        table.past_losses.clear()
+        table.past_refused.clear()
+        (card,) = cards(operator)
+        assert card["cause"] == cause
+        return str(card["identity"])
+
+    first = identity(45, 20, 0)
+    assert identity(45, 30, 18, 5, 0) == identity(200, 45, 20, 0) == first, "the same, as long as it goes on"
+    assert len({first, identity(45, 0), identity(20, 0)}) == 3
+    days = [range(0, 24 * 60 * hours, 20) for hours in (2, 3)]
+    assert identity(*days[0]) == identity(*days[1]) != first, "what lasts for more than a day is of that day"
 
 
 def test_a_release_request_stays_on_the_card_and_the_figures_above_it(operator: Client, contend: Contend) -> None:

@@ -393,6 +393,15 @@ def test_a_text_is_searched_on_each_database(alias: str) -> None:
     assert len(table.history(9, host="worker-7")) == 2
 
 
+def test_refusals_and_losses_begin_after_their_last_pause_on_each_database(alias: str) -> None:
+    now = timezone.now().replace(second=0, microsecond=0)
+    for minutes in (90, 40, 20, 0):
+        insert("k", held=0, outcome=Attempt.TIMED_OUT, at=now - timedelta(minutes=minutes))
+        insert("k", outcome=Attempt.LOST, host="h", held=60, at=now - timedelta(minutes=minutes + 1))
+    for wanted in ({"key": "k", "outcome": Attempt.TIMED_OUT}, {"host": "h", "outcome": Attempt.LOST}):
+        assert table.began(1800, **wanted) == str(now - timedelta(minutes=40))
+
+
 def lose_by_break(zoo: Zoo) -> None:
     def break_it(hold: Hold) -> None:
         break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="it hangs", by="anna")
