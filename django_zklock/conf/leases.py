@@ -18,7 +18,7 @@ from django_zklock.conf.table import (
     read_keys,
     whole_number,
 )
-from django_zklock.core.command_line import command
+from django_zklock.core.queue.command_line import command
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.names.template import own_key
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from django_zklock import conf
 from django_zklock.conf.options import LONG_HELD
 from django_zklock.conf.url import host_port
-from django_zklock.core.command_line import zookeeper_command
+from django_zklock.core.queue.command_line import word
 from django_zklock.dashboard import lazy
 from django_zklock.dashboard.formatting import MAX_ERROR, advice, clean, limit_text, reasons, state_text
 from django_zklock.dashboard.forms import Target
@@ -186,7 +186,7 @@ def links(key: str, contender: ContenderInfo) -> list[tuple[str, str]]:
 
 
 def _commands(lock: LockInfo) -> list[str]:
-    """Return commands to paste into a shell."""
+    """Return commands to paste into a shell. One with characters that do not print is left out."""
     server = ",".join(host_port(*host) for host in conf.current().hosts)
     odd = [f"{lock.path}/{ast.literal_eval(name)}" for name in _NAMES.findall(lock.problem) if "..." not in name]
     commands: list[tuple[str, ...]] = [("ls", lock.path)]
@@ -194,4 +194,5 @@ def _commands(lock: LockInfo) -> list[str]:
     if "elete" in lock.problem or lock.numbers_left is not None:  # the server deletes no directory that is not empty
         deleted = odd if odd and not lock.is_worn_out else [lock.path]
         commands += [("delete", path) for path in deleted]
-    return [zookeeper_command(server, *command) for command in commands]
+    # A path begins with a slash, so it is no option of `zkCli.sh`.
+    return [" ".join(map(word, ("zkCli.sh", "-server", server, *line))) for line in commands if line[-1].isprintable()]

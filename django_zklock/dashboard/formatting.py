@@ -10,7 +10,7 @@ from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_zklock.core.command_line import command
+from django_zklock.core.queue.command_line import command
 from django_zklock.core.queue.escaping import printable, shown_key
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock.conf.options import LONG_HELD
-from django_zklock.core.command_line import command
+from django_zklock.core.queue.command_line import command
 from django_zklock.dashboard import extension, formatting, lazy
 
 if TYPE_CHECKING:

@@ -392,13 +392,13 @@ class LockViews:
         servers = lazy.inspection.ensemble(reply_timeout=self.reply_timeout)
         verdict = incidents.look(self.snapshot(request), servers, self.long_held)
         cards = [*map(incidents.describe, verdict.incidents), *verdict.acknowledged]
-        card, status = next((card for card in cards if card["identity"] == identity), None), 200
+        card = next((card for card in cards if card["identity"] == identity), None)
         if card is None:
             text = _("This incident is over. Nothing was recorded.") if verdict.complete else str(verdict)
             self.show_message(request, text, messages.WARNING)
             status = CONFLICT if verdict.complete else UNAVAILABLE
             return self.page(request, "acknowledge", {"title": _("Acknowledge")}, status)
-        initial = {"identity": identity, "minutes": request.GET.get("minutes") or 60}
+        initial, status = {"identity": identity, "minutes": request.GET.get("minutes") or 60}, 200
         form = AcknowledgeForm(request.POST or None, initial=initial)
         if form.is_valid():
             given = form.cleaned_data

@@ -17,7 +17,7 @@ from django_zklock.core.queue.acknowledgement import Acknowledgement
 from django_zklock.core.queue.operator_hold import LONGEST
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import ZkError
-from django_zklock.core.zk.gateway import Callback, DirectoryState, Gateway
+from django_zklock.core.zk.gateway import DirectoryState
 from django_zklock.core.zk.multi import Create, Delete, SetData
 from django_zklock.core.zk.options import SessionOptions
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
@@ -88,7 +88,8 @@ def _read(options: SessionOptions, timeout: float) -> dict[str, Acknowledgement]
     known: dict[str, Acknowledgement] = {}
     over: list[Delete] = []
     with suppress(ZkLockError):  # what was read by then counts
-        names, now = ask(lambda gateway, done: gateway.children(parent, done)), ask(_server_time)
+        names = ask(lambda gateway, done: gateway.children(parent, done))
+        now = ask(lambda gateway, done: done(gateway.clock.now() or 0.0))
         paths = [f"{parent}/{name}" for name in ([] if isinstance(names, ZkError) else names) if _is_identity(name)]
         while paths:
             some, paths = paths[:BATCH], paths[BATCH:]
@@ -102,10 +103,6 @@ def _read(options: SessionOptions, timeout: float) -> dict[str, Acknowledgement]
     for delete in over[:BATCH]:  # the next call deletes more
         session.post(session.gateway.commit, (delete,), lambda _reply: None)
     return known
-
-
-def _server_time(gateway: Gateway, done: Callback[float]) -> None:
-    done(gateway.clock.now() or 0.0)
 
 
 _shared: Final = Shared(_read)

@@ -17,7 +17,6 @@ from contextvars import ContextVar
 from typing import Any, Final, TypeAlias
 
 from django_zklock.core import clock, log, program
-from django_zklock.core.command_line import command
 from django_zklock.core.errors import LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.owner import Owner, current_owner
@@ -26,6 +25,7 @@ from django_zklock.core.locks.guard import Guard, Receipt, release_if_overdue
 from django_zklock.core.locks.spec import Policy
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant, GrantedContender
+from django_zklock.core.queue.command_line import command
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.zk.lease import GrantSession
 

@@ -12,8 +12,8 @@ from typing import TypeAlias
 from kazoo.exceptions import AuthFailedError, SessionClosedRequireSaslError
 
 from django_zklock.core import clock
-from django_zklock.core.command_line import command
 from django_zklock.core.log import Logger
+from django_zklock.core.queue.command_line import command
 
 Host: TypeAlias = tuple[str, int]
 """As in the settings."""

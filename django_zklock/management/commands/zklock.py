@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 from django.core.management.base import BaseCommand, CommandParser, no_translations
 from django.core.management.color import no_style
 
-from django_zklock.core.command_line import command
+from django_zklock.core.queue.command_line import command
 from django_zklock.management.arguments import did_you_mean
 from django_zklock.management.exit_codes import EXIT_CODES, ExitCode, errors_as_exit_codes, failure
 from django_zklock.management.output import discard

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from django_zklock import operations
-from django_zklock.core.command_line import command
+from django_zklock.core.queue.command_line import command
 from django_zklock.core.queue.operator_hold import LONGEST
 from django_zklock.dashboard.formatting import key_text, time_text
 from django_zklock.inspection.info import to_json

@@ -12,7 +12,7 @@ from django.core.management.base import CommandError
 
 from django_zklock import inspection, operations
 from django_zklock.contrib.celery.unique import listing
-from django_zklock.core.command_line import command
+from django_zklock.core.queue.command_line import command
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.dashboard import extension, formatting
 from django_zklock.dashboard.detail import Detail, Row, read_detail

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 
 from django_zklock.contrib.celery.unique import listing
-from django_zklock.core.command_line import command
+from django_zklock.core.queue.command_line import command
 from django_zklock.management.arguments import acting, add_answer, add_reason
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_answer, write_json, write_line, write_table

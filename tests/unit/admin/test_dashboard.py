@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -16,7 +17,6 @@ from django.db.models import Q
 from django.test import override_settings
 
 from django_zklock import conf
-from django_zklock.core.command_line import zookeeper_command
 from django_zklock.core.queue import order
 from django_zklock.dashboard import formatting
 from django_zklock.dashboard.changelist import LockQuerySet
@@ -212,8 +212,7 @@ def test_commands_of_zookeeper_are_quoted_and_printable() -> None:
         shown = detail("k", replace(INFO, holders=(evil,)), NOTHING, long_held=60)
         assert shown.commands[1] == """zkCli.sh -server h1:2181,h2:2181 get -s '/zklock/k/$(reboot)'"'"''"""
         unprintable = replace(HOLDER, path="/zklock/k/\n")
-        shown = detail("k", replace(INFO, holders=(unprintable,)), NOTHING, long_held=60)
-        assert shown.commands[1] == r"zkCli.sh -server h1:2181,h2:2181 get -s $'/zklock/k/\012'"
+        assert len(detail("k", replace(INFO, holders=(unprintable,)), NOTHING, long_held=60).commands) == 1
 
 
 @pytest.mark.parametrize(
@@ -226,7 +225,7 @@ def test_a_znode_that_is_to_be_deleted_is_named_exactly(name: str) -> None:
     with override_settings(ZKLOCK={"URL": "zk://h1"}):
         shown = detail("k", replace(INFO, holders=(), problem=str(caught.value)), NOTHING, long_held=60)
     delete = [line for line in shown.commands if " delete " in line]
-    assert delete == [zookeeper_command("h1:2181", "delete", f"/zklock/k/{name}")]
+    assert delete == [f"zkCli.sh -server h1:2181 delete {shlex.quote(f'/zklock/k/{name}')}"] * name.isprintable()
 
 
 @pytest.mark.parametrize("target", [Target("k", "g", 1), Target("a:b/c d", "g-1", 2**62)])

@@ -21,7 +21,7 @@ from django_zklock.contrib.celery.unique import record
 from django_zklock.contrib.celery.unique.record import Reservation, State, Verdict
 from django_zklock.contrib.celery.unique.reservations import deletion
 from django_zklock.core import clock
-from django_zklock.core.command_line import command
+from django_zklock.core.queue.command_line import command
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import NodeMissing, ZkError
 from django_zklock.core.zk.gateway import (
