@@ -157,7 +157,7 @@ class Incident:
     values: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """More values for its texts."""
     since: object = None
-    """What tells it from another incident of the same locks, holders and host: when it began, or the servers."""
+    """When it began, or the servers: it tells the incident from a later one of the same locks, holders and host."""
     detail: str = ""
     """The words of ZooKeeper, or of the error about the queue."""
     holders: tuple[tuple[str, ScannedContender], ...] = ()

@@ -58,7 +58,7 @@ def acknowledge(
         tried = True
         if not exists:
             return Commit((Create(path=path, data=data),), True)
-        # It is not created anew: a process that has read the old one may be about to delete that version.
+        # A process that has read the old one may be about to delete that version.
         return Commit((SetData(path=path, data=data, version=-1) if seconds else Delete(path=path),), True)
 
     what = "acknowledged" if seconds else "acknowledgement withdrawn"
@@ -92,8 +92,8 @@ def _read(options: SessionOptions, timeout: float) -> dict[str, Acknowledgement]
         now = ask(lambda gateway, done: done(gateway.clock.now() or 0.0))
         paths = [f"{parent}/{name}" for name in ([] if isinstance(names, ZkError) else names) if _is_identity(name)]
         while paths:
-            some, paths = paths[:BATCH], paths[BATCH:]
-            for node in ask(lambda gateway, done, some=some: gateway.read_all(some, done)).values():
+            batch, paths = paths[:BATCH], paths[BATCH:]
+            for node in ask(lambda gateway, done, batch=batch: gateway.read_all(batch, done)).values():
                 written = Acknowledgement.decode(node.data)
                 ends = min(node.mtime + LONGEST, written.ends if written else math.inf)
                 if ends < now:

@@ -99,7 +99,7 @@ class _Names(dict[str, Any]):
 
 
 class _SubcommandParser(CommandParser):
-    """Takes arguments after `--` as they are, and finds all: not every argparse does (python/cpython#59317)."""
+    """A parser for which all after `--` is an argument. Only some releases of argparse are (python/cpython#59317)."""
 
     def error(self, message: str) -> NoReturn:
         """End with the exit code of a wrong usage, in `call_command`, too."""

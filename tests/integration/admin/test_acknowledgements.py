@@ -227,7 +227,7 @@ def test_of_two_at_once_one_counts_and_both_are_recorded(
 
 
 def test_an_acknowledgement_counts_for_a_week_at_most(zoo: Zoo, card: dict[str, Any]) -> None:
-    """Whatever it says: a clock of a process may be wrong, or it may be an enemy."""
+    """The clock of the process that wrote it may be wrong, or it may be an enemy."""
     path = write(zoo, card["identity"], time.time() + 40 * 365 * 86400)
     written = zoo.client.exists(path).mtime / 1000
     (known,) = eventually(operations.acknowledgements).values()

@@ -123,7 +123,7 @@ def test_no_value_of_an_option_is_split_from_it() -> None:
     ],
 )
 def test_each_key_may_come_after_the_options(before: str, name: str, key: str) -> None:
-    """No release of argparse finds them all by itself."""
+    """Some releases of argparse do not find them all by themselves."""
     words = [*before.split(), "--", key]
     assert settings_of(words) == [None, None]
     options = vars(Command().create_parser("manage.py", "zklock").parse_args(words))
