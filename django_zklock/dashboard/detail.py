@@ -27,8 +27,8 @@ AGE_OF_OTHERS: Final = 30.0
 """Seconds: how old the state of all other locks may be on the page of one lock, unless its holder waits for them."""
 MAX_KEYS: Final = 10
 """Waiting locks that the page of one lock names."""
-_NAMES: Final = re.compile(r"""'(?:[^'\\]|\\.)+'|"(?:[^"\\]|\\.)+\"""")
-"""The names of znodes in the problem of an unreadable queue, as `quoted` writes them; a long one is cut by `...`."""
+_NAMES: Final = re.compile(r"""(?<!\w)(?:(['"])(?:(?!\1)[^\\]|\\.){1,58}\1|['"].{56}\.\.\.)""")
+"""The names of znodes in the problem of an unreadable queue, as `quoted` writes them. One that is cut has no group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,11 +188,11 @@ def links(key: str, contender: ContenderInfo) -> list[tuple[str, str]]:
 def _commands(lock: LockInfo) -> list[str]:
     """Return commands to paste into a shell. One with characters that do not print is left out."""
     server = ",".join(host_port(*host) for host in conf.current().hosts)
-    odd = [f"{lock.path}/{ast.literal_eval(name)}" for name in _NAMES.findall(lock.problem) if "..." not in name]
+    odd = [f"{lock.path}/{ast.literal_eval(name[0])}" for name in _NAMES.finditer(lock.problem) if name[1]]
     commands: list[tuple[str, ...]] = [("ls", lock.path)]
     commands += [("get", "-s", path) for path in odd or [holder.path for holder in lock.holders[:1]]]
     if "elete" in lock.problem or lock.numbers_left is not None:  # the server deletes no directory that is not empty
-        deleted = odd if odd and not lock.is_worn_out else [lock.path]
+        deleted = odd if lock.problem and not lock.is_worn_out else [lock.path]
         commands += [("delete", path) for path in deleted]
     # A path begins with a slash, so it is no option of `zkCli.sh`.
     return [" ".join(map(word, ("zkCli.sh", "-server", server, *line))) for line in commands if line[-1].isprintable()]
