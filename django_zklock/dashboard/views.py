@@ -389,8 +389,9 @@ class LockViews:
         """Acknowledge a present incident for a time, with a reason; 0 minutes withdraw that."""
         self.require(self.has_break_permission(request))
         identity = request.POST.get("identity") or request.GET.get("identity", "")
+        snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=0.0, max_waiters=1)
         servers = lazy.inspection.ensemble(reply_timeout=self.reply_timeout)
-        verdict = incidents.look(self.snapshot(request), servers, self.long_held)
+        verdict = incidents.look(snapshot, servers, self.long_held)
         cards = [*map(incidents.describe, verdict.incidents), *verdict.acknowledged]
         card = next((card for card in cards if card["identity"] == identity), None)
         if card is None:
