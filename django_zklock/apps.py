@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_zklock import conf
 from django_zklock.checks import (
+    check_access,
     check_root,
     check_semaphores,
     check_session_timeout,
@@ -56,6 +57,7 @@ class ZkLockConfig(AppConfig):
         for check in (check_settings, check_session_timeout, check_semaphores, check_views, check_tls_files):
             checks.register(check, "zklock")
         checks.register(check_transport, "zklock", checks.Tags.security, deploy=True)
+        checks.register(check_access, "zklock", checks.Tags.security, deploy=True)
         checks.register(check_root, "zklock", deploy=True)
         setting_changed.connect(on_setting_changed, dispatch_uid="zklock.on_setting_changed")
         celery.register()

@@ -106,6 +106,29 @@ def check_transport(config: conf.Config) -> Iterator[checks.CheckMessage]:
 
 
 @_of_config
+def check_access(config: conf.Config) -> Iterator[checks.CheckMessage]:
+    """Warn of znodes that everybody may change, and of servers whose names are not checked, on another machine."""
+    if all(url.is_loopback(host) for host, _ in config.hosts):
+        return
+    world = () if isinstance(config.acl, str) else [rights for scheme, _, rights in config.acl if scheme == "world"]
+    if config.acl == "open" or set("".join(world)) - {"r"}:
+        tls = "TLS encrypts, but does not ask who connects. " if config.tls and not config.tls.cert else ""
+        yield checks.Warning(
+            "Everybody who reaches ZooKeeper may change and delete the locks of ZKLOCK.",
+            hint=f'{tls}Give AUTH, or a client certificate as TLS CERT with ACL "creator": then only processes with '
+            "these credentials may. Or let only your own processes reach the port, and silence this check.",
+            id="zklock.W010",
+        )
+    if config.tls is not None and not config.tls.check_hostname:
+        yield checks.Warning(
+            "ZKLOCK accepts each server whose certificate the authority has signed, whatever its name.",
+            hint="So each machine with such a certificate can pose as ZooKeeper. Put the hosts' names into the "
+            "certificates of the servers, and remove CHECK_HOSTNAME, or silence this check.",
+            id="zklock.W011",
+        )
+
+
+@_of_config
 def check_tls_files(config: conf.Config) -> Iterator[checks.CheckMessage]:
     """Report files of TLS that are wrong; warn of those that are not here, as they may be on other machines."""
     if config.tls is None:

@@ -42,16 +42,37 @@ def test_checks_fail_the_command() -> None:
 
 def test_sensible_settings_cause_no_message() -> None:
     """A sensible configuration gets no message, even with `--deploy`."""
-    assert run({"URL": "zk+tls://zk1.example.org/app"}, deploy=True) == []
+    assert run({"URL": "zk+tls://zk1.example.org/app", "AUTH": "user:pw"}, deploy=True) == []
     assert run({"URL": "zk://localhost,127.0.0.1,[::1]/app"}, deploy=True) == []
 
 
-@pytest.mark.parametrize("keys", [{}, {"AUTH": "user:pw"}])
-def test_plain_text_to_another_machine_causes_a_warning(keys: dict[str, str]) -> None:
+@pytest.mark.parametrize(("keys", "more"), [({}, ["zklock.W010"]), ({"AUTH": "user:pw"}, [])])
+def test_plain_text_to_another_machine_causes_a_warning(keys: dict[str, str], more: list[str]) -> None:
     """With `--deploy`, only TLS or a loopback address is accepted: credentials do not guard a session."""
     raw = {"URL": "zk://127.0.0.1,10.0.0.1/app", **keys}
-    assert ids(raw, deploy=True) == ["zklock.W001"]
+    assert ids(raw, deploy=True) == ["zklock.W001", *more]
     assert ids(raw) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({}, ["W010"]),
+        ({"AUTH": "user:pw", "ACL": "open"}, ["W010"]),
+        ({"AUTH": "user:pw", "ACL": [("world", "anyone", "crwda")]}, ["W010"]),
+        ({"AUTH": "user:pw", "ACL": [("digest", "user:hash", "crwda"), ("world", "anyone", "d")]}, ["W010"]),
+        ({"AUTH": "user:pw", "ACL": [("digest", "user:hash", "crwda"), ("world", "anyone", "r")]}, []),
+        ({"ACL": [("ip", "10.0.0.0/8", "crwda")]}, []),
+        ({"TLS": {"CHECK_HOSTNAME": False}, "AUTH": "user:pw"}, ["W011"]),
+        ({"TLS": {"CHECK_HOSTNAME": False}}, ["W010", "W011"]),
+    ],
+)
+def test_what_lets_everybody_in_causes_a_warning(keys: dict[str, object], expected: list[str]) -> None:
+    """TLS alone does not ask who connects. On this machine alone, nobody else reaches ZooKeeper."""
+    raw = {"URL": "zk+tls://zk1.example.org/app", **keys}
+    assert ids(raw, deploy=True) == [f"zklock.{name}" for name in expected]
+    assert ids(raw) == []
+    assert ids({**raw, "URL": "zk+tls://localhost/app"}, deploy=True) == []
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(5.9, ["zklock.W002"]), (6, [])])
