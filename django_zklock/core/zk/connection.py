@@ -198,6 +198,7 @@ class Connection(ConnectionHandler):
     _refusal = CLOSED_EARLY  # why the present connection was refused
     _last_xid = 0  # the id of the last request, over all connections
     _tries = 0  # to connect, since the last connection
+    _unanswered: Sequence[str] = ()  # the requests without a reply when the server closed the present connection
     _woken = False  # a byte that wakes this connection's thread is under way; see `wake`
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -244,6 +245,9 @@ class Connection(ConnectionHandler):
             while not closed and len(ahead) >= 4 and len(ahead) - 4 >= int_struct.unpack_from(ahead)[0]:
                 closed = super()._read_socket(read_timeout)  # the whole reply is here
             return closed
+        except ConnectionDropped:  # kazoo forgets the requests without a reply
+            self._unanswered = [_name(request) for request, *_ in self.client._pending]
+            raise
         except (RuntimeError, IndexError, ValueError, struct.error) as error:  # IndexError: no reply is due
             raise ConnectionDropped(f"unreadable reply: {error}") from error
 
@@ -305,13 +309,15 @@ class Connection(ConnectionHandler):
     def _connect_attempt(self, host: str, hostip: str, port: int, retry: KazooRetry) -> Any:
         if not self._may_try((host, hostip, port)):
             return None  # here and not for the whole round, as two names may have the same address
-        self.answered, self._connected_at, self._refusal = False, float("inf"), CLOSED_EARLY
+        self.answered, self._connected_at, self._refusal, self._unanswered = False, float("inf"), CLOSED_EARLY, ()
         try:
             return super()._connect_attempt(host, hostip, port, retry)
         finally:
             lasted = clock.now() - self._connected_at  # no time at all, if there was no connection
             if 0 <= lasted < LONGEST_PAUSE and not self.answered and not self.client._stopped.is_set():
                 self.client.outage.refused(self.host, self._address, self._refusal)
+            elif self._unanswered:
+                self.client.outage.closed_at(self.host, self._address, self._unanswered)
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._pings.clear()
@@ -328,15 +334,15 @@ class Connection(ConnectionHandler):
         try:
             timeouts = super()._connect(host, hostip, port)
         except SessionExpiredError:
-            raise  # it comes from a server, so the connection was fine
+            self.client.outage.answered(self.host)  # it comes from a server, so the connection was fine
+            raise
         except Exception as error:
             cause = cause_of(error, in_handshake=self.handler.in_handshake, connected=self._socket is not None)
             self.client.outage.failed(self.host, cause)
             if cause in {CLOSED, CREDENTIALS} and clock.now() > self._contact_at + self._timeout:
                 self.client.outage.refused(self.host, self._address, cause)  # no session can be saved by a quick try
             raise
-        if not self.client.outage.is_refused:
-            self.client.outage.end()
+        self.client.outage.answered(self.host)
         self._connected_at = self._contact_at = clock.now()
         self._tries = 0
         return timeouts
@@ -414,6 +420,8 @@ class Connection(ConnectionHandler):
         if not self.answered and (header.xid > 0 or header.xid == PING_XID):  # the first reply; not that to `Auth`
             self.answered = True
             self.client.outage.accepted()
+        if self.client.outage.closed and header.xid > 0 and self.client._pending:
+            self.client.outage.carried_out(self._address, _name(self.client._pending[0][0]))
         if header.xid == PING_XID and self._pings:
             self.client.on_pinged(self._pings.popleft())
         if header.err == ConnectionLoss.code or (header.err and header.err not in EXCEPTIONS):
@@ -465,6 +473,12 @@ def host_timeout(options: SessionOptions, negotiated_timeout: float, rounds: int
         hurried = timeout * HURRIED_ROUND_SHARE if negotiated_timeout else options.connect_timeout * FIRST_ROUND
         longest = min(longest, hurried)
     return min(options.connect_timeout, longest / addresses)
+
+
+def _name(request: object) -> str:
+    """Return the name of a request in ZooKeeper's protocol, but for `multi`, which kazoo calls a transaction."""
+    name = type(request).__name__
+    return name[:1].lower() + name[1:]
 
 
 def _dropped(error: OSError) -> ConnectionDropped:

@@ -38,6 +38,9 @@ REFUSALS = {
 NO_TLS = "it speaks no TLS; use its port for TLS, or zk:// instead of zk+tls://"
 TLS_ONLY = "it expects TLS; use zk+tls://, or its port without TLS"
 REFUSED = "connection refused"
+CLOSES_AT = "it closes the connection at {request}{hint}"
+_NEWER = {"createContainer", "create2", "addWatch", "multiRead", "getEphemerals", "removeWatches", "checkWatches"}
+"""Requests that servers before 3.6 do not know, or only some of them."""
 
 FIRST_PAUSE, PAUSE_FACTOR, LONGEST_PAUSE = 0.1, 3, 10.0
 """Seconds between connections to a server that closes them, and their growth: about ten in the first minute."""
@@ -70,6 +73,7 @@ class Outage:
         self._causes: dict[Host, str] = {}
         self._logged = False
         self._refusals: dict[Address, tuple[int, float]] = {}  # in a row, and when to try again, on clock.now()
+        self.closed: dict[Address, list[str]] = {}  # requests at which a server closed the connection, without a reply
         self._idle_pause = float("inf")  # until a server has carried out a request
 
     def trying(self, host: Host, so_far: str = NO_ANSWER) -> None:
@@ -81,15 +85,24 @@ class Outage:
         """Record why a server could not be connected to."""
         self._causes[_key(host)] = cause
 
+    def answered(self, host: Host) -> None:
+        """Forget all failures, because a server has answered. After a refusal, it must also carry out a request."""
+        if not self.is_refused:
+            self.end()
+        elif self._causes.get(_key(host)) in {NO_ANSWER, SILENT}:  # how far the try had come
+            del self._causes[_key(host)]
+
     def end(self) -> None:
         """Forget all failures, because there is a connection."""
         self._causes = {}
         self._logged = False
 
     def accepted(self) -> None:
-        """Forget all failures and refusals, because a server has carried out a request."""
-        self._refusals, self._idle_pause = {}, IDLE_PAUSE
-        self.end()
+        """Forget failures and refusals, because a server has carried out a request, but not those of other requests."""
+        self._refusals = {address: refusal for address, refusal in self._refusals.items() if address in self.closed}
+        self._idle_pause = IDLE_PAUSE
+        if not self.is_refused:
+            self.end()
 
     def refused(self, host: Host, address: Address, cause: str) -> None:
         """
@@ -102,6 +115,29 @@ class Outage:
         self._refusals[address] = count, clock.now() + pause
         if count > 1 or cause != CLOSED_EARLY:
             self._causes[_key(host)] = cause
+
+    def closed_at(self, host: Host, address: Address, requests: Sequence[str]) -> None:
+        """
+        Record the requests without a reply when a server closed a connection, the oldest first.
+
+        The first time is likely a restart. If the next connection ends at the same request, the server or a proxy does
+        not know it, and goes on to close connections.
+        """
+        again = [request for request in requests if request in self.closed.get(address, ())]
+        self.closed[address] = again or list(requests)
+        if again:
+            hint = "; it needs ZooKeeper 3.6 or newer, and proxies that let this pass" if again[0] in _NEWER else ""
+            self.refused(host, address, CLOSES_AT.format(request=again[0], hint=hint))
+
+    def carried_out(self, address: Address, request: str) -> None:
+        """Forget that a server has closed connections at this request, because it has answered one."""
+        if request in self.closed.get(address, ()):
+            self.closed[address].remove(request)
+            if not self.closed[address]:
+                del self.closed[address]
+                self._refusals.pop(address, None)
+                if not self.is_refused:
+                    self.end()
 
     def may_try(self, address: Address, is_wanted: Callable[[], bool]) -> bool:
         """Return whether it is time to connect to a server; hardly ever if it goes on to refuse, and nobody waits."""

@@ -9,6 +9,7 @@ from support.proxy import CREATE2, CREATE_CONTAINER, GET_DATA, Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
+from django_zklock.core.log import flush
 from django_zklock.core.protocol import contender
 from django_zklock.exceptions import ZooKeeperUnavailable
 
@@ -73,3 +74,15 @@ def test_no_request_of_a_session_has_the_id_of_an_earlier_one(zoo: Zoo, proxy: P
     xids = [frame.xid for frame in proxy.frames if frame.request and frame.xid > 0]
     assert xids == sorted(set(xids))
     assert len({frame.connection for frame in proxy.frames if frame.xid > 0}) > 1
+
+
+def test_no_server_is_blamed_for_an_expired_session(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    """A server that says so has answered: after a pause of the process, nobody must look for one that hangs."""
+    acquire_and_count(zoo)
+    for _ in range(3):
+        before = session().session_id
+        expire(zoo)
+        eventually(lambda before=before: session().session_id not in {before, None})  # type: ignore[misc]
+    acquire_and_count(zoo)
+    flush(5)
+    assert not [record.getMessage() for record in caplog.records if "No connection" in record.getMessage()]

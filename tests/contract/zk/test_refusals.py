@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from django.test import override_settings
 from support.ensemble import Ensemble
-from support.proxy import Proxy
+from support.proxy import CREATE_CONTAINER, Proxy
 from support.zoo import eventually
 
 from django_zklock import zk_lock
@@ -133,6 +133,23 @@ def test_two_names_of_a_server_are_one_server() -> None:
         assert 2 <= server.sessions <= 5
         process.reset()
     server.close()
+
+
+def test_a_request_at_which_each_connection_is_closed_is_named(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server or a proxy that does not know it answers all other requests, so no connection is refused as such."""
+    zklock = {"URL": f"zk://{proxy.address}/new{time.monotonic_ns()}", "CONNECT_TIMEOUT": 3}
+    monkeypatch.setattr("django_zklock.core.zk.outage.LONGEST_PAUSE", 1.0)
+    for _ in range(100):
+        proxy.kill_before_op(CREATE_CONTAINER)
+    with override_settings(ZKLOCK=zklock):
+        with pytest.raises(ZooKeeperUnavailable, match="closes the connection at createContainer; it needs") as raised:
+            zk_lock("a").acquire(timeout=3)
+        assert "answer" not in str(raised.value)
+        assert 2 <= proxy.connected <= 16  # 50 without pauses
+        proxy.heal()  # as after an upgrade
+        with zk_lock("a", timeout=3):
+            pass
+        process.reset()
 
 
 @pytest.mark.zookeeper
