@@ -12,7 +12,4 @@ from django_zklock.http import responses
 
 def exception_handler(exc: Exception, context: dict[str, Any]) -> HttpResponse | None:
     """Return the response to an error. For errors of other kinds, it is that of Django REST framework."""
-    response = responses.answer(context["request"]._request, exc)
-    if response is not None:
-        views.set_rollback()
-    return response or views.exception_handler(exc, context)
+    return responses.answer(context["request"]._request, exc) or views.exception_handler(exc, context)

@@ -128,9 +128,7 @@ class GuardedView:
         logger.warning("view %r refused a request for %r: %s", self, key, error, extra={"lock": key})
         status = 412 if isinstance(error, StaleToken) else 403 if request.headers.get(self._header) else 428
         code, text = _ANSWERS[status]
-        response = respond(request, status, {"detail": text.format(header=self._header), "code": code})
-        response["Cache-Control"] = "no-store"  # RFC 6585 requires it for 428; the next token may be accepted
-        return response
+        return respond(request, status, {"detail": text.format(header=self._header), "code": code})
 
 
 def _check_view(view: object) -> None:

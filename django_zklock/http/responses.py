@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template import TemplateDoesNotExist, loader
+from django.utils.cache import patch_vary_headers
 
 from django_zklock.core.log import Logger
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
@@ -27,38 +28,46 @@ def answer(request: HttpRequest, error: Exception) -> HttpResponse | None:
     """
     Return the response to a request that failed with `error`: 409 or 503 with Retry-After; None for other errors.
 
-    After a lost lock, the open transactions are rolled back, except that of a `TestCase`. Without this, Django would
-    commit what the aborted work has written, because a response is no exception.
+    The open transactions are rolled back, except that of a `TestCase`, also if the page cannot be rendered. Without
+    this, Django would commit what the refused work has written, because a response is no exception. The page comes
+    first: it may query the database, which Django refuses in a transaction that is to be rolled back.
     """
     if isinstance(error, LockNotAcquired):
-        return _retry_after(1, request, 409, CONFLICT)
-    if isinstance(error, ZooKeeperUnavailable):
+        status, code, seconds = 409, CONFLICT, 1
+    elif isinstance(error, ZooKeeperUnavailable):
+        status, code, seconds = 503, UNAVAILABLE, 5
         logger.error("%s: %s", route(request), error, extra={"lock": error.lock})
-        return _retry_after(5, request, 503, UNAVAILABLE)
-    if isinstance(error, LockLost):
-        transactions.roll_back()
+    elif isinstance(error, LockLost):
+        status, code, seconds = 503, LOST, 5
         logger.error("%s was aborted: %s", route(request), error, exc_info=error, extra={"lock": error.lock})
-        return _retry_after(5, request, 503, LOST)
-    return None
-
-
-def _retry_after(seconds: int, request: HttpRequest, status: int, code: str) -> HttpResponse:
-    response = respond(request, status, {"detail": _DETAILS[status], "code": code, "retry_after": seconds})
+    else:
+        return None
+    try:
+        response = respond(request, status, {"detail": _DETAILS[status], "code": code, "retry_after": seconds})
+    finally:
+        transactions.roll_back()
     response["Retry-After"] = str(seconds)
     return response
 
 
 def respond(request: HttpRequest, status: int, body: dict[str, Any]) -> HttpResponse:
-    """Return `body` as JSON, as the project's page (`409.html`), or its `detail` as text: as the client prefers."""
+    """
+    Return `body` as JSON, as the project's page (`409.html`), or its `detail` as text: as the client prefers.
+
+    No cache may store it: the next try may succeed.
+    """
     types = ["application/json", "text/html", "text/plain"]
     if "HX-Request" in request.headers:  # htmx accepts everything, and puts it into the page
         types.remove("application/json")
+    response: HttpResponse = JsonResponse(body, status=status)
     preferred = request.get_preferred_type(types)
     if preferred == "text/html":
         try:
-            return HttpResponse(loader.get_template(f"{status}.html").render(body, request), status=status)
+            response = HttpResponse(loader.get_template(f"{status}.html").render(body, request), status=status)
         except TemplateDoesNotExist:
             preferred = "text/plain"
     if preferred == "text/plain":
-        return HttpResponse(body["detail"], status=status, content_type="text/plain; charset=utf-8")
-    return JsonResponse(body, status=status)
+        response = HttpResponse(body["detail"], status=status, content_type="text/plain; charset=utf-8")
+    response["Cache-Control"] = "no-store"
+    patch_vary_headers(response, ["Accept", "HX-Request"])
+    return response

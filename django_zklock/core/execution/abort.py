@@ -526,9 +526,12 @@ def abort_for(owner: Owner) -> Abort:
         call_in_hub = _hub_scheduler(owner.subject)
         return GreenletAbort(owner.subject, call_in_hub) if call_in_hub is not None else Abort()
     if owner.subject is threading.main_thread():
-        if getsignal(ABORT_SIGNAL) is not _on_abort_signal:
-            _install_handler()
-        return MainThreadAbort()
+        # Python refuses handlers outside the main interpreter (uWSGI with several mounts), and if `threading` was first
+        # imported on another thread than the main one (embedded Python).
+        with contextlib.suppress(ValueError):
+            if getsignal(ABORT_SIGNAL) is not _on_abort_signal:
+                _install_handler()
+            return MainThreadAbort()
     return ThreadAbort()
 
 
