@@ -116,7 +116,7 @@ class Hold(HoldBase):
     @property
     def kind(self) -> str:
         """The kind: "lock", "read" or "write" (a side of a read-write lock), or "semaphore" (a permit of one)."""
-        return (Kind.READ if self._held.reads else self._held.grant.kind).word
+        return (Kind.READ if self._held.only_reads else self._held.grant.kind).word
 
     def downgrade(self) -> None:
         """

@@ -37,7 +37,7 @@ from django_zklock.locks.base import LockBase
 from django_zklock.locks.events import events
 from django_zklock.locks.hold import Hold, hold_of
 from django_zklock.locks.transactions import DatabaseScope, check_aliases
-from django_zklock.names.template import Template, check_own_key, check_type, show_tails
+from django_zklock.names.template import Template, check_own_key, check_type, check_used, show_tails
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -76,6 +76,8 @@ class Lock(LockBase[Hold]):
             self._skips = skips(on_conflict)
         checked = given_options(options) if options else NOT_GIVEN
         self.name = name
+        self.fields: Mapping[str, object] = fields or NOTHING
+        """Values that were given for fields. Each must have its field. For this package only."""
         # Completes the options by the settings. For this package only.
         self.resolve: _Resolve = partial(spec_of_name, name, checked, fields, (what, about))
         # Written without a lock, as any thread computes the same value.
@@ -126,6 +128,8 @@ class Lock(LockBase[Hold]):
         config = conf.current()
         if self._resolved is None or self._resolved[0] is not config:
             spec = self.resolve(config)
+            if self.fields:
+                check_used(self.fields, self.name, (spec.template,))
             self._resolved = config, (replace(spec, lasts=self._lasts) if self._lasts else spec,)
         return self._resolved[1]
 

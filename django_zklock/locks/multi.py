@@ -22,6 +22,7 @@ from django_zklock.locks.arguments import check_arguments, skips
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.hold import Hold, HoldBase, HoldEvent, held_of, hold_of, wait_for
 from django_zklock.locks.lock import Lock
+from django_zklock.names.template import check_used
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -134,6 +135,10 @@ class MultiLock(LockBase[MultiHold]):
         single = {option: value for option, value in options.items() if option not in ("timeout", "on_conflict")}
         self._options = given_options({name: options[name] for name in ("timeout", "atomic") if name in options})
         self._given = tuple(name if isinstance(name, Lock) else Lock(name, **cast("Any", single)) for name in names)
+        self._fields = options.get("fields") or {}
+        for lock in self._given if self._fields else ():
+            if lock not in names:
+                lock.fields = {}  # the locks share them: one of them must have each field
         super().__init__()
         self._skips = skips(options.get("on_conflict", "raise"))
 
@@ -143,6 +148,10 @@ class MultiLock(LockBase[MultiHold]):
     @property
     def locks(self) -> tuple[Lock, ...]:
         """The locks, each once, in the order in which they are acquired. Raises `InvalidLockName`."""
+        if self._fields:
+            check_used(
+                self._fields, ", ".join(lock.name for lock in self._given), [lock.spec.template for lock in self._given]
+            )
         chosen: dict[str, Lock] = {}
         for lock in self._given:
             chosen[lock.key] = _stricter(chosen[lock.key], lock) if lock.key in chosen else lock

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from django_zklock import conf
 from django_zklock.core.queue.escaping import show_tails, unescape
 from django_zklock.exceptions import InvalidLockName
-from django_zklock.names.template import Template, is_escaped
+from django_zklock.names.template import Template, check_used, is_escaped
 
 REPLY_TIMEOUT: Final = 5.0  # seconds; a program that was just started has to connect first
 _TIME: Final = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ms|[smhd]|)")
@@ -108,6 +108,7 @@ def key_of(options: argparse.Namespace) -> str:
     template = Template.parse(path)
     if path != name and not set(template.fields) <= fields.keys():
         raise InvalidLockName(f"{name!r} is an entry of LOCKS with the path {path!r}. {_usage(template)}")
+    check_used(fields, name, (path,))
     return template.render(fields)
 
 

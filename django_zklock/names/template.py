@@ -96,6 +96,19 @@ class Template:
                 raise InvalidLockName(f"lock name {quoted(self.text)} uses {{{name}}}, which the call lacks; {hint}")
 
 
+def check_used(fields: Collection[str], lock: str, templates: Collection[str]) -> None:
+    """Raise `InvalidLockName` for a value that no field takes: calls with other values would share one lock."""
+    used = dict.fromkeys(root for text in templates for root in Template.parse(text).fields)
+    for unused in [name for name in fields if name not in used]:
+        close = difflib.get_close_matches(str(unused), used, n=1)
+        hint = f"did you mean {quoted(close[0])}?" if close else "put it into the name, or pass it no more."
+        paths = " and ".join(map(quoted, templates))
+        is_path = paths == quoted(lock)
+        what = f"lock name {quoted(lock)}" if is_path else f"lock name {quoted(lock)}, whose path is {paths},"
+        entry = ' It is no entry of ZKLOCK["LOCKS"] either.' if is_path and not used else ""
+        raise InvalidLockName(f"{what} has no field {quoted(str(unused))}; {hint}{entry}")
+
+
 def check_type(name: object) -> None:
     """Raise `InvalidLockName` if a lock name is not a string."""
     if not issubclass(type(name), str):  # not `isinstance`, which believes a lazy object

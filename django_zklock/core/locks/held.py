@@ -152,6 +152,11 @@ class HeldLock:
     def _is_use_over(self, use: object) -> bool:
         return isinstance(use, KeptUse) and (use.has_ended() or self.owner.is_over)
 
+    @property
+    def only_reads(self) -> bool:
+        """Whether it is a read lock now: it was acquired as one, or is a write lock that was downgraded."""
+        return self.grant.shares.get(self._reference, self.reads) if self._reference is not None else self.reads
+
     # --- acquiring it again ---------------------------------------------------------------------------------------
 
     def share_for(self, kind: Kind) -> HeldLock:
@@ -172,7 +177,7 @@ class HeldLock:
         return HeldLock(self.contender, self.grant, self.owner, self.policy, reads=True)  # the writer may go first
 
     def _refuse_upgrade(self, kind: Kind) -> None:
-        shared = Kind.READ if self.reads else self.grant.kind
+        shared = Kind.READ if self.only_reads else self.grant.kind
         if shared in (Kind.LOCK, Kind.WRITE, kind):
             return
         held, instead = "a permit of", "Release the permit first."

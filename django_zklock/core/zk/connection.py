@@ -309,7 +309,7 @@ class Connection(ConnectionHandler):
     def _connect_attempt(self, host: str, hostip: str, port: int, retry: KazooRetry) -> Any:
         if not self._may_try((host, hostip, port)):
             return None  # here and not for the whole round, as two names may have the same address
-        self.answered, self._connected_at, self._refusal, self._unanswered = False, float("inf"), CLOSED_EARLY, ()
+        self.answered, self._connected_at, self._refusal = False, float("inf"), CLOSED_EARLY
         try:
             return super()._connect_attempt(host, hostip, port, retry)
         finally:
@@ -322,6 +322,7 @@ class Connection(ConnectionHandler):
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._pings.clear()
         self._received.clear()
+        self._unanswered = ()
         count = len(self._known) or 1
         self.handler.host_timeout = host_timeout(
             self.client.options, self.negotiated_timeout, self._tries // count, count

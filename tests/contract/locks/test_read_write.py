@@ -146,6 +146,7 @@ def test_a_downgrade_grants_the_readers_just_behind_and_no_writer(
         token = own.hold.token
         hold = own.read_on()
         assert (hold.kind, hold.token) == ("read", token)
+        assert (lock.write().owned(), zk_lock(KEY).owned(), lock.read().owned()) == (False, False, True)
         for reader in (first, second):
             reader.wait_granted()
         hold.check()
@@ -159,6 +160,20 @@ def test_a_downgrade_grants_the_readers_just_behind_and_no_writer(
         writer.go()
         last.wait_granted()
     eventually(lambda: zoo.reading(KEY) == [])
+
+
+@pytest.mark.parametrize("side", ["read", "write"])
+def test_either_side_releases_a_downgraded_writer(zoo: Zoo, side: str) -> None:
+    """It was acquired by one side, and is held by the other."""
+    lock = ReadWriteLock(KEY)
+    hold = lock.write().acquire()
+    assert hold is not None
+    hold.downgrade()
+    with pytest.raises(LockUpgradeRefused):
+        lock.write().acquire(timeout=0)
+    getattr(lock, side)().release()
+    assert not lock.read().owned()
+    assert zoo.children(KEY) == []
 
 
 def test_a_writer_waits_for_a_downgraded_writer(zoo: Zoo) -> None:

@@ -168,10 +168,36 @@ def test_another_word_with_the_same_letters_does_not_warn() -> None:
             assert zk_lock(name).key == name
 
 
+@pytest.mark.parametrize(
+    ("lock", "expected"),
+    [
+        (zk_lock("order", fields={"pk": 7}), r"'order' has no field 'pk'; .* no entry of ZKLOCK\[\"LOCKS\"\] either"),
+        (zk_lock("order/{pk}", fields={"pk": 7, "shop": "x"}), r"'order/\{pk\}' has no field 'shop'; put it into"),
+        (zk_lock("order/{sku}", fields={"sku": 7, "skus": 8}), "has no field 'skus'; did you mean 'sku'"),
+        (zk_lock("pots", fields={"sku": 7, "pk": 7}), r"'pots', whose path is 'pots/\{sku\}', has no field 'pk'"),
+        (ReadWriteLock("order", fields={"pk": 7}), "no field 'pk'"),
+        (zk_semaphore("order", 3, fields={"pk": 7}), "no field 'pk'"),
+        (zk_leader("order", fields={"pk": 7}), "no field 'pk'"),
+        (zk_locks("order/{pk}", "stock", fields={"pk": 7, "sku": 8}), "no field 'sku'"),
+        (zk_locks(zk_lock("a"), fields={"pk": 7}), "no field 'pk'"),
+    ],
+)
+def test_a_value_that_no_field_takes_is_an_error(lock: Any, expected: str) -> None:
+    """An entry was removed, or its path has lost a field: all orders would share one lock."""
+    with with_locks("pots"), pytest.raises(InvalidLockName, match=expected):
+        _ = lock.keys if hasattr(lock, "keys") else lock.key
+
+
+def test_several_locks_share_the_values_of_their_fields() -> None:
+    """Each value needs its field in one of the names only."""
+    with with_locks("pots"):
+        assert zk_locks("order/{pk}", "pots", fields={"pk": 7, "sku": 8}).keys == ("order/7", "pots/8")
+
+
 @pytest.mark.parametrize("name", ["order/None", "None", "None/{sku}", "a/None/b"])
 def test_a_missing_value_in_a_name_warns_once(name: str) -> None:
     """All orders without a number would share a lock. Fields refuse None."""
-    fields = {"sku": "7"}
+    fields = {"sku": "7"} if "{" in name else None
     with override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x"}):
         with pytest.warns(UserWarning, match=f"'{name}' has the part 'None'.* refuses None") as warned:
             _ = zk_lock(name, fields=fields).key
@@ -183,7 +209,7 @@ def test_a_missing_value_in_a_name_warns_once(name: str) -> None:
     with override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/y"}), pytest.warns(UserWarning, match="'k/None' has the"):
         zk_locked(lambda: f"k/{None}")(len).zk_locked.key((), {})  # type: ignore[attr-defined]
     with with_locks("None"):
-        assert zk_lock("None", fields=fields).key == "None/7"
+        assert zk_lock("None", fields={"sku": "7"}).key == "None/7"
 
 
 def test_strict_refuses_every_bare_name_that_is_no_entry() -> None:

@@ -21,8 +21,8 @@ def run(raw: object, *, deploy: bool = False) -> list[django_checks.CheckMessage
     return [message for message in messages if IDS.fullmatch(str(message.id))]
 
 
-def ids(raw: object, *, deploy: bool = False) -> list[str | None]:
-    return [message.id for message in run(raw, deploy=deploy)]
+def ids(raw: object, *, deploy: bool = False) -> list[str]:
+    return sorted(str(message.id) for message in run(raw, deploy=deploy))
 
 
 def test_every_problem_becomes_an_error() -> None:
