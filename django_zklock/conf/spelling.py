@@ -41,10 +41,10 @@ def check_spelling(config: Config, name: str) -> None:
             warning = f"{fault} {meant} If not, add it to LOCKS."
     config.checked_names.add(name if is_bare else "")  # before the warning, which may be an error
     if warning:
-        warnings.warn(warning, stacklevel=_frames_of_package())
+        warnings.warn(warning, stacklevel=frames_of_package())
 
 
-def _frames_of_package() -> int:
+def frames_of_package() -> int:
     """Return the stack level, for `warnings.warn` in the calling function, of the first frame outside this package."""
     level = 1
     frame = sys._getframe(1)

@@ -16,6 +16,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ else:
 
 MOST_RECORDS: Final = 10_000
 """How many records wait for slow handlers. Later ones are dropped, and counted."""
+
+LONGEST_DELAY: Final = 0.25
+"""Seconds in which a handler can delay the thread of a user, once: later records do not wait behind it."""
 
 _LOGGING_FILES = (logging.LoggerAdapter.warning.__code__.co_filename, __file__)
 _MOMENT = ("created", "msecs", "relativeCreated", "thread", "threadName", "taskName")  # of a record
@@ -53,7 +57,8 @@ class Logger(_Adapter):
     """
     A logger by name. Its records are handled on another thread if a protocol thread makes them.
 
-    With `always`, any other thread does so, too: at the end of a block, a slow handler would delay the release.
+    With `always`, any other thread does so, too: at the end of a block, a slow handler would delay the release. The
+    handlers get the context variables of the caller, who waits for them for `LONGEST_DELAY` seconds at most.
     """
 
     def __init__(self, name: str, *, always: bool = False) -> None:
@@ -80,7 +85,11 @@ class Logger(_Adapter):
         if not self._always and not _current.is_protocol:
             self.logger.log(level, msg, *args, stacklevel=stacklevel, **kwargs)
         elif self.isEnabledFor(level):
-            _records.put(self._handle, self._made(level, msg, args, **kwargs), kwargs.get("extra"))
+            made = self._made(level, msg, args, **kwargs)
+            if _current.is_protocol:
+                _records.put(self._handle, made, kwargs.get("extra"))
+            else:  # filters see the context of the caller, and a test finds the record
+                _records.put_and_wait(copy_context().run, self._handle, made, kwargs.get("extra"))
 
     def _made(
         self, level: int, msg: object, args: Any, *, exc_info: object = None, extra: object = None
@@ -127,6 +136,13 @@ class _Records:
                 except RuntimeError:
                     return  # the process ends, or has too many threads: `flush`, or a later record, handles it
                 self._thread = thread
+
+    def put_and_wait(self, call: Callable[..., object], *args: Any) -> None:
+        """Run `call(*args)` on the thread of the log, and wait for that, unless others wait already."""
+        is_idle = self._calls.empty()
+        self.put(call, *args)
+        if is_idle:
+            self.flush(LONGEST_DELAY)
 
     def flush(self, timeout: float) -> bool:
         """Wait until the records until now are handled; return whether that took at most `timeout` seconds."""

@@ -7,6 +7,7 @@ Database connections belong to a thread. Async code has none, so it has no trans
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic, TransactionManagementError, atomic
 
+from django_zklock.conf.spelling import frames_of_package
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.abort import CleanupOnError
 from django_zklock.core.locks.held import HeldLock
@@ -144,11 +146,14 @@ class DatabaseScope(Scope):
                 f"The lock {spec.key!r} cannot be acquired inside an open transaction (atomic block on "
                 f"{', '.join(map(repr, aliases))}). It would be released before that is committed, and the next holder "
                 "would not see its work. Acquire the lock first and begin the transaction inside it, as atomic=True "
-                'does; or give release_on="commit" to keep the lock until the transaction has ended; or '
+                'does; or give release_on="commit" to keep the lock until the transaction has ended (but a snapshot, '
+                "as in REPEATABLE READ, goes on to show rows from before the lock); or "
                 'release_on="exit" if the lock protects nothing in that database. If it was a lock in a cache before, '
                 'see "What behaves differently" in docs/how-to/move-from-cache-lock.md.',
                 lock=spec.key,
             )
+        if spec.release_on == "commit":
+            _warn_of_snapshots(spec.key)
 
     def transaction(self, databases: tuple[str, ...]) -> Transaction:
         return Transaction(databases)
@@ -160,6 +165,38 @@ class DatabaseScope(Scope):
             observer: Any = held.observer or TransactionObserver(held.check_before_commit, held.transactions_ended)
             observer.observe(connections)
             held.observer = observer
+
+
+def _warn_of_snapshots(key: str) -> None:
+    """Warn of open transactions whose queries read old rows, although the lock is acquired now."""
+    aliases = [connection.alias for connection in connections_in_transaction() if _has_snapshot(connection)]
+    if aliases:
+        warnings.warn(
+            f"The lock {key!r} is acquired after the first query of a transaction with a snapshot (REPEATABLE READ or "
+            f"SERIALIZABLE on {', '.join(map(repr, aliases))}). Queries in it read rows as they were before the lock. "
+            "Acquire the lock before the first query, or use READ COMMITTED, or read the rows by select_for_update().",
+            RuntimeWarning,
+            stacklevel=frames_of_package(),
+        )
+
+
+def _has_snapshot(connection: Any) -> bool:
+    """
+    Return whether the database reads rows as they were at an earlier query of this transaction.
+
+    As far as that is known: SQLite and mysqlclient do not tell whether there was a query.
+    """
+    level, raw = getattr(connection, "isolation_level", None), connection.connection
+    if connection.vendor == "postgresql":
+        levels = {"REPEATABLE_READ", "SERIALIZABLE"}
+        return getattr(level, "name", "") in levels and raw.info.transaction_status == 2  # INTRANS of libpq
+    # Without a level of its own, a connection has that of the server, by default this one.
+    if connection.vendor != "mysql" or level not in {"repeatable read", "", None} or not hasattr(raw, "server_status"):
+        return False
+    with contextlib.suppress(Exception):  # a broken connection has no snapshot
+        raw.ping(reconnect=False)  # PyMySQL keeps no status of a SELECT
+        return bool(raw.server_status & 1)  # SERVER_STATUS_IN_TRANS
+    return False
 
 
 _inherited: Final[list[Any]] = []

@@ -101,7 +101,7 @@ def check_used(fields: Collection[str], lock: str, templates: Collection[str]) -
     used = dict.fromkeys(root for text in templates for root in Template.parse(text).fields)
     for unused in [name for name in fields if name not in used]:
         close = difflib.get_close_matches(str(unused), used, n=1)
-        hint = f"did you mean {quoted(close[0])}?" if close else "put it into the name, or pass it no more."
+        hint = f"did you mean {quoted(close[0])}?" if close else "put it into the name, or leave it out."
         paths = " and ".join(map(quoted, templates))
         is_path = paths == quoted(lock)
         what = f"lock name {quoted(lock)}" if is_path else f"lock name {quoted(lock)}, whose path is {paths},"

@@ -305,6 +305,36 @@ def test_atomic_is_refused_where_it_cannot_be(zoo: Zoo, ledger: Ledger) -> None:
         transaction.set_autocommit(True, using="ledger")
 
 
+@pytest.mark.parametrize("level", ["read committed", "repeatable read"])
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+def test_a_lock_after_the_snapshot_of_its_transaction_warns(
+    zoo: Zoo, request: pytest.FixtureRequest, django_db_blocker: DjangoDbBlocker, kind: str, level: str
+) -> None:
+    """Its queries read rows from before the lock. In READ COMMITTED, and before the first query, all is well."""
+    server = request.getfixturevalue(kind)
+    settings = server.settings(level) if kind == "mariadb" else dict(server.settings)
+    if kind == "postgres" and level == "repeatable read":
+        settings["OPTIONS"] = {"isolation_level": 3}
+    connections.settings["snapshot"] = connections.configure_settings({"default": {}, "snapshot": settings})["snapshot"]
+    expected = pytest.warns(RuntimeWarning, match="after the first query of a transaction with a snapshot")
+    try:
+        with django_db_blocker.unblock(), connections["snapshot"].cursor() as cursor:
+            cursor.execute("CREATE TABLE IF NOT EXISTS probe (n int)")
+        with django_db_blocker.unblock(), transaction.atomic(using="snapshot"):
+            with zk_lock("first", release_on="commit"), connections["snapshot"].cursor() as cursor:
+                cursor.execute("SELECT n FROM probe")
+            with expected if level == "repeatable read" else contextlib.nullcontext() as warned:
+                zk_lock("second", release_on="commit").acquire()
+                zk_lock("second").release()
+            assert warned is None or [warning.filename for warning in warned] == [__file__]
+            with zk_lock("other", release_on="exit"):  # it protects nothing in that database
+                pass
+    finally:
+        with django_db_blocker.unblock():
+            connections["snapshot"].close()
+        del connections.settings["snapshot"], connections["snapshot"]
+
+
 # --- release_on="commit" --------------------------------------------------------------------------------------------
 
 
@@ -564,6 +594,7 @@ def test_current_hold_in_a_locked_function(zoo: Zoo) -> None:
     zk_lock("byhand").release()
 
 
+@pytest.mark.filterwarnings("ignore:The lock .* is acquired after the first query:RuntimeWarning")
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_a_transaction_that_is_managed_by_hand_ends_by_hand(zoo: Zoo, ledger: Ledger, end: str) -> None:
     """Without autocommit the end of a block commits nothing. The lock is held until the project commits."""

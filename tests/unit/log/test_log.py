@@ -8,7 +8,9 @@ import re
 import threading
 import time
 import traceback
+import unittest
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -218,3 +220,33 @@ def test_all_modules_use_these_loggers() -> None:
     plain = re.compile(r"^\w+ = logging\.getLogger", re.MULTILINE)
     modules = [path for path in PACKAGE.rglob("*.py") if "server" not in path.relative_to(PACKAGE).parts]
     assert [str(path) for path in modules if plain.search(path.read_text())] == []
+
+
+def test_a_record_of_a_users_thread_keeps_its_context_and_is_found_by_a_test() -> None:
+    """A filter adds the id of the request; `assertLogs` looks as soon as the call has returned."""
+    request_id: ContextVar[str] = ContextVar("request_id")
+    request_id.set("r-1")
+    logger = log.Logger("django_zklock.always", always=True)
+    seen: list[str] = []
+    filter_ = logging.Filter()
+    filter_.filter = lambda record: bool(seen.append(request_id.get())) or True  # type: ignore[func-returns-value,method-assign]
+    logger.logger.addFilter(filter_)
+    try:
+        for number in range(20):
+            with unittest.TestCase().assertLogs("django_zklock.always") as caught:
+                logger.warning("record %d", number)
+            assert [record.getMessage() for record in caught.records] == [f"record {number}"]
+    finally:
+        logger.logger.removeFilter(filter_)
+    assert seen == ["r-1"] * 20
+
+
+def test_a_handler_that_hangs_delays_a_users_thread_once(handler: Handler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The release of a lock waits for no log handler."""
+    monkeypatch.setattr(log, "LONGEST_DELAY", 3.0)
+    handler.open.clear()
+    logger = log.Logger("django_zklock.always", always=True)
+    began = time.monotonic()
+    for _ in range(20):
+        logger.warning("a record")
+    assert time.monotonic() - began < 15  # 60 if each waited

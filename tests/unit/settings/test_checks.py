@@ -67,7 +67,7 @@ def test_plain_text_to_another_machine_causes_a_warning(keys: dict[str, str], mo
         ({"TLS": {"CHECK_HOSTNAME": False}}, ["W010", "W011"]),
     ],
 )
-def test_what_lets_everybody_in_causes_a_warning(keys: dict[str, object], expected: list[str]) -> None:
+def test_an_open_acl_and_unchecked_names_cause_a_warning(keys: dict[str, object], expected: list[str]) -> None:
     """TLS alone does not ask who connects. On this machine alone, nobody else reaches ZooKeeper."""
     raw = {"URL": "zk+tls://zk1.example.org/app", **keys}
     assert ids(raw, deploy=True) == [f"zklock.{name}" for name in expected]
