@@ -24,6 +24,7 @@ from django_zklock.core.queue.release_request import ReleaseRequest
 
 HOLDER_UNREAD: Final = "The znode of its holder was not read."
 NO_KEY: Final = "is not the key of a lock."  # the end of a sentence about a znode that was skipped
+OVER: Final = "Each look deletes up to 100 of them."  # the end of that about holds that are over
 GRANT_WRITTEN_AFTER: Final = 2.0  # seconds; by then a holder has written when it got the lock
 
 
@@ -146,7 +147,7 @@ class LockInfo:
     expired_holds: tuple[ScannedContender, ...] = ()
     """Operator holds and minimum holds whose time is over by ZooKeeper's clock. They neither hold the lock nor wait.
 
-    The next client of django-zklock that wants the lock ends them.
+    Each snapshot has some of them deleted.
     """
 
     deadlocked: bool = False
@@ -293,7 +294,7 @@ class Snapshot:
     problem: str
     """Why it is old or incomplete; empty if all is well."""
     skipped: tuple[str, ...] = ()
-    """Sentences about znodes that were skipped, such as those whose names are not the key of a lock."""
+    """Sentences about znodes that were skipped: holds that are over, or names that are not the key of a lock."""
     connection: ConnectionInfo
     """The present one, even if the snapshot is old."""
     waits: tuple[Wait, ...] = ()
@@ -303,8 +304,8 @@ class Snapshot:
 
     @property
     def complete(self) -> bool:
-        """Whether each lock was read. A znode whose name is no key is not a lock."""
-        return len(self.locks) == self.total and all(text.endswith(NO_KEY) for text in self.skipped)
+        """Whether each lock was read. A hold that is over, or a znode whose name is no key, is not a lock."""
+        return len(self.locks) == self.total and all(text.endswith((NO_KEY, OVER)) for text in self.skipped)
 
     @property
     def deadlocked(self) -> frozenset[str]:

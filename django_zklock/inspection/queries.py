@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -23,7 +23,7 @@ from django_zklock.core.zk.outage import address
 from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection.deadlocks import MAX_WAITS, find_cycles, find_waits
-from django_zklock.inspection.info import HOLDER_UNREAD, ConnectionInfo, LockInfo, ScannedContender, Snapshot
+from django_zklock.inspection.info import HOLDER_UNREAD, OVER, ConnectionInfo, LockInfo, ScannedContender, Snapshot
 from django_zklock.inspection.scan import Scan, ScanLimits, ScanResult
 from django_zklock.locks.holders import kind_of_queue, waits_for
 from django_zklock.locks.requests import call
@@ -107,13 +107,20 @@ def _take_snapshot(key: tuple[SessionOptions, ScanLimits, float], timeout: float
         locks=locks,
         total=scan.total - len(scan.queues) - len(scan.unreadable) + len(locks),  # those without a lock are free
         problem=problem,
-        skipped=scan.skipped + ((TOO_MANY_WAITS,) if len(waits) == MAX_WAITS else ()),
+        skipped=(*scan.skipped, *_notes(len(waits), len(scan.expired_holds))),
         waits=waits,
         cycles=cycles,
     )
     if scan.listed:
         _last = options, described, scan.ended
     return described, scan.ended
+
+
+def _notes(waits: int, over: int) -> Iterator[str]:
+    if waits == MAX_WAITS:
+        yield TOO_MANY_WAITS
+    if over:
+        yield f"Holds that are over, and whose processes have ended: {over}. {OVER}"
 
 
 def _scan(session: Session, limits: ScanLimits, timeout: float) -> ScanResult | None:

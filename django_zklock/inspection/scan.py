@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
 from django_zklock.core import clock
-from django_zklock.core.protocol.operator_holds import read_hold
+from django_zklock.core.protocol.operator_holds import HoldIndex, read_hold
 from django_zklock.core.queue import markers, order
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, SEQUENCE_TAIL, quoted, show_tails, shown_key
 from django_zklock.core.queue.nodes import Kind
@@ -86,7 +86,7 @@ class ScanResult:
     problem: str = ""
     """Why the result is incomplete; empty if it is complete."""
     expired_holds: frozenset[tuple[str, str]] = frozenset()
-    """Operator holds whose time is over, by key and name. The next client that wants the lock ends them."""
+    """Operator holds whose time is over, by key and name. The scan has some of them deleted."""
 
     def holders(self, key: str) -> tuple[int, ...]:
         """Return the indexes of the holders in a queue."""
@@ -235,6 +235,7 @@ class Scan:
                 self._listed_queues[key] = order.ordered(sorted(names))  # each process names the same znode
             except UnreadableQueue as error:
                 self._result.unreadable[key] = contenders, str(error)
+        self._delete_marker(key, () if contenders else others)
         for name in others:
             if self._limits.key or markers.is_marker(name):
                 continue
@@ -243,6 +244,11 @@ class Scan:
                 self._requests.append(partial(self._list, below))
             else:
                 self._skip(f"{quoted(below)} {NO_KEY}")
+
+    def _delete_marker(self, key: str, names: Collection[str]) -> None:
+        """Delete the marker of a limit that was cleared: the last contender has left it."""
+        if (name := markers.limit_marker(0)) in names:
+            self._session.gateway.delete(f"{self._path(key)}/{name}", lambda reply: None)
 
     # --- Second step: read the contenders -----------------------------------------------------------------------
 
@@ -328,6 +334,9 @@ class Scan:
                 hold = read_hold(key, node)
                 if hold is not None and hold.is_over(passed):
                     result.expired_holds |= {(key, name)}
+        paths = [f"{self._path(key)}/{name}"[len(result.base) + 1 :] for key, name in result.expired_holds]
+        if paths or not self._limits.key:
+            self._session.attached(HoldIndex).sweep(paths)
         done(result)
 
 

@@ -7,7 +7,6 @@ A guid and a token name the znode. The server uses no name twice, so no other co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from django_zklock import signals
@@ -16,7 +15,7 @@ from django_zklock.core.protocol.interventions import RECORD_LASTS
 from django_zklock.core.queue import break_record, order
 from django_zklock.core.queue.break_record import BreakRecord
 from django_zklock.core.zk.errors import ZkError
-from django_zklock.core.zk.gateway import NamesReply, Node, NodeReply
+from django_zklock.core.zk.gateway import NamesReply, Node
 from django_zklock.core.zk.multi import Create
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.locks.arguments import check_no_running_loop, check_target
@@ -105,21 +104,18 @@ def _purge(client: QueueClient, path: str) -> None:
     gateway = client.session.gateway
     parent = break_record.directory(client.base)
 
-    def on_own_read(reply: NodeReply) -> None:
-        if isinstance(reply, Node):
-            gateway.children(parent, partial(on_listed, reply.ctime))
+    def on_listed(names: NamesReply) -> None:
+        paths = [] if isinstance(names, ZkError) else [f"{parent}/{name}" for name in names[:MOST_RECORDS]]
+        gateway.read_all([path, *paths], on_read)
 
-    def on_listed(now: float, names: NamesReply) -> None:
-        if not isinstance(names, ZkError):
-            for name in names[:MOST_RECORDS]:
-                gateway.read(f"{parent}/{name}", partial(on_read, now))
-
-    def on_read(now: float, reply: NodeReply) -> None:
-        if isinstance(reply, Node) and reply.ctime < now - LEFT_OVER_AFTER:
-            gateway.delete(reply.path, lambda reply: None)
+    def on_read(nodes: dict[str, Node] | ZkError) -> None:
+        records = {} if isinstance(nodes, ZkError) else nodes
+        for record in records.values():
+            if path in records and record.ctime < records[path].ctime - LEFT_OVER_AFTER:
+                gateway.delete(record.path, lambda reply: None)
 
     client.session.loop.call_later(RECORD_LASTS, lambda: gateway.delete(path, lambda reply: None))
-    gateway.read(path, on_own_read)
+    gateway.children(parent, on_listed)
 
 
 def _changed_hands(key: str) -> LockChangedHands:

@@ -447,8 +447,15 @@ class Contender(SessionObserver):
         """Create the directory, then the znode."""
         self._replies.new_generation()
         self._phase = Phase.PREPARING
-        on_prepared, lasting = self._replies.wrap(self._on_prepared), self.spec.compat == "kazoo"
-        self.session.gateway.ensure_path(self.spec.parent, on_prepared, lasting=lasting)
+        gateway, lasting = self.session.gateway, self.spec.compat == "kazoo"
+        guarded = self._replies.wrap(self._on_prepared)
+
+        def on_prepared(reply: WriteReply) -> None:
+            if self._phase is Phase.GONE and not lasting:  # servers keep a container that never had a child
+                gateway.delete(self.spec.parent, lambda reply: None)
+            guarded(reply)
+
+        gateway.ensure_path(self.spec.parent, on_prepared, lasting=lasting)
 
     def _on_prepared(self, reply: WriteReply) -> None:
         if reply is None:

@@ -2,12 +2,14 @@
 Create operator holds in place of a holder's znode, and delete them when their time is over.
 
 An operator hold needs no session. It lasts until a time by ZooKeeper's clock. The process that created it deletes it;
-if that process has ended, the contenders behind the hold do so. They may race, but no other znode ever gets its name.
+if that process has ended, the contenders behind the hold do so. If nobody comes to its key again, the next process that
+creates a hold finds it in the index of all holds. They may race, but no other znode ever gets its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import random
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -17,11 +19,11 @@ from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.spec import Caller, QueueSpec
 from django_zklock.core.queue import operator_hold
-from django_zklock.core.queue.escaping import SEQUENCE_DIGITS
+from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, show_tails
 from django_zklock.core.queue.nodes import Kind, Mark, Payload, new_guid, prefix
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, ZkError
-from django_zklock.core.zk.gateway import CLOCK_NODE, Callback, Gateway, Node, NodeReply, WriteReply
+from django_zklock.core.zk.gateway import CLOCK_NODE, Callback, Gateway, NamesReply, Node, NodeReply, WriteReply
 from django_zklock.core.zk.multi import Create, Delete, Operation
 from django_zklock.core.zk.session import Session
 
@@ -30,6 +32,9 @@ audit = Logger("zklock.audit")
 RETRY = 1.0  # seconds until a refused or interrupted request is sent again
 SOONEST = 0.01  # seconds until the next check, at least
 LATEST = 60.0  # seconds until the next check, at most, as the clock of the server may have been wrong
+
+SWEEP_EVERY = 50  # holds that a session creates between two sweeps of the index; the first one sweeps, too
+SWEEP_LEAST = 100  # holds that one sweep deletes at most, and two more for each that the session has created since
 
 Guard: TypeAlias = Callable[[Callback[Any]], Callback[Any]]
 
@@ -125,6 +130,62 @@ def read_hold(key: str, node: Node) -> OperatorHold | None:
     )
 
 
+class HoldIndex:
+    """
+    The index of all operator holds by their ends, as one session uses it.
+
+    Nobody may come again to the key of a hold whose process has ended. So each hold has an entry in one directory: an
+    empty znode whose name has the end and the path of the hold. A session that creates holds also deletes some that are
+    over, and more than it creates. So their number is bounded without a cleanup job. An entry is only a hint:
+    `HoldCheck` decides. Holds of older releases have no entry. Those who list all locks find them.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._base = session.options.base
+        self._path = f"{self._base}/{operator_hold.DIRECTORY}"
+        self._added = 0  # holds since the last sweep
+        self._sweep_at = 1  # at so many; a long index is seldom listed
+
+    def add(self, path: str, seconds: float) -> str:
+        """Create an entry for the hold at `path`, just before the hold itself; return the path of the entry."""
+        gateway = self._session.gateway
+        end = (gateway.clock.now() or 0.0) + seconds
+        entry = f"{self._path}/{operator_hold.entry_name(path[len(self._base) + 1 :], end)}"
+
+        def on_created(reply: WriteReply) -> None:
+            if isinstance(reply, NodeMissing):
+                gateway.ensure_path(self._path, lambda reply: gateway.commit(create, lambda reply: None))
+
+        create = [Create(path=entry)]
+        gateway.commit(create, on_created)
+        self._added += 1
+        if self._added >= self._sweep_at:
+            self._session.post(self.sweep)  # after the hold
+        return entry
+
+    def sweep(self, paths: Collection[str] = ()) -> None:
+        """Delete some of the holds that are over: of those at these paths below the base, and of those in the index."""
+        most, self._added = SWEEP_LEAST + 2 * self._added, 0
+        self._session.gateway.children(self._path, partial(self._on_listed, paths, most))
+
+    def _on_listed(self, paths: Collection[str], most: int, reply: NamesReply) -> None:
+        gateway, names = self._session.gateway, [] if isinstance(reply, ZkError) else reply
+        self._sweep_at = min(max(SWEEP_EVERY, len(names) // 10), 10 * SWEEP_EVERY)
+        now = gateway.clock.now() or 0.0
+        entries = {path: name for name in names if (path := operator_hold.hold_of_entry(name, now))}
+        over = [*entries.keys() | set(paths)]
+        # At random: those that this client may not delete must not keep the others from their turn.
+        for path in random.sample(over, min(len(over), most)):
+            directory, _, name = path.rpartition("/")
+            on_checked = partial(self._on_checked, entries.get(path))
+            HoldCheck(gateway, show_tails(directory), f"{self._base}/{directory}").run((name,), on_checked)
+
+    def _on_checked(self, entry: str | None, checked: HoldCheck | None) -> None:
+        if entry and checked is not None and checked.ended:
+            self._session.gateway.delete(f"{self._path}/{entry}", lambda reply: None)
+
+
 class Replacement:
     """
     An operator hold that replaces a holder's znode, and has its position in the queue.
@@ -141,10 +202,15 @@ class Replacement:
         self._path = f"{spec.parent}/{name}"
         self._seconds = 0.0
         self._tried = False  # the transaction was sent
+        self._entry = ""  # the path of its entry in the index
 
     def changes(self) -> tuple[Operation, ...]:
         """Return the transaction that replaces the znode; nothing if a delete is enough."""
         raise NotImplementedError
+
+    def announce(self, session: Session) -> None:
+        """Create the entry of the index, just before the transaction is sent."""
+        self._entry = session.attached(HoldIndex).add(self._path, self._seconds)
 
     def end_in_time(self, session: Session) -> None:
         """Delete the hold when its time is over. Otherwise it would stay while no caller wants the lock."""
@@ -155,6 +221,8 @@ class Replacement:
         def on_checked(checked: HoldCheck | None) -> None:
             if checked is not None:
                 self._on_checked(session, checked.remaining.get(self._name))
+            if checked is not None and checked.ended:
+                session.gateway.delete(self._entry, lambda reply: None)
             pause = RETRY if checked is None else checked.next_check((self._name,))
             if pause is not None:
                 session.loop.call_later(pause, partial(self._check, session))

@@ -251,6 +251,7 @@ class Deletion:
             if self._path is None:
                 registry.list_names(self._parent, self._on_searched, after_sync=True)
             elif self._replacement is not None and (changes := self._replacement.changes()):
+                self._replacement.announce(registry.session)
                 registry.session.gateway.commit(changes, self._on_deleted)
             else:
                 registry.session.gateway.delete(self._path, self._on_deleted)

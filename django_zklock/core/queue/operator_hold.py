@@ -6,6 +6,8 @@ Its guid has a mark, by which a listing shows it. Its payload says who holds the
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
@@ -25,6 +27,10 @@ HANDED_OVER: Final = "handed_over"
 
 LONGEST: Final = 7 * 24 * 3600.0
 """Seconds that a hold may last."""
+
+DIRECTORY: Final = "!ends"
+"""The directory with an entry for each hold, by its end. No segment of a key begins with `!`."""
+_ENTRY: Final = re.compile(r"(?P<end>[0-9]{10})-(?P<path>[^!/]+(?:![^!/]+)+)[.]end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,18 @@ def is_operator(name: str) -> bool:
     except UnreadableQueue:
         return False
     return child is not None and mark_of(child.guid) is Mark.OPERATOR
+
+
+def entry_name(path: str, end: float) -> str:
+    """Return the name of the entry for the hold at this path below the base, which ends at `end` (since 1970)."""
+    return f"{math.ceil(end):010d}-{path.replace('/', '!')}.end"  # with other last characters than a contender
+
+
+def hold_of_entry(name: str, now: float) -> str:
+    """Return the path of the hold whose entry has this name; empty if it ends later, or if this is no entry."""
+    entry = _ENTRY.fullmatch(name)
+    path = "" if entry is None or int(entry["end"]) > now else entry["path"].replace("!", "/")
+    return path if is_operator(path.rpartition("/")[2]) else ""
 
 
 def holds_ahead(queue: Queue, me: str = "") -> tuple[str, ...]:

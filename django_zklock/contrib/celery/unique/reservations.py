@@ -11,6 +11,7 @@ All functions block until their timeout at most, also under an event loop, as se
 from __future__ import annotations
 
 import os
+import random
 import socket
 import sys
 import time
@@ -18,6 +19,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from types import FrameType
 from typing import Any, Final, TypeAlias
 
@@ -33,9 +35,11 @@ from django_zklock.core.log import Logger
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue.escaping import printable
 from django_zklock.core.zk import process
-from django_zklock.core.zk.gateway import DirectoryState
+from django_zklock.core.zk.errors import ZkError
+from django_zklock.core.zk.gateway import CLOCK_NODE, DirectoryReply, DirectoryState, NamesReply, Node, NodeReply
 from django_zklock.core.zk.multi import Check, Create, Delete, SetData
-from django_zklock.exceptions import LockTimeout, TooManyLocks, ZkLockError, ZooKeeperUnavailable
+from django_zklock.core.zk.session import Session
+from django_zklock.exceptions import LockTimeout, TooManyLocks, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.http import requests
 from django_zklock.locks.requests import (
     UNKNOWN,
@@ -51,6 +55,9 @@ from django_zklock.locks.requests import (
 
 logger = Logger("django_zklock.reservations")
 
+SWEEP_EVERY: Final = 3600.0  # seconds between two searches of a worker for reservations that are dead
+SWEEP_MOST: Final = 100  # reservations that one search reads
+DEAD_FOR: Final = 24 * 3600.0  # seconds; the message of a younger one may still be with the broker
 RESERVE_TIMEOUT: Final = 5.0  # seconds that a publisher waits for ZooKeeper, or for another publisher
 REPLY_TIMEOUT: Final = 1.0  # seconds that other callers wait for the outcome; the update continues in the background
 MAX_TEXT: Final = 200  # characters of each text about the publisher
@@ -239,6 +246,34 @@ def end(key: str, task_id: str, *, attached: Attached | None = None, reply_timeo
     return _complete(key, _if_own(task_id, "", change), reply_timeout)
 
 
+def sweep(session: Session) -> None:
+    """
+    Delete reservations that no publisher comes to, now and again each hour. On the protocol's thread.
+
+    It reads some of all at random, and deletes those that are dead and older than a day, by ZooKeeper's clock.
+    """
+    gateway, directory = session.gateway, record.directory(session.options.base)
+
+    def on_listed(names: NamesReply) -> None:
+        for name in [] if isinstance(names, ZkError) else random.sample(names, min(len(names), SWEEP_MOST)):
+            gateway.read_directory(f"{directory}/{name}", on_read)
+
+    def on_read(node: DirectoryReply) -> None:
+        with suppress(UnreadableQueue):
+            if isinstance(node, DirectoryState):
+                mark = f"{node.path}/{Reservation.decode(node.data).mark}"
+                gateway.read(mark, partial(on_mark, node))
+
+    def on_mark(node: DirectoryState, mark: NodeReply) -> None:
+        before = (gateway.clock.now() or 0.0) - DEAD_FOR
+        verdict = Reservation.decode(node.data).judge(node.children, before)
+        if isinstance(mark, Node) and mark.ctime < before and verdict is Verdict.DEAD:
+            gateway.commit(deletion(node).operations, lambda reply: None)
+
+    session.loop.call_later(SWEEP_EVERY, partial(sweep, session))
+    gateway.sync_clock(f"{directory}/{CLOCK_NODE}", lambda reply: gateway.children(directory, on_listed))
+
+
 # --- steps of an update, on the protocol's thread ---------------------------------------------------------------------
 
 
@@ -305,7 +340,7 @@ def _write(
     return Commit((Check(path=f"{node.path}/{own.mark}"), data, *operations), value)
 
 
-def deletion(node: DirectoryState) -> Step:
+def deletion(node: DirectoryState) -> Commit:
     """Return the step that deletes a reservation."""
     return Commit((*_deletes(node, node.children), Delete(path=node.path, version=node.version)), True)
 

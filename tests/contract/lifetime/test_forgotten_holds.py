@@ -1,0 +1,215 @@
+"""What is over, whose process has ended, and whose key nobody comes to again: it goes without a cleanup job."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
+from support.faults import connected, die, proxied
+from support.locking import as_json, zklock
+from support.proxy import CREATE_CONTAINER
+from support.zoo import Zoo, eventually, guid_of
+
+from django_zklock import zk_adopt, zk_lock, zk_semaphore
+from django_zklock.core.protocol import operator_holds
+from django_zklock.core.queue.operator_hold import DIRECTORY
+from django_zklock.core.zk import process
+from django_zklock.exceptions import LockNotAdopted
+from django_zklock.inspection import look_at, snapshot
+from django_zklock.operations import break_lock, breaks, clear_limit, hold_lock, set_limit
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("emptied")]
+
+SHORT = 0.1  # seconds
+LONG = 600.0
+WHY = {"reason": "deploy 42", "by": "anna"}
+
+
+def rest(key: str, seconds: float) -> None:
+    with zk_lock(key, min_hold=seconds):
+        pass
+
+
+def give(key: str, seconds: float) -> str:
+    with zk_lock(key) as hold:
+        return hold.hand_over(within=seconds)
+
+
+def hold(key: str, seconds: float) -> None:
+    hold_lock(key, seconds=seconds, **WHY)
+
+
+KINDS = pytest.mark.parametrize("leave", [rest, give, hold])
+"""A call that leaves a hold of so many seconds."""
+
+
+def entries(zoo: Zoo) -> list[str]:
+    return sorted(zoo.names(f"{zoo.base}/{DIRECTORY}"))
+
+
+def leave_over(zoo: Zoo, leave: Callable[[str, float], object], *keys: str) -> None:
+    """Leave holds whose process has ended, and whose time is over for everybody."""
+    for key in keys:
+        leave(key, SHORT)
+    die()
+    stamp = zoo.client.create(f"{zoo.chroot}/stamp-", sequence=True, makepath=True)
+    first = zoo.client.set(stamp, b"").mtime
+    eventually(lambda: zoo.client.set(stamp, b"").mtime > first + 1200)  # an entry has whole seconds
+
+
+@KINDS
+def test_a_process_that_creates_a_hold_and_ends_at_once_deletes_one_that_is_over(
+    zoo: Zoo, leave: Callable[[str, float], object]
+) -> None:
+    leave_over(zoo, leave, "a/b")
+    rest("c", LONG)
+    die()
+    assert zoo.children("a/b") == []
+    assert len(entries(zoo)) == 1
+
+
+def test_many_holds_of_one_process_are_caught_up_with(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each later process deletes more than it creates, and a bounded number."""
+    leave_over(zoo, rest, *map(str, range(10)))
+    monkeypatch.setattr(operator_holds, "SWEEP_LEAST", 1)
+    left = [10]
+    while left[-1]:
+        rest(f"later/{len(left)}", LONG)
+        die()
+        left.append(sum(len(zoo.children(str(key))) for key in range(10)))
+    assert all(0 < before - after <= 3 for before, after in itertools.pairwise(left))
+
+
+def test_a_long_process_leaves_no_entry(zoo: Zoo) -> None:
+    """It deletes its hold itself."""
+    rest("a", SHORT)
+    eventually(lambda: not zoo.contenders() and not entries(zoo))
+
+
+@pytest.mark.parametrize("look", [partial(snapshot, max_age=0), partial(look_at, "a/b"), partial(zklock, "doctor")])
+def test_each_look_deletes_a_hold_that_has_no_entry(zoo: Zoo, look: Callable[[], object]) -> None:
+    """As those of an older release."""
+    leave_over(zoo, rest, "a/b")
+    for name in entries(zoo):
+        zoo.client.delete(f"{zoo.base}/{DIRECTORY}/{name}")
+
+    def is_gone() -> bool:
+        look()
+        return not zoo.children("a/b")
+
+    eventually(is_gone)
+
+
+def test_holds_that_are_over_are_counted(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the doctor, the list and the status. Each look reads all other locks, so it is complete."""
+    leave_over(zoo, rest, "a", "b")
+    monkeypatch.setattr(operator_holds, "SWEEP_LEAST", 0)  # this process deletes none
+    text = "Holds that are over, and whose processes have ended: 2."
+    eventually(lambda: text in zklock("doctor"))
+    assert all(text in zklock(command) for command in ("list", "status"))
+    assert text in as_json("list")["skipped"][0]
+    assert snapshot(max_age=0).complete
+    assert len(zoo.contenders()) == 2
+
+
+# --- an entry is only a hint ------------------------------------------------------------------------------------------
+
+
+def test_only_holds_that_are_over_are_deleted(zoo: Zoo) -> None:
+    """Whatever the entries say, and whatever else is among them."""
+    rest("a/b", LONG)
+    die()
+    (hold,) = zoo.children("a/b")
+    (entry,) = entries(zoo)
+    leave_over(zoo, give, "other")
+    unreadable = zoo.client.create(f"{zoo.base}/live/_c_{guid_of(hold)}-lock-0000000000", b"?", makepath=True)
+    others = [f"1000000000{entry[10:]}", f"1000000000-live!{unreadable.rpartition('/')[2]}.end", "1000000000-a!b.end"]
+    others += ["1000000000-a!..!b.end", "1000000000-.end", "a later release"]
+    for name in others:
+        zoo.client.create(f"{zoo.base}/{DIRECTORY}/{name}")
+    eventually(lambda: snapshot(max_age=0) and entries(zoo) == sorted([entry, *others]))
+    assert zoo.children("a/b") == [hold]
+    assert zoo.client.exists(unreadable)
+    assert zoo.children("other") == []
+
+
+def test_an_entry_whose_hold_is_gone_is_deleted_at_its_end(zoo: Zoo) -> None:
+    """The hold was adopted, or a person has ended it, or its creator died between the two writes."""
+    leave_over(zoo, rest, "a")
+    zoo.client.delete(f"{zoo.base}/a/{zoo.children('a')[0]}")
+    eventually(lambda: snapshot(max_age=0) and not entries(zoo))
+
+
+def test_an_adopter_keeps_the_lock_after_the_end_of_the_hand_over(zoo: Zoo) -> None:
+    """A text that nobody has adopted in time is refused, whoever has deleted the hold."""
+    text, late = give("a", 2.0), give("b", SHORT)
+    with zk_adopt(text) as adopted:
+        eventually(lambda: snapshot(max_age=0) and not entries(zoo))
+        adopted.check()
+        assert zoo.children("a") == [adopted.path.rpartition("/")[2]]
+    with pytest.raises(LockNotAdopted), zk_adopt(late):
+        pass
+
+
+def test_a_hold_that_may_not_be_deleted_keeps_no_other_from_its_turn(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_over(zoo, rest, *map(str, range(6)))
+    monkeypatch.setattr(operator_holds, "SWEEP_LEAST", 1)
+    closed = [f"{zoo.base}/{number}" for number in range(4)]
+    for path in closed:
+        zoo.client.set_acls(path, [make_acl("world", "anyone", read=True, admin=True)])
+    eventually(lambda: snapshot(max_age=0) and len(zoo.contenders()) == 4, 30)
+    assert len(entries(zoo)) == 4
+    for path in closed:
+        zoo.client.set_acls(path, OPEN_ACL_UNSAFE)
+
+
+# --- other things that would stay for ever ----------------------------------------------------------------------------
+
+
+async def test_a_caller_that_gives_up_leaves_no_directory(zoo: Zoo) -> None:
+    """Servers keep a container that never had a child."""
+
+    async def use() -> None:
+        async with zk_lock("never/used"):
+            pass
+
+    with proxied(zoo, session_timeout=20) as proxy:
+        connected()
+        proxy.delay_op(CREATE_CONTAINER, 0.5)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(use(), 0.3)
+        proxy.delay_op(CREATE_CONTAINER, 0)
+        await asyncio.to_thread(eventually, lambda: zoo.client.exists(f"{zoo.base}/never"))
+        await asyncio.to_thread(process.reset)
+    assert not zoo.client.exists(f"{zoo.base}/never/used")
+
+
+def test_the_marker_of_a_cleared_limit_goes_with_a_look(zoo: Zoo) -> None:
+    """The last contender has left it, and nobody comes again. A limit that is set stays."""
+    for key in ("a", "b"):
+        with zk_semaphore(key, limit=2):
+            set_limit(key, 3, **WHY)
+            if key == "a":
+                clear_limit(key, **WHY)
+    assert zoo.names(f"{zoo.base}/a") == ["!limit:0:"]
+    eventually(lambda: snapshot(max_age=0) and not zoo.names(f"{zoo.base}/a"))
+    assert zoo.names(f"{zoo.base}/b") == ["!limit:3:"]
+
+
+def test_a_short_process_that_breaks_a_lock_deletes_the_records_of_earlier_breaks(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The holders were dead, so they did not read them."""
+    monkeypatch.setattr(breaks, "LEFT_OVER_AFTER", 0.0)
+    prefix = f"{zoo.base}/k/_c_0c1a7c1e-9a4f-8a4f-9a4f-0c1a7c1e9a4f-lock-"
+    for _ in range(3):
+        zoo.client.create(prefix, sequence=True, makepath=True)
+        lock = look_at("k")
+        assert lock is not None
+        break_lock("k", guid=lock.holders[0].guid, token=lock.holders[0].token, **WHY)
+        die()
+    assert len(zoo.names(f"{zoo.base}/!broken")) == 1
