@@ -8,11 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, proxied, within
+from celery import Celery
+from celery.signals import worker_ready
+from support.faults import BackgroundCall, connected, proxied, within
 from support.proxy import MULTI
 from support.reserving import holder, reserved_names
 from support.zoo import Zoo, eventually
 
+from django_zklock import zk_locked
 from django_zklock.contrib.celery.unique import record, reservations
 from django_zklock.contrib.celery.unique.reservations import Attached, Duplicate, Reserved
 from django_zklock.core.protocol.registry import Registry
@@ -398,3 +401,63 @@ def test_a_reservation_whose_publisher_gave_up_is_withdrawn(zoo: Zoo) -> None:
         assert len(reserved_names(zoo)) == 2
         proxy.heal()
         eventually(lambda: len(reserved_names(zoo)) == 1)
+
+
+# --- those that nobody comes to again ---------------------------------------------------------------------------------
+
+
+def ready_worker(**options: Any) -> None:
+    """Have a worker with such a task become ready."""
+
+    def work() -> None:
+        pass
+
+    app = Celery("app", set_as_current=False)
+    app.task(zk_locked("k", **options)(work), name="task", shared=False)
+    worker_ready.send(type("Consumer", (), {"app": app, "hostname": "w"})())
+
+
+@pytest.mark.parametrize("options", [{"unique": "until_done"}, {"on_conflict": "coalesce"}])
+def test_a_worker_deletes_what_is_dead_for_a_day(
+    zoo: Zoo, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if nobody calls these tasks again. The rest stays, and so does what no release can read."""
+    queued("waits")
+    queued("waits/long", until=time.time() + 600)
+    started(queued("runs/again").key, late=True)
+    started(queued("dead").key)
+    queued("over", until=time.time() - 1)
+    reserved("never/sent")
+    zoo.client.create(f"{record.directory(zoo.base)}/unreadable", b"?")
+    end_session()
+    before = reserved_names(zoo)
+    connected()
+    ready_worker(**options)
+    end_session()
+    assert reserved_names(zoo) == before
+    monkeypatch.setattr(reservations, "DEAD_FOR", 0.0)
+    ready_worker(**options)
+    eventually(lambda: sorted(reserved_names(zoo)) == ["runs!again", "unreadable", "waits", "waits!long"])
+
+
+def test_a_reservation_that_counts_again_is_not_deleted(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker attaches to it after it was read."""
+    queued("k", until=time.time() - 1)
+    monkeypatch.setattr(reservations, "DEAD_FOR", 0.0)
+    commit = Gateway.commit
+
+    def attach_first(gateway: Gateway, operations: Any, done: Callable[[Any], object]) -> None:
+        monkeypatch.setattr(Gateway, "commit", commit)
+        zoo.client.create(f"{zoo.base}/!unique/k/0-{0:016x}-worker", ephemeral=True)
+        commit(gateway, operations, done)
+
+    monkeypatch.setattr(Gateway, "commit", attach_first)
+    process.current().post(reservations.sweep, process.current())
+    eventually(lambda: Gateway.commit is commit)
+    end_session()
+    assert reserved_names(zoo) == ["k"]
+
+
+def test_a_worker_without_unique_tasks_needs_no_connection(zoo: Zoo) -> None:
+    ready_worker()
+    assert process.peek() is None

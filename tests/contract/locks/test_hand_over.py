@@ -23,7 +23,7 @@ from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.queue import hand_over, nodes
 from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Kind, Mark, new_guid
-from django_zklock.core.queue.operator_hold import HANDED_OVER, hold_data, is_operator
+from django_zklock.core.queue.operator_hold import DIRECTORY, HANDED_OVER, hold_data, is_operator
 from django_zklock.core.zk.gateway import Gateway
 from django_zklock.exceptions import (
     InvalidHandOver,
@@ -162,12 +162,17 @@ def test_a_waiter_that_looks_too_late_is_not_granted_the_lock(zoo: Zoo, proxy: P
 
 
 def test_the_requests_of_a_hand_over(zoo: Zoo, warm_proxy: Proxy) -> None:
-    """The giver sends one transaction, one look whether it was carried out, and one for those behind it."""
+    """
+    The giver sends one transaction, one look whether it was carried out, and one for those behind it.
+
+    It waits neither for the entry of the hold, nor for the look for holds that are over.
+    """
+    zoo.client.ensure_path(f"{zoo.base}/{DIRECTORY}")
     hold = zk_lock(KEY).acquire()
     assert hold is not None
     warm_proxy.reset()
     text = hold.hand_over(within=LONG)
-    assert (warm_proxy.requests, warm_proxy.counts[MULTI], warm_proxy.counts[GET_DATA]) == (3, 1, 1)
+    assert (warm_proxy.requests, warm_proxy.counts[MULTI], warm_proxy.counts[GET_DATA]) == (5, 2, 1)
     warm_proxy.reset()
     with zk_adopt(text):
         counts = warm_proxy.counts
