@@ -2,8 +2,8 @@
 Create operator holds in place of a holder's znode, and delete them when their time is over.
 
 An operator hold needs no session. It lasts until a time by ZooKeeper's clock. The process that created it deletes it;
-if that process has ended, the contenders behind the hold do so. If nobody comes to its key again, the next process that
-creates a hold finds it in the index of all holds. They may race, but no other znode ever gets its name.
+if that process has ended, the contenders behind the hold do so. If there are none, the next process that creates a hold
+finds it in the index of all holds. They may race, but no other znode ever gets its name.
 """
 
 from __future__ import annotations
@@ -134,10 +134,10 @@ class HoldIndex:
     """
     The index of all operator holds by their ends, as one session uses it.
 
-    Nobody may come again to the key of a hold whose process has ended. So each hold has an entry in one directory: an
+    Perhaps nobody uses the key of a hold again whose process has ended. So each hold has an entry in one directory: an
     empty znode whose name has the end and the path of the hold. A session that creates holds also deletes some that are
     over, and more than it creates. So their number is bounded without a cleanup job. An entry is only a hint:
-    `HoldCheck` decides. Holds of older releases have no entry. Those who list all locks find them.
+    `HoldCheck` decides. Holds of older releases have no entry. A look at all locks finds them.
     """
 
     def __init__(self, session: Session) -> None:

@@ -403,7 +403,7 @@ def test_a_reservation_whose_publisher_gave_up_is_withdrawn(zoo: Zoo) -> None:
         eventually(lambda: len(reserved_names(zoo)) == 1)
 
 
-# --- those that nobody comes to again ---------------------------------------------------------------------------------
+# --- those whose keys nobody uses again -------------------------------------------------------------------------------
 
 
 def ready_worker(**options: Any) -> None:
@@ -412,7 +412,7 @@ def ready_worker(**options: Any) -> None:
     def work() -> None:
         pass
 
-    app = Celery("app", set_as_current=False)
+    app: Any = Celery("app", set_as_current=False)
     app.task(zk_locked("k", **options)(work), name="task", shared=False)
     worker_ready.send(type("Consumer", (), {"app": app, "hostname": "w"})())
 

@@ -1,4 +1,4 @@
-"""What is over, whose process has ended, and whose key nobody comes to again: it goes without a cleanup job."""
+"""A hold that is over goes without a cleanup job, also if its process has ended and nobody uses its key again."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("emptied")]
 
 SHORT = 0.1  # seconds
 LONG = 600.0
-WHY = {"reason": "deploy 42", "by": "anna"}
+WHY: dict[str, Any] = {"reason": "deploy 42", "by": "anna"}
 
 
 def rest(key: str, seconds: float) -> None:
@@ -43,18 +44,18 @@ def hold(key: str, seconds: float) -> None:
     hold_lock(key, seconds=seconds, **WHY)
 
 
-KINDS = pytest.mark.parametrize("leave", [rest, give, hold])
-"""A call that leaves a hold of so many seconds."""
+KINDS = pytest.mark.parametrize("make", [rest, give, hold])
+"""A call that makes a hold of so many seconds."""
 
 
 def entries(zoo: Zoo) -> list[str]:
     return sorted(zoo.names(f"{zoo.base}/{DIRECTORY}"))
 
 
-def leave_over(zoo: Zoo, leave: Callable[[str, float], object], *keys: str) -> None:
-    """Leave holds whose process has ended, and whose time is over for everybody."""
+def make_over(zoo: Zoo, make: Callable[[str, float], object], *keys: str) -> None:
+    """Make holds whose process has ended, and whose time is over for everybody."""
     for key in keys:
-        leave(key, SHORT)
+        make(key, SHORT)
     die()
     stamp = zoo.client.create(f"{zoo.chroot}/stamp-", sequence=True, makepath=True)
     first = zoo.client.set(stamp, b"").mtime
@@ -63,9 +64,9 @@ def leave_over(zoo: Zoo, leave: Callable[[str, float], object], *keys: str) -> N
 
 @KINDS
 def test_a_process_that_creates_a_hold_and_ends_at_once_deletes_one_that_is_over(
-    zoo: Zoo, leave: Callable[[str, float], object]
+    zoo: Zoo, make: Callable[[str, float], object]
 ) -> None:
-    leave_over(zoo, leave, "a/b")
+    make_over(zoo, make, "a/b")
     rest("c", LONG)
     die()
     assert zoo.children("a/b") == []
@@ -74,7 +75,7 @@ def test_a_process_that_creates_a_hold_and_ends_at_once_deletes_one_that_is_over
 
 def test_many_holds_of_one_process_are_caught_up_with(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each later process deletes more than it creates, and a bounded number."""
-    leave_over(zoo, rest, *map(str, range(10)))
+    make_over(zoo, rest, *map(str, range(10)))
     monkeypatch.setattr(operator_holds, "SWEEP_LEAST", 1)
     left = [10]
     while left[-1]:
@@ -92,8 +93,8 @@ def test_a_long_process_leaves_no_entry(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("look", [partial(snapshot, max_age=0), partial(look_at, "a/b"), partial(zklock, "doctor")])
 def test_each_look_deletes_a_hold_that_has_no_entry(zoo: Zoo, look: Callable[[], object]) -> None:
-    """As those of an older release."""
-    leave_over(zoo, rest, "a/b")
+    """Older releases make such holds."""
+    make_over(zoo, rest, "a/b")
     for name in entries(zoo):
         zoo.client.delete(f"{zoo.base}/{DIRECTORY}/{name}")
 
@@ -106,7 +107,7 @@ def test_each_look_deletes_a_hold_that_has_no_entry(zoo: Zoo, look: Callable[[],
 
 def test_holds_that_are_over_are_counted(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the doctor, the list and the status. Each look reads all other locks, so it is complete."""
-    leave_over(zoo, rest, "a", "b")
+    make_over(zoo, rest, "a", "b")
     monkeypatch.setattr(operator_holds, "SWEEP_LEAST", 0)  # this process deletes none
     text = "Holds that are over, and whose processes have ended: 2."
     eventually(lambda: text in zklock("doctor"))
@@ -120,12 +121,12 @@ def test_holds_that_are_over_are_counted(zoo: Zoo, monkeypatch: pytest.MonkeyPat
 
 
 def test_only_holds_that_are_over_are_deleted(zoo: Zoo) -> None:
-    """Whatever the entries say, and whatever else is among them."""
+    """The entries may say anything, and anything may be among them."""
     rest("a/b", LONG)
     die()
     (hold,) = zoo.children("a/b")
     (entry,) = entries(zoo)
-    leave_over(zoo, give, "other")
+    make_over(zoo, give, "other")
     unreadable = zoo.client.create(f"{zoo.base}/live/_c_{guid_of(hold)}-lock-0000000000", b"?", makepath=True)
     others = [f"1000000000{entry[10:]}", f"1000000000-live!{unreadable.rpartition('/')[2]}.end", "1000000000-a!b.end"]
     others += ["1000000000-a!..!b.end", "1000000000-.end", "a later release"]
@@ -139,13 +140,13 @@ def test_only_holds_that_are_over_are_deleted(zoo: Zoo) -> None:
 
 def test_an_entry_whose_hold_is_gone_is_deleted_at_its_end(zoo: Zoo) -> None:
     """The hold was adopted, or a person has ended it, or its creator died between the two writes."""
-    leave_over(zoo, rest, "a")
+    make_over(zoo, rest, "a")
     zoo.client.delete(f"{zoo.base}/a/{zoo.children('a')[0]}")
     eventually(lambda: snapshot(max_age=0) and not entries(zoo))
 
 
 def test_an_adopter_keeps_the_lock_after_the_end_of_the_hand_over(zoo: Zoo) -> None:
-    """A text that nobody has adopted in time is refused, whoever has deleted the hold."""
+    """A text that nobody has adopted in time is refused, by the same error as ever."""
     text, late = give("a", 2.0), give("b", SHORT)
     with zk_adopt(text) as adopted:
         eventually(lambda: snapshot(max_age=0) and not entries(zoo))
@@ -156,7 +157,7 @@ def test_an_adopter_keeps_the_lock_after_the_end_of_the_hand_over(zoo: Zoo) -> N
 
 
 def test_a_hold_that_may_not_be_deleted_keeps_no_other_from_its_turn(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    leave_over(zoo, rest, *map(str, range(6)))
+    make_over(zoo, rest, *map(str, range(6)))
     monkeypatch.setattr(operator_holds, "SWEEP_LEAST", 1)
     closed = [f"{zoo.base}/{number}" for number in range(4)]
     for path in closed:

@@ -248,7 +248,7 @@ def end(key: str, task_id: str, *, attached: Attached | None = None, reply_timeo
 
 def sweep(session: Session) -> None:
     """
-    Delete reservations that no publisher comes to, now and again each hour. On the protocol's thread.
+    Delete reservations whose keys nobody uses again, now and each hour. On the protocol's thread.
 
     It reads some of all at random, and deletes those that are dead and older than a day, by ZooKeeper's clock.
     """
