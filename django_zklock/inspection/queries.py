@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -101,26 +101,21 @@ def _take_snapshot(key: tuple[SessionOptions, ScanLimits, float], timeout: float
     if cycles:
         deadlocked = {wait.holds for cycle in cycles for wait in cycle}
         locks = tuple(replace(lock, deadlocked=True) if lock.key in deadlocked else lock for lock in locks)
+    over = len(scan.expired_holds)
+    notes = (f"Holds that are over, and whose processes have ended: {over}. {OVER}",) if over else ()
     described = partial(
         Snapshot,
         taken_at=to_datetime(scan.ended_at),
         locks=locks,
         total=scan.total - len(scan.queues) - len(scan.unreadable) + len(locks),  # those without a lock are free
         problem=problem,
-        skipped=(*scan.skipped, *_notes(len(waits), len(scan.expired_holds))),
+        skipped=scan.skipped + notes + ((TOO_MANY_WAITS,) if len(waits) == MAX_WAITS else ()),
         waits=waits,
         cycles=cycles,
     )
     if scan.listed:
         _last = options, described, scan.ended
     return described, scan.ended
-
-
-def _notes(waits: int, over: int) -> Iterator[str]:
-    if waits == MAX_WAITS:
-        yield TOO_MANY_WAITS
-    if over:
-        yield f"Holds that are over, and whose processes have ended: {over}. {OVER}"
 
 
 def _scan(session: Session, limits: ScanLimits, timeout: float) -> ScanResult | None:

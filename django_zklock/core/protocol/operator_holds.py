@@ -34,7 +34,7 @@ SOONEST = 0.01  # seconds until the next check, at least
 LATEST = 60.0  # seconds until the next check, at most, as the clock of the server may have been wrong
 
 SWEEP_EVERY = 50  # holds that a session creates between two sweeps of the index; the first one sweeps, too
-SWEEP_LEAST = 100  # holds that one sweep deletes at most, and two more for each that the session has created since
+SWEEP_MOST = 100  # holds that one sweep deletes at most, and two more for each that the session has created since
 
 Guard: TypeAlias = Callable[[Callback[Any]], Callback[Any]]
 
@@ -166,7 +166,7 @@ class HoldIndex:
 
     def sweep(self, paths: Collection[str] = ()) -> None:
         """Delete some of the holds that are over: of those at these paths below the base, and of those in the index."""
-        most, self._added = SWEEP_LEAST + 2 * self._added, 0
+        most, self._added = SWEEP_MOST + 2 * self._added, 0
         self._session.gateway.children(self._path, partial(self._on_listed, paths, most))
 
     def _on_listed(self, paths: Collection[str], most: int, reply: NamesReply) -> None:
@@ -221,8 +221,8 @@ class Replacement:
         def on_checked(checked: HoldCheck | None) -> None:
             if checked is not None:
                 self._on_checked(session, checked.remaining.get(self._name))
-            if checked is not None and checked.ended:
-                session.gateway.delete(self._entry, lambda reply: None)
+                if checked.ended:
+                    session.gateway.delete(self._entry, lambda reply: None)
             pause = RETRY if checked is None else checked.next_check((self._name,))
             if pause is not None:
                 session.loop.call_later(pause, partial(self._check, session))

@@ -28,7 +28,7 @@ from django_zklock.core.zk.outage import Outage
 
 logger = Logger("django_zklock.zk")
 
-LAST_REPLIES = 0.5  # seconds in which a session that is closed may get its last replies
+LAST_REPLIES = 0.3  # seconds in which a session that is closed may get its last replies
 CLOSE_WAIT = 1.0  # seconds in which a disconnected client may reconnect, so that it can end its session
 UNCLEAR_PAUSE = 1.0  # seconds between two connections that are dropped because of an unclear reply
 REPLACE_AFTER = 3.0  # session timeouts without a connection, after which the client is replaced
@@ -362,7 +362,7 @@ class Session(GrantSession):
                 logger.exception("%r failed on a change of the session", observer)
                 self.post(observer.on_failure, error)
 
-    def _close(self, at_exit: bool, replies_until: float) -> None:
+    def _close(self, at_exit: bool, replies_until: float = 0.0) -> None:
         if self.connected and self.requests.unanswered and clock.now() < replies_until:
             # A short process would else never end what nobody waits for, such as the search for holds that are over.
             self.loop.call_later(0.002, lambda: self._close(at_exit, replies_until))

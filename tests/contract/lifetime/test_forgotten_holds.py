@@ -76,7 +76,7 @@ def test_a_process_that_creates_a_hold_and_ends_at_once_deletes_one_that_is_over
 def test_many_holds_of_one_process_are_caught_up_with(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each later process deletes more than it creates, and a bounded number."""
     make_over(zoo, rest, *map(str, range(10)))
-    monkeypatch.setattr(operator_holds, "SWEEP_LEAST", 1)
+    monkeypatch.setattr(operator_holds, "SWEEP_MOST", 1)
     left = [10]
     while left[-1]:
         rest(f"later/{len(left)}", LONG)
@@ -108,7 +108,7 @@ def test_each_look_deletes_a_hold_that_has_no_entry(zoo: Zoo, look: Callable[[],
 def test_holds_that_are_over_are_counted(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the doctor, the list and the status. Each look reads all other locks, so it is complete."""
     make_over(zoo, rest, "a", "b")
-    monkeypatch.setattr(operator_holds, "SWEEP_LEAST", 0)  # this process deletes none
+    monkeypatch.setattr(operator_holds, "SWEEP_MOST", 0)  # this process deletes none
     text = "Holds that are over, and whose processes have ended: 2."
     eventually(lambda: text in zklock("doctor"))
     assert all(text in zklock(command) for command in ("list", "status"))
@@ -158,7 +158,7 @@ def test_an_adopter_keeps_the_lock_after_the_end_of_the_hand_over(zoo: Zoo) -> N
 
 def test_a_hold_that_may_not_be_deleted_keeps_no_other_from_its_turn(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     make_over(zoo, rest, *map(str, range(6)))
-    monkeypatch.setattr(operator_holds, "SWEEP_LEAST", 1)
+    monkeypatch.setattr(operator_holds, "SWEEP_MOST", 1)
     closed = [f"{zoo.base}/{number}" for number in range(4)]
     for path in closed:
         zoo.client.set_acls(path, [make_acl("world", "anyone", read=True, admin=True)])

@@ -52,7 +52,7 @@ def strand(request: pytest.FixtureRequest) -> Callable[[str, float], None]:
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no look delete a hold, as if this client may not."""
-    monkeypatch.setattr(operator_holds, "SWEEP_LEAST", 0)
+    monkeypatch.setattr(operator_holds, "SWEEP_MOST", 0)
 
 
 def fresh() -> Snapshot:
