@@ -334,7 +334,7 @@ class Scan:
                 hold = read_hold(key, node)
                 if hold is not None and hold.is_over(passed):
                     result.expired_holds |= {(key, name)}
-        paths = [f"{self._path(key)}/{name}"[len(result.base) + 1 :] for key, name in result.expired_holds]
+        paths = {f"{self._path(key)}/{name}"[len(result.base) + 1 :] for key, name in result.expired_holds}
         if paths or not self._limits.key:
             self._session.attached(HoldIndex).sweep(paths)
         done(result)

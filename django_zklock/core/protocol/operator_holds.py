@@ -9,7 +9,7 @@ finds it in the index of all holds. They may race, but no other znode ever gets 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -164,17 +164,17 @@ class HoldIndex:
             self._session.post(self.sweep)  # after the hold
         return entry
 
-    def sweep(self, paths: Collection[str] = ()) -> None:
-        """Delete some of the holds that are over: of those at these paths below the base, and of those in the index."""
+    def sweep(self, paths: Set[str] = frozenset()) -> None:
+        """Delete some of the holds that are over or gone: of these paths below the base, and of those in the index."""
         most, self._added = SWEEP_MOST + 2 * self._added, 0
         self._session.gateway.children(self._path, partial(self._on_listed, paths, most))
 
-    def _on_listed(self, paths: Collection[str], most: int, reply: NamesReply) -> None:
+    def _on_listed(self, paths: Set[str], most: int, reply: NamesReply) -> None:
         gateway, names = self._session.gateway, [] if isinstance(reply, ZkError) else reply
         self._sweep_at = min(max(SWEEP_EVERY, len(names) // 10), 10 * SWEEP_EVERY)
         now = gateway.clock.now() or 0.0
-        entries = {path: name for name in names if (path := operator_hold.hold_of_entry(name, now))}
-        over = [*entries.keys() | set(paths)]
+        entries = {path: name for name in names if (path := operator_hold.hold_of_entry(name, now, paths))}
+        over = [*entries.keys() | paths]
         # At random: those that this client may not delete must not keep the others from their turn.
         for path in random.sample(over, min(len(over), most)):
             directory, _, name = path.rpartition("/")

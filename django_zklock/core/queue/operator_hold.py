@@ -98,11 +98,12 @@ def entry_name(path: str, end: float) -> str:
     return f"{math.ceil(end):010d}-{path.replace('/', '!')}.end"  # with other last characters than a contender
 
 
-def hold_of_entry(name: str, now: float) -> str:
-    """Return the path of the hold whose entry has this name; empty if it ends later, or if this is no entry."""
+def hold_of_entry(name: str, now: float, wanted: Collection[str] = ()) -> str:
+    """Return the path of the hold whose entry has this name, if its end is over or its path `wanted`; else nothing."""
     entry = _ENTRY.fullmatch(name)
-    path = "" if entry is None or int(entry["end"]) > now else entry["path"].replace("!", "/")
-    return path if is_operator(path.rpartition("/")[2]) else ""
+    path = "" if entry is None else entry["path"].replace("!", "/")
+    is_wanted = entry is not None and (int(entry["end"]) <= now or path in wanted)
+    return path if is_wanted and is_operator(path.rpartition("/")[2]) else ""
 
 
 def holds_ahead(queue: Queue, me: str = "") -> tuple[str, ...]:

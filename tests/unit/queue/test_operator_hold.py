@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from django_zklock.core.queue import nodes, operator_hold, order
 from django_zklock.core.queue.break_record import BreakRecord
-from django_zklock.core.queue.escaping import MAX_BY, MAX_REASON
+from django_zklock.core.queue.escaping import MAX_BY, MAX_REASON, percent_encode
 from django_zklock.core.queue.nodes import MAX_PAYLOAD, Payload
 from django_zklock.core.queue.operator_hold import LONGEST
 
@@ -154,3 +154,23 @@ def test_a_waiter_ends_the_holds_that_no_other_waiter_of_ours_ends() -> None:
     assert set(operator_hold.holds_to_end(children, me, ())) == {names[2], names[4]}
     assert set(operator_hold.holds_to_end(children, me, (names[0],))) == {names[0], names[2], names[4]}
     assert operator_hold.holds_to_end(children, names[0], ()) == ()
+
+
+@given(parts=st.lists(TEXT, min_size=1, max_size=3), end=st.floats(0, 9e9))
+def test_an_entry_is_read_as_it_was_written(parts: list[str], end: float) -> None:
+    """From its end on, or if its hold is wanted. It is no contender."""
+    key = "/".join(percent_encode(f"k{part}") for part in parts)
+    path = f"{key}/{nodes.prefix(nodes.new_guid(nodes.Mark.OPERATOR))}0000000007"
+    name = operator_hold.entry_name(path, end)
+    assert nodes.parse(name) is None
+    assert operator_hold.hold_of_entry(name, end + 1) == path
+    assert operator_hold.hold_of_entry(name, end - 1e-3) == ""
+    assert operator_hold.hold_of_entry(name, 0, {path}) == path
+    assert operator_hold.hold_of_entry(name, 0, {path[1:]}) == ("" if end else path)
+
+
+@given(name=TEXT, tail=st.text("0123456789!-/._clok", max_size=60))
+def test_no_other_name_is_an_entry(name: str, tail: str) -> None:
+    """Nothing raises."""
+    for text in (name, f"1000000000-{name}.end", f"1000000000-{tail}.end", f"1000000000-a!{tail}.end"):
+        assert operator_hold.hold_of_entry(text, 2e9) == "" or operator_hold.is_operator(text[:-4].rpartition("!")[2])
