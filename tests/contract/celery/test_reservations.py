@@ -459,5 +459,6 @@ def test_a_reservation_that_counts_again_is_not_deleted(zoo: Zoo, monkeypatch: p
 
 
 def test_a_worker_without_unique_tasks_needs_no_connection(zoo: Zoo) -> None:
+    end_session()
     ready_worker()
     assert process.peek() is None
