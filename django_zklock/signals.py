@@ -96,5 +96,4 @@ def _unlock_in_child() -> None:
             signal.lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_unlock_in_child)
+os.register_at_fork(after_in_child=_unlock_in_child)

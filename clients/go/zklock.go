@@ -172,6 +172,9 @@ func (c *Client) acquire(ctx context.Context, key string, options Options) (*Lea
 	if options.Term == 0 {
 		request.SessionTimeoutMs = 10_000
 	}
+	if options.Wait < 0 {
+		options.NoWait, options.Wait = true, 0
+	}
 	isLimited, deadline := options.NoWait || options.Wait != 0, time.Now().Add(options.Wait)
 	giveUp := deadline.Add(replyTimeout)
 	for index, failures := int(c.preferred.Load()), 0; ; {

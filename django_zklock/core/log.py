@@ -202,5 +202,4 @@ def _forget_in_child() -> None:
     _records = _Records()  # the parent has the thread, and handles the records
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -158,7 +158,7 @@ class LockedFunction:
     def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return the key of a call's lock; of several locks, one key that represents all. Raises `InvalidLockName`."""
         binding = self.binder.bind(args, kwargs)
-        return joined(MultiLock(*binding.names, fields=binding.fields).keys)
+        return joined(_several(binding, fields=binding.fields).keys)
 
     def context_of(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], context: FunctionContext | None = None
@@ -254,7 +254,14 @@ class LockedFunction:
         # Each lock fills the gaps from its own entry in the settings.
         given = {name: value for name, value in self.options.items() if name in KindOptions.__annotations__}
         together = {name: options[name] for name in _OF_ALL_LOCKS & options.keys()}
-        return MultiLock(*binding.names, **work, **{**given, **together})
+        return _several(binding, **work, **{**given, **together})
+
+
+def _several(binding: KeyBinding, **options: Any) -> MultiLock:
+    """Return the locks of a call. An argument need not be in a name."""
+    lock = MultiLock(*binding.names, **options)
+    lock.fields = {}
+    return lock
 
 
 def _sync_wrapper(locked: LockedFunction) -> Callable[..., Any]:

@@ -135,10 +135,11 @@ class MultiLock(LockBase[MultiHold]):
         single = {option: value for option, value in options.items() if option not in ("timeout", "on_conflict")}
         self._options = given_options({name: options[name] for name in ("timeout", "atomic") if name in options})
         self._given = tuple(name if isinstance(name, Lock) else Lock(name, **cast("Any", single)) for name in names)
-        self._fields = options.get("fields") or {}
-        for lock in self._given if self._fields else ():
+        self.fields = options.get("fields") or {}
+        """Values that were given for fields. One of the locks must have each field. For this package only."""
+        for lock in self._given if self.fields else ():
             if lock not in names:
-                lock.fields = {}  # the locks share them: one of them must have each field
+                lock.fields = {}
         super().__init__()
         self._skips = skips(options.get("on_conflict", "raise"))
 
@@ -148,9 +149,9 @@ class MultiLock(LockBase[MultiHold]):
     @property
     def locks(self) -> tuple[Lock, ...]:
         """The locks, each once, in the order in which they are acquired. Raises `InvalidLockName`."""
-        if self._fields:
+        if self.fields:
             check_used(
-                self._fields, ", ".join(lock.name for lock in self._given), [lock.spec.template for lock in self._given]
+                self.fields, ", ".join(lock.name for lock in self._given), [lock.spec.template for lock in self._given]
             )
         chosen: dict[str, Lock] = {}
         for lock in self._given:

@@ -153,7 +153,7 @@ class DatabaseScope(Scope):
                 lock=spec.key,
             )
         if spec.release_on == "commit":
-            _warn_of_snapshots(spec.key)
+            _warn_of_snapshots(spec.template or spec.key)
 
     def transaction(self, databases: tuple[str, ...]) -> Transaction:
         return Transaction(databases)
@@ -167,12 +167,12 @@ class DatabaseScope(Scope):
             held.observer = observer
 
 
-def _warn_of_snapshots(key: str) -> None:
+def _warn_of_snapshots(name: str) -> None:
     """Warn of open transactions whose queries read old rows, although the lock is acquired now."""
     aliases = [connection.alias for connection in connections_in_transaction() if _has_snapshot(connection)]
     if aliases:
         warnings.warn(
-            f"The lock {key!r} is acquired after the first query of a transaction with a snapshot (REPEATABLE READ or "
+            f"The lock {name!r} is acquired after the first query of a transaction with a snapshot (REPEATABLE READ or "
             f"SERIALIZABLE on {', '.join(map(repr, aliases))}). Queries in it read rows as they were before the lock. "
             "Acquire the lock before the first query, or use READ COMMITTED, or read the rows by select_for_update().",
             RuntimeWarning,

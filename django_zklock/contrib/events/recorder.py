@@ -84,5 +84,4 @@ def _begin_child() -> None:
     _writer = Writer()  # a forked child has neither the thread nor the locks of its parent
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_child)
+os.register_at_fork(after_in_child=_begin_child)

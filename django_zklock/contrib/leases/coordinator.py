@@ -133,8 +133,7 @@ class Coordinator:
         finally:
             self._waiting[client.name] -= 1
         if lease.error is not None:
-            code = Code.BUSY if isinstance(lease.error, LockNotAcquired) else Code.UNAVAILABLE
-            raise Refusal(code, str(lease.error))
+            raise _refusal(client, request, lease.error)
         if not lease.is_held:
             raise Refusal(Code.UNAVAILABLE, f"The lock was not acquired: {lease.end_reason}.")
         return lease
@@ -330,3 +329,13 @@ def _read_queue(key: str) -> LockInfo | None:
 
 def _label(client_id: str) -> str:
     return printable(client_id.strip(), LONGEST_CLIENT_ID)
+
+
+def _refusal(client: LeaseClient, request: LeaseRequest, error: ZkLockError) -> Refusal:
+    """Return the refusal for a lock that was not acquired. It names the holder only if that is of the same client."""
+    if not isinstance(error, LockNotAcquired):
+        return Refusal(Code.UNAVAILABLE, str(error))
+    if error.ahead is not None and error.ahead.about.get("client") == client.name:
+        return Refusal(Code.BUSY, str(error))
+    logger.info("client %r did not get a lease: %s", client.name, error)
+    return Refusal(Code.BUSY, f"The lock {request.resource_path!r} was not free in time.")

@@ -407,5 +407,4 @@ def _begin_child() -> None:
     _FORKS.release()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_FORKS.acquire, after_in_parent=_FORKS.release, after_in_child=_begin_child)
+os.register_at_fork(before=_FORKS.acquire, after_in_parent=_FORKS.release, after_in_child=_begin_child)

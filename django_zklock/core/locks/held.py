@@ -444,8 +444,7 @@ Enclosing: TypeAlias = "tuple[weakref.ref[HeldLock], Enclosing | None]"  # the i
 enclosing_holds: ContextVar[Enclosing | None] = ContextVar("zklock_holds", default=None)
 """The holds of the open blocks. Coroutines and threads that work for a block inherit its context."""
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=held_locks.clear)
+os.register_at_fork(after_in_child=held_locks.clear)
 
 
 class OwnerWatch:

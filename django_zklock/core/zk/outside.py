@@ -158,6 +158,5 @@ def context(tls: TlsOptions, within: float) -> ssl.SSLContext:
         raise problem from None
 
 
-if hasattr(os, "register_at_fork"):
-    for _cached in (_addresses, _context):
-        os.register_at_fork(after_in_child=_cached.cache_clear)  # a child has none of the threads
+for _cached in (_addresses, _context):
+    os.register_at_fork(after_in_child=_cached.cache_clear)  # a child has none of the threads

@@ -86,7 +86,9 @@ async def test_a_busy_lock_is_refused_over_http(served: Served) -> None:
         response = await post(served, wait_limit_ms=200)
         assert response.status == 409
         assert response.headers["retry-after"] == "1"
-        assert "the nightly run" in described(response, "/locks/", "post")["detail"]
+        detail = described(response, "/locks/", "post")["detail"]
+        assert "was not free in time" in detail
+        assert "the nightly run" not in detail  # the holder is no lease of this client
 
 
 async def test_a_client_that_disconnects_leaves_the_queue_of_the_lock(served: Served, zoo: Zoo) -> None:

@@ -115,7 +115,12 @@ class PoolGrant(GrantObserver):
         self.record.append({"lost": reason[:LONGEST_REASON]})
 
     def on_release_requested(self, request: ReleaseRequest) -> None:
-        self.record.append({"request": asdict(request)})
+        if not self.record.append({"request": asdict(request)}):
+            logger.warning(
+                "task %s does not learn of a release request by %r: it has too many already",
+                self.request.id,
+                request.by,
+            )
 
 
 class PoolGrants:

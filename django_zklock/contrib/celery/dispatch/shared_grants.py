@@ -172,14 +172,18 @@ class GrantRecord:
         """Write whether no quorum confirms the session at the moment."""
         self._numbers[_SUSPECT] = suspect
 
-    def append(self, event: Mapping[str, Any]) -> None:
-        """Add an event to the text, unless that is full; there is always room for one that is `lost`."""
+    def append(self, event: Mapping[str, Any]) -> bool:
+        """
+        Add an event to the text; return whether there was room for it. There is always room for one that is `lost`.
+        """
         text = json.dumps(event, ensure_ascii=False).encode() + b"\n"
         length = self._numbers[_LENGTH]
-        if len(text) <= len(self._text) - length - (0 if "lost" in event else LONGEST_EVENT):
-            self._text[length : length + len(text)] = text
-            _order_memory()
-            self._numbers[_LENGTH] = length + len(text)
+        if len(text) > len(self._text) - length - (0 if "lost" in event else LONGEST_EVENT):
+            return False
+        self._text[length : length + len(text)] = text
+        _order_memory()
+        self._numbers[_LENGTH] = length + len(text)
+        return True
 
     @property
     def pid(self) -> int:
@@ -240,7 +244,12 @@ class GrantRecord:
 
 
 def _order_memory() -> None:
-    """Make the processor finish what is before this call before what is after it, as each lock does."""
+    """
+    Keep the order of what is before and after this call. On ARM, a read may still pass the write before it.
+
+    There, `begin` and `cancel` may both go on, if they meet within nanoseconds, ten seconds after the grant. Then the
+    record is taken back, the pool process notices that at its next look (20 times a second), and loses the lock.
+    """
     barrier = threading.Lock()
     barrier.acquire()
     barrier.release()
