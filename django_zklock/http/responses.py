@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template import TemplateDoesNotExist, loader
 from django.utils.cache import patch_vary_headers
@@ -28,9 +30,7 @@ def answer(request: HttpRequest, error: Exception) -> HttpResponse | None:
     """
     Return the response to a request that failed with `error`: 409 or 503 with Retry-After; None for other errors.
 
-    The open transactions are rolled back, except that of a `TestCase`, also if the page cannot be rendered. Without
-    this, Django would commit what the refused work has written, because a response is no exception. The page comes
-    first: it may query the database, which Django refuses in a transaction that is to be rolled back.
+    The open transactions are rolled back, see `respond`.
     """
     if isinstance(error, LockNotAcquired):
         status, code, seconds = 409, CONFLICT, 1
@@ -42,10 +42,7 @@ def answer(request: HttpRequest, error: Exception) -> HttpResponse | None:
         logger.error("%s was aborted: %s", route(request), error, exc_info=error, extra={"lock": error.lock})
     else:
         return None
-    try:
-        response = respond(request, status, {"detail": _DETAILS[status], "code": code, "retry_after": seconds})
-    finally:
-        transactions.roll_back()
+    response = respond(request, status, {"detail": _DETAILS[status], "code": code, "retry_after": seconds})
     response["Retry-After"] = str(seconds)
     return response
 
@@ -54,20 +51,32 @@ def respond(request: HttpRequest, status: int, body: dict[str, Any]) -> HttpResp
     """
     Return `body` as JSON, as the project's page (`409.html`), or its `detail` as text: as the client prefers.
 
-    No cache may store it: the next try may succeed.
+    Then roll back the open transactions, except that of a `TestCase`, also if the page cannot be rendered. Without
+    this, Django would commit what the refused work has written, because a response is no exception. The page comes
+    first: it may query the database, which Django refuses in a transaction that is to be rolled back.
     """
+    try:
+        response = _in_preferred_type(request, status, body)
+    finally:
+        transactions.roll_back()
+    response["Cache-Control"] = "no-store"  # the next try may succeed; RFC 6585 requires it for 428
+    patch_vary_headers(response, ["Accept", "HX-Request"])
+    return response
+
+
+def _in_preferred_type(request: HttpRequest, status: int, body: dict[str, Any]) -> HttpResponse:
     types = ["application/json", "text/html", "text/plain"]
     if "HX-Request" in request.headers:  # htmx accepts everything, and puts it into the page
         types.remove("application/json")
-    response: HttpResponse = JsonResponse(body, status=status)
     preferred = request.get_preferred_type(types)
     if preferred == "text/html":
         try:
-            response = HttpResponse(loader.get_template(f"{status}.html").render(body, request), status=status)
+            return HttpResponse(loader.get_template(f"{status}.html").render(body, request), status=status)
         except TemplateDoesNotExist:
             preferred = "text/plain"
+        except (DatabaseError, SynchronousOnlyOperation):  # such as in a transaction that has failed already
+            logger.exception("%d.html needs a query that fails; the answer is text", status)
+            preferred = "text/plain"
     if preferred == "text/plain":
-        response = HttpResponse(body["detail"], status=status, content_type="text/plain; charset=utf-8")
-    response["Cache-Control"] = "no-store"
-    patch_vary_headers(response, ["Accept", "HX-Request"])
-    return response
+        return HttpResponse(body["detail"], status=status, content_type="text/plain; charset=utf-8")
+    return JsonResponse(body, status=status)

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from django_zklock.testing.cases import ZkLockTestMixin
     from django_zklock.testing.runner import ZkLockRunner
     from django_zklock.testing.server import DevServer
-    from django_zklock.testing.tester import LockTester
+    from django_zklock.testing.tester import LockTester, flush_logs
 
-__all__ = ["DevServer", "LockTester", "ZkLockRunner", "ZkLockTestMixin"]
+__all__ = ["DevServer", "LockTester", "ZkLockRunner", "ZkLockTestMixin", "flush_logs"]
 
 FORBIDDEN = (
     "This test acquires or inspects a lock, so it would contact the ZooKeeper in settings.ZKLOCK. To give all tests a "
@@ -31,6 +31,7 @@ _MODULES = {
     "LockTester": "django_zklock.testing.tester",
     "ZkLockRunner": "django_zklock.testing.runner",
     "ZkLockTestMixin": "django_zklock.testing.cases",
+    "flush_logs": "django_zklock.testing.tester",
 }
 
 

@@ -14,7 +14,7 @@ from django.test import override_settings
 
 from django_zklock import conf
 from django_zklock.conf.arguments import KindOfLock
-from django_zklock.core import clock
+from django_zklock.core import clock, log
 from django_zklock.core.execution import abort
 from django_zklock.core.locks.held import held_locks
 from django_zklock.core.locks.lingering import LingeringLocks
@@ -47,6 +47,16 @@ NO_CONNECTION: Final = dict.fromkeys(
     ("URL", "ROOT", "AUTH", "ACL", "TLS", "SESSION_TIMEOUT", "CONNECT_TIMEOUT", "JUTE_MAXBUFFER")
 )
 """The keys that describe the project's ZooKeeper, as if they were not given. A test keeps the others."""
+
+
+def flush_logs(timeout: float = 10.0) -> None:
+    """
+    Wait until the handlers have the records of all threads. Call it inside `assertLogs`, and before `caplog` is read.
+
+    Raises `AssertionError` if they need more than `timeout` seconds.
+    """
+    if not log.flush(timeout):
+        raise AssertionError(f"The log handlers did not handle all records within {timeout:g} s.")
 
 
 class LockTester:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
+from django.template import TemplateSyntaxError
 from django.test import Client, RequestFactory, override_settings
 from support import viewsite
 from support.ensemble import free_ports
@@ -18,7 +20,8 @@ from support.faults import BackgroundCall
 from support.signalled import signalled
 from support.zoo import Zoo, eventually
 
-from django_zklock.exceptions import LockBusy, LockLost, ZooKeeperUnavailable
+from django_zklock.exceptions import LockBusy, LockLost, ZkLockError, ZooKeeperUnavailable
+from django_zklock.http.responses import answer
 from django_zklock.middleware import LockConflictMiddleware
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db(databases=[])]
@@ -122,15 +125,55 @@ def test_a_view_raises_without_the_middleware(zoo: Zoo, client: Client) -> None:
 
 
 @pytest.mark.django_db
-def test_a_transaction_around_the_middleware_does_not_commit_half_the_work(rf: RequestFactory) -> None:
-    """The answer is no exception, so another middleware would commit. The transaction of a `TestCase` goes on."""
+@pytest.mark.parametrize("page", ["{{ types.count }}", "{% fail %}", None])
+@pytest.mark.parametrize("error", [LockLost("lost"), LockBusy("busy"), ZooKeeperUnavailable("away")])
+def test_a_transaction_around_the_middleware_does_not_commit_half_the_work(
+    rf: RequestFactory, error: ZkLockError, page: str | None
+) -> None:
+    """
+    The answer is no exception, so another middleware would commit. The transaction of a `TestCase` goes on.
+
+    The page may need queries, and it may fail.
+    """
     middleware = LockConflictMiddleware(lambda request: HttpResponse())
-    with transaction.atomic():
+    pages = {} if page is None else {"409.html": page, "503.html": page}
+    templates = {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "OPTIONS": {
+            "loaders": [("django.template.loaders.locmem.Loader", pages)],
+            "context_processors": [f"{__name__}.types"],
+        },
+    }
+    fails = pytest.raises(TemplateSyntaxError) if page == "{% fail %}" else contextlib.nullcontext()
+    with override_settings(TEMPLATES=[templates]), transaction.atomic():
         ContentType.objects.create(app_label="half", model="done")
-        response = middleware.process_exception(rf.post("/"), LockLost("lost", lock="stock/7"))
-    assert response is not None
-    assert response.status_code == 503
+        with fails:
+            response = middleware.process_exception(rf.post("/", headers={"accept": BROWSER}), error)
+            assert response is not None
+            assert response.status_code == (409 if isinstance(error, LockBusy) else 503)
+            assert (response["Vary"], response["Cache-Control"]) == ("Accept, HX-Request", "no-store")
+            assert response["Content-Type"].startswith("text/html" if page else "text/plain")
     assert not ContentType.objects.filter(app_label="half").exists()
+
+
+def types(request: HttpRequest) -> dict[str, Any]:
+    return {"types": ContentType.objects}
+
+
+@pytest.mark.django_db
+def test_a_page_that_cannot_query_is_replaced_by_text(rf: RequestFactory) -> None:
+    """In a transaction that has failed before, Django refuses queries."""
+    pages = {"409.html": "{{ types.count }}"}
+    options = {
+        "loaders": [("django.template.loaders.locmem.Loader", pages)],
+        "context_processors": [f"{__name__}.types"],
+    }
+    templates = {"BACKEND": "django.template.backends.django.DjangoTemplates", "OPTIONS": options}
+    with override_settings(TEMPLATES=[templates]), transaction.atomic():
+        transaction.set_rollback(True)
+        response = answer(rf.get("/", headers={"accept": BROWSER}), LockBusy("busy"))
+    assert response is not None
+    assert (response.status_code, response["Content-Type"].partition(";")[0]) == (409, "text/plain")
 
 
 @pytest.mark.parametrize("view", ["async-class-dispatched", "async-class-overridden"])
