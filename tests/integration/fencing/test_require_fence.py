@@ -243,6 +243,17 @@ def test_the_token_is_stored_in_the_transaction_of_the_request(
     assert Fence.objects.exists() is not atomic_requests
 
 
+@pytest.mark.django_db
+def test_a_refusal_commits_nothing_that_was_written_before_it(rf: RequestFactory) -> None:
+    """Such as by a decorator above: the response is no exception."""
+    view = require_fence("k")(lambda request: HttpResponse())
+    with transaction.atomic():
+        Account.objects.create(name="half")
+        response = view(rf.post("/"))
+    assert (response.status_code, response["Cache-Control"]) == (428, "no-store")
+    assert not Account.objects.filter(name="half").exists()
+
+
 def test_an_error_of_the_view_is_no_refusal(zoo: Zoo, rf: RequestFactory) -> None:
     """`StaleToken` of the view's work is raised, and rolls back the transaction around."""
 

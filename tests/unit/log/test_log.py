@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
+from unittest import TestCase
 
 import pytest
 
 import django_zklock
 from django_zklock.core import log
 from django_zklock.core.zk.loop import protocol_thread
+from django_zklock.testing import flush_logs
 
 PACKAGE = Path(django_zklock.__file__).parent
 
@@ -169,6 +171,14 @@ def test_the_exit_waits_for_slow_handlers_up_to_a_deadline(handler: Handler) -> 
     assert not log.flush(0.01)
     handler.open.set()
     assert log.flush(10)
+
+
+def test_a_test_finds_the_records_of_the_threads_of_the_package() -> None:
+    """Inside `assertLogs`, after `flush_logs`."""
+    with TestCase().assertLogs("django_zklock", "WARNING") as logs:
+        on_protocol_thread(lambda: logger.warning("lost"))
+        flush_logs()
+    assert [record.getMessage() for record in logs.records] == ["lost"]
 
 
 def test_a_level_is_checked_without_the_mutex_of_logging(handler: Handler) -> None:
