@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from django_zklock.locks.multi import Locks
 
 
+class AcquireAgain(Exception):
+    """The call goes on after a delay, and acquires its lock again; a context raises it, and the decorator obeys."""
+
+    def __init__(self, delay: float) -> None:
+        super().__init__(f"the lock is acquired again in {delay} s")
+        self.delay = delay
+
+
 class FunctionContext:
     """The context of all code but tasks: it raises if it does not get the lock. Other contexts override it."""
 
@@ -44,7 +52,13 @@ class FunctionContext:
         self.options: LockOptions = NOT_GIVEN
         """The options of the call, completed. `LockedFunction.context_of` sets them and the lock."""
         self.lock: Locks
+        self.is_again = False
+        """Whether the call acquires its lock again. It waits without a timeout then, unless it may be skipped."""
         self._has_begun = False
+
+    def acquire_again(self) -> None:
+        """Prepare for acquiring the lock again."""
+        self.is_again, self._has_begun = True, False
 
     def before_acquire(self) -> None:
         """Prepare for the lock. An error that this raises prevents the call. Not called for async functions."""

@@ -6,7 +6,9 @@ The context of a call (`decorators.context`) decides what happens without the lo
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar, cast
 
@@ -33,7 +35,7 @@ from django_zklock.conf.arguments import (
 )
 from django_zklock.conf.options import LockOptions, given_options, over_defaults
 from django_zklock.decorators import context as contexts
-from django_zklock.decorators.context import FunctionContext
+from django_zklock.decorators.context import AcquireAgain, FunctionContext
 from django_zklock.decorators.validation import (
     check_function,
     check_name,
@@ -230,6 +232,8 @@ class LockedFunction:
                 'Set on_conflict to "skip", or remove skip_value.'
             )
         timeout = options.get("timeout", None if policy == "wait" else context.timeout)
+        if context.is_again and policy != "skip":
+            timeout = None
         return {**options, "timeout": timeout if context.waits else 0.0, "on_conflict": policy}
 
     def check_policy(
@@ -265,8 +269,7 @@ def _several(binding: KeyBinding, **options: Any) -> MultiLock:
 
 
 def _sync_wrapper(locked: LockedFunction) -> Callable[..., Any]:
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        call = locked.context_of(args, kwargs)
+    def run(call: FunctionContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             call.before_acquire()
             with call.lock:
@@ -277,12 +280,22 @@ def _sync_wrapper(locked: LockedFunction) -> Callable[..., Any]:
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
             return call.on_error(error)
 
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        call = locked.context_of(args, kwargs)
+        while True:
+            try:
+                return run(call, args, kwargs)
+            except AcquireAgain as again:
+                delay = again.delay
+            time.sleep(delay)
+            call.acquire_again()
+            locked.context_of(args, kwargs, call)
+
     return wrapper
 
 
 def _async_wrapper(locked: LockedFunction) -> Callable[..., Any]:
-    async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        call = locked.context_of(args, kwargs)
+    async def run(call: FunctionContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             async with call.lock:
                 call.begin()
@@ -293,5 +306,16 @@ def _async_wrapper(locked: LockedFunction) -> Callable[..., Any]:
                 return result
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
             return call.on_error(error)
+
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        call = locked.context_of(args, kwargs)
+        while True:
+            try:
+                return await run(call, args, kwargs)
+            except AcquireAgain as again:
+                delay = again.delay
+            await asyncio.sleep(delay)
+            call.acquire_again()
+            locked.context_of(args, kwargs, call)
 
     return wrapper

@@ -13,7 +13,9 @@ whether the work is done.
 from __future__ import annotations
 
 import hashlib
+import math
 import random
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -21,15 +23,26 @@ from typing import Any, Final, NoReturn
 
 from celery import Celery, Task, states
 from celery.backends.base import DisabledBackend
-from celery.exceptions import Ignore, Reject, Retry, TaskRevokedError, TimeLimitExceeded, WorkerLostError
+from celery.exceptions import (
+    Ignore,
+    Retry,
+    SoftTimeLimitExceeded,
+    TaskRevokedError,
+    TimeLimitExceeded,
+    WorkerLostError,
+)
 from celery.signals import task_revoked
+from celery.utils.quorum_queues import detect_quorum_queues
 from celery.utils.time import maybe_make_aware
+from kombu.transport.native_delayed_delivery import CELERY_DELAYED_DELIVERY_EXCHANGE
+from kombu.transport.virtual.exchange import TopicExchange
 
 from django_zklock.core import clock
 from django_zklock.core.execution.work import Work
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.queue.escaping import printable
+from django_zklock.decorators.context import AcquireAgain
 from django_zklock.exceptions import ZkLockError
 
 logger = Logger("django_zklock.celery")
@@ -53,6 +66,9 @@ _UUID: Final = 36  # characters
 _SHOWN: Final = 64  # characters of an id
 _WORK: Final = "zklock_work"  # attributes of a request
 _RECEIVED: Final = "_zklock_received"
+_UNSENT: Final = "zklock_unsent"
+_MOST: Final = 1_000_000  # for a count in a header, which anybody may have written
+_DELAY: Final = re.compile(r"^(?:[01]\.){28}")  # what RabbitMQ's native delay puts before a routing key
 
 # --- what a message tells -------------------------------------------------------------------------------------------
 
@@ -98,7 +114,7 @@ def short_id(task_id: object) -> str:
 def count(request: Any, header: str) -> int:
     """Return the number in a header of the running task; 0 if it has none."""
     value = (request.headers or {}).get(header, 0)
-    return value if isinstance(value, int) else 0
+    return min(max(value, 0), _MOST) if type(value) is int else 0
 
 
 def text(request: Any, header: str) -> str:
@@ -147,37 +163,86 @@ def expiry(app: Celery, expires: Any) -> float | None:
     return None if expires is None else time.time() + float(expires)
 
 
-def send(task: Task[..., Any], headers: dict[str, Any], delay: float, error: Exception) -> Any:
+def send(task: Task[..., Any], headers: dict[str, Any], delay: float) -> Any:
     """
     Publish the running task again, with the retries it has had; return the signature that was sent.
 
-    `Task.retry` would count against the task's own `max_retries`, but waiting for a lock is not a failure. If the
-    broker is not available, a task with `acks_late` gives its message back, so that it is not lost. A task that expires
-    before it could run again is not sent, but ends here. Otherwise the worker would store it as REVOKED, and the end of
-    this run could overwrite that.
+    `Task.retry` would count against the task's own `max_retries`, but waiting for a lock is not a failure. If the task
+    can't be published, for whatever reason, it must not end: its message may be acknowledged. So this run goes on as if
+    it were the next one, and `AcquireAgain` is raised.
     """
     request: Any = task.request
+    try:
+        signature = _signature(task, headers, delay)
+        signature.apply_async()
+    except (Ignore, SoftTimeLimitExceeded):
+        raise
+    except Exception as broken:
+        if not hasattr(request, _UNSENT):
+            setattr(request, _UNSENT, True)
+            logger.warning("task %r cannot be sent again, and waits for its lock in its slot: %r", request.id, broken)
+        request.headers = {**(request.headers or {}), **headers}
+        raise AcquireAgain(delay) from broken
+    return signature
+
+
+def _signature(task: Task[..., Any], headers: dict[str, Any], delay: float) -> Any:
+    """
+    Return the message that runs a running task again.
+
+    A task that expires before it could run again is not sent, but ends here. Otherwise the worker would store it as
+    REVOKED, and the end of this run could overwrite that.
+    """
+    request: Any = task.request
+    is_quorum = detect_quorum_queues(task.app, task.app.connection_for_write().transport.driver_type)[0]
+    queue = _queue_of(task.app, request.delivery_info or {})
+    if is_quorum:
+        delay = math.ceil(delay)  # the native delay takes whole seconds, but not 0
+        if not queue:
+            raise ValueError(f"no queue of the settings has the routing key of {request.delivery_info}")
     expires = expiry(task.app, request.expires)
     if expires is not None and expires <= time.time() + delay:
         revoke(task, request, "expired")
         task_revoked.send(task, request=request, terminated=False, signum=None, expired=True)  # as a worker does
         raise Ignore("the task expires before it could run again")
     signature = task.signature_from_request(request, retries=request.retries, countdown=delay)
+    if is_quorum:
+        signature.options.update(queue=queue, exchange=None, routing_key=None)
     for shown in ("argsrepr", "kwargsrepr"):  # Celery would compute them from arguments that the sender has hidden
         if getattr(request, shown, None) is not None:
             signature.options[shown] = getattr(request, shown)
     signature.options.setdefault("ignore_result", request.ignore_result)  # Celery before 5.7 leaves it out
     signature.options["headers"] = {**(signature.options.get("headers") or {}), **headers}
-    try:
-        signature.apply_async()
-    except Exception as broken:
-        if task.acks_late:
-            raise Reject(broken, requeue=True) from broken
-        raise broken from error
     return signature
 
 
-def end_run(task: Task[..., Any], signature: Any, delay: float, error: Exception) -> NoReturn:
+def _queue_of(app: Celery, info: Mapping[str, Any]) -> str:
+    """
+    Return the name in the settings of the queue by which a message came; empty if none receives exactly its key.
+
+    Celery would send to the default queue what RabbitMQ has delayed. Raises `ValueError` if the message also went to
+    other queues: each of their workers would run the task again.
+    """
+    exchange, key = str(info.get("exchange") or ""), str(info.get("routing_key") or "")
+    if not exchange:  # the key is the name of the queue
+        return key
+    is_delayed = exchange == CELERY_DELAYED_DELIVERY_EXCHANGE
+    key = _DELAY.sub("", key) if is_delayed else key
+    found = {}
+    queues: dict[str, Any] = app.amqp.queues
+    for name, queue in queues.items():
+        for to in (queue, *queue.bindings):
+            kind, pattern = to.exchange.type, to.routing_key or ""
+            is_topic = kind == "topic" and re.match(TopicExchange(None).key_to_pattern(pattern), key)
+            is_to_all = kind in ("fanout", "headers") and not is_delayed
+            if (is_delayed or to.exchange.name == exchange) and (is_to_all or is_topic or pattern == key):
+                found[name] = pattern
+                if is_to_all or len(found) > 1:
+                    raise ValueError(f"the exchange {exchange!r} delivers to several queues")
+    return next((name for name, pattern in found.items() if pattern == key), "")
+
+
+def end_run(task: Task[..., Any], signature: Any, error: Exception) -> NoReturn:
     """
     End this run of a task that was sent again; Celery shows it as a retry.
 
@@ -186,7 +251,7 @@ def end_run(task: Task[..., Any], signature: Any, delay: float, error: Exception
     """
     if "redelivered" in work_of(task).about or COPY_HEADER in signature.options["headers"]:
         task.request.ignore_result = True
-    raise Retry(exc=error, when=delay, sig=signature) from error  # type: ignore[arg-type]
+    raise Retry(exc=error, when=signature.options["countdown"], sig=signature) from error
 
 
 def send_again(
@@ -195,7 +260,7 @@ def send_again(
     """Publish the running task again after a delay that grows with the count in `header`, and end this run."""
     times = count(task.request, header) + 1
     delay = min(delay_before(times), longest)
-    end_run(task, send(task, {header: times, **headers}, delay, error), delay, error)
+    end_run(task, send(task, {header: times, **headers}, delay), error)
 
 
 # --- how a run ends ---------------------------------------------------------------------------------------------------

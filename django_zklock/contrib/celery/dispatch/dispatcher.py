@@ -40,6 +40,7 @@ SLOT_WITHIN: Final = 0.02
 """Seconds for which a granted lock waits for a slot: as long as it takes to give it back, and to ask for it again."""
 VISIBILITY_TIMEOUT: Final = {"redis": 3600.0, "sqs": 1800.0}
 """Seconds, by broker, after which it delivers an unacknowledged message again, unless an option says otherwise."""
+OTHERS: Final = 3600.0  # seconds: the same for brokers that the table does not name
 CONSUMER_TIMEOUT: Final = 1800.0  # seconds: the default of RabbitMQ's `consumer_timeout`
 
 
@@ -140,8 +141,12 @@ class Dispatcher(bootsteps.StartStopStep):
             return float(given)
         if driver == "amqp":
             return CONSUMER_TIMEOUT / 2
-        options = conf.broker_transport_options or {}
-        return float(options.get("visibility_timeout", VISIBILITY_TIMEOUT.get(driver, float("inf")))) / 2
+        timeout = (conf.broker_transport_options or {}).get("visibility_timeout", VISIBILITY_TIMEOUT.get(driver))
+        if timeout is None:
+            logger.info(
+                "when the broker %r delivers again is not known: tasks wait here for at most half an hour", driver
+            )
+        return float(OTHERS if timeout is None else timeout) / 2
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
