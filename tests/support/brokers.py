@@ -171,6 +171,7 @@ class RabbitMQ(Broker):
         with kombu.Connection(self.conf["broker_url"]) as connection:
             for queue in QUEUES:
                 kombu.Queue(queue).bind(connection.channel()).delete()
+                kombu.Exchange(queue).bind(connection.channel()).delete()  # a test may need another type
 
     def _launch(self) -> None:
         # The server of names would be started by Erlang, and outlive it.

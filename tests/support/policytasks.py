@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,18 +147,18 @@ else:
 
 
 class Offline(AnyTask):
-    """A task whose messages the broker does not accept while a file `offline` exists."""
+    """A task whose messages the broker does not accept."""
 
     def apply_async(self, *args: Any, **options: Any) -> Any:
-        if Path(os.environ["CELERY_HOME"], "offline").exists():
-            raise OperationalError("no broker")
-        return super().apply_async(*args, **options)
+        raise OperationalError("no broker")
 
 
-@app.task(name="policy.offline", base=Offline, acks_late=True)
-@zk_locked("{key}", on_conflict="retry")
-def offline(key: str) -> str:
-    return "done"
+for _name in ("retry", "coalesce"):
+    for _late in (False, True):
+        app.task(name=f"offline.{_name}.{_late}", base=Offline, acks_late=_late)(
+            zk_locked("{key}", on_conflict=_name)(work)
+        )
+app.task(name="offline.lost", base=Offline)(zk_locked("{key}", on_lost="retry", abort_on="lost")(work))
 
 
 def accounts(*numbers: str, **_more: Any) -> list[str]:

@@ -34,6 +34,7 @@ from celery.exceptions import (
 from celery.signals import task_revoked
 from celery.utils.quorum_queues import detect_quorum_queues
 from celery.utils.time import maybe_make_aware
+from kombu.common import Broadcast
 from kombu.transport.native_delayed_delivery import CELERY_DELAYED_DELIVERY_EXCHANGE
 from kombu.transport.virtual.exchange import TopicExchange
 
@@ -92,7 +93,7 @@ def describe(name: str, task_id: object, retries: object, headers: Any, properti
     """
     headers, info = headers or {}, delivery_info or {}
     about = {"task": name, "id": short_id(task_id), "retries": str(retries)}
-    about["queue"] = str(info.get("routing_key") or "")
+    about["queue"] = _DELAY.sub("", str(info.get("routing_key") or ""))
     for tag in ((properties or {}).get("delivery_tag"), headers.get(MESSAGE_HEADER)):
         if isinstance(tag, str) and len(tag) == _UUID:
             about["message"] = tag
@@ -231,12 +232,13 @@ def _queue_of(app: Celery, info: Mapping[str, Any]) -> str:
     found = {}
     queues: dict[str, Any] = app.amqp.queues
     for name, queue in queues.items():
-        for to in (queue, *queue.bindings):
-            kind, pattern = to.exchange.type, to.routing_key or ""
-            is_topic = kind == "topic" and re.match(TopicExchange(None).key_to_pattern(pattern), key)
-            is_to_all = kind in ("fanout", "headers") and not is_delayed
-            if (is_delayed or to.exchange.name == exchange) and (is_to_all or is_topic or pattern == key):
-                found[name] = pattern
+        for to in queue.bindings or (queue,):
+            if not isinstance(queue, Broadcast) if is_delayed else to.exchange.name == exchange:
+                kind, pattern = to.exchange.type, to.routing_key or ""
+                is_topic = kind == "topic" and re.match(TopicExchange(None).key_to_pattern(pattern), key)
+                is_to_all = kind in ("fanout", "headers") and (pattern == key or not is_delayed)
+                if is_to_all or is_topic or pattern == key:
+                    found[name] = pattern
                 if is_to_all or len(found) > 1:
                     raise ValueError(f"the exchange {exchange!r} delivers to several queues")
     return next((name for name, pattern in found.items() if pattern == key), "")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from celery import chord
 from celery.exceptions import ChordError, TaskRevokedError
-from support.brokers import Broker
+from support.brokers import Broker, RabbitMQ
 from support.ensemble import Ensemble
 from support.worker import Worker
 from support.zoo import Zoo, eventually
@@ -45,6 +46,27 @@ def test_retry_sends_the_task_again(worker: Worker) -> None:
     assert account["limits"] == [30, 20]
     assert account["expires"] is not None
     assert result.state == "SUCCESS"
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("exchange", ["direct", "topic"])
+def test_each_policy_on_quorum_queues(rabbitmq: RabbitMQ, zoo: Zoo, tmp_path: Path, exchange: str) -> None:
+    """A topic exchange means Celery's native delay. After some conflicts the task still comes by its own queue."""
+    rabbitmq.clear()
+    kinds = {"task_default_queue_type": "quorum", "task_create_missing_queue_type": "quorum"}
+    exchanges = {"task_default_exchange": f"quorum-{exchange}", "task_default_exchange_type": exchange}
+    conf = {**rabbitmq.conf, **kinds, **exchanges, "task_create_missing_queue_exchange_type": exchange}
+    with Worker(zoo, tmp_path, conf=conf) as worker:
+        with zoo.hold_elsewhere("quorum"):
+            again = [worker.send(f"policy.{policy}", "quorum", queue="other") for policy in ("retry", "coalesce")]
+            bound = worker.send("bound", "quorum", queue="other", priority=3)
+            for result in (*again, bound):
+                eventually(lambda result=result: worker.log.read_text().count(f"[{result.id}] retry") >= 3, 30)
+            again.append(worker.send("policy.wait", "quorum", queue="other"))
+        assert [worker.get(result, 30) for result in again] == ["done"] * 3
+        assert worker.get(bound, 30)["queue"].endswith("other")
+        assert "cannot be sent again" not in worker.log.read_text()
+    rabbitmq.clear()
 
 
 def test_skip_fails_a_chord(worker: Worker) -> None:

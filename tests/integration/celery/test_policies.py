@@ -216,16 +216,28 @@ def test_a_task_that_is_sent_again_keeps_its_place_in_the_canvas(worker: Worker)
     }
 
 
-def test_a_task_is_not_lost_while_the_broker_is_away(worker: Worker) -> None:
-    """A task that cannot be sent again gives its message back, if that is not acknowledged yet."""
-    offline = worker.home / "offline"
-    offline.touch()
-    with worker.zoo.hold_elsewhere("offline"):
-        result = worker.send("policy.offline", "offline")
-        eventually(lambda: worker.log.read_text().count(f"policy.offline[{result.id}] received") > 2)
-        offline.unlink()
-        eventually(lambda: result.state == "RETRY")
+@pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
+@pytest.mark.parametrize("policy", ["retry", "coalesce"])
+def test_a_task_that_cannot_be_sent_again_waits_in_its_slot(worker: Worker, policy: str, late: bool) -> None:
+    """It does its work once, when its lock is free; one line says why it waits."""
+    key, journal = f"offline-{policy}-{late}", worker.home / f"offline-{policy}-{late}"
+    with worker.zoo.hold_elsewhere(key):
+        result = worker.send(f"offline.{policy}.{late}", key, "tell", None, str(journal))
+        worker.zoo.wait_contenders(key, 2)
     assert worker.get(result) == "done"
+    assert len(lines(journal)) == 1
+    assert worker.log.read_text().count(f"task '{result.id}' cannot be sent again") == 1
+
+
+def test_a_task_that_lost_its_lock_and_cannot_be_sent_again_runs_again_in_its_slot(worker: Worker) -> None:
+    """`on_lost="retry"` needs no broker either."""
+    gate, journal = worker.gate(), worker.home / "offline-lost"
+    result = worker.send("offline.lost", "offline-lost", "linger", str(gate), str(journal))
+    lose(worker, "offline-lost", gate)
+    gate.wait_at_work()
+    gate.open()
+    assert worker.get(result) == "done"
+    assert len(lines(journal)) == 2
 
 
 # --- the lock is lost -------------------------------------------------------------------------------------------------
