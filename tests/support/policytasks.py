@@ -156,7 +156,7 @@ class Offline(AnyTask):
 for _name in ("retry", "coalesce"):
     for _late in (False, True):
         app.task(name=f"offline.{_name}.{_late}", base=Offline, acks_late=_late)(
-            zk_locked("{key}", on_conflict=_name)(work)
+            zk_locked("{key}", **POLICIES[_name])(work)
         )
 app.task(name="offline.lost", base=Offline)(zk_locked("{key}", on_lost="retry", abort_on="lost")(work))
 

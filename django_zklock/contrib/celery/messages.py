@@ -35,7 +35,6 @@ from celery.signals import task_revoked
 from celery.utils.quorum_queues import detect_quorum_queues
 from celery.utils.time import maybe_make_aware
 from kombu.common import Broadcast
-from kombu.transport.native_delayed_delivery import CELERY_DELAYED_DELIVERY_EXCHANGE
 from kombu.transport.virtual.exchange import TopicExchange
 
 from django_zklock.core import clock
@@ -69,6 +68,7 @@ _WORK: Final = "zklock_work"  # attributes of a request
 _RECEIVED: Final = "_zklock_received"
 _UNSENT: Final = "zklock_unsent"
 _MOST: Final = 1_000_000  # for a count in a header, which anybody may have written
+_DEATH: Final = re.compile("x-(first-|last-)?death")  # RabbitMQ looks for cycles there; an older Celery keeps them
 _DELAY: Final = re.compile(r"^(?:[01]\.){28}")  # what RabbitMQ's native delay puts before a routing key
 
 # --- what a message tells -------------------------------------------------------------------------------------------
@@ -213,7 +213,8 @@ def _signature(task: Task[..., Any], headers: dict[str, Any], delay: float) -> A
         if getattr(request, shown, None) is not None:
             signature.options[shown] = getattr(request, shown)
     signature.options.setdefault("ignore_result", request.ignore_result)  # Celery before 5.7 leaves it out
-    signature.options["headers"] = {**(signature.options.get("headers") or {}), **headers}
+    kept = {name: value for name, value in (signature.options.get("headers") or {}).items() if not _DEATH.match(name)}
+    signature.options["headers"] = {**kept, **headers}
     return signature
 
 
@@ -227,8 +228,8 @@ def _queue_of(app: Celery, info: Mapping[str, Any]) -> str:
     exchange, key = str(info.get("exchange") or ""), str(info.get("routing_key") or "")
     if not exchange:  # the key is the name of the queue
         return key
-    is_delayed = exchange == CELERY_DELAYED_DELIVERY_EXCHANGE
-    key = _DELAY.sub("", key) if is_delayed else key
+    is_delayed = _DELAY.match(key) is not None  # then the exchange is one of those for delays
+    key = _DELAY.sub("", key)
     found = {}
     queues: dict[str, Any] = app.amqp.queues
     for name, queue in queues.items():

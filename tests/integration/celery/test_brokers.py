@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from celery import chord
 from celery.exceptions import ChordError, TaskRevokedError
+from celery.result import AsyncResult
 from support.brokers import Broker, RabbitMQ
 from support.ensemble import Ensemble
 from support.worker import Worker
@@ -48,6 +51,10 @@ def test_retry_sends_the_task_again(worker: Worker) -> None:
     assert result.state == "SUCCESS"
 
 
+def retried(worker: Worker, result: AsyncResult[Any], times: int) -> bool:
+    return worker.log.read_text().count(f"[{result.id}] retry") >= times
+
+
 @pytest.mark.chaos
 @pytest.mark.parametrize("exchange", ["direct", "topic"])
 def test_each_policy_on_quorum_queues(rabbitmq: RabbitMQ, zoo: Zoo, tmp_path: Path, exchange: str) -> None:
@@ -61,7 +68,7 @@ def test_each_policy_on_quorum_queues(rabbitmq: RabbitMQ, zoo: Zoo, tmp_path: Pa
             again = [worker.send(f"policy.{policy}", "quorum", queue="other") for policy in ("retry", "coalesce")]
             bound = worker.send("bound", "quorum", queue="other", priority=3)
             for result in (*again, bound):
-                eventually(lambda result=result: worker.log.read_text().count(f"[{result.id}] retry") >= 3, 30)
+                eventually(functools.partial(retried, worker, result, 3), 30)
             again.append(worker.send("policy.wait", "quorum", queue="other"))
         assert [worker.get(result, 30) for result in again] == ["done"] * 3
         assert worker.get(bound, 30)["queue"].endswith("other")

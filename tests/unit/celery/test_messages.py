@@ -14,6 +14,7 @@ from kombu.transport.native_delayed_delivery import calculate_routing_key
 from django_zklock.contrib.celery import messages
 
 TOPIC, DIRECT = Exchange("topic", type="topic"), Exchange("direct", type="direct")
+FANS: Any = [binding(Exchange("fan", type="fanout"))]  # kombu takes lists, its stubs do not
 QUEUES = [
     Queue("celery", TOPIC, routing_key="celery"),
     Queue("orders", TOPIC, routing_key="order.#"),
@@ -21,10 +22,10 @@ QUEUES = [
     Queue("one", DIRECT, routing_key="one"),
     Queue("left", DIRECT, routing_key="both"),
     Queue("right", DIRECT, routing_key="both"),
-    Queue("bound", [binding(Exchange("fan", type="fanout"))]),
+    Queue("bound", FANS),
     Broadcast("all"),
 ]
-DELAYED = "celery_delayed_delivery"
+DELAYED = "celery_delayed_0"
 
 
 @pytest.fixture(scope="module")
