@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 
 class AcquireAgain(Exception):
-    """The call goes on after a delay, and acquires its lock again; a context raises it, and the decorator obeys."""
-
-    def __init__(self, delay: float) -> None:
-        super().__init__(f"the lock is acquired again in {delay} s")
-        self.delay = delay
+    """Raised by a context: the decorator acquires the lock again after a delay, the argument, in seconds."""
 
 
 class FunctionContext:
@@ -56,9 +52,10 @@ class FunctionContext:
         """Whether the call acquires its lock again. It waits without a timeout then, unless it may be skipped."""
         self._has_begun = False
 
-    def acquire_again(self) -> None:
+    def again(self) -> FunctionContext:
         """Prepare for acquiring the lock again."""
         self.is_again, self._has_begun = True, False
+        return self
 
     def before_acquire(self) -> None:
         """Prepare for the lock. An error that this raises prevents the call. Not called for async functions."""

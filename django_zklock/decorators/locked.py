@@ -286,10 +286,8 @@ def _sync_wrapper(locked: LockedFunction) -> Callable[..., Any]:
             try:
                 return run(call, args, kwargs)
             except AcquireAgain as again:
-                delay = again.delay
-            time.sleep(delay)
-            call.acquire_again()
-            locked.context_of(args, kwargs, call)
+                time.sleep(again.args[0])
+                locked.context_of(args, kwargs, call.again())
 
     return wrapper
 
@@ -313,9 +311,7 @@ def _async_wrapper(locked: LockedFunction) -> Callable[..., Any]:
             try:
                 return await run(call, args, kwargs)
             except AcquireAgain as again:
-                delay = again.delay
-            await asyncio.sleep(delay)
-            call.acquire_again()
-            locked.context_of(args, kwargs, call)
+                await asyncio.sleep(again.args[0])
+                locked.context_of(args, kwargs, call.again())
 
     return wrapper

@@ -68,13 +68,10 @@ class TaskContext(FunctionContext):
         if "message" in work.about:  # all messages of the task that this run sends carry the tag of the first one
             task.request.headers = {**(task.request.headers or {}), MESSAGE_HEADER: work.about["message"]}
         super().__init__(work.what, dict(work.about))
-        self._own: tuple[str, ...] = ()  # the guids of its own znodes, which may not be gone yet
         self._wait_result: WaitResult | None = None
         if PAYLOAD in task.request.__dict__:
             caller = Caller(thread=threading.current_thread().name, what=self.what, about=self.about)
             self._wait_result = wait_result(task.request, caller)
-        if self._wait_result is not None:
-            self._own = self._wait_result.own
         self.on_conflict = "wait" if self._wait_result is not None and self._wait_result.is_granted else "retry"
         self.waits = self._wait_result is None or not self._wait_result.is_lost
 
@@ -102,12 +99,12 @@ class TaskContext(FunctionContext):
                     busy = LockBusy(f"The lock {spec.key!r} is held by another copy of this task.", lock=spec.key)
                     self._end_if_copy(spec, self._others(spec), busy)
 
-    def acquire_again(self) -> None:
+    def again(self) -> FunctionContext:
         """Go on in this process, without what the main process has acquired or found."""
-        super().acquire_again()
         if self._wait_result is not None:
             self._wait_result.end()
         self._wait_result, self.waits = None, True
+        return super().again()
 
     @property
     def _key(self) -> str:
@@ -178,7 +175,8 @@ class TaskContext(FunctionContext):
 
     def _others(self, spec: LockSpec) -> tuple[ContenderInfo, ...]:
         """Return the contenders for a lock, but for those with which this task has waited in the main process."""
-        return tuple(contender for contender in _read_queue(spec) if contender.guid not in self._own)
+        own = () if self._wait_result is None else self._wait_result.own
+        return tuple(contender for contender in _read_queue(spec) if contender.guid not in own)
 
     def _end_if_copy(self, spec: LockSpec, queue: tuple[ContenderInfo, ...], error: ZkLockError) -> None:
         """End this run if another copy of the task is in the queue. That is not a conflict."""

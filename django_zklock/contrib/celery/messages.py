@@ -21,16 +21,10 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, NoReturn
 
+from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Celery, Task, states
 from celery.backends.base import DisabledBackend
-from celery.exceptions import (
-    Ignore,
-    Retry,
-    SoftTimeLimitExceeded,
-    TaskRevokedError,
-    TimeLimitExceeded,
-    WorkerLostError,
-)
+from celery.exceptions import Ignore, Retry, TaskRevokedError, TimeLimitExceeded, WorkerLostError
 from celery.signals import task_revoked
 from celery.utils.quorum_queues import detect_quorum_queues
 from celery.utils.time import maybe_make_aware
@@ -228,8 +222,7 @@ def _queue_of(app: Celery, info: Mapping[str, Any]) -> str:
     exchange, key = str(info.get("exchange") or ""), str(info.get("routing_key") or "")
     if not exchange:  # the key is the name of the queue
         return key
-    is_delayed = _DELAY.match(key) is not None  # then the exchange is one of those for delays
-    key = _DELAY.sub("", key)
+    is_delayed, key = bool(_DELAY.match(key)), _DELAY.sub("", key)  # then the exchange is one of those for delays
     found = {}
     queues: dict[str, Any] = app.amqp.queues
     for name, queue in queues.items():
@@ -237,10 +230,9 @@ def _queue_of(app: Celery, info: Mapping[str, Any]) -> str:
             if not isinstance(queue, Broadcast) if is_delayed else to.exchange.name == exchange:
                 kind, pattern = to.exchange.type, to.routing_key or ""
                 is_topic = kind == "topic" and re.match(TopicExchange(None).key_to_pattern(pattern), key)
-                is_to_all = kind in ("fanout", "headers") and (pattern == key or not is_delayed)
-                if is_to_all or is_topic or pattern == key:
+                if is_topic or pattern == key:
                     found[name] = pattern
-                if is_to_all or len(found) > 1:
+                if len(found) > 1 or (kind in ("fanout", "headers") and (pattern == key or not is_delayed)):
                     raise ValueError(f"the exchange {exchange!r} delivers to several queues")
     return next((name for name, pattern in found.items() if pattern == key), "")
 
