@@ -223,7 +223,7 @@ def _queue_of(app: Celery, info: Mapping[str, Any]) -> str:
     if not exchange:  # the key is the name of the queue
         return key
     is_delayed, key = bool(_DELAY.match(key)), _DELAY.sub("", key)  # then the exchange is one of those for delays
-    found = {}
+    takers = {}
     queues: dict[str, Any] = app.amqp.queues
     for name, queue in queues.items():
         for to in queue.bindings or (queue,):
@@ -231,10 +231,10 @@ def _queue_of(app: Celery, info: Mapping[str, Any]) -> str:
                 kind, pattern = to.exchange.type, to.routing_key or ""
                 is_topic = kind == "topic" and re.match(TopicExchange(None).key_to_pattern(pattern), key)
                 if is_topic or pattern == key:
-                    found[name] = pattern
-                if len(found) > 1 or (kind in ("fanout", "headers") and (pattern == key or not is_delayed)):
+                    takers[name] = pattern
+                if len(takers) > 1 or (kind in ("fanout", "headers") and (pattern == key or not is_delayed)):
                     raise ValueError(f"the exchange {exchange!r} delivers to several queues")
-    return next((name for name, pattern in found.items() if pattern == key), "")
+    return next((name for name, pattern in takers.items() if pattern == key), "")
 
 
 def end_run(task: Task[..., Any], signature: Any, error: Exception) -> NoReturn:

@@ -1,4 +1,4 @@
-"""What a message tells: the queue by which it came, and counts that anybody may have written."""
+"""A message names the queue by which it came; counts that anybody may have written are bounded."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_message_to_several_queues_is_not_sent_again(app: Celery, exchange: st
 
 @pytest.mark.parametrize("value", [True, -1, -(10**400), 10**400, 1.5, "3", None, [1]])
 def test_a_count_in_a_header_is_bounded(value: Any) -> None:
-    """Whatever somebody has written there, the next pause can be computed."""
+    """The next pause can be computed from whatever somebody has written there."""
     times = messages.count(SimpleNamespace(headers={"count": value}), "count")
     assert 0 <= times <= 1_000_000
     assert 0 < messages.delay_before(times + 1) <= messages.LONGEST_DELAY
