@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django_zklock.core.queue.escaping import printable
+from django_zklock.core.queue.untrusted import is_encodable
 
 # Seconds: 24 days. ZooKeeper stores a session timeout in milliseconds, in 32 bits. All waits have the same limit.
 LONGEST_WAIT: Final = 2_147_483.0
@@ -137,7 +138,4 @@ def seconds(value: object) -> float | None:
 
 def is_text(value: object) -> bool:
     """Return whether `value` is a non-empty string that UTF-8 can encode, so without lone surrogates."""
-    try:
-        return isinstance(value, str) and len(value.encode()) > 0
-    except UnicodeEncodeError:
-        return False
+    return isinstance(value, str) and value != "" and is_encodable(value)

@@ -19,6 +19,7 @@ from django_zklock.core import clock
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import escape
 from django_zklock.core.queue.nodes import unknown_fields, with_unknown
+from django_zklock.core.queue.untrusted import digits, integer, json_object, text
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, DirectoryState, Gateway, NamesReply, Node
@@ -35,6 +36,8 @@ Entry: TypeAlias = Any
 FOLDER = "!beat"  # below the base. No key of a lock contains a "!"
 PAUSE = 0.1  # seconds between two requests while ZooKeeper is away and the lease still lasts
 BATCH = 200_000  # bytes of one transaction, about 350 records; ZooKeeper refuses a request of 1 MB
+_MAX_READ = 64 * 1024  # bytes of a record
+_SHOWN = 64  # characters of a time
 RENEW_EVERY = 30.0  # seconds between two signs of life; a sleeping leader gives the next one when it wakes up
 FORGET_AFTER = timedelta(days=7)  # how long the record of a removed entry stays after its last run
 
@@ -74,17 +77,17 @@ class RunRecord:
     def decode(cls, node: Node) -> RunRecord | None:
         """Return the run in a record; None if the record cannot be read."""
         try:
-            fields = json.loads(node.data)
+            fields = json_object(node.data, _MAX_READ)
             return cls(
-                entry=str(fields["entry"]),
-                at=datetime.fromisoformat(fields["last_run_at"]).astimezone(timezone.utc),
-                count=int(fields["total_run_count"]),
-                token=int(fields["token"]),
-                leader=str(fields["leader"]),
+                entry=text(fields["entry"], _MAX_READ),
+                at=datetime.fromisoformat(text(fields["last_run_at"], _SHOWN)).astimezone(timezone.utc),
+                count=integer(fields["total_run_count"]),
+                token=digits(fields["token"]),
+                leader=text(fields["leader"], _MAX_READ),
                 version=node.version,
                 unknown=unknown_fields(fields, _KNOWN),
             )
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, OverflowError):  # the last one, if the time is of year 1 or 9999
             return None
 
 

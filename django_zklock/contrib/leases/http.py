@@ -16,12 +16,18 @@ from django_zklock.contrib.leases.access import Access
 from django_zklock.contrib.leases.coordinator import Coordinator, LeaseRequest
 from django_zklock.contrib.leases.lease import LEFT, Lease
 from django_zklock.contrib.leases.refusal import Code, Refusal
+from django_zklock.core.queue.untrusted import boolean, integer, json_object, text
 
 LONGEST_WAIT: Final = 30.0
 """Seconds for which a request waits in the queue at most. Proxies cut connections that are silent for longer."""
 LARGEST_BODY: Final = 16 * 1024  # bytes
 _FIELDS: Final[Mapping[str, Any]] = {field.name: field.default for field in dataclasses.fields(LeaseRequest)}
 _KINDS_OF_JSON: Final[Mapping[type, str]] = {str: "string", int: "whole number from 0", bool: "boolean"}
+_READERS: Final[Mapping[type, Callable[[object], object]]] = {
+    str: lambda value: text(value, LARGEST_BODY),
+    int: lambda value: integer(value, 0, 2**53 - 1),
+    bool: boolean,
+}
 _DESCRIPTION: Final = Path(__file__).with_name("openapi.json")
 
 _Receive = Callable[[], Coroutine[Any, Any, Any]]
@@ -170,17 +176,16 @@ def _lease_request(content_type: str, body: bytes) -> LeaseRequest:
     """Return the request in a body, checked. Raises `Refusal` and `_HttpError`."""
     if content_type.partition(";")[0].strip().lower() != "application/json":  # a form of another site cannot send this
         raise _HttpError(415, "The content type is not application/json.")
-    try:
-        given = json.loads(body.decode())
-    except (ValueError, RecursionError) as error:
-        raise Refusal(Code.INVALID, "The body is not JSON.") from error
-    if not isinstance(given, dict):
-        raise Refusal(Code.INVALID, "The body is not a JSON object.")
+    given = json_object(body, LARGEST_BODY)
+    if not given:
+        raise Refusal(Code.INVALID, "The body is not a JSON object with fields.")
     for name, value in given.items():
         if name not in _FIELDS:
             raise Refusal(Code.INVALID, f"Unknown field {name[:60]!r}. Known fields: {', '.join(_FIELDS)}.")
         kind = type(_FIELDS[name])
-        if type(value) is not kind or (kind is int and not 0 <= value < 2**53):  # True is no number here
-            raise Refusal(Code.INVALID, f"{name} is not a {_KINDS_OF_JSON[kind]}.")
+        try:
+            _READERS[kind](value)
+        except ValueError:
+            raise Refusal(Code.INVALID, f"{name} is not a {_KINDS_OF_JSON[kind]}.") from None
     given["wait_limit_ms"] = min(given.get("wait_limit_ms", 0), int(LONGEST_WAIT * 1000))
     return LeaseRequest(**given)

@@ -8,13 +8,12 @@ from datetime import datetime, timezone
 from typing import Final
 
 from django_zklock.core.queue.escaping import MAX_BY, MAX_REASON, path, printable
-from django_zklock.core.queue.nodes import json_object
+from django_zklock.core.queue.untrusted import LATEST, json_object, number, text
 
 DIRECTORY: Final = "!acknowledged"
 """The directory of all acknowledgements. No segment of a key begins with `!`, which is percent-encoded there."""
 
 _MAX_READ: Final = 4096  # bytes
-_LATEST: Final = 4e9  # seconds since 1970: a time that every platform can show
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +41,13 @@ class Acknowledgement:
     def decode(cls, data: bytes) -> Acknowledgement | None:
         """Return the acknowledgement in `data`, or None; never raises."""
         fields = json_object(data, _MAX_READ)
-        title, by, reason, ends = (fields.get(name) for name in ("title", "by", "reason", "ends"))
-        if not (isinstance(title, str) and isinstance(by, str) and isinstance(reason, str)):
-            return None
-        if not isinstance(ends, (int, float)) or isinstance(ends, bool) or not 0 < ends < _LATEST:
+        try:
+            title, by, reason = (text(fields.get(name), _MAX_READ) for name in ("title", "by", "reason"))
+            ends = number(fields.get("ends"), 0, LATEST)
+        except ValueError:
             return None
         texts = {"title": printable(title, MAX_REASON), "by": printable(by, MAX_BY)}
-        return cls(**texts, reason=printable(reason, MAX_REASON), ends=float(ends))
+        return cls(**texts, reason=printable(reason, MAX_REASON), ends=ends)
 
 
 def directory(base: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from django_zklock.core.queue.escaping import path, printable
-from django_zklock.core.queue.nodes import json_object
+from django_zklock.core.queue.untrusted import json_object, text
 
 DIRECTORY: Final = "!broken"
 """The directory of all records. No segment of a key begins with `!`, which is percent-encoded there."""
@@ -35,8 +35,9 @@ class BreakRecord:
     def decode(cls, data: bytes) -> BreakRecord | None:
         """Return the record in `data`, or None; never raises."""
         fields = json_object(data, _MAX_READ)
-        by, reason, break_id = (fields.get(name) for name in ("by", "reason", "id"))
-        if not (isinstance(by, str) and isinstance(reason, str) and isinstance(break_id, str)):
+        try:
+            by, reason, break_id = (text(fields.get(name), _MAX_READ) for name in ("by", "reason", "id"))
+        except ValueError:
             return None
         return cls(printable(by, _MOST), printable(reason, _MOST), break_id[:_MOST])
 

@@ -11,11 +11,12 @@ import json
 import re
 import uuid
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Final
 
 from django_zklock.core.queue.escaping import MAX_BY, MAX_REASON, printable
-from django_zklock.core.queue.nodes import json_object, unknown_fields, with_unknown
+from django_zklock.core.queue.nodes import unknown_fields, with_unknown
+from django_zklock.core.queue.untrusted import integer, json_object, moment, text
 
 START: Final = "!"
 """The first character of the names of markers. No segment of a key begins with it: there it is percent-encoded."""
@@ -101,14 +102,11 @@ class LimitRecord:
     def decode(cls, data: bytes) -> LimitRecord:
         """Return the record in `data`. A value that is missing or invalid is empty or 0. Never raises."""
         fields = json_object(data, _MAX_READ)
-        by, reason, change_id = (
-            text if isinstance(text := fields.get(key), str) else "" for key in ("by", "reason", "id")
-        )
-        before = fields.get("before")
+        by, reason, change_id = (text(fields.get(name), _MAX_READ, default="") for name in ("by", "reason", "id"))
         return cls(
             by=printable(by, MAX_BY),
             reason=printable(reason, MAX_REASON),
-            before=before if isinstance(before, int) and 0 <= before <= MOST_PERMITS else 0,
+            before=integer(fields.get("before"), 0, MOST_PERMITS, default=0),
             id=change_id[:MAX_BY],
             unknown=unknown_fields(fields, ("version", "by", "reason", "before", "id")),
         )
@@ -121,7 +119,7 @@ def set_limit(name: str, data: bytes, ctime: float) -> SetLimit | None:
         return None
     record = LimitRecord.decode(data)
     try:
-        when = datetime.fromtimestamp(ctime, timezone.utc)
-    except (ValueError, OverflowError, OSError):
+        when = moment(ctime)
+    except ValueError:
         when = None
     return SetLimit(limit=limit, by=record.by, reason=record.reason, when=when)

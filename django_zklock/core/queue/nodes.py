@@ -13,12 +13,14 @@ from typing import Any, Final, NamedTuple
 
 from django_zklock.core.errors import UnreadableQueue
 from django_zklock.core.queue.escaping import SEQUENCE_TAIL, quoted
+from django_zklock.core.queue.untrusted import digits, integer, json_object
 
 MAX_PAYLOAD = 1024
 """Bytes a payload may have."""
 
 _MAX_READ = 64 * 1024  # bytes; larger data are no payload
 _SHORT = 40  # characters that a guid or a time keeps; they have at most 36, and are useless when they are cut
+_MOST = 2**31 - 1  # the largest number
 _MOST_ITEMS = 16  # items of `about` that are kept; a later release may write more than this one
 _MOST_UNKNOWN = 1024  # bytes of the fields of later releases that are kept
 _ITEM = 64  # characters that the name of an item of `about` keeps
@@ -236,7 +238,7 @@ class Payload:
             value = getattr(self, name)
             most = _SHORT if name in _UNCUT else limit
             if isinstance(value, int):
-                value = value if 0 <= value < 2**31 else 0
+                value = value if 0 <= value <= _MOST else 0
             elif not value.isascii() or len(value) > most:
                 value = _text(value, most)
             if value or name not in _OPTIONAL:
@@ -261,7 +263,7 @@ class Payload:
         if not isinstance(fields.get("guid"), str) or not fields["guid"]:
             return None
         values: dict[str, Any] = {name: _text(fields.get(name)) for name in _TEXTS}
-        values |= {name: _number(fields.get(name)) for name in _NUMBERS}
+        values |= {name: integer(fields.get(name), 0, _MOST, default=0) for name in _NUMBERS}
         about, request = _items(fields.get("about")), _items(fields.get("release_request"))
         return cls(**values, about=about, release_request=request, unknown=unknown_fields(fields, _KNOWN))
 
@@ -275,15 +277,6 @@ _OTHERS = ("version", "about", "release_request", "unknown")
 _FIELDS = tuple(name for name in Payload.__dataclass_fields__ if name not in _OTHERS)
 _KNOWN = frozenset(Payload.__dataclass_fields__) - {"unknown"}
 _TEXTS = tuple(name for name in _FIELDS if name not in _NUMBERS)
-
-
-def json_object(data: bytes | None, most: int) -> dict[str, Any]:
-    """Return the JSON object in at most `most` bytes of data; an empty one for any other data. Never raises."""
-    try:
-        fields = json.loads(data) if data is not None and len(data) <= most else None
-    except (ValueError, RecursionError):
-        return {}
-    return fields if isinstance(fields, dict) else {}
 
 
 def unknown_fields(fields: Mapping[str, Any], known: Collection[str]) -> bytes:
@@ -307,7 +300,7 @@ def with_unknown(data: bytes, unknown: bytes) -> bytes:
 
 def token_of(payload: Payload | None, czxid: int) -> int:
     """Return the token of a znode: its czxid, or that of the first holder of a lock that was handed over."""
-    token = int(payload.token) if payload is not None and payload.token.isdecimal() else 0
+    token = 0 if payload is None else digits(payload.token, default=0)
     return token if 0 < token < czxid else czxid
 
 
@@ -331,8 +324,3 @@ def _items(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
         return {}
     return {_text(name): _text(item) for name, item in list(value.items())[:_MOST_ITEMS] if isinstance(item, str)}
-
-
-def _number(value: object) -> int:
-    # Bounded, because Python refuses to print an int of more than 4300 digits. A bool is an int, but no pid.
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else 0

@@ -10,13 +10,14 @@ import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Final
 
 from django_zklock.core.errors import UnreadableQueue
 from django_zklock.core.queue.escaping import MAX_BY, MAX_REASON, printable
 from django_zklock.core.queue.nodes import Child, Mark, Payload, mark_of, parse
 from django_zklock.core.queue.order import Queue
+from django_zklock.core.queue.untrusted import moment, number
 
 # The items of `Payload.about` that describe a hold.
 OPERATOR: Final = "operator"
@@ -143,11 +144,8 @@ def operator_hold(
     if payload is None or owner or not payload.about.get(OPERATOR) or not is_operator(path.rpartition("/")[2]):
         return None
     try:
-        seconds = float(payload.about.get(SECONDS, ""))
-        since = datetime.fromtimestamp(ctime, timezone.utc)
-    except (ValueError, OverflowError, OSError):
-        return None
-    if not 0 <= seconds <= LONGEST:  # also for NaN
+        seconds, since = number(float(payload.about.get(SECONDS, "")), 0, LONGEST), moment(ctime)
+    except ValueError:
         return None
     return OperatorHold(
         key=key,

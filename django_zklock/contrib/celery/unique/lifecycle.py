@@ -35,6 +35,7 @@ from django_zklock.contrib.celery.messages import headers_of
 from django_zklock.contrib.celery.unique import listing, record, reservations
 from django_zklock.contrib.celery.unique.reservations import Attached, Duplicate, Reserved
 from django_zklock.core.log import Logger
+from django_zklock.core.queue.untrusted import LATEST
 from django_zklock.decorators.locked import LockedFunction
 from django_zklock.exceptions import AlreadyQueued, InvalidLockName, LockTimeout, UnreadableQueue, ZooKeeperUnavailable
 from django_zklock.names.template import escape
@@ -171,7 +172,8 @@ class UniqueMessage:
             None if self._unique_for is None else time.time() + self._unique_for,
             messages.expiry(self._app, self._options.get("expires", getattr(self._task, "expires", None))),
         ]
-        return min((end for end in ends if end is not None), default=None)
+        # A time beyond `LATEST` could not be read. It counts as no end.
+        return min((max(0.0, end) for end in ends if end is not None and end <= LATEST), default=None)
 
     def _duplicate(self, other: Duplicate) -> Any:
         """Return the result of the first task, or raise `AlreadyQueued`."""

@@ -6,10 +6,11 @@ import enum
 import json
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
-from typing import Any, Final, TypeGuard
+from typing import Final, TypeGuard
 
 from django_zklock.core.queue.escaping import quoted, show_tails
 from django_zklock.core.queue.nodes import unknown_fields, with_unknown
+from django_zklock.core.queue.untrusted import LATEST, boolean, integer, json_object, number, text
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.names.template import MAX_KEY, path
 
@@ -20,6 +21,7 @@ _SLASH: Final = "!"  # replaces the slashes of the key in the name of a reservat
 _PUBLISHER: Final = "-publisher"
 _WORKER: Final = "-worker"
 _MAX_READ: Final = 64 * 1024  # bytes
+_LONGEST_TOKEN: Final = 64  # characters
 
 
 class State(str, enum.Enum):
@@ -73,21 +75,21 @@ class Reservation:
     @classmethod
     def decode(cls, data: bytes) -> Reservation:
         """Return the reservation in `data`. Raises `UnreadableQueue` if there is none, so it is not taken over."""
+        fields = json_object(data, _MAX_READ)
         try:
-            fields: Any = json.loads(data) if len(data) <= _MAX_READ else None
-            until, host, pid, what = fields["until"], fields.get("host"), fields.get("pid"), fields.get("what")
+            token, until = text(fields["token"], _LONGEST_TOKEN, least=1), fields["until"]
             return cls(
-                task_id=_text(fields["task_id"]),
-                token=_text(fields["token"]),
+                task_id=text(fields["task_id"], _MAX_READ, least=1),
+                token=token,
                 state=State(fields["state"]),
-                late=bool(fields["late"]),
-                until=None if until is None else float(until),
-                host=host if isinstance(host, str) else "",
-                pid=pid if isinstance(pid, int) else 0,
-                what=what if isinstance(what, str) else "",
+                late=boolean(fields["late"]),
+                until=None if until is None else number(until, 0, LATEST),
+                host=text(fields.get("host"), _MAX_READ, default=""),
+                pid=integer(fields.get("pid"), default=0),
+                what=text(fields.get("what"), _MAX_READ, default=""),
                 unknown=unknown_fields(fields, _KNOWN),
             )
-        except (AttributeError, ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, KeyError) as error:
             raise UnreadableQueue(
                 f"A reservation holds {quoted(data[:80].decode(errors='replace'))}, which this release cannot read. "
                 "Find out which program wrote it."
@@ -156,9 +158,3 @@ def publishers(children: Collection[str]) -> list[str]:
 def workers(children: Collection[str], attachment: str = "") -> list[str]:
     """Return the children of workers, or those of one attachment."""
     return [name for name in children if name.endswith(_WORKER) and name.startswith(attachment)]
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise TypeError(value)
-    return value
