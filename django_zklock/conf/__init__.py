@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django_zklock.conf.keys import Keys
 from django_zklock.conf.settings import (
     DEFAULT_ROOT,
     Config,
@@ -19,6 +20,7 @@ from django_zklock.conf.settings import (
 __all__ = [
     "DEFAULT_ROOT",
     "Config",
+    "Keys",
     "are_settings_known",
     "current",
     "for_tests",

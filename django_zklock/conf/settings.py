@@ -19,7 +19,9 @@ from typing import Any, Final
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
+from django_zklock.conf import keys
 from django_zklock.conf import url as zk_url
+from django_zklock.conf.keys import Keys
 from django_zklock.conf.leases import LeaseOptions, read_leases
 from django_zklock.conf.options import NOT_GIVEN, LockOptions, contradiction, over_defaults, read_options
 from django_zklock.conf.table import (
@@ -104,23 +106,16 @@ def raw() -> object:
     return {**value, **for_tests} if is_replaced else value
 
 
-def token_keys(given: object = None) -> tuple[str | bytes, ...]:
+def token_keys() -> Keys:
     """
-    Return the keys of signed tokens: those `given`, else `TOKEN_KEYS`, else `SECRET_KEY` and its fallbacks.
+    Return the keys of signed texts: `TOKEN_KEYS`, else `SECRET_KEY` and its fallbacks.
 
-    The first one signs, all verify. They are not in `Config`, because a receiver of tokens needs no ZooKeeper. Raises
-    `ImproperlyConfigured` if the keys are invalid.
+    They are not in `Config`, because a receiver of tokens needs no ZooKeeper. Raises `ImproperlyConfigured` if the keys
+    are invalid.
     """
-    if given is None:
-        given, where = _entry("TOKEN_KEYS"), _at("TOKEN_KEYS")
-    else:
-        where = "keys"
-    if given is None:
-        return (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
-    try:
-        return _token_keys(given)
-    except InvalidValue as error:
-        raise ImproperlyConfigured(f"{where} {error}. {_KEYS['TOKEN_KEYS'].advice}") from None
+    if _entry("TOKEN_KEYS") is None:
+        return Keys((settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS))
+    return keys.checked(keys.hidden(_entry("TOKEN_KEYS")), _at("TOKEN_KEYS"))
 
 
 def path_for(name: str) -> str:
@@ -268,7 +263,6 @@ def _contradictions(config: Config, problems: Problems) -> None:
 _OVERRIDES: Final = '"compat": None, "max_hold": None, "min_hold": 0 or "linger": 0'
 _LOCKS_EXAMPLE: Final = 'For example {"inventory": {"path": "inventory/{sku}", "timeout": 5}}.'
 _NO_ADDRESS: Final = zk_url.Address(hosts=(), chroot="")
-_SHORTEST_KEY: Final = 32  # characters; an attacker who has a token can try any number of keys on it
 _MOST_DAYS: Final = 10_000
 # A URL whose host has no fields, or a path of this site, so that a lock's key never becomes a part of the host.
 # Browsers read a backslash as a slash, read `//` as the beginning of a host, and drop tabs and line breaks.
@@ -318,14 +312,6 @@ def _file(value: object) -> str:
     return _text(str(value) if isinstance(value, os.PathLike) else value)
 
 
-def _token_keys(value: object) -> tuple[str, ...]:
-    # A str is a sequence, too, but it is not a list of keys.
-    keys = value if isinstance(value, (list, tuple)) else ()
-    if not keys or not all(is_text(key) and len(key) >= _SHORTEST_KEY for key in keys):
-        raise InvalidValue(f"is not a list of keys with {_SHORTEST_KEY} or more characters")
-    return tuple(keys)
-
-
 def _buffer_size(value: object) -> int:
     size = int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,10}", value) else value
     if not isinstance(size, int) or not 2**17 <= size < 2**31:  # a heartbeat for 100 long keys has to fit
@@ -369,7 +355,7 @@ _KEYS: Final = {
     "ACL": Row(
         "E007", _acl, 'Give (scheme, id, permissions) with letters of "crwda", as in [("ip", "10.0.0.0/8", "crwd")].'
     ),
-    "TOKEN_KEYS": Row("E011", _token_keys, "Put the newest first. `secrets.token_urlsafe(48)` generates a good key."),
+    "TOKEN_KEYS": Row("E011", keys.read_keys, keys.ADVICE),
     **dict.fromkeys(("STRICT", "REAL_IN_TESTS"), Row("E014", boolean, "It is False by default.")),
     "JUTE_MAXBUFFER": Row("E021", _buffer_size, "Give the jute.maxbuffer of the servers, 1048575 by default."),
     "MAX_LINGERING": Row("E015", whole_number, "It is 1000 by default."),

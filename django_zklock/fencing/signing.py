@@ -8,6 +8,8 @@ where you would send a session cookie. A store (`stores`) has the highest token 
 
 from __future__ import annotations
 
+import base64
+import json
 import math
 import os
 import socket
@@ -18,10 +20,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from asgiref.sync import sync_to_async
-from django.core.signing import BadSignature, Signer
 
 from django_zklock import conf
+from django_zklock.conf import Keys
+from django_zklock.conf import keys as hidden_keys
 from django_zklock.core.queue import nodes
+from django_zklock.core.queue.untrusted import LATEST, digits, integer, json_object, number, text, unpadded
 from django_zklock.exceptions import InvalidToken, StaleToken
 
 if TYPE_CHECKING:
@@ -86,13 +90,15 @@ class FenceVerifier:
     """
 
     def __init__(
-        self, store: TokenStore, *, keys: Sequence[str] | None = None, leeway: float | timedelta = LEEWAY
+        self, store: TokenStore, *, keys: Sequence[str] | Keys | None = None, leeway: float | timedelta = LEEWAY
     ) -> None:
+        given = None if keys is None else hidden_keys.hidden(keys)
+        del keys  # an error of this call shows its locals
         seconds = leeway.total_seconds() if isinstance(leeway, timedelta) else leeway
         if not 0 <= seconds < math.inf:
             raise ValueError(f"leeway must be a number of seconds from 0, not {leeway!r}.")
         self._store = store
-        self._keys = None if keys is None else conf.token_keys(keys)
+        self._keys = None if given is None else hidden_keys.checked(given)
         self._leeway = seconds
 
     def verify(self, signed: str, *, key: str) -> VerifiedToken:
@@ -151,38 +157,40 @@ def sign(hold: Hold, until: float) -> str:
     return seal(fence, conf.token_keys())
 
 
-def seal(fence: VerifiedToken, keys: Sequence[str | bytes]) -> str:
+def seal(fence: VerifiedToken, keys: Keys) -> str:
     """Return a token as ASCII text that fits into a header, signed with the first of the keys."""
     # The number is a string in JSON: many JSON parsers have no integers above 2**53.
-    return _signer(keys).sign_object({"v": _VERSION, **asdict(fence), "token": str(fence.token)})
+    content = {"v": _VERSION, **asdict(fence), "token": str(fence.token)}
+    body = base64.urlsafe_b64encode(json.dumps(content, separators=(",", ":")).encode())
+    return keys.sign(body.decode().rstrip("="), salt=SALT)
 
 
-def unseal(signed: object, keys: Sequence[str | bytes]) -> VerifiedToken:
+def unseal(signed: object, keys: Keys) -> VerifiedToken:
     """Return the content of a token that was signed with one of the keys, of any age. Raises `InvalidToken`."""
     if not isinstance(signed, str) or not 0 < len(signed) <= MAX_LENGTH:
         raise InvalidToken("Not a fencing token.")
+    body = keys.unsign(signed, salt=SALT)
+    if body is None:
+        raise InvalidToken("The fencing token was not signed with one of our keys.")
     try:
-        return _read(_signer(keys).unsign_object(signed))
-    except BadSignature as error:
-        raise InvalidToken("The fencing token was not signed with one of our keys.") from error
-    except (TypeError, ValueError, LookupError) as error:
+        return _read(json_object(unpadded(body), MAX_LENGTH))
+    except (ValueError, TypeError, KeyError) as error:
         raise InvalidToken("The fencing token is signed, but its format is unknown.") from error
 
 
-def _signer(keys: Sequence[str | bytes]) -> Signer:
-    return Signer(key=keys[0], fallback_keys=list(keys[1:]), salt=SALT)
-
-
 def _read(content: Any) -> VerifiedToken:
-    """Return the content of a token. A process with our key has made it, so only its version and form are checked."""
+    """Return the content of a token. Raises `ValueError`, `TypeError` or `KeyError` if it is of another format."""
     if content["v"] != _VERSION:
-        raise ValueError(f"version {content['v']}")
+        raise ValueError("another version")
+    holder = content["holder"]
     return VerifiedToken(
-        key=content["key"],
-        token=int(content["token"]),
-        holder=TokenHolder(**{name: content["holder"][name] for name in ("host", "pid", "guid")}),
-        issued=float(content["issued"]),
-        lease_until=float(content["lease_until"]),
+        key=text(content["key"], MAX_LENGTH),
+        token=digits(content["token"]),
+        holder=TokenHolder(
+            host=text(holder["host"], MAX_LENGTH), pid=integer(holder["pid"]), guid=text(holder["guid"], MAX_LENGTH)
+        ),
+        issued=number(content["issued"], 0, LATEST),
+        lease_until=number(content["lease_until"], 0, LATEST),
     )
 
 

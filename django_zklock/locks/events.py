@@ -14,6 +14,7 @@ from django_zklock.core.locks import guard
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant, GrantObserver
+from django_zklock.core.queue.escaping import printable
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk.lease import LEASE_SHARE, GrantSession
 from django_zklock.exceptions import LockNotAcquired
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from django_zklock.core.locks.refusals import AnyContender
     from django_zklock.core.zk.session import Session
 
+audit = Logger("zklock.audit")
 logger = Logger("django_zklock.locks")
 
 
@@ -47,6 +49,9 @@ class SignalEvents(program.Events):
             self.send(contender.session, signals.lock_waiting, **fields)
 
     def acquired(self, held: HeldLock, waited: float) -> None:
+        if held.grant.adopted:
+            what = printable(held.grant.what or "python")
+            audit.warning("lock %r was adopted by %s", held.key, what, extra=held.grant.log_fields())
         if self.recorder is not None:
             self._record("acquired", held, waited)
         if signals.lock_acquired.receivers:

@@ -25,6 +25,7 @@ from django_zklock.core.queue.operator_hold import LONGEST
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.exceptions import LockInTransaction, LockNotHeld
 from django_zklock.locks.arguments import check_no_running_loop
+from django_zklock.locks.hand_over import signed
 from django_zklock.locks.transactions import open_blocks
 
 logger = Logger("django_zklock.locks")
@@ -224,8 +225,9 @@ class Hold(HoldBase):
                 "that you pass to transaction.on_commit().",
                 lock=self.key,
             )
+        keys = conf.token_keys()  # before the hand-over, because they may be invalid
         given = yield from hand_over(self._held, number, new_waiter)
-        return given.encode(conf.current().base)
+        return signed(given, keys, conf.current().base)
 
     # --- release requests ---------------------------------------------------------------------------------------
 

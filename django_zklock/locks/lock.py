@@ -29,12 +29,12 @@ from django_zklock.core import program
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.spec import NOTHING, LockSpec, Policy
 from django_zklock.core.queue.escaping import path
-from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.exceptions import InvalidHandOver, InvalidLockName
 from django_zklock.locks.arguments import check_arguments, mapping, refuse_arguments, skips
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.events import events
+from django_zklock.locks.hand_over import trusted
 from django_zklock.locks.hold import Hold, hold_of
 from django_zklock.locks.transactions import DatabaseScope, check_aliases
 from django_zklock.names.template import Template, check_own_key, check_type, check_used, show_tails
@@ -203,7 +203,7 @@ def zk_adopt(text: str, *more: NoReturn, **options: Unpack[AdoptArguments]) -> L
     lock was adopted before, or is not adopted in time, and `LockBusy` if the caller holds the lock already.
     """
     check_arguments("zk_adopt", text, more, options, AdoptArguments)
-    given = HandOver.decode(text, conf.current().base)
+    given = trusted(text, conf.token_keys(), conf.current().base)
     try:
         lock = Lock.of_key(given.key, **options)
     except InvalidLockName as error:

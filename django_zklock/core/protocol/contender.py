@@ -691,7 +691,7 @@ class Contender(SessionObserver):
         token = node.czxid if spec.adopts is None else min(spec.adopts.token, node.czxid)
         grant = self._grant = Grant(self.session, spec.key, node.path, token, spec.kind)
         grant.what, grant.about = self.caller.what, self.caller.about
-        grant.template = spec.template
+        grant.template, grant.adopted = spec.template, spec.adopts is not None
         # A watch of the time in the queue stays until the timer is due.
         registry.heartbeat.add(node.path, partial(self._replies.run, self._on_missing))
         self._watch_timer = self.session.loop.call_later(WATCH_SELF_AFTER, partial(self._replies.run, self._watch))

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import base64
 import json
-import zlib
 from dataclasses import astuple, dataclass
 from typing import Final
 
 from django_zklock.core.errors import InvalidHandOver
+from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, printable
+from django_zklock.core.queue.markers import MOST_PERMITS
 from django_zklock.core.queue.nodes import Kind, prefix
 from django_zklock.core.queue.operator_hold import LONGEST, is_operator
+from django_zklock.core.queue.untrusted import integer, number, text, unpadded
 
-_VERSION: Final = "zkh1."
-_ALTERNATIVE: Final = b"-_"  # to + and /, so that the text may be a part of a URL
+VERSION: Final = "zkh2."
+"""The beginning of a text. An older release wrote "zkh1.", without a signature."""
+_LONGEST: Final = 1000  # characters of a key and its template; no key is longer
+LONGEST_TEXT: Final = 8192
+"""Characters of a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +40,31 @@ class HandOver:
         return f"{prefix(self.guid, self.kind)}{self.sequence}"
 
     def encode(self, base: str) -> str:
-        """Return the text, for programs whose locks are below this path."""
-        fields = json.dumps((self.key, self.kind.value, *astuple(self)[2:]), separators=(",", ":"))
-        body = base64.b64encode(fields.encode(), _ALTERNATIVE).decode().rstrip("=")
-        return f"{_VERSION}{zlib.crc32(f'{base} {body}'.encode()):08x}{body}"
+        """Return the text, for programs whose locks are below this path. Whoever passes it on signs it."""
+        fields = json.dumps((base, self.key, self.kind.value, *astuple(self)[2:]), separators=(",", ":"))
+        return VERSION + base64.urlsafe_b64encode(fields.encode()).decode().rstrip("=")
 
     @classmethod
-    def decode(cls, text: object, base: str) -> HandOver:
-        """Return the hand-over in a text. Raises `InvalidHandOver` for any other text, and for one of another path."""
-        body = text[len(_VERSION) + 8 :] if isinstance(text, str) else ""
+    def decode(cls, given: object, base: str) -> HandOver:
+        """Return the hand-over in a text without its signature. Raises `InvalidHandOver` for any other text."""
         try:
-            key, kind, *others = json.loads(base64.b64decode(body + "=" * (-len(body) % 4), _ALTERNATIVE))
-            hand_over = cls(key, Kind(kind), *others)
-            is_valid = (
-                text == hand_over.encode(base)
-                and is_operator(hand_over.name)
-                and all(isinstance(value, str) for value in (key, hand_over.template))
-                and (hand_over.limit > 0) is (hand_over.kind is Kind.PERMIT)
-                and 0 < hand_over.seconds <= LONGEST
-                and hand_over.token > 0
+            fields = json.loads(unpadded(text(given, LONGEST_TEXT).removeprefix(VERSION)))
+            of_base, key, kind, limit, guid, sequence, template, seconds, token = fields
+            hand_over = cls(
+                key=text(key, _LONGEST, least=1),
+                kind=Kind(kind),
+                limit=integer(limit, 0, MOST_PERMITS),
+                guid=text(guid, _LONGEST),
+                sequence=text(sequence, SEQUENCE_DIGITS),
+                template=printable(text(template, _LONGEST), _LONGEST),
+                seconds=number(seconds, 0, LONGEST),
+                token=integer(token, 1),
             )
         except (ValueError, TypeError, RecursionError) as error:
-            raise InvalidHandOver from error
-        if not is_valid:
-            raise InvalidHandOver
+            raise InvalidHandOver("The text of the hand-over is damaged, or a field has another type.") from error
+        if of_base != base:
+            raise InvalidHandOver("The text of the hand-over is of a program with another URL or ROOT.")
+        is_permit = hand_over.kind is Kind.PERMIT
+        if not is_operator(hand_over.name) or (hand_over.limit > 0) is not is_permit or not hand_over.seconds:
+            raise InvalidHandOver("The fields in the text of the hand-over contradict each other.")
         return hand_over

@@ -7,6 +7,7 @@ The functions raise `ValueError` for other values, unless the caller gives a `de
 
 from __future__ import annotations
 
+import base64
 import json
 from datetime import datetime, timezone
 from typing import Any, Final
@@ -63,6 +64,11 @@ def text(value: object, most: int, *, least: int = 0, default: str | None = None
     if default is None:
         raise ValueError(f"not a text of {least} to {most} characters")
     return default
+
+
+def unpadded(body: str) -> bytes:
+    """Return the bytes in a text of base64 for URLs, without the "=" at its end."""
+    return base64.b64decode(body + "=" * (-len(body) % 4), b"-_", validate=True)
 
 
 def is_encodable(value: str) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,10 +18,10 @@ from support.primitives import KAZOO, KEY, LINGERING, LOCK, READ, SEMAPHORE, WRI
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
 from support.zoo import Zoo, eventually
 
-from django_zklock import Lock, zk_adopt, zk_leader, zk_lock, zk_locks, zk_semaphore
+from django_zklock import Lock, conf, zk_adopt, zk_leader, zk_lock, zk_locks, zk_semaphore
 from django_zklock.core.locks import hand_over as giving
 from django_zklock.core.protocol.contender import Contender
-from django_zklock.core.queue import hand_over, nodes
+from django_zklock.core.queue import nodes
 from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Kind, Mark, new_guid
 from django_zklock.core.queue.operator_hold import DIRECTORY, HANDED_OVER, hold_data, is_operator
@@ -37,6 +38,7 @@ from django_zklock.exceptions import (
     ZooKeeperUnavailable,
 )
 from django_zklock.inspection import look_at
+from django_zklock.locks.hand_over import signed, trusted
 from django_zklock.operations import break_lock, clear_limit, end_hold, set_limit
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory", "no_rests")]
@@ -66,7 +68,7 @@ def give(primitive: Primitive = LOCK, within: float = LONG, **options: Any) -> s
 
 
 def decoded(zoo: Zoo, text: str) -> HandOver:
-    return HandOver.decode(text, zoo.base)
+    return trusted(text, conf.token_keys(), zoo.base)
 
 
 # --- the way of a hand-over -------------------------------------------------------------------------------------------
@@ -500,12 +502,31 @@ def test_a_wrong_time_is_refused(zoo: Zoo, seconds: Any) -> None:
 def test_a_wrong_text_is_refused_before_anything_is_sent(zoo: Zoo, warm_proxy: Proxy) -> None:
     """It is cut, changed, of another ROOT, or no text at all."""
     hand_over_ = HandOver(KEY, Kind.LOCK, 0, new_guid(Mark.OPERATOR), "0000000001", KEY, 60.0, token=9)
-    good = hand_over_.encode(zoo.base)
-    assert HandOver.decode(good, zoo.base) == hand_over_
+    keys = conf.token_keys()
+    good = signed(hand_over_, keys, zoo.base)
+    assert decoded(zoo, good) == hand_over_
     assert good.isascii()
     assert not set(good) - set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~")
-    wrong: list[Any] = ["", "k", good[:-1], good + "A", good.swapcase(), None, 7, good.encode(), "zkh1.", "\ud800"]
-    wrong += [good.replace("zkh1", "zkh2"), hand_over_.encode("/elsewhere")]
+    wrong: list[Any] = [
+        "",
+        "k",
+        good[:-1],
+        good + "A",
+        good.swapcase(),
+        None,
+        7,
+        good.encode(),
+        "zkh1.",
+        "\ud800",
+        10**7 * "x",
+    ]
+    wrong += [
+        good.replace("zkh2", "zkh1"),
+        hand_over_.encode(zoo.base),
+        f"{good}\ud800",
+        signed(hand_over_, keys, "/b"),
+    ]
+    wrong += [signed(hand_over_, conf.Keys(["other" * 10]), zoo.base)]
     changes: list[dict[str, Any]] = [
         {"guid": new_guid(Mark.OWN)},
         {"guid": "x"},
@@ -514,6 +535,15 @@ def test_a_wrong_text_is_refused_before_anything_is_sent(zoo: Zoo, warm_proxy: P
         {"token": 0},
         {"token": "9"},
         {"limit": "2"},
+        {"limit": True},
+        {"limit": 1.5, "kind": Kind.PERMIT},
+        {"sequence": 1},
+        {"token": 1.5},
+        {"token": True},
+        {"token": 2**80},
+        {"seconds": True},
+        {"seconds": float("nan")},
+        {"template": "k" * 2000},
         {"kind": Kind.PERMIT},
         {"seconds": -1},
         {"seconds": "x"},
@@ -522,7 +552,7 @@ def test_a_wrong_text_is_refused_before_anything_is_sent(zoo: Zoo, warm_proxy: P
         {"key": 5},
         {"template": None},
     ]
-    wrong += [hand_over.HandOver(**{**_fields(hand_over_), **change}).encode(zoo.base) for change in changes]
+    wrong += [signed(replace(hand_over_, **change), keys, zoo.base) for change in changes]
     warm_proxy.reset()
     for text in wrong:
         with pytest.raises(InvalidHandOver) as caught:
@@ -531,8 +561,29 @@ def test_a_wrong_text_is_refused_before_anything_is_sent(zoo: Zoo, warm_proxy: P
     assert warm_proxy.requests == 0
 
 
-def _fields(hand_over_: HandOver) -> dict[str, Any]:
-    return {name: getattr(hand_over_, name) for name in HandOver.__dataclass_fields__}
+def test_a_text_of_an_older_release_is_refused_with_the_reason(zoo: Zoo) -> None:
+    with pytest.raises(InvalidHandOver, match="of an older release, without a signature"):
+        zk_adopt("zkh1.5b3915ebWyJpbnZlbnRvcnki")
+
+
+def test_a_text_survives_a_change_of_the_keys(zoo: Zoo) -> None:
+    """An adopter that has the new key accepts what a giver has signed with the old one."""
+    old, new = "o" * 40, "n" * 40
+    with zoo.configured(TOKEN_KEYS=[old]):
+        text = give()
+    with zoo.configured(TOKEN_KEYS=[new, old]), zk_adopt(text) as hold:
+        hold.check()
+
+
+def test_an_adoption_is_audited(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    text = give()
+    with zk_adopt(text, what="export") as hold:
+        pass
+    eventually(lambda: any(record.name == "zklock.audit" for record in caplog.records))
+    record = next(record for record in caplog.records if record.name == "zklock.audit")
+    assert record.getMessage() == f"lock {KEY!r} was adopted by export"
+    assert vars(record)["token"] == hold.token
+    assert vars(record)["lock"] == KEY
 
 
 def test_the_hold_of_a_person_cannot_be_adopted(zoo: Zoo) -> None:
@@ -541,7 +592,8 @@ def test_the_hold_of_a_person_cannot_be_adopted(zoo: Zoo) -> None:
     payload = nodes.Payload(guid=guid, host="h", pid=1, thread="t", what="w", since="", template="")
     name = f"{nodes.prefix(guid)}0000000007"
     zoo.client.create(f"{zoo.base}/{KEY}/{name}", hold_data(payload, by="anna", reason="deploy", seconds=LONG))
-    text = HandOver(KEY, Kind.LOCK, 0, guid, "0000000007", KEY, LONG, token=9).encode(zoo.base)
+    given = HandOver(KEY, Kind.LOCK, 0, guid, "0000000007", KEY, LONG, token=9)
+    text = signed(given, conf.token_keys(), zoo.base)
     with pytest.raises(LockNotAdopted), zk_adopt(text):
         pass
     assert zoo.children(KEY) == [name]

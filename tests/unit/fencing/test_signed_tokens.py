@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 from support.tokens import MemoryTokens
 
 from django_zklock import conf
+from django_zklock.conf import Keys
 from django_zklock.exceptions import InvalidToken, StaleToken, ZkLockError
 from django_zklock.fencing import signing as tokens
-from django_zklock.fencing.signing import FenceVerifier, TokenHolder, VerifiedToken, seal, unseal
+from django_zklock.fencing.signing import FenceVerifier, TokenHolder, VerifiedToken, unseal
 from django_zklock.names.template import MAX_KEY, Template
 
 OLD, NEW, THEIRS = ("old" * 12, "new" * 12, "theirs" * 6)
@@ -35,6 +36,10 @@ def fence(**changes: Any) -> VerifiedToken:
     holder = TokenHolder(host="web1", pid=7, guid="00000000-0000-4000-8000-000000000000")
     whole = VerifiedToken(key="inventory/7", token=41, holder=holder, issued=now, lease_until=now + 8)
     return dataclasses.replace(whole, **changes)
+
+
+def seal(content: VerifiedToken, keys: list[str]) -> str:
+    return tokens.seal(content, Keys(keys))
 
 
 def verifier(**options: Any) -> FenceVerifier:
@@ -172,7 +177,7 @@ def test_keys_are_rotated_without_a_gap() -> None:
 def test_the_keys_come_from_the_settings(settings: dict[str, Any], signs: str, verifies: list[str]) -> None:
     """`TOKEN_KEYS` if there are any, else those of the project. A receiver needs no other setting."""
     with override_settings(**settings):
-        assert unseal(seal(fence(), conf.token_keys()), [signs])
+        assert unseal(tokens.seal(fence(), conf.token_keys()), Keys([signs]))
         for key in verifies:
             assert verify(seal(fence(), [key]), keys=None)
         for key in {OLD, NEW, THEIRS} - {*verifies}:  # not SECRET_KEY if there are TOKEN_KEYS

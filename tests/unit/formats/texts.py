@@ -18,6 +18,7 @@ from celery.app.task import Context
 from celery.exceptions import Ignore, Retry
 from django.contrib.auth.models import User
 
+from django_zklock.conf import Keys
 from django_zklock.contrib.celery import beat, messages
 from django_zklock.contrib.celery.schedule import RunRecord
 from django_zklock.contrib.celery.schedule import _node_of as name_of_entry
@@ -41,6 +42,7 @@ from django_zklock.exceptions import UnreadableQueue, ZkLockError
 from django_zklock.fencing.signing import TokenHolder, VerifiedToken, seal, unseal
 from django_zklock.fencing.stores import DatabaseTokens
 from django_zklock.inspection.info import to_json
+from django_zklock.locks.hand_over import signed, trusted
 from django_zklock.locks.multi import joined
 from django_zklock.management.zklock import doctor
 from django_zklock.names.field_values import text_of
@@ -229,9 +231,9 @@ def passed_on() -> dict[str, str]:
     )
     addresses = Addresses(grpc="c1:50051", http="https://c1:8080")
     return {
-        "hand-over": adoption.encode(BASE),
-        "hand-over of a permit": replace(adoption, kind=Kind.PERMIT, limit=3).encode(BASE),
-        "signed token": seal(token, [KEY]),
+        "signed hand-over": signed(adoption, Keys([KEY]), BASE),
+        "signed hand-over of a permit": signed(replace(adoption, kind=Kind.PERMIT, limit=3), Keys([KEY]), BASE),
+        "signed token": seal(token, Keys([KEY])),
         "addresses in a lease id": coordinator._signer.sign_object(addresses),
     }
 
@@ -239,10 +241,10 @@ def passed_on() -> dict[str, str]:
 def read_passed_on(text: str) -> Any:
     """Return what the other process reads."""
     if text.startswith("zkh"):
-        return plain(asdict(HandOver.decode(text, BASE)))
+        return plain(asdict(trusted(text, Keys([KEY]), BASE)))
     if text.count(".") == 1:
         return coordinator._addresses(text)._asdict()
-    return plain(asdict(unseal(text, [KEY])))
+    return plain(asdict(unseal(text, Keys([KEY]))))
 
 
 # --- names of locks -------------------------------------------------------------------------------------------------
