@@ -37,7 +37,7 @@ from django_zklock.conf.table import (
     read_keys,
     whole_number,
 )
-from django_zklock.core.zk.options import Acl, SessionOptions, TlsOptions
+from django_zklock.core.zk.options import Acl, Secret, SessionOptions, TlsOptions
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.names.template import Template
 
@@ -183,7 +183,7 @@ def _read(raw: object) -> tuple[Config | None, Problems]:
         # The list of all locks would contain the znodes of other programs, and all projects would share their locks.
         problems.add("E004", f"{_at('ROOT')} is the root of the whole tree.", "Give a path such as /zklock.")
     if url.credential is not None:
-        values.setdefault("auth", (("digest", url.credential),))
+        values.setdefault("auth", (("digest", Secret(url.credential)),))
     values["tls"] = tls = _tls(given.get("TLS"), url, problems)
     values.setdefault("acl", "creator" if values.get("auth") else "open")
     if values["acl"] == "creator" and not values.get("auth") and not (tls and tls.cert):
@@ -275,6 +275,10 @@ def _text(value: object) -> str:
     return value
 
 
+def _secret(value: object) -> Secret:
+    return Secret(_text(value))
+
+
 def _root(value: object) -> str:
     return zk_url.znode_path(_text(value))
 
@@ -291,7 +295,7 @@ def _auth(value: object) -> tuple[tuple[str, str], ...]:
         raise InvalidValue("is not a list of pairs")
     if any(scheme == "digest" and not all(secret.partition(":")) for scheme, secret in pairs):
         raise InvalidValue("has a digest credential that is not user:password")
-    return tuple((scheme, secret) for scheme, secret in pairs)
+    return tuple((scheme, Secret(secret)) for scheme, secret in pairs)
 
 
 def _is_row_of_text(row: object, columns: int) -> bool:
@@ -367,6 +371,6 @@ _DICTS: Final = ("TLS", "DEFAULTS", "LOCKS", "LEASES")
 _QUERY_KEYS: Final = {key.lower(): _KEYS[key] for key in ("SESSION_TIMEOUT", "CONNECT_TIMEOUT", "JUTE_MAXBUFFER")}
 _TLS_KEYS: Final = {
     **dict.fromkeys(("CA", "CERT", "KEY"), Row("E008", _file, "Give the path of a PEM file.")),
-    "KEY_PASSWORD": Row("E008", _text, "Leave it out if there is none."),
+    "KEY_PASSWORD": Row("E008", _secret, "Leave it out if there is none."),
     "CHECK_HOSTNAME": Row("E008", boolean, "It is True by default."),
 }

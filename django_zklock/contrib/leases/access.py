@@ -78,6 +78,7 @@ class Access:
         Raises `Refusal` if it is unknown, after a second, or if it sends far too many requests.
         """
         client = self._known(authorization, certificate_names)
+        del authorization  # an error shows the locals of its frames
         if client is None:
             self._denials.report(f"the lock coordinator does not know a client at {address}")
             if not self._delayed.locked():

@@ -17,6 +17,7 @@ from django_zklock.contrib.leases.coordinator import Coordinator, LeaseRequest
 from django_zklock.contrib.leases.lease import LEFT, Lease
 from django_zklock.contrib.leases.refusal import Code, Refusal
 from django_zklock.core.queue.untrusted import boolean, integer, json_object, text
+from django_zklock.core.zk.options import Secret
 
 LONGEST_WAIT: Final = 30.0
 """Seconds for which a request waits in the queue at most. Proxies cut connections that are silent for longer."""
@@ -75,6 +76,9 @@ class HttpApplication:
 
     async def _answer(self, scope: Any, receive: _Receive) -> _Response:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        authorization = Secret(headers.pop(b"authorization", ""))
+        # An error shows the locals of its frames, also of those of the server.
+        scope["headers"] = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
         if self._access.anybody:
             _check_host(headers.get(b"host", ""))
         method, (folder, _, name) = scope["method"], scope["path"].rpartition("/")
@@ -87,7 +91,7 @@ class HttpApplication:
             return _Response(200, json.loads(_DESCRIPTION.read_bytes()))
         address = (scope.get("client") or ("unknown",))[0]
         names = scope["state"]["certificate_names"]
-        client = await self._access.client(address, headers.get(b"authorization", ""), names)
+        client = await self._access.client(address, authorization, names)
         if method == "POST":
             return await self._acquire(client, headers.get(b"content-type", ""), receive)
         if method == "DELETE":

@@ -25,6 +25,7 @@ from django_zklock.contrib.leases.lease import Lease
 from django_zklock.contrib.leases.refusal import Code, Refusal
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 from django_zklock.core.zk import process
+from django_zklock.core.zk.options import Secret
 from django_zklock.signals import connection_state_changed
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["LockCoordinator"].full_name
@@ -122,7 +123,7 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
             await asyncio.wait(self._calls)
 
     async def _client(self, context: Context) -> LeaseClient:
-        authorization = str(dict(context.invocation_metadata() or ()).get("authorization", ""))
+        authorization = Secret(dict(context.invocation_metadata() or ()).get("authorization", ""))
         auth = context.auth_context()
         names = [*auth.get("x509_common_name", ()), *auth.get("x509_subject_alternative_name", ())]
         address = context.peer().rpartition(":")[0]

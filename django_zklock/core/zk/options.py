@@ -78,6 +78,15 @@ def _naming(setting: str, path: str) -> Iterator[None]:
         raise problem from error
 
 
+class Secret(str):
+    """A text whose repr shows nothing, because error reporters and debug pages print the locals of frames."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<secret>"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
     """The options of a session; times in seconds."""

@@ -1,0 +1,31 @@
+"""The frames of an error, as error reporters and debug pages show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import FrameType, ModuleType
+
+
+def frames_of(error: BaseException | None, seen: set[int] | None = None) -> Iterator[FrameType]:
+    """Yield the frames of the error, and of all that it follows from, also if that is suppressed."""
+    seen = set() if seen is None else seen
+    if error is None or id(error) in seen:
+        return
+    seen.add(id(error))
+    trace = error.__traceback__
+    while trace is not None:
+        yield trace.tb_frame
+        trace = trace.tb_next
+    yield from frames_of(error.__cause__, seen)
+    yield from frames_of(error.__context__, seen)
+
+
+def frames_with(error: BaseException | None, secret: str) -> list[str]:
+    """Return the locals of all frames, but not of tests, that show a secret: themselves, or an attribute of them."""
+    return [
+        f"{frame.f_code.co_name}: {name}"
+        for frame in frames_of(error)
+        if "/tests/" not in frame.f_code.co_filename
+        for name, value in frame.f_locals.items()
+        if secret in repr(value) + repr({} if isinstance(value, ModuleType) else getattr(value, "__dict__", {}))
+    ]

@@ -1,0 +1,215 @@
+"""Every decoder reads anything from outside: it returns what it has read, or says in its own way that it cannot."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import inspect
+import json
+import os
+import pkgutil
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+import django_zklock
+from django_zklock.conf import Keys
+from django_zklock.contrib.celery.schedule import RunRecord
+from django_zklock.contrib.celery.unique import record
+from django_zklock.contrib.leases import coordinator, http
+from django_zklock.contrib.leases.refusal import Refusal
+from django_zklock.core.protocol.operator_holds import read_hold
+from django_zklock.core.queue import markers, nodes, release_request
+from django_zklock.core.queue.escaping import key_of
+from django_zklock.core.queue.hand_over import VERSION, HandOver
+from django_zklock.core.queue.operator_hold import is_operator
+from django_zklock.core.queue.untrusted import LATEST, digits, integer, json_object, moment, number, text
+from django_zklock.core.zk.gateway import Node
+from django_zklock.dashboard.forms import Target
+from django_zklock.exceptions import InvalidHandOver, InvalidToken, UnreadableQueue
+from django_zklock.fencing import signing
+from django_zklock.inspection import ensemble
+from django_zklock.locks import hand_over
+
+ROUNDS = int(os.environ.get("ZKLOCK_FUZZ_ROUNDS", "300"))
+"""Inputs of each decoder."""
+
+KEYS = Keys(["k" * 40])
+GUID = "0be73a55-ce0a-8d7b-9a4f-a8e7f2e1d111"
+HOLD = nodes.prefix(GUID) + "0000000007"
+ODD: list[Any] = [
+    10**400, -(10**400), 2**80, -1, 0, -0.0, 1e308, float("inf"), float("-inf"), float("nan"), True, False, None, "",
+    "9" * 4000, "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2026-11-01T12:00:00+00:00", "x" * 5000,
+    "\ud800", "\x1b[31m\n\u202e\x00", "../..", [], [[]], {}, {"a": {}}, "queued", "1", "lock-", "lease-", GUID, 1.5, 4e9,
+]  # fmt: skip
+BYTES = [
+    b"",
+    b"\xff\xfe",
+    b"\xef\xbb\xbf{}",
+    b"[" * 100_000,
+    b"9" * 5000,
+    b'{"a":1,"a":2}',
+    b"x" * 2**20,
+    b"__REVOKE__",
+]
+
+
+def node(data: bytes) -> Node:
+    return Node(path=f"/b/k/{HOLD}", data=data, ctime=random.choice([0.0, 1e9, 4e12, -1.0]), czxid=7)  # type: ignore[call-arg]
+
+
+def base64_of(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def as_list(data: bytes) -> bytes:
+    """Return the values of a JSON object."""
+    fields = json_object(data, 2**20)
+    return json.dumps(["/b", *fields.values()]).encode() if fields else data
+
+
+#: What a decoder reads, the errors by which it says that it cannot, and the fields of a right input.
+Decoder = tuple[Callable[[bytes], object], tuple[type[Exception], ...], dict[str, Any]]
+TEXTS = {"by": "anna", "reason": "slow", "id": GUID, "title": "down", "ends": 2e9, "before": 1}
+PAYLOAD = {"guid": GUID, "pid": 4, "token": "9", "about": {"operator": "a", "seconds": "5"}, "release_request": TEXTS}
+RUN = {"entry": "a", "last_run_at": "2026-11-01T12:00:00+00:00", "total_run_count": 1, "token": "7", "leader": "h"}
+TASK = {"task_id": "t", "token": GUID, "state": "queued", "late": True, "until": 2e9, "host": "h", "pid": 1, "what": ""}
+GIVEN = {
+    "key": "k",
+    "kind": "lock-",
+    "limit": 0,
+    "guid": GUID,
+    "sequence": "0000000007",
+    "template": "k",
+    "s": 5,
+    "t": 9,
+}
+SIGNED = {
+    "v": 1,
+    "key": "k",
+    "token": "7",
+    "holder": {"host": "h", "pid": 1, "guid": GUID},
+    "issued": 1,
+    "lease_until": 2,
+}
+DECODERS: dict[str, Decoder] = {
+    "Payload": (nodes.Payload.decode, (), PAYLOAD),
+    "Acknowledgement": (lambda data: found("Acknowledgement").decode(data), (), TEXTS),
+    "BreakRecord": (lambda data: found("BreakRecord").decode(data), (), TEXTS),
+    "LimitRecord": (markers.LimitRecord.decode, (), TEXTS),
+    "Reservation": (record.Reservation.decode, (UnreadableQueue,), TASK),
+    "RunRecord": (lambda data: RunRecord.decode(node(data)), (), RUN),
+    "HandOver": (lambda data: HandOver.decode(VERSION + base64_of(as_list(data)), "/b"), (InvalidHandOver,), GIVEN),
+    "trusted": (
+        lambda data: hand_over.trusted(
+            KEYS.sign(VERSION + base64_of(as_list(data)), salt=hand_over._SALT, sep="."), KEYS, "/b"
+        ),
+        (InvalidHandOver,),
+        GIVEN,
+    ),
+    "unseal": (
+        lambda data: signing.unseal(KEYS.sign(base64_of(data), salt=signing.SALT), KEYS),
+        (InvalidToken,),
+        SIGNED,
+    ),
+    "read_hold": (lambda data: read_hold("k", node(data)), (), PAYLOAD),
+    "requested": (release_request.requested, (), PAYLOAD),
+    "with_request": (
+        lambda data: release_request.with_request(data, release_request.release_request(by="a", reason="b")),
+        (),
+        PAYLOAD,
+    ),
+    "own_limit": (nodes.own_limit, (), PAYLOAD),
+    "token_of": (lambda data: nodes.token_of(nodes.Payload.decode(data), 7), (), PAYLOAD),
+    "set_limit": (lambda data: markers.set_limit("!limit:3:0000000001", data, 1e300), (), TEXTS),
+    "_lease_request": (
+        partial(http._lease_request, "application/json"),
+        (Refusal, http._HttpError),
+        {"resource_path": "k", "limit": 1, "signed_token": True, "client_id": "c"},
+    ),
+    "_addresses": (lambda data: coordinator._addresses(as_text(data)), (), {}),
+    "parse": (lambda data: nodes.parse(as_text(data)), (UnreadableQueue,), {}),
+    "is_operator": (lambda data: is_operator(as_text(data)), (), {}),
+    "limit_in": (lambda data: markers.limit_in(as_text(data)), (), {}),
+    "reader_of": (lambda data: markers.reader_of(as_text(data)), (), {}),
+    "key_of": (lambda data: (key_of(as_text(data)), record.key_of(as_text(data))), (), {}),
+    "Target": (lambda data: Target.parse(as_text(data)), (), {}),
+    "_report": (lambda data: ensemble._report("h", f"Mode: {as_text(data)}\nZxid: {as_text(data)}"), (), {}),
+}
+
+
+def as_text(data: bytes) -> str:
+    return data.decode(errors="surrogateescape")
+
+
+def decoders_of_package() -> dict[str, Any]:
+    """Return each class of the package with a method `decode`, by its name."""
+    classes = {}
+    for module in pkgutil.walk_packages(django_zklock.__path__, "django_zklock."):
+        # Commands and migrations have none, and an app that is not installed cannot be imported.
+        if not any(part in module.name for part in (".migrations", ".models", "otel", "v1", "testing", "management")):
+            for name, member in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
+                if member.__module__ == module.name and "decode" in vars(member):
+                    classes[name] = member
+    return classes
+
+
+def found(name: str) -> Any:
+    return decoders_of_package()[name]
+
+
+def inputs(fields: dict[str, Any], rng: random.Random) -> Iterator[bytes]:
+    """Yield what no program of ours writes: odd fields of a right input, lost ones, cut and changed bytes, or noise."""
+    yield from BYTES
+    for name in fields:
+        yield from (json.dumps({**fields, name: value}).encode() for value in ODD)
+    while True:
+        changed = {**fields, **{name: rng.choice(ODD) for name in fields if rng.random() < 0.3}}
+        data = bytearray(json.dumps({n: v for n, v in changed.items() if rng.random() < 0.95}).encode())
+        if rng.random() < 0.5:
+            data[rng.randrange(len(data)) :] = rng.randbytes(rng.randrange(9))
+        yield bytes(data)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_says_only_that_it_cannot_read(name: str) -> None:
+    decode, refusals, fields = DECODERS[name]
+    source = inputs(fields, random.Random(name))
+    for _ in range(max(ROUNDS, len(BYTES) + len(fields) * len(ODD))):
+        data = next(source)
+        try:
+            repr(decode(data))  # as a page or a log line shows it
+        except refusals:
+            continue
+        except Exception as error:
+            pytest.fail(f"{name} raises {error!r} for {data[:300]!r}")
+
+
+def test_each_decoder_is_tried() -> None:
+    """A new class with a method `decode` needs a line in `DECODERS`."""
+    assert decoders_of_package().keys() - DECODERS.keys() == set()
+
+
+@pytest.mark.parametrize("value", [10**400, 1e308, float("inf"), float("nan"), True, "5", None, -(10**400), LATEST * 2])
+def test_a_number_is_finite_and_bounded(value: Any) -> None:
+    for read in (partial(number, least=0, most=LATEST), partial(integer, most=2**31), moment, digits):
+        if read is not digits or value != "5":
+            with pytest.raises(ValueError, match="not a"):
+                read(value)
+
+
+@pytest.mark.parametrize("value", ["\ud800", "x" * 11, "", 5, None, b"x"])
+def test_a_text_is_bounded_and_encodable(value: Any) -> None:
+    with pytest.raises(ValueError, match="not a text"):
+        text(value, 10, least=1)
+    assert text(value, 10, least=1, default="?") == "?"
+
+
+@pytest.mark.parametrize("until", [float("inf"), float("nan"), 1e308, 10**400, True, "5"])
+def test_a_reservation_that_never_ends_is_unreadable(until: Any) -> None:
+    """Its znode shows; it is taken for no task that waits for ever."""
+    with pytest.raises(UnreadableQueue):
+        record.Reservation.decode(json.dumps({**TASK, "until": until}).encode())
