@@ -316,7 +316,7 @@ def _addresses(signed: str) -> Addresses:
     """Return the addresses in a lease id, if a coordinator with the same SECRET_KEY has written them."""
     try:
         return Addresses(*_signer.unsign_object(signed)[:2])  # a later release may add some
-    except BadSignature:
+    except (BadSignature, ValueError):  # a ValueError for a lone surrogate
         return Addresses()
 
 
