@@ -51,15 +51,15 @@ def read_keys(given: object) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def hidden(given: object) -> Keys | str:
-    """Return the keys in a list, or the fault of the list as the end of a sentence."""
+def hidden(given: object) -> Keys | str | None:
+    """Return the keys in a list, or the fault of the list as the end of a sentence; None for None."""
     try:
-        return given if isinstance(given, Keys) else Keys(read_keys(given))
+        return given if given is None or isinstance(given, Keys) else Keys(read_keys(given))
     except InvalidValue as error:
         return str(error)
 
 
-def checked(keys: Keys | str, where: str = "keys") -> Keys:
+def checked(keys: Keys | str | None, where: str = "keys") -> Keys | None:
     """Return what `hidden` has returned. Raises `ImproperlyConfigured` for a fault, here, where no key is in reach."""
     if isinstance(keys, str):
         raise ImproperlyConfigured(f"{where} {keys}. {ADVICE}")

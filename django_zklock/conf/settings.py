@@ -113,9 +113,8 @@ def token_keys() -> Keys:
     They are not in `Config`, because a receiver of tokens needs no ZooKeeper. Raises `ImproperlyConfigured` if the keys
     are invalid.
     """
-    if _entry("TOKEN_KEYS") is None:
-        return Keys((settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS))
-    return keys.checked(keys.hidden(_entry("TOKEN_KEYS")), _at("TOKEN_KEYS"))
+    own = keys.checked(keys.hidden(_entry("TOKEN_KEYS")), _at("TOKEN_KEYS"))
+    return Keys((settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)) if own is None else own
 
 
 def path_for(name: str) -> str:

@@ -23,7 +23,7 @@ from asgiref.sync import sync_to_async
 
 from django_zklock import conf
 from django_zklock.conf import Keys
-from django_zklock.conf import keys as hidden_keys
+from django_zklock.conf.keys import checked, hidden
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.untrusted import LATEST, digits, integer, json_object, number, text, unpadded
 from django_zklock.exceptions import InvalidToken, StaleToken
@@ -92,13 +92,13 @@ class FenceVerifier:
     def __init__(
         self, store: TokenStore, *, keys: Sequence[str] | Keys | None = None, leeway: float | timedelta = LEEWAY
     ) -> None:
-        given = None if keys is None else hidden_keys.hidden(keys)
+        given = hidden(keys)
         del keys  # an error of this call shows its locals
         seconds = leeway.total_seconds() if isinstance(leeway, timedelta) else leeway
         if not 0 <= seconds < math.inf:
             raise ValueError(f"leeway must be a number of seconds from 0, not {leeway!r}.")
         self._store = store
-        self._keys = None if given is None else hidden_keys.checked(given)
+        self._keys = checked(given)
         self._leeway = seconds
 
     def verify(self, signed: str, *, key: str) -> VerifiedToken:

@@ -17,7 +17,7 @@ from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest, HttpResponse
 
 from django_zklock import conf
-from django_zklock.conf import keys as hidden_keys
+from django_zklock.conf.keys import checked, hidden
 from django_zklock.core.log import Logger
 from django_zklock.exceptions import InvalidToken, StaleToken, ZkLockError
 from django_zklock.fencing.signing import LEEWAY, FenceVerifier, TokenStore
@@ -70,10 +70,9 @@ def require_fence(
         leeway: see `FenceVerifier`, in seconds.
 
     """
-    given = None if keys is None else hidden_keys.hidden(keys)
+    given = hidden(keys)
     del keys  # an error of this call shows its locals
-    trusted = None if given is None else hidden_keys.checked(given)
-    verifier = FenceVerifier(DatabaseTokens() if store is None else store, keys=trusted, leeway=leeway)
+    verifier = FenceVerifier(DatabaseTokens() if store is None else store, keys=checked(given), leeway=leeway)
     if not isinstance(name, str) and not callable(name):
         raise TypeError(f"require_fence needs the name of a lock or a callable that returns its key, not {name!r}.")
 

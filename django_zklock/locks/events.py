@@ -51,7 +51,7 @@ class SignalEvents(program.Events):
     def acquired(self, held: HeldLock, waited: float) -> None:
         if held.grant.adopted:
             what = printable(held.grant.what or "python")
-            audit.warning("lock %r was adopted by %s", held.key, what, extra=held.grant.log_fields())
+            audit.info("lock %r was adopted by %s", held.key, what, extra=held.grant.log_fields())
         if self.recorder is not None:
             self._record("acquired", held, waited)
         if signals.lock_acquired.receivers:

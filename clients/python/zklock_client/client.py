@@ -50,6 +50,15 @@ _in_use: dict[AsyncZkLockClient, int] = {}
 """The clients in use, and the pid of the process that uses each. A forked child inherits the dict."""
 
 
+class _Secret(str):
+    """A text whose repr shows nothing, because error reporters print the locals of frames."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<secret>"
+
+
 class ClientOptions(TypedDict, total=False):
     """The options of a client."""
 
@@ -96,13 +105,13 @@ class AsyncZkLockClient:
         self._addresses = [addresses] if isinstance(addresses, str) else list(addresses)
         if not self._addresses:
             raise ValueError('addresses is empty. Give at least one, such as "127.0.0.1:50051".')
+        token = _Secret(options.pop("token", None) or "")  # an error of this call shows its locals
         _check_options(options, ClientOptions)
         program = os.path.basename(sys.argv[0]) or "python"
         self._client_id = options.get("client_id") or f"{program}@{socket.gethostname()}:{os.getpid()}"
-        token = options.get("token")
-        if token and not (token.isascii() and token.isprintable()):
+        if not (token.isascii() and token.isprintable()):
             raise ValueError("The token has a character that no header may have, such as a line break at its end.")
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._metadata = (("authorization", _Secret(f"Bearer {token}")),) if token else ()
         paths = [options.get("ca"), options.get("key"), options.get("certificate")]
         files = [None if path is None else Path(path).read_bytes() for path in paths]
         self._credentials = grpc.ssl_channel_credentials(*files) if any(files) else None

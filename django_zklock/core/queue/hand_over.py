@@ -40,7 +40,7 @@ class HandOver:
         return f"{prefix(self.guid, self.kind)}{self.sequence}"
 
     def encode(self, base: str) -> str:
-        """Return the text, for programs whose locks are below this path. Whoever passes it on signs it."""
+        """Return the text, without a signature, for programs whose locks are below this path."""
         fields = json.dumps((base, self.key, self.kind.value, *astuple(self)[2:]), separators=(",", ":"))
         return VERSION + base64.urlsafe_b64encode(fields.encode()).decode().rstrip("=")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -576,6 +577,7 @@ def test_a_text_survives_a_change_of_the_keys(zoo: Zoo) -> None:
 
 
 def test_an_adoption_is_audited(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "zklock.audit")
     text = give()
     with zk_adopt(text, what="export") as hold:
         pass

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from django.test import override_settings
 from support.ensemble import Ensemble, free_ports
+from support.frames import frames_with
 from support.zoo import eventually
 
 from django_zklock import zk_lock
@@ -115,6 +116,21 @@ def test_refused_credentials_are_recognized(server: Ensemble | DevServer) -> Non
     where = server.hosts
     said = failure(where, AUTH=[("nothing", "user:password")], SESSION_TIMEOUT=2)
     assert said == f'No connection to ZooKeeper at {where} within N s: it refuses the credentials in ZKLOCK["AUTH"].'
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize(("url", "scheme"), [("zk", "nothing"), ("zk+tls", "digest")])
+def test_no_frame_of_a_failed_connect_shows_a_credential(
+    server: Ensemble | DevServer, caplog: pytest.LogCaptureFixture, url: str, scheme: str
+) -> None:
+    """Neither of the caller's error, nor of one that goes to a log."""
+    caplog.set_level(logging.DEBUG)
+    options = {"URL": f"{url}://{server.hosts}/x", "AUTH": [(scheme, "user:MARKEDSECRET")], "CONNECT_TIMEOUT": 1}
+    with override_settings(ZKLOCK=options), pytest.raises(ZooKeeperUnavailable) as caught, zk_lock("a"):
+        raise AssertionError("there is no connection")
+    logged = [record.exc_info[1] for record in caplog.records if record.exc_info]
+    assert [frames_with(error, "MARKEDSECRET") for error in (caught.value, *logged)] == [[]] * (1 + len(logged))
+    assert "MARKEDSECRET" not in caplog.text
 
 
 def test_missing_rights_are_recognized(server: Ensemble | DevServer) -> None:
