@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from django_zklock.core.queue.command_line import command
 from django_zklock.core.queue.escaping import printable, shown_key
+from django_zklock.core.queue.untrusted import iso_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -247,7 +248,7 @@ def action_text(action: Action) -> str:
 def request_text(request: ReleaseRequest) -> str:
     """Return who has asked for a release, why and when."""
     try:
-        at = f" ({time_text(datetime.fromisoformat(f'{request.at[:19]}+00:00'))})"
+        at = f" ({time_text(iso_time(f'{request.at[:19]}+00:00'))})"
     except ValueError:  # empty, or of another client
         at = ""
     return clean(f"{request}{at}")

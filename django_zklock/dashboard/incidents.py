@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from django.utils.formats import number_format
@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_zklock.conf.options import LONG_HELD
 from django_zklock.core.queue.command_line import command
+from django_zklock.core.queue.untrusted import iso_time
 from django_zklock.dashboard import extension, formatting, lazy
 
 if TYPE_CHECKING:
@@ -393,8 +394,8 @@ def _asked(incident: Incident) -> str:
     latest = max(requests, key=lambda request: request.at)
     values = {"name": latest.by, "reason": latest.reason or "?"}
     try:
-        asked_at = datetime.fromisoformat(latest.at)
-        values["time"] = formatting.duration((datetime.now(asked_at.tzinfo) - asked_at).total_seconds())
-    except (TypeError, ValueError):  # no time, or one that another program wrote
+        asked = datetime.now(timezone.utc) - iso_time(latest.at)
+        values["time"] = formatting.duration(asked.total_seconds())
+    except ValueError:  # no time, or one that another program wrote
         return str(_("Asked by %(name)s: %(reason)s.")) % values
     return str(_("Asked by %(name)s %(time)s ago: %(reason)s.")) % values

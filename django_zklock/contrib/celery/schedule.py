@@ -19,7 +19,7 @@ from django_zklock.core import clock
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import escape
 from django_zklock.core.queue.nodes import unknown_fields, with_unknown
-from django_zklock.core.queue.untrusted import digits, integer, json_object, text
+from django_zklock.core.queue.untrusted import digits, integer, iso_time, json_object, text
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, DirectoryState, Gateway, NamesReply, Node
@@ -37,7 +37,6 @@ FOLDER = "!beat"  # below the base. No key of a lock contains a "!"
 PAUSE = 0.1  # seconds between two requests while ZooKeeper is away and the lease still lasts
 BATCH = 200_000  # bytes of one transaction, about 350 records; ZooKeeper refuses a request of 1 MB
 _MAX_READ = 64 * 1024  # bytes of a record
-_SHOWN = 64  # characters of a time
 RENEW_EVERY = 30.0  # seconds between two signs of life; a sleeping leader gives the next one when it wakes up
 FORGET_AFTER = timedelta(days=7)  # how long the record of a removed entry stays after its last run
 
@@ -80,14 +79,14 @@ class RunRecord:
             fields = json_object(node.data, _MAX_READ)
             return cls(
                 entry=text(fields["entry"], _MAX_READ),
-                at=datetime.fromisoformat(text(fields["last_run_at"], _SHOWN)).astimezone(timezone.utc),
+                at=iso_time(fields["last_run_at"]),
                 count=integer(fields["total_run_count"]),
                 token=digits(fields["token"]),
                 leader=text(fields["leader"], _MAX_READ),
                 version=node.version,
                 unknown=unknown_fields(fields, _KNOWN),
             )
-        except (ValueError, KeyError, OverflowError):  # the last one, if the time is of year 1 or 9999
+        except (ValueError, KeyError):
             return None
 
 

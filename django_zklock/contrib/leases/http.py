@@ -23,7 +23,11 @@ LONGEST_WAIT: Final = 30.0
 """Seconds for which a request waits in the queue at most. Proxies cut connections that are silent for longer."""
 LARGEST_BODY: Final = 16 * 1024  # bytes
 _FIELDS: Final[Mapping[str, Any]] = {field.name: field.default for field in dataclasses.fields(LeaseRequest)}
-_KINDS_OF_JSON: Final[Mapping[type, str]] = {str: "string", int: "whole number from 0", bool: "boolean"}
+_KINDS_OF_JSON: Final[Mapping[type, str]] = {
+    str: "string without lone surrogates",
+    int: "whole number from 0",
+    bool: "boolean",
+}
 _READERS: Final[Mapping[type, Callable[[object], object]]] = {
     str: lambda value: text(value, LARGEST_BODY),
     int: lambda value: integer(value, 0, 2**53 - 1),
@@ -182,7 +186,7 @@ def _lease_request(content_type: str, body: bytes) -> LeaseRequest:
         raise _HttpError(415, "The content type is not application/json.")
     given = json_object(body, LARGEST_BODY)
     if not given:
-        raise Refusal(Code.INVALID, "The body is not a JSON object with fields.")
+        raise Refusal(Code.INVALID, "The body is not JSON, or not a JSON object with fields.")
     for name, value in given.items():
         if name not in _FIELDS:
             raise Refusal(Code.INVALID, f"Unknown field {name[:60]!r}. Known fields: {', '.join(_FIELDS)}.")

@@ -13,6 +13,7 @@ from django_zklock.core.queue.escaping import printable
 from django_zklock.core.queue.nodes import Child, Payload, token_of
 from django_zklock.core.queue.operator_hold import OperatorHold, operator_hold
 from django_zklock.core.queue.release_request import ReleaseRequest
+from django_zklock.core.queue.untrusted import iso_time
 from django_zklock.core.zk.gateway import Node, to_datetime
 
 if TYPE_CHECKING:
@@ -171,9 +172,9 @@ def foreign_payload(data: bytes) -> Payload:
 def _idle_since(payload: Payload, node: Node) -> datetime | None:
     """Return since when the lock is idle, by ZooKeeper's clock. The host's clock only adds the time from the create."""
     try:
-        came, idle = datetime.fromisoformat(payload.since), datetime.fromisoformat(payload.idle)
+        came, idle = iso_time(payload.since), iso_time(payload.idle)
         return to_datetime(max(node.ctime, min(node.ctime + (idle - came).total_seconds(), node.mtime)))
-    except (TypeError, ValueError):
+    except ValueError:
         return None
 
 

@@ -17,7 +17,7 @@ from django_zklock.core.queue.untrusted import integer, number, text, unpadded
 VERSION: Final = "zkh2."
 """The beginning of a text. An older release wrote "zkh1.", without a signature."""
 _LONGEST: Final = 1000  # characters of a key and its template; no key is longer
-LONGEST_TEXT: Final = 8192
+LONGEST_TEXT: Final = 16384
 """Characters of a text."""
 
 

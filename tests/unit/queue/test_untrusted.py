@@ -30,6 +30,7 @@ from django_zklock.core.queue.hand_over import VERSION, HandOver
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.core.queue.untrusted import LATEST, digits, integer, json_object, moment, number, text
 from django_zklock.core.zk.gateway import Node
+from django_zklock.dashboard import formatting
 from django_zklock.dashboard.forms import Target
 from django_zklock.exceptions import InvalidHandOver, InvalidToken, UnreadableQueue
 from django_zklock.fencing import signing
@@ -131,6 +132,11 @@ DECODERS: dict[str, Decoder] = {
         partial(http._lease_request, "application/json"),
         (Refusal, http._HttpError),
         {"resource_path": "k", "limit": 1, "signed_token": True, "client_id": "c"},
+    ),
+    "request_text": (
+        lambda data: formatting.request_text(release_request.release_request(by="a", reason="b", at=as_text(data))),
+        (),
+        {},
     ),
     "_addresses": (lambda data: coordinator._addresses(as_text(data)), (), {}),
     "parse": (lambda data: nodes.parse(as_text(data)), (UnreadableQueue,), {}),
