@@ -23,15 +23,10 @@ LONGEST_WAIT: Final = 30.0
 """Seconds for which a request waits in the queue at most. Proxies cut connections that are silent for longer."""
 LARGEST_BODY: Final = 16 * 1024  # bytes
 _FIELDS: Final[Mapping[str, Any]] = {field.name: field.default for field in dataclasses.fields(LeaseRequest)}
-_KINDS_OF_JSON: Final[Mapping[type, str]] = {
-    str: "string without lone surrogates",
-    int: "whole number from 0",
-    bool: "boolean",
-}
-_READERS: Final[Mapping[type, Callable[[object], object]]] = {
-    str: lambda value: text(value, LARGEST_BODY),
-    int: lambda value: integer(value, 0, 2**53 - 1),
-    bool: boolean,
+_KINDS_OF_JSON: Final[Mapping[type, tuple[str, Callable[[object], object]]]] = {
+    str: ("string without lone surrogates", lambda value: text(value, LARGEST_BODY)),
+    int: ("whole number from 0", lambda value: integer(value, 0, 2**53 - 1)),
+    bool: ("boolean", boolean),
 }
 _DESCRIPTION: Final = Path(__file__).with_name("openapi.json")
 
@@ -190,10 +185,10 @@ def _lease_request(content_type: str, body: bytes) -> LeaseRequest:
     for name, value in given.items():
         if name not in _FIELDS:
             raise Refusal(Code.INVALID, f"Unknown field {name[:60]!r}. Known fields: {', '.join(_FIELDS)}.")
-        kind = type(_FIELDS[name])
+        kind, check = _KINDS_OF_JSON[type(_FIELDS[name])]
         try:
-            _READERS[kind](value)
-        except ValueError:
-            raise Refusal(Code.INVALID, f"{name} is not a {_KINDS_OF_JSON[kind]}.") from None
+            check(value)
+        except ValueError as error:
+            raise Refusal(Code.INVALID, f"{name} is not a {kind}.") from error
     given["wait_limit_ms"] = min(given.get("wait_limit_ms", 0), int(LONGEST_WAIT * 1000))
     return LeaseRequest(**given)
