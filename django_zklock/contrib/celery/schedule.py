@@ -78,7 +78,7 @@ class RunRecord:
         try:
             fields = json_object(node.data, _MAX_READ)
             return cls(
-                entry=text(fields["entry"], _MAX_READ),
+                entry=text(str(fields["entry"]), _MAX_READ, surrogates=True),  # a project may name it by a number, too
                 at=iso_time(fields["last_run_at"]),
                 count=integer(fields["total_run_count"]),
                 token=digits(fields["token"]),

@@ -57,9 +57,9 @@ def boolean(value: object) -> bool:
     return value
 
 
-def text(value: object, most: int, *, least: int = 0, default: str | None = None) -> str:
-    """Return a text of at most `most` characters that UTF-8 can encode, so without lone surrogates."""
-    if isinstance(value, str) and least <= len(value) <= most and is_encodable(value):
+def text(value: object, most: int, *, least: int = 0, default: str | None = None, surrogates: bool = False) -> str:
+    """Return a text of at most `most` characters that UTF-8 can encode, unless `surrogates` are allowed."""
+    if isinstance(value, str) and least <= len(value) <= most and (surrogates or is_encodable(value)):
         return value
     if default is None:
         raise ValueError(f"not a text of {least} to {most} characters")
