@@ -213,7 +213,11 @@ class BlockArguments(NameArguments, total=False):
     """
 
 
-class SideArguments(SideOptions, BlockArguments, total=False):
+class NamedSide(SideOptions, NameArguments, total=False):
+    """`SideArguments` without `on_conflict`, which decides on the type of the lock."""
+
+
+class SideArguments(NamedSide, BlockArguments, total=False):
     """The arguments of `zk_read`, `zk_write`, `zk_semaphore` and `ReadWriteLock`."""
 
 
@@ -233,22 +237,31 @@ class AdoptArguments(TypedDict, total=False):
     about: Mapping[str, str] | None
 
 
-class LockArguments(KindOptions, BlockArguments, total=False):
+class NamedLock(KindOptions, NameArguments, total=False):
+    """`LockArguments` without `on_conflict`."""
+
+
+class LockArguments(NamedLock, BlockArguments, total=False):
     """The arguments of `zk_lock`, `zk_locks`, `Lock` and `MultiLock`."""
 
 
-class TaskOptions(TypedDict, total=False):
-    """The options of Celery tasks."""
+class RepeatOptions(TypedDict, total=False):
+    """The options of Celery tasks that are sent again."""
 
     max_conflicts: Annotated[int | None, COUNT]
     """How often a busy task is sent again before the error is raised. Default None: no limit."""
+    on_lost: OnLost
+    """Whether a task that lost its lock fails (default), or is sent again. That does not count as its own retry."""
+
+
+class TaskOptions(RepeatOptions, total=False):
+    """The options of Celery tasks."""
+
     skip_value: Annotated[
         Any,
         Check("a value that JSON can represent; leave it out to have a skipped task end as REVOKED", read_json),
     ]
     """The result of a skipped call. Without it, that is None, and a task ends as REVOKED."""
-    on_lost: OnLost
-    """Whether a task that lost its lock fails (default), or is sent again. That does not count as its own retry."""
 
 
 class UniqueOptions(TypedDict, total=False):
@@ -264,6 +277,10 @@ class UniqueOptions(TypedDict, total=False):
 
     Default None: it does so until its message expires.
     """
+
+
+class NamedFunction(KindOptions, RepeatOptions, UniqueOptions, total=False):
+    """`LockedOptions` without `on_conflict` and `skip_value`, which decide on the type of the function."""
 
 
 class LockedOptions(KindOptions, TaskOptions, UniqueOptions, total=False):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NoReturn, ParamSpec, TypeVar, cast
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, Protocol, TypeVar, cast, overload
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import ImproperlyConfigured
@@ -25,6 +25,7 @@ from django_zklock.conf.arguments import (
     KindOfLock,
     KindOptions,
     LockedOptions,
+    NamedFunction,
     OnConflict,
     OnDuplicate,
     OnLost,
@@ -50,14 +51,50 @@ from django_zklock.locks.lock import Lock, resolve_options
 from django_zklock.locks.multi import Locks, MultiLock, joined
 from django_zklock.names.binding import KeyBinder, KeyBinding, Names
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 P = ParamSpec("P")
 R = TypeVar("R")
+V = TypeVar("V")
+Skipped = TypeVar("Skipped", covariant=True)
+
+
+class SkippingDecorator(Protocol[Skipped]):
+    """The type of a decorator whose function returns `Skipped` if the lock is busy."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Callable[P, Coroutine[Any, Any, R | Skipped]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R | Skipped]: ...
+
 
 _OPTIONS: Final = LockedOptions.__annotations__.keys()
 _OF_ALL_LOCKS: Final = frozenset({"timeout", "atomic", "release_on"})
 """The options that several locks have together; the others are those of each lock."""
 
 
+@overload
+def zk_locked(
+    name: Names | Unset = UNSET,
+    *more: NoReturn,
+    on_conflict: Literal["raise", "wait", "retry"] | Unset = UNSET,
+    **options: Unpack[NamedFunction],
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+@overload
+def zk_locked(
+    name: Names | Unset = UNSET, *more: NoReturn, on_conflict: OnConflict, **options: Unpack[NamedFunction]
+) -> SkippingDecorator[None]: ...
+@overload
+def zk_locked(
+    name: Names | Unset = UNSET,
+    *more: NoReturn,
+    skip_value: V,
+    on_conflict: OnConflict | Unset = UNSET,
+    **options: Unpack[NamedFunction],
+) -> SkippingDecorator[V]: ...
 def zk_locked(
     name: Names | Unset = UNSET,
     *more: NoReturn,
@@ -82,8 +119,8 @@ def zk_locked(
     unique: UniqueUntil | Unset | None = UNSET,
     on_duplicate: OnDuplicate | Unset | None = UNSET,
     unique_for: Seconds | Unset | None = UNSET,
-    **unknown: NoReturn,
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    **unknown: Any,
+) -> Any:
     """
     Run a view, a task or any function only while it holds a lock.
 
@@ -108,12 +145,12 @@ def zk_locked(
         raise ValueError('on_duplicate and unique_for need unique="until_start" or unique="until_done".')
     check_name(name)
 
-    def decorate(*args: Callable[P, R], **kwargs: object) -> Callable[P, R]:
+    def decorate(*args: Callable[..., Any], **kwargs: object) -> Callable[..., Any]:
         function = function_to_lock(name, args, kwargs)
         check_function(function, options)
         locked = LockedFunction(name, options, function)
         contexts.connect_library(unique=options.get("unique") is not None)
-        return cast("Callable[P, R]", locked.wrapper)
+        return locked.wrapper
 
     return decorate
 

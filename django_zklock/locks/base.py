@@ -38,7 +38,8 @@ from django_zklock.locks.queue_reader import read_queue
 
 logger = Logger("django_zklock.locks")
 
-AnyHold = TypeVar("AnyHold")
+AnyHold = TypeVar("AnyHold", covariant=True)
+InBlock = TypeVar("InBlock", covariant=True)  # what `as` gets: the hold, or perhaps None
 _Held = TypeVar("_Held")
 _Use: TypeAlias = "tuple[HeldLock, object, str | None]"  # a hold, its use to end, and the option release_on
 
@@ -58,7 +59,7 @@ class BlockExit:
         return self._close_innermost if lock is None else self._new_end(lock)  # `ExitStack` looks it up on the class
 
 
-class LockBase(Generic[AnyHold]):
+class LockBase(Generic[AnyHold, InBlock]):
     """The base of one lock and of several locks."""
 
     _skips = False
@@ -218,7 +219,7 @@ class LockBase(Generic[AnyHold]):
 
     # --- with and async with --------------------------------------------------------------------------------------
 
-    def __enter__(self) -> AnyHold:
+    def __enter__(self) -> InBlock:
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
         if self._skips:
             check_bound(sys._getframe().f_back)
@@ -228,14 +229,14 @@ class LockBase(Generic[AnyHold]):
             return run(self._open_without_finalizers(ThreadWaiter, mark=use))
         return run(self._open(acquisition, ThreadWaiter))
 
-    def __aenter__(self) -> Awaited[AnyHold]:
+    def __aenter__(self) -> Awaited[InBlock]:
         if self._skips:
             check_bound(sys._getframe().f_back)
         return Awaited(self._open_without_finalizers(TaskWaiter, self._expected_by_tasks.pop(get_ident(), None)))
 
     def _open_without_finalizers(
         self, new_waiter: type[Any], opened: list[Acquisition] | None = None, mark: KeptUse | None = None
-    ) -> Routine[AnyHold]:
+    ) -> Routine[InBlock]:
         """Open a block in a coroutine or an `ExitStack`, whose end has no finalizers. Add the block to `opened`."""
         acquisition = Acquisition()
         acquisition.mark = mark or acquisition.mark
@@ -244,7 +245,7 @@ class LockBase(Generic[AnyHold]):
         with CleanupOnError(acquisition.release):
             return (yield from self._open(acquisition, new_waiter))
 
-    def _open(self, acquisition: Acquisition, new_waiter: type[Any]) -> Routine[AnyHold]:
+    def _open(self, acquisition: Acquisition, new_waiter: type[Any]) -> Routine[InBlock]:
         try:
             specs = self.specs
             if new_waiter is not ThreadWaiter:
@@ -256,7 +257,7 @@ class LockBase(Generic[AnyHold]):
                     raise
                 acquisition.specs = ()  # the block has no locks: its end finds it as any other, and releases nothing
             acquisition.open_block(self._blocks)
-            return self._view(acquisition.holds) if acquisition.specs else cast("AnyHold", None)
+            return cast("InBlock", self._view(acquisition.holds) if acquisition.specs else None)
         except BaseException as error:
             _finish_block(error, *acquisition.end_block(error))
             raise

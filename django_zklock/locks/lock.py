@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, TypeAlias, overload
 
 from django_zklock import conf
 from django_zklock.conf import Config
@@ -18,6 +18,8 @@ from django_zklock.conf.arguments import (
     FunctionPolicy,
     KindOfLock,
     LockArguments,
+    NamedLock,
+    NamedSide,
     ReleaseOn,
     Seconds,
     SideArguments,
@@ -40,13 +42,19 @@ from django_zklock.locks.transactions import DatabaseScope, check_aliases
 from django_zklock.names.template import Template, check_own_key, check_type, check_used, show_tails
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
+    from typing_extensions import Self, TypeVar, Unpack
+
+    InBlock = TypeVar("InBlock", bound=Hold | None, default=Hold, covariant=True)
+else:
+    from typing import TypeVar
+
+    InBlock = TypeVar("InBlock")
 
 _Resolve: TypeAlias = Callable[[conf.Config], LockSpec]
 _Work: TypeAlias = "tuple[str, Mapping[str, str]]"  # the arguments what and about
 
 
-class Lock(LockBase[Hold]):
+class Lock(LockBase[Hold, InBlock]):
     """
     A lock that one owner at a time holds, in all processes on all machines that use the same ZooKeeper.
 
@@ -64,7 +72,19 @@ class Lock(LockBase[Hold]):
 
     _lasts = ""  # "leader", "run" or "lease": how others see it if its hold is meant to last
 
-    def __init__(self, name: str, *more: NoReturn, **options: Unpack[LockArguments]) -> None:
+    @overload
+    def __init__(
+        self: Lock[Hold],
+        name: str,
+        *more: NoReturn,
+        on_conflict: Literal["raise"] = ...,
+        **options: Unpack[NamedLock],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Lock[Hold | None], name: str, *more: NoReturn, on_conflict: FunctionPolicy, **options: Unpack[NamedLock]
+    ) -> None: ...
+    def __init__(self, name: str, *more: NoReturn, **options: Any) -> None:
         if more or not options.keys() <= LockArguments.__annotations__.keys():
             refuse_arguments("zk_lock", name, more, options, LockArguments)
         super().__init__()
@@ -137,6 +157,12 @@ class Lock(LockBase[Hold]):
         return hold_of(holds[0])
 
 
+@overload
+def zk_lock(name: str, *more: NoReturn, on_conflict: Literal["raise"] = ..., **options: Unpack[NamedLock]) -> Lock: ...
+@overload
+def zk_lock(
+    name: str, *more: NoReturn, on_conflict: FunctionPolicy, **options: Unpack[NamedLock]
+) -> Lock[Hold | None]: ...
 def zk_lock(
     name: str,
     *more: NoReturn,
@@ -158,19 +184,25 @@ def zk_lock(
     linger: Seconds | Unset = UNSET,
     max_waiters: int | Unset | None = UNSET,
     compat: Compat | Unset | None = UNSET,
-    **unknown: NoReturn,
-) -> Lock:
+    **unknown: Any,
+) -> Lock[Any]:
     """
     Return the lock of this name, for `with`, `async with`, or its methods.
 
     `Lock` explains the arguments. Wrong ones raise `TypeError` or `ValueError`, which say what to write instead.
     """
     own = LockArguments.__annotations__
-    options = {option: value for option, value in locals().items() if option in own and value is not UNSET}
+    options: Any = {option: value for option, value in locals().items() if option in own and value is not UNSET}
     return Lock(name, *more, **options, **unknown)
 
 
-def zk_read(name: str, *more: NoReturn, **options: Unpack[SideArguments]) -> Lock:
+@overload
+def zk_read(name: str, *more: NoReturn, on_conflict: Literal["raise"] = ..., **options: Unpack[NamedSide]) -> Lock: ...
+@overload
+def zk_read(
+    name: str, *more: NoReturn, on_conflict: FunctionPolicy, **options: Unpack[NamedSide]
+) -> Lock[Hold | None]: ...
+def zk_read(name: str, *more: NoReturn, **options: Any) -> Lock[Any]:
     """
     Return the read side of the read-write lock `name`: any number of readers hold it at a time, or one writer.
 
@@ -180,13 +212,27 @@ def zk_read(name: str, *more: NoReturn, **options: Unpack[SideArguments]) -> Loc
     return Lock(name, kind="read", **options)
 
 
-def zk_write(name: str, *more: NoReturn, **options: Unpack[SideArguments]) -> Lock:
+@overload
+def zk_write(name: str, *more: NoReturn, on_conflict: Literal["raise"] = ..., **options: Unpack[NamedSide]) -> Lock: ...
+@overload
+def zk_write(
+    name: str, *more: NoReturn, on_conflict: FunctionPolicy, **options: Unpack[NamedSide]
+) -> Lock[Hold | None]: ...
+def zk_write(name: str, *more: NoReturn, **options: Any) -> Lock[Any]:
     """Return the write side of the read-write lock `name`; see `zk_read`."""
     check_arguments("zk_write", name, more, options, SideArguments)
     return Lock(name, kind="write", **options)
 
 
-def zk_semaphore(name: str, limit: int, *more: NoReturn, **options: Unpack[SideArguments]) -> Lock:
+@overload
+def zk_semaphore(
+    name: str, limit: int, *more: NoReturn, on_conflict: Literal["raise"] = ..., **options: Unpack[NamedSide]
+) -> Lock: ...
+@overload
+def zk_semaphore(
+    name: str, limit: int, *more: NoReturn, on_conflict: FunctionPolicy, **options: Unpack[NamedSide]
+) -> Lock[Hold | None]: ...
+def zk_semaphore(name: str, limit: int, *more: NoReturn, **options: Any) -> Lock[Any]:
     """Return a semaphore that at most `limit` owners hold at a time, in all processes; see `zk_read`."""
     check_arguments("zk_semaphore", name, more, options, SideArguments)
     return Lock(name, limit=limit, **options)
@@ -215,7 +261,7 @@ def zk_adopt(text: str, *more: NoReturn, **options: Unpack[AdoptArguments]) -> L
     return lock
 
 
-class ReadWriteLock:
+class ReadWriteLock(Generic[InBlock]):
     """
     A lock that any number of readers hold at a time, or one writer.
 
@@ -227,11 +273,27 @@ class ReadWriteLock:
     The arguments are those of `Lock`, without `kind` and `limit`; both sides have them.
     """
 
-    def __init__(self, name: str, *more: NoReturn, **options: Unpack[SideArguments]) -> None:
+    @overload
+    def __init__(
+        self: ReadWriteLock[Hold],
+        name: str,
+        *more: NoReturn,
+        on_conflict: Literal["raise"] = ...,
+        **options: Unpack[NamedSide],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: ReadWriteLock[Hold | None],
+        name: str,
+        *more: NoReturn,
+        on_conflict: FunctionPolicy,
+        **options: Unpack[NamedSide],
+    ) -> None: ...
+    def __init__(self, name: str, *more: NoReturn, **options: Any) -> None:
         check_arguments("ReadWriteLock", name, more, options, SideArguments)
         self.name = name
-        self._read = zk_read(name, **options)
-        self._write = zk_write(name, **options)
+        self._read: Lock[InBlock] = zk_read(name, **options)
+        self._write: Lock[InBlock] = zk_write(name, **options)
 
     def __repr__(self) -> str:
         return f"<ReadWriteLock {self.name!r}>"
@@ -241,11 +303,11 @@ class ReadWriteLock:
         """The key, with all fields filled in and escaped. Raises `InvalidLockName`."""
         return self._read.key
 
-    def read(self) -> Lock:
+    def read(self) -> Lock[InBlock]:
         """Return the lock to acquire for reading."""
         return self._read
 
-    def write(self) -> Lock:
+    def write(self) -> Lock[InBlock]:
         """Return the lock to acquire for writing."""
         return self._write
 

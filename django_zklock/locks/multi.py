@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from django_zklock import conf
-from django_zklock.conf.arguments import LockArguments
+from django_zklock.conf.arguments import FunctionPolicy, LockArguments, NamedLock
 from django_zklock.conf.options import given_options
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.spec import DEFAULT_TIMEOUT, LockSpec
@@ -25,7 +25,13 @@ from django_zklock.locks.lock import Lock
 from django_zklock.names.template import check_used
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import TypeVar, Unpack
+
+    InBlock = TypeVar("InBlock", bound="MultiHold | None", default="MultiHold", covariant=True)
+else:
+    from typing import TypeVar
+
+    InBlock = TypeVar("InBlock")
 
 
 class MultiHold(HoldBase):
@@ -107,7 +113,7 @@ class MultiHold(HoldBase):
             hold.add_lost_callback(callback)
 
 
-class MultiLock(LockBase[MultiHold]):
+class MultiLock(LockBase[MultiHold, InBlock]):
     """
     Several locks that one owner holds together: all of them, or none.
 
@@ -127,14 +133,28 @@ class MultiLock(LockBase[MultiHold]):
     * `atomic` is one transaction inside all the locks. The databases that the single locks name are added.
     """
 
-    def __init__(self, *names: str | Lock, **options: Unpack[LockArguments]) -> None:
+    @overload
+    def __init__(
+        self: MultiLock[MultiHold],
+        *names: str | Lock[Hold | None],
+        on_conflict: Literal["raise"] = ...,
+        **options: Unpack[NamedLock],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: MultiLock[MultiHold | None],
+        *names: str | Lock[Hold | None],
+        on_conflict: FunctionPolicy,
+        **options: Unpack[NamedLock],
+    ) -> None: ...
+    def __init__(self, *names: str | Lock[Hold | None], **options: Any) -> None:
         given = " ".join(name for name in names if isinstance(name, str))
         check_arguments("zk_locks", given, (), options, LockArguments)
         if not names:
             raise InvalidLockName("zk_locks() needs the name of at least one lock.")
         single = {option: value for option, value in options.items() if option not in ("timeout", "on_conflict")}
         self._options = given_options({name: options[name] for name in ("timeout", "atomic") if name in options})
-        self._given = tuple(name if isinstance(name, Lock) else Lock(name, **cast("Any", single)) for name in names)
+        self._given = tuple(name if isinstance(name, Lock) else Lock(name, **single) for name in names)
         self.fields = options.get("fields") or {}
         """Values that were given for fields. One of the locks must have each field. For this package only."""
         for lock in self._given if self.fields else ():
@@ -147,16 +167,16 @@ class MultiLock(LockBase[MultiHold]):
         return f"<{type(self).__name__} {', '.join(repr(lock.name) for lock in self._given)}>"
 
     @property
-    def locks(self) -> tuple[Lock, ...]:
+    def locks(self) -> tuple[Lock[Hold | None], ...]:
         """The locks, each once, in the order in which they are acquired. Raises `InvalidLockName`."""
         if self.fields:
             check_used(
                 self.fields, ", ".join(lock.name for lock in self._given), [lock.spec.template for lock in self._given]
             )
-        chosen: dict[str, Lock] = {}
+        chosen: dict[str, Lock[Hold | None]] = {}
         for lock in self._given:
             chosen[lock.key] = _stricter(chosen[lock.key], lock) if lock.key in chosen else lock
-        return tuple(chosen[key] for key in sorted(chosen))
+        return tuple(chosen[key] for key in sorted(chosen, key=lambda key: (chosen[key].spec.adopts is not None, key)))
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -177,7 +197,15 @@ class MultiLock(LockBase[MultiHold]):
         return MultiHold(tuple(map(hold_of, holds)), {lock.name: lock.key for lock in self._given})
 
 
-def zk_locks(*names: str | Lock, **options: Unpack[LockArguments]) -> MultiLock:
+@overload
+def zk_locks(
+    *names: str | Lock[Hold | None], on_conflict: Literal["raise"] = ..., **options: Unpack[NamedLock]
+) -> MultiLock: ...
+@overload
+def zk_locks(
+    *names: str | Lock[Hold | None], on_conflict: FunctionPolicy, **options: Unpack[NamedLock]
+) -> MultiLock[MultiHold | None]: ...
+def zk_locks(*names: str | Lock[Hold | None], **options: Any) -> MultiLock[Any]:
     """Return several locks that are acquired as one; see `MultiLock`."""
     return MultiLock(*names, **options)
 
@@ -185,7 +213,7 @@ def zk_locks(*names: str | Lock, **options: Unpack[LockArguments]) -> MultiLock:
 Locks: TypeAlias = "Lock | MultiLock"
 
 
-def _stricter(lock: Lock, other: Lock) -> Lock:
+def _stricter(lock: Lock[Hold | None], other: Lock[Hold | None]) -> Lock[Hold | None]:
     """Return the stricter of two locks with one key."""
     first, second = lock.spec, other.spec
     if first.shares and not second.shares:

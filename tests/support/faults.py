@@ -172,7 +172,8 @@ class CallOnDemand(BackgroundCall[T]):
 
 def acquire_once(key: str, **options: Any) -> Hold:
     """Acquire a lock, check it and release it; return the hold."""
-    with zk_lock(key, **options) as hold:
+    lock: Lock = zk_lock(key, **options)
+    with lock as hold:
         hold.check()
     return hold
 

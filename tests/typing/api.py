@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Literal
 
+from celery import shared_task
 from django.http import HttpRequest, HttpResponse
 from typing_extensions import assert_type
 
@@ -75,9 +77,9 @@ def task(sku: str) -> int:
 
 assert_type(task("a"), int)
 
-zk_locked("a", on_lost="never")  # type: ignore[arg-type]
-zk_locked("a", unique="until_end")  # type: ignore[arg-type]
-zk_locked("a", uniqe="until_done")  # type: ignore[arg-type]  # codespell:ignore
+zk_locked("a", on_lost="never")  # type: ignore[call-overload]
+zk_locked("a", unique="until_end")  # type: ignore[call-overload]
+zk_locked("a", uniqe="until_done")  # type: ignore[call-overload]  # codespell:ignore
 
 assert_type(view(HttpRequest(), "a"), HttpResponse)
 assert_type(function("a", amount=2), int)
@@ -99,9 +101,9 @@ def use() -> None:
         with hold.fenced("ledger", using="default") as nothing:
             assert_type(nothing, None)
     with zk_lock("a", timeout=0, on_conflict="skip") as hold:
-        if not hold:  # it may be None, which the type does not say
-            return
-    zk_lock("a", on_conflict="retry")  # type: ignore[arg-type]
+        assert_type(hold, Hold | None)
+        hold.check()  # type: ignore[union-attr]
+    zk_lock("a", on_conflict="retry")  # type: ignore[call-overload]
     with zk_lock("a", atomic=True), zk_lock("b", atomic=["x", "y"], release_on="commit"):
         assert_type(current_hold("a"), Hold)
     lock = Lock("a/{b}", fields={"b": 1})
@@ -146,16 +148,16 @@ def use_kinds() -> None:
         pass
     with zk_lock("a", linger=0.5), zk_write("a", linger=timedelta(seconds=2)), zk_locks("a", "b", linger=1):
         pass
-    zk_lock("a", linger="1")  # type: ignore[arg-type]
-    zk_read("a", grace="1")  # type: ignore[arg-type]
-    zk_read("a", abort_on="now")  # type: ignore[arg-type]
+    zk_lock("a", linger="1")  # type: ignore[call-overload]
+    zk_read("a", grace="1")  # type: ignore[call-overload]
+    zk_read("a", abort_on="now")  # type: ignore[call-overload]
     zk_leader("a", linger=1)  # type: ignore[call-arg]
     try:
         assert_type(reader("a"), str)
     except LockUpgradeRefused as error:
         assert_type(error.lock, str | None)
-    Lock("a", kind=1)  # type: ignore[arg-type]
-    Lock("a", limit="3")  # type: ignore[arg-type]
+    Lock("a", kind=1)  # type: ignore[call-overload]
+    Lock("a", limit="3")  # type: ignore[call-overload]
 
 
 async def use_async() -> None:
@@ -234,11 +236,11 @@ def catch() -> None:
 
 
 def refuse_wrong_options() -> None:
-    zk_lock("a", on_conflict="wait")  # type: ignore[arg-type]
-    zk_lock("a", abort_on="ignore")  # type: ignore[arg-type]
-    zk_read("a", limit=3)  # type: ignore[call-arg]
+    zk_lock("a", on_conflict="wait")  # type: ignore[call-overload]
+    zk_lock("a", abort_on="ignore")  # type: ignore[call-overload]
+    zk_read("a", limit=3)  # type: ignore[call-overload]
     zk_leader("a", timeout=3)  # type: ignore[call-arg]
-    zk_locked("a", on_conflict="ignore")  # type: ignore[arg-type]
+    zk_locked("a", on_conflict="ignore")  # type: ignore[call-overload]
     assert_type(zk_semaphore("a", 3, timeout=1), Lock)
     assert_type(zk_write("a").owned(), bool)
     zk_adopt("zkh1.", linger=1)  # type: ignore[call-arg]
@@ -247,3 +249,62 @@ def refuse_wrong_options() -> None:
 def hand_over(hold: Hold) -> None:
     assert_type(hold.hand_over(within=timedelta(minutes=1)), str)
     assert_type(zk_adopt("zkh1.", timeout=1, max_hold=60, what="export"), Lock)
+
+
+def skipped(policy: Literal["raise", "skip"]) -> int:
+    """Blocks that may run without their lock: a guard is no dead code, and a missing one is found."""
+    with zk_lock("a", timeout=0, on_conflict="skip") as hold:
+        if hold is None:
+            return 0
+        assert_type(hold, Hold)
+    for lock in (zk_read("a", on_conflict="skip"), zk_semaphore("a", 3, on_conflict=policy)):
+        with lock as shared:
+            assert_type(shared, Hold | None)
+    with ReadWriteLock("a", on_conflict="skip").write() as written, Lock("a", on_conflict=policy) as perhaps:
+        assert_type(written, Hold | None)
+        perhaps.check()  # type: ignore[union-attr]
+    with zk_locks("a", zk_write("b", on_conflict="skip"), on_conflict="skip") as several:
+        several.check()  # type: ignore[union-attr]
+        assert_type(several, MultiHold | None)
+    with zk_lock("a", on_conflict="raise") as sure, zk_locks(zk_lock("a", on_conflict="skip")) as all_of_them:
+        assert_type(all_of_them, MultiHold)
+        return sure.token
+
+
+async def skipped_async() -> None:
+    async with zk_lock("a", on_conflict="skip") as hold, zk_locks("b", on_conflict="skip") as several:
+        hold.check()  # type: ignore[union-attr]
+        assert_type(hold, Hold | None)
+        assert_type(several, MultiHold | None)
+
+
+@zk_locked("report/{day}", on_conflict="skip")
+def skipped_report(day: str) -> str:
+    return day
+
+
+@zk_locked("report/{day}", skip_value=False, on_conflict="skip")
+def report_or_false(day: str) -> str:
+    return day
+
+
+@shared_task
+@zk_locked("report/{day}", on_conflict="coalesce")
+def skipped_task(day: str) -> str:
+    return day
+
+
+class Reports:
+    @zk_locked("report/{self.pk}/{day}", on_conflict="skip")
+    async def make(self, day: str) -> str:
+        return day
+
+
+async def results_of_skipped_calls() -> None:
+    assert_type(skipped_report("1"), str | None)
+    assert_type(report_or_false("1"), str | bool)
+    assert_type(skipped_task("1"), str | None)
+    assert_type(await Reports().make("1"), str | None)
+    skipped_report("1").upper()  # type: ignore[union-attr]
+    skipped_report(1)  # type: ignore[arg-type]
+    zk_locked("a", skip_value=1, on_conflict="never")  # type: ignore[call-overload]

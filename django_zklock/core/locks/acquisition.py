@@ -210,7 +210,7 @@ class Acquisition:
                 return True
         self._abandon_batch()
         fresh = [specs[0], *(spec for spec in specs[1:] if held_locks.find(self.owner, spec.key) is None)]
-        fresh = list(itertools.takewhile(lambda spec: not spec.linger, fresh))
+        fresh = list(itertools.takewhile(lambda spec: not spec.linger and spec.adopts is None, fresh))
         # A caller that waits enters the first queue at once, and the last one after all others.
         if len(fresh) < (2 if seconds == 0 else 3):
             return False

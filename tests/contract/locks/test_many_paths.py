@@ -63,11 +63,11 @@ def first(count: int, prefix: str = "") -> list[str]:
     return [f"{LONG}/{prefix}{number}" for number in range(count)]
 
 
-def filled(stack: contextlib.ExitStack, prefix: str = "", **options: object) -> str:
+def filled(stack: contextlib.ExitStack, prefix: str = "", **options: Any) -> str:
     """Acquire locks until one is refused; return the error."""
     with pytest.raises(TooManyLocks) as refused:
         for key in first(200, prefix):
-            stack.enter_context(zk_lock(key, abort_on="never", **options))  # type: ignore[arg-type]
+            stack.enter_context(zk_lock(key, abort_on="never", **options))
     return str(refused.value)
 
 

@@ -80,6 +80,7 @@ def test_only_the_lock_of_the_block_itself_is_skipped(zoo: Zoo, proxy: Proxy) ->
     ):
         pass
     assert busy.value.lock == "inner"
+    assert hold is not None
     assert hold.state == "released"
     with pytest.raises(LockLost), zk_lock("outer", on_conflict="skip") as hold:
         expire(zoo)

@@ -78,7 +78,7 @@ def work_skipped(mutex: Lock) -> None:
 SKIPPING = zk_lock("busy", timeout=0.003, on_conflict="skip")
 
 
-def make_skipping(key: str) -> Lock:
+def make_skipping(key: str) -> Lock[Any]:
     return Lock(key, timeout=0, reentrant=False, on_conflict="skip")
 
 
