@@ -50,6 +50,7 @@ from django_zklock.locks.arguments import check_arguments
 from django_zklock.locks.lock import Lock, resolve_options
 from django_zklock.locks.multi import Locks, MultiLock, joined
 from django_zklock.names.binding import KeyBinder, KeyBinding, Names
+from django_zklock.names.template import Template
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

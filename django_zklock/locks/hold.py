@@ -27,6 +27,7 @@ from django_zklock.exceptions import LockInTransaction, LockNotHeld
 from django_zklock.locks.arguments import check_no_running_loop
 from django_zklock.locks.hand_over import signed
 from django_zklock.locks.transactions import open_blocks
+from django_zklock.names.template import check_type
 
 logger = Logger("django_zklock.locks")
 
@@ -327,6 +328,8 @@ def current_hold(key: str | None = None) -> Hold:
     Raises `LockNotHeld` if the caller (this asyncio task, greenlet or thread) is in no such block and works for none,
     or if the lock was released. A lock that it holds by `acquire()` is found by its key only.
     """
+    if key is not None:
+        check_type(key)
     owner = current_owner()
     for guard in reversed(held_locks.guards(owner)):
         held = held_locks.find(owner, guard.grant.key) if key in (None, guard.grant.key) else None

@@ -87,6 +87,8 @@ class Lock(LockBase[Hold, InBlock]):
     def __init__(self, name: str, *more: NoReturn, **options: Any) -> None:
         if more or not options.keys() <= LockArguments.__annotations__.keys():
             refuse_arguments("zk_lock", name, more, options, LockArguments)
+        if type(name) is not str or not name:
+            check_type(name)
         super().__init__()
         fields, what, about = options.pop("fields", None), options.pop("what", ""), options.pop("about", None)
         fields = mapping("fields", fields) if fields else None

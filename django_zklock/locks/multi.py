@@ -38,7 +38,7 @@ class MultiHold(HoldBase):
     """
     Several locks that are held: what `with zk_locks(...) as hold` gives, and `MultiLock.acquire()` returns.
 
-    Iteration gives the hold of each lock, in the order of their keys. That is the order in which they were acquired.
+    Iteration gives the hold of each lock in the order in which they were acquired: by key, adopted ones last.
     `hold["a"]` is the hold of the lock with this key or this name.
     """
 
@@ -118,8 +118,8 @@ class MultiLock(LockBase[MultiHold, InBlock]):
     Several locks that one owner holds together: all of them, or none.
 
     They are acquired in the order of their keys, whatever the order of `names`, and released in reverse. So callers
-    with overlapping sets never deadlock. Callers that nest single locks still can. A lock that is named twice is
-    acquired once.
+    with overlapping sets never deadlock. A lock of `zk_adopt` comes last, so a busy lock does not use up its hand-over.
+    Callers that nest single locks still can deadlock. A lock that is named twice is acquired once.
 
     Each lock has the options of its own entry in `ZKLOCK["LOCKS"]`; options given here override them. If one is lost,
     the work is aborted. If that happens before the last one is acquired, all are acquired again.

@@ -110,7 +110,9 @@ def check_used(fields: Collection[str], lock: str, templates: Collection[str]) -
 
 
 def check_type(name: object) -> None:
-    """Raise `InvalidLockName` if a lock name is not a string."""
+    """Raise `InvalidLockName` if a lock name is not a string, or is empty."""
+    if type(name) is str and not name:
+        raise InvalidLockName("the lock name is empty; use a text that says what the lock guards.")
     if not issubclass(type(name), str):  # not `isinstance`, which believes a lazy object
         use = "use a text that says what it guards."
         if isinstance(name, (list, tuple, set, frozenset)):
@@ -247,8 +249,6 @@ class _Segment:
 @lru_cache(maxsize=1024)
 def _parse(text: str) -> Template:
     what = f"lock name {quoted(text)}"
-    if not text:
-        raise InvalidLockName("the lock name is empty; use a text that says what the lock guards.")
     if len(text) > MAX_KEY:
         raise _too_long(what)
     check_characters(text, "lock name")

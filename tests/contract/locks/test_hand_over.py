@@ -708,3 +708,26 @@ def test_a_waiter_that_times_out_names_the_hand_over(zoo: Zoo) -> None:
         pass
     with zk_adopt(text):
         pass
+
+
+@pytest.mark.parametrize("others", [1, 3])
+@pytest.mark.parametrize("timeout", [0, 0.3])
+def test_a_hand_over_survives_a_busy_lock(zoo: Zoo, others: int, timeout: float) -> None:
+    """The adopted lock comes last, whatever its key is."""
+    text = give()
+    names = [f"zz/{number}" for number in range(others)]
+    with (
+        zoo.hold_elsewhere(names[-1]),
+        pytest.raises(LockNotAcquired),
+        zk_locks(zk_adopt(text), *names, timeout=timeout),
+    ):
+        pass
+
+    async def adopt() -> None:
+        with zoo.hold_elsewhere(names[-1]), pytest.raises(LockNotAcquired):
+            async with zk_locks(zk_adopt(text), *names, timeout=timeout):
+                pass
+        async with zk_locks(zk_adopt(text), *names, timeout=LONG) as holds:
+            assert holds.keys == (*names, decoded(zoo, text).key)
+
+    asyncio.run(adopt())

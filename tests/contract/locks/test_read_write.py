@@ -11,7 +11,7 @@ from support.primitives import KEY, end_session, foreign, queued, watched
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually, next_line
 
-from django_zklock import ReadWriteLock, zk_lock
+from django_zklock import ReadWriteLock, current_hold, zk_lock
 from django_zklock.conf.arguments import Compat
 from django_zklock.exceptions import LockBusy, LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.locks.hold import Hold
@@ -284,3 +284,39 @@ def test_a_downgrade_is_one_transaction_and_wakes_one_reader_each(zoo: Zoo, warm
         for reader in takers[:2]:
             reader.go()
         own.end()
+
+
+@pytest.mark.parametrize("way", ["downgrade", "release"])
+@pytest.mark.parametrize("side", ["read", "write"])
+def test_after_a_downgrade_the_owner_reads_and_no_longer_writes(zoo: Zoo, way: str, side: str) -> None:
+    """Both ways of a downgrade answer the same, and either side releases what was downgraded."""
+    lock = both()
+    hold = lock.write().acquire()
+    assert hold is not None
+    if way == "downgrade":
+        hold.downgrade()
+    else:
+        lock.read().acquire()
+        lock.write().release()
+        side = "read"  # the write lock is released already
+    assert not lock.write().owned()
+    assert not zk_lock(lock.key).owned()
+    assert lock.read().owned()
+    assert current_hold(lock.key).kind == "read"
+    with pytest.raises(LockUpgradeRefused):
+        lock.write().acquire(timeout=5)
+    with lock.read() as again:
+        assert again.kind == "read"
+    (lock.read() if side == "read" else lock.write()).release()
+    assert not lock.read().owned()
+    with pytest.raises(LockNotHeld):
+        lock.read().release()
+    with pytest.raises(LockNotHeld):
+        lock.write().release()
+    assert not lock.write().locked()
+
+
+def test_a_reader_cannot_release_the_write_side(zoo: Zoo) -> None:
+    lock = both()
+    with lock.read(), pytest.raises(LockNotHeld):
+        lock.write().release()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack, nullcontext
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
@@ -16,8 +17,21 @@ import trio
 from celery import Celery
 from django.core.exceptions import SynchronousOnlyOperation
 from django.test import override_settings
+from django.utils.translation import gettext_lazy
 
-from django_zklock import Lock, ReadWriteLock, conf, zk_leader, zk_lock, zk_locked, zk_locks, zk_read, zk_semaphore
+from django_zklock import (
+    Lock,
+    ReadWriteLock,
+    conf,
+    current_hold,
+    zk_leader,
+    zk_lock,
+    zk_locked,
+    zk_locks,
+    zk_read,
+    zk_semaphore,
+    zk_write,
+)
 from django_zklock.conf.arguments import KindOptions, LockArguments, LockedOptions, Unset
 from django_zklock.core.locks.spec import LockSpec, Policy
 from django_zklock.exceptions import InvalidLockName, ZkLockError
@@ -386,3 +400,33 @@ def test_the_task_of_any_framework_is_refused(method: str) -> None:
     setattr(task, method, task)
     with pytest.raises(TypeError, match="put @zk_locked below the decorator that makes the task"):
         zk_locked("k")(task)
+
+
+@pytest.mark.parametrize("name", [42, None, ("a", "b"), ["a"], b"a", Path("a"), gettext_lazy("a"), ""], ids=repr)
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(zk_lock, zk_read, zk_write, zk_leader, Lock, ReadWriteLock),
+        lambda name: zk_semaphore(name, 3),
+        lambda name: zk_locks("a", name),
+    ],
+)
+def test_a_name_that_is_no_text_is_refused_where_it_is_given(call: Callable[[Any], object], name: object) -> None:
+    with pytest.raises(InvalidLockName, match=r"lock name is (of type|empty)"):
+        call(name)
+
+
+@pytest.mark.parametrize("key", [42, ("a", "b"), b"a"])
+def test_a_key_that_is_no_text_is_refused(key: Any) -> None:
+    with pytest.raises(InvalidLockName, match="of type"):
+        current_hold(key)
+
+
+def test_a_decorated_function_may_have_arguments_that_no_name_uses() -> None:
+    @zk_locked(["order/{pk}", "a/{day}"])
+    def several(pk: int, day: int, amount: int = 1) -> None: ...
+
+    with override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/t"}):
+        locked: Any = several
+        assert locked.zk_locked.context_of((7, 1), {}).lock.keys == ("a/1", "order/7")
+        assert locked.zk_locked.key((7, 1), {}).startswith("several/")
