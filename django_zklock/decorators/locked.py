@@ -10,7 +10,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, Protocol, TypeVar, overload
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import ImproperlyConfigured
@@ -50,7 +50,6 @@ from django_zklock.locks.arguments import check_arguments
 from django_zklock.locks.lock import Lock, resolve_options
 from django_zklock.locks.multi import Locks, MultiLock, joined
 from django_zklock.names.binding import KeyBinder, KeyBinding, Names
-from django_zklock.names.template import Template
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
