@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery
-from celery.signals import worker_ready
 from support.faults import BackgroundCall, connected, proxied, within
 from support.proxy import MULTI
 from support.reserving import holder, reserved_names
@@ -18,6 +18,7 @@ from support.zoo import Zoo, eventually
 from django_zklock import zk_locked
 from django_zklock.contrib.celery.unique import record, reservations
 from django_zklock.contrib.celery.unique.reservations import Attached, Duplicate, Reserved
+from django_zklock.contrib.celery.worker import sweep_reservations
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import RequestRefused
@@ -414,7 +415,8 @@ def ready_worker(**options: Any) -> None:
 
     app: Any = Celery("app", set_as_current=False)
     app.task(zk_locked("k", **options)(work), name="task", shared=False)
-    worker_ready.send(type("Consumer", (), {"app": app, "hostname": "w"})())
+    only = SimpleNamespace(tasks={"task": app.tasks["task"]})  # an app has the shared tasks of all modules, too
+    sweep_reservations(sender=SimpleNamespace(app=only))
 
 
 @pytest.mark.parametrize("options", [{"unique": "until_done"}, {"on_conflict": "coalesce"}])

@@ -41,11 +41,11 @@ def test_a_warm_shutdown_gives_waiting_messages_back(zoo: Zoo, redis: Redis, tmp
 
 
 def test_a_worker_has_one_session_for_all_its_processes(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
-    """A worker whose tasks have no locks has none. A task that is given a process late would wait in there."""
+    """That of its main process. A task that is given a process late would wait in there."""
     redis.clear()
     with Worker(zoo, tmp_path, concurrency=4, conf=redis.conf) as worker:
         worker.run("ping")
-        assert open_connections(worker, zoo) == set()
+        assert open_connections(worker, zoo) <= {worker.process.pid}  # it has unique tasks
         tasks = [worker.begin("waiting.wait", f"one-{number}") for number in range(4)]
         assert open_connections(worker, zoo) == {worker.process.pid}
         worker.finish(tasks)

@@ -10,7 +10,7 @@ from typing import Final, TypeGuard
 
 from django_zklock.core.queue.escaping import quoted, show_tails
 from django_zklock.core.queue.nodes import unknown_fields, with_unknown
-from django_zklock.core.queue.untrusted import LATEST, boolean, integer, json_object, number, text
+from django_zklock.core.queue.untrusted import LATEST, integer, json_object, number, text
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.names.template import MAX_KEY, path
 
@@ -82,7 +82,7 @@ class Reservation:
                 task_id=text(fields["task_id"], _MAX_READ, least=1),
                 token=token,
                 state=State(fields["state"]),
-                late=boolean(fields["late"]),
+                late=bool(fields["late"]),
                 until=None if until is None else number(until, 0, LATEST),
                 host=text(fields.get("host"), _MAX_READ, default=""),
                 pid=integer(fields.get("pid"), default=0),
