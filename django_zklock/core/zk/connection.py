@@ -33,7 +33,7 @@ from kazoo.handlers import utils as kazoo_utils
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import connection as kazoo_connection
 from kazoo.protocol.connection import PING_XID, ConnectionHandler
-from kazoo.protocol.serialization import Auth, Close, Connect, int_struct
+from kazoo.protocol.serialization import Auth, Close, Connect, Transaction, int_struct
 from kazoo.retry import KazooRetry
 
 from django_zklock.core import clock
@@ -45,6 +45,7 @@ from django_zklock.core.zk.outage import (
     CREDENTIALS,
     LONGEST_PAUSE,
     REFUSALS,
+    REFUSED,
     SILENT,
     Address,
     NotZooKeeper,
@@ -340,6 +341,8 @@ class Connection(ConnectionHandler):
         except Exception as error:
             cause = cause_of(error, in_handshake=self.handler.in_handshake, connected=self._socket is not None)
             self.client.outage.failed(self.host, cause)
+            if cause == REFUSED:
+                self.client.outage.restarts(self._address)
             if cause in {CLOSED, CREDENTIALS} and clock.now() > self._contact_at + self._timeout:
                 self.client.outage.refused(self.host, self._address, cause)  # no session can be saved by a quick try
             raise
@@ -422,7 +425,7 @@ class Connection(ConnectionHandler):
             self.answered = True
             self.client.outage.accepted()
         if self.client.outage.closed and header.xid > 0 and self.client._pending:
-            self.client.outage.carried_out(self._address, _name(self.client._pending[0][0]))
+            self.client.outage.carried_out(self.host, self._address, _name(self.client._pending[0][0]))
         if header.xid == PING_XID and self._pings:
             self.client.on_pinged(self._pings.popleft())
         if header.err == ConnectionLoss.code or (header.err and header.err not in EXCEPTIONS):
@@ -477,9 +480,9 @@ def host_timeout(options: SessionOptions, negotiated_timeout: float, rounds: int
 
 
 def _name(request: object) -> str:
-    """Return the name of a request in ZooKeeper's protocol, but for `multi`, which kazoo calls a transaction."""
+    """Return the name of a request in ZooKeeper's protocol. kazoo calls a multi "transaction"."""
     name = type(request).__name__
-    return name[:1].lower() + name[1:]
+    return "multi" if isinstance(request, Transaction) else name[:1].lower() + name[1:]
 
 
 def _dropped(error: OSError) -> ConnectionDropped:

@@ -38,9 +38,10 @@ REFUSALS = {
 NO_TLS = "it speaks no TLS; use its port for TLS, or zk:// instead of zk+tls://"
 TLS_ONLY = "it expects TLS; use zk+tls://, or its port without TLS"
 REFUSED = "connection refused"
-CLOSES_AT = "it closes the connection at {request}{hint}"
-_NEWER = {"createContainer", "create2", "addWatch", "multiRead", "getEphemerals", "removeWatches", "checkWatches"}
-"""Requests that servers before 3.6 do not know, or only some of them."""
+CLOSES_AT = "it closes the connection at "
+_NEWER = {"create2", "createContainer", "getEphemerals"}  # requests that some servers before 3.6 do not know
+_NEEDS = "it needs ZooKeeper 3.6 or newer, and proxies that let this pass"
+_REFUSED_BETWEEN = "a proxy may refuse it, or the server's jute.maxbuffer is too small for it"
 
 FIRST_PAUSE, PAUSE_FACTOR, LONGEST_PAUSE = 0.1, 3, 10.0
 """Seconds between connections to a server that closes them, and their growth: about ten in the first minute."""
@@ -101,8 +102,8 @@ class Outage:
         """Forget failures and refusals, because a server has carried out a request, but not those of other requests."""
         self._refusals = {address: refusal for address, refusal in self._refusals.items() if address in self.closed}
         self._idle_pause = IDLE_PAUSE
-        if not self.is_refused:
-            self.end()
+        self._causes = {host: cause for host, cause in self._causes.items() if cause.startswith(CLOSES_AT)}
+        self._logged = self._logged and len(self._causes) >= len(set(self._hosts))  # the next outage is another one
 
     def refused(self, host: Host, address: Address, cause: str) -> None:
         """
@@ -126,18 +127,22 @@ class Outage:
         again = [request for request in requests if request in self.closed.get(address, ())]
         self.closed[address] = again or list(requests)
         if again:
-            hint = "; it needs ZooKeeper 3.6 or newer, and proxies that let this pass" if again[0] in _NEWER else ""
-            self.refused(host, address, CLOSES_AT.format(request=again[0], hint=hint))
+            self.refused(host, address, f"{CLOSES_AT}{again[0]}; {_NEEDS if again[0] in _NEWER else _REFUSED_BETWEEN}")
 
-    def carried_out(self, address: Address, request: str) -> None:
+    def restarts(self, address: Address) -> None:
+        """Forget what a server has closed, because nothing listens there now: it will be another process."""
+        self.closed.pop(address, None)
+        self._refusals.pop(address, None)
+
+    def carried_out(self, host: Host, address: Address, request: str) -> None:
         """Forget that a server has closed connections at this request, because it has answered one."""
-        if request in self.closed.get(address, ()):
-            self.closed[address].remove(request)
-            if not self.closed[address]:
-                del self.closed[address]
-                self._refusals.pop(address, None)
-                if not self.is_refused:
-                    self.end()
+        requests = self.closed.get(address, [])
+        if request in requests:
+            requests.remove(request)
+            if not requests:
+                self._causes.pop(_key(host), None)
+                self.restarts(address)
+                self.accepted()
 
     def may_try(self, address: Address, is_wanted: Callable[[], bool]) -> bool:
         """Return whether it is time to connect to a server; hardly ever if it goes on to refuse, and nobody waits."""

@@ -202,3 +202,11 @@ def test_a_name_can_be_imported_without_settings(name: str) -> None:
     """Modules that the settings import may import it."""
     module, _, name = f"django_zklock.{name}".rpartition(".")
     assert python(f"from {module} import {name}") == ""
+
+
+def test_the_workflows_run_what_was_reviewed() -> None:
+    """A tag or a branch of an action may move. A commit cannot, and the comment has its version for Dependabot."""
+    workflows = [path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml")]
+    used = re.findall(r"uses: (.*)", "\n".join(workflows))
+    assert used
+    assert [action for action in used if not re.fullmatch(r"[\w/.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action)] == []

@@ -1,0 +1,65 @@
+"""What the last failures of several servers tell, in what order they may happen."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_zklock.core.log import flush
+from django_zklock.core.zk.outage import CLOSES_AT, REFUSED, Outage
+
+OLD, NEW = ("old", 2181), ("new", 2181)
+REQUEST = "createContainer"
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    flush(5)
+    return [record.getMessage() for record in caplog.records]
+
+
+@pytest.fixture
+def outage() -> Outage:
+    """Of an ensemble in which the old server does not know a request."""
+    outage = Outage([OLD, NEW])
+    for _ in range(2):
+        outage.answered(OLD)
+        outage.accepted()
+        outage.closed_at(OLD, OLD, [REQUEST])
+    return outage
+
+
+def test_each_outage_of_an_ensemble_with_an_old_server_is_logged(
+    outage: Outage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a server refuses stays known while another one works; that one's failures do not."""
+    for number in range(1, 4):
+        outage.failed(NEW, REFUSED)
+        outage.log()
+        outage.log()
+        assert len(lines(caplog)) == number
+        outage.answered(NEW)
+        outage.accepted()
+        outage.log()
+        assert REFUSED not in outage.explain()
+        assert f"old:2181: {CLOSES_AT}{REQUEST}; it needs" in outage.explain()
+
+
+def test_a_server_that_answers_the_request_is_not_blamed_any_more(outage: Outage) -> None:
+    """As after an upgrade. Other requests are answered all the time, and prove nothing."""
+    outage.carried_out(OLD, OLD, "getData")
+    assert CLOSES_AT in outage.explain()
+    outage.carried_out(OLD, OLD, REQUEST)
+    assert CLOSES_AT not in outage.explain()
+    assert not outage.is_refused
+
+
+def test_a_server_that_restarts_twice_is_not_blamed_for_what_was_under_way() -> None:
+    """Nothing listens in between, so it was the process that ended the connections, not the request."""
+    outage = Outage([OLD])
+    for _ in range(3):
+        outage.answered(OLD)
+        outage.accepted()
+        outage.closed_at(OLD, OLD, [REQUEST])
+        assert not outage.is_refused
+        assert CLOSES_AT not in outage.explain()
+        outage.failed(OLD, REFUSED)
+        outage.restarts(OLD)
