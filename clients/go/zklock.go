@@ -95,7 +95,7 @@ func (c *Client) stub(address string) (pb.LockCoordinatorClient, error) {
 // Options of a lock. The zero value is an exclusive lock, and waits for it until the context ends.
 type Options struct {
 	Term        time.Duration // from the last message of this client to the end of the lease; by default 10 s
-	Wait        time.Duration // for the lock, at most; if it is negative, the lock is tried once
+	Wait        time.Duration // for the lock, at most; if it is negative, as NoWait
 	NoWait      bool
 	Kind        pb.Kind
 	Limit       int32               // of a semaphore: the number of permits

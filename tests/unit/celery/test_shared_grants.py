@@ -52,13 +52,13 @@ def test_a_pool_process_reads_each_event_of_its_grant_once(shared: SharedGrants)
 
 
 def test_a_full_record_has_room_for_a_loss(shared: SharedGrants) -> None:
-    """A record that is full takes no more requests, and is not cut."""
+    """A record that is full takes no more requests, says so, and is not cut."""
     record = shared.add()
-    for number in range(20):
-        record.append({"request": str(number).zfill(500)})
-    record.append({"lost": "x" * (LONGEST_EVENT - 20)})
+    written = [record.append({"request": str(number).zfill(500)}) for number in range(20)]
+    assert record.append({"lost": "x" * (LONGEST_EVENT - 20)})
     *requests, lost = record.events(0)[0]
     assert [int(event["request"]) for event in requests] == list(range(len(requests)))
+    assert written == [True] * len(requests) + [False] * (20 - len(requests))
     assert 0 < len(requests) < 20
     assert "lost" in lost
 

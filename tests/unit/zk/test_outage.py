@@ -1,4 +1,4 @@
-"""What the last failures of several servers tell, in what order they may happen."""
+"""The last failures of several servers: each outage is told, and no server is blamed for an earlier one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def outage() -> Outage:
 def test_each_outage_of_an_ensemble_with_an_old_server_is_logged(
     outage: Outage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a server refuses stays known while another one works; that one's failures do not."""
+    """While one server works, the other is known to refuse the request. The earlier failures of the first are not."""
     for number in range(1, 4):
         outage.failed(NEW, REFUSED)
         outage.log()
@@ -44,7 +44,7 @@ def test_each_outage_of_an_ensemble_with_an_old_server_is_logged(
 
 
 def test_a_server_that_answers_the_request_is_not_blamed_any_more(outage: Outage) -> None:
-    """As after an upgrade. Other requests are answered all the time, and prove nothing."""
+    """It may have been upgraded. Other requests are answered all the time, and prove nothing."""
     outage.carried_out(OLD, OLD, "getData")
     assert CLOSES_AT in outage.explain()
     outage.carried_out(OLD, OLD, REQUEST)
