@@ -138,8 +138,8 @@ class _Records:
                 self._thread = thread
 
     def put_and_wait(self, call: Callable[..., object], *args: Any) -> None:
-        """Run `call(*args)` on the thread of the log, and wait for that, unless others wait already."""
-        is_idle = self._calls.empty()
+        """Run `call(*args)` on the thread of the log. Wait for that, unless others wait already, or a handler logs."""
+        is_idle = self._calls.empty() and threading.current_thread() is not self._thread
         self.put(call, *args)
         if is_idle:
             self.flush(LONGEST_DELAY)

@@ -260,3 +260,20 @@ def test_a_handler_that_hangs_delays_a_users_thread_once(handler: Handler, monke
     for _ in range(20):
         logger.warning("a record")
     assert time.monotonic() - began < 15  # 60 if each waited
+
+
+def test_a_handler_that_logs_does_not_wait_for_itself(handler: Handler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler may use a database under a lock, whose end logs. It runs on the thread that it would wait for."""
+    monkeypatch.setattr(log, "LONGEST_DELAY", 30.0)
+    inner = log.Logger("django_zklock.inner", always=True)
+    forward = logging.Handler()
+    forward.emit = lambda record: inner.warning("from a handler")  # type: ignore[method-assign]
+    outer = log.Logger("django_zklock.outer")
+    outer.logger.addHandler(forward)
+    try:
+        on_protocol_thread(lambda: outer.warning("of the protocol"))
+        assert log.flush(10)
+        assert log.flush(10)
+    finally:
+        outer.logger.removeHandler(forward)
+    assert [record.getMessage() for record in handler.records] == ["of the protocol", "from a handler"]
