@@ -31,7 +31,7 @@ class FunctionContext:
     """The kind of function that is called, for error messages."""
     policies: tuple[str, ...] = get_args(FunctionPolicy)
     """The values of `on_conflict` that this kind of function can have."""
-    timeout = DEFAULT_TIMEOUT
+    timeout: float | None = DEFAULT_TIMEOUT
     """The default of the option `timeout`."""
     on_conflict = "raise"
     """The default of the option `on_conflict`, of a call without the option `timeout`."""
@@ -49,12 +49,12 @@ class FunctionContext:
         """The options of the call, completed. `LockedFunction.context_of` sets them and the lock."""
         self.lock: Locks
         self.is_again = False
-        """Whether the call acquires its lock again. It waits without a timeout then, unless it may be skipped."""
+        """Whether the call acquires its lock again. It waits for `timeout` then, unless it may be skipped."""
         self._has_begun = False
 
     def again(self) -> FunctionContext:
-        """Prepare for acquiring the lock again."""
-        self.is_again, self._has_begun = True, False
+        """Prepare for acquiring the lock again, without a timeout."""
+        self.is_again, self.timeout, self._has_begun = True, None, False
         return self
 
     def before_acquire(self) -> None:

@@ -270,7 +270,7 @@ class LockedFunction:
             )
         timeout = options.get("timeout", None if policy == "wait" else context.timeout)
         if context.is_again and policy != "skip":
-            timeout = None
+            timeout = context.timeout
         return {**options, "timeout": timeout if context.waits else 0.0, "on_conflict": policy}
 
     def check_policy(

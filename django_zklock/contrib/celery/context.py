@@ -57,7 +57,7 @@ class TaskContext(FunctionContext):
 
     kind = "Celery task"
     policies = get_args(TaskPolicy)
-    timeout = 0.0
+    timeout: float | None = 0.0
     on_conflict_with_timeout = "retry"
 
     def __init__(self, task: Task[..., Any], wrapper: Callable[..., Any]) -> None:
@@ -100,11 +100,14 @@ class TaskContext(FunctionContext):
                     self._end_if_copy(spec, self._others(spec), busy)
 
     def again(self) -> FunctionContext:
-        """Go on in this process, without what the main process has acquired or found."""
+        """Go on in this process, without what the main process has acquired or found. Wait until the task expires."""
         if self._wait_result is not None:
             self._wait_result.end()
         self._wait_result, self.waits = None, True
-        return super().again()
+        super().again()
+        expires = messages.expiry(self._task.app, self._task.request.expires)
+        self.timeout = None if expires is None else max(0.0, expires - time.time())
+        return self
 
     @property
     def _key(self) -> str:
@@ -154,7 +157,7 @@ class TaskContext(FunctionContext):
             if policy == "coalesce" and not self._is_spent(CONFLICTS_HEADER):
                 other = self._wait_unless_another_does(self._key, error)
                 return self._skip(f"{error} Task {other} waits for it and will do this work, too.")
-        again = policy in ("retry", "coalesce") or (policy == "wait" and not is_busy)
+        again = self.is_again or policy in ("retry", "coalesce") or (policy == "wait" and not is_busy)
         if again and not self._is_spent(CONFLICTS_HEADER):
             messages.send_again(self._task, CONFLICTS_HEADER, error)
         raise error

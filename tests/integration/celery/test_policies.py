@@ -229,6 +229,17 @@ def test_a_task_that_cannot_be_sent_again_waits_in_its_slot(worker: Worker, poli
     assert worker.log.read_text().count(f"task '{result.id}' cannot be sent again") == 1
 
 
+@pytest.mark.parametrize("policy", ["retry", "coalesce"])
+def test_a_task_that_waits_in_its_slot_expires_there(worker: Worker, policy: str) -> None:
+    """As it would with the broker: it leaves the queue, and its work is not done too late."""
+    key, journal = f"expires-{policy}", worker.home / f"expires-{policy}"
+    with worker.zoo.hold_elsewhere(key):
+        result = worker.send(f"offline.{policy}.False", key, "tell", None, str(journal), expires=4)
+        eventually(lambda: str(result.state) == "REVOKED", 20)
+        worker.zoo.wait_contenders(key, 1)
+    assert not journal.exists()
+
+
 def test_a_task_that_lost_its_lock_and_cannot_be_sent_again_runs_again_in_its_slot(worker: Worker) -> None:
     """`on_lost="retry"` needs no broker either."""
     gate, journal = worker.gate(), worker.home / "offline-lost"
