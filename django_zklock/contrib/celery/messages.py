@@ -189,7 +189,8 @@ def _signature(task: Task[..., Any], headers: dict[str, Any], delay: float) -> A
     REVOKED, and the end of this run could overwrite that.
     """
     request: Any = task.request
-    is_quorum = detect_quorum_queues(task.app, task.app.connection_for_write().transport.driver_type)[0]
+    driver = task.app.producer_pool.connections.connection.transport.driver_type  # as Celery's `send_task` finds it
+    is_quorum = detect_quorum_queues(task.app, driver)[0]
     queue = _queue_of(task.app, request.delivery_info or {})
     if is_quorum:
         delay = math.ceil(delay)  # the native delay takes whole seconds, but not 0

@@ -214,7 +214,8 @@ class GrantRecord:
         """Begin to work under the grant; return False if it was given back meanwhile."""
         if not self.is_current:
             return False
-        # Write first, then read. `cancel` does the same, so at least one of the two sees what the other has written.
+        # Write first, then read. `cancel` does the same, so at least one of the two sees what the other has written
+        # (but see `_order_memory`).
         self._numbers[_BEGUN] = (self.number << _PID_BITS) + os.getpid()
         _order_memory()
         return self._numbers[_CANCELLED] != self.number and self._numbers[_NUMBER] == self.number
