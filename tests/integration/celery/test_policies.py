@@ -231,7 +231,7 @@ def test_a_task_that_cannot_be_sent_again_waits_in_its_slot(worker: Worker, poli
 
 @pytest.mark.parametrize("policy", ["retry", "coalesce"])
 def test_a_task_that_waits_in_its_slot_expires_there(worker: Worker, policy: str) -> None:
-    """As it would with the broker: it leaves the queue, and its work is not done too late."""
+    """It leaves the queue, and its work is not done too late, as if the broker had it."""
     key, journal = f"expires-{policy}", worker.home / f"expires-{policy}"
     with worker.zoo.hold_elsewhere(key):
         result = worker.send(f"offline.{policy}.False", key, "tell", None, str(journal), expires=4)
