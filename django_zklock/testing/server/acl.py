@@ -57,7 +57,7 @@ def resolve(acls: Sequence[Acl] | None, credentials: Iterable[Credential]) -> tu
             if not own:
                 raise Refused(Error.INVALID_ACL)
             entries.update({Acl(acl.perms, credential.scheme, credential.id): None for credential in own})
-        elif _valid(acl.scheme or "", acl.id or ""):
+        elif _valid(acl.scheme, acl.id):
             entries[acl] = None
         else:
             raise Refused(Error.INVALID_ACL)
@@ -99,7 +99,7 @@ def _matches(acl: Acl, credential: Credential) -> bool:
     if acl.scheme != credential.scheme:
         return False
     if acl.scheme == "ip":
-        network = _network(acl.id or "")
+        network = _network(acl.id)
         try:
             return network is not None and ipaddress.IPv4Address(credential.id) in network
         except ValueError:
@@ -109,4 +109,4 @@ def _matches(acl: Acl, credential: Credential) -> bool:
 
 def masked(acls: Sequence[Acl]) -> list[Acl]:
     """Return the list without password hashes, for clients that may not administer the node."""
-    return [acl._replace(id=(acl.id or "").split(":", 1)[0] + ":x") if acl.scheme == "digest" else acl for acl in acls]
+    return [acl._replace(id=acl.id.split(":", 1)[0] + ":x") if acl.scheme == "digest" else acl for acl in acls]

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from django_zklock.core import clock
 from django_zklock.testing.server import records as r
@@ -168,12 +168,12 @@ class Database:
                 if allows(acl, Perm.READ, client.credentials):
                     client.send(r.event(kind, where))
 
-    def reply_to(self, client: Client, xid: int, reader: Reader, handler: Handler, *, writes: bool) -> bytes:
-        """Carry out a request and return the reply as a frame. A request that `writes` uses a transaction id."""
-        if writes:
+    def reply_to(self, client: Client, xid: int, reader: Reader, operation: Operation) -> bytes:
+        """Carry out a request and return the reply as a frame."""
+        if operation.writes:
             self.zxid += 1  # also if it fails
         try:
-            body = handler(self, client, reader)
+            body = operation.handler(self, client, *operation.read(reader))
         except Refused as refused:
             return r.reply(xid, self.zxid, refused.code)
         except (Malformed, ValueError):
@@ -183,7 +183,19 @@ class Database:
         return r.reply(xid, self.zxid, 0, body)
 
 
-Handler = Callable[[Database, Client, Reader], bytes]
+class Operation(NamedTuple):
+    """An operation of the protocol."""
+
+    fields: tuple[Callable[[Reader], Any], ...]
+    """How each field of its request is read."""
+    handler: Callable[..., bytes]
+    """Gets the database, the client and the fields; returns the body of the reply, or raises Refused."""
+    writes: bool = False
+    """Whether it uses a transaction id."""
+
+    def read(self, reader: Reader) -> list[Any]:
+        """Return the fields of a request. Raises Malformed."""
+        return [read(reader) for read in self.fields]
 
 
 def now() -> int:

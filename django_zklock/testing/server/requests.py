@@ -6,22 +6,28 @@ Handlers use no sockets and no threads. A client is anything with credentials th
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, Final
 
 from django_zklock.testing.server import records as r
-from django_zklock.testing.server.acl import Credential, allows, masked, require
+from django_zklock.testing.server.acl import allows, masked, require
 from django_zklock.testing.server.codes import Error, Event, Mode, Op, Perm, Refused, Watch
-from django_zklock.testing.server.database import Client, Database, Handler, now
-from django_zklock.testing.server.records import Malformed, Reader, Writer
+from django_zklock.testing.server.database import Client, Database, Operation, now
+from django_zklock.testing.server.records import Acl, Malformed, Reader
 
 
-def create(db: Database, client: Client, reader: Reader, op: int) -> tuple[str, bytes]:
-    """Create a node of any kind. Return its path, and its Stat as bytes."""
-    if op == Op.CREATE_TTL:
-        path, data, acl, flags, ttl = r.read(r.CreateTtlRequest, reader)
-    else:
-        (path, data, acl, flags), ttl = r.read(r.CreateRequest, reader), -1
+def create(
+    op: Op,
+    db: Database,
+    client: Client,
+    path: str | None,
+    data: bytes | None,
+    acl: Sequence[Acl] | None,
+    flags: int,
+    ttl: int = -1,
+) -> bytes:
+    """Create a node of any kind. Return its path and, unless this is a plain create, its Stat."""
     try:
         mode = Mode(flags)
     except ValueError:
@@ -45,53 +51,36 @@ def create(db: Database, client: Client, reader: Reader, op: int) -> tuple[str, 
         zxid=db.zxid,
         now=now(),
     )
-    return created, r.stat_bytes(db.tree.nodes[created].stat())
+    return r.text_bytes(created) + (b"" if op is Op.CREATE else r.stat_bytes(db.tree.nodes[created].stat()))
 
 
-def delete(db: Database, client: Client, reader: Reader) -> bytes:
+def delete(db: Database, client: Client, path: str | None, version: int) -> bytes:
     """Delete a node."""
-    path, version = r.read(r.VersionRequest, reader)
     db.tree.delete(path, version, credentials=client.credentials, zxid=db.zxid)
     return b""
 
 
-def set_data(db: Database, client: Client, reader: Reader) -> bytes:
+def set_data(db: Database, client: Client, path: str | None, data: bytes | None, version: int) -> bytes:
     """Set a node's data."""
-    path, data, version = r.read(r.SetDataRequest, reader)
     return r.stat_bytes(db.tree.set_data(path, data, version, credentials=client.credentials, zxid=db.zxid, now=now()))
 
 
-def check(db: Database, client: Client, reader: Reader) -> bytes:
+def check(db: Database, client: Client, path: str | None, version: int) -> bytes:
     """Check a node's version."""
-    path, version = r.read(r.VersionRequest, reader)
     db.tree.check(path, version, credentials=client.credentials)
     return b""
 
 
-def _check_alone(db: Database, client: Client, reader: Reader) -> bytes:
-    check(db, client, reader)
+def _check_alone(db: Database, client: Client, path: str | None, version: int) -> bytes:
+    check(db, client, path, version)
     raise Refused(Error.MARSHALLING)  # outside a multi, the real server has no reply for it
 
 
-def _create(db: Database, client: Client, reader: Reader) -> bytes:
-    return r.text_bytes(create(db, client, reader, Op.CREATE)[0])
-
-
-def _create_of(op: Op) -> Handler:
-    def handler(db: Database, client: Client, reader: Reader) -> bytes:
-        path, stat = create(db, client, reader, op)
-        return r.text_bytes(path) + stat
-
-    return handler
-
-
-def _set_acl(db: Database, client: Client, reader: Reader) -> bytes:
-    path, acl, version = r.read(r.SetAclRequest, reader)
+def _set_acl(db: Database, client: Client, path: str | None, acl: Sequence[Acl] | None, version: int) -> bytes:
     return r.stat_bytes(db.tree.set_acl(path, acl, version, credentials=client.credentials))
 
 
-def _exists(db: Database, client: Client, reader: Reader) -> bytes:
-    path, watch = r.read(r.WatchRequest, reader)
+def _exists(db: Database, client: Client, path: str | None, watch: bool) -> bytes:
     if path is None:
         raise Refused(Error.MARSHALLING)
     if "\0" in path:
@@ -101,9 +90,8 @@ def _exists(db: Database, client: Client, reader: Reader) -> bytes:
     return r.stat_bytes(db.tree.node(path).stat())
 
 
-def get_data(db: Database, client: Client, reader: Reader) -> bytes:
+def get_data(db: Database, client: Client, path: str | None, watch: bool) -> bytes:
     """Read a node's data and Stat."""
-    path, watch = r.read(r.WatchRequest, reader)
     node = db.tree.node(path)
     require(node.acl, Perm.READ, client.credentials)
     if watch:
@@ -111,85 +99,65 @@ def get_data(db: Database, client: Client, reader: Reader) -> bytes:
     return r.blob_bytes(node.data) + r.stat_bytes(node.stat())
 
 
-def get_children(db: Database, client: Client, reader: Reader) -> bytes:
+def get_children(db: Database, client: Client, path: str | None, watch: bool) -> bytes:
     """Read the names of a node's children."""
-    path, watch = r.read(r.WatchRequest, reader)
     node = db.tree.node(path)
     require(node.acl, Perm.READ, client.credentials)
     if watch:
         db.watches.child.add(path or "", client, Watch.ONCE)
-    names = [r.text_bytes(name) for name in node.children]
-    return len(names).to_bytes(4, "big") + b"".join(names)
+    return r.list_bytes([r.text_bytes(name) for name in node.children])
 
 
-def _get_children2(db: Database, client: Client, reader: Reader) -> bytes:
-    at = reader.at
-    body = get_children(db, client, reader)
-    reader.at = at
-    return body + r.stat_bytes(db.tree.node(r.read(r.WatchRequest, reader).path).stat())
+def _get_children2(db: Database, client: Client, path: str | None, watch: bool) -> bytes:
+    return get_children(db, client, path, watch) + r.stat_bytes(db.tree.node(path).stat())
 
 
-def _get_acl(db: Database, client: Client, reader: Reader) -> bytes:
-    node = db.tree.node(r.read(r.PathRequest, reader).path)
+def _get_acl(db: Database, client: Client, path: str | None) -> bytes:
+    node = db.tree.node(path)
     require(node.acl, Perm.READ | Perm.ADMIN, client.credentials)
-    shown = list(node.acl) if allows(node.acl, Perm.ADMIN, client.credentials) else masked(node.acl)
-    writer = Writer()
-    writer.vector(shown, r.write)
-    return bytes(writer.data) + r.stat_bytes(node.stat())
+    shown = node.acl if allows(node.acl, Perm.ADMIN, client.credentials) else masked(node.acl)
+    return r.list_bytes([r.acl_bytes(acl) for acl in shown]) + r.stat_bytes(node.stat())
 
 
-def _sync(db: Database, client: Client, reader: Reader) -> bytes:
-    path = r.read(r.PathRequest, reader).path
+def _sync(db: Database, client: Client, path: str | None) -> bytes:
     return r.blob_bytes(None) if path is None else r.text_bytes(path)
 
 
-def _get_ephemerals(db: Database, client: Client, reader: Reader) -> bytes:
-    prefix = r.read(r.PathRequest, reader).path or ""
+def _get_ephemerals(db: Database, client: Client, prefix: str | None) -> bytes:
     own = db.tree.ephemerals.get(client.session.id, {}) if client.session else {}
-    writer = Writer()
-    writer.vector([path for path in own if path.startswith(prefix)], Writer.text)
-    return bytes(writer.data)
+    return r.list_bytes([r.text_bytes(path) for path in own if path.startswith(prefix or "")])
 
 
-def _get_all_children_number(db: Database, client: Client, reader: Reader) -> bytes:
-    path = r.read(r.PathRequest, reader).path
+def _get_all_children_number(db: Database, client: Client, path: str | None) -> bytes:
     require(db.tree.node(path).acl, Perm.READ, client.credentials)
     count = len(db.tree.nodes) - 2 if path == "/" else sum(node.startswith(f"{path}/") for node in db.tree.nodes)
     return count.to_bytes(4, "big")
 
 
-def _who_am_i(db: Database, client: Client, reader: Reader) -> bytes:
-    def write(writer: Writer, credential: Credential) -> None:
-        writer.text(credential.scheme)
-        writer.text(credential.user)
-
-    writer = Writer()
-    writer.vector(client.credentials, write)
-    return bytes(writer.data)
+def _who_am_i(db: Database, client: Client) -> bytes:
+    known = client.credentials
+    return r.list_bytes([r.text_bytes(credential.scheme) + r.text_bytes(credential.user) for credential in known])
 
 
-def _refuse(code: Error) -> Handler:
-    def handler(db: Database, client: Client, reader: Reader) -> bytes:
-        raise Refused(code)
-
-    return handler
+def _refuse(code: Error, db: Database, client: Client) -> bytes:
+    raise Refused(code)
 
 
 # --- watches ---
 
+_Paths = Sequence[str] | None
 
-def add_watch(db: Database, client: Client, reader: Reader) -> bytes:
+
+def add_watch(db: Database, client: Client, path: str | None, mode: int) -> bytes:
     """Add a watch on a node, or on a node and all below it, that lasts until it is removed."""
-    path, mode = r.read(r.ModeRequest, reader)
     if path is None or mode not in (0, 1):
         raise Refused(Error.MARSHALLING)
     db.watches.add(path, client, Watch(mode + 1))
     return Error.OK.to_bytes(4, "big")
 
 
-def check_watches(db: Database, client: Client, reader: Reader) -> bytes:
+def check_watches(db: Database, client: Client, path: str | None, kind: int) -> bytes:
     """Succeed if there is such a watch."""
-    path, kind = r.read(r.ModeRequest, reader)
     if path is None or (path and "/" not in path):
         raise Refused(Error.MARSHALLING)
     if not any(table.watched(path) for table in db.watches.tables(kind)):  # of any client, as in 3.8
@@ -197,99 +165,89 @@ def check_watches(db: Database, client: Client, reader: Reader) -> bytes:
     return b""
 
 
-def remove_watches(db: Database, client: Client, reader: Reader) -> bytes:
+def remove_watches(db: Database, client: Client, path: str | None, kind: int) -> bytes:
     """Remove watches."""
-    path, kind = r.read(r.ModeRequest, reader)
     removed = [table.remove(path or "", client) for table in db.watches.tables(kind)]
     if not any(removed):  # not any() of a generator: it would stop at the first table
         raise Refused(Error.NO_WATCHER)
     return b""
 
 
-def set_watches(db: Database, client: Client, reader: Reader) -> bytes:
+def set_watches(db: Database, client: Client, zxid: int, data: _Paths, exist: _Paths, child: _Paths) -> bytes:
     """Set the watches of a client that has reconnected."""
-    zxid, data, exist, child = r.read(r.SetWatchesRequest, reader)
     if data is None or exist is None or child is None:
         raise Refused(Error.MARSHALLING)
-    _watch_again(db, client, zxid, data, exist, child)
-    return b""
+    return set_watches2(db, client, zxid, data, exist, child, (), ())
 
 
-def set_watches2(db: Database, client: Client, reader: Reader) -> bytes:
-    """Set the watches of a client that has reconnected, including those of addWatch."""
-    zxid, data, exist, child, persistent, recursive = r.read(r.SetWatches2Request, reader)
-    _watch_again(db, client, zxid, data or [], exist or [], child or [])
+def set_watches2(
+    db: Database,
+    client: Client,
+    zxid: int,
+    data: _Paths,
+    exist: _Paths,
+    child: _Paths,
+    persistent: _Paths,
+    recursive: _Paths,
+) -> bytes:
+    """
+    Set the watches of a client that has reconnected, including those of addWatch.
+
+    The client last saw `zxid`. It gets an event for each change that it missed.
+    """
+    nodes = db.tree.nodes
+    for path in data or ():
+        node = nodes.get(path)
+        if node is None or node.mzxid > zxid:
+            client.send(r.event(Event.DELETED if node is None else Event.CHANGED, path))
+        else:
+            db.watches.data.add(path, client, Watch.ONCE)
+    for path in exist or ():
+        if path in nodes:
+            client.send(r.event(Event.CREATED, path))
+        else:
+            db.watches.data.add(path, client, Watch.ONCE)
+    for path in child or ():
+        node = nodes.get(path)
+        if node is None or node.pzxid > zxid:
+            client.send(r.event(Event.DELETED if node is None else Event.CHILD, path))
+        else:
+            db.watches.child.add(path, client, Watch.ONCE)
     for paths, kind in ((persistent, Watch.PERSISTENT), (recursive, Watch.RECURSIVE)):
         for path in paths or ():
             db.watches.add(path, client, kind)
     return b""
 
 
-def _watch_again(db: Database, client: Client, zxid: int, data: list[str], exist: list[str], child: list[str]) -> None:
-    """Set the watches of a client that last saw `zxid`. Send an event for each change that it missed."""
-    nodes = db.tree.nodes
-    for path in data:
-        node = nodes.get(path)
-        if node is None or node.mzxid > zxid:
-            client.send(r.event(Event.DELETED if node is None else Event.CHANGED, path))
-        else:
-            db.watches.data.add(path, client, Watch.ONCE)
-    for path in exist:
-        if path in nodes:
-            client.send(r.event(Event.CREATED, path))
-        else:
-            db.watches.data.add(path, client, Watch.ONCE)
-    for path in child:
-        node = nodes.get(path)
-        if node is None or node.pzxid > zxid:
-            client.send(r.event(Event.DELETED if node is None else Event.CHILD, path))
-        else:
-            db.watches.child.add(path, client, Watch.ONCE)
-
-
 # --- several operations in one request ---
 
 
 _CREATES: Final = (Op.CREATE, Op.CREATE2, Op.CREATE_CONTAINER, Op.CREATE_TTL)
-_CHANGES: Final[dict[int, Handler]] = {Op.DELETE: delete, Op.SET_DATA: set_data, Op.CHECK: check}
-_READS: Final[dict[int, Handler]] = {Op.GET_DATA: get_data, Op.GET_CHILDREN: get_children}
+_CHANGES: Final[dict[Op, Callable[..., bytes]]] = {Op.DELETE: delete, Op.SET_DATA: set_data, Op.CHECK: check}
 _END: Final = r.multi_header(-1, True, -1)
-
-#: The record of each part.
-_RECORDS: Final[dict[int, type[tuple[Any, ...]]]] = {
-    Op.CREATE: r.CreateRequest,
-    Op.CREATE2: r.CreateRequest,
-    Op.CREATE_CONTAINER: r.CreateRequest,
-    Op.CREATE_TTL: r.CreateTtlRequest,
-    Op.DELETE: r.VersionRequest,
-    Op.CHECK: r.VersionRequest,
-    Op.SET_DATA: r.SetDataRequest,
-    Op.GET_DATA: r.WatchRequest,
-    Op.GET_CHILDREN: r.WatchRequest,
-}
+_Parts = list[tuple[Op, list[Any]]]
 
 
-def _parts(reader: Reader, allowed: Collection[int]) -> list[tuple[Op, bytes]]:
-    """Parse all parts of a request before any is carried out. If one is malformed, the request fails."""
-    parts = []
-    while not (header := r.read(r.MultiHeader, reader)).done:
-        op = Op(header.type)
+def _parts(allowed: Collection[Op], reader: Reader) -> _Parts:
+    """Read the operations of a request, and their fields. If one is malformed, the request fails."""
+    parts: _Parts = []
+    while True:
+        kind, done, _error_code = reader.int32(), reader.flag(), reader.int32()
+        if done:
+            return parts
+        op = Op(kind)
         if op not in allowed:
             raise Malformed(f"operation {op} in a multi")
-        start = reader.at
-        r.read(_RECORDS[op], reader)
-        parts.append((op, reader.data[start : reader.at]))
-    return parts
+        parts.append((op, OPERATIONS[op].read(reader)))
 
 
-def multi(db: Database, client: Client, reader: Reader) -> bytes:
+def multi(db: Database, client: Client, parts: _Parts) -> bytes:
     """Carry out all parts or none. The reply is always a success; it contains the error of each part."""
-    parts = _parts(reader, (*_CREATES, *_CHANGES))
     results: list[bytes] = []
     db.tree.begin()
     try:
-        for op, body in parts:
-            results.append(_change(db, client, op, Reader(body)))
+        for op, fields in parts:
+            results.append(_change(db, client, op, fields))
     except Refused as refused:
         db.tree.roll_back()
         errors = [0] * len(results) + [refused.code]
@@ -299,24 +257,21 @@ def multi(db: Database, client: Client, reader: Reader) -> bytes:
     return b"".join(results) + _END
 
 
-def _change(db: Database, client: Client, op: Op, reader: Reader) -> bytes:
+def _change(db: Database, client: Client, op: Op, fields: list[Any]) -> bytes:
     if op not in _CREATES:
-        return r.multi_header(op, False, 0) + _CHANGES[op](db, client, reader)
+        return r.multi_header(op, False, 0) + _CHANGES[op](db, client, *fields)
     if op != Op.CREATE_TTL:  # in a multi, the flags choose a container, and create2 is the same as create
-        flags = r.read(r.CreateRequest, Reader(reader.data)).flags
+        flags = fields[-1]
         op = Op.CREATE_CONTAINER if flags == Mode.CONTAINER else Op.CREATE
-    path, stat = create(db, client, reader, op)
-    if op == Op.CREATE:
-        return r.multi_header(Op.CREATE, False, 0) + r.text_bytes(path)
-    return r.multi_header(Op.CREATE2, False, 0) + r.text_bytes(path) + stat
+    return r.multi_header(Op.CREATE if op is Op.CREATE else Op.CREATE2, False, 0) + create(op, db, client, *fields)
 
 
-def multi_read(db: Database, client: Client, reader: Reader) -> bytes:
+def multi_read(db: Database, client: Client, parts: _Parts) -> bytes:
     """Carry out all parts, each independently."""
     results = []
-    for op, body in _parts(reader, _READS):
+    for op, fields in parts:
         try:
-            results.append(r.multi_header(op, False, 0) + _READS[op](db, client, Reader(body)))
+            results.append(r.multi_header(op, False, 0) + OPERATIONS[op].handler(db, client, *fields))
         except Refused as refused:
             results.append(_error(refused.code))
     return b"".join(results) + _END
@@ -326,33 +281,39 @@ def _error(code: int) -> bytes:
     return r.multi_header(-1, False, code) + code.to_bytes(4, "big", signed=True)
 
 
-#: The handler of each operation, and whether the operation is a transaction.
-HANDLERS: Final[dict[int, tuple[Handler, bool]]] = {
-    Op.CREATE: (_create, True),
-    Op.CREATE2: (_create_of(Op.CREATE2), True),
-    Op.CREATE_CONTAINER: (_create_of(Op.CREATE_CONTAINER), True),
-    Op.CREATE_TTL: (_create_of(Op.CREATE_TTL), True),
-    Op.DELETE: (delete, True),
-    Op.SET_DATA: (set_data, True),
-    Op.SET_ACL: (_set_acl, True),
-    Op.CHECK: (_check_alone, True),
-    Op.RECONFIG: (_refuse(Error.RECONFIG_DISABLED), True),
-    Op.DELETE_CONTAINER: (_refuse(Error.BAD_ARGUMENTS), True),
-    Op.EXISTS: (_exists, False),
-    Op.GET_DATA: (get_data, False),
-    Op.GET_ACL: (_get_acl, False),
-    Op.GET_CHILDREN: (get_children, False),
-    Op.GET_CHILDREN2: (_get_children2, False),
-    Op.SYNC: (_sync, False),
-    Op.PING: (lambda db, client, reader: b"", False),
-    Op.GET_EPHEMERALS: (_get_ephemerals, False),
-    Op.GET_ALL_CHILDREN_NUMBER: (_get_all_children_number, False),
-    Op.WHO_AM_I: (_who_am_i, False),
-    Op.ADD_WATCH: (add_watch, False),
-    Op.CHECK_WATCHES: (check_watches, False),
-    Op.REMOVE_WATCHES: (remove_watches, False),
-    Op.SET_WATCHES: (set_watches, False),
-    Op.SET_WATCHES2: (set_watches2, False),
-    Op.MULTI: (multi, True),
-    Op.MULTI_READ: (multi_read, False),
+_PATH: Final = (Reader.text,)
+_VERSION: Final = (Reader.text, Reader.int32)
+_WATCH: Final = (Reader.text, Reader.flag)
+_MODE: Final = (Reader.text, Reader.int32)
+_CREATE: Final = (Reader.text, Reader.blob, Reader.acls, Reader.int32)
+_SEEN: Final = (Reader.int64, Reader.texts, Reader.texts, Reader.texts)
+
+OPERATIONS: Final[dict[int, Operation]] = {
+    Op.CREATE: Operation(_CREATE, partial(create, Op.CREATE), writes=True),
+    Op.CREATE2: Operation(_CREATE, partial(create, Op.CREATE2), writes=True),
+    Op.CREATE_CONTAINER: Operation(_CREATE, partial(create, Op.CREATE_CONTAINER), writes=True),
+    Op.CREATE_TTL: Operation((*_CREATE, Reader.int64), partial(create, Op.CREATE_TTL), writes=True),
+    Op.DELETE: Operation(_VERSION, delete, writes=True),
+    Op.SET_DATA: Operation((Reader.text, Reader.blob, Reader.int32), set_data, writes=True),
+    Op.SET_ACL: Operation((Reader.text, Reader.acls, Reader.int32), _set_acl, writes=True),
+    Op.CHECK: Operation(_VERSION, _check_alone, writes=True),
+    Op.RECONFIG: Operation((), partial(_refuse, Error.RECONFIG_DISABLED), writes=True),
+    Op.DELETE_CONTAINER: Operation((), partial(_refuse, Error.BAD_ARGUMENTS), writes=True),
+    Op.EXISTS: Operation(_WATCH, _exists),
+    Op.GET_DATA: Operation(_WATCH, get_data),
+    Op.GET_ACL: Operation(_PATH, _get_acl),
+    Op.GET_CHILDREN: Operation(_WATCH, get_children),
+    Op.GET_CHILDREN2: Operation(_WATCH, _get_children2),
+    Op.SYNC: Operation(_PATH, _sync),
+    Op.PING: Operation((), lambda db, client: b""),
+    Op.GET_EPHEMERALS: Operation(_PATH, _get_ephemerals),
+    Op.GET_ALL_CHILDREN_NUMBER: Operation(_PATH, _get_all_children_number),
+    Op.WHO_AM_I: Operation((), _who_am_i),
+    Op.ADD_WATCH: Operation(_MODE, add_watch),
+    Op.CHECK_WATCHES: Operation(_MODE, check_watches),
+    Op.REMOVE_WATCHES: Operation(_MODE, remove_watches),
+    Op.SET_WATCHES: Operation(_SEEN, set_watches),
+    Op.SET_WATCHES2: Operation((*_SEEN, Reader.texts, Reader.texts), set_watches2),
+    Op.MULTI: Operation((partial(_parts, (*_CREATES, *_CHANGES)),), multi, writes=True),
+    Op.MULTI_READ: Operation((partial(_parts, (Op.GET_DATA, Op.GET_CHILDREN)),), multi_read),
 }

@@ -17,8 +17,8 @@ from django_zklock.testing.server.connection import BrokenFrame, Connection
 from django_zklock.testing.server.database import Database, Session
 from django_zklock.testing.server.faults import Faults
 from django_zklock.testing.server.four_letter import COMMANDS, Counters
-from django_zklock.testing.server.records import Malformed, Reader, Writer
-from django_zklock.testing.server.requests import HANDLERS
+from django_zklock.testing.server.records import Malformed, Reader
+from django_zklock.testing.server.requests import OPERATIONS
 
 #: How long a connection may go without a handshake (seconds), as on the real server.
 SILENCE: Final = 10.0
@@ -176,23 +176,24 @@ class Service:
         dropped.done.set()
 
     def _handshake(self, connection: Connection, reader: Reader) -> None:
-        request = r.read(r.ConnectRequest, reader)
+        _protocol, last_zxid, wanted = reader.int32(), reader.int64(), reader.int32()
+        session_id, password = reader.int64(), reader.blob()
         has_read_only = reader.left > 0  # newer clients send one more byte, and expect one in the reply
         connection.handshaken = True
         sessions = self.db.sessions
-        if request.last_zxid > self.db.zxid and request.session_id not in self.wiped:
+        if last_zxid > self.db.zxid and session_id not in self.wiped:
             self.drop(connection)  # the client has seen newer data than this server has, so it must try another server
             return
-        timeout, now = sessions.negotiate(request.timeout / 1000), clock.now()
+        timeout, now = sessions.negotiate(wanted / 1000), clock.now()
         session: Session | None
-        if request.session_id == 0:
+        if session_id == 0:
             session = self.db.open_session(timeout, now)
         else:
-            earlier = self.by_session.get(request.session_id)
+            earlier = self.by_session.get(session_id)
             if earlier is not None:
                 self.drop(earlier)
-            session = sessions.find(request.session_id)
-            if session is not None and session.has_password(request.password):
+            session = sessions.find(session_id)
+            if session is not None and session.has_password(password):
                 session.timeout = timeout
                 sessions.touch(session, now)
             else:
@@ -205,29 +206,27 @@ class Service:
         self._reply_to_handshake(connection, session, has_read_only=has_read_only)
 
     def _reply_to_handshake(self, connection: Connection, session: Session | None, *, has_read_only: bool) -> None:
-        writer = Writer()
         if session is None:
-            r.write(writer, r.ConnectReply(0, 0, 0, bytes(16)))
+            reply = r.connect_reply(0, 0, bytes(16))
         else:
-            r.write(writer, r.ConnectReply(0, round(session.timeout * 1000), session.id, session.password))
+            reply = r.connect_reply(round(session.timeout * 1000), session.id, session.password)
             connection.session = session
             self.by_session[session.id] = connection
             self.without_session.discard(connection)
         if has_read_only:
-            writer.flag(False)  # this server is not read-only
-        self._send(connection, Op.CONNECT, r.frame(writer.data))
+            reply += b"\0"  # this server is not read-only
+        self._send(connection, Op.CONNECT, r.frame(reply))
         if session is None:
             connection.close_when_sent()
 
     def _request(self, connection: Connection, session: Session, xid: int, op: int, reader: Reader) -> None:
         self.db.sessions.touch(session, clock.now())
-        entry = HANDLERS.get(op)
-        if entry is not None:
+        operation = OPERATIONS.get(op)
+        if operation is not None:
             connection.last = Op(op).name
-            handler, writes = entry
             if op == Op.PING:
                 xid = XID_PING
-            self._send(connection, op, self.db.reply_to(connection, xid, reader, handler, writes=writes))
+            self._send(connection, op, self.db.reply_to(connection, xid, reader, operation))
         elif op == Op.AUTH:
             self._auth(connection, xid, reader)
         elif op == Op.CLOSE:
@@ -242,9 +241,9 @@ class Service:
             connection.close_when_sent()
 
     def _auth(self, connection: Connection, xid: int, reader: Reader) -> None:
-        request = r.read(r.AuthRequest, reader)
+        _kind, scheme, auth = reader.int32(), reader.text(), reader.blob()
         try:
-            credential = authenticate(request.scheme, request.auth, connection.address)
+            credential = authenticate(scheme, auth, connection.address)
         except Refused as refused:
             self._send(connection, Op.AUTH, r.reply(xid, 0, refused.code))
             connection.close_when_sent()
