@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 from django_zklock.core import clock
@@ -40,7 +41,7 @@ class Session:
 
 class Sessions:
     """
-    All sessions of a server, in the order of their deadlines.
+    All sessions of a server.
 
     As on a real server, deadlines are whole ticks. So a session ends up to one tick later than its timeout says, and
     never earlier.
@@ -52,7 +53,6 @@ class Sessions:
         self.longest = longest
         self.next_id = first_id
         self._all: dict[int, Session] = {}
-        self._due: dict[float, set[Session]] = {}
 
     def __len__(self) -> int:
         return len(self._all)
@@ -77,14 +77,8 @@ class Sessions:
         return session
 
     def touch(self, session: Session, now: float) -> None:
-        """Renew the deadline of a session after a request. A session that has ended stays ended."""
-        if session.id not in self._all:
-            return
-        deadline = ((now + session.timeout) // self.tick + 1) * self.tick
-        if deadline != session.deadline:
-            self._forget(session)
-            session.deadline = deadline
-            self._due.setdefault(deadline, set()).add(session)
+        """Renew the deadline of a session after a request."""
+        session.deadline = self.next_tick(now + session.timeout)
 
     def touch_all(self, now: float) -> None:
         """Restart all timers, as a server does at its start or when it becomes the leader."""
@@ -93,26 +87,15 @@ class Sessions:
 
     def end(self, session_id: int) -> bool:
         """End a session. Return whether it existed."""
-        session = self._all.pop(session_id, None)
-        if session is None:
-            return False
-        self._forget(session)
-        return True
+        return self._all.pop(session_id, None) is not None
 
     def overdue(self, now: float) -> list[Session]:
         """Return the sessions whose deadline has passed, oldest deadline first."""
-        return [session for due in sorted(due for due in self._due if due <= now) for session in self._due[due]]
+        return sorted((session for session in self if session.deadline <= now), key=attrgetter("deadline"))
 
-    def next_deadline(self) -> float | None:
-        """Return the earliest deadline, or None if there is no session."""
-        return min(self._due, default=None)
-
-    def _forget(self, session: Session) -> None:
-        same = self._due.get(session.deadline)
-        if same is not None:
-            same.discard(session)
-            if not same:
-                del self._due[session.deadline]
+    def next_tick(self, now: float) -> float:
+        """Return when the present tick ends."""
+        return (now // self.tick + 1) * self.tick
 
 
 class Client(Protocol):

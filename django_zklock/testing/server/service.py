@@ -41,6 +41,7 @@ class Service:
         self.counters = Counters()
         self._on_closed = on_closed  # is called with each connection that is closed
         self._container_check = container_check
+        self._next_tick = 0.0
         self._next_expiry_check = clock.now() + container_check
 
     # connections
@@ -101,24 +102,22 @@ class Service:
 
     def tick(self, now: float) -> None:
         """Expire sessions, delete empty containers, and drop connections that never sent a handshake."""
-        for session in self.db.sessions.overdue(now):
-            self.expire(session.id)
+        if now >= self._next_tick:
+            self._next_tick = self.db.sessions.next_tick(now)
+            for session in self.db.sessions.overdue(now):
+                self.expire(session.id)
+            for connection in [silent for silent in self.without_session if silent.since + SILENCE <= now]:
+                self.drop(connection)
         if now >= self._next_expiry_check:
             self._next_expiry_check = now + self._container_check
             if self.db.tree.expiring:
                 self.db.delete_expired()
-        for connection in [silent for silent in self.without_session if silent.since + SILENCE <= now]:
-            self.drop(connection)
 
     def next_tick(self) -> float:
         """Return when `tick` or `flush` next has something to do."""
-        times = [self._next_expiry_check]
-        deadline = self.db.sessions.next_deadline()
-        if deadline is not None:
-            times.append(deadline)
+        times = [self._next_tick, self._next_expiry_check]
         if not self.faults.stall:
             times += [due for connection in self.dirty if (due := connection.due()) is not None]
-        times += [silent.since + SILENCE for silent in self.without_session]
         return min(times)
 
     def restart_timers(self, now: float) -> None:
