@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.dispatch import Signal
@@ -50,6 +50,7 @@ _ABORT_BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 _HEARTBEAT_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _MARGIN_BUCKETS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
 _LOCK: Final = ("lock", "kind")
+_Metric = TypeVar("_Metric", bound=MetricWrapperBase)
 
 _FORKS: Final = threading.RLock()  # held by a receiver while it counts, and during a fork
 
@@ -162,8 +163,7 @@ class Metrics:
         collector = UnfinishedCollector(self)
         registry.register(collector)  # first, so that each scrape has the counters that it begins
         self._made.append(collector)
-        self._make_gauges()
-        self._make_counters()
+        self._make_metrics()
         receivers: tuple[tuple[Signal, Callable[..., None]], ...] = (
             (signals.lock_acquired, self._on_acquired),
             (signals.lock_released, self._on_released),
@@ -179,37 +179,19 @@ class Metrics:
         )
         self._receivers = tuple((signal, _without_fork(receiver)) for signal, receiver in receivers)
 
-    def _make_gauges(self) -> None:
-        held = Gauge("zklock_holds", "Locks held now.", _LOCK, registry=self._registry, multiprocess_mode="livesum")
-        waiting = Gauge(
-            "zklock_waiting_tasks",
-            "Messages that wait for locks in this Celery worker.",
-            registry=self._registry,
-            multiprocess_mode="livesum",
-        )
-        state = Gauge(
-            "zklock_session_state",
-            "1 for the state of the connection to ZooKeeper; with several processes, the number of processes.",
-            ["state"],
-            registry=self._registry,
-            multiprocess_mode="livesum",
-        )
-        self._made += [held, waiting, state]
-        self._holds_now = ProcessGauge(held)
-        self._waiting_tasks = ProcessGauge(waiting)
-        self._state = ProcessGauge(state)
+    def _make_metrics(self) -> None:
+        def made(kind: type[_Metric], name: str, text: str, labels: tuple[str, ...] = _LOCK, **more: Any) -> _Metric:
+            metric = kind(f"zklock_{name}", text, labels, registry=self._registry, **more)
+            self._made.append(metric)
+            return metric
 
-    def _make_counters(self) -> None:
-        def counter(name: str, text: str, labels: tuple[str, ...] = _LOCK) -> Counter:
-            made = Counter(f"zklock_{name}", text, labels, registry=self._registry)
-            self._made.append(made)
-            return made
-
-        def histogram(name: str, text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = _LOCK) -> Histogram:
-            made = Histogram(f"zklock_{name}", text, labels, registry=self._registry, buckets=buckets)
-            self._made.append(made)
-            return made
-
+        counter, histogram = functools.partial(made, Counter), functools.partial(made, Histogram)
+        gauge = functools.partial(made, Gauge, multiprocess_mode="livesum")
+        self._holds_now = ProcessGauge(gauge("holds", "Locks held now."))
+        text = "Messages that wait for locks in this Celery worker."
+        self._waiting_tasks = ProcessGauge(gauge("waiting_tasks", text, ()))
+        text = "1 for the state of the connection to ZooKeeper; with several processes, the number of processes."
+        self._state = ProcessGauge(gauge("session_state", text, ("state",)))
         self._acquired = counter("acquired_total", "Grants of locks.")
         self._lost = counter("lost_total", "Holds that were lost.")
         self._contended = counter("contended_total", "Locks that were not acquired before the timeout.")
@@ -223,18 +205,16 @@ class Metrics:
         self._failed_heartbeats = counter("heartbeat_failures_total", "Heartbeats that no quorum has acknowledged.", ())
         # These begin at 0 before the first failure, as far as the lock is known. Otherwise `increase()` misses that.
         self._from_zero = (self._lost, self._swallowed, self._contended, self._unavailable, self._held_long)
-        self._wait_seconds = histogram("wait_seconds", "Time from the call to the grant.", _WAIT_BUCKETS)
-        self._hold_seconds = histogram("hold_seconds", "Time from the grant to the release or loss.", _HOLD_BUCKETS)
-        self._abort_seconds = histogram("abort_seconds", "Time from the abort of work to its end.", _ABORT_BUCKETS)
-        self._heartbeat_seconds = histogram(
-            "heartbeat_seconds", "Time until a quorum acknowledges a heartbeat.", _HEARTBEAT_BUCKETS, ()
+        self._wait_seconds = histogram("wait_seconds", "Time from the call to the grant.", buckets=_WAIT_BUCKETS)
+        text = "Time from the grant to the release or loss."
+        self._hold_seconds = histogram("hold_seconds", text, buckets=_HOLD_BUCKETS)
+        self._abort_seconds = histogram(
+            "abort_seconds", "Time from the abort of work to its end.", buckets=_ABORT_BUCKETS
         )
-        self._lease_margin = histogram(
-            "lease_margin_ratio",
-            "Share of the lease that is left when a heartbeat is acknowledged.",
-            _MARGIN_BUCKETS,
-            (),
-        )
+        text = "Time until a quorum acknowledges a heartbeat."
+        self._heartbeat_seconds = histogram("heartbeat_seconds", text, (), buckets=_HEARTBEAT_BUCKETS)
+        text = "Share of the lease that is left when a heartbeat is acknowledged."
+        self._lease_margin = histogram("lease_margin_ratio", text, (), buckets=_MARGIN_BUCKETS)
 
     def listen(self) -> None:
         """Start to count."""
