@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from django_zklock import conf
 from django_zklock.contrib.celery.unique import record
 from django_zklock.contrib.celery.unique.record import Reservation, State, Verdict
 from django_zklock.contrib.celery.unique.reservations import deletion
@@ -24,22 +25,14 @@ from django_zklock.core import clock
 from django_zklock.core.queue.command_line import command
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import NodeMissing, ZkError
-from django_zklock.core.zk.gateway import (
-    Callback,
-    DirectoryReply,
-    DirectoryState,
-    Gateway,
-    NamesReply,
-    Node,
-    to_datetime,
-)
-from django_zklock.core.zk.session import Session
+from django_zklock.core.zk.gateway import DirectoryState, NamesReply, Node, to_datetime
 from django_zklock.dashboard.formatting import clean, host_and_pid, keys_text, time_text
 from django_zklock.exceptions import LockChangedHands, UnreadableQueue, ZooKeeperUnavailable
 from django_zklock.locks.arguments import check_no_running_loop, check_seconds
 from django_zklock.locks.requests import Done, OptimisticUpdate, Step, call, run
 from django_zklock.names.template import unescape
 from django_zklock.operations.audit import check_by, check_reason, record_action
+from django_zklock.operations.client import Ask
 
 MAX_READ: Final = 1000
 """Reservations that one call reads. The names of all are searched."""
@@ -111,14 +104,12 @@ def read(words: str = "", *, lock: str | None = None, reply_timeout: float, most
     The names of all are searched; at most `most` are read, together. Never raises because ZooKeeper does not answer:
     then `problem` says so.
     """
-    session = process.current()
-    directory = record.directory(session.options.base)
-    deadline = clock.now() + reply_timeout
+    ask, directory = _asking(reply_timeout), record.directory(conf.current().base)
     wanted = words.casefold().split()
     names: list[str] = []
     selected: list[str] = []
     try:
-        reply: NamesReply = call(session, partial(_list, directory), deadline)
+        reply: NamesReply = ask(lambda gateway, done: gateway.children(directory, done))
         if isinstance(reply, ZkError):
             return Reservations(problem="" if isinstance(reply, NodeMissing) else str(reply))
         names = sorted(reply)
@@ -127,7 +118,7 @@ def read(words: str = "", *, lock: str | None = None, reply_timeout: float, most
             text = f"{key} {unescape(key)}".casefold()
             if lock in (None, _parts(key)[2]) and all(word in text for word in wanted):
                 selected.append(name)
-        shown = _read_all(session, directory, selected[:most], deadline)
+        shown = _read_all(ask, directory, selected[:most])
     except ZooKeeperUnavailable as error:
         return Reservations(matching=len(selected), total=len(names), problem=str(error))
     return Reservations(shown=tuple(shown), matching=len(selected), total=len(names))
@@ -135,9 +126,8 @@ def read(words: str = "", *, lock: str | None = None, reply_timeout: float, most
 
 def read_one(key: str, *, reply_timeout: float) -> ReservationInfo | None:
     """Return the reservation with this key, if there is one. Raises `ZooKeeperUnavailable`."""
-    session = process.current()
-    directory, _slash, name = record.path_of(session.options.base, key).rpartition("/")
-    return next(iter(_read_all(session, directory, [name], clock.now() + reply_timeout)), None)
+    directory, _slash, name = record.path_of(conf.current().base, key).rpartition("/")
+    return next(iter(_read_all(_asking(reply_timeout), directory, [name])), None)
 
 
 def of_key(key: str, *, reply_timeout: float) -> tuple[ReservationInfo, ...]:
@@ -260,37 +250,31 @@ def to_json(info: ReservationInfo) -> dict[str, Any]:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _read_all(session: Session, directory: str, names: Sequence[str], deadline: float) -> list[ReservationInfo]:
+def _asking(reply_timeout: float) -> Callable[[Ask], Any]:
+    """Return a function that sends a request and returns the reply, until this time is over."""
+    return partial(call, process.current(), deadline=clock.now() + reply_timeout)
+
+
+def _read_all(ask: Callable[[Ask], Any], directory: str, names: Sequence[str]) -> list[ReservationInfo]:
     """Return the reservations with these names that exist: one round trip for them, and one for their times."""
-    states = _states(session, directory, names, deadline)
+    states = _states(ask, directory, names)
     dead = [name for name, node in states.items() if _state(node)[0] == "dead"]
     # Data and children are read one after the other. A change in between may make a live one look dead, but not twice.
     own = {name: node for name, node in states.items() if name not in dead}
-    own |= _states(session, directory, dead, deadline)
+    own |= _states(ask, directory, dead)
     marks = {name: f"{node.path}/{_token_of(node.data)}-token" for name, node in own.items()}
-    times: dict[str, Node] | ZkError = call(session, partial(_read_marks, [*marks.values()]), deadline)
+    times = ask(lambda gateway, done: gateway.read_all([*marks.values()], done))
     if isinstance(times, ZkError):
         raise times
     return [_info(name, own[name], times.get(marks[name])) for name in names if name in own]
 
 
-def _list(path: str, gateway: Gateway, done: Callback[NamesReply]) -> None:
-    gateway.children(path, done)
-
-
-def _read_marks(paths: Sequence[str], gateway: Gateway, done: Callback[dict[str, Node] | ZkError]) -> None:
-    gateway.read_all(paths, done)
-
-
-def _states(session: Session, directory: str, names: Sequence[str], deadline: float) -> dict[str, DirectoryState]:
+def _states(ask: Callable[[Ask], Any], directory: str, names: Sequence[str]) -> dict[str, DirectoryState]:
     """Return by name the znodes that exist, with their children. Raises what ZooKeeper answers instead."""
     if not names:
         return {}
-
-    def request(gateway: Gateway, done: Callback[list[DirectoryReply] | ZkError]) -> None:
-        gateway.read_directories([f"{directory}/{name}" for name in names], done)
-
-    replies: Any = call(session, request, deadline)
+    paths = [f"{directory}/{name}" for name in names]
+    replies = ask(lambda gateway, done: gateway.read_directories(paths, done))
     states: dict[str, DirectoryState] = {}
     for name, reply in zip(names, replies, strict=True):
         if isinstance(reply, ZkError):
