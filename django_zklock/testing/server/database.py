@@ -6,10 +6,9 @@ Nothing here does input or output. Times are given by the caller, as seconds of 
 
 from __future__ import annotations
 
-import hmac
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
@@ -34,45 +33,26 @@ class Session:
     password: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     deadline: float = 0.0
 
-    def has_password(self, password: bytes | None) -> bool:
-        """Return whether this is the session's password, which a client needs to resume it."""
-        return hmac.compare_digest(self.password, password or b"")
 
-
-class Sessions:
+class Sessions(dict[int, Session]):
     """
-    All sessions of a server.
+    All sessions of a server that have not ended, by id.
 
     As on a real server, deadlines are whole ticks. So a session ends up to one tick later than its timeout says, and
     never earlier.
     """
 
     def __init__(self, *, tick: float, shortest: float, longest: float, first_id: int) -> None:
+        super().__init__()
         self.tick = tick
         self.shortest = shortest
         self.longest = longest
         self.next_id = first_id
-        self._all: dict[int, Session] = {}
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def __iter__(self) -> Iterator[Session]:
-        return iter(list(self._all.values()))
-
-    def find(self, session_id: int) -> Session | None:
-        """Return a session that has not ended, or None."""
-        return self._all.get(session_id)
-
-    def negotiate(self, timeout: float) -> float:
-        """Return the timeout that a client gets when it asks for `timeout`."""
-        return min(max(timeout, self.shortest), self.longest)
 
     def open(self, timeout: float, now: float) -> Session:
         """Start a session."""
-        session = Session(self.next_id, timeout)
+        session = self[self.next_id] = Session(self.next_id, timeout)
         self.next_id += 1
-        self._all[session.id] = session
         self.touch(session, now)
         return session
 
@@ -80,18 +60,9 @@ class Sessions:
         """Renew the deadline of a session after a request."""
         session.deadline = self.next_tick(now + session.timeout)
 
-    def touch_all(self, now: float) -> None:
-        """Restart all timers, as a server does at its start or when it becomes the leader."""
-        for session in self._all.values():
-            self.touch(session, now)
-
-    def end(self, session_id: int) -> bool:
-        """End a session. Return whether it existed."""
-        return self._all.pop(session_id, None) is not None
-
     def overdue(self, now: float) -> list[Session]:
         """Return the sessions whose deadline has passed, oldest deadline first."""
-        return sorted((session for session in self if session.deadline <= now), key=attrgetter("deadline"))
+        return sorted((session for session in self.values() if session.deadline <= now), key=attrgetter("deadline"))
 
     def next_tick(self, now: float) -> float:
         """Return when the present tick ends."""
@@ -124,7 +95,7 @@ class Database:
 
     def end_session(self, session_id: int) -> bool:
         """End a session and delete its ephemeral nodes. Return whether it existed."""
-        if not self.sessions.end(session_id):
+        if self.sessions.pop(session_id, None) is None:
             return False
         self.zxid += 1
         self.tree.end_session(session_id, zxid=self.zxid)

@@ -68,14 +68,6 @@ class Faults:
         self.dropped_replies: list[DroppedReply] = []
         self.delays: dict[int, float] = {}
 
-    def delay(self, ops: tuple[Op, ...], seconds: float) -> None:
-        """Delay all replies to these operations; 0 ends the delay."""
-        for op in ops:
-            if seconds > 0:
-                self.delays[op] = seconds
-            else:
-                self.delays.pop(op, None)
-
     def pop_dropped_reply(self, op: int, session_id: int | None) -> DroppedReply | None:
         """Return the fault that drops this reply, and remove it."""
         for dropped in self.dropped_replies:
@@ -168,8 +160,8 @@ class FaultControls:
 
     def delay(self, op: str, seconds: float) -> None:
         """Reply to each operation `op` this many seconds later; 0 ends it. Replies after it wait for it."""
-        ops = _operations(op)
-        self._call(lambda: self._service.faults.delay(ops, seconds))
+        delays: dict[int, float] = dict.fromkeys(_operations(op), max(0.0, seconds))
+        self._call(lambda: self._service.faults.delays.update(delays))
 
     def pause(self) -> None:
         """

@@ -30,14 +30,6 @@ class Counters:
     started: float = field(default_factory=clock.now)
 
 
-def _ruok(service: Service) -> str:
-    return "imok"
-
-
-def _isro(service: Service) -> str:
-    return "rw"
-
-
 def _line(connection: Connection) -> str:
     return f" {connection.client}[{int(connection.session is not None)}](queued=0,recved={connection.received}"
 
@@ -87,7 +79,7 @@ def _cons(service: Service) -> str:
 def _dump(service: Service) -> str:
     database = service.db
     by_deadline: dict[float, list[int]] = {}
-    for session in database.sessions:
+    for session in database.sessions.values():
         by_deadline.setdefault(session.deadline, []).append(session.id)
     text = f"SessionTracker dump:\nSession Sets ({len(by_deadline)})/({len(database.sessions)}):\n"
     for deadline, ids in sorted(by_deadline.items()):
@@ -158,8 +150,8 @@ def _envi(service: Service) -> str:
 
 
 COMMANDS: Final[dict[bytes, Callable[[Service], str]]] = {
-    b"ruok": _ruok,
-    b"isro": _isro,
+    b"ruok": lambda service: "imok",
+    b"isro": lambda service: "rw",
     b"srvr": _srvr,
     b"stat": _stat,
     b"cons": _cons,

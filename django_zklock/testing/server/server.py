@@ -155,7 +155,7 @@ class DevServer(FaultControls):
         def read() -> list[SessionInfo]:
             service = self._service
             infos = []
-            for session in service.db.sessions:
+            for session in service.db.sessions.values():
                 connection = service.by_session.get(session.id)
                 own = tuple(service.db.tree.ephemerals.get(session.id, ()))
                 client = f"{connection.address}:{connection.port}" if connection else ""
@@ -167,11 +167,13 @@ class DevServer(FaultControls):
     def paths(self, below: str = "/") -> list[str]:
         """Return the sorted paths of `below` and all nodes under it."""
         prefix = "/" if below == "/" else below.rstrip("/") + "/"
-        return [path for path in self._call(self._paths) if f"{path}/".startswith(prefix)]
+        paths = self._call(self._service.db.tree.paths)
+        return [path for path in paths if f"{path}/".startswith(prefix)]
 
     def content(self, path: str) -> bytes | None:
         """Return the data of a node; None if it does not exist."""
-        return self._call(lambda: self._content(path))
+        node = self._call(lambda: self._service.db.tree.nodes.get(path))
+        return None if node is None else node.data or b""
 
     def delete(self, paths: Set[str]) -> None:
         """Delete the nodes of these paths, also ephemerals. Containers stay until the server finds them empty."""
@@ -185,13 +187,6 @@ class DevServer(FaultControls):
             db.fire()
 
         self._call(delete)
-
-    def _content(self, path: str) -> bytes | None:
-        node = self._service.db.tree.nodes.get(path)
-        return None if node is None else node.data or b""
-
-    def _paths(self) -> list[str]:
-        return self._service.db.tree.paths()
 
     # the thread
 

@@ -6,6 +6,7 @@ The service does no input or output itself, and it runs on the server's thread o
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable
 from typing import Final
 
@@ -122,14 +123,15 @@ class Service:
 
     def restart_timers(self, now: float) -> None:
         """Restart all timers after a pause, so that no session expires because of the pause."""
-        self.db.sessions.touch_all(now)
+        for session in self.db.sessions.values():
+            self.db.sessions.touch(session, now)
         self._next_expiry_check = now + self._container_check
         for connection in self.without_session:
             connection.since = now
 
     def wipe(self, database: Database) -> None:
         """Replace all data. Clients find their earlier sessions expired."""
-        self.wiped.update(session.id for session in self.db.sessions)
+        self.wiped.update(self.db.sessions)
         self.db = database
 
     def expire(self, session_id: int) -> bool:
@@ -183,7 +185,7 @@ class Service:
         if last_zxid > self.db.zxid and session_id not in self.wiped:
             self.drop(connection)  # the client has seen newer data than this server has, so it must try another server
             return
-        timeout, now = sessions.negotiate(wanted / 1000), clock.now()
+        timeout, now = min(max(wanted / 1000, sessions.shortest), sessions.longest), clock.now()
         session: Session | None
         if session_id == 0:
             session = self.db.open_session(timeout, now)
@@ -191,8 +193,8 @@ class Service:
             earlier = self.by_session.get(session_id)
             if earlier is not None:
                 self.drop(earlier)
-            session = sessions.find(session_id)
-            if session is not None and session.has_password(password):
+            session = sessions.get(session_id)
+            if session is not None and hmac.compare_digest(session.password, password or b""):
                 session.timeout = timeout
                 sessions.touch(session, now)
             else:
