@@ -21,6 +21,7 @@ from django.db import DEFAULT_DB_ALIAS
 from django_zklock.conf.table import LONGEST_WAIT, InvalidValue, boolean, is_text, seconds, whole_number
 from django_zklock.core.queue.markers import MOST_PERMITS
 from django_zklock.core.queue.operator_hold import LONGEST
+from django_zklock.core.queue.untrusted import integer
 
 Seconds: TypeAlias = float | timedelta
 """A number of seconds, or a timedelta."""
@@ -68,18 +69,6 @@ def read_word(words: tuple[str, ...], value: object) -> object:
     return value
 
 
-def is_limit(value: object) -> bool:
-    """Return whether a semaphore can have this many permits."""
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_PERMITS
-
-
-def read_limit(value: object) -> object:
-    """Read the number of permits of a semaphore."""
-    if not is_limit(value):
-        raise InvalidValue
-    return value
-
-
 def read_databases(value: object) -> tuple[str, ...]:
     """Read the databases of `atomic`, each once."""
     if isinstance(value, bool):
@@ -99,6 +88,7 @@ def read_json(value: object) -> object:
 SECONDS: Final = Check(f"a number of seconds from 0 to {LONGEST_WAIT:.0f}", read_seconds)
 COUNT: Final = Check("a whole number from 0, or None (no limit)", whole_number)
 read_positive: Final = partial(read_seconds, positive=True)
+read_limit: Final = partial(integer, least=1, most=MOST_PERMITS)
 
 
 # --- options ------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote
@@ -104,31 +105,18 @@ def _hosts(text: str) -> tuple[tuple[str, int], ...]:
 
 def _host(item: str, number: int) -> tuple[str, int]:
     match = _HOST.fullmatch(item)
-    port = int(match["port"] or DEFAULT_PORT) if match else 0
-    if match is None or not 1 <= port <= 65535 or not _is_ipv6(match["ip"] or "::1") or not _is_name(match["name"]):
-        # The message does not quote the host: without its @, `user:password` looks like a host and port.
-        raise InvalidValue(
-            f"has no valid host:port at host {number} of its list",
-            hint="A port is from 1 to 65535, no part of a name is empty (a variable?), and an IPv6 address goes into "
-            "brackets: [::1]:2181. A password ends with an @: zk://user:password@host.",
-        )
-    return match["ip"] or match["name"], port
-
-
-def _is_ipv6(text: str) -> bool:
-    try:
-        ipaddress.IPv6Address(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_name(text: str | None) -> bool:
-    try:
-        (text or "").encode("idna")
-    except UnicodeError:  # a part is empty or too long
-        return False
-    return True
+    ip, name, port = match.group("ip", "name", "port") if match else ("", "", "0")
+    with suppress(ValueError):
+        ipaddress.IPv6Address(ip or "::1")
+        (name or "").encode("idna")  # fails if a part is empty or too long
+        if 1 <= int(port or DEFAULT_PORT) <= 65535:
+            return ip or name, int(port or DEFAULT_PORT)
+    # The message does not quote the host: without its @, `user:password` looks like a host and port.
+    raise InvalidValue(
+        f"has no valid host:port at host {number} of its list",
+        hint="A port is from 1 to 65535, no part of a name is empty (a variable?), and an IPv6 address goes into "
+        "brackets: [::1]:2181. A password ends with an @: zk://user:password@host.",
+    )
 
 
 def _credential(user_info: str) -> str:

@@ -21,7 +21,7 @@ import uuid
 from functools import partial
 
 from django_zklock import signals
-from django_zklock.conf.arguments import is_limit
+from django_zklock.conf.arguments import read_limit
 from django_zklock.core.queue import markers, order
 from django_zklock.core.queue.escaping import SEQUENCE_TAIL
 from django_zklock.core.queue.markers import LimitRecord, SetLimit
@@ -58,7 +58,7 @@ def set_limit(key: str, limit: int, *, reason: str, by: str, reply_timeout: floa
     """
     check_no_running_loop("set_limit", "await sync_to_async(set_limit)(...)")
     by, reason = check_by(by), check_reason(reason)
-    if not is_limit(limit):
+    if not read_limit(limit, default=0):
         raise ValueError(f"limit is a number of permits from 1 to {markers.MOST_PERMITS}, not {limit!r}.")
     _change(key, limit, by, reason, reply_timeout)
 
