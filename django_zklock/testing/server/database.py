@@ -18,7 +18,7 @@ from django_zklock.testing.server import records as r
 from django_zklock.testing.server.acl import Credential, allows
 from django_zklock.testing.server.codes import Error, Event, Perm, Refused
 from django_zklock.testing.server.records import Malformed, Reader
-from django_zklock.testing.server.tree import Tree
+from django_zklock.testing.server.tree import Origin, Tree
 from django_zklock.testing.server.watches import Watches
 
 _EPOCH: Final = time.time() - clock.now()  # so a test that freezes the time of this process does not freeze the server
@@ -92,6 +92,10 @@ class Database:
         """Start a session. It counts as a transaction."""
         self.zxid += 1
         return self.sessions.open(timeout, now)
+
+    def origin(self, client: Client) -> Origin:
+        """Return the origin of an operation of this client, in the present transaction."""
+        return Origin(client.credentials, client.session.id if client.session else 0, self.zxid, now())
 
     def end_session(self, session_id: int) -> bool:
         """End a session and delete its ephemeral nodes. Return whether it existed."""

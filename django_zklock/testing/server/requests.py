@@ -13,7 +13,7 @@ from typing import Any, Final
 from django_zklock.testing.server import records as r
 from django_zklock.testing.server.acl import allows, masked, require
 from django_zklock.testing.server.codes import Error, Event, Mode, Op, Perm, Refused, Watch
-from django_zklock.testing.server.database import Client, Database, Operation, now
+from django_zklock.testing.server.database import Client, Database, Operation
 from django_zklock.testing.server.records import Acl, Malformed, Reader
 
 
@@ -39,35 +39,24 @@ def create(
         mode = Mode.PERSISTENT
     elif op == Op.CREATE_TTL and not mode.ttl:  # such a request ends the real server
         raise Refused(Error.BAD_ARGUMENTS)
-    created = db.tree.create(
-        path,
-        data,
-        acl,
-        mode,
-        sequential=sequential,
-        ttl=ttl,
-        session=client.session.id if client.session else 0,
-        credentials=client.credentials,
-        zxid=db.zxid,
-        now=now(),
-    )
+    created = db.tree.create(path, data, acl, mode, db.origin(client), sequential=sequential, ttl=ttl)
     return r.text_bytes(created) + (b"" if op is Op.CREATE else r.stat_bytes(db.tree.nodes[created].stat()))
 
 
 def delete(db: Database, client: Client, path: str | None, version: int) -> bytes:
     """Delete a node."""
-    db.tree.delete(path, version, credentials=client.credentials, zxid=db.zxid)
+    db.tree.delete(path, version, db.origin(client))
     return b""
 
 
 def set_data(db: Database, client: Client, path: str | None, data: bytes | None, version: int) -> bytes:
     """Set a node's data."""
-    return r.stat_bytes(db.tree.set_data(path, data, version, credentials=client.credentials, zxid=db.zxid, now=now()))
+    return r.stat_bytes(db.tree.set_data(path, data, version, db.origin(client)))
 
 
 def check(db: Database, client: Client, path: str | None, version: int) -> bytes:
     """Check a node's version."""
-    db.tree.check(path, version, credentials=client.credentials)
+    db.tree.check(path, version, db.origin(client))
     return b""
 
 
@@ -77,7 +66,7 @@ def _check_alone(db: Database, client: Client, path: str | None, version: int) -
 
 
 def _set_acl(db: Database, client: Client, path: str | None, acl: Sequence[Acl] | None, version: int) -> bytes:
-    return r.stat_bytes(db.tree.set_acl(path, acl, version, credentials=client.credentials))
+    return r.stat_bytes(db.tree.set_acl(path, acl, version, db.origin(client)))
 
 
 def _exists(db: Database, client: Client, path: str | None, watch: bool) -> bytes:

@@ -9,7 +9,7 @@ server.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from django_zklock.testing.server.acl import OPEN, READ_ONLY, Credential, require, resolve
@@ -28,6 +28,15 @@ _LAST_SEQUENCE: Final = (1 << 31) - 1
 FIXED: Final = ("/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config")
 
 _FORBIDDEN: Final = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
+
+
+class Origin(NamedTuple):
+    """The client of an operation, its transaction and its time in milliseconds."""
+
+    credentials: Sequence[Credential] = ()
+    session: int = 0
+    zxid: int = 0
+    now: int = 0
 
 
 class Change(NamedTuple):
@@ -126,24 +135,21 @@ class Tree:
         data: bytes | None,
         acl: Sequence[Acl] | None,
         mode: Mode,
+        origin: Origin,
         *,
         sequential: bool = False,
         ttl: int | None = None,
-        session: int = 0,
-        credentials: Iterable[Credential] = (),
-        zxid: int = 0,
-        now: int = 0,
     ) -> str:
         """
         Create a node and return its path.
 
         For sequential modes, or with `sequential`, the server appends the number of the parent to the path.
         """
-        owner = _owner(mode, ttl, session)
+        owner = _owner(mode, ttl, origin.session)
         where, name = split(path)
-        acls = resolve(acl, credentials)
+        acls = resolve(acl, origin.credentials)
         parent = self.node(where)
-        require(parent.acl, Perm.CREATE, credentials)
+        require(parent.acl, Perm.CREATE, origin.credentials)
         if sequential or mode.sequential:
             name += f"{parent.creations:010d}"
         path = validate(f"{where}/{name}")
@@ -154,26 +160,26 @@ class Tree:
         if self._undo is not None:
             before = (parent.creations, parent.pzxid)
             self._undo.append(lambda: self._undo_create(path, parent, before))
-        node = self.nodes[path] = Node(data, OPEN if acls == OPEN else acls, owner, zxid, now)
+        node = self.nodes[path] = Node(data, OPEN if acls == OPEN else acls, owner, origin.zxid, origin.now)
         parent.children.add(name)
         if parent.creations < _LAST_SEQUENCE:  # the real server's counter stops there, too
             parent.creations += 1
-            parent.pzxid = zxid
+            parent.pzxid = origin.zxid
         self._register(path, node)
         self.changes.append(Change(Event.CREATED, path, node.acl, parent.acl))
         return path
 
-    def delete(self, path: str | None, version: int, *, credentials: Iterable[Credential] = (), zxid: int = 0) -> None:
+    def delete(self, path: str | None, version: int, origin: Origin) -> None:
         """Delete a node that has no children. Version -1 matches every version."""
         where, _ = split(path)
         if path is None or path in FIXED:
             raise Refused(Error.BAD_ARGUMENTS)
-        require(self.node(where).acl, Perm.DELETE, credentials)
+        require(self.node(where).acl, Perm.DELETE, origin.credentials)
         node = self.node(path)
         _match(node.version, version)
         if node.children:
             raise Refused(Error.NOT_EMPTY)
-        self.remove(path, zxid=zxid)
+        self.remove(path, zxid=origin.zxid)
 
     def remove(self, path: str, *, zxid: int) -> None:
         """Delete a node without any checks, as the server itself does."""
@@ -187,44 +193,34 @@ class Tree:
         self._unregister(path, node)
         self.changes.append(Change(Event.DELETED, path, node.acl, parent.acl))
 
-    def set_data(
-        self,
-        path: str | None,
-        data: bytes | None,
-        version: int,
-        *,
-        credentials: Iterable[Credential] = (),
-        zxid: int = 0,
-        now: int = 0,
-    ) -> Stat:
+    def set_data(self, path: str | None, data: bytes | None, version: int, origin: Origin) -> Stat:
         """Replace the data of a node."""
         path = validate(path)
         node = self.node(path)
-        require(node.acl, Perm.WRITE, credentials)
+        require(node.acl, Perm.WRITE, origin.credentials)
         _match(node.version, version)
         if self._undo is not None:
             before = (node.data, node.version, node.mzxid, node.mtime)
             self._undo.append(lambda: _undo_set(node, before))
-        node.data, node.version, node.mzxid, node.mtime = data, _int32(node.version + 1), zxid, now
+        node.data, node.version = data, _int32(node.version + 1)
+        node.mzxid, node.mtime = origin.zxid, origin.now
         self.changes.append(Change(Event.CHANGED, path, node.acl, OPEN))
         return node.stat()
 
-    def set_acl(
-        self, path: str | None, acl: Sequence[Acl] | None, version: int, *, credentials: Iterable[Credential] = ()
-    ) -> Stat:
+    def set_acl(self, path: str | None, acl: Sequence[Acl] | None, version: int, origin: Origin) -> Stat:
         """Replace the ACL of a node; `version` is the version of the ACL. No watch fires."""
         path = validate(path)
-        acls = resolve(acl, credentials)
+        acls = resolve(acl, origin.credentials)
         node = self.node(path)
-        require(node.acl, Perm.ADMIN, credentials)
+        require(node.acl, Perm.ADMIN, origin.credentials)
         _match(node.aversion, version)
         node.acl, node.aversion = OPEN if acls == OPEN else acls, node.aversion + 1
         return node.stat()
 
-    def check(self, path: str | None, version: int, *, credentials: Iterable[Credential] = ()) -> None:
+    def check(self, path: str | None, version: int, origin: Origin) -> None:
         """Raise Refused unless the node exists and has that version."""
         node = self.node(validate(path))
-        require(node.acl, Perm.READ, credentials)
+        require(node.acl, Perm.READ, origin.credentials)
         _match(node.version, version)
 
     def end_session(self, session: int, *, zxid: int) -> list[str]:

@@ -16,7 +16,7 @@ from django_zklock.testing.server import DevServer
 from django_zklock.testing.server.acl import OPEN
 from django_zklock.testing.server.codes import Mode
 from django_zklock.testing.server.snapshot import load, save
-from django_zklock.testing.server.tree import Tree
+from django_zklock.testing.server.tree import Origin, Tree
 
 
 def test_the_dev_server_restarts_on_its_port() -> None:
@@ -108,7 +108,7 @@ def test_a_snapshot_has_all_znodes_but_ephemerals(tmp_path: Path) -> None:
     """But ephemerals; and what is no snapshot is not taken for one."""
     tree = Tree()
     for path, mode in (("/c", Mode.CONTAINER), ("/c/x", Mode.PERSISTENT), ("/t", Mode.TTL), ("/e", Mode.EPHEMERAL)):
-        tree.create(path, None, OPEN, mode, ttl=5 if mode.ttl else None, session=1, zxid=7, now=99)
+        tree.create(path, None, OPEN, mode, Origin(session=1, zxid=7, now=99), ttl=5 if mode.ttl else None)
     save(tmp_path / "file", tree, 7)
     again, zxid = load(tmp_path / "file")
     assert zxid == 7
