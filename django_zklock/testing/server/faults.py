@@ -12,7 +12,6 @@ from django_zklock.core import clock
 from django_zklock.testing.server.codes import Op
 
 if TYPE_CHECKING:
-    from django_zklock.testing.server.database import Database, Sessions
     from django_zklock.testing.server.loop import Loop
     from django_zklock.testing.server.service import Service
 
@@ -207,7 +206,7 @@ class FaultControls:
 
     def _come_up(self, loop: Loop, keep_data: bool) -> None:
         if not keep_data:
-            self._service.wipe(self._database(self._service.db.sessions))
+            self._service.wipe()
         loop.paused = False
         self._service.restart_timers(clock.now())
         if not self._service.faults.refuse:
@@ -231,6 +230,3 @@ class FaultControls:
             return loop.call(function)
         with self._lock:
             return function()
-
-    def _database(self, before: Sessions | None) -> Database:
-        raise NotImplementedError

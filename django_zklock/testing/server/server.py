@@ -190,13 +190,11 @@ class DevServer(FaultControls):
 
     # the thread
 
-    def _database(self, before: Sessions | None) -> Database:
-        first = before.next_id if before else (1 << 56) | (now() << 16 & (1 << 56) - 1)
-        return Database(Sessions(tick=self._tick, shortest=self._shortest, longest=self._longest, first_id=first))
-
     def _new_service(self, loop: Loop | None) -> Service:
+        first = (1 << 56) | (now() << 16 & (1 << 56) - 1)
+        sessions = Sessions(tick=self._tick, shortest=self._shortest, longest=self._longest, first_id=first)
         return Service(
-            self._database(None),
+            Database(sessions),
             port=loop.port if loop else self.port,
             container_check=self._container_check,
             on_closed=loop.forget if loop else lambda connection: None,

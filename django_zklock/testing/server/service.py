@@ -17,7 +17,7 @@ from django_zklock.testing.server.codes import XID_PING, Error, Op, Refused
 from django_zklock.testing.server.connection import BrokenFrame, Connection
 from django_zklock.testing.server.database import Database, Session
 from django_zklock.testing.server.faults import Faults
-from django_zklock.testing.server.four_letter import COMMANDS, Counters
+from django_zklock.testing.server.four_letter import COMMANDS
 from django_zklock.testing.server.records import Malformed, Reader
 from django_zklock.testing.server.requests import OPERATIONS
 
@@ -39,7 +39,8 @@ class Service:
         self.dirty: set[Connection] = set()  # those with data to send
         self.by_session: dict[int, Connection] = {}
         self.wiped: set[int] = set()  # sessions that ended because the data was deleted
-        self.counters = Counters()
+        self.received = self.sent = 0  # frames, since the start
+        self.started = clock.now()
         self._on_closed = on_closed  # is called with each connection that is closed
         self._container_check = container_check
         self._next_tick = 0.0
@@ -129,10 +130,12 @@ class Service:
         for connection in self.without_session:
             connection.since = now
 
-    def wipe(self, database: Database) -> None:
-        """Replace all data. Clients find their earlier sessions expired."""
-        self.wiped.update(self.db.sessions)
-        self.db = database
+    def wipe(self) -> None:
+        """Delete all data. Clients find their earlier sessions expired."""
+        sessions = self.db.sessions
+        self.wiped.update(sessions)
+        sessions.clear()
+        self.db = Database(sessions)
 
     def expire(self, session_id: int) -> bool:
         """End a session as if it had timed out. Return whether it existed."""
@@ -165,7 +168,7 @@ class Service:
             self._handshake(connection, reader)
             return
         xid, op = reader.int32(), reader.int32()
-        self.counters.received += 1
+        self.received += 1
         connection.last_xid = xid
         dropped = self.faults.pop_dropped_reply(op, connection.session.id)
         if not dropped:
@@ -254,6 +257,6 @@ class Service:
         self._send(connection, Op.AUTH, r.reply(xid, 0, 0))
 
     def _send(self, connection: Connection, op: int, data: bytes) -> None:
-        self.counters.sent += 1
+        self.sent += 1
         delay = self.faults.delays.get(op) if self.faults.delays else None
         connection.send(data, not_before=clock.now() + delay if delay else 0.0)
