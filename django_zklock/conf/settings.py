@@ -274,14 +274,6 @@ def _text(value: object) -> str:
     return value
 
 
-def _secret(value: object) -> Secret:
-    return Secret(_text(value))
-
-
-def _root(value: object) -> str:
-    return zk_url.znode_path(_text(value))
-
-
 def _url(value: object) -> zk_url.Address:
     if not value:
         raise InvalidValue("is missing or empty")
@@ -351,7 +343,7 @@ def _has_plain_fields(text: str) -> bool:
 
 _KEYS: Final = {
     "URL": Row("E003", _url, zk_url.EXAMPLE),
-    "ROOT": Row("E004", _root, f"For example {DEFAULT_ROOT}."),
+    "ROOT": Row("E004", lambda value: zk_url.znode_path(_text(value)), f"For example {DEFAULT_ROOT}."),
     "SESSION_TIMEOUT": Row("E005", positive_seconds, SECONDS_ADVICE),
     "CONNECT_TIMEOUT": Row("E005", positive_seconds, SECONDS_ADVICE),
     "AUTH": Row("E006", _auth, 'Give "user:password", or [("digest", "user:password"), ...].'),
@@ -370,6 +362,6 @@ _DICTS: Final = ("TLS", "DEFAULTS", "LOCKS", "LEASES")
 _QUERY_KEYS: Final = {key.lower(): _KEYS[key] for key in ("SESSION_TIMEOUT", "CONNECT_TIMEOUT", "JUTE_MAXBUFFER")}
 _TLS_KEYS: Final = {
     **dict.fromkeys(("CA", "CERT", "KEY"), Row("E008", _file, "Give the path of a PEM file.")),
-    "KEY_PASSWORD": Row("E008", _secret, "Leave it out if there is none."),
+    "KEY_PASSWORD": Row("E008", lambda value: Secret(_text(value)), "Leave it out if there is none."),
     "CHECK_HOSTNAME": Row("E008", boolean, "It is True by default."),
 }

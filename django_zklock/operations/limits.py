@@ -134,7 +134,8 @@ class LimitChange:
         last = LimitRecord.decode(b"" if directory is None else directory.data)
         if last.id == self._id:
             return Done(True)
-        if not self._limit and not any(map(_sets_limit, names)):
+        # A marker that this release cannot read sets a limit, too.
+        if not self._limit and all(markers.limit_in(name) == 0 for name in filter(markers.is_limit_marker, names)):
             return Done(False)
         marker = order.limit_marker_in(names)
         record = LimitRecord(
@@ -148,11 +149,6 @@ class LimitChange:
         deletes = (Delete(path=f"{self._parent}/{name}") for name in names if markers.is_limit_marker(name))
         create = Create(path=f"{self._parent}/{markers.limit_marker(self._limit)}", data=record)
         return Commit((set_data, *deletes, create), True)
-
-
-def _sets_limit(name: str) -> bool:
-    """Return whether a marker sets a limit. A marker that this release cannot read counts, too."""
-    return markers.is_limit_marker(name) and markers.limit_in(name) != 0
 
 
 def _remove_marker(parent: str, directory: DirectoryState | None, session_id: int) -> Step:

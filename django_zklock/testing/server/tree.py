@@ -223,12 +223,10 @@ class Tree:
         require(node.acl, Perm.READ, origin.credentials)
         _match(node.version, version)
 
-    def end_session(self, session: int, *, zxid: int) -> list[str]:
-        """Delete the ephemerals of a session and return their paths."""
-        paths = list(self.ephemerals.get(session, ()))
-        for path in paths:
+    def end_session(self, session: int, *, zxid: int) -> None:
+        """Delete the ephemerals of a session."""
+        for path in list(self.ephemerals.get(session, ())):
             self.remove(path, zxid=zxid)
-        return paths
 
     def expired(self, now: int) -> list[str]:
         """Return the containers whose last child was deleted, and the nodes whose time to live is over."""
