@@ -52,9 +52,14 @@ def connections_in_transaction() -> list[BaseDatabaseWrapper]:
 
 
 def roll_back() -> None:
-    """Mark all open transactions of the calling thread for rollback, except those of a `TestCase`."""
+    """Roll back all open `atomic` blocks of the calling thread when they end, except those of a `TestCase`."""
     for alias in open_blocks():
-        connections[alias].set_rollback(True)
+        connection = connections[alias]
+        connection.set_rollback(True)  # the innermost block
+        # A block without a savepoint passes the mark on to the next one. The one above the `TestCase` keeps its own.
+        own = sum(not is_of_test_case(block) for block in connection.atomic_blocks)
+        kept = len(connection.savepoint_ids) - own + 1
+        connection.savepoint_ids[kept:] = [None] * (own - 1)
 
 
 def check_aliases(aliases: Iterable[str]) -> None:

@@ -45,7 +45,7 @@ router.register("drf", api.OrderViewSet, basename="orders")
 
 
 def with_block(request, pk):
-    with zk_lock("order/{pk}", fields={"pk": pk}, timeout=0):
+    with zk_lock("order/{pk}", fields={"pk": pk}, timeout=0, release_on="commit"):
         raise AssertionError("the lock is busy")
 
 
@@ -128,6 +128,7 @@ def test_a_lock_inside_a_view_is_answered(client, zklock):
         assert client.get("/block/7/").json()["code"] == "lock_conflict"
 
 
+@pytest.mark.django_db
 def test_a_resolver_hides_the_holder(client, zklock):
     query = {"query": "mutation { pay(pk: 7) }"}
     post = lambda: client.post("/graphql/", query, content_type="application/json").json()
@@ -168,3 +169,11 @@ def project(tmp_path: Path) -> Project:
 
 def test_the_examples_for_views_do_as_the_page_says(project: Project) -> None:
     assert_passes(project, TESTS, 14, "--ds", "view_settings")
+
+
+def test_they_do_so_under_atomic_requests(project: Project) -> None:
+    """Django itself refuses async views there."""
+    project.write("view_settings.py", SETTINGS + 'DATABASES["default"]["ATOMIC_REQUESTS"] = True\n')
+    tests = TESTS.replace('"orders/7/ship/", ', "")
+    tests = tests.replace("\n\n@pytest.fixture", "\npytestmark = pytest.mark.django_db\n\n@pytest.fixture", 1)
+    assert_passes(project, tests, 12, "--ds", "view_settings")

@@ -11,6 +11,7 @@ import pytest
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
+from django.db.transaction import TransactionManagementError
 from django.http import HttpRequest, HttpResponse
 from django.template import TemplateSyntaxError
 from django.test import Client, RequestFactory, override_settings
@@ -154,6 +155,30 @@ def test_a_transaction_around_the_middleware_does_not_commit_half_the_work(
             assert (response["Vary"], response["Cache-Control"]) == ("Accept, HX-Request", "no-store")
             assert response["Content-Type"].startswith("text/html" if page else "text/plain")
     assert not ContentType.objects.filter(app_label="half").exists()
+
+
+@pytest.mark.parametrize(
+    "of_test_case",
+    [
+        pytest.param(True, marks=pytest.mark.django_db),
+        pytest.param(False, marks=pytest.mark.django_db(transaction=True)),
+    ],
+)
+def test_an_answer_rolls_back_all_open_blocks(rf: RequestFactory, of_test_case: bool) -> None:
+    """A middleware, `ATOMIC_REQUESTS` and the view may each have one. The transaction of a `TestCase` goes on."""
+    committed: list[int] = []
+    ContentType.objects.create(app_label="before", model="test")
+    with transaction.atomic():
+        ContentType.objects.create(app_label="half", model="outer")
+        transaction.on_commit(lambda: committed.append(1))
+        with transaction.atomic(), transaction.atomic():
+            ContentType.objects.create(app_label="half", model="inner")
+            assert answer(rf.get("/"), LockBusy("busy")) is not None
+        with pytest.raises(TransactionManagementError):
+            ContentType.objects.create(app_label="half", model="later")
+    assert not ContentType.objects.filter(app_label="half").exists()
+    assert ContentType.objects.filter(app_label="before").exists()
+    assert not committed
 
 
 def types(request: HttpRequest) -> dict[str, Any]:
