@@ -13,7 +13,7 @@ RUN_DEMO := cd example_project && $(BIN)/python -m
 unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-check test check lint typing imports pytest green chaos bench bench-celery bench-devserver scale docs release measure kazoo-tests clean zookeeper postgres mariadb brokers curator lease-clients chromium promtool browser
+.PHONY: help demo demo-check test check lint typing pyright imports pytest green chaos bench bench-celery bench-devserver scale docs release measure kazoo-tests clean zookeeper postgres mariadb brokers curator lease-clients chromium promtool browser
 
 help:
 	@echo "make demo         the example shop with traffic, on http://127.0.0.1:8000/ (Ctrl-C ends it)"
@@ -22,6 +22,7 @@ help:
 	@echo "                  UNSAFE=broken: with locks that grant everybody, where fenced writes must hold out"
 	@echo "make test         lint, types, import contracts and all tests"
 	@echo "make lint | typing | imports | pytest   one of them (ARGS=... for pytest)"
+	@echo "make pyright      what users of pyright see of the types; needs Node"
 	@echo "make green        all tests RUNS=10 times, one line for each run; BUSY=1: while a process on each core computes"
 	@echo "make chaos        the locks under faults, and a soak (about an hour); SECONDS=600 SEED=7: that soak alone;"
 	@echo "                  LOCK=kazoo: the tests that kazoo's own lock must fail"
@@ -61,6 +62,10 @@ lint: $(VENV)/.installed-test
 
 typing: $(VENV)/.installed-test
 	$(BIN)/mypy
+
+# Not a part of `make test`: it needs Node, and downloads pyright from npm.
+pyright: $(VENV)/.installed-test
+	npx --yes pyright@1.1.414 --pythonpath $(BIN)/python --project tests/typing
 
 imports: $(VENV)/.installed-test
 	$(BIN)/lint-imports

@@ -52,11 +52,13 @@ from django_zklock.locks.multi import Locks, MultiLock, joined
 from django_zklock.names.binding import KeyBinder, KeyBinding, Names
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
     from typing_extensions import Unpack
+
+    V = TypeVarWithDefault("V", default=None)
 
 P = ParamSpec("P")
 R = TypeVar("R")
-V = TypeVar("V")
 Skipped = TypeVar("Skipped", covariant=True)
 
 
@@ -85,13 +87,9 @@ def zk_locked(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @overload
 def zk_locked(
-    name: Names | Unset = UNSET, *more: NoReturn, on_conflict: OnConflict, **options: Unpack[NamedFunction]
-) -> SkippingDecorator[None]: ...
-@overload
-def zk_locked(
     name: Names | Unset = UNSET,
     *more: NoReturn,
-    skip_value: V,
+    skip_value: V = ...,
     on_conflict: OnConflict | Unset = UNSET,
     **options: Unpack[NamedFunction],
 ) -> SkippingDecorator[V]: ...

@@ -12,10 +12,11 @@ import functools
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar, overload
 
 from django.core.exceptions import SynchronousOnlyOperation
 
+from django_zklock.conf.arguments import FunctionPolicy
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.abort import CleanupOnError, finalizers_of
 from django_zklock.core.execution.owner import current_owner
@@ -39,7 +40,13 @@ from django_zklock.locks.queue_reader import read_queue
 logger = Logger("django_zklock.locks")
 
 AnyHold = TypeVar("AnyHold", covariant=True)
-InBlock = TypeVar("InBlock", covariant=True)  # what `as` gets: the hold, or perhaps None
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    BlockPolicy = TypeVarWithDefault("BlockPolicy", bound=FunctionPolicy, default=Literal["raise"], covariant=True)
+    GivenPolicy = TypeVarWithDefault("GivenPolicy", bound=FunctionPolicy, default=Literal["raise"])
+else:
+    BlockPolicy = GivenPolicy = TypeVar("BlockPolicy", bound=FunctionPolicy)
 _Held = TypeVar("_Held")
 _Use: TypeAlias = "tuple[HeldLock, object, str | None]"  # a hold, its use to end, and the option release_on
 
@@ -59,8 +66,8 @@ class BlockExit:
         return self._close_innermost if lock is None else self._new_end(lock)  # `ExitStack` looks it up on the class
 
 
-class LockBase(Generic[AnyHold, InBlock]):
-    """The base of one lock and of several locks."""
+class LockBase(Generic[AnyHold, BlockPolicy]):
+    """The base of one lock and of several locks. Their policy decides whether a block may get None, not the hold."""
 
     _skips = False
     """Whether a block runs without the locks, and gets None, if they are not acquired in time."""
@@ -219,7 +226,11 @@ class LockBase(Generic[AnyHold, InBlock]):
 
     # --- with and async with --------------------------------------------------------------------------------------
 
-    def __enter__(self) -> InBlock:
+    @overload
+    def __enter__(self: LockBase[AnyHold, Literal["raise"]]) -> AnyHold: ...
+    @overload
+    def __enter__(self) -> AnyHold | None: ...
+    def __enter__(self) -> Any:
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
         if self._skips:
             check_bound(sys._getframe().f_back)
@@ -229,14 +240,18 @@ class LockBase(Generic[AnyHold, InBlock]):
             return run(self._open_without_finalizers(ThreadWaiter, mark=use))
         return run(self._open(acquisition, ThreadWaiter))
 
-    def __aenter__(self) -> Awaited[InBlock]:
+    @overload
+    async def __aenter__(self: LockBase[AnyHold, Literal["raise"]]) -> AnyHold: ...
+    @overload
+    async def __aenter__(self) -> AnyHold | None: ...
+    def __aenter__(self) -> Any:
         if self._skips:
             check_bound(sys._getframe().f_back)
         return Awaited(self._open_without_finalizers(TaskWaiter, self._expected_by_tasks.pop(get_ident(), None)))
 
     def _open_without_finalizers(
         self, new_waiter: type[Any], opened: list[Acquisition] | None = None, mark: KeptUse | None = None
-    ) -> Routine[InBlock]:
+    ) -> Routine[AnyHold | None]:
         """Open a block in a coroutine or an `ExitStack`, whose end has no finalizers. Add the block to `opened`."""
         acquisition = Acquisition()
         acquisition.mark = mark or acquisition.mark
@@ -245,7 +260,7 @@ class LockBase(Generic[AnyHold, InBlock]):
         with CleanupOnError(acquisition.release):
             return (yield from self._open(acquisition, new_waiter))
 
-    def _open(self, acquisition: Acquisition, new_waiter: type[Any]) -> Routine[InBlock]:
+    def _open(self, acquisition: Acquisition, new_waiter: type[Any]) -> Routine[AnyHold | None]:
         try:
             specs = self.specs
             if new_waiter is not ThreadWaiter:
@@ -257,7 +272,7 @@ class LockBase(Generic[AnyHold, InBlock]):
                     raise
                 acquisition.specs = ()  # the block has no locks: its end finds it as any other, and releases nothing
             acquisition.open_block(self._blocks)
-            return cast("InBlock", self._view(acquisition.holds) if acquisition.specs else None)
+            return self._view(acquisition.holds) if acquisition.specs else None
         except BaseException as error:
             _finish_block(error, *acquisition.end_block(error))
             raise

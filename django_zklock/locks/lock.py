@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeAlias
 
 from django_zklock import conf
 from django_zklock.conf import Config
@@ -15,7 +15,6 @@ from django_zklock.conf.arguments import (
     AdoptArguments,
     Atomic,
     Compat,
-    FunctionPolicy,
     KindOfLock,
     LockArguments,
     NamedLock,
@@ -34,7 +33,7 @@ from django_zklock.core.queue.escaping import path
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.exceptions import InvalidHandOver, InvalidLockName
 from django_zklock.locks.arguments import check_arguments, mapping, refuse_arguments, skips
-from django_zklock.locks.base import LockBase
+from django_zklock.locks.base import BlockPolicy, GivenPolicy, LockBase
 from django_zklock.locks.events import events
 from django_zklock.locks.hand_over import trusted
 from django_zklock.locks.hold import Hold, hold_of
@@ -42,19 +41,13 @@ from django_zklock.locks.transactions import DatabaseScope, check_aliases
 from django_zklock.names.template import Template, check_own_key, check_type, check_used, show_tails
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, TypeVar, Unpack
-
-    InBlock = TypeVar("InBlock", bound=Hold | None, default=Hold, covariant=True)
-else:
-    from typing import TypeVar
-
-    InBlock = TypeVar("InBlock")
+    from typing_extensions import Self, Unpack
 
 _Resolve: TypeAlias = Callable[[conf.Config], LockSpec]
 _Work: TypeAlias = "tuple[str, Mapping[str, str]]"  # the arguments what and about
 
 
-class Lock(LockBase[Hold, InBlock]):
+class Lock(LockBase[Hold, BlockPolicy]):
     """
     A lock that one owner at a time holds, in all processes on all machines that use the same ZooKeeper.
 
@@ -72,19 +65,14 @@ class Lock(LockBase[Hold, InBlock]):
 
     _lasts = ""  # "leader", "run" or "lease": how others see it if its hold is meant to last
 
-    @overload
     def __init__(
-        self: Lock[Hold],
+        self,
         name: str,
         *more: NoReturn,
-        on_conflict: Literal["raise"] = ...,
-        **options: Unpack[NamedLock],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: Lock[Hold | None], name: str, *more: NoReturn, on_conflict: FunctionPolicy, **options: Unpack[NamedLock]
-    ) -> None: ...
-    def __init__(self, name: str, *more: NoReturn, **options: Any) -> None:
+        on_conflict: BlockPolicy = "raise",  # type: ignore[assignment]
+        **given: Unpack[NamedLock],
+    ) -> None:
+        options: Any = given
         if more or not options.keys() <= LockArguments.__annotations__.keys():
             refuse_arguments("zk_lock", name, more, options, LockArguments)
         if type(name) is not str or not name:
@@ -93,7 +81,6 @@ class Lock(LockBase[Hold, InBlock]):
         fields, what, about = options.pop("fields", None), options.pop("what", ""), options.pop("about", None)
         fields = mapping("fields", fields) if fields else None
         about = mapping("about", about) if about else NOTHING
-        on_conflict = options.pop("on_conflict", "raise")
         if on_conflict != "raise":
             self._skips = skips(on_conflict)
         checked = given_options(options) if options else NOT_GIVEN
@@ -124,7 +111,7 @@ class Lock(LockBase[Hold, InBlock]):
         """
         check_own_key(key := show_tails(key))
         work = options.pop("what", ""), options.pop("about", None) or NOTHING
-        on_conflict = options.pop("on_conflict", "raise")
+        on_conflict: Any = options.pop("on_conflict", "raise")
         complete = {**conf.current().options_of_key(key), **given_options(options)}
         check_contradictions(key, complete)
         lock = cls(key, on_conflict=on_conflict)
@@ -159,19 +146,13 @@ class Lock(LockBase[Hold, InBlock]):
         return hold_of(holds[0])
 
 
-@overload
-def zk_lock(name: str, *more: NoReturn, on_conflict: Literal["raise"] = ..., **options: Unpack[NamedLock]) -> Lock: ...
-@overload
-def zk_lock(
-    name: str, *more: NoReturn, on_conflict: FunctionPolicy, **options: Unpack[NamedLock]
-) -> Lock[Hold | None]: ...
 def zk_lock(
     name: str,
     *more: NoReturn,
     fields: Mapping[str, object] | None = None,
     what: str = "",
     about: Mapping[str, str] | None = None,
-    on_conflict: FunctionPolicy | Unset = UNSET,
+    on_conflict: GivenPolicy = "raise",  # type: ignore[assignment]
     timeout: Seconds | Unset | None = UNSET,
     kind: KindOfLock | Unset = UNSET,
     limit: int | Unset | None = UNSET,
@@ -186,8 +167,8 @@ def zk_lock(
     linger: Seconds | Unset = UNSET,
     max_waiters: int | Unset | None = UNSET,
     compat: Compat | Unset | None = UNSET,
-    **unknown: Any,
-) -> Lock[Any]:
+    **unknown: NoReturn,
+) -> Lock[GivenPolicy]:
     """
     Return the lock of this name, for `with`, `async with`, or its methods.
 
@@ -198,46 +179,42 @@ def zk_lock(
     return Lock(name, *more, **options, **unknown)
 
 
-@overload
-def zk_read(name: str, *more: NoReturn, on_conflict: Literal["raise"] = ..., **options: Unpack[NamedSide]) -> Lock: ...
-@overload
 def zk_read(
-    name: str, *more: NoReturn, on_conflict: FunctionPolicy, **options: Unpack[NamedSide]
-) -> Lock[Hold | None]: ...
-def zk_read(name: str, *more: NoReturn, **options: Any) -> Lock[Any]:
+    name: str,
+    *more: NoReturn,
+    on_conflict: GivenPolicy = "raise",  # type: ignore[assignment]
+    **options: Unpack[NamedSide],
+) -> Lock[GivenPolicy]:
     """
     Return the read side of the read-write lock `name`: any number of readers hold it at a time, or one writer.
 
     The options of `zk_read`, `zk_write` and `zk_semaphore` are those of `zk_lock`, without `kind` and `limit`.
     """
     check_arguments("zk_read", name, more, options, SideArguments)
-    return Lock(name, kind="read", **options)
+    return Lock(name, kind="read", on_conflict=on_conflict, **options)
 
 
-@overload
-def zk_write(name: str, *more: NoReturn, on_conflict: Literal["raise"] = ..., **options: Unpack[NamedSide]) -> Lock: ...
-@overload
 def zk_write(
-    name: str, *more: NoReturn, on_conflict: FunctionPolicy, **options: Unpack[NamedSide]
-) -> Lock[Hold | None]: ...
-def zk_write(name: str, *more: NoReturn, **options: Any) -> Lock[Any]:
+    name: str,
+    *more: NoReturn,
+    on_conflict: GivenPolicy = "raise",  # type: ignore[assignment]
+    **options: Unpack[NamedSide],
+) -> Lock[GivenPolicy]:
     """Return the write side of the read-write lock `name`; see `zk_read`."""
     check_arguments("zk_write", name, more, options, SideArguments)
-    return Lock(name, kind="write", **options)
+    return Lock(name, kind="write", on_conflict=on_conflict, **options)
 
 
-@overload
 def zk_semaphore(
-    name: str, limit: int, *more: NoReturn, on_conflict: Literal["raise"] = ..., **options: Unpack[NamedSide]
-) -> Lock: ...
-@overload
-def zk_semaphore(
-    name: str, limit: int, *more: NoReturn, on_conflict: FunctionPolicy, **options: Unpack[NamedSide]
-) -> Lock[Hold | None]: ...
-def zk_semaphore(name: str, limit: int, *more: NoReturn, **options: Any) -> Lock[Any]:
+    name: str,
+    limit: int,
+    *more: NoReturn,
+    on_conflict: GivenPolicy = "raise",  # type: ignore[assignment]
+    **options: Unpack[NamedSide],
+) -> Lock[GivenPolicy]:
     """Return a semaphore that at most `limit` owners hold at a time, in all processes; see `zk_read`."""
     check_arguments("zk_semaphore", name, more, options, SideArguments)
-    return Lock(name, limit=limit, **options)
+    return Lock(name, limit=limit, on_conflict=on_conflict, **options)
 
 
 def zk_adopt(text: str, *more: NoReturn, **options: Unpack[AdoptArguments]) -> Lock:
@@ -263,7 +240,7 @@ def zk_adopt(text: str, *more: NoReturn, **options: Unpack[AdoptArguments]) -> L
     return lock
 
 
-class ReadWriteLock(Generic[InBlock]):
+class ReadWriteLock(Generic[BlockPolicy]):
     """
     A lock that any number of readers hold at a time, or one writer.
 
@@ -275,27 +252,17 @@ class ReadWriteLock(Generic[InBlock]):
     The arguments are those of `Lock`, without `kind` and `limit`; both sides have them.
     """
 
-    @overload
     def __init__(
-        self: ReadWriteLock[Hold],
+        self,
         name: str,
         *more: NoReturn,
-        on_conflict: Literal["raise"] = ...,
+        on_conflict: BlockPolicy = "raise",  # type: ignore[assignment]
         **options: Unpack[NamedSide],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: ReadWriteLock[Hold | None],
-        name: str,
-        *more: NoReturn,
-        on_conflict: FunctionPolicy,
-        **options: Unpack[NamedSide],
-    ) -> None: ...
-    def __init__(self, name: str, *more: NoReturn, **options: Any) -> None:
+    ) -> None:
         check_arguments("ReadWriteLock", name, more, options, SideArguments)
         self.name = name
-        self._read: Lock[InBlock] = zk_read(name, **options)
-        self._write: Lock[InBlock] = zk_write(name, **options)
+        self._read = zk_read(name, on_conflict=on_conflict, **options)
+        self._write = zk_write(name, on_conflict=on_conflict, **options)
 
     def __repr__(self) -> str:
         return f"<ReadWriteLock {self.name!r}>"
@@ -305,11 +272,11 @@ class ReadWriteLock(Generic[InBlock]):
         """The key, with all fields filled in and escaped. Raises `InvalidLockName`."""
         return self._read.key
 
-    def read(self) -> Lock[InBlock]:
+    def read(self) -> Lock[BlockPolicy]:
         """Return the lock to acquire for reading."""
         return self._read
 
-    def write(self) -> Lock[InBlock]:
+    def write(self) -> Lock[BlockPolicy]:
         """Return the lock to acquire for writing."""
         return self._write
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django_zklock import conf
 from django_zklock.conf.arguments import FunctionPolicy, LockArguments, NamedLock
@@ -19,19 +19,13 @@ from django_zklock.core.locks.spec import DEFAULT_TIMEOUT, LockSpec
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.locks.arguments import check_arguments, skips
-from django_zklock.locks.base import LockBase
+from django_zklock.locks.base import BlockPolicy, GivenPolicy, LockBase
 from django_zklock.locks.hold import Hold, HoldBase, HoldEvent, held_of, hold_of, wait_for
 from django_zklock.locks.lock import Lock
 from django_zklock.names.template import check_used
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar, Unpack
-
-    InBlock = TypeVar("InBlock", bound="MultiHold | None", default="MultiHold", covariant=True)
-else:
-    from typing import TypeVar
-
-    InBlock = TypeVar("InBlock")
+    from typing_extensions import Unpack
 
 
 class MultiHold(HoldBase):
@@ -113,7 +107,7 @@ class MultiHold(HoldBase):
             hold.add_lost_callback(callback)
 
 
-class MultiLock(LockBase[MultiHold, InBlock]):
+class MultiLock(LockBase[MultiHold, BlockPolicy]):
     """
     Several locks that one owner holds together: all of them, or none.
 
@@ -133,26 +127,18 @@ class MultiLock(LockBase[MultiHold, InBlock]):
     * `atomic` is one transaction inside all the locks. The databases that the single locks name are added.
     """
 
-    @overload
     def __init__(
-        self: MultiLock[MultiHold],
-        *names: str | Lock[Hold | None],
-        on_conflict: Literal["raise"] = ...,
-        **options: Unpack[NamedLock],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: MultiLock[MultiHold | None],
-        *names: str | Lock[Hold | None],
-        on_conflict: FunctionPolicy,
-        **options: Unpack[NamedLock],
-    ) -> None: ...
-    def __init__(self, *names: str | Lock[Hold | None], **options: Any) -> None:
-        given = " ".join(name for name in names if isinstance(name, str))
-        check_arguments("zk_locks", given, (), options, LockArguments)
+        self,
+        *names: str | Lock[FunctionPolicy],
+        on_conflict: BlockPolicy = "raise",  # type: ignore[assignment]
+        **given: Unpack[NamedLock],
+    ) -> None:
+        options: Any = given
+        written = " ".join(name for name in names if isinstance(name, str))
+        check_arguments("zk_locks", written, (), options, LockArguments)
         if not names:
             raise InvalidLockName("zk_locks() needs the name of at least one lock.")
-        single = {option: value for option, value in options.items() if option not in ("timeout", "on_conflict")}
+        single = {option: value for option, value in options.items() if option != "timeout"}
         self._options = given_options({name: options[name] for name in ("timeout", "atomic") if name in options})
         self._given = tuple(name if isinstance(name, Lock) else Lock(name, **single) for name in names)
         self.fields = options.get("fields") or {}
@@ -161,19 +147,20 @@ class MultiLock(LockBase[MultiHold, InBlock]):
             if lock not in names:
                 lock.fields = {}
         super().__init__()
-        self._skips = skips(options.get("on_conflict", "raise"))
+        if on_conflict != "raise":
+            self._skips = skips(on_conflict)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {', '.join(repr(lock.name) for lock in self._given)}>"
 
     @property
-    def locks(self) -> tuple[Lock[Hold | None], ...]:
+    def locks(self) -> tuple[Lock[FunctionPolicy], ...]:
         """The locks, each once, in the order in which they are acquired. Raises `InvalidLockName`."""
         if self.fields:
             check_used(
                 self.fields, ", ".join(lock.name for lock in self._given), [lock.spec.template for lock in self._given]
             )
-        chosen: dict[str, Lock[Hold | None]] = {}
+        chosen: dict[str, Lock[FunctionPolicy]] = {}
         for lock in self._given:
             chosen[lock.key] = _stricter(chosen[lock.key], lock) if lock.key in chosen else lock
         return tuple(chosen[key] for key in sorted(chosen, key=lambda key: (chosen[key].spec.adopts is not None, key)))
@@ -197,23 +184,19 @@ class MultiLock(LockBase[MultiHold, InBlock]):
         return MultiHold(tuple(map(hold_of, holds)), {lock.name: lock.key for lock in self._given})
 
 
-@overload
 def zk_locks(
-    *names: str | Lock[Hold | None], on_conflict: Literal["raise"] = ..., **options: Unpack[NamedLock]
-) -> MultiLock: ...
-@overload
-def zk_locks(
-    *names: str | Lock[Hold | None], on_conflict: FunctionPolicy, **options: Unpack[NamedLock]
-) -> MultiLock[MultiHold | None]: ...
-def zk_locks(*names: str | Lock[Hold | None], **options: Any) -> MultiLock[Any]:
+    *names: str | Lock[FunctionPolicy],
+    on_conflict: GivenPolicy = "raise",  # type: ignore[assignment]
+    **options: Unpack[NamedLock],
+) -> MultiLock[GivenPolicy]:
     """Return several locks that are acquired as one; see `MultiLock`."""
-    return MultiLock(*names, **options)
+    return MultiLock(*names, on_conflict=on_conflict, **options)
 
 
 Locks: TypeAlias = "Lock | MultiLock"
 
 
-def _stricter(lock: Lock[Hold | None], other: Lock[Hold | None]) -> Lock[Hold | None]:
+def _stricter(lock: Lock[FunctionPolicy], other: Lock[FunctionPolicy]) -> Lock[FunctionPolicy]:
     """Return the stricter of two locks with one key."""
     first, second = lock.spec, other.spec
     if first.shares and not second.shares:

@@ -59,7 +59,7 @@ def roll_back() -> None:
         # A block without a savepoint passes the mark on to the next one. The one above the `TestCase` keeps its own.
         own = sum(not is_of_test_case(block) for block in connection.atomic_blocks)
         kept = len(connection.savepoint_ids) - own + 1
-        connection.savepoint_ids[kept:] = [None] * (own - 1)
+        connection.savepoint_ids[kept:] = [None] * (own - 1)  # type: ignore[list-item]
 
 
 def check_aliases(aliases: Iterable[str]) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from datetime import timedelta
 from typing import Literal
 
 from celery import shared_task
 from django.http import HttpRequest, HttpResponse
+from django.views import View
 from typing_extensions import assert_type
 
 from django_zklock import (
@@ -103,7 +106,7 @@ def use() -> None:
     with zk_lock("a", timeout=0, on_conflict="skip") as hold:
         assert_type(hold, Hold | None)
         hold.check()  # type: ignore[union-attr]
-    zk_lock("a", on_conflict="retry")  # type: ignore[call-overload]
+    zk_lock("a", on_conflict="retry")  # type: ignore[type-var]
     with zk_lock("a", atomic=True), zk_lock("b", atomic=["x", "y"], release_on="commit"):
         assert_type(current_hold("a"), Hold)
     lock = Lock("a/{b}", fields={"b": 1})
@@ -148,16 +151,16 @@ def use_kinds() -> None:
         pass
     with zk_lock("a", linger=0.5), zk_write("a", linger=timedelta(seconds=2)), zk_locks("a", "b", linger=1):
         pass
-    zk_lock("a", linger="1")  # type: ignore[call-overload]
-    zk_read("a", grace="1")  # type: ignore[call-overload]
-    zk_read("a", abort_on="now")  # type: ignore[call-overload]
+    zk_lock("a", linger="1")  # type: ignore[arg-type]
+    zk_read("a", grace="1")  # type: ignore[arg-type]
+    zk_read("a", abort_on="now")  # type: ignore[arg-type]
     zk_leader("a", linger=1)  # type: ignore[call-arg]
     try:
         assert_type(reader("a"), str)
     except LockUpgradeRefused as error:
         assert_type(error.lock, str | None)
-    Lock("a", kind=1)  # type: ignore[call-overload]
-    Lock("a", limit="3")  # type: ignore[call-overload]
+    Lock("a", kind=1)  # type: ignore[arg-type]
+    Lock("a", limit="3")  # type: ignore[arg-type]
 
 
 async def use_async() -> None:
@@ -236,9 +239,9 @@ def catch() -> None:
 
 
 def refuse_wrong_options() -> None:
-    zk_lock("a", on_conflict="wait")  # type: ignore[call-overload]
-    zk_lock("a", abort_on="ignore")  # type: ignore[call-overload]
-    zk_read("a", limit=3)  # type: ignore[call-overload]
+    zk_lock("a", on_conflict="wait")  # type: ignore[type-var]
+    zk_lock("a", abort_on="ignore")  # type: ignore[arg-type]
+    zk_read("a", limit=3)  # type: ignore[call-arg]
     zk_leader("a", timeout=3)  # type: ignore[call-arg]
     zk_locked("a", on_conflict="ignore")  # type: ignore[call-overload]
     assert_type(zk_semaphore("a", 3, timeout=1), Lock)
@@ -271,7 +274,30 @@ def skipped(policy: Literal["raise", "skip"]) -> int:
         return sure.token
 
 
+def skipped_in_other_forms(policy: Literal["raise", "skip"], text: str) -> None:
+    with (
+        functools.partial(zk_lock, "a", on_conflict="skip")() as hold,
+        functools.partial(zk_lock, timeout=0)("a") as sure,
+    ):
+        assert_type(hold, Hold | None)
+        assert_type(sure, Hold)
+    with zk_semaphore("a", 3, on_conflict="skip" if text else "raise") as hold:
+        assert_type(hold, Hold | None)
+    with contextlib.ExitStack() as stack:
+        assert_type(stack.enter_context(zk_locks("a", on_conflict=policy)), MultiHold | None)
+        assert_type(stack.enter_context(zk_read("a")), Hold)
+    locks: list[Lock[Literal["raise", "skip"]]] = [zk_lock("a"), zk_write("b", on_conflict="skip")]
+    assert_type(zk_locks(*locks), MultiLock)
+    zk_lock("a", on_conflict=text)  # type: ignore[type-var]
+    zk_lock("a", timeot=1)  # type: ignore[arg-type]  # codespell:ignore
+
+
 async def skipped_async() -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        assert_type(await stack.enter_async_context(zk_lock("a", on_conflict="skip")), Hold | None)
+    async with ReadWriteLock("a", on_conflict="skip").read() as shared, zk_semaphore("a", 3) as permit:
+        assert_type(shared, Hold | None)
+        assert_type(permit, Hold)
     async with zk_lock("a", on_conflict="skip") as hold, zk_locks("b", on_conflict="skip") as several:
         hold.check()  # type: ignore[union-attr]
         assert_type(hold, Hold | None)
@@ -300,7 +326,27 @@ class Reports:
         return day
 
 
+@zk_locked("report/{day}", on_conflict="skip", skip_value=None)
+def report_or_none(day: str) -> str:
+    return day
+
+
+class Page(View):
+    @zk_locked("page/{pk}", on_conflict="skip", skip_value=HttpResponse("busy"))
+    def get(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return HttpResponse()
+
+    @staticmethod
+    @zk_locked("page/{pk}", on_conflict="skip")
+    def count(pk: int) -> int:
+        return pk
+
+
 async def results_of_skipped_calls() -> None:
+    assert_type(report_or_none("1"), str | None)
+    assert_type(Page().get(HttpRequest(), 1), HttpResponse)
+    assert_type(Page.count(1), int | None)
+    skipped_task.delay(1)  # type: ignore[arg-type]
     assert_type(skipped_report("1"), str | None)
     assert_type(report_or_false("1"), str | bool)
     assert_type(skipped_task("1"), str | None)

@@ -292,9 +292,9 @@ def test_atomic_is_refused_where_it_cannot_be(zoo: Zoo, ledger: Ledger) -> None:
     with pytest.raises(ConnectionDoesNotExist):
         zk_lock("x", atomic="leger").__enter__()
     with pytest.raises(ValueError, match="atomic"):
-        zk_lock("x", atomic=3)  # type: ignore[call-overload]
+        zk_lock("x", atomic=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="release"):
-        zk_lock("x", release_on="block")  # type: ignore[call-overload]
+        zk_lock("x", release_on="block")  # type: ignore[arg-type]
     assert zoo.client.exists(f"{zoo.base}/x") is None
     transaction.set_autocommit(False, using="ledger")
     try:

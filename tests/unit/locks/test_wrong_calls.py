@@ -267,7 +267,7 @@ def test_a_signature_that_is_written_out_has_each_option_with_its_type(call: Any
     parameters = inspect.signature(call).parameters.values()
     types = get_type_hints(call)
     written = {
-        parameter.name: types[parameter.name] | Unset
+        parameter.name: getattr(types[parameter.name], "__bound__", types[parameter.name]) | Unset
         for parameter in parameters
         if parameter.kind is parameter.KEYWORD_ONLY
     }
