@@ -121,6 +121,7 @@ class _Records:
         self._mutex = threading.Lock()  # no other people's code runs under it
         self._thread: threading.Thread | None = None  # guarded by _mutex
         self._dropped = 0  # since the last report; guarded by _mutex
+        self._is_slow = False  # since a wait was too long; written without a lock, as a wrong value costs one wait
 
     def put(self, call: Callable[..., object], *args: Any) -> None:
         """Run `call(*args)` on the thread of the log, unless too many calls wait for it."""
@@ -138,11 +139,11 @@ class _Records:
                 self._thread = thread
 
     def put_and_wait(self, call: Callable[..., object], *args: Any) -> None:
-        """Run `call(*args)` on the thread of the log. Wait for that, unless others wait already, or a handler logs."""
-        is_idle = self._calls.empty() and threading.current_thread() is not self._thread
+        """Run `call(*args)` on the thread of the log. Wait for that, unless a handler is slow, or logs itself."""
+        waits = not self._is_slow and threading.current_thread() is not self._thread
         self.put(call, *args)
-        if is_idle:
-            self.flush(LONGEST_DELAY)
+        if waits:
+            self._is_slow = not self.flush(LONGEST_DELAY)
 
     def flush(self, timeout: float) -> bool:
         """Wait until the records until now are handled; return whether that took at most `timeout` seconds."""
@@ -165,6 +166,8 @@ class _Records:
         if dropped:
             _run_handler(_report_dropped, dropped)
         _run_handler(call, *args)
+        if self._is_slow and self._calls.empty():
+            self._is_slow = False
 
 
 def _report_dropped(count: int) -> None:

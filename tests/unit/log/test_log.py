@@ -10,6 +10,7 @@ import time
 import traceback
 import unittest
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -249,6 +250,26 @@ def test_a_record_of_a_users_thread_keeps_its_context_and_is_found_by_a_test() -
     finally:
         logger.logger.removeFilter(filter_)
     assert seen == ["r-1"] * 20
+
+
+def test_threads_that_log_at_once_find_their_records_at_once() -> None:
+    """No thread goes on before its record is handled because another one waits, too."""
+    logger = log.Logger("django_zklock.always", always=True)
+    handler = Handler()
+    logger.logger.addHandler(handler)
+
+    def find(thread: int) -> bool:
+        found = []
+        for number in range(30):
+            logger.warning("%d.%d", thread, number)
+            found.append(f"{thread}.{number}" in [record.getMessage() for record in handler.records])
+        return all(found)
+
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(find, range(8)))
+    finally:
+        logger.logger.removeHandler(handler)
 
 
 def test_a_handler_that_hangs_delays_a_users_thread_once(handler: Handler, monkeypatch: pytest.MonkeyPatch) -> None:
