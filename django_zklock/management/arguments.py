@@ -28,7 +28,7 @@ def add_name(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("name", metavar="NAME", help="a key as `list` shows it, an entry of LOCKS, or a path template")
     field = "the value of a field of the template"
-    add("--field", dest="fields", action="append", default=[], type=_field, metavar="NAME=VALUE", help=field)
+    add("--field", dest="fields", action=_AddField, default={}, type=_field, metavar="NAME=VALUE", help=field)
 
 
 def add_reason(parser: argparse.ArgumentParser, explanation: str, *, required: bool = True) -> None:
@@ -101,7 +101,7 @@ def key_of(options: argparse.Namespace) -> str:
     A name with an escape such as %20, and without a character that needs one, is a key already: it comes from a list.
     """
     name: str = options.name
-    fields: dict[str, object] = dict(options.fields)
+    fields: dict[str, object] = options.fields
     path = conf.current().options_for(name).get("path", name)
     if path == name and not fields and is_escaped(name):
         return show_tails(name)
@@ -139,6 +139,16 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 def _usage(template: Template) -> str:
     fields = " ".join(f"--field {name}=VALUE" for name in template.fields)
     return f"Give {fields}, or the whole key." if fields else "Give the whole key."
+
+
+class _AddField(argparse.Action):
+    """Add one field to the dict of the fields."""
+
+    def __call__(self, parser: object, namespace: argparse.Namespace, field: Any, option: str | None = None) -> None:
+        fields = getattr(namespace, self.dest)
+        if field[0] in fields:
+            raise argparse.ArgumentError(self, f"{field[0]!r} is given twice")
+        setattr(namespace, self.dest, {**fields, field[0]: field[1]})
 
 
 def _field(text: str) -> tuple[str, str]:

@@ -122,7 +122,7 @@ def _lock(options: argparse.Namespace) -> Lock:
     try:
         lock = CommandLock(
             template_of(options.name),
-            fields=dict(options.fields),
+            fields=options.fields,
             atomic=False,
             **{option: value for option, value in vars(options).items() if option in _LOCK_OPTIONS},
             what=f"run: {program}",

@@ -259,11 +259,11 @@ def test_threads_that_log_at_once_find_their_records_at_once() -> None:
     logger.logger.addHandler(handler)
 
     def find(thread: int) -> bool:
-        found = []
+        handled = []
         for number in range(30):
             logger.warning("%d.%d", thread, number)
-            found.append(f"{thread}.{number}" in [record.getMessage() for record in handler.records])
-        return all(found)
+            handled.append(f"{thread}.{number}" in [record.getMessage() for record in handler.records])
+        return all(handled)
 
     try:
         with ThreadPoolExecutor(8) as pool:

@@ -10,7 +10,7 @@ from django.core.management.base import OutputWrapper
 from django.test import override_settings
 
 from django_zklock.management import output
-from django_zklock.management.arguments import key_of, seconds
+from django_zklock.management.arguments import add_name, key_of, seconds
 
 LOCKS = {"URL": "zk://127.0.0.1:1/x", "LOCKS": {"inventory": {"path": "inventory/{sku}"}}}
 
@@ -38,17 +38,29 @@ def test_columns_are_as_wide_as_a_terminal_shows_them() -> None:
 @pytest.mark.parametrize(
     ("name", "fields", "key"),
     [
-        ("orders/7", [], "orders/7"),
-        ("orders/a b", [], "orders/a%20b"),
-        ("orders/a%20b", [], "orders/a%20b"),
-        ("100% sure", [], "100%25%20sure"),
-        ("inventory", [("sku", "x/y")], "inventory/x%2Fy"),
-        ("orders/{pk}", [("pk", "7")], "orders/7"),
-        ("a/123456789%30", [], "a/1234567890"),
-        ("a/1234567890", [], "a/1234567890"),
+        ("orders/7", {}, "orders/7"),
+        ("orders/a b", {}, "orders/a%20b"),
+        ("orders/a%20b", {}, "orders/a%20b"),
+        ("100% sure", {}, "100%25%20sure"),
+        ("inventory", {"sku": "x/y"}, "inventory/x%2Fy"),
+        ("orders/{pk}", {"pk": "7"}, "orders/7"),
+        ("a/123456789%30", {}, "a/1234567890"),
+        ("a/1234567890", {}, "a/1234567890"),
     ],
 )
-def test_a_name_or_a_key_names_a_lock(name: str, fields: list[tuple[str, str]], key: str) -> None:
+def test_a_name_or_a_key_names_a_lock(name: str, fields: dict[str, str], key: str) -> None:
     """A key as the list shows it, or what code gives to `zk_lock`."""
     with override_settings(ZKLOCK=LOCKS):
         assert key_of(argparse.Namespace(name=name, fields=fields)) == key
+
+
+def test_a_field_is_given_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """The last value would win, and lock another key than the reader of the command expects."""
+    parser = argparse.ArgumentParser()
+    add_name(parser)
+    given = parser.parse_args(["{a}/{b}", "--field=a=1", "--field=b=2"]).fields
+    assert given == {"a": "1", "b": "2"}
+    assert parser.parse_args(["k"]).fields == {}
+    with pytest.raises(SystemExit):
+        parser.parse_args(["{a}", "--field=a=1", "--field=a=2"])
+    assert "'a' is given twice" in capsys.readouterr().err
