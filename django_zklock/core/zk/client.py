@@ -167,7 +167,7 @@ class Client(KazooClient):
 
     def drop_connection(self) -> None:
         """Cut the connection, not the session. kazoo then connects again, to another server if there is one."""
-        self._connection.answered = True  # the server does not refuse it
+        self._connection.dropped = True
         sock = self._connection._socket
         if sock is not None:
             try:

@@ -41,7 +41,6 @@ from django_zklock.core.execution.owner import gevent_patched
 from django_zklock.core.zk.loop import protocol_thread
 from django_zklock.core.zk.outage import (
     CLOSED,
-    CLOSED_EARLY,
     CREDENTIALS,
     LONGEST_PAUSE,
     REFUSALS,
@@ -190,13 +189,14 @@ class Connection(ConnectionHandler):
     connect_sent_at = float("-inf")  # on clock.now(), of the last connect that got a reply
     last_host: tuple[str, int] | None = None  # of the present connection, or of the last one; with the IP address
     host: tuple[str, int]  # that was tried last, as spelled in the settings
-    answered = False  # a request on the present connection was carried out; set by a client that drops the connection
+    dropped = False  # this process has ended the present connection; set by the client
+    _answered = False  # a request on the present connection was carried out
 
     _address: Address = ("", 0)  # of `host`
     _known: Sequence[tuple[str, str, int]] = ()  # the names and addresses of the present round
     _connected_at = math.inf  # on clock.now(), of the present try
     _contact_at = -math.inf  # on clock.now(), of the last connection
-    _refusal = CLOSED_EARLY  # why the present connection was refused
+    _refusal = ""  # why the server refuses the session, by its own code
     _last_xid = 0  # the id of the last request, over all connections
     _tries = 0  # to connect, since the last connection
     _unanswered: Sequence[str] = ()  # the requests without a reply when the server closed the present connection
@@ -310,15 +310,18 @@ class Connection(ConnectionHandler):
     def _connect_attempt(self, host: str, hostip: str, port: int, retry: KazooRetry) -> Any:
         if not self._may_try((host, hostip, port)):
             return None  # here and not for the whole round, as two names may have the same address
-        self.answered, self._connected_at, self._refusal = False, float("inf"), CLOSED_EARLY
+        self.dropped, self._answered, self._connected_at, self._refusal = False, False, float("inf"), ""
         try:
             return super()._connect_attempt(host, hostip, port, retry)
         finally:
             lasted = clock.now() - self._connected_at  # no time at all, if there was no connection
-            if 0 <= lasted < LONGEST_PAUSE and not self.answered and not self.client._stopped.is_set():
+            is_first = 0 <= lasted < LONGEST_PAUSE and not self._answered  # it was closed at the first request
+            if self.dropped or self.client._stopped.is_set():
+                pass  # this process has ended it
+            elif self._refusal:
                 self.client.outage.refused(self.host, self._address, self._refusal)
-            elif self._unanswered:
-                self.client.outage.closed_at(self.host, self._address, self._unanswered)
+            elif is_first or self._unanswered:
+                self.client.outage.closed_at(self.host, self._address, self._unanswered, answered=not is_first)
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._pings.clear()
@@ -336,7 +339,7 @@ class Connection(ConnectionHandler):
         try:
             timeouts = super()._connect(host, hostip, port)
         except SessionExpiredError:
-            self.client.outage.answered(self.host)  # it comes from a server, so the connection was fine
+            self.client.outage.expired(self.host, self._address)
             raise
         except Exception as error:
             cause = cause_of(error, in_handshake=self.handler.in_handshake, connected=self._socket is not None)
@@ -421,8 +424,8 @@ class Connection(ConnectionHandler):
         if header.err in REFUSALS:
             self._refusal = REFUSALS[header.err]
             raise ConnectionDropped(self._refusal)  # the server closes it now
-        if not self.answered and (header.xid > 0 or header.xid == PING_XID):  # the first reply; not that to `Auth`
-            self.answered = True
+        if not self._answered and (header.xid > 0 or header.xid == PING_XID):  # the first reply; not that to `Auth`
+            self._answered = True
             self.client.outage.accepted()
         if self.client.outage.closed and header.xid > 0 and self.client._pending:
             self.client.outage.carried_out(self.host, self._address, _name(self.client._pending[0][0]))

@@ -42,9 +42,10 @@ CLOSES_AT = "it closes the connection at "
 _NEWER = {"create2", "createContainer", "getEphemerals"}  # requests that some servers before 3.6 do not know
 _NEEDS = "it needs ZooKeeper 3.6 or newer, and proxies that let this pass"
 _REFUSED_BETWEEN = "a proxy may refuse it, or the server's jute.maxbuffer is too small for it"
+_OR_CREDENTIALS = ", or it requires authentication"
 
-FIRST_PAUSE, PAUSE_FACTOR, LONGEST_PAUSE = 0.1, 3, 10.0
-"""Seconds between connections to a server that closes them, and their growth: about ten in the first minute."""
+FIRST_PAUSE, PAUSE_FACTOR, LONGEST_PAUSE = 0.1, 5, 10.0
+"""Seconds between connections to a server that closes them, and their growth: at most ten in the first minute."""
 IDLE_PAUSE = 60.0
 """Seconds more while nobody waits, so that the state that metrics show is right again some time after an outage."""
 
@@ -100,6 +101,7 @@ class Outage:
 
     def accepted(self) -> None:
         """Forget failures and refusals, because a server has carried out a request, but not those of other requests."""
+        self.closed = {address: requests for address, requests in self.closed.items() if requests}
         self._refusals = {address: refusal for address, refusal in self._refusals.items() if address in self.closed}
         self._idle_pause = IDLE_PAUSE
         self._causes = {host: cause for host, cause in self._causes.items() if cause.startswith(CLOSES_AT)}
@@ -109,25 +111,28 @@ class Outage:
         """
         Record that a server has closed a connection before it carried out a request, and why, if that is known.
 
-        The first time is likely a restart. If it goes on, the pauses grow, so that many processes cannot harm a server.
+        If it goes on, the pauses grow, so that many processes cannot harm a server.
         """
         count = self._refusals.get(address, (0, 0.0))[0] + 1
-        pause = min(FIRST_PAUSE * PAUSE_FACTOR ** min(count - 1, 10), LONGEST_PAUSE) * random.uniform(1, 1.2)  # noqa: S311
-        self._refusals[address] = count, clock.now() + pause
-        if count > 1 or cause != CLOSED_EARLY:
+        self._refusals[address] = count, clock.now() + _pause(count)
+        if count > 1 or not cause.startswith((CLOSED_EARLY, CLOSES_AT)):
             self._causes[_key(host)] = cause
 
-    def closed_at(self, host: Host, address: Address, requests: Sequence[str]) -> None:
+    def closed_at(self, host: Host, address: Address, requests: Sequence[str], *, answered: bool) -> None:
         """
         Record the requests without a reply when a server closed a connection, the oldest first.
 
-        The first time is likely a restart. If the next connection ends at the same request, the server or a proxy does
-        not know it, and goes on to close connections.
+        Two times are likely restarts. If three connections in a row end at the same request, the server or a proxy does
+        not know it, and goes on to close connections. `answered`: the connection had a reply to another request.
         """
-        again = [request for request in requests if request in self.closed.get(address, ())]
+        before = self.closed.get(address)
+        again = [request for request in dict.fromkeys(requests) if request in (before or ())]
         self.closed[address] = again or list(requests)
         if again:
-            self.refused(host, address, f"{CLOSES_AT}{again[0]}; {_NEEDS if again[0] in _NEWER else _REFUSED_BETWEEN}")
+            why = _REFUSED_BETWEEN if _NEWER.isdisjoint(again) else _NEEDS
+            self.refused(host, address, f"{CLOSES_AT}{' or '.join(again)}; {why}{'' if answered else _OR_CREDENTIALS}")
+        elif before is not None and not answered:
+            self.refused(host, address, CLOSED_EARLY)
 
     def restarts(self, address: Address) -> None:
         """Forget what a server has closed, because nothing listens there now: it will be another process."""
@@ -143,6 +148,13 @@ class Outage:
                 self._causes.pop(_key(host), None)
                 self.restarts(address)
                 self.accepted()
+
+    def expired(self, host: Host, address: Address) -> None:
+        """Forget failures, because a server has told that the session has expired. It may close the next one, too."""
+        self.answered(host)
+        if address in self.closed and address in self._refusals:
+            count = self._refusals[address][0]
+            self._refusals[address] = count, clock.now() + _pause(count)
 
     def may_try(self, address: Address, is_wanted: Callable[[], bool]) -> bool:
         """Return whether it is time to connect to a server; hardly ever if it goes on to refuse, and nobody waits."""
@@ -202,6 +214,11 @@ def cause_of(error: BaseException, *, in_handshake: bool, connected: bool) -> st
 
 
 _ENDS_OF_FILE = ("UNEXPECTED_EOF_WHILE_READING", "UNEXPECTED_EOF")
+
+
+def _pause(count: int) -> float:
+    pause: float = min(FIRST_PAUSE * PAUSE_FACTOR ** min(count - 1, 10), LONGEST_PAUSE)
+    return pause * random.uniform(1, 1.2)  # noqa: S311
 
 
 def _is_timeout(error: BaseException) -> bool:

@@ -13,17 +13,17 @@ from collections.abc import Iterator
 import pytest
 from django.test import override_settings
 from support.ensemble import Ensemble
-from support.proxy import CREATE_CONTAINER, Proxy
+from support.proxy import CREATE2, CREATE_CONTAINER, GET_CHILDREN, Proxy
 from support.zoo import eventually
 
 from django_zklock import zk_lock
 from django_zklock.core.zk import process
-from django_zklock.core.zk.outage import CLOSED_EARLY, REFUSALS
+from django_zklock.core.zk.outage import CLOSES_AT, REFUSALS
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection.queries import check_quorum, connection
 
 REQUIRES_AUTHENTICATION = -124
-GIVE_UP = 0.5  # seconds
+GIVE_UP = 0.7  # seconds
 
 
 class Refusing:
@@ -84,7 +84,7 @@ def test_the_reason_reaches_each_caller_and_the_server_is_left_in_peace(
     refusing: Refusing, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Few sessions while a caller waits, none afterwards, one warning for all; and a later caller tries again."""
-    reason = CLOSED_EARLY if refusing.code is None else REFUSALS[refusing.code]
+    reason = CLOSES_AT if refusing.code is None else REFUSALS[refusing.code]
     with caplog.at_level(logging.WARNING, "django_zklock"):
         with pytest.raises(ZooKeeperUnavailable) as raised, zk_lock("a", timeout=0):
             raise AssertionError("nothing is granted")
@@ -117,7 +117,7 @@ def test_a_server_that_hangs_does_not_refuse() -> None:
     with override_settings(ZKLOCK={"URL": f"zk://{server.where}/test", "SESSION_TIMEOUT": 3}):
         with pytest.raises(ZooKeeperUnavailable) as raised, zk_lock("a", timeout=4):
             raise AssertionError("nothing is granted")
-        assert CLOSED_EARLY not in str(raised.value)
+        assert CLOSES_AT not in str(raised.value)
         assert server.sessions >= 6
         process.reset()
     server.close()
@@ -135,14 +135,21 @@ def test_two_names_of_a_server_are_one_server() -> None:
     server.close()
 
 
-def test_a_request_at_which_each_connection_is_closed_is_named(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server or a proxy that does not know it answers all other requests, so no connection is refused as such."""
+@pytest.mark.parametrize(
+    ("operation", "name"),
+    [(CREATE_CONTAINER, "createContainer"), (CREATE2, "create2"), (GET_CHILDREN, "getChildren")],
+    ids=["createContainer", "create2", "getChildren"],
+)
+def test_a_request_at_which_each_connection_is_closed_is_named(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, operation: int, name: str
+) -> None:
+    """A server or a proxy that does not know it answers all others. It may be the first request of a connection."""
     zklock = {"URL": f"zk://{proxy.address}/new{time.monotonic_ns()}", "CONNECT_TIMEOUT": 3}
     monkeypatch.setattr("django_zklock.core.zk.outage.LONGEST_PAUSE", 1.0)
     for _ in range(100):
-        proxy.kill_before_op(CREATE_CONTAINER)
+        proxy.kill_before_op(operation)
     with override_settings(ZKLOCK=zklock):
-        with pytest.raises(ZooKeeperUnavailable, match="closes the connection at createContainer; it needs") as raised:
+        with pytest.raises(ZooKeeperUnavailable, match=f"closes the connection at .*{name}.*;") as raised:
             zk_lock("a").acquire(timeout=3)
         assert "answer" not in str(raised.value)
         assert 2 <= proxy.connected <= 16  # 50 without pauses

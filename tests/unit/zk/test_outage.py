@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from django_zklock.core import clock
 from django_zklock.core.log import flush
 from django_zklock.core.zk.outage import CLOSES_AT, REFUSED, Outage
 
@@ -20,10 +21,10 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 def outage() -> Outage:
     """Of an ensemble in which the old server does not know a request."""
     outage = Outage([OLD, NEW])
-    for _ in range(2):
+    for _ in range(3):
         outage.answered(OLD)
         outage.accepted()
-        outage.closed_at(OLD, OLD, [REQUEST])
+        outage.closed_at(OLD, OLD, [REQUEST], answered=True)
     return outage
 
 
@@ -52,14 +53,61 @@ def test_a_server_that_answers_the_request_is_not_blamed_any_more(outage: Outage
     assert not outage.is_refused
 
 
-def test_a_server_that_restarts_twice_is_not_blamed_for_what_was_under_way() -> None:
+def test_a_server_that_restarts_is_not_blamed_for_what_was_under_way() -> None:
     """Nothing listens in between, so it was the process that ended the connections, not the request."""
     outage = Outage([OLD])
-    for _ in range(3):
+    for _ in range(4):
         outage.answered(OLD)
         outage.accepted()
-        outage.closed_at(OLD, OLD, [REQUEST])
+        outage.closed_at(OLD, OLD, [REQUEST], answered=True)
         assert not outage.is_refused
         assert CLOSES_AT not in outage.explain()
         outage.failed(OLD, REFUSED)
         outage.restarts(OLD)
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["a later request", "the first request"])
+def test_two_quick_restarts_are_not_blamed_on_a_request(answered: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """The server was up again before the next try. A third connection that ends at the same request proves enough."""
+    outage = Outage([OLD])
+    for _ in range(2):
+        outage.answered(OLD)
+        outage.closed_at(OLD, OLD, [REQUEST], answered=answered)
+        outage.log()
+    assert CLOSES_AT not in outage.explain()
+    assert not lines(caplog)
+    outage.closed_at(OLD, OLD, [REQUEST], answered=answered)
+    outage.log()
+    assert f"{CLOSES_AT}{REQUEST}; it needs" in lines(caplog)[0]
+
+
+def test_requests_that_were_sent_together_are_named_together() -> None:
+    """Each of them may be the one that the server does not know."""
+    outage = Outage([OLD])
+    for _ in range(3):
+        outage.closed_at(OLD, OLD, ["getEphemerals", "getChildren", "getChildren"], answered=False)
+    assert f"{CLOSES_AT}getEphemerals or getChildren; " in outage.explain()
+
+
+@pytest.mark.parametrize("session_lasts", [10.0, 100.0])
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_server_that_closes_connections_gets_at_most_ten_a_minute(
+    answered: bool, session_lasts: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callers want it all the time. A session that has expired meanwhile costs one more connection."""
+    now, connected_at = 0.0, []
+    monkeypatch.setattr(clock, "now", lambda: now)
+    outage = Outage([OLD])
+    contact = 0.0
+    while now < 60:
+        if outage.may_try(OLD, lambda: True):
+            connected_at.append(now)
+            if now - contact > session_lasts:
+                outage.expired(OLD, OLD)
+            else:
+                outage.answered(OLD)
+                outage.closed_at(OLD, OLD, [REQUEST], answered=answered)
+            contact = now
+        now += 0.05
+    assert 8 <= len(connected_at) <= 10
+    assert connected_at[3] < 1  # a caller that gives up early learns the reason
