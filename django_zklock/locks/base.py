@@ -382,7 +382,7 @@ def _loss_of(uses: list[_Use]) -> LockLost | None:
     if present is not None and not isinstance(present, Exception):
         return None  # in a `finally`, it would hide an abort, a cancellation or an exit
     for held, _, _ in uses:
-        reason = held.grant.why_invalid()
+        reason = held.grant.why_lost()
         if reason is not None and (held.policy.abort_on == "suspended" or held.grant.overdue):
             return held.grant.loss(reason)
     return None

@@ -79,7 +79,7 @@ class SignalEvents(program.Events):
     def ended(self, held: HeldLock) -> None:
         if self.recorder is None and not signals.lock_released.receivers and not signals.lock_lost.receivers:
             return
-        reason = held.grant.why_invalid()
+        reason = held.grant.why_lost()
         if reason is not None:
             held.report_loss(reason)
             return

@@ -509,7 +509,7 @@ class Block:
                 continue
             cause = lost or error
             stopped = guard.stopped(cause)
-            reason = held.grant.why_invalid()
+            reason = held.grant.why_lost()
             if reason is None:
                 if not held.uses and cause is None:
                     lost = LockNotHeld("The lock was released inside the block.", lock=held.key)

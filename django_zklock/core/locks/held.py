@@ -167,7 +167,7 @@ class HeldLock:
         and `LockLost` if the lock is lost.
         """
         self._refuse_upgrade(kind)
-        reason = self.grant.why_invalid()
+        reason = self.grant.why_lost()
         if reason is not None:
             reason += "; call release() before you acquire it again" if any(self.uses.values()) else ""
             raise self.grant.loss(reason)

@@ -70,6 +70,10 @@ class LocalGrant(Grant):
             return self.lost_reason
         return self._base.why_invalid() or (self.why_overdue if self.overdue else None)
 
+    def why_lost(self) -> str | None:
+        self._base.why_lost()
+        return self.why_invalid()
+
 
 class LocalWaiter:
     """One owner in the queue of this process; the owner uses it as its contender."""

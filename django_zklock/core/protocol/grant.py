@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from django_zklock.core import clock, program
 from django_zklock.core.errors import LockLost
 from django_zklock.core.execution import work
-from django_zklock.core.log import Logger
+from django_zklock.core.log import Logger, on_protocol_thread
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.lease import GrantSession
 
 logger = Logger("django_zklock.locks")
+
+RECORD_TIMEOUT = 0.2  # seconds that the read of the record of a break may take
 
 
 class GrantedContender(Protocol):
@@ -77,7 +80,7 @@ class Grant:
         self.suspect_since: float | None = None  # on clock.now()
         self.suspect_reason = ""
         self.lost_reason: str | None = None
-        self.node_gone = False  # its znode was deleted; `lost_reason` follows when the record of a break was read
+        self.node_gone: threading.Event | None = None  # its znode was deleted; set when the record of a break was read
         self.max_hold = 0.0  # seconds, if it has a maximum hold
         self.ends_at: float | None = None  # of the maximum hold, on clock.now(); set before anybody has the hold
         self.release_request: ReleaseRequest | None = None  # the last one
@@ -89,7 +92,7 @@ class Grant:
         self.loss_reported = False  # `lock_lost` was sent; protocol's thread only
         self._observers: dict[GrantObserver, None] = {}  # changed by single operations
 
-    why_deleted: ClassVar[str] = "its znode was deleted by another session"
+    why_deleted = "its znode was deleted by another session"
 
     @property
     def inherited(self) -> bool:
@@ -127,9 +130,16 @@ class Grant:
         """The reason of a loss by `max_hold`."""
         return f"it was held for longer than max_hold, {self.max_hold:g} s"
 
+    def why_lost(self) -> str | None:
+        """Return `why_invalid`. If its znode is gone, wait a moment for the record of a break, not on our threads."""
+        gone = self.node_gone
+        if gone is not None and self.lost_reason is None and not on_protocol_thread():
+            gone.wait(RECORD_TIMEOUT)
+        return self.why_invalid()
+
     def check(self) -> None:
         """Raise `LockLost` unless the lease is valid now."""
-        reason = self.why_invalid()
+        reason = self.why_lost()
         if reason is not None:
             raise self.loss(reason)
 

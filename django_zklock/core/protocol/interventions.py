@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from datetime import datetime, timezone
 
 from django_zklock.core.execution import work
 from django_zklock.core.log import Logger
-from django_zklock.core.protocol.grant import Grant
+from django_zklock.core.protocol.grant import RECORD_TIMEOUT, Grant
 from django_zklock.core.queue import break_record, release_request
 from django_zklock.core.queue.break_record import BreakRecord
 from django_zklock.core.zk.errors import NodeMissing
@@ -16,7 +17,6 @@ from django_zklock.core.zk.session import Session
 
 logger = Logger("django_zklock.locks")
 
-REPLY_TIMEOUT = 0.2  # seconds that the read of the record of a break may take
 RECORD_LASTS = 10.0  # seconds until that record is deleted
 
 
@@ -24,20 +24,22 @@ def lose(session: Session, grant: Grant) -> None:
     """
     End a grant whose znode was deleted by another session. If an operator broke the lock, the record has the reason.
 
-    The grant is invalid at once. The work is aborted when the record was read, or after `REPLY_TIMEOUT`.
+    The grant is invalid at once. The work is aborted when the record was read, or after `RECORD_TIMEOUT`.
     """
-    gateway = session.gateway
-    grant.node_gone = True
+    gateway, read = session.gateway, threading.Event()
+    grant.node_gone = read
     path = break_record.record_path(session.options.base, grant.path.rpartition("/")[2])
-    timer = session.loop.call_later(REPLY_TIMEOUT, lambda: on_read(NodeMissing()))
+    timer = session.loop.call_later(RECORD_TIMEOUT, lambda: on_read(NodeMissing()))
 
     def on_read(reply: NodeReply) -> None:
         timer.cancel()
         record = BreakRecord.decode(reply.data) if isinstance(reply, Node) else None
         if record is not None:
             session.loop.call_later(RECORD_LASTS, lambda: gateway.delete(path, lambda reply: None))
+            grant.why_deleted = str(record)
         if not grant.released:
-            grant.lose(grant.why_deleted if record is None else str(record))
+            grant.lose(grant.why_deleted)
+        read.set()
 
     gateway.read(path, on_read)
 

@@ -52,6 +52,7 @@ ANYWHERE = {
         "observe",
         "overdue",
         "why_invalid",
+        "why_lost",
         "why_overdue",
     },
 }

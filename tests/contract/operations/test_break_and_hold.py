@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from support.faults import BackgroundCall, die, queue_up, within
 from support.primitives import Taker
+from support.proxy import GET_DATA, Proxy
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import Hold, zk_lock
@@ -68,6 +69,30 @@ def test_the_holder_of_a_broken_lock_learns_user_and_reason(
         outcome = elsewhere.result()
     assert "broken by anna: the machine is on fire" in outcome
     assert holds[0].lost
+
+
+@pytest.mark.parametrize("linger", [0.0, 1.0], ids=["released at once", "lingers"])
+@pytest.mark.parametrize("ends", [False, True], ids=["checks", "ends"])
+def test_a_holder_that_looks_before_the_reason_is_read_learns_it(
+    zoo: Zoo, proxy: Proxy, linger: float, ends: bool
+) -> None:
+    """The hold is invalid at once. The error waits for the record of the break, but never for long."""
+
+    def work() -> str:
+        with pytest.raises(LockLost) as caught, zk_lock("k", linger=linger) as hold:
+            holds.append(hold)
+            while not (ends and hold.lost):
+                if not ends:
+                    hold.check()
+                time.sleep(0.001)
+        return str(caught.value)
+
+    holds: list[Hold] = []
+    elsewhere = BackgroundCall(work)
+    eventually(lambda: holds)
+    proxy.delay_op(GET_DATA, 0.05)
+    broke(holds[0])
+    assert "broken by anna: the machine is on fire" in elsewhere.result()
 
 
 def test_a_broken_lock_goes_to_the_next_in_the_queue(zoo: Zoo) -> None:
