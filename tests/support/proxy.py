@@ -530,7 +530,7 @@ def _framed(body: bytes) -> bytes:
 
 
 def _abort(transport: asyncio.Transport | None) -> None:
-    if transport is not None and not transport.is_closing():
+    if transport is not None:  # perhaps it is closing, and has bytes that its peer does not read
         with contextlib.suppress(OSError):
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         transport.abort()
