@@ -80,7 +80,8 @@ class Proxy:
         self._links: list[_Link] = []  # guarded by _changed
         self._connected = 0  # guarded by _changed
         self._hang = False  # this and the rest: written on the loop's thread only
-        self._listener: asyncio.AbstractServer | None = None
+        self._listener: socket.socket | None = None
+        self._accepting: set[asyncio.Task[object]] = set()
         self._faults: list[_Fault] = []
         self._op_delays: dict[int, float] = {}
         self._loop = asyncio.SelectorEventLoop(_selector())
@@ -248,11 +249,23 @@ class Proxy:
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
 
     async def _listen(self) -> None:
+        # Not `create_server`: a connection that it has accepted just before `close` gets a transport that stays open.
         if self._listener is None:
-            self._listener = await self._loop.create_server(self._accept, "127.0.0.1", self.port)
+            self._listener = socket.create_server(("127.0.0.1", self.port), backlog=100)
+            self._listener.setblocking(False)
+            self._loop.add_reader(self._listener, self._on_connection, self._listener)
+
+    def _on_connection(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # the client has gone
+            client = listener.accept()[0]
+            client.setblocking(False)
+            accepting: asyncio.Task[object] = self._loop.create_task(self._loop.connect_accepted_socket(self._accept, client))
+            self._accepting.add(accepting)
+            accepting.add_done_callback(self._accepting.discard)
 
     def _stop_listening(self) -> None:
         if self._listener is not None:
+            self._loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
 

@@ -11,6 +11,7 @@ from support.zoo import Zoo, eventually
 from django_zklock import zk_lock
 from django_zklock.core.log import flush
 from django_zklock.core.protocol import contender
+from django_zklock.core.zk import outage
 from django_zklock.exceptions import ZooKeeperUnavailable
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory")]
@@ -52,6 +53,7 @@ def test_a_deadline_holds_though_the_create_is_in_doubt(zoo: Zoo, proxy: Proxy) 
 def test_a_waiter_survives_any_number_of_cuts(zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """After any number of broken connections, the waiter still survives a lost session."""
     monkeypatch.setattr(contender, "MAX_CREATES", 4)
+    monkeypatch.setattr(outage, "LONGEST_PAUSE", 0.5)  # as the same request is under way each time
     with zoo.hold_elsewhere(KEY):
         waiter = BackgroundCall(lambda: acquire_and_count(zoo, timeout=15))
         for _ in range(6):
