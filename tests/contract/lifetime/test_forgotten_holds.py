@@ -117,6 +117,19 @@ def test_holds_that_are_over_are_counted(zoo: Zoo, monkeypatch: pytest.MonkeyPat
     assert len(zoo.contenders()) == 2
 
 
+def test_a_look_needs_no_right_to_delete(zoo: Zoo) -> None:
+    """Nor to create: nothing of it is left behind."""
+    make_over(zoo, rest, *map(str, range(6)))
+    closed = [f"{zoo.base}/{name}" for name in (DIRECTORY, *range(6))]
+    for path in closed:
+        zoo.client.set_acls(path, [make_acl("world", "anyone", read=True, admin=True)])
+    eventually(lambda: "processes have ended: 6." in zklock("doctor"))
+    assert all(snapshot(max_age=0).complete for _ in range(3))
+    assert len(zoo.contenders()) == len(entries(zoo)) == 6
+    for path in closed:
+        zoo.client.set_acls(path, OPEN_ACL_UNSAFE)
+
+
 # --- an entry is only a hint ------------------------------------------------------------------------------------------
 
 
