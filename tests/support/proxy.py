@@ -259,7 +259,9 @@ class Proxy:
         with contextlib.suppress(OSError):  # the client has gone
             client = listener.accept()[0]
             client.setblocking(False)
-            accepting: asyncio.Task[object] = self._loop.create_task(self._loop.connect_accepted_socket(self._accept, client))
+            accepting: asyncio.Task[object] = self._loop.create_task(
+                self._loop.connect_accepted_socket(self._accept, client)
+            )
             self._accepting.add(accepting)
             accepting.add_done_callback(self._accepting.discard)
 

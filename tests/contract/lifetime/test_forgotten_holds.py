@@ -118,7 +118,7 @@ def test_holds_that_are_over_are_counted(zoo: Zoo, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_look_needs_no_right_to_delete(zoo: Zoo) -> None:
-    """Nor to create: nothing of it is left behind."""
+    """The look cannot create anything either, and leaves nothing behind."""
     make_over(zoo, rest, *map(str, range(6)))
     closed = [f"{zoo.base}/{name}" for name in (DIRECTORY, *range(6))]
     for path in closed:
