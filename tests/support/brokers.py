@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,16 @@ class RabbitMQ(Broker):
         self._control("stop_app")
         self._control("start_app")
         self._wait_ready()
+
+    @contextlib.contextmanager
+    def full(self, queue: str) -> Iterator[None]:
+        """Have a queue refuse all messages, as one that has its `max-length`."""
+        rule = json.dumps({"max-length": 0, "overflow": "reject-publish"})
+        self._control("set_policy", "full", f"^{queue}$", rule, "--apply-to", "queues")
+        try:
+            yield
+        finally:
+            self._control("clear_policy", "full")
 
     def _control(self, *command: str) -> None:
         rabbitmqctl = [str(self._program.with_name("rabbitmqctl")), *command]

@@ -198,7 +198,7 @@ class TaskContext(FunctionContext):
         task, request = self._task, self._task.request
         key = lifecycle.waiting_key(task, lock_key)
         times = messages.count(request, CONFLICTS_HEADER) + 1
-        delay = messages.delay_before(times)
+        delay = messages.delay_before(task, times)
         until = time.time() + delay + MESSAGE_DELAY
         try:
             again = "redelivered" in self.about or messages.text(request, lifecycle.WAITING_HEADER) == key
@@ -213,7 +213,7 @@ class TaskContext(FunctionContext):
         with reservations.confirmed(reservation):
             headers = {CONFLICTS_HEADER: times, lifecycle.WAITING_HEADER: key}
             signature = messages.send(task, headers, delay)
-        messages.end_run(task, signature, error)
+        messages.end_run(task, signature, delay, error)
 
     def _skip(self, reason: str) -> Any:
         """

@@ -13,12 +13,11 @@ whether the work is done.
 from __future__ import annotations
 
 import hashlib
-import math
 import random
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, NoReturn
 
 from billiard.exceptions import SoftTimeLimitExceeded
@@ -28,8 +27,8 @@ from celery.exceptions import Ignore, Retry, TaskRevokedError, TimeLimitExceeded
 from celery.signals import task_revoked
 from celery.utils.quorum_queues import detect_quorum_queues
 from celery.utils.time import maybe_make_aware
-from kombu.common import Broadcast
-from kombu.transport.virtual.exchange import TopicExchange
+from kombu import Queue
+from kombu.pools import producers
 
 from django_zklock.core import clock
 from django_zklock.core.execution.work import Work
@@ -37,7 +36,7 @@ from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.queue.escaping import printable
 from django_zklock.decorators.context import AcquireAgain
-from django_zklock.exceptions import ZkLockError
+from django_zklock.exceptions import LockLost, ZkLockError
 
 logger = Logger("django_zklock.celery")
 
@@ -56,13 +55,16 @@ CHECKED_HEADER: Final = "zklock_redelivered_checked"
 
 FIRST_DELAY: Final = 0.5  # seconds before a task is tried again, doubled each time
 LONGEST_DELAY: Final = 15.0
+LONGEST_PREFETCHED: Final = 2.0  # the same on quorum queues, where a message with an ETA takes the place of another
 _UUID: Final = 36  # characters
 _SHOWN: Final = 64  # characters of an id
 _WORK: Final = "zklock_work"  # attributes of a request
 _RECEIVED: Final = "_zklock_received"
 _UNSENT: Final = "zklock_unsent"
+QUEUE_KEY: Final = "zklock_queue"  # of `delivery_info`
 _MOST: Final = 1_000_000  # for a count in a header, which anybody may have written
-_DEATH: Final = re.compile("x-(first-|last-)?death")  # RabbitMQ looks for cycles there; an older Celery keeps them
+_OF_DELIVERY: Final = re.compile("x-death|x-(first|last)-death-.*|x-delivery-count|x-deduplication-header|CC")
+"""Headers of one delivery, for which RabbitMQ would copy or drop the next message that has them."""
 _DELAY: Final = re.compile(r"^(?:[01]\.){28}")  # what RabbitMQ's native delay puts before a routing key
 
 # --- what a message tells -------------------------------------------------------------------------------------------
@@ -123,14 +125,31 @@ def headers_of(request: Any) -> dict[str, Any]:
     return {**request.request_dict, **(request.request_dict.get("headers") or {})}
 
 
-def record_received(*, request: Any, **kwargs: object) -> None:
-    """Record when a message came: it is unacknowledged from then on, also before its ETA."""
+def record_received(*, sender: Any, request: Any, **kwargs: object) -> None:
+    """Record by which queue a message came, and when: it is unacknowledged from then on, also before its ETA."""
+    request.delivery_info[QUEUE_KEY] = _queue_of(sender, request.message)
     setattr(request, _RECEIVED, clock.now())
     # Celery knows only of Redis and RabbitMQ that they deliver a message again.
     sqs: Any = request.message.delivery_info.get("sqs_message") or {"Attributes": {}}
     times = int(sqs["Attributes"].get("ApproximateReceiveCount", 1))
     if times > 1 or getattr(request.message, "_raw", {}).get("redelivered"):
         request.delivery_info["redelivered"] = True
+
+
+def _queue_of(consumer: Any, message: Any) -> str:
+    """Return the name of the queue by which a message came; empty if it is not known, or ends with the connection."""
+    info, channel = message.delivery_info, message.channel
+    try:
+        if hasattr(channel, "typeof"):  # kombu has the exchanges, as with Redis. Such messages do not tell their queue
+            to_all = channel.typeof(info["exchange"]).type == "fanout"
+            names = () if to_all else channel._lookup(info["exchange"], info["routing_key"])
+        else:
+            tags, queues = consumer.task_consumer._active_tags, consumer.app.amqp.queues
+            names = [name for name in tags if tags[name] == info["consumer_tag"] and not queues[name].auto_delete]
+    except Exception as error:  # noqa: BLE001 - any error of a broker's client
+        logger.info("the queue of task %r is not known: %r", message.headers.get("id"), error)
+        return ""
+    return str(*names) if len(names) == 1 else ""
 
 
 def received_at(request: Any) -> float:
@@ -142,9 +161,10 @@ def received_at(request: Any) -> float:
 # --- sending the running task again -----------------------------------------------------------------------------------
 
 
-def delay_before(times: int) -> float:
-    """Return the delay in seconds before a task is sent again; `times` is 1 for the first time."""
-    longest = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(times - 1, 10))
+def delay_before(task: Task[..., Any], times: int) -> float:
+    """Return the delay in seconds before a task runs again; `times` is 1 for the first time."""
+    longest = LONGEST_PREFETCHED if detect_quorum_queues(task.app, "amqp")[0] else LONGEST_DELAY
+    longest = min(longest, FIRST_DELAY * 2.0 ** min(times - 1, 10))
     # Half of it is random, so that tasks with a conflict do not return at the same time.
     return round(longest * random.uniform(0.5, 1.0), 3)  # noqa: S311
 
@@ -162,83 +182,61 @@ def send(task: Task[..., Any], headers: dict[str, Any], delay: float) -> Any:
     """
     Publish the running task again, with the retries it has had; return the signature that was sent.
 
-    `Task.retry` would count against the task's own `max_retries`, but waiting for a lock is not a failure. If the task
-    can't be published, for whatever reason, it must not end: its message may be acknowledged. So this run goes on as if
-    it were the next one, and `AcquireAgain` is raised.
+    `Task.retry` would count against the task's own `max_retries`, but waiting for a lock is not a failure. A task that
+    expires before it could run again is not sent, but ends here. Otherwise the worker would store it as REVOKED, and
+    the end of this run could overwrite that. If the task cannot be published, for whatever reason, it must not end: its
+    message may be acknowledged. So this run goes on as if it were the next one, and `AcquireAgain` is raised.
     """
     request: Any = task.request
-    try:
-        signature = _signature(task, headers, delay)
-        signature.apply_async()
-    except (Ignore, SoftTimeLimitExceeded):
-        raise
-    except Exception as broken:
-        if not hasattr(request, _UNSENT):
-            setattr(request, _UNSENT, True)
-            logger.warning("task %r cannot be sent again, and waits for its lock in its slot: %r", request.id, broken)
-        request.headers = {**(request.headers or {}), **headers}
-        raise AcquireAgain(delay) from broken
-    return signature
-
-
-def _signature(task: Task[..., Any], headers: dict[str, Any], delay: float) -> Any:
-    """
-    Return the message that runs a running task again.
-
-    A task that expires before it could run again is not sent, but ends here. Otherwise the worker would store it as
-    REVOKED, and the end of this run could overwrite that.
-    """
-    request: Any = task.request
-    driver = task.app.producer_pool.connections.connection.transport.driver_type  # as Celery's `send_task` finds it
-    is_quorum = detect_quorum_queues(task.app, driver)[0]
-    queue = _queue_of(task.app, request.delivery_info or {})
-    if is_quorum:
-        delay = math.ceil(delay)  # the native delay takes whole seconds, but not 0
-        if not queue:
-            raise ValueError(f"no queue of the settings has the routing key of {request.delivery_info}")
     expires = expiry(task.app, request.expires)
     if expires is not None and expires <= time.time() + delay:
         revoke(task, request, "expired")
         task_revoked.send(task, request=request, terminated=False, signum=None, expired=True)  # as a worker does
         raise Ignore("the task expires before it could run again")
-    signature = task.signature_from_request(request, retries=request.retries, countdown=delay)
-    if is_quorum:
-        signature.options.update(queue=queue, exchange=None, routing_key=None)
+    try:
+        return _publish(task, headers, delay)
+    except (LockLost, SoftTimeLimitExceeded):  # they end the run itself
+        raise
+    except Exception as broken:
+        if not hasattr(request, _UNSENT):
+            setattr(request, _UNSENT, True)
+            logger.warning("task %r cannot be sent again, so it waits for its lock in its slot: %r", request.id, broken)
+        request.headers = {**(request.headers or {}), **headers}
+        raise AcquireAgain(min(delay, FIRST_DELAY)) from broken
+
+
+def _publish(task: Task[..., Any], headers: dict[str, Any], delay: float) -> Any:
+    """
+    Send the running task straight to its queue, and wait until the broker confirms that.
+
+    Its exchange could deliver it to other workers, too. Celery's native delay, which quorum queues have with a topic
+    exchange, needs that exchange, takes no fractions of a second, and drops what nobody has bound. So the worker waits
+    for the ETA, which is in a header: of an option, Celery would make a native delay, or warn that there is none.
+    """
+    request: Any = task.request
+    info = request.delivery_info or {}
+    queue = info.get(QUEUE_KEY, "" if info.get("exchange") else info.get("routing_key"))
+    if not queue:
+        raise ValueError(f"its exchange {info.get('exchange')!r} may deliver to several workers")
+    signature = task.signature_from_request(request, retries=request.retries, queue=queue)
     for shown in ("argsrepr", "kwargsrepr"):  # Celery would compute them from arguments that the sender has hidden
         if getattr(request, shown, None) is not None:
             signature.options[shown] = getattr(request, shown)
     signature.options.setdefault("ignore_result", request.ignore_result)  # Celery before 5.7 leaves it out
-    kept = {name: value for name, value in (signature.options.get("headers") or {}).items() if not _DEATH.match(name)}
-    signature.options["headers"] = {**kept, **headers}
+    own = signature.options.get("headers") or {}
+    copied = {name: value for name, value in own.items() if not _OF_DELIVERY.fullmatch(name)}
+    eta = task.app.now() + timedelta(seconds=delay)
+    signature.options["headers"] = {**copied, **headers, "eta": eta.isoformat()}
+    known: dict[str, Any] = task.app.amqp.queues
+    declare = [known[queue]] if queue in known else []
+    to = {"queue": Queue(queue, no_declare=True), "exchange": "", "routing_key": queue, "declare": declare}
+    connection = task.app.connection_for_write(transport_options={"confirm_publish": True})
+    with producers[connection].acquire(block=True) as producer:
+        signature.apply_async(producer=producer, **to)
     return signature
 
 
-def _queue_of(app: Celery, info: Mapping[str, Any]) -> str:
-    """
-    Return the name in the settings of the queue by which a message came; empty if none receives exactly its key.
-
-    Celery would send to the default queue what RabbitMQ has delayed. Raises `ValueError` if the message also went to
-    other queues: each of their workers would run the task again.
-    """
-    exchange, key = str(info.get("exchange") or ""), str(info.get("routing_key") or "")
-    if not exchange:  # the key is the name of the queue
-        return key
-    is_delayed, key = bool(_DELAY.match(key)), _DELAY.sub("", key)  # then the exchange is one of those for delays
-    takers = {}
-    queues: dict[str, Any] = app.amqp.queues
-    for name, queue in queues.items():
-        for to in queue.bindings or (queue,):
-            if not isinstance(queue, Broadcast) if is_delayed else to.exchange.name == exchange:
-                kind, pattern = to.exchange.type, to.routing_key or ""
-                is_topic = kind == "topic" and re.match(TopicExchange(None).key_to_pattern(pattern), key)
-                if is_topic or pattern == key:
-                    takers[name] = pattern
-                if len(takers) > 1 or (kind in ("fanout", "headers") and (pattern == key or not is_delayed)):
-                    raise ValueError(f"the exchange {exchange!r} delivers to several queues")
-    return next((name for name, pattern in takers.items() if pattern == key), "")
-
-
-def end_run(task: Task[..., Any], signature: Any, error: Exception) -> NoReturn:
+def end_run(task: Task[..., Any], signature: Any, delay: float, error: Exception) -> NoReturn:
     """
     End this run of a task that was sent again; Celery shows it as a retry.
 
@@ -247,7 +245,7 @@ def end_run(task: Task[..., Any], signature: Any, error: Exception) -> NoReturn:
     """
     if "redelivered" in work_of(task).about or COPY_HEADER in signature.options["headers"]:
         task.request.ignore_result = True
-    raise Retry(exc=error, when=signature.options["countdown"], sig=signature) from error
+    raise Retry(exc=error, when=delay, sig=signature) from error  # type: ignore[arg-type]
 
 
 def send_again(
@@ -255,8 +253,8 @@ def send_again(
 ) -> NoReturn:
     """Publish the running task again after a delay that grows with the count in `header`, and end this run."""
     times = count(task.request, header) + 1
-    delay = min(delay_before(times), longest)
-    end_run(task, send(task, {header: times, **headers}, delay), error)
+    delay = min(delay_before(task, times), longest)
+    end_run(task, send(task, {header: times, **headers}, delay), delay, error)
 
 
 # --- how a run ends ---------------------------------------------------------------------------------------------------

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from celery import chord
 from celery.exceptions import ChordError, TaskRevokedError
-from celery.result import AsyncResult
 from support.brokers import Broker, RabbitMQ
 from support.ensemble import Ensemble
 from support.worker import Worker
@@ -51,29 +50,63 @@ def test_retry_sends_the_task_again(worker: Worker) -> None:
     assert result.state == "SUCCESS"
 
 
-def retried(worker: Worker, result: AsyncResult[Any], times: int) -> bool:
-    return worker.log.read_text().count(f"[{result.id}] retry") >= times
+def count(worker: Worker, text: str) -> int:
+    return worker.log.read_text().count(text)
 
 
-@pytest.mark.chaos
-@pytest.mark.parametrize("exchange", ["direct", "topic"])
-def test_each_policy_on_quorum_queues(rabbitmq: RabbitMQ, zoo: Zoo, tmp_path: Path, exchange: str) -> None:
-    """A topic exchange means Celery's native delay. After some conflicts the task still comes by its own queue."""
+@pytest.mark.parametrize(("queues", "exchange"), [("classic", "topic"), ("quorum", "direct"), ("quorum", "topic")])
+def test_each_policy_on_kinds_of_queues(
+    rabbitmq: RabbitMQ, zoo: Zoo, tmp_path: Path, queues: str, exchange: str
+) -> None:
+    """After some conflicts, each task runs once. With a topic exchange to quorum queues, Celery makes native delays."""
     rabbitmq.clear()
-    kinds = {"task_default_queue_type": "quorum", "task_create_missing_queue_type": "quorum"}
-    exchanges = {"task_default_exchange": f"quorum-{exchange}", "task_default_exchange_type": exchange}
+    kinds = {"task_default_queue_type": queues, "task_create_missing_queue_type": queues}
+    exchanges = {"task_default_exchange": f"some-{exchange}", "task_default_exchange_type": exchange}
     conf = {**rabbitmq.conf, **kinds, **exchanges, "task_create_missing_queue_exchange_type": exchange}
-    with Worker(zoo, tmp_path, conf=conf) as worker:
-        with zoo.hold_elsewhere("quorum"):
-            again = [worker.send(f"policy.{policy}", "quorum", queue="other") for policy in ("retry", "coalesce")]
-            bound = worker.send("bound", "quorum", queue="other", priority=3)
-            for result in (*again, bound):
-                eventually(functools.partial(retried, worker, result, 3), 30)
-            again.append(worker.send("policy.wait", "quorum", queue="other"))
-        assert [worker.get(result, 30) for result in again] == ["done"] * 3
-        assert worker.get(bound, 30)["queue"].endswith("other")
-        assert "cannot be sent again" not in worker.log.read_text()
+    journal = tmp_path / "journal"
+    with Worker(zoo, tmp_path, conf=conf, concurrency=4) as worker:
+        call = ("kinds", "tell", None, str(journal))
+        with zoo.hold_elsewhere("kinds"):
+            sent = [worker.send(f"policy.{name}", *call, queue="other") for name in ("retry", "retry.late", "coalesce")]
+            sent.append(worker.send("policy.retry", *call, queue="other", countdown=1))
+            for result in sent:
+                eventually(functools.partial(lambda text: count(worker, text) >= 3, f"[{result.id}] retry"), 30)
+            if queues == "classic":
+                with rabbitmq.full("other"):  # then the tasks wait in their slots
+                    zoo.wait_contenders("kinds", 1 + len(sent))
+            sent.append(worker.send("policy.wait", *call, queue="other"))
+        assert [worker.get(result, 30) for result in sent] == ["done"] * len(sent)
+        assert len(journal.read_text().splitlines()) == len(sent)
+        assert count(worker, "cannot be sent again") == (4 if queues == "classic" else 0)
     rabbitmq.clear()
+
+
+def met_conflict(worker: Worker) -> bool:
+    return count(worker, "cannot be sent again") > 0 or count(worker, "] retry") > 2
+
+
+@pytest.mark.parametrize(("server", "kind"), [("redis", "fanout"), ("rabbitmq", "fanout"), ("rabbitmq", "topic")])
+def test_a_task_that_several_workers_get_is_not_multiplied(
+    request: pytest.FixtureRequest, zoo: Zoo, tmp_path: Path, server: str, kind: str
+) -> None:
+    """Each conflict is one message at most, to the worker that has made it, whose settings do not name the others."""
+    broker: Broker = request.getfixturevalue(server)
+    broker.clear()
+    workers, journal = [], tmp_path / "journal"
+    with contextlib.ExitStack() as stack:
+        for name in ("first", "second"):
+            (home := tmp_path / name).mkdir()
+            queue = {"exchange": f"all-{kind}", "exchange_type": kind, "routing_key": "all"}
+            conf = {**broker.conf, "task_queues": {name: queue}}
+            workers.append(stack.enter_context(Worker(zoo, home, conf=conf, options=[f"--queues={name}"])))
+        with zoo.hold_elsewhere("all"):
+            workers[0].send("policy.retry", "all", "tell", None, str(journal), queue="first")
+            for worker in workers:
+                eventually(functools.partial(met_conflict, worker), 20)
+        for worker in workers:
+            eventually(functools.partial(count, worker, "] succeeded"), 20)
+        assert len(journal.read_text().splitlines()) == 2
+        assert [count(worker, "] received") - count(worker, "] retry") for worker in workers] == [1, 1]
 
 
 def test_skip_fails_a_chord(worker: Worker) -> None:

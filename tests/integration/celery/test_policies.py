@@ -240,6 +240,16 @@ def test_a_task_that_waits_in_its_slot_expires_there(worker: Worker, policy: str
     assert not journal.exists()
 
 
+def test_of_tasks_that_cannot_be_sent_again_one_waits(worker: Worker) -> None:
+    """The others are coalesced with it, although nobody sends it."""
+    with worker.zoo.hold_elsewhere("coalesced-in-slot"):
+        first = worker.send("offline.coalesce.False", "coalesced-in-slot")
+        worker.zoo.wait_contenders("coalesced-in-slot", 2)
+        with pytest.raises(TaskRevokedError, match=first.id):
+            worker.run("offline.coalesce.False", "coalesced-in-slot")
+    assert worker.get(first) == "done"
+
+
 def test_a_task_that_lost_its_lock_and_cannot_be_sent_again_runs_again_in_its_slot(worker: Worker) -> None:
     """`on_lost="retry"` needs no broker either."""
     gate, journal = worker.gate(), worker.home / "offline-lost"

@@ -13,7 +13,7 @@ from celery.app.trace import trace_task
 from django_zklock.contrib.celery import messages
 from django_zklock.exceptions import ZkLockError
 
-REDELIVERED = {"id": "one", "delivery_info": {"redelivered": True}, "headers": {}}
+REDELIVERED = {"id": "one", "delivery_info": {"redelivered": True, "routing_key": "celery"}, "headers": {}}
 
 
 def run_copy(app: Celery, *, is_queued: bool) -> Any:

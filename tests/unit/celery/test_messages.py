@@ -1,75 +1,92 @@
-"""A message names the queue by which it came; counts that anybody may have written are bounded."""
+"""Read what a message tells: the queue by which it came, and headers that anybody may have written."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery
-from kombu import Exchange, Queue, binding
+from celery.app.trace import trace_task
+from kombu import Exchange, Queue
 from kombu.common import Broadcast
-from kombu.transport.native_delayed_delivery import calculate_routing_key
 
 from django_zklock.contrib.celery import messages
+from django_zklock.exceptions import ZkLockError
 
-TOPIC, DIRECT = Exchange("topic", type="topic"), Exchange("direct", type="direct")
-FANS: Any = [binding(Exchange("fan", type="fanout"))]  # kombu takes lists, its stubs do not
+TOPIC, DIRECT = Exchange("m-topic", type="topic"), Exchange("m-direct", type="direct")
 QUEUES = [
-    Queue("celery", TOPIC, routing_key="celery"),
-    Queue("orders", TOPIC, routing_key="order.#"),
-    Queue("paid", TOPIC, routing_key="order.*.paid"),
-    Queue("one", DIRECT, routing_key="one"),
-    Queue("left", DIRECT, routing_key="both"),
-    Queue("right", DIRECT, routing_key="both"),
-    Queue("bound", FANS),
-    Broadcast("all"),
+    Queue("m-celery", TOPIC, routing_key="celery"),
+    Queue("m-orders", TOPIC, routing_key="order.#"),
+    Queue("m-paid", TOPIC, routing_key="order.*.paid"),
+    Queue("m-one", DIRECT, routing_key="one"),
+    Queue("m-left", DIRECT, routing_key="both"),
+    Queue("m-right", DIRECT, routing_key="both"),
+    Broadcast("m-all"),
 ]
-DELAYED = "celery_delayed_0"
 
 
-@pytest.fixture(scope="module")
-def app() -> Celery:
-    return Celery("queues", set_as_current=False, task_queues=QUEUES)
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    app = Celery(broker="memory://", backend="cache+memory://", set_as_current=False)
+    yield app
+    app.control.purge()
+    app.close()
 
 
 @pytest.mark.parametrize(
     ("exchange", "key", "queue"),
     [
         ("", "named", "named"),
-        ("topic", "celery", "celery"),
-        ("topic", "order.7.open", ""),
-        ("topic", "unknown", ""),
-        ("direct", "one", "one"),
+        ("m-topic", "celery", "m-celery"),
+        ("m-topic", "order.7.open", "m-orders"),
+        ("m-direct", "one", "m-one"),
+        # More than one worker would get what is sent so, or nobody.
+        ("m-topic", "order.7.paid", ""),
+        ("m-direct", "both", ""),
+        ("m-all", "", ""),
+        ("m-topic", "unknown", ""),
         ("unknown", "one", ""),
-        (DELAYED, calculate_routing_key(1, "celery"), "celery"),
-        (DELAYED, calculate_routing_key(100_000, "one"), "one"),
     ],
 )
 def test_the_queue_of_a_message_is_found(app: Celery, exchange: str, key: str, queue: str) -> None:
-    """Also after a native delay, which puts another exchange and key into the message."""
-    assert messages._queue_of(app, {"exchange": exchange, "routing_key": key}) == queue
+    """Only if it is the only one."""
+    with app.connection_for_write() as connection:
+        channel = connection.channel()
+        for declared in QUEUES:
+            declared.bind(channel).declare()
+        delivered = SimpleNamespace(
+            channel=channel, delivery_info={"exchange": exchange, "routing_key": key}, headers={}
+        )
+        assert messages._queue_of(None, delivered) == queue
 
 
-@pytest.mark.parametrize(
-    ("exchange", "key"),
-    [
-        ("all", ""),
-        ("all", "any"),
-        ("fan", ""),
-        ("topic", "order.7.paid"),
-        ("direct", "both"),
-        (DELAYED, calculate_routing_key(3, "both")),
-    ],
-)
-def test_a_message_to_several_queues_is_not_sent_again(app: Celery, exchange: str, key: str) -> None:
-    with pytest.raises(ValueError, match="several queues"):
-        messages._queue_of(app, {"exchange": exchange, "routing_key": key})
+def test_a_task_is_sent_again_straight_to_its_queue(app: Celery) -> None:
+    """Neither its own routes nor the way of the first message count: other workers could get it, or nobody."""
+    app.conf.task_routes = {"routed": {"queue": "other", "exchange": "elsewhere", "routing_key": "nowhere"}}
+
+    @app.task(name="routed", shared=False)
+    def routed() -> None:
+        messages.send_again(routed, messages.CONFLICTS_HEADER, ZkLockError("busy"))
+
+    first = {"exchange": "elsewhere", "routing_key": "nowhere", messages.QUEUE_KEY: "celery", "priority": 3}
+    of_delivery: dict[str, Any] = {"x-death": [{"count": 1}], "x-first-death-queue": "before", "CC": ["more"]}
+    request = {"id": "one", "delivery_info": first, "headers": {**of_delivery, "mine": 1}}
+    trace_task(routed, "one", (), {}, request=request, app=app)
+    with app.connection_for_read() as connection, connection.SimpleQueue("celery") as queue:
+        message = queue.get(block=False)
+        message.ack()
+    read: dict[str, Any] = {**message.headers, **message.properties, **message.delivery_info}
+    assert {"exchange": "", "priority": 3, "mine": 1, messages.CONFLICTS_HEADER: 1}.items() <= read.items()
+    assert of_delivery.keys().isdisjoint(message.headers)
+    assert 0 < (datetime.fromisoformat(message.headers["eta"]) - app.now()).total_seconds() < messages.FIRST_DELAY
 
 
 @pytest.mark.parametrize("value", [True, -1, -(10**400), 10**400, 1.5, "3", None, [1]])
-def test_a_count_in_a_header_is_bounded(value: Any) -> None:
+def test_a_count_in_a_header_is_bounded(app: Celery, value: Any) -> None:
     """The next pause can be computed from whatever somebody has written there."""
     times = messages.count(SimpleNamespace(headers={"count": value}), "count")
     assert 0 <= times <= 1_000_000
-    assert 0 < messages.delay_before(times + 1) <= messages.LONGEST_DELAY
+    assert 0 < messages.delay_before(SimpleNamespace(app=app), times + 1) <= messages.LONGEST_DELAY  # type: ignore[arg-type]

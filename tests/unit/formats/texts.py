@@ -345,10 +345,17 @@ def task() -> Any:
     return restock
 
 
+def begin(running: Any, headers: Mapping[str, Any]) -> None:
+    """Make the task run as in a worker, by its default queue."""
+    request: dict[str, Any] = {"retries": 0, "called_directly": False, "is_eager": False}
+    request["delivery_info"] = {"routing_key": running.app.conf.task_default_queue}
+    running.push_request(id=GUID, args=[], kwargs={}, headers=headers, **request)
+
+
 def sent_again(send: Callable[[Any], object], **headers: Any) -> str:
     """Return our headers of the message that `send` sends of a running task, which has these headers already."""
     running = task()
-    running.push_request(id=GUID, args=[], kwargs={}, headers=headers, retries=0, called_directly=False, is_eager=False)
+    begin(running, headers)
     try:
         send(running)
     except Retry:
@@ -412,7 +419,7 @@ COUNTS = (messages.CONFLICTS_HEADER, messages.LOST_HEADER, messages.LATE_HEADER,
 def outcome(given: Mapping[str, Any], *, has_result: bool) -> str:
     """Return what a copy with these headers does under the lock."""
     running = task()
-    running.push_request(id=GUID, args=[], kwargs={}, headers=given, retries=0, called_directly=False, is_eager=False)
+    begin(running, given)
     if has_result:
         running.backend.store_result(GUID, None, "SUCCESS")
     try:

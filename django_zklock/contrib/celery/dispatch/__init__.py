@@ -49,6 +49,7 @@ contender and the hold. The pool process works under that hold, so each part exi
 * The pool process dies: `PoolGrant.is_abandoned` misses its pid, and the lock is released. If the process has not begun
   after ten seconds, the grant is cancelled. A process that comes later sees that. It runs the task if the lock is free
   at that moment, else it sends the task again.
+* A task cannot be sent again: the run goes on, and waits for its lock in its slot (`messages.send`).
 * The main process is stopped or dies: nobody extends the lease in the memory. When it ends, the pool's work is aborted.
 * The task ends without using its grant: `contrib.celery.leaks` gives it back at the end of the run.
 * A step of the dispatcher fails: its message goes to the pool without a lock (`Dispatcher._run_step`).

@@ -39,6 +39,7 @@ from django_zklock.core.zk.errors import ZkError
 from django_zklock.core.zk.gateway import CLOCK_NODE, DirectoryReply, DirectoryState, NamesReply, Node, NodeReply
 from django_zklock.core.zk.multi import Check, Create, Delete, SetData
 from django_zklock.core.zk.session import Session
+from django_zklock.decorators.context import AcquireAgain
 from django_zklock.exceptions import LockTimeout, TooManyLocks, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 from django_zklock.http import requests
 from django_zklock.locks.requests import (
@@ -166,9 +167,12 @@ def _current_work() -> str:
 
 @contextmanager
 def confirmed(reserved: Reserved) -> Iterator[None]:
-    """Keep the reservation if the block has sent the message; withdraw it if the block raises."""
+    """Keep the reservation if the block has sent the message, or the task waits here; withdraw it if it raises."""
     try:
         yield
+    except AcquireAgain:
+        conclude(reserved, sent=True)
+        raise
     except BaseException:
         conclude(reserved, sent=False)
         raise
