@@ -137,19 +137,25 @@ def record_received(*, sender: Any, request: Any, **kwargs: object) -> None:
 
 
 def _queue_of(consumer: Any, message: Any) -> str:
-    """Return the name of the queue by which a message came; empty if it is not known, or ends with the connection."""
+    """
+    Return the name of the queue by which a message came; empty if it is not known, or ends with the connection.
+
+    No public attribute tells it, so another version of kombu may lack what is read here.
+    """
     info, channel = message.delivery_info, message.channel
     try:
-        if hasattr(channel, "typeof"):  # kombu has the exchanges, as with Redis. Such messages do not tell their queue
-            to_all = channel.typeof(info["exchange"]).type == "fanout"
-            names = () if to_all else channel._lookup(info["exchange"], info["routing_key"])
+        tasks = consumer.task_consumer
+        if not hasattr(channel, "typeof"):  # kombu has no exchanges of its own: RabbitMQ
+            names = [name for name, tag in tasks._active_tags.items() if tag == info["consumer_tag"]]
+        elif channel.typeof(info["exchange"]).type == "fanout":  # such messages are in no queue
+            names = []
         else:
-            tags, queues = consumer.task_consumer._active_tags, consumer.app.amqp.queues
-            names = [name for name in tags if tags[name] == info["consumer_tag"] and not queues[name].auto_delete]
+            names = channel._lookup(info["exchange"], info["routing_key"])
+        names = [queue.name for queue in tasks.queues if queue.name in names and not queue.auto_delete]
     except Exception as error:  # noqa: BLE001 - any error of a broker's client
         logger.info("the queue of task %r is not known: %r", message.headers.get("id"), error)
-        return ""
-    return str(*names) if len(names) == 1 else ""
+        names = [] if info.get("exchange") else [info.get("routing_key") or ""]
+    return str(names[0]) if len(names) == 1 else ""
 
 
 def received_at(request: Any) -> float:
@@ -229,10 +235,12 @@ def _publish(task: Task[..., Any], headers: dict[str, Any], delay: float) -> Any
     signature.options["headers"] = {**copied, **headers, "eta": eta.isoformat()}
     known: dict[str, Any] = task.app.amqp.queues
     declare = [known[queue]] if queue in known else []
-    to = {"queue": Queue(queue, no_declare=True), "exchange": "", "routing_key": queue, "declare": declare}
+    to: dict[str, Any] = {"queue": Queue(queue, no_declare=True), "exchange": "", "routing_key": queue}
+    if task.app.conf.task_protocol == 1:  # it has the ETA in its body
+        to["eta"] = eta
     connection = task.app.connection_for_write(transport_options={"confirm_publish": True})
     with producers[connection].acquire(block=True) as producer:
-        signature.apply_async(producer=producer, **to)
+        signature.apply_async(producer=producer, declare=declare, **to)
     return signature
 
 

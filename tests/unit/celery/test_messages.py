@@ -36,35 +36,51 @@ def app() -> Iterator[Celery]:
     app.close()
 
 
+def delivered(channel: Any, exchange: str, key: str, **info: str) -> Any:
+    return SimpleNamespace(channel=channel, delivery_info={"exchange": exchange, "routing_key": key, **info}, headers={})
+
+
 @pytest.mark.parametrize(
     ("exchange", "key", "queue"),
     [
-        ("", "named", "named"),
+        ("", "m-one", "m-one"),
         ("m-topic", "celery", "m-celery"),
         ("m-topic", "order.7.open", "m-orders"),
         ("m-direct", "one", "m-one"),
-        # More than one worker would get what is sent so, or nobody.
+        # Another worker has the other queue.
+        ("m-direct", "both", "m-left"),
+        # This worker has both queues, or it has no queue that outlives it.
         ("m-topic", "order.7.paid", ""),
-        ("m-direct", "both", ""),
         ("m-all", "", ""),
         ("m-topic", "unknown", ""),
         ("unknown", "one", ""),
     ],
 )
 def test_the_queue_of_a_message_is_found(app: Celery, exchange: str, key: str, queue: str) -> None:
-    """Only if it is the only one."""
+    """Only if it is the only one of the worker."""
     with app.connection_for_write() as connection:
-        channel = connection.channel()
+        channel: Any = connection.channel()
         for declared in QUEUES:
             declared.bind(channel).declare()
-        delivered = SimpleNamespace(
-            channel=channel, delivery_info={"exchange": exchange, "routing_key": key}, headers={}
-        )
-        assert messages._queue_of(None, delivered) == queue
+        channel.deadletter_queue = "m-dead"  # kombu puts there what has no queue
+        tasks = app.amqp.TaskConsumer(channel, queues=[queue for queue in QUEUES if queue.name != "m-right"])
+        message = delivered(channel, exchange, key)
+        assert messages._queue_of(SimpleNamespace(task_consumer=tasks), message) == queue
 
 
-def test_a_task_is_sent_again_straight_to_its_queue(app: Celery) -> None:
+@pytest.mark.parametrize(("exchange", "queue"), [("", "named"), ("any", "")])
+@pytest.mark.parametrize("version", ["pyamqp", "virtual"])
+def test_another_version_of_kombu_need_not_tell_the_queue(version: str, exchange: str, queue: str) -> None:
+    """Its private attributes may be others. Then only a message without an exchange tells its queue."""
+    channel = SimpleNamespace(typeof=lambda exchange: SimpleNamespace(type="direct")) if version == "virtual" else None
+    consumer = SimpleNamespace(task_consumer=SimpleNamespace(queues=QUEUES))
+    assert messages._queue_of(consumer, delivered(channel, exchange, "named", consumer_tag="None1")) == queue
+
+
+@pytest.mark.parametrize("protocol", [1, 2])
+def test_a_task_is_sent_again_straight_to_its_queue(app: Celery, protocol: int) -> None:
     """Neither its own routes nor the way of the first message count: other workers could get it, or nobody."""
+    app.conf.task_protocol = protocol
     app.conf.task_routes = {"routed": {"queue": "other", "exchange": "elsewhere", "routing_key": "nowhere"}}
 
     @app.task(name="routed", shared=False)
@@ -81,7 +97,8 @@ def test_a_task_is_sent_again_straight_to_its_queue(app: Celery) -> None:
     read: dict[str, Any] = {**message.headers, **message.properties, **message.delivery_info}
     assert {"exchange": "", "priority": 3, "mine": 1, messages.CONFLICTS_HEADER: 1}.items() <= read.items()
     assert of_delivery.keys().isdisjoint(message.headers)
-    assert 0 < (datetime.fromisoformat(message.headers["eta"]) - app.now()).total_seconds() < messages.FIRST_DELAY
+    has_eta = message.headers if protocol == 2 else message.payload
+    assert 0 < (datetime.fromisoformat(has_eta["eta"]) - app.now()).total_seconds() < messages.FIRST_DELAY
 
 
 @pytest.mark.parametrize("value", [True, -1, -(10**400), 10**400, 1.5, "3", None, [1]])
