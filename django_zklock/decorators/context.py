@@ -52,10 +52,9 @@ class FunctionContext:
         """Whether the call acquires its lock again. It waits for `timeout` then, unless it may be skipped."""
         self._has_begun = False
 
-    def again(self) -> FunctionContext:
-        """Prepare for acquiring the lock again, without a timeout."""
+    def again(self, error: AcquireAgain) -> None:
+        """Prepare for acquiring the lock again, without a timeout. Raise the error if an outer lock must do that."""
         self.is_again, self.timeout, self._has_begun = True, None, False
-        return self
 
     def before_acquire(self) -> None:
         """Prepare for the lock. An error that this raises prevents the call. Not called for async functions."""

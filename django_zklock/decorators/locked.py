@@ -321,8 +321,9 @@ def _sync_wrapper(locked: LockedFunction) -> Callable[..., Any]:
             try:
                 return run(call, args, kwargs)
             except AcquireAgain as again:
+                call.again(again)
                 time.sleep(again.args[0])
-                locked.context_of(args, kwargs, call.again())
+                locked.context_of(args, kwargs, call)
 
     return wrapper
 
@@ -346,7 +347,8 @@ def _async_wrapper(locked: LockedFunction) -> Callable[..., Any]:
             try:
                 return await run(call, args, kwargs)
             except AcquireAgain as again:
+                call.again(again)
                 await asyncio.sleep(again.args[0])
-                locked.context_of(args, kwargs, call.again())
+                locked.context_of(args, kwargs, call)
 
     return wrapper

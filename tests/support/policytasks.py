@@ -161,6 +161,14 @@ for _name in ("retry", "coalesce"):
 app.task(name="offline.lost", base=Offline)(zk_locked("{key}", on_lost="retry", abort_on="lost")(work))
 
 
+@app.task(name="offline.two", base=Offline)
+@zk_locked("{outer}")
+@zk_locked("{inner}")
+def two(outer: str, inner: str) -> str:
+    """Acquire one lock after the other."""
+    return "done"
+
+
 def accounts(*numbers: str, **_more: Any) -> list[str]:
     return [f"account/{number}" for number in numbers[:2]]
 

@@ -27,7 +27,7 @@ from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.spec import Caller
-from django_zklock.decorators.context import FunctionContext
+from django_zklock.decorators.context import AcquireAgain, FunctionContext
 from django_zklock.exceptions import LockBusy, LockLost, LockNotAcquired, LockTimeout, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks import trace
 from django_zklock.locks.events import events
@@ -44,7 +44,9 @@ Its message may be lost without a report. If the message is only later than this
 work runs once more than needed, but no call is lost.
 """
 
-_CALLED: Final = "zklock_called"  # attribute of a request: the decorated functions that were called in this run
+_CALLED: Final = (
+    "zklock_called"  # attribute of a request: the contexts of the decorated functions that were called in this run
+)
 
 
 class TaskContext(FunctionContext):
@@ -99,15 +101,23 @@ class TaskContext(FunctionContext):
                     busy = LockBusy(f"The lock {spec.key!r} is held by another copy of this task.", lock=spec.key)
                     self._end_if_copy(spec, self._others(spec), busy)
 
-    def again(self) -> FunctionContext:
-        """Go on in this process, without what the main process has acquired or found. Wait until the task expires."""
+    def again(self, error: AcquireAgain) -> None:
+        """
+        Go on in this process, without what the main process has acquired or found. Wait until the task expires.
+
+        A lock around this one is given back meanwhile. Otherwise two tasks could wait for each other.
+        """
+        called: dict[Callable[..., Any], TaskContext] = self._task.request.__dict__[_CALLED]
+        if any(outer is not self and outer.lock.owned() for outer in called.values()):
+            raise error
+        called.clear()
+        called[self._wrapper] = self
         if self._wait_result is not None:
             self._wait_result.end()
         self._wait_result, self.waits = None, True
-        super().again()
+        super().again(error)
         expires = messages.expiry(self._task.app, self._task.request.expires)
-        self.timeout = None if expires is None else max(0.0, expires - time.time())
-        return self
+        self.timeout = None if expires is None else max(0.0, expires - time.time() - error.args[0])
 
     @property
     def _key(self) -> str:
@@ -269,11 +279,11 @@ def running_task(wrapper: Callable[..., Any]) -> TaskContext | None:
     task: Task[..., Any] | None = get_current_task()
     if task is None or (task.run is not wrapper and all(layer.function is not wrapper for layer in functions_of(task))):
         return None
-    called: set[Callable[..., Any]] = task.request.__dict__.setdefault(_CALLED, set())
+    called: dict[Callable[..., Any], TaskContext] = task.request.__dict__.setdefault(_CALLED, {})
     if wrapper in called:
         return None
-    called.add(wrapper)
-    return TaskContext(task, wrapper)
+    called[wrapper] = context = TaskContext(task, wrapper)
+    return context
 
 
 connect()  # in a process that imports Celery after all its functions were decorated

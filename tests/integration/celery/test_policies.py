@@ -250,6 +250,18 @@ def test_of_tasks_that_cannot_be_sent_again_one_waits(worker: Worker) -> None:
     assert worker.get(first) == "done"
 
 
+def test_a_task_that_waits_in_its_slot_holds_no_other_lock(worker: Worker) -> None:
+    """With two decorators, it gives the outer lock back. So tasks with the same locks in another order go on."""
+    with worker.zoo.hold_elsewhere("slot-b"):
+        first = worker.send("offline.two", "slot-a", "slot-b")
+        eventually(lambda: f"task '{first.id}' cannot be sent again" in worker.log.read_text(), 20)
+        second = worker.send("offline.two", "slot-b", "slot-a")
+        worker.zoo.wait_contenders("slot-b", 2)
+        with worker.zoo.hold_elsewhere("slot-a"):
+            assert not first.ready()
+    assert [worker.get(first), worker.get(second)] == ["done"] * 2
+
+
 def test_a_task_that_lost_its_lock_and_cannot_be_sent_again_runs_again_in_its_slot(worker: Worker) -> None:
     """`on_lost="retry"` needs no broker either."""
     gate, journal = worker.gate(), worker.home / "offline-lost"

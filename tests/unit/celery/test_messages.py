@@ -37,7 +37,9 @@ def app() -> Iterator[Celery]:
 
 
 def delivered(channel: Any, exchange: str, key: str, **info: str) -> Any:
-    return SimpleNamespace(channel=channel, delivery_info={"exchange": exchange, "routing_key": key, **info}, headers={})
+    return SimpleNamespace(
+        channel=channel, delivery_info={"exchange": exchange, "routing_key": key, **info}, headers={}
+    )
 
 
 @pytest.mark.parametrize(
