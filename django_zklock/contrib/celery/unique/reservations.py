@@ -170,11 +170,8 @@ def confirmed(reserved: Reserved) -> Iterator[None]:
     """Keep the reservation if the block has sent the message, or the task waits here; withdraw it if it raises."""
     try:
         yield
-    except AcquireAgain:
-        conclude(reserved, sent=True)
-        raise
-    except BaseException:
-        conclude(reserved, sent=False)
+    except BaseException as error:
+        conclude(reserved, sent=isinstance(error, AcquireAgain))
         raise
     conclude(reserved, sent=True)
 
