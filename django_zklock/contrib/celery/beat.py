@@ -16,6 +16,7 @@ from django.db import close_old_connections
 
 from django_zklock import conf
 from django_zklock.contrib.celery.schedule import Entry, LeadershipLost, RunRecord, ScheduleRecords
+from django_zklock.core.execution.signals import set_handler
 from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.log import Logger
 from django_zklock.exceptions import ZkLockError
@@ -290,19 +291,19 @@ class DeferSignals:
 
     def begin(self) -> None:
         """Defer the signals from now on; repeating it is harmless."""
-        if self._handlers or threading.current_thread() is not threading.main_thread():
+        if self._handlers:
             return
         for number in self.SIGNALS:
             handler = signal.getsignal(number)
-            if handler is not None:  # else it was not set from Python, and could not be restored
+            # None was not set from Python, and could not be restored.
+            if handler is not None and set_handler(number, self._receive):
                 self._handlers[number] = handler
-                signal.signal(number, self._receive)
 
     def end(self) -> None:
         """Restore the handlers, and raise the deferred signals."""
         handlers, self._handlers = self._handlers, {}
         for number, handler in handlers.items():
-            signal.signal(number, handler)
+            set_handler(number, handler)
         received, self._received = self._received, []
         for number in received:
             signal.raise_signal(number)

@@ -40,6 +40,7 @@ from django_zklock.core import clock
 from django_zklock.core.errors import LockLost, LockLostInterrupt
 from django_zklock.core.execution.inner_tasks import inner_tasks
 from django_zklock.core.execution.owner import Owner, eventlet_patched, gevent_patched
+from django_zklock.core.execution.signals import set_handler
 from django_zklock.core.execution.waiters import wake_thread
 
 ABORT_SIGNAL = signal.SIGURG
@@ -436,11 +437,16 @@ class MainThreadAbort(ThreadAbort):
 _previous_handler: Any = None
 
 
-def _install_handler() -> None:
+def _has_handler() -> bool:
+    """Install the handler if necessary; return whether it is there."""
     global _previous_handler
-    _previous_handler = getsignal(ABORT_SIGNAL)
-    signal.signal(ABORT_SIGNAL, _on_abort_signal)
+    if (previous := getsignal(ABORT_SIGNAL)) is _on_abort_signal:
+        return True
+    _previous_handler = previous
+    if not set_handler(ABORT_SIGNAL, _on_abort_signal):
+        return False
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {ABORT_SIGNAL})  # a parent process may have blocked it
+    return True
 
 
 def _is_unheard() -> bool:
@@ -525,14 +531,8 @@ def abort_for(owner: Owner) -> Abort:
     if owner.kind == "greenlet":
         call_in_hub = _hub_scheduler(owner.subject)
         return GreenletAbort(owner.subject, call_in_hub) if call_in_hub is not None else Abort()
-    if owner.subject is threading.main_thread():
-        # Python refuses handlers outside the main interpreter (uWSGI with several mounts), and if `threading` was first
-        # imported on another thread than the main one (embedded Python).
-        with contextlib.suppress(ValueError):
-            if getsignal(ABORT_SIGNAL) is not _on_abort_signal:
-                _install_handler()
-            return MainThreadAbort()
-    return ThreadAbort()
+    is_main = owner.subject is threading.main_thread()
+    return MainThreadAbort() if is_main and _has_handler() else ThreadAbort()
 
 
 def _forget_in_child() -> None:

@@ -14,6 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_zklock import conf
 from django_zklock.conf import url
+from django_zklock.core.execution.signals import set_handler
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.management.exit_codes import failure
 from django_zklock.management.output import Output, write_line
@@ -47,7 +48,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         hint = ". Change the port in ZKLOCK, or pass another one as --port." if in_use else ""
         raise failure(f"The dev server cannot start on {options.host}:{port}: {error}{hint}") from error
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
+        set_handler(number, signal.default_int_handler)
     try:
         with suppress(KeyboardInterrupt):
             _welcome(out, server, options.host, options.data)

@@ -13,7 +13,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ from typing import Any, Final, get_args
 from django_zklock.conf.arguments import AbortOn, KindOfLock
 from django_zklock.core import clock, log
 from django_zklock.core.execution import abort
+from django_zklock.core.execution.signals import set_handler
 from django_zklock.core.queue.escaping import printable
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockLost, ZkLockError
@@ -262,15 +262,16 @@ def _signals_to(receivers: Sequence[Callable[[int], object]]) -> Iterator[None]:
             receiver(number)
 
     before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in (*_PASSED_ON, signal.SIGTSTP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # one that is ignored, as under nohup, stays ignored
-                before[number] = signal.signal(number, handle)
+    for number in (*_PASSED_ON, signal.SIGTSTP):
+        previous = signal.getsignal(number)
+        # One that is ignored, as under nohup, stays ignored. None was not set from Python, and could not be restored.
+        if previous not in (signal.SIG_IGN, None) and set_handler(number, handle):
+            before[number] = previous
     try:
         yield
     finally:
         for passed_on, handler in before.items():
-            signal.signal(passed_on, handler)
+            set_handler(passed_on, handler)
 
 
 def _in_background() -> bool:

@@ -136,7 +136,8 @@ async def _serve(out: Output, options: argparse.Namespace) -> None:
 async def _serve_until_drained(out: Output, coordinator: Coordinator, server: Server, http: HttpServer | None) -> None:
     signals: asyncio.Queue[None] = asyncio.Queue()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, signals.put_nowait, None)
+        with contextlib.suppress(RuntimeError, ValueError):  # outside the main thread; see `core.execution.signals`
+            asyncio.get_running_loop().add_signal_handler(number, signals.put_nowait, None)
     await server.start()
     serving_http: asyncio.Task[None] | None = None
     if http is not None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import gc
+import signal
+import subprocess
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
+import django_zklock
 from django_zklock.core.execution.abort import ThreadAbort, _Arrival, _is_shielded, _set_async_exception, shielded
+from django_zklock.core.execution.signals import set_handler
 from django_zklock.exceptions import LockLostInterrupt
 
 
@@ -129,3 +136,48 @@ def test_a_shielded_function_that_is_struck_at_its_start_is_called() -> None:
     function: Any = shielded(lambda a, *b, c, **d: (calls.append((a, b, c, d)), None if calls[1:] else _Arrival())[1])
     assert type(function(1, 2, 3, c=4, d=5)) is LockLostInterrupt
     assert calls == [(1, (2, 3), 4, {"d": 5})] * 2
+
+
+# --- where Python refuses handlers of signals -------------------------------------------------------------------------
+
+IN_SUB_INTERPRETER = """
+import sys
+import _testcapi
+_testcapi.run_in_subinterp('''
+import asyncio, signal, sys
+sys.path[:0] = {path!r}
+from django_zklock.contrib.celery.beat import DeferSignals
+from django_zklock.core.execution.signals import set_handler
+from django_zklock.management.zklock.run import _signals_to
+with _signals_to([]):
+    deferred = DeferSignals()
+    deferred.begin()
+    deferred.end()
+print(set_handler(signal.SIGTERM, signal.SIG_DFL), flush=True)
+''')
+"""
+
+
+def test_a_thread_gets_no_handler_and_no_error() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert not pool.submit(set_handler, signal.SIGTERM, signal.SIG_DFL).result()
+
+
+def test_a_sub_interpreter_gets_no_handler_and_no_error() -> None:
+    """There `main_thread()` is a thread without signals."""
+    pytest.importorskip("_testcapi")
+    script = IN_SUB_INTERPRETER.format(path=sys.path)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=False)
+    assert (ended.stdout, ended.returncode) == ("False\n", 0), ended.stderr
+
+
+def test_one_place_sets_handlers() -> None:
+    """The commands that `zklock run` starts are programs of their own: their texts are no calls here."""
+    package = Path(django_zklock.__file__).parent
+    calls = {
+        path.name
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "signal.signal"
+    }
+    assert calls - {"signals.py"} == set()
