@@ -110,11 +110,14 @@ def check_access(config: conf.Config) -> Iterator[checks.CheckMessage]:
     """Warn of znodes that everybody may change, and of servers whose names are not checked, on another machine."""
     if all(url.is_loopback(host) for host, _ in config.hosts):
         return
-    world = () if isinstance(config.acl, str) else [rights for scheme, _, rights in config.acl if scheme == "world"]
-    if config.acl == "open" or set("".join(world)) - {"r"}:
-        tls = "TLS encrypts, but does not ask who connects. " if config.tls and not config.tls.cert else ""
+    acl = () if isinstance(config.acl, str) else config.acl
+    of_all = [rights for scheme, who, rights in acl if scheme == "world" or (scheme == "ip" and who.endswith("/0"))]
+    if config.acl == "open" or set("".join(of_all)) - {"r"}:
+        tls = "TLS encrypts, but does not ask who connects. " if config.tls else ""
+        if config.tls and config.tls.cert:
+            tls = "The client certificate tells who connects, but an open ACL lets all of its authority in. "
         yield checks.Warning(
-            "Everybody who reaches ZooKeeper may change and delete the locks of ZKLOCK.",
+            "Everybody whom ZooKeeper accepts as a client may change and delete the locks of ZKLOCK.",
             hint=f'{tls}Give AUTH, or a client certificate as TLS CERT with ACL "creator": then only processes with '
             "these credentials may. Or let only your own processes reach the port, and silence this check.",
             id="zklock.W010",

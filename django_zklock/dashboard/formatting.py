@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from django_zklock.core.queue.command_line import command
 from django_zklock.core.queue.escaping import printable, shown_key
-from django_zklock.core.queue.untrusted import iso_time
+from django_zklock.core.queue.untrusted import LATEST, iso_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,9 +76,10 @@ def key_text(key: str, limit: int = MAX_TEXT) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a span of time with its two greatest units."""
+    """Return a span of time with its two greatest units. A table, or another client, may have any number."""
+    seconds = min(max(0.0, seconds), LATEST)  # in this order: 0 also for NaN
     if seconds < 10:
-        return _("%(seconds).1f s") % {"seconds": max(seconds, 0)}
+        return _("%(seconds).1f s") % {"seconds": seconds}
     minutes, rest = divmod(int(seconds), 60)
     if not minutes:
         return _("%(seconds)d s") % {"seconds": rest}

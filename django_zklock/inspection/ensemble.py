@@ -267,8 +267,8 @@ def _report(server: str, text: str) -> ServerReport:
             return ServerReport(address=server, problem=_NO_QUORUM)
         return ServerReport(address=server, problem=_CLOSED if "whitelist" in text else _SILENT)
     version = fields.get("Zookeeper version", "").partition("-")[0].partition(",")[0].strip()
-    latency = re.fullmatch(r"\d+/(\d{1,9}(?:\.\d{1,9})?)/\d+", fields.get("Latency min/avg/max", ""))
-    zxid = re.fullmatch("0x([0-9a-f]{1,16})", fields.get("Zxid", ""))
+    latency = re.fullmatch(r"[0-9]+/([0-9]{1,9}(?:[.][0-9]{1,9})?)/[0-9]+", fields.get("Latency min/avg/max", ""))
+    zxid = re.fullmatch("0x([0-7]?[0-9a-f]{1,15})", fields.get("Zxid", ""))
     return ServerReport(
         address=server,
         role=printable(fields["Mode"], MAX_TEXT),
@@ -311,7 +311,7 @@ def _findings(
             )
             values = {"server": server.address, "problem": lazy(_translated, str)(server.problem), "more": more}
             yield HealthFinding("warning", ("%(server)s %(problem)s.", *([goes_on] if more > 0 else [])), values)
-        if server.version and tuple(map(int, re.findall(r"\d+", server.version)[:2])) < OLDEST:
+        if server.version and tuple(map(int, re.findall("[0-9]+", server.version)[:2])) < OLDEST:
             texts = [_("%(server)s has ZooKeeper %(version)s; 3.6 or newer is required.")]
             yield HealthFinding("error", texts, {"server": server.address, "version": server.version})
         if server.latency is not None and server.latency > session_timeout * SLOW_SHARE:

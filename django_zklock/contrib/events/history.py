@@ -230,7 +230,7 @@ def _end_of(attempt: Attempt) -> str:
     if attempt.outcome == Attempt.TIMED_OUT and not attempt.waited:
         text = ngettext("Refused at once: %(count)d try", "Refused at once: %(count)d tries", attempt.count)
         return text % {"count": attempt.count}
-    return str(WHAT[attempt.outcome])
+    return str(WHAT.get(attempt.outcome) or clean(attempt.outcome))  # another release knows more outcomes
 
 
 def _since_then(attempt: Attempt, held: _Tokens, broken_by: str) -> str:

@@ -106,6 +106,16 @@ def test_texts_of_actions_are_escaped(zoo: Zoo, operator: Client) -> None:
     assert "<script>alert" not in page
 
 
+def test_rows_of_another_release_are_shown(zoo: Zoo, operator: Client) -> None:
+    """It may know more outcomes, and a table may hold any number."""
+    action(what="defrosted", via="drone", seconds=1e308)
+    attempt(outcome="frozen\x1b", held=1e308, waited=float("inf"))
+    texts = [row[0] for row in shown(operator, "k/history/")]
+    assert texts == [r"frozen\x1b", "defrosted"]
+    assert operator.get(f"{LIST}k/change/").status_code == 200
+    assert "frozen" in zklock("history", "k")
+
+
 def test_the_page_of_a_lock_has_its_last_grants(zoo: Zoo, operator: Client) -> None:
     """Each has its holder, its duration and its end; a summary covers the holds and the waits."""
     for seconds in (1, 2, 9):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import shlex
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -106,7 +107,10 @@ def test_unknown_lookups_raise_field_errors(locks: LockQuerySet) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(-1, "0.0 s"), (0.44, "0.4 s"), (59.9, "59 s"), (61, "1 min 1 s"), (7300, "2 h 1 min"), (90000, "1 d 1 h")],
+    [
+        *[(-1, "0.0 s"), (0.44, "0.4 s"), (59.9, "59 s"), (61, "1 min 1 s"), (7300, "2 h 1 min"), (90000, "1 d 1 h")],
+        *[(math.nan, "0.0 s"), (-math.inf, "0.0 s"), (math.inf, "46296 d 7 h"), (1e308, "46296 d 7 h")],
+    ],
 )
 def test_durations_have_their_two_greatest_units(seconds: float, text: str) -> None:
     assert formatting.duration(seconds) == text

@@ -63,6 +63,9 @@ def test_plain_text_to_another_machine_causes_a_warning(keys: dict[str, str], mo
         ({"AUTH": "user:pw", "ACL": [("digest", "user:hash", "crwda"), ("world", "anyone", "d")]}, ["W010"]),
         ({"AUTH": "user:pw", "ACL": [("digest", "user:hash", "crwda"), ("world", "anyone", "r")]}, []),
         ({"ACL": [("ip", "10.0.0.0/8", "crwda")]}, []),
+        ({"ACL": [("ip", "0.0.0.0/0", "crwda")]}, ["W010"]),
+        ({"ACL": [("ip", "::/0", "d")]}, ["W010"]),
+        ({"ACL": [("ip", "0.0.0.0/0", "r"), ("digest", "user:hash", "crwda")]}, []),
         ({"TLS": {"CHECK_HOSTNAME": False}, "AUTH": "user:pw"}, ["W011"]),
         ({"TLS": {"CHECK_HOSTNAME": False}}, ["W010", "W011"]),
     ],
@@ -73,6 +76,14 @@ def test_an_open_acl_and_unchecked_names_cause_a_warning(keys: dict[str, object]
     assert ids(raw, deploy=True) == [f"zklock.{name}" for name in expected]
     assert ids(raw) == []
     assert ids({**raw, "URL": "zk+tls://localhost/app"}, deploy=True) == []
+
+
+@pytest.mark.parametrize(("acl", "warned"), [({}, True), ({"ACL": "open"}, True), ({"ACL": "creator"}, False)])
+def test_a_client_certificate_alone_does_not_close_the_acl(acl: dict[str, str], warned: bool) -> None:
+    """Each client that ZooKeeper accepts may change the znodes, until they name the certificate of their creator."""
+    raw = {"URL": "zk+tls://zk1.example.org/app", "TLS": {"CERT": "c", "KEY": "k"}, **acl}
+    hints = [message.hint or "" for message in run(raw, deploy=True) if message.id == "zklock.W010"]
+    assert ["an open ACL lets all of its authority in" in hint for hint in hints] == [True] * warned
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(5.9, ["zklock.W002"]), (6, [])])
