@@ -48,9 +48,10 @@ _zklock() {
       "hold hold" | "end-hold end-hold" | "limit limit" | "run run")
       case "$current" in
         -*) ;;
-        # Anybody who may write to ZooKeeper can name a lock. `compgen` would run a name such as $(reboot).
+        # Anybody who may write to ZooKeeper can name a lock. `compgen` would run a name such as $(reboot), and Django
+        # the module in --settings=evil.
         *) choices="$("${COMP_WORDS[@]:0:$((at + 1))}" list --json 2>/dev/null |
-          sed -n 's/^ *"key": "\([A-Za-z0-9_.~:@=+,/%-]*\)",$/\1/p')" ;;
+          sed -n 's/^ *"key": "\([A-Za-z0-9_.~:@=+,/%][A-Za-z0-9_.~:@=+,/%-]*\)",$/\1/p')" ;;
       esac ;;
   esac
   COMPREPLY=($(compgen -W "$choices" -- "$current"))

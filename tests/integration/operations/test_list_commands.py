@@ -264,8 +264,9 @@ def test_the_list_has_colours_on_a_terminal_only(zoo: Zoo, deadlock: None) -> No
 
 
 def test_a_key_of_a_lock_is_completed(zoo: Zoo, contend: Contend, tmp_path: Path) -> None:
-    """By bash, which asks the command for the keys. A name that a shell would run is left out."""
+    """By bash, which asks the command for the keys. A name that a shell would run, or an option, is left out."""
     contend("orders/42", 1)
+    contend("--settings=evil", 1)
     contend("$(touch owned)".replace(" ", "${IFS}"), 2)
     manage = tmp_path / "manage.py"
     manage.write_text(f"#!{sys.executable}\n{MANAGE[2]}")
