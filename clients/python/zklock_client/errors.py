@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+LONGEST: Final = 1000
+"""Characters of a text from outside."""
+
+
+def printable(text: str) -> str:
+    """Return a text of a coordinator as logs and terminals may show it: short, and without control characters."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text[:LONGEST])
+
 
 class ZkLockError(Exception):
     """A lock operation failed. `lock` is the key of the lock, if there is one; `code` is the coordinator's reason."""
 
     def __init__(self, message: str, *, lock: str | None = None, code: str = "") -> None:
-        super().__init__(message)
+        super().__init__(printable(message))
         self.lock = lock
         self.code = code
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from zklock_client.errors import LockLost, LockNotHeld
+from zklock_client.errors import LockLost, LockNotHeld, printable
 from zklock_client.v1 import lock_coordinator_pb2 as pb
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Lease:
             self.lose(state.detail.rstrip("."))
         elif self.valid:  # otherwise its user was told that it is over
             if state.release_requested:
-                self.release_requested = state.detail
+                self.release_requested = printable(state.detail)
             until = (state.sent_at + state.lease_duration_ms * USABLE) / 1000
             if until > self._until or not self._certain.is_set():
                 self._until = until
@@ -140,7 +140,7 @@ class Lease:
     def lose(self, reason: str) -> None:
         """Mark the lease as lost, and call its callbacks once."""
         if not self.lost_reason:
-            self.lost_reason = reason
+            self.lost_reason = reason = printable(reason)
             self.end()
             logger.warning("the lock %r, token %d, was lost: %s", self.resource, self.token, reason)
             if self.on_lost is not None:

@@ -164,8 +164,8 @@ class Coordinator:
                 raise over("the coordinator that gave it has ended, or has the same --advertise as this one")
             raise Refusal(
                 Code.ELSEWHERE,
-                f"This is the coordinator {self.id}; the lease is from {coordinator}. Send the request to the process "
-                "that gave the lease. If that has ended, so has the lease.",
+                f"This is the coordinator {self.id}; the lease is from {printable(coordinator, 40)}. Send the request "
+                "to the process that gave the lease. If that has ended, so has the lease.",
                 elsewhere,
             )
         raise Refusal(Code.OVER, "There is no such lease. It is over, was never given, or belongs to another client.")

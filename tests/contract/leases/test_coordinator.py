@@ -233,6 +233,8 @@ async def test_a_lease_belongs_to_its_client(zoo: Zoo, coordinator: Coordinator)
         await coordinator.release(other, lease.id)
     with refused(Code.ELSEWHERE, coordinator.id):
         coordinator.keep(ANYBODY, f"deadbeef{lease.id[8:]}")
+    with refused(Code.ELSEWHERE, r"the lease is from \\x1b\[2J(?!.*x{60})"):
+        coordinator.keep(ANYBODY, f"\x1b[2J{'x' * 9000}.1.2")
     assert lease.is_held
 
 

@@ -89,6 +89,10 @@ async def test_a_busy_lock_is_refused_over_http(served: Served) -> None:
         detail = described(response, "/locks/", "post")["detail"]
         assert "was not free in time" in detail
         assert "the nightly run" not in detail  # the holder is no lease of this client
+    assert (await post(served, client_id="the first")).status == 201
+    response = await post(served)
+    assert response.status == 409
+    assert "the first" in described(response, "/locks/", "post")["detail"]  # a lease of this client is named
 
 
 async def test_a_client_that_disconnects_leaves_the_queue_of_the_lock(served: Served, zoo: Zoo) -> None:

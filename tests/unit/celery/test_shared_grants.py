@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from django_zklock.contrib.celery.dispatch.pool_grants import PoolGrant
 from django_zklock.contrib.celery.dispatch.shared_grants import LONGEST_EVENT, RECORDS, GrantRecord, SharedGrants
+from django_zklock.core.queue.release_request import release_request
 
 
 @pytest.fixture
@@ -61,6 +66,21 @@ def test_a_full_record_has_room_for_a_loss(shared: SharedGrants) -> None:
     assert written == [True] * len(requests) + [False] * (20 - len(requests))
     assert 0 < len(requests) < 20
     assert "lost" in lost
+
+
+def test_a_request_for_which_a_record_has_no_room_is_logged(
+    shared: SharedGrants, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With its task and its author: nobody else learns of it."""
+    held: Any = SimpleNamespace(contender=None, grant=None)
+    grant = PoolGrant(shared.add(), SimpleNamespace(id="t-1"), held)
+    with caplog.at_level(logging.WARNING, "django_zklock"):
+        for number in range(20):
+            grant.on_release_requested(release_request(by="anna", reason=f"{number} {'é' * 400}"))
+    written = grant.record.events(0)[0]
+    assert 0 < len(written) < 20
+    assert len(caplog.messages) == 20 - len(written)
+    assert "task t-1 does not learn of a release request by 'anna'" in caplog.messages[0]
 
 
 def test_a_pool_process_wakes_the_main_process_when_it_is_ready(shared: SharedGrants) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import AsyncIterator
 
 import pytest
 
-from zklock_client import Lease, LockLost
+from zklock_client import Lease, LockLost, LockTimeout
 from zklock_client.connection import Connection, Keeper
 from zklock_client.lease import now
 from zklock_client.v1 import lock_coordinator_pb2 as pb
@@ -84,3 +85,16 @@ async def test_a_lease_has_one_pending_request_on_a_slow_stream(keeper: Keeper) 
         keeper.keep(lease)
         await asyncio.sleep(0)
     assert keeper._queue.qsize() <= 1
+
+
+async def test_texts_of_a_coordinator_are_short_and_printable(keeper: Keeper, caplog: pytest.LogCaptureFixture) -> None:
+    """They are shown in logs, errors and terminals, and another program may listen at the address."""
+    lease, hostile = Lease("a"), "\x1b[2Jgone\n\x00" + "x" * 100_000
+    await lease.begin(keeper, granted(20), now())
+    lease.update(pb.LeaseState(state=pb.LeaseState.STATE_HELD, release_requested=True, detail=hostile))
+    with caplog.at_level(logging.WARNING, "zklock_client"):
+        lease.update(pb.LeaseState(state=pb.LeaseState.STATE_OVER, detail=hostile))
+    for text in (lease.release_requested, lease.lost_reason, caplog.messages[0], str(LockTimeout(hostile))):
+        assert text.isprintable()
+        assert "gone" in text
+        assert len(text) < 1100
