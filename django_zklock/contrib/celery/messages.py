@@ -122,13 +122,16 @@ def text(request: Any, header: str) -> str:
 
 def headers_of(request: Any) -> dict[str, Any]:
     """Return the headers of a message in the worker's main process, those of the sender too."""
-    return {**request.request_dict, **(request.request_dict.get("headers") or {})}
+    given = request.request_dict.get("headers")
+    return {**request.request_dict, **(given if isinstance(given, dict) else {})}
 
 
 def record_received(*, sender: Any, request: Any, **kwargs: object) -> None:
     """Record by which queue a message came, and when: it is unacknowledged from then on, also before its ETA."""
     request.delivery_info[QUEUE_KEY] = _queue_of(sender, request.message)
     setattr(request, _RECEIVED, clock.now())
+    if not isinstance(request.request_dict.get("headers", {}), dict):  # the sender may have put anything there
+        request.request_dict["headers"] = None  # also for the process that runs the task
     # Celery knows only of Redis and RabbitMQ that they deliver a message again.
     sqs: Any = request.message.delivery_info.get("sqs_message") or {"Attributes": {}}
     times = int(sqs["Attributes"].get("ApproximateReceiveCount", 1))

@@ -109,3 +109,14 @@ def test_a_count_in_a_header_is_bounded(app: Celery, value: Any) -> None:
     times = messages.count(SimpleNamespace(headers={"count": value}), "count")
     assert 0 <= times <= 1_000_000
     assert 0 < messages.delay_before(SimpleNamespace(app=app), times + 1) <= messages.LONGEST_DELAY  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("headers", [5, "x", True, [], [["a", 1]], None])
+def test_headers_that_are_none_are_dropped(headers: object) -> None:
+    """A sender may put anything there. The process that runs the task gets what the main process has left."""
+    message = SimpleNamespace(delivery_info={}, channel=None, headers={})
+    request = SimpleNamespace(request_dict={"id": "1", "headers": headers}, message=message, delivery_info={})
+    assert messages.headers_of(request)["id"] == "1"
+    messages.record_received(sender=None, request=request)
+    assert request.request_dict == {"id": "1", "headers": None}
+    assert messages.received_at(request) > 0
