@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, connected, proxied, session, within
+from support.locking import ending
 from support.proxy import CREATE2, DELETE, GET_CHILDREN2, GET_DATA, MULTI, SET_DATA, Proxy
 from support.zoo import Zoo, eventually
 
@@ -523,3 +524,33 @@ def test_a_snapshot_without_limits_has_every_contender(zoo: Zoo) -> None:
     assert [contender.name for contender in contenders] == names
     assert [contender.pid for contender in contenders] == list(range(1, 61))
     assert "no known client writes" in odd.problem
+
+
+@pytest.mark.django_db
+def test_data_of_a_hostile_client_stop_no_waiter_and_no_look(zoo: Zoo) -> None:
+    """It writes into the holder's znode, behind the waiter, and where records and entries of holds are."""
+    deep, huge = b'{"by":' + b"[" * 10_000, b'{"pid":1' + b"0" * 400 + b',"until":1' + b"0" * 400 + b"}"
+    endless = b'{"ends":NaN,"until":1e999,"about":{"operator":"\\u001b[2J","seconds":"inf"}}'
+    hold = nodes.prefix(nodes.new_guid(nodes.Mark.OPERATOR))
+
+    def wait() -> bool:
+        with zk_lock("k", timeout=60):
+            return True
+
+    with zk_lock("k") as held:
+        waiter = BackgroundCall(wait)
+        zoo.wait_contenders("k", 2)
+        for number, data in enumerate([deep, huge, endless, b"\xff\x00", b"__REVOKE__", b"x" * 900_000]):
+            zoo.client.set(held.path, data)
+            join(zoo, "k", nodes.prefix(str(uuid.uuid4())), data)
+            join(zoo, "k", hold, data)
+            names = ("!unique/u", "!acknowledged/split-000000000000000", "!beat/b", "!broken/b")
+            for name in (*names, f"!ends/000000000{number}-..!..!{hold}000000000"):
+                zoo.client.create(f"{zoo.base}/{name}{number}", data, makepath=True)
+        shown = [ending(*command.split())[1] for command in ("list", "status", "show k", "unique list", "doctor")]
+        assert all(text and text.replace("\n", "").isprintable() for text in shown)
+        assert fresh().total == 1
+        with zk_lock("another", timeout=5, min_hold=0.1):  # its end sweeps the entries
+            pass
+    assert waiter.result()
+    eventually(lambda: not zoo.children("another"))
