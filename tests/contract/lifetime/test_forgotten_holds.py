@@ -77,7 +77,7 @@ def test_many_holds_of_one_process_are_caught_up_with(zoo: Zoo, monkeypatch: pyt
     """Each later process deletes more than it creates, and a bounded number."""
     make_over(zoo, rest, *map(str, range(10)))
     monkeypatch.setattr(operator_holds, "SWEEP_MOST", 1)
-    left = [10]
+    left = [sum(len(zoo.children(str(key))) for key in range(10))]
     while left[-1]:
         rest(f"later/{len(left)}", LONG)
         die()
@@ -120,12 +120,13 @@ def test_holds_that_are_over_are_counted(zoo: Zoo, monkeypatch: pytest.MonkeyPat
 def test_a_look_needs_no_right_to_delete(zoo: Zoo) -> None:
     """The look cannot create anything either, and leaves nothing behind."""
     make_over(zoo, rest, *map(str, range(6)))
-    closed = [f"{zoo.base}/{name}" for name in (DIRECTORY, *range(6))]
+    left = [key for key in map(str, range(6)) if zoo.children(key)]  # a slow process has deleted its first ones
+    closed = [f"{zoo.base}/{name}" for name in (DIRECTORY, *left)]
     for path in closed:
         zoo.client.set_acls(path, [make_acl("world", "anyone", read=True, admin=True)])
-    eventually(lambda: "processes have ended: 6." in zklock("doctor"))
+    eventually(lambda: f"processes have ended: {len(left)}." in zklock("doctor"))
     assert all(snapshot(max_age=0).complete for _ in range(3))
-    assert len(zoo.contenders()) == len(entries(zoo)) == 6
+    assert len(zoo.contenders()) == len(entries(zoo)) == len(left) > 0
     for path in closed:
         zoo.client.set_acls(path, OPEN_ACL_UNSAFE)
 

@@ -160,7 +160,7 @@ def test_a_key_with_a_digest_leads_to_its_entry() -> None:
         for value, hidden in ((URL, False), ("7", True)):
             key = zk_lock("feed", fields={"url": value}).key
             assert (hide_tails(key) != key) is hidden
-            assert key_of(Namespace(name="feed", fields=[("url", value)])) == key
+            assert key_of(Namespace(name="feed", fields={"url": value})) == key
             for shown in (key, hide_tails(key), show_tails(key)):
                 lock = Lock.of_key(shown)
                 assert lock.key == key
