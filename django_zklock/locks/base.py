@@ -22,7 +22,7 @@ from django_zklock.core.execution.abort import CleanupOnError, finalizers_of
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.core.locks.acquisition import Acquisition, OpenBlocks
-from django_zklock.core.locks.held import HeldLock, KeptUse, await_all, held_locks, wait_all
+from django_zklock.core.locks.held import HeldLock, KeptUse, await_released, held_locks, wait_released
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.nodes import Kind
@@ -71,6 +71,8 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
 
     _skips = False
     """Whether a block runs without the locks, and gets None, if they are not acquired in time."""
+    _confirms = False
+    """Whether the end of a block always waits for ZooKeeper's confirmation."""
     _on_wait: Callable[[Any], None] | None = None
     """Called with the waiter of each wait, before the wait begins."""
 
@@ -162,7 +164,8 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         with CleanupOnError(functools.partial(_finish_release, uses, self._uses_to_release, _release)):
             uses += self._uses_to_release()
             lost = _loss_of(uses)
-            wait_all(_release(uses, ThreadWaiter))
+            _release(uses)
+            wait_released([held for held, _, _ in uses], confirmed=True)
         if lost is not None:
             raise lost
 
@@ -171,7 +174,8 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         uses = self._uses_to_release()
         lost = _loss_of(uses)
         with CleanupOnError(functools.partial(_release, uses)):
-            await await_all(_release(uses, TaskWaiter))
+            _release(uses)
+            await await_released([held for held, _, _ in uses], confirmed=True)
         if lost is not None:
             raise lost
 
@@ -274,7 +278,7 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
             acquisition.open_block(self._blocks)
             return self._view(acquisition.holds) if acquisition.specs else None
         except BaseException as error:
-            _finish_block(error, *acquisition.end_block(error))
+            _raise(acquisition.end_block(error), error)
             raise
 
     def _new_end(self) -> Callable[..., None]:
@@ -291,12 +295,17 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         if acquisition.block is None:  # code has called `__exit__` by itself, without `with`
             self._close_innermost(kind, error, traceback)
             return
-        _finish_block(error, *acquisition.end_block(error, ThreadWaiter))
+        holds = tuple(acquisition.holds)
+        failed = acquisition.end_block(error)
+        wait_released(holds, confirmed=self._confirms)
+        _raise(failed, error)
 
     @abort.shielded
     def _close_innermost(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """End the innermost block of the caller. `error` is the exception that has ended its body, or None."""
-        _finish_block(error, *self._end_innermost(error, ThreadWaiter))
+        failed, holds = self._end_innermost(error)
+        wait_released(holds, confirmed=self._confirms)
+        _raise(failed, error)
 
     def _new_async_end(self) -> Callable[..., Coroutine[Any, Any, None]]:
         """Return the `__aexit__` of one block."""
@@ -307,11 +316,11 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         self, opened: list[Acquisition], kind: object, error: BaseException | None, traceback: object
     ) -> None:
         """End the block of this acquisition, or the innermost one of the caller."""
-        failed, waiters = self._end_innermost(error, TaskWaiter, opened)
+        failed, holds = self._end_innermost(error, opened)
         try:
             if kind is not GeneratorExit:  # a coroutine that Python closes cannot wait
-                await await_all(waiters)
-            _finish_block(error, failed, [])
+                await await_released(holds, confirmed=self._confirms)
+            _raise(failed, error)
         finally:
             del failed
 
@@ -327,13 +336,14 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
 
     @abort.shielded
     def _end_innermost(
-        self, error: BaseException | None, new_waiter: type[Any], opened: Sequence[Acquisition] = ()
-    ) -> tuple[BaseException | None, list[Any]]:
-        """End the block that was `opened`, or the caller's innermost one. Return what `end_block` returns."""
+        self, error: BaseException | None, opened: Sequence[Acquisition] = ()
+    ) -> tuple[BaseException | None, Sequence[HeldLock]]:
+        """End the block that was `opened`, or the caller's innermost one. Return the error to raise, and its holds."""
         innermost = list(opened)
         with CleanupOnError(functools.partial(_finish_release, innermost, self._innermost, _release_block)):
             innermost += [] if opened else self._innermost()
-            return innermost[0].end_block(error, new_waiter)
+            holds = tuple(innermost[0].holds)
+            return innermost[0].end_block(error), holds
 
     def _innermost(self) -> list[Acquisition]:
         """Return the acquisition of the caller's innermost block, in a list. Raises `LockNotHeld`."""
@@ -410,15 +420,10 @@ def _release_block(acquisitions: list[Acquisition]) -> None:
 
 
 @abort.shielded
-def _release(uses: list[_Use], new_waiter: Callable[[], Any] | None = None) -> list[Any]:
-    """End these uses, the last one first. Return a waiter for each confirmation; wait for none. It is idempotent."""
-    waiters = []
+def _release(uses: list[_Use]) -> None:
+    """End these uses, the last one first. It is idempotent."""
     for held, use, release_on in reversed(uses):
-        waiter = None if new_waiter is None else new_waiter()
-        held.release_use(use, release_on, None if waiter is None else waiter.set)
-        if waiter is not None:
-            waiters.append(waiter)
-    return waiters
+        held.release_use(use, release_on)
 
 
 def _refuse_atomic(spec: LockSpec, *, is_async: bool) -> None:
@@ -437,10 +442,9 @@ def _refuse_atomic(spec: LockSpec, *, is_async: bool) -> None:
     )
 
 
-def _finish_block(error: BaseException | None, failed: BaseException | None, waiters: list[Any]) -> None:
-    """Wait for the releases. Then raise `failed` if it replaces `error`, which has ended the block; see `end_block`."""
+def _raise(failed: BaseException | None, error: BaseException | None) -> None:
+    """Raise `failed` if it replaces `error`, which has ended the block; see `end_block`."""
     try:
-        wait_all(waiters)
         if failed is None or failed is error:
             return
         if error is not None and isinstance(failed, ZkLockError):

@@ -112,7 +112,7 @@ def _always_last(self: Contender, *, was_last: bool) -> None:
 def _forgetful_delete(self: Deletion, error: ZkError) -> None:
     self._registry.deleting.pop(self)
     self._registry.discard(self.guid)
-    self._report(False)
+    self._report()
 
 
 def _uncounted_delete(self: Deletion) -> None:
@@ -121,10 +121,10 @@ def _uncounted_delete(self: Deletion) -> None:
     _send_delete(self)
 
 
-def _hopeful_abandon(self: Contender, done: Callable[[bool], object] | None = None) -> None:
+def _hopeful_abandon(self: Contender) -> None:
     if self._phase in (Phase.CREATING, Phase.SEARCHING):  # nothing there yet, or so it seems
         self._registry.discard(self.guid)
-    _abandon(self, done)
+    _abandon(self)
 
 
 def _blind_connected(self: Contender, *, resumed: bool) -> None:

@@ -46,11 +46,11 @@ SLOW_RELEASE = "SLOW_RELEASE"
 if SLOW_RELEASE in os.environ:
     abandon, main = Contender.abandon, os.getpid()
 
-    def abandon_later(contender: Contender, left: Callable[[bool], object] | None = None) -> None:
+    def abandon_later(contender: Contender) -> None:
         """Post a sleep before the call, unless this is a pool process."""
         if os.getpid() == main:
             contender.session.post(time.sleep, float(os.environ[SLOW_RELEASE]))
-        abandon(contender, left)
+        abandon(contender)
 
     Contender.abandon = abandon_later  # type: ignore[method-assign, assignment]
 

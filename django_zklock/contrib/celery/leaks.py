@@ -19,10 +19,9 @@ from django_zklock.contrib.celery.messages import work_of
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.abort import CleanupOnError
 from django_zklock.core.execution.owner import Owner, current_owner
-from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.execution.work import Work
 from django_zklock.core.locks.guard import Guard
-from django_zklock.core.locks.held import HeldLock, held_locks, wait_all
+from django_zklock.core.locks.held import HeldLock, held_locks, wait_released
 from django_zklock.core.log import Logger
 
 logger = Logger("django_zklock.locks")
@@ -81,21 +80,17 @@ class LeakGuard:
         """
         Release what was acquired since, and log it. The call is idempotent.
 
-        Waits at most `held.RELEASE_TIMEOUT` seconds for ZooKeeper's confirmation.
+        Waits until the releases are on their way.
         """
         leaked = list(filter(self._is_leaked, held_locks.all()))
         if not leaked:
             return
         for owner in {held.owner for held in leaked}:
             self._close_blocks(owner)
-        waiters = []
         for held in leaked:
-            waiter: ThreadWaiter[bool] = ThreadWaiter()
-            held.release_uses(waiter.set, except_for=self._uses.get(held, ()))
-            if not held.uses and held.observer is None and not held.grant.inherited:
-                waiters.append(waiter)
+            held.release_uses(except_for=self._uses.get(held, ()))
             self._report(held)
-        wait_all(waiters)
+        wait_released(leaked)
 
     def _is_leaked(self, held: HeldLock) -> bool:
         if not held.uses:  # its transaction keeps it, and will release it

@@ -320,24 +320,21 @@ class Acquisition:
         self.block.open()
 
     @abort.shielded
-    def end_block(
-        self, error: BaseException | None, new_waiter: Callable[[], Any] | None = None
-    ) -> tuple[BaseException | None, list[Any]]:
-        """End the block, if there is one. Return the error to raise, and what `release` returns."""
+    def end_block(self, error: BaseException | None) -> BaseException | None:
+        """End the block, if there is one, and release. Return the error to raise, if any."""
         if self.block is not None:
             error = self.block.close(error)
-        waiters = self.release(new_waiter)
+        self.release()
         self.finalizers = None
-        return error, waiters
+        return error
 
     @abort.shielded
-    def release(self, new_waiter: Callable[[], Any] | None = None) -> list[Any]:
+    def release(self) -> None:
         """
         Release all that the acquisition has, in any state; the last lock first. The call is idempotent.
 
-        Waits for nothing. Returns a waiter of `new_waiter` for the confirmation of each release.
+        Waits for nothing; see `held.wait_released`.
         """
-        waiters = []
         if self.block is not None:
             acquisitions = self.open_blocks.get(self.owner.subject, [])
             if self in acquisitions:
@@ -355,13 +352,9 @@ class Acquisition:
             self._detach_observers()
         while self.holds:
             hold, spec = self.holds[-1], self.specs[len(self.holds) - 1]
-            waiter = None if new_waiter is None else new_waiter()
             release_on = "exit" if self.block is None else spec.release_on  # without a block, nothing was done
-            hold.release_use(self.mark, release_on, None if waiter is None else waiter.set)
-            if waiter is not None:
-                waiters.append(waiter)
+            hold.release_use(self.mark, release_on)
             self.holds.pop()
-        return waiters
 
     def _abandon_batch(self) -> None:
         """Abandon the contenders that were started together, except those that have a hold. The call is idempotent."""

@@ -12,7 +12,7 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from contextvars import ContextVar
 from typing import Any, Final, TypeAlias
 
@@ -20,7 +20,7 @@ from django_zklock.core import clock, log, program
 from django_zklock.core.errors import LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.owner import Owner, current_owner
-from django_zklock.core.execution.waiters import TaskWaiter, ThreadWaiter
+from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.core.locks.guard import Guard, Receipt, release_if_overdue
 from django_zklock.core.locks.spec import Policy
 from django_zklock.core.log import Logger
@@ -38,18 +38,30 @@ RELEASE_TIMEOUT = 0.7  # seconds that a release waits for ZooKeeper's confirmati
 
 
 @abort.shielded
-def wait_all(waiters: list[ThreadWaiter[bool]]) -> None:
-    """Wait for the confirmation of releases, at most `RELEASE_TIMEOUT` seconds in all."""
-    deadline = clock.now() + RELEASE_TIMEOUT
-    for waiter in waiters:
-        waiter.wait(deadline - clock.now())
+def wait_released(holds: Iterable[HeldLock], *, confirmed: bool = False) -> None:
+    """
+    Wait until the releases of these holds are on their way; see `Contender.when_released`.
+
+    That takes the time to wake the protocol's thread, and no round trip. If `confirmed`, or if the call that acquired
+    the lock had a timeout of 0, wait for ZooKeeper's confirmation, at most `RELEASE_TIMEOUT` seconds in all.
+    """
+    run(_released(holds, ThreadWaiter, confirmed=confirmed))
 
 
-async def await_all(waiters: list[TaskWaiter[bool]]) -> None:
-    """Wait in a coroutine, as `wait_all` does in a thread."""
+async def await_released(holds: Iterable[HeldLock], *, confirmed: bool = False) -> None:
+    """Wait in a coroutine, as `wait_released` does in a thread."""
+    await Awaited(_released(holds, TaskWaiter, confirmed=confirmed))
+
+
+def _released(holds: Iterable[HeldLock], new_waiter: Callable[[], Any], *, confirmed: bool) -> Routine[None]:
+    waiters = []
+    for hold in holds:
+        if not hold.grant.shares and not hold.grant.inherited:  # else it stays held, or is the parent's
+            waiters.append(new_waiter())
+            hold.contender.when_released(waiters[-1].set, confirmed=confirmed or not hold.contender.waits)
     deadline = clock.now() + RELEASE_TIMEOUT
     for waiter in waiters:
-        await waiter.wait(deadline - clock.now())
+        yield from waiter.outcome(deadline - clock.now())
 
 
 class KeptUse:
@@ -225,16 +237,13 @@ class HeldLock:
         return ([use for use, by_acquire in mine.items() if by_acquire] or list(mine) or [None])[-1]
 
     @abort.shielded
-    def release_use(self, use: object, release_on: str | None, done: Callable[[bool], object] | None = None) -> None:
+    def release_use(self, use: object, release_on: str | None) -> None:
         """
         End one use. Release the lock with the last one, unless open transactions keep it.
 
-        Waits for nothing, and is idempotent. `done` is called once: on the protocol's thread with True when the znode
-        is gone, or with False when it is clear that this takes longer; at once with True if the lock stays.
+        Waits for nothing (see `wait_released`), and is idempotent.
         """
         if self.grant.inherited:  # the lock is the parent's
-            if done is not None:
-                done(True)
             return
         # Without `release_on`, the lock was acquired before the transaction began. So only its last release matters.
         is_last = len(self.uses) <= (use in self.uses)  # no other use remains
@@ -243,17 +252,15 @@ class HeldLock:
         if is_last and isinstance(use, KeptUse) and use.has_ended():
             held_locks.remove(self)  # first, because its thread may be in `_acquire_again`
         self.uses.pop(use, None)
-        self._release_unused(done)
+        self._release_unused()
 
     @abort.shielded
-    def release_uses(self, done: Callable[[bool], object] | None = None, *, except_for: Container[object] = ()) -> None:
+    def release_uses(self, *, except_for: Container[object] = ()) -> None:
         """End all uses but some, as `release_use` does, even inside open transactions."""
         for use in [use for use in self.uses if use not in except_for]:
             self.uses.pop(use, None)
         if not self.grant.inherited:
-            self._release_unused(done)
-        elif done is not None:
-            done(True)
+            self._release_unused()
 
     @abort.shielded
     def release_acquired(self) -> None:
@@ -263,7 +270,7 @@ class HeldLock:
             self.release_use(use, None)
 
     @abort.shielded
-    def _release_unused(self, done: Callable[[bool], object] | None = None) -> None:
+    def _release_unused(self) -> None:
         """Release the lock if nothing uses it and no transaction keeps it. Not in a forked child."""
         grant = self.grant
         if not self.uses and self.observer is None:
@@ -272,7 +279,7 @@ class HeldLock:
             if self._reference is not None:
                 grant.shares.pop(self._reference, None)
             if not grant.shares:
-                self.contender.abandon(done)
+                self.contender.abandon()
                 self._reference = None
                 if grant.claim_end():
                     program.events.ended(self)
@@ -280,8 +287,6 @@ class HeldLock:
             self._reference = None
             downgrade_if_all_read(self.contender, grant)
         release_if_overdue(grant, self.contender)
-        if done is not None:
-            done(True)
 
     # --- its loss -------------------------------------------------------------------------------------------------
 
@@ -303,15 +308,13 @@ class HeldLock:
 
     @abort.shielded
     def transactions_ended(self, observer: object) -> Callable[[], object] | None:
-        """Release a lock that only these transactions have kept; return a call that waits for the confirmation."""
+        """Release a lock that only these transactions have kept; return a call that waits as the end of its block."""
         if self.observer is observer:
             self.observer = None
         if self.grant.inherited or self.uses or self.observer is not None:
             return None
-        confirmed: ThreadWaiter[bool] = ThreadWaiter()
-        deadline = clock.now() + RELEASE_TIMEOUT
-        self.release_uses(confirmed.set)
-        return lambda: confirmed.wait(deadline - clock.now())
+        self.release_uses()
+        return functools.partial(wait_released, (self,))
 
 
 def downgrade_if_all_read(contender: GrantedContender, grant: Grant) -> None:

@@ -19,6 +19,7 @@ forwards events to the owner's grant.
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import os
 from collections import deque
@@ -121,12 +122,8 @@ class LocalWaiter:
                     self.session.loop.call_later, self.session.options.connect_timeout, self.on_no_session
                 )
 
-    def abandon(self, done: Callable[[bool], object] | None = None) -> None:
-        """
-        Pass the lock on, or leave the queue. It is idempotent.
-
-        `done` is called as by `Contender.abandon`; at once if the lock is kept here.
-        """
+    def abandon(self) -> None:
+        """Pass the lock on, or leave the queue. It is idempotent."""
         self.gone = True
         lock = self.lock
         if lock is not None:
@@ -139,9 +136,13 @@ class LocalWaiter:
                     self.session.post(grant.tell_released)
             lock.remove(self)
             if lock.ended:
-                self.session.post(lock.end, done)
-                return
-        if done is not None:
+                self.session.post(lock.end)
+
+    def when_released(self, done: Callable[[bool], object], *, confirmed: bool) -> None:
+        """Call `done` as `Contender.when_released` does; at once if the lock is kept here."""
+        if self.lock is not None and self.lock.ended:
+            self.session.post(functools.partial(self.lock.contender.when_released, done, confirmed=confirmed))
+        else:
             done(True)
 
     def downgrade(self, *, asked: bool = False) -> None:
@@ -412,10 +413,10 @@ class LingeringLock(GrantObserver):
                 waiter.conclude(self, _copy(outcome))
         self._locks.queue_again(waiters)
 
-    def end(self, done: Callable[[bool], object] | None = None) -> None:
+    def end(self) -> None:
         """Leave ZooKeeper's queue, unless an owner is at work: then its release does that. All waiters queue again."""
         if not any(waiter is not None and waiter.is_granted(self) for waiter in list(self.queue)):
-            self.contender.abandon(done)
+            self.contender.abandon()
         if self._has_left:
             return
         self._has_left = True

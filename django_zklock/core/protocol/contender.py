@@ -138,7 +138,7 @@ class Contender(SessionObserver):
     _grant: Grant | None = None
     _is_described: bool = False  # its znode says when the lock was granted
     _marker: ReaderMarker | None = None  # set when the writer becomes a reader
-    _done: tuple[Callable[[bool], object], ...] = ()  # called when the znode is gone
+    _done: tuple[Callable[[bool], object], ...] = ()  # called when its release is confirmed
 
     def __post_init__(self) -> None:
         self._replies = ReplyGuard(self.spec.key, self.on_failure, self.caller.about)
@@ -182,14 +182,18 @@ class Contender(SessionObserver):
         """Begin to enter the queue; return at once."""
         self.session.post(self._replies.run, self._begin)
 
-    def abandon(self, done: Callable[[bool], object] | None = None) -> None:
-        """
-        Leave the queue, in any phase. Nothing of this contender stays in ZooKeeper.
+    def abandon(self) -> None:
+        """Leave the queue, in any phase. Nothing of this contender stays in ZooKeeper."""
+        self.session.post(self._abandon)
 
-        `done` is called once on the protocol's thread: with True when the znode is gone, or with False as soon as the
-        delete takes longer than one request.
+    def when_released(self, done: Callable[[bool], object], *, confirmed: bool) -> None:
         """
-        self.session.post(self._abandon, done)
+        Call `done(True)` once on the protocol's thread, after `abandon`, when the release is on its way.
+
+        That means: its bytes are in the socket; or the registry has it, and sends it when ZooKeeper is back. If
+        `confirmed`: when ZooKeeper has confirmed it, or as soon as that takes longer than one request.
+        """
+        self.session.post(self._when_released, done, confirmed)
 
     def downgrade(self, *, asked: bool = False) -> None:
         """
@@ -437,7 +441,7 @@ class Contender(SessionObserver):
             return
         self._registry.discard(self.guid)  # the create was refused, so there is no znode
         if not is_wanted:
-            self._on_gone(True)
+            self._on_gone()
         elif isinstance(reply, NodeMissing):
             self._create_directory()
         else:
@@ -780,9 +784,13 @@ class Contender(SessionObserver):
             self._delete()
         self.on_refused(ZkLockError(f"The lock protocol failed: {error!r}."))
 
-    def _abandon(self, done: Callable[[bool], object] | None = None) -> None:
-        if done is not None:
+    def _when_released(self, done: Callable[[bool], object], confirmed: bool) -> None:
+        if confirmed and self._phase is not Phase.GONE:
             self._done = (*self._done, done)
+        else:
+            done(True)
+
+    def _abandon(self) -> None:
         if self._grant is not None:
             self._grant.release()
         if self._phase in (Phase.UNWANTED, Phase.DELETING):
@@ -796,7 +804,7 @@ class Contender(SessionObserver):
             self._delete()
         else:
             self._forget_replies()
-            self._on_gone(not may_exist)
+            self._on_gone()
 
     def _delete(self) -> None:
         """Delete the znode. If its path is unknown, it is searched by its guid."""
@@ -817,7 +825,7 @@ class Contender(SessionObserver):
         if marker is not None:
             marker.delete()  # after the znode, which would count as a writer without it
 
-    def _on_gone(self, gone: bool) -> None:
+    def _on_gone(self) -> None:
         self._phase = Phase.GONE
         self.session.observers.pop(self, None)
         queue, self._local_queue = self._local_queue, None
@@ -825,7 +833,7 @@ class Contender(SessionObserver):
             queue.remove(self)
         callbacks, self._done = self._done, ()
         for done in callbacks:
-            done(gone)
+            done(True)
 
     def _forget_replies(self) -> None:
         """Ignore the replies that are outstanding, and watch no predecessor."""
@@ -871,7 +879,7 @@ class Contender(SessionObserver):
         if self._grant is not None:
             self._grant.lose(troubles.SESSION_OVER)
         elif self._phase is Phase.UNWANTED:
-            self._on_gone(True)
+            self._on_gone()
         elif self._phase is not Phase.GONE:
             self._await_session()
 

@@ -26,12 +26,18 @@ RECORD_TIMEOUT = 0.2  # seconds that the read of the record of a break may take
 class GrantedContender(Protocol):
     """The part of a contender that a holder needs."""
 
+    waits: bool
+    """Whether its caller wanted to wait for the lock. If not, the end of a block waits for the confirmed release."""
+
     @property
     def ahead_about(self) -> Mapping[str, str]:
         """The work of the contender that was just ahead, item by item; empty if it is not known."""
 
-    def abandon(self, done: Callable[[bool], object] | None = None) -> None:
+    def abandon(self) -> None:
         """Release the lock; see `Contender.abandon`."""
+
+    def when_released(self, done: Callable[[bool], object], *, confirmed: bool) -> None:
+        """Call `done` after the release; see `Contender.when_released`."""
 
     def downgrade(self, *, asked: bool = False) -> None:
         """Keep the lock as a reader; see `Contender.downgrade`."""

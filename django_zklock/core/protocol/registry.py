@@ -231,8 +231,8 @@ class Deletion:
     _parent: str
     guid: str  # of a marker, its name
     _path: str | None  # None: it is unknown, so the znode is searched by its guid
-    _done: Callable[[bool], object] | None = None
-    """Called once: with True when the znode is gone, or with False as soon as that takes longer than one request."""
+    _done: Callable[[], object] | None = None
+    """Called once: when the znode is gone, or as soon as that takes longer than one request."""
     _replacement: Replacement | None = None
     """Created in the same transaction."""
     _about: Mapping[str, str] = field(default_factory=dict)  # the work that the lock was for
@@ -258,7 +258,7 @@ class Deletion:
         except Exception as error:  # noqa: BLE001 - `_send_later` logs it
             # No reply may follow, and nothing else would delete this znode.
             self._is_busy = False
-            self._report(False)
+            self._report()
             self._send_later(error, exc_info=True)
 
     def _on_searched(self, reply: ListingReply) -> None:
@@ -286,10 +286,10 @@ class Deletion:
         self._registry.discard(self.guid)
         if self._replacement is not None:
             self._replacement.end_in_time(self._registry.session)
-        self._report(True)
+        self._report()
 
     def _retry(self, error: ZkError) -> None:
-        self._report(False)
+        self._report()
         if not isinstance(error, INTERRUPTED):  # an event of the session follows these two
             self._send_later(error)
 
@@ -304,7 +304,7 @@ class Deletion:
         )
         self._registry.session.loop.call_later(RETRY_DELETE, self.send)
 
-    def _report(self, gone: bool) -> None:
+    def _report(self) -> None:
         done, self._done = self._done, None
         if done is not None:
-            done(gone)
+            done()

@@ -6,7 +6,8 @@ session that have no reply yet, and those that wait until fewer are in flight; i
 `PendingRequest` receives a reply, a `Watch` an event. At the end are two requests that kazoo does not have.
 
 These private names of kazoo are used here and in `connection`, `gateway` and `session`:
-`KazooClient._call`, `_queue`, `_pending`, `_state`, `_connection`, `_session_id`, `_stopped`, `_data_watchers`;
+`KazooClient._call`, `_notify_pending`, `_queue`, `_pending`, `_state`, `_connection`, `_session_id`, `_stopped`,
+`_data_watchers`;
 `ConnectionHandler._connection_routine`, `_expand_client_hosts`, `_connect_loop`, `_connect_attempt`, `_connect`,
 `_invoke`, `_send_request`, `_send_ping`, `_read_header`, `_read_socket`, `_read`, `_write`, `_xid`, `_socket`,
 `_read_sock`, `_write_sock`. `connection` overrides `ConnectionHandler.zk_loop` and reads its `connection_stopped`.
@@ -98,6 +99,10 @@ class Client(KazooClient):
         self.lease_lasts: Callable[[], bool] = lambda: False  # asked before each pause; without locks there is no hurry
         self.is_wanted: Callable[[], bool] = lambda: True  # asked before a server that refuses is tried again
 
+    def _notify_pending(self, state: Any) -> None:
+        self._connection.stop_sending()  # first, as kazoo fails the requests without a reply only once
+        super()._notify_pending(state)
+
     def end(self) -> None:
         """
         End the session if there is a connection, or stop connecting; return at once.
@@ -127,6 +132,8 @@ class Client(KazooClient):
 
     def call_together(self, requests: Sequence[tuple[Any, Any]]) -> None:
         """Send requests together, each with the object that takes its reply; on a client that has a connection."""
+        if self._connection.send_now(requests):
+            return
         if self._connection._write_sock is None or self._state not in (KeeperState.CONNECTED, KeeperState.CONNECTING):
             for request, result in requests:
                 self._call(request, result)  # it fails with the right error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import functools
+import itertools
 import math
 import random
 import select
@@ -18,7 +19,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +87,25 @@ _ALONE = (None, Auth.type, Close.type)  # kazoo sends these by itself; None: the
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
+class _TlsSocket(ssl.SSLSocket):
+    """A socket that one thread may read while another one writes. OpenSSL does not allow that by itself."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        sock = super().__new__(cls, *args, **kwargs)
+        sock.in_use = threading.Lock()
+        return sock
+
+    in_use: threading.Lock
+
+    def recv(self, *args: Any) -> bytes:
+        with self.in_use:
+            return super().recv(*args)
+
+    def send(self, *args: Any) -> int:
+        with self.in_use:
+            return super().send(*args)
+
+
 class _Handler:
     """
     Base of the two handlers: callbacks run at once, on the connection's thread.
@@ -127,6 +147,7 @@ class _Handler:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.tls is not None:
                 self.in_handshake = True
+                self.tls.sslsocket_class = _TlsSocket
                 sock = self.tls.wrap_socket(sock, server_hostname=hostname)
                 self.in_handshake = False
         except BaseException:
@@ -206,6 +227,9 @@ class Connection(ConnectionHandler):
         super().__init__(*arguments, **options)
         self._pings: deque[float] = deque()  # when the pings without a reply were sent, on clock.now()
         self._received = bytearray()  # read from the socket, but not handled yet
+        self._writing = threading.Lock()  # held while requests are written and added to those without a reply
+        self._is_open = False  # any request may be written; guarded by _writing
+        self._unwritten = b""  # the end of requests for which the socket had no room; guarded by _writing
 
     @property
     def _xid(self) -> int:
@@ -352,6 +376,7 @@ class Connection(ConnectionHandler):
         self.client.outage.answered(self.host)
         self._connected_at = self._contact_at = clock.now()
         self._tries = 0
+        self._is_open = True
         return timeouts
 
     @property
@@ -369,6 +394,51 @@ class Connection(ConnectionHandler):
         self.negotiated_timeout = reply[0].time_out / 1000.0
         return reply
 
+    def send_now(self, requests: Sequence[tuple[Any, Any]]) -> bool:
+        """
+        Write requests on the calling thread, which is the protocol's. Return False if kazoo's thread has to do it.
+
+        What is in the socket arrives, even if this process is killed in the next moment. It also saves the time until
+        kazoo's thread wakes up.
+        """
+        if not self._writing.acquire(blocking=False):
+            return False
+        try:
+            if not self._is_open or self._unwritten or self.client._queue:
+                return False  # they would overtake others
+            frames, entries = self._encode(requests)
+            self.client._pending.extend(entries)
+            try:
+                sent = self._socket.send(frames)
+            except _WOULD_BLOCK:
+                sent = 0
+            except OSError:
+                return True  # kazoo's thread sees it, too, and fails all requests without a reply
+            if sent < len(frames):
+                self._unwritten = frames[sent:]
+                self.wake()
+            return True
+        finally:
+            self._writing.release()
+
+    def stop_sending(self) -> None:
+        """Let nothing more be written, because the connection is over; from any thread."""
+        with self._writing:
+            self._is_open = False
+            self._unwritten = b""
+
+    def _encode(self, requests: Iterable[tuple[Any, Any]]) -> tuple[bytes, list[tuple[Any, Any, int]]]:
+        """Return the bytes of these requests, and their entries for kazoo's list of those without a reply."""
+        frames = bytearray()
+        entries = []
+        for request, result in requests:
+            self._last_xid = xid = self._last_xid % _LAST_XID + 1
+            self.logger.debug("Sending request(xid=%s): %s", xid, request)
+            body = int_struct.pack(xid) + int_struct.pack(request.type) + bytes(request.serialize())
+            frames += int_struct.pack(len(body)) + body
+            entries.append((request, result, xid))
+        return bytes(frames), entries
+
     def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
         """
         Send the queued requests in one write, up to the first that is sent alone.
@@ -376,38 +446,34 @@ class Connection(ConnectionHandler):
         kazoo sends one request, and may read a reply before it sends the next. Requests that belong together must leave
         together, or acquiring a lock would take three round trips whenever this thread is slow.
         """
-        self._woken = False  # reset before looking: a request that is queued from now on sends another byte
-        queued = self.client._queue.copy()
-        frames = bytearray()
-        sent = []
-        for request, result in queued:
-            if getattr(request, "type", None) in _ALONE:
-                break
-            self._last_xid = xid = self._last_xid % _LAST_XID + 1
-            self.logger.debug("Sending request(xid=%s): %s", xid, request)
-            body = int_struct.pack(xid) + int_struct.pack(request.type) + bytes(request.serialize())
-            frames += int_struct.pack(len(body)) + body
-            sent.append((request, result, xid))
-        if len(queued) > max(1, len(sent)):
-            self.wake()  # for the rest
-        if not sent:
-            super()._send_request(read_timeout, connect_timeout)
-            return
-        try:
-            self._write(bytes(frames), connect_timeout)
-        except ConnectionDropped:
-            with contextlib.suppress(Exception):
-                while not self._read_socket(0):  # replies that came before the end, with the reason for it perhaps
-                    pass
-            raise
-        for entry in sent:
-            self.client._queue.popleft()
-            self.client._pending.append(entry)
-        self._read_sock.recv(1)  # the byte that woke us; a later byte stays, because it belongs to a later request
+        with self._writing:
+            self._woken = False  # reset before looking: a request that is queued from now on sends another byte
+            if self._unwritten:
+                self._write(b"", connect_timeout)
+            queued = self.client._queue.copy()
+            together = list(itertools.takewhile(lambda entry: getattr(entry[0], "type", None) not in _ALONE, queued))
+            if len(queued) > max(1, len(together)):
+                self.wake()  # for the rest
+            if not together:
+                super()._send_request(read_timeout, connect_timeout)
+                return
+            frames, entries = self._encode(together)
+            try:
+                self._write(frames, connect_timeout)
+            except ConnectionDropped:
+                with contextlib.suppress(Exception):
+                    while not self._read_socket(0):  # replies that came before the end, with the reason for it perhaps
+                        pass
+                raise
+            for entry in entries:
+                self.client._queue.popleft()
+                self.client._pending.append(entry)
+            self._read_sock.recv(1)  # the byte that woke us; a later byte stays, because it belongs to a later request
 
     def _send_ping(self, connect_timeout: float) -> None:
         self._pings.append(clock.now())
-        super()._send_ping(connect_timeout)
+        with self._writing:
+            super()._send_ping(connect_timeout)
 
     def _read_header(self, timeout: float) -> Any:
         """
@@ -462,6 +528,7 @@ class Connection(ConnectionHandler):
         return data
 
     def _write(self, message: bytes, timeout: float) -> None:
+        message, self._unwritten = self._unwritten + message, b""
         try:
             sent = self._socket.send(message)
         except _WOULD_BLOCK:

@@ -41,6 +41,7 @@ def test_the_client_has_the_private_attributes() -> None:
     ("method", "parameters"),
     [
         (KazooClient._call, ["request", "async_object"]),
+        (KazooClient._notify_pending, ["state"]),
         (ConnectionHandler.zk_loop, []),
         (ConnectionHandler.close, []),
         (ConnectionHandler._expand_client_hosts, []),

@@ -144,6 +144,7 @@ class ContenderProxy:
         self.grant.template = payload["template"]
         self.grant.what, self.grant.about = caller.what, caller.about
         self.ahead_about = payload["ahead"]
+        self.waits = True  # until the caller says what it wants
         self._waited: float = payload["waited"]
         self._record = record
         self._read_to = 0  # bytes of the record's text
@@ -151,7 +152,7 @@ class ContenderProxy:
 
     def hand_over(self, spec: LockSpec) -> HeldLock:
         """List the lock as held by the caller, and read from now on what happens to it."""
-        grant = self.grant
+        grant, self.waits = self.grant, spec.timeout != 0
         held = HeldLock(self, grant, current_owner(), spec.policy)
         held_locks.add(held, keep=False)
         if program.events.about is not None:
@@ -188,17 +189,22 @@ class ContenderProxy:
         elif (request := ReleaseRequest(**event["request"])) != self.grant.release_request:
             self.grant.request_release(request)
 
-    def abandon(self, done: Callable[[bool], object] | None = None) -> None:
-        """Give the lock back; `done` gets True when the main process has released it, or the lease is over."""
+    def abandon(self) -> None:
+        """Give the lock back. Then the main process knows."""
         self._ending = True
         self._record.end()
-        self.session.post(self._end, done)
+        self.session.post(self._end)
 
-    def _end(self, done: Callable[[bool], object] | None) -> None:
+    def _end(self) -> None:
         self.session.forget(self)
         self.grant.release()
-        if done is not None:
-            self._confirm(done, CONFIRM_AFTER)
+
+    def when_released(self, done: Callable[[bool], object], *, confirmed: bool) -> None:
+        """Call `done(True)`; if `confirmed`, when the main process has released the lock, or the lease is over."""
+        if confirmed:
+            self.session.post(self._confirm, done, CONFIRM_AFTER)
+        else:
+            done(True)
 
     def _confirm(self, done: Callable[[bool], object], pause: float) -> None:
         if clock.now() < self.session.leased_until and self._record.is_current:
