@@ -268,9 +268,9 @@ class Zoo:
             process.kill()
             process.communicate()
 
-    def output(self, script: str, *, first: str = "", timeout: float = 50) -> list[str]:
+    def output(self, script: str, *, first: str = "", timeout: float = 50, **env: str) -> list[str]:
         """Run a script as `spawn` does to its end, which must be in order; return the lines that it printed."""
-        process = self.spawn(script, first=first)
+        process = self.spawn(script, first=first, **env)
         try:
             printed, errors = process.communicate(timeout=timeout)
         finally:

@@ -271,7 +271,7 @@ class Connection(ConnectionHandler):
                 closed = super()._read_socket(read_timeout)  # the whole reply is here
             return closed
         except ConnectionDropped:  # kazoo forgets the requests without a reply
-            self._unanswered = [_name(request) for request, *_ in self.client._pending]
+            self._unanswered = [_name(request) for request, *_ in self.client._pending.copy()]
             raise
         except (RuntimeError, IndexError, ValueError, struct.error) as error:  # IndexError: no reply is due
             raise ConnectionDropped(f"unreadable reply: {error}") from error
@@ -446,29 +446,32 @@ class Connection(ConnectionHandler):
         kazoo sends one request, and may read a reply before it sends the next. Requests that belong together must leave
         together, or acquiring a lock would take three round trips whenever this thread is slow.
         """
-        with self._writing:
-            self._woken = False  # reset before looking: a request that is queued from now on sends another byte
-            if self._unwritten:
-                self._write(b"", connect_timeout)
-            queued = self.client._queue.copy()
-            together = list(itertools.takewhile(lambda entry: getattr(entry[0], "type", None) not in _ALONE, queued))
-            if len(queued) > max(1, len(together)):
-                self.wake()  # for the rest
-            if not together:
-                super()._send_request(read_timeout, connect_timeout)
-                return
-            frames, entries = self._encode(together)
-            try:
-                self._write(frames, connect_timeout)
-            except ConnectionDropped:
-                with contextlib.suppress(Exception):
-                    while not self._read_socket(0):  # replies that came before the end, with the reason for it perhaps
-                        pass
-                raise
-            for entry in entries:
-                self.client._queue.popleft()
-                self.client._pending.append(entry)
-            self._read_sock.recv(1)  # the byte that woke us; a later byte stays, because it belongs to a later request
+        self._woken = False  # reset before looking: a request that is queued from now on sends another byte
+        try:
+            with self._writing:
+                self._send_queued(read_timeout, connect_timeout)
+        except ConnectionDropped:
+            with contextlib.suppress(Exception):
+                while not self._read_socket(0):  # replies that came before the end, with the reason for it perhaps
+                    pass
+            raise
+
+    def _send_queued(self, read_timeout: float, connect_timeout: float) -> None:
+        if self._unwritten:
+            self._write(b"", connect_timeout)
+        queued = self.client._queue.copy()
+        together = list(itertools.takewhile(lambda entry: getattr(entry[0], "type", None) not in _ALONE, queued))
+        if len(queued) > max(1, len(together)):
+            self.wake()  # for the rest
+        if not together:
+            super()._send_request(read_timeout, connect_timeout)
+            return
+        frames, entries = self._encode(together)
+        self._write(frames, connect_timeout)
+        for entry in entries:
+            self.client._queue.popleft()
+            self.client._pending.append(entry)
+        self._read_sock.recv(1)  # the byte that woke us; a later byte stays, because it belongs to a later request
 
     def _send_ping(self, connect_timeout: float) -> None:
         self._pings.append(clock.now())

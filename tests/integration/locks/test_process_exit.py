@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -272,6 +273,52 @@ child.join(10)
 print(child.exitcode, zk_lock("child").locked())
 """
     assert zoo.output(script) == ["0 False"]
+
+
+ENDS = {
+    "os._exit": "os._exit(0)",
+    "killed": "os.kill(os.getpid(), signal.SIGKILL)",
+    "faulty": "os.kill(os.getpid(), signal.SIGSEGV)",
+    "terminated": "os.kill(os.getpid(), signal.SIGTERM)",
+    "replaced": "os.execv(sys.executable, [sys.executable, '-c', ''])",
+    "exits": "sys.exit()",
+    "raises": "raise KeyError",
+    "returns": "",
+    "thread exits": "sys.exit()",
+}
+TRIES = int(os.environ.get("ZKLOCK_EXITS", "3"))  # of each kind
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_release_arrives_although_the_process_ends_just_after_the_block(zoo: Zoo, how: str) -> None:
+    """
+    The next waiter does not wait for the session of 20 seconds. Each child of `multiprocessing` has a new session.
+
+    The end of a block waits for no confirmation. But its release is in the socket by then.
+    """
+    script = f"""
+import contextlib, multiprocessing, os, signal, sys, threading
+def work():
+    with zk_lock("child"):
+        pass
+    {ENDS[how]}
+def in_thread():
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    os._exit(0)
+def quietly(call):
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    call()
+for _ in range({TRIES}):
+    call = in_thread if {how == "thread exits"} else work
+    child = multiprocessing.get_context("fork").Process(target=quietly, args=(call,))
+    child.start()
+    child.join(30)
+    with zk_lock("child", timeout=5):
+        print("again")
+"""
+    assert zoo.output(script, ZKLOCK_URL=zoo.url(session_timeout=20)) == ["again"] * TRIES
 
 
 def test_a_process_that_an_abort_ends_frees_its_lock(zoo: Zoo) -> None:
