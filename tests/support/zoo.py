@@ -22,9 +22,11 @@ from kazoo.exceptions import NoNodeError
 from django_zklock.core import clock
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.waiters import ThreadWaiter
-from django_zklock.core.locks.held import held_locks
+from django_zklock.core.locks.held import RELEASE_TIMEOUT, held_locks
+from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue import markers, nodes
 from django_zklock.core.queue.escaping import SEQUENCE_TAIL
+from django_zklock.core.zk import process
 from django_zklock.testing.server import DevServer
 from support.chaos import namespaces
 from support.ensemble import Ensemble
@@ -67,6 +69,13 @@ def next_line(process: subprocess.Popen[str]) -> str:
     """Return the next line that a process prints."""
     assert process.stdout is not None
     return process.stdout.readline().rstrip("\n")
+
+
+def settle() -> None:
+    """Wait until ZooKeeper has confirmed the releases of this process, which the end of a block does not wait for."""
+    session, until = process.peek(), clock.now() + RELEASE_TIMEOUT
+    while session and session.connected and session.attached(Registry).deleting and clock.now() < until:
+        time.sleep(0.002)
 
 
 class _ThreadedClient(KazooClient):  # type: ignore[misc]
@@ -164,6 +173,7 @@ class Zoo:
 
     def names(self, path: str) -> list[str]:
         """The children of a node. None, if it does not exist: the server removes an empty container at any moment."""
+        settle()
         try:
             return list(self.client.get_children(path))
         except NoNodeError:
