@@ -19,7 +19,7 @@ from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import LockLost
 from support.chaos import session_killer
 from support.proxy import MULTI, Proxy
-from support.zoo import ROOM, Zoo, eventually
+from support.zoo import ROOM, Zoo, eventually, settle
 
 T = TypeVar("T")
 
@@ -69,6 +69,7 @@ def warmed(zoo: Zoo, key: str) -> Iterator[Proxy]:
         connected()
         with zk_lock(key):
             pass
+        settle()
         yield proxy
 
 

@@ -18,7 +18,7 @@ from django_zklock.testing.server import DevServer
 from support.chaos import session_killer
 from support.ensemble import Ensemble, four_letter
 from support.faults import BackgroundCall
-from support.zoo import Zoo, eventually
+from support.zoo import Zoo, eventually, settle
 
 KEY = "warm/a"
 MANY = 5  # stands for any number
@@ -62,9 +62,10 @@ class Primitive:
         zoo.wait_contenders(KEY, count + others)
 
     def wait_released(self, zoo: Zoo) -> None:
-        """Wait until one that lingers has left the queue; all others leave it before the release returns."""
+        """Wait until one that lingers has left the queue, and the release of any other is confirmed."""
         if self.lingers:
             zoo.wait_contenders(KEY, 0)
+        settle()
 
     @property
     def lingers(self) -> bool:

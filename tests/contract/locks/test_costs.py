@@ -6,7 +6,7 @@ import pytest
 from support.faults import BackgroundCall, acquire_once, connected, proxied, queue_up, session
 from support.primitives import KEY
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, PING, Proxy
-from support.zoo import Zoo, eventually
+from support.zoo import Zoo, eventually, settle
 
 from django_zklock import zk_lock
 
@@ -28,6 +28,7 @@ def test_twenty_waiters_are_woken_one_by_one(zoo: Zoo, warm_proxy: Proxy) -> Non
     for waiter in waiters:
         waiter.result()
     assert order == list(range(20))
+    settle()
     assert warm_proxy.watch_events == 20 + 1
     assert warm_proxy.counts[DELETE] == 20
     assert warm_proxy.counts[CREATE2] == 0

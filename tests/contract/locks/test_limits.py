@@ -14,7 +14,7 @@ from support.faults import BackgroundCall
 from support.primitives import Taker
 from support.proxy import MULTI, Proxy
 from support.signalled import signalled
-from support.zoo import Zoo, eventually
+from support.zoo import Zoo, eventually, settle
 
 from django_zklock import zk_lock
 from django_zklock.core.queue import markers
@@ -174,6 +174,7 @@ def test_a_try_gets_no_permit_by_an_older_limit(zoo: Zoo, crowd: Crowd) -> None:
     crowd.hold(0, 1, 2)
     set_limit("k", 1, **WHY)
     crowd.go(1, 2)
+    settle()
     created = zoo.client.get(f"{zoo.base}/k")[1].cversion
     assert zk_lock("k", limit=3).acquire(blocking=False) is None
     assert zoo.client.get(f"{zoo.base}/k")[1].cversion == created  # nobody went in for it

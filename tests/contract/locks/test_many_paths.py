@@ -14,7 +14,7 @@ from kazoo.exceptions import NoNodeError
 from support.faults import BackgroundCall, connected, expire, proxied, reconnect, session, within
 from support.primitives import PRIMITIVES
 from support.proxy import CREATE2, DELETE, Proxy
-from support.zoo import Zoo, eventually
+from support.zoo import Zoo, eventually, settle
 
 from django_zklock import zk_leader, zk_lock, zk_locks, zk_write
 from django_zklock.core.protocol.registry import NEARLY_FULL, PATH_EXTRA, Registry
@@ -134,6 +134,7 @@ def test_waiters_count_until_they_leave(zoo: Zoo) -> None:
         assert carried(zoo) == counted()
     for thread in threads:
         thread.result(20)
+    settle()
     assert counted() == 0
 
 
@@ -163,6 +164,7 @@ async def test_coroutines_are_refused_as_threads_are(zoo: Zoo) -> None:
             for key in first(200):
                 lock: Any = zk_lock(key, timeout=5)
                 await stack.enter_async_context(lock)
+    settle()
     assert counted() == 0
 
 
@@ -190,6 +192,7 @@ def test_a_marker_that_does_not_fit_costs_the_holder_nothing(zoo: Zoo, caplog: p
         eventually(lambda: "no other readers can share" in caplog.text)
         hold.check()
         assert counted() == carried(zoo) <= LIMIT
+    settle()
     assert counted() == 0
 
 
@@ -218,6 +221,7 @@ def test_waiters_of_a_full_process_wait_on_in_its_next_session(zoo: Zoo) -> None
             eventually(lambda: len(zoo.contenders()) == 2 * count and counted_on_loop() == full)
         for thread in threads:
             thread.result(30)
+        settle()
         assert counted_on_loop() == 0
 
 

@@ -28,7 +28,17 @@ OWN_THREADS = ("zklock-loop", "zklock-connection")  # events are delivered on ei
 
 ANYWHERE = {
     # A contender is made and started, and gets messages. It is described for an error.
-    "contender.py": {"__post_init__", "start", "abandon", "downgrade", "ahead", "ahead_about", "info", "_describe"},
+    "contender.py": {
+        "__post_init__",
+        "start",
+        "abandon",
+        "when_released",
+        "downgrade",
+        "ahead",
+        "ahead_about",
+        "info",
+        "_describe",
+    },
     # A description is a value.
     "contender_info.py": {
         "__str__",
