@@ -259,6 +259,7 @@ class Proxy:
         with contextlib.suppress(OSError):  # the client has gone
             client = listener.accept()[0]
             client.setblocking(False)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does so only for its own listeners
             accepting: asyncio.Task[object] = self._loop.create_task(
                 self._loop.connect_accepted_socket(self._accept, client)
             )
