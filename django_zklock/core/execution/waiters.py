@@ -78,6 +78,11 @@ class ThreadWaiter(Generic[_Value]):
 
     def wait(self, timeout: float | None) -> _Value | None:
         """Return the value, or None if there is none within `timeout` seconds (None: no limit; below 0: 0)."""
+        return run(self.outcome(timeout))
+
+    def outcome(self, timeout: float | None) -> Routine[_Value | None]:
+        """Return what `wait` returns; for a routine that `run` drives."""
+        yield from ()
         remaining = math.inf if timeout is None else timeout
         until = clock.now() + remaining
         while self.value is None:
@@ -93,15 +98,10 @@ class ThreadWaiter(Generic[_Value]):
                 break
         return self.value
 
-    def outcome(self, timeout: float | None) -> Routine[_Value | None]:
-        """Return what `wait` returns; for a routine that `run` drives."""
-        yield from ()
-        return self.wait(timeout)
-
 
 def wake_thread(frame: FrameType | None) -> None:
     """Wake a thread if it blocks in a `ThreadWaiter`, so that an interrupt arrives. `frame` is its innermost one."""
-    if frame is not None and frame.f_code is ThreadWaiter.wait.__code__:
+    if frame is not None and frame.f_code is ThreadWaiter.outcome.__code__:
         frame.f_locals["self"].wake()
 
 
@@ -150,7 +150,3 @@ class TaskWaiter(Generic[_Value]):
                 if timer is not None:
                     timer.cancel()
         return self.value
-
-    def wait(self, timeout: float | None) -> Awaited[_Value | None]:
-        """Wait in a coroutine; return the value, or None if there is none within `timeout` seconds (None: no limit)."""
-        return Awaited(self.outcome(timeout))

@@ -109,7 +109,7 @@ class Guard(GrantObserver):
             self.grant.lose(reason)
 
     def _end_grace(self, reason: str) -> None:
-        if self.grant.is_observed_by(self):
+        if self._abort.armed:
             self.grant.lose(reason)
 
     def on_confirmed(self) -> None:

@@ -14,6 +14,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Container, Iterable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from django_zklock.core import clock, log, program
@@ -64,15 +65,13 @@ def _released(holds: Iterable[HeldLock], new_waiter: Callable[[], Any], *, confi
         yield from waiter.outcome(deadline - clock.now())
 
 
+@dataclass(slots=True, eq=False)
 class KeptUse:
     """A use of `acquire`, or of an `ExitStack`: its lock object, and whether its call in a thread pool `has_ended`."""
 
-    __slots__ = ("has_ended", "is_reported", "lock")
-
-    def __init__(self, lock: object, has_ended: Callable[[], bool] = bool) -> None:
-        self.lock = lock
-        self.has_ended = has_ended
-        self.is_reported = False  # protocol's thread only
+    lock: object
+    has_ended: Callable[[], bool] = bool
+    is_reported: bool = False  # protocol's thread only
 
 
 class HeldLock:
@@ -159,10 +158,8 @@ class HeldLock:
     def is_over(self) -> bool:
         """Whether its owner, or the calls of a thread pool that acquired it, ended without a release."""
         uses = list(self.uses)
-        return bool(uses) and all(map(self._is_use_over, uses))
-
-    def _is_use_over(self, use: object) -> bool:
-        return isinstance(use, KeptUse) and (use.has_ended() or self.owner.is_over)
+        ends = (isinstance(use, KeptUse) and (use.has_ended() or self.owner.is_over) for use in uses)
+        return bool(uses) and all(ends)
 
     @property
     def only_reads(self) -> bool:

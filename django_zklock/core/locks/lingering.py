@@ -24,6 +24,7 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
 from typing import Any, Final
@@ -76,36 +77,32 @@ class LocalGrant(Grant):
         return self.why_invalid()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LocalWaiter:
     """One owner in the queue of this process; the owner uses it as its contender."""
 
-    def __init__(
-        self,
-        locks: LingeringLocks,
-        spec: QueueSpec,
-        caller: Caller,
-        on_outcome: Callable[[Outcome], object],
-        *,
-        waits: bool,
-    ) -> None:
-        self.session = locks.session
-        self._locks = locks
-        self.spec = spec
-        self.caller = caller
-        self.on_queued: Callable[[], object] | None = None  # called once if it has to wait
-        self.lock: LingeringLock | None = None
-        self.gone = False
-        self.since: float | None = None  # when the caller began to wait, on clock.now()
-        self._on_outcome: Callable[[Outcome], object] | None = on_outcome  # may be called again with the same outcome
-        self.waits = waits
-        # The outcome, by lock. It is written once, by `setdefault`; None: queue again. `join` replaces this dict after
-        # `lock`, so read the dict first.
-        self._outcomes: dict[LingeringLock | None, Outcome | None] = {}
-        self._was_placed = False
-        self._pid = os.getpid()  # the process of this machine that does the work
+    _locks: LingeringLocks
+    spec: QueueSpec
+    caller: Caller
+    _on_outcome: Callable[[Outcome], object] | None  # may be called again with the same outcome
+    waits: bool
+    on_queued: Callable[[], object] | None = None  # called once if it has to wait
+    lock: LingeringLock | None = None
+    gone: bool = False
+    since: float | None = None  # when the caller began to wait, on clock.now()
+    # The outcome, by lock. It is written once, by `setdefault`; None: queue again. `join` replaces this dict after
+    # `lock`, so read the dict first.
+    _outcomes: dict[LingeringLock | None, Outcome | None] = field(default_factory=dict)
+    _was_placed: bool = False
+    _pid: int = field(default_factory=os.getpid)  # the process of this machine that does the work
 
     def __repr__(self) -> str:
         return f"<waiter for {self.spec.key!r}>"
+
+    @property
+    def session(self) -> Session:
+        """The session of this process."""
+        return self._locks.session
 
     # --- from any thread ------------------------------------------------------------------------------------------
 
@@ -237,11 +234,6 @@ class LocalWaiter:
     def queue_again(self) -> None:
         """Join the current lock, or create one."""
         self._locks.queue_again([self])
-
-    @property
-    def is_outside(self) -> bool:
-        """Whether it wants the lock, and is in no queue."""
-        return not self.gone and (self.lock is None or self.lock.ended)
 
     def join(self, lock: LingeringLock) -> None:
         """Belong to this lock from now on."""
@@ -580,7 +572,7 @@ class LingeringLocks(SessionObserver):
         before = self._locks.get(_key_of(spec))
         if before is not None and before.ended:
             before.end()  # its waiters come first; perhaps these are among them
-        waiters = [waiter for waiter in waiters if waiter.is_outside]
+        waiters = [waiter for waiter in waiters if not waiter.gone and (waiter.lock is None or waiter.lock.ended)]
         lock = self.find(spec)
         if lock is not None:
             for waiter in waiters:

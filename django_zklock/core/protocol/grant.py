@@ -177,10 +177,6 @@ class Grant:
         """Remove an observer."""
         self._observers.pop(observer, None)
 
-    def is_observed_by(self, observer: GrantObserver) -> bool:
-        """Return whether this observer is attached."""
-        return observer in self._observers
-
     @property
     def has_observers(self) -> bool:
         """Whether there is any observer."""

@@ -78,11 +78,10 @@ class Predecessors:
                 self._successor.on_refused(reply)
 
         def on_event(deleted: bool) -> None:
+            self._forget(name)
             if deleted:
-                self._forget(name)
                 self._successor.on_ahead_gone(was_last=self._is_last)
             else:
-                self._forget(name)
                 self._successor.on_ahead_changed()  # its data were written: it may have become a reader
 
         watch = self._gateway.read(f"{self._parent}/{name}", self._replies.wrap(on_read), self._replies.wrap(on_event))

@@ -65,7 +65,10 @@ class Queue(Sequence[Child]):
 
     def index_of(self, name: str) -> int | None:
         """Return the index of a contender; None if it is not in the queue."""
-        return next((index for index, child in enumerate(self.children) if child.name == name), None)
+        for index, child in enumerate(self.children):
+            if child.name == name:
+                return index
+        return None
 
     def without(self, names: Collection[str]) -> Queue:
         """Return the queue without these contenders."""
