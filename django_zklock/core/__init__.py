@@ -38,7 +38,7 @@ Where to begin
         from django_zklock.core.execution.abort import CleanupOnError
         from django_zklock.core.execution.waiters import ThreadWaiter, run
         from django_zklock.core.locks.acquisition import Acquisition
-        from django_zklock.core.locks.held import wait_released
+        from django_zklock.core.locks.held import released
         from django_zklock.core.locks.spec import LockSpec
         from django_zklock.core.queue.nodes import Kind
         from django_zklock.core.zk import process
@@ -53,5 +53,5 @@ Where to begin
             held.check()
             print("token", held.grant.token)
             acquisition.release()
-            wait_released((held,))
+            run(released((held,), ThreadWaiter))
 """

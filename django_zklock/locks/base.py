@@ -22,7 +22,7 @@ from django_zklock.core.execution.abort import CleanupOnError, finalizers_of
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.core.locks.acquisition import Acquisition, OpenBlocks
-from django_zklock.core.locks.held import HeldLock, KeptUse, await_released, held_locks, wait_released
+from django_zklock.core.locks.held import HeldLock, KeptUse, held_locks, released
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.nodes import Kind
@@ -165,7 +165,7 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
             uses += self._uses_to_release()
             lost = _loss_of(uses)
             _release(uses)
-            wait_released([held for held, _, _ in uses], confirmed=True)
+            run(released([held for held, _, _ in uses], ThreadWaiter, confirmed=True))
         if lost is not None:
             raise lost
 
@@ -175,7 +175,7 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         lost = _loss_of(uses)
         with CleanupOnError(functools.partial(_release, uses)):
             _release(uses)
-            await await_released([held for held, _, _ in uses], confirmed=True)
+            await Awaited(released([held for held, _, _ in uses], TaskWaiter, confirmed=True))
         if lost is not None:
             raise lost
 
@@ -278,7 +278,7 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
             acquisition.open_block(self._blocks)
             return self._view(acquisition.holds) if acquisition.specs else None
         except BaseException as error:
-            _raise(acquisition.end_block(error), error)
+            run(self._finish(error, *acquisition.end_block(error), None))
             raise
 
     def _new_end(self) -> Callable[..., None]:
@@ -295,17 +295,31 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         if acquisition.block is None:  # code has called `__exit__` by itself, without `with`
             self._close_innermost(kind, error, traceback)
             return
-        holds = tuple(acquisition.holds)
-        failed = acquisition.end_block(error)
-        wait_released(holds, confirmed=self._confirms)
-        _raise(failed, error)
+        run(self._finish(error, *acquisition.end_block(error), ThreadWaiter))
 
     @abort.shielded
     def _close_innermost(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """End the innermost block of the caller. `error` is the exception that has ended its body, or None."""
-        failed, holds = self._end_innermost(error)
-        wait_released(holds, confirmed=self._confirms)
-        _raise(failed, error)
+        run(self._finish(error, *self._end_innermost(error), ThreadWaiter))
+
+    def _finish(
+        self,
+        error: BaseException | None,
+        failed: BaseException | None,
+        holds: tuple[HeldLock, ...],
+        new_waiter: type[Any] | None,
+    ) -> Routine[None]:
+        """Wait for the releases. Then raise `failed` if it replaces `error`, which has ended the block."""
+        try:
+            if new_waiter is not None:
+                yield from released(holds, new_waiter, confirmed=self._confirms)
+            if failed is None or failed is error:
+                return
+            if error is not None and isinstance(failed, ZkLockError):
+                raise failed from error
+            raise failed
+        finally:
+            del failed, error
 
     def _new_async_end(self) -> Callable[..., Coroutine[Any, Any, None]]:
         """Return the `__aexit__` of one block."""
@@ -316,13 +330,9 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         self, opened: list[Acquisition], kind: object, error: BaseException | None, traceback: object
     ) -> None:
         """End the block of this acquisition, or the innermost one of the caller."""
-        failed, holds = self._end_innermost(error, opened)
-        try:
-            if kind is not GeneratorExit:  # a coroutine that Python closes cannot wait
-                await await_released(holds, confirmed=self._confirms)
-            _raise(failed, error)
-        finally:
-            del failed
+        is_closed = kind is GeneratorExit  # a coroutine that Python closes cannot wait
+        ending = self._finish(error, *self._end_innermost(error, opened), None if is_closed else TaskWaiter)
+        run(ending) if is_closed else await Awaited(ending)
 
     if TYPE_CHECKING:
 
@@ -337,13 +347,12 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
     @abort.shielded
     def _end_innermost(
         self, error: BaseException | None, opened: Sequence[Acquisition] = ()
-    ) -> tuple[BaseException | None, Sequence[HeldLock]]:
-        """End the block that was `opened`, or the caller's innermost one. Return the error to raise, and its holds."""
+    ) -> tuple[BaseException | None, tuple[HeldLock, ...]]:
+        """End the block that was `opened`, or the caller's innermost one. Return what `end_block` returns."""
         innermost = list(opened)
         with CleanupOnError(functools.partial(_finish_release, innermost, self._innermost, _release_block)):
             innermost += [] if opened else self._innermost()
-            holds = tuple(innermost[0].holds)
-            return innermost[0].end_block(error), holds
+            return innermost[0].end_block(error)
 
     def _innermost(self) -> list[Acquisition]:
         """Return the acquisition of the caller's innermost block, in a list. Raises `LockNotHeld`."""
@@ -440,15 +449,3 @@ def _refuse_atomic(spec: LockSpec, *, is_async: bool) -> None:
         f"The lock {spec.key!r} has the option atomic, but Django has no transactions in async code. Put lock and "
         "transaction into a sync function and await sync_to_async(function)(...), or give atomic=False."
     )
-
-
-def _raise(failed: BaseException | None, error: BaseException | None) -> None:
-    """Raise `failed` if it replaces `error`, which has ended the block; see `end_block`."""
-    try:
-        if failed is None or failed is error:
-            return
-        if error is not None and isinstance(failed, ZkLockError):
-            raise failed from error
-        raise failed
-    finally:
-        del failed, error

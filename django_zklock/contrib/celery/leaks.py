@@ -19,9 +19,10 @@ from django_zklock.contrib.celery.messages import work_of
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.abort import CleanupOnError
 from django_zklock.core.execution.owner import Owner, current_owner
+from django_zklock.core.execution.waiters import ThreadWaiter, run
 from django_zklock.core.execution.work import Work
 from django_zklock.core.locks.guard import Guard
-from django_zklock.core.locks.held import HeldLock, held_locks, wait_released
+from django_zklock.core.locks.held import HeldLock, held_locks, released
 from django_zklock.core.log import Logger
 
 logger = Logger("django_zklock.locks")
@@ -90,7 +91,7 @@ class LeakGuard:
         for held in leaked:
             held.release_uses(except_for=self._uses.get(held, ()))
             self._report(held)
-        wait_released(leaked)
+        run(released(leaked, ThreadWaiter))
 
     def _is_leaked(self, held: HeldLock) -> bool:
         if not held.uses:  # its transaction keeps it, and will release it

@@ -303,20 +303,21 @@ class Acquisition:
         self.block.open()
 
     @abort.shielded
-    def end_block(self, error: BaseException | None) -> BaseException | None:
-        """End the block, if there is one, and release. Return the error to raise, if any."""
+    def end_block(self, error: BaseException | None) -> tuple[BaseException | None, tuple[HeldLock, ...]]:
+        """End the block, if there is one, and release. Return the error to raise, if any, and what was held."""
+        holds = tuple(self.holds)
         if self.block is not None:
             error = self.block.close(error)
         self.release()
         self.finalizers = None
-        return error
+        return error, holds
 
     @abort.shielded
     def release(self) -> None:
         """
         Release all that the acquisition has, in any state; the last lock first. The call is idempotent.
 
-        Waits for nothing; see `held.wait_released`.
+        Waits for nothing; see `held.released`.
         """
         if self.block is not None:
             acquisitions = self.open_blocks.get(self.owner.subject, [])

@@ -21,7 +21,7 @@ from django_zklock.core import clock, log, program
 from django_zklock.core.errors import LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.owner import Owner, current_owner
-from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
+from django_zklock.core.execution.waiters import Routine, ThreadWaiter, run
 from django_zklock.core.locks.guard import Guard, Receipt, release_if_overdue
 from django_zklock.core.locks.spec import Policy
 from django_zklock.core.log import Logger
@@ -39,22 +39,13 @@ RELEASE_TIMEOUT = 0.7  # seconds that a release waits for ZooKeeper's confirmati
 
 
 @abort.shielded
-def wait_released(holds: Iterable[HeldLock], *, confirmed: bool = False) -> None:
+def released(holds: Iterable[HeldLock], new_waiter: Callable[[], Any], *, confirmed: bool = False) -> Routine[None]:
     """
     Wait until the releases of these holds are on their way; see `Contender.when_released`.
 
     That takes the time to wake the protocol's thread, and no round trip. If `confirmed`, or if the call that acquired
     the lock had a timeout of 0, wait for ZooKeeper's confirmation, at most `RELEASE_TIMEOUT` seconds in all.
     """
-    run(_released(holds, ThreadWaiter, confirmed=confirmed))
-
-
-async def await_released(holds: Iterable[HeldLock], *, confirmed: bool = False) -> None:
-    """Wait in a coroutine, as `wait_released` does in a thread."""
-    await Awaited(_released(holds, TaskWaiter, confirmed=confirmed))
-
-
-def _released(holds: Iterable[HeldLock], new_waiter: Callable[[], Any], *, confirmed: bool) -> Routine[None]:
     waiters = []
     for hold in holds:
         if not hold.grant.shares and not hold.grant.inherited:  # else it stays held, or is the parent's
@@ -238,7 +229,7 @@ class HeldLock:
         """
         End one use. Release the lock with the last one, unless open transactions keep it.
 
-        Waits for nothing (see `wait_released`), and is idempotent.
+        Waits for nothing (see `released`), and is idempotent.
         """
         if self.grant.inherited:  # the lock is the parent's
             return
@@ -311,7 +302,7 @@ class HeldLock:
         if self.grant.inherited or self.uses or self.observer is not None:
             return None
         self.release_uses()
-        return functools.partial(wait_released, (self,))
+        return lambda: run(released((self,), ThreadWaiter))
 
 
 def downgrade_if_all_read(contender: GrantedContender, grant: Grant) -> None:
