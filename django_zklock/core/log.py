@@ -15,7 +15,7 @@ import queue
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,6 +53,11 @@ def on_protocol_thread() -> bool:
     return _current.is_protocol
 
 
+def work_fields(about: Mapping[str, str]) -> dict[str, str]:
+    """Return the attributes of a log record about the work, named as in Celery's own log formatter."""
+    return {"task_name": about["task"], "task_id": about.get("id", "")} if "task" in about else {}
+
+
 class Logger(_Adapter):
     """
     A logger by name. Its records are handled on another thread if a protocol thread makes them.
@@ -81,7 +86,11 @@ class Logger(_Adapter):
             self.log(logging.DEBUG, msg, *args, stacklevel=3, **kwargs)
 
     def log(self, level: int, msg: object, *args: Any, stacklevel: int = 2, **kwargs: Any) -> None:
-        """Log `msg % args` as the logger does."""
+        """Log `msg % args` as the logger does. `about` is the work that it is about: a task is named at the end."""
+        if about := kwargs.pop("about", None):
+            kwargs["extra"] = {**kwargs.get("extra", {}), **work_fields(about)}
+            if "task" in about:
+                msg, args = f"{msg} [task %s %s]", (*args, about["task"], about.get("id", ""))
         if not self._always and not _current.is_protocol:
             self.logger.log(level, msg, *args, stacklevel=stacklevel, **kwargs)
         elif self.isEnabledFor(level):

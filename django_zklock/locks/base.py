@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, Ty
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_zklock.conf.arguments import FunctionPolicy
-from django_zklock.core.execution import abort, work
+from django_zklock.core.execution import abort
 from django_zklock.core.execution.abort import CleanupOnError, finalizers_of
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
@@ -378,9 +378,9 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         acquisition.finalizers = None
         for held in destroyed:
             logger.warning(
-                "an exception destroyed the end of a block under lock %r, which is released now%s",
+                "an exception destroyed the end of a block under lock %r, which is released now",
                 held.key,
-                work.log_suffix(held.grant.about),
+                about=held.grant.about,
                 extra=held.grant.log_fields(),
             )
 

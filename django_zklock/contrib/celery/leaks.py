@@ -116,6 +116,6 @@ class LeakGuard:
         logger.warning(
             "the work ended without releasing the lock %r, which is released now%s",
             held.key,
-            work.log_suffix(about),
-            extra={**held.grant.log_fields(), **work.log_fields(about)},
+            about=about,
+            extra=held.grant.log_fields(),
         )

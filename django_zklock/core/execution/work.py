@@ -29,13 +29,3 @@ def begin(work: Work | None) -> Work | None:
     before = _current.get()
     _current.set(work)
     return before
-
-
-def log_fields(about: Mapping[str, str]) -> dict[str, str]:
-    """Return the attributes of a log record about the work, named as in Celery's own log formatter."""
-    return {"task_name": about["task"], "task_id": about.get("id", "")} if "task" in about else {}
-
-
-def log_suffix(about: Mapping[str, str]) -> str:
-    """Return the text about the work for a log message, after a space; empty if there is none."""
-    return f" [task {about['task']} {about.get('id', '')}]" if "task" in about else ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from django_zklock.core import clock, program
-from django_zklock.core.execution import abort, work
+from django_zklock.core.execution import abort
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.locks.spec import LockSpec, Policy
 from django_zklock.core.log import Logger
@@ -81,13 +81,13 @@ class Guard(GrantObserver):
             swallowed=self._abort.swallowed or (self._abort.delivered and not stopped),
         )
         abort_logger.warning(
-            "work under lock %r %s %.3f s after the abort (%s): %s%s",
+            "work under lock %r %s %.3f s after the abort (%s): %s",
             self.grant.key,
             "swallowed the interrupt and ended" if receipt.swallowed else "ended",
             receipt.stopped_after,
             receipt.how,
             receipt.reason,
-            work.log_suffix(self.grant.about),
+            about=self.grant.about,
             extra=self.grant.log_fields(),
         )
         return receipt
@@ -204,10 +204,10 @@ class HoldBounds(GrantObserver):
         grant = self._grant
         program.events.held_long(grant, held)
         logger.warning(
-            "lock %r has been held for %.1f s, longer than warn_after, %g s%s",
+            "lock %r has been held for %.1f s, longer than warn_after, %g s",
             grant.key,
             held,
             self._warn_after,
-            work.log_suffix(grant.about),
+            about=grant.about,
             extra=grant.log_fields(),
         )

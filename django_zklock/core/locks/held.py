@@ -459,14 +459,14 @@ class OwnerWatch:
             if isinstance(use, KeptUse) and not use.is_reported and held.is_over and not held.lost:
                 use.is_reported = True
                 logger.warning(
-                    "lock %r of %r is still held, but its owner has ended without a release: %s%s%s. Call release() of "
+                    "lock %r of %r is still held, but its owner has ended without a release: %s%s. Call release() of "
                     "the same lock object, or run: %s",
                     held.key,
                     held.grant.what,
                     "a call in " if use.has_ended() else "",
                     held.owner,
-                    work.log_suffix(held.grant.about),
                     command("break", held.key, reason=""),
+                    about=held.grant.about,
                     extra=held.grant.log_fields(),
                 )
 

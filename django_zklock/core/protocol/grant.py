@@ -9,9 +9,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from django_zklock.core import clock, program
+from django_zklock.core import clock, log, program
 from django_zklock.core.errors import LockLost
-from django_zklock.core.execution import work
 from django_zklock.core.log import Logger, on_protocol_thread
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.release_request import ReleaseRequest
@@ -107,7 +106,7 @@ class Grant:
 
     def log_fields(self) -> dict[str, object]:
         """Return the extra fields of a log record about this grant."""
-        return {"lock": self.key, "token": self.token, **work.log_fields(self.about)}
+        return {"lock": self.key, "token": self.token, **log.work_fields(self.about)}
 
     def why_invalid(self) -> str | None:
         """Return why the lease is not valid now, or None. It reads the clock, so a paused process notices at once."""
@@ -230,9 +229,7 @@ class Grant:
         self.lost_reason = reason
         self._tell(lambda observer: observer.on_lost(reason))
         if not self.is_quiet:  # last, because a log handler may be slow
-            logger.log(
-                level, "lock %r is lost: %s%s", self.key, reason, work.log_suffix(self.about), extra=self.log_fields()
-            )
+            logger.log(level, "lock %r is lost: %s", self.key, reason, about=self.about, extra=self.log_fields())
 
     def request_release(self, request: ReleaseRequest) -> None:
         """Record a release request, and report it unless another process reports the events of this grant."""
@@ -257,10 +254,5 @@ class Grant:
                 call(observer)
             except Exception:
                 # The failure of one observer must not keep the abort from the others.
-                logger.exception(
-                    "%r failed on a change of the hold on %r%s",
-                    observer,
-                    self.key,
-                    work.log_suffix(self.about),
-                    extra=self.log_fields(),
-                )
+                key, about, extra = self.key, self.about, self.log_fields()
+                logger.exception("%r failed on a change of the hold on %r", observer, key, about=about, extra=extra)

@@ -6,7 +6,6 @@ import threading
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from django_zklock.core.execution import work
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import RECORD_TIMEOUT, Grant
 from django_zklock.core.queue import break_record, release_request
@@ -62,9 +61,9 @@ def read_request(gateway: Gateway, grant: Grant, node: Node, own: bytes) -> None
         return  # the znode was only read again
     grant.request_release(request)
     logger.warning(
-        "the holder of lock %r is asked to release by %s%s",
+        "the holder of lock %r is asked to release by %s",
         grant.key,
         request,
-        work.log_suffix(grant.about),
+        about=grant.about,
         extra={**grant.log_fields(), "user": request.by, "reason": request.reason},
     )

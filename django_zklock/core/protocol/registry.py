@@ -12,7 +12,6 @@ from functools import cached_property, partial
 from typing import TypeAlias
 
 from django_zklock.core.errors import TooManyLocks, UnreadableQueue
-from django_zklock.core.execution import work
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.local_queue import MAX_WAITING, LocalQueue
 from django_zklock.core.protocol.operator_holds import Replacement
@@ -294,14 +293,8 @@ class Deletion:
             self._send_later(error)
 
     def _send_later(self, error: Exception, *, exc_info: bool = False) -> None:
-        logger.error(
-            "deleting the znode %s failed, trying again: %s%s",
-            self._path or self.guid,
-            error,
-            work.log_suffix(self._about),
-            extra=work.log_fields(self._about),
-            exc_info=exc_info,
-        )
+        what, about = self._path or self.guid, self._about
+        logger.error("deleting the znode %s failed, trying again: %s", what, error, about=about, exc_info=exc_info)
         self._registry.session.loop.call_later(RETRY_DELETE, self.send)
 
     def _report(self) -> None:

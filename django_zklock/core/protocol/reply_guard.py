@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from django_zklock.core.execution import work
 from django_zklock.core.log import Logger
 
 logger = Logger("django_zklock.locks")
@@ -53,10 +52,6 @@ class ReplyGuard:
         try:
             callback(*args)
         except Exception as error:
-            logger.exception(
-                "the protocol failed for lock %r%s",
-                self._key,
-                work.log_suffix(self._about),
-                extra={"lock": self._key, **work.log_fields(self._about)},
-            )
+            extra = {"lock": self._key}
+            logger.exception("the protocol failed for lock %r", self._key, about=self._about, extra=extra)
             self._on_failure(error)
