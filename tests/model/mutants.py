@@ -73,7 +73,7 @@ def _extended(self: Lease, until: float) -> bool:
     if not self.valid:
         self._on_over()
     self.until = until
-    if self._timer is None:
+    if not self._timer.pending:
         self._arm()
     return True
 

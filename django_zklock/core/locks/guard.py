@@ -15,7 +15,7 @@ from django_zklock.core.execution.owner import Owner
 from django_zklock.core.locks.spec import LockSpec, Policy
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant, GrantedContender, GrantObserver
-from django_zklock.core.zk.loop import Timer
+from django_zklock.core.zk.loop import NEVER
 
 logger = Logger("django_zklock.locks")
 abort_logger = Logger("django_zklock.abort", always=True)
@@ -45,7 +45,7 @@ class Guard(GrantObserver):
         self._policy = policy
         self._loop = grant.session.loop
         self._abort = abort.abort_for(owner)
-        self._grace: Timer | None = None  # protocol's thread only
+        self._grace = NEVER  # protocol's thread only
         # On clock.now(). The protocol's thread writes it before it delivers the abort.
         self.abort_requested_at: float | None = None
 
@@ -101,7 +101,7 @@ class Guard(GrantObserver):
         The guard makes the grant lost then, for all its shares. So with `abort_on="suspended"`, a loss begins here, and
         mostly before the end of the session.
         """
-        if self._policy.abort_on != "suspended" or self._grace is not None:
+        if self._policy.abort_on != "suspended" or self._grace.pending:
             return
         if self._policy.grace > 0:
             self._grace = self._loop.call_later(self._policy.grace, lambda: self._end_grace(reason))
@@ -114,9 +114,7 @@ class Guard(GrantObserver):
 
     def on_confirmed(self) -> None:
         """End the grace period: a quorum has confirmed the session again."""
-        if self._grace is not None:
-            self._grace.cancel()
-            self._grace = None
+        self._grace.cancel()
 
     def on_lost(self, reason: str) -> None:
         """Abort the work, unless `abort_on` is "never"."""
@@ -167,7 +165,7 @@ class HoldBounds(GrantObserver):
         self._contender = contender
         self._warn_after = warn_after
         self._warn_at = None if warn_after is None else grant.since + warn_after  # None after the warning, too
-        self._timer: Timer | None = None
+        self._timer = NEVER
 
     def begin(self) -> None:
         """Set the timer, unless the grant is over by now."""
@@ -175,8 +173,7 @@ class HoldBounds(GrantObserver):
         self._grant.attach(self)
 
     def on_lost(self, reason: str) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
 
     def on_released(self) -> None:
         self.on_lost("")

@@ -42,7 +42,7 @@ from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk.client import Watch
 from django_zklock.core.zk.errors import ZkError
 from django_zklock.core.zk.gateway import NamesReply
-from django_zklock.core.zk.loop import Timer
+from django_zklock.core.zk.loop import NEVER
 from django_zklock.core.zk.session import Session, SessionObserver
 
 CHECK_EVERY: Final = 1.0
@@ -315,7 +315,7 @@ class LingeringLock(GrantObserver):
         # Protocol's thread only.
         self._has_left = False
         self._watch: Watch | None = None
-        self._timer: Timer | None = None
+        self._timer = NEVER
         # In the znode: since when the lock is idle, or the fields of the owner.
         self._published: float | Mapping[str, Any] = founder.description
         self._stale_since: float | None = None  # when a check found that the znode is wrong
@@ -414,8 +414,7 @@ class LingeringLock(GrantObserver):
         self._has_left = True
         self._locks.forget(self)
         self._unwatch()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         self._locks.queue_again(self.waiting())
 
     def waiting(self) -> list[LocalWaiter]:
@@ -437,9 +436,7 @@ class LingeringLock(GrantObserver):
 
     def check_idle(self) -> None:
         """End this when it has been idle for too long."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
         remaining = self._linger
         if not self.queue:
             remaining += self.idle_since - clock.now()

@@ -52,7 +52,7 @@ from django_zklock.core.zk.errors import (
 )
 from django_zklock.core.zk.gateway import Node, NodeReply, WriteReply
 from django_zklock.core.zk.lease import BEAT_SHARE
-from django_zklock.core.zk.loop import Timer
+from django_zklock.core.zk.loop import NEVER, Timer
 from django_zklock.core.zk.multi import Create, SetData
 from django_zklock.core.zk.session import Session, SessionObserver
 
@@ -124,7 +124,7 @@ class Contender(SessionObserver):
     _phase: Phase = Phase.NEW
     _registry: Registry = field(init=False)  # set when it begins
     _replies: ReplyGuard = field(init=False)
-    _timer: Timer | None = None
+    _timer: Timer = NEVER
     _local_queue: LocalQueue | None = None  # while it waits, here or in ZooKeeper
     _is_queued: bool = False  # it was accepted as a waiter, so `max_waiters` no longer refuses it
     _creates: int = 0  # since the queue last showed the znode
@@ -133,7 +133,7 @@ class Contender(SessionObserver):
     _predecessors: Predecessors | None = None  # once it has waited for some
     _own_watch: Watch | None = None  # of its znode
     _is_watch_set: bool = False  # the server has that watch
-    _watch_timer: Timer | None = None  # reads and watches the znode when it is due
+    _watch_timer: Timer = NEVER  # reads and watches the znode when it is due
     _last_read: Node | None = None  # the znode as it was last read
     _grant: Grant | None = None
     _is_described: bool = False  # its znode says when the lock was granted
@@ -235,7 +235,7 @@ class Contender(SessionObserver):
 
     def _await_session(self) -> None:
         self._phase = Phase.AWAITING
-        if not self.placed and self._timer is None:
+        if not self.placed and not self._timer.pending:
             self._call_later(self.session.options.connect_timeout, self._on_no_session)
 
     def _on_no_session(self) -> None:
@@ -624,9 +624,7 @@ class Contender(SessionObserver):
         watch, self._own_watch = self._own_watch, None
         if watch is not None:
             watch.cancel()
-        timer, self._watch_timer = self._watch_timer, None
-        if timer is not None:
-            timer.cancel()
+        self._watch_timer.cancel()
 
     def _on_missing(self) -> None:
         """Another session has deleted the znode."""
@@ -663,7 +661,7 @@ class Contender(SessionObserver):
         """
         if self._predecessors is not None:
             self._predecessors.forget()
-        self._cancel_timer()
+        self._timer.cancel()
         if not self.session.suspect and self._registry.heartbeat.due_in > 0:
             self._hold()
         else:
@@ -684,7 +682,7 @@ class Contender(SessionObserver):
             if not isinstance(reply, INTERRUPTED):  # else it proves again when connected
                 self.on_refused(reply)
         elif self._phase is Phase.PROVING and not self.session.suspect and self.session.lease.valid:
-            self._cancel_timer()
+            self._timer.cancel()
             self._hold()
 
     def _hold(self) -> None:
@@ -738,12 +736,11 @@ class Contender(SessionObserver):
         """Receive a release request, and describe the grant a little later."""
         if self._grant is not None and self._node is not None:
             interventions.read_request(self.session.gateway, self._grant, node, self._node.data)
-            if not self._is_described and self._timer is None:
+            if not self._is_described and not self._timer.pending:
                 self._call_later(DESCRIBE_GRANT_AFTER, self._describe_grant)
 
     def _describe_grant(self) -> None:
         """Write the time of the grant, for people who look at the queue. ZooKeeper only knows that of the create."""
-        self._cancel_timer()
         if self._grant is not None:
             self.describe({"waited": self.waited(self._grant.since)}, self._on_described)
 
@@ -796,7 +793,7 @@ class Contender(SessionObserver):
         if self._phase in (Phase.UNWANTED, Phase.DELETING):
             return
         self._on_outcome = self.on_queued = self.gate = None
-        self._cancel_timer()
+        self._timer.cancel()
         may_exist = bool(self.guid) and self.guid in self._registry.guids
         if may_exist and self._phase is Phase.CREATING:
             self._phase = Phase.UNWANTED  # the reply to the create starts the delete
@@ -843,20 +840,15 @@ class Contender(SessionObserver):
 
     def _call_later(self, seconds: float, call: Callable[[], object]) -> None:
         """Set the one timer of this contender."""
-        self._cancel_timer()
+        self._timer.cancel()
         self._timer = self.session.loop.call_later(seconds, partial(self._replies.run, call))
-
-    def _cancel_timer(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
 
     # --- events of the session -------------------------------------------------------------------------------------
 
     def on_connected(self, *, resumed: bool) -> None:
         """Continue what the lost connection has interrupted."""
         if self._phase is Phase.AWAITING:
-            self._cancel_timer()
+            self._timer.cancel()
             self._create_or_peek()
         elif self._phase is Phase.PREPARING:
             self._create()

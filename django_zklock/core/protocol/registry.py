@@ -20,7 +20,7 @@ from django_zklock.core.queue.order import Queue, ordered
 from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, NamesReply, NodeReply, WriteReply
 from django_zklock.core.zk.heartbeat import Heartbeat
-from django_zklock.core.zk.loop import Timer
+from django_zklock.core.zk.loop import NEVER
 from django_zklock.core.zk.session import Session, SessionObserver
 
 logger = Logger("django_zklock.locks")
@@ -77,7 +77,7 @@ class Registry(SessionObserver):
         self._listings: dict[str, _Listing] = {}  # those under way, by the path of the directory
         self._local_queues: dict[str, LocalQueue] = {}  # those in use, by the path of the directory
         self.most_waiting = MAX_WAITING  # contenders that wait in one directory; a Celery worker lets more wait
-        self._audit_timer: Timer | None = None
+        self._audit_timer = NEVER
         self._used = False
 
     # --- znodes and listings ------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class Registry(SessionObserver):
         self.guids[guid], self.path_bytes = size, total
         self._used = True
         self.session.observers[self] = None  # not in `__init__`, which may run on any thread
-        if self._audit_timer is None:
+        if not self._audit_timer.pending:
             self._audit_timer = self.session.loop.call_later(AUDIT_INTERVAL, self._on_audit_timer)
 
     def discard(self, guid: str) -> None:
@@ -197,7 +197,6 @@ class Registry(SessionObserver):
     # --- the audit ----------------------------------------------------------------------------------------------
 
     def _on_audit_timer(self) -> None:
-        self._audit_timer = None
         if self._used:
             self._used = bool(self.guids)
             self.audit()

@@ -11,7 +11,7 @@ from django_zklock.core.log import Logger
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.errors import ZkError
 from django_zklock.core.zk.lease import BEAT_SHARE, LEASE_SHARE
-from django_zklock.core.zk.loop import Timer
+from django_zklock.core.zk.loop import NEVER
 from django_zklock.core.zk.session import Session
 
 logger = Logger("django_zklock.zk")
@@ -30,7 +30,7 @@ class Heartbeat:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._nodes: dict[str, Callable[[], None]] = {}  # by path: called when the znode is gone
-        self._timer: Timer | None = None
+        self._timer = NEVER
         self._outstanding = False
 
     @property
@@ -49,7 +49,7 @@ class Heartbeat:
         due_in = self.due_in
         if due_in <= 0:
             self.beat()
-        elif self._timer is None:
+        elif not self._timer.pending:
             self._timer = self._session.loop.call_later(due_in, self._on_timer)
 
     def remove(self, path: str) -> None:
@@ -60,7 +60,7 @@ class Heartbeat:
         """Send a heartbeat now, unless one is under way."""
         if not self._nodes:
             return
-        if self._timer is None:
+        if not self._timer.pending:
             self._timer = self._session.loop.call_later(self._session.timeout * BEAT_SHARE, self._on_timer)
         if self._outstanding or not self._session.connected:
             return
@@ -73,7 +73,6 @@ class Heartbeat:
         self._session.gateway.quorum_check(paths, on_checked)
 
     def _on_timer(self) -> None:
-        self._timer = None
         if not self._nodes:
             return
         if self._outstanding:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from django_zklock.core import clock
-from django_zklock.core.zk.loop import Loop, Timer, users_thread
+from django_zklock.core.zk.loop import NEVER, Loop, users_thread
 
 _Attached = TypeVar("_Attached")
 
@@ -71,7 +71,7 @@ class Lease:
         self.until = float("-inf")  # on clock.now(); written by the loop's thread, read by any
         self._loop = loop
         self._on_over = on_over
-        self._timer: Timer | None = None
+        self._timer = NEVER
         self.on_changed: dict[object, Callable[[], object]] = {}  # by owner: called when `until` has changed
 
     @property
@@ -93,7 +93,7 @@ class Lease:
             # the clock in between, and seen that its lock is lost. A lost lock stays lost.
             self._on_over()
         self.until = until
-        if self._timer is None:
+        if not self._timer.pending:
             self._arm()
         for call in self.on_changed.values():
             call()
@@ -109,7 +109,6 @@ class Lease:
         self._timer = self._loop.call_later(max(0.0, self.until - clock.now()), self._on_timer)
 
     def _on_timer(self) -> None:
-        self._timer = None
         if self.valid:
             self._arm()
         else:

@@ -83,6 +83,10 @@ class Timer:
             call()
 
 
+NEVER = Timer(None)
+"""A timer that was not set."""
+
+
 class Loop:
     """
     One daemon thread (a greenlet where gevent has patched threads) that runs events in order.

@@ -22,7 +22,7 @@ from django_zklock.core.zk.client import Client, Requests
 from django_zklock.core.zk.errors import OutcomeUnknown, SessionGone
 from django_zklock.core.zk.gateway import Gateway
 from django_zklock.core.zk.lease import GrantSession, LastContact, Lease
-from django_zklock.core.zk.loop import Loop, Timer
+from django_zklock.core.zk.loop import NEVER, Loop
 from django_zklock.core.zk.options import SessionOptions
 from django_zklock.core.zk.outage import Outage
 
@@ -105,7 +105,7 @@ class Session(GrantSession):
         self._contact = LastContact()
         self.requests = Requests(self.loop, self._contact, self._on_stall, self._on_unknown)
         self.gateway = Gateway(self.requests, options, self.extend_lease)
-        self._replace_timer: Timer | None = None
+        self._replace_timer = NEVER
         self._restart_pause = 0.0
         self._drop_at = float("-inf")  # on clock.now(): when the last connection with an unclear reply was dropped
         self.closing = False  # read by any thread
@@ -266,8 +266,7 @@ class Session(GrantSession):
         return waits or any(observer.needs_connection for observer in list(self.observers))
 
     def _replace_client_in(self, seconds: float) -> None:
-        if self._replace_timer is not None:
-            self._replace_timer.cancel()
+        self._replace_timer.cancel()
         self._replace_timer = self.loop.call_later(seconds, self._replace_client)
 
     def _replace_client(self) -> None:
