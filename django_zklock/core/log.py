@@ -173,10 +173,14 @@ class _Records:
         with self._mutex:
             dropped, self._dropped = self._dropped, 0
         if dropped:
-            _run_handler(logger.warning, "%d log records were dropped: the log handlers are too slow", dropped)
+            _run_handler(_report_dropped, dropped)
         _run_handler(call, *args)
         if self._is_slow and self._calls.empty():
             self._is_slow = False
+
+
+def _report_dropped(count: int) -> None:
+    logger.warning("%d log records were dropped: the log handlers are too slow", count)
 
 
 def _run_handler(call: Callable[..., object], *args: Any) -> None:

@@ -50,14 +50,11 @@ def function_to_lock(name: object, args: tuple[Any, ...], kwargs: Mapping[str, o
         raise TypeError(_needs_name(f"{_name_of(name)} was read as a callable that returns one"))
     if not has_one_argument:
         raise TypeError(f"zk_locked({name!r}) decorates one function; it was called with other arguments.")
-    if isinstance(name, Unset) and not _has_own_name(args[0]):
-        raise TypeError(_needs_name(f"{args[0]!r} has no name of its own, as a function of an imported module has"))
-    return args[0]
-
-
-def _has_own_name(function: Any) -> bool:
-    scripts = (None, "__main__", "__mp_main__")  # others may have a function of that name
-    return function.__module__ not in scripts and "<" not in getattr(function, "__qualname__", "<lambda>")
+    function, scripts = args[0], (None, "__main__", "__mp_main__")  # others may have a function of that name
+    is_nameless = "<" in getattr(function, "__qualname__", "<lambda>")
+    if isinstance(name, Unset) and (is_nameless or function.__module__ in scripts):
+        raise TypeError(_needs_name(f"{function!r} has no name of its own, as a function of an imported module has"))
+    return function
 
 
 def _needs_name(why: str) -> str:

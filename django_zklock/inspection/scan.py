@@ -106,6 +106,7 @@ class ScanResult:
         return permit_limit(queue, node.data, None if marker is None or node.czxid > marker.czxid else marker.data)
 
 
+@dataclass(eq=False)
 class Scan:
     """
     One scan. It runs on the protocol's thread, and ends when its time is over.
@@ -115,15 +116,14 @@ class Scan:
     fixed, so that no lock or heartbeat of this process waits behind them for long.
     """
 
-    def __init__(
-        self, session: Session, limits: ScanLimits, reply_timeout: float, done: Callable[[ScanResult], object]
-    ) -> None:
-        self._session = session
-        self._limits = limits
-        self._reply_timeout = reply_timeout
-        self._done: Callable[[ScanResult], object] | None = done
-        self._timers: list[Timer] = []
-        self._generation = 0  # a reply to a request of an earlier one is dropped
+    _session: Session
+    _limits: ScanLimits
+    _reply_timeout: float
+    _done: Callable[[ScanResult], object] | None
+    _timers: list[Timer] = field(default_factory=list)
+    _generation: int = 0  # a reply to a request of an earlier one is dropped
+
+    def __post_init__(self) -> None:
         self._reset()
 
     def _reset(self) -> None:

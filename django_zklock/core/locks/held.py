@@ -352,31 +352,26 @@ class HeldLocks:
 
     def clear(self) -> None:
         """Forget all, as a forked child does."""
-        self._kept: dict[_TableKey, HeldLock] = {}  # acquired by `acquire`: `release` will be called
         self._weak: weakref.WeakValueDictionary[_TableKey, HeldLock] = weakref.WeakValueDictionary()
+        self._kept: dict[HeldLock, None] = {}  # acquired by `acquire`: `release` will be called
         self._guards: dict[object, list[Guard]] = {}  # of open blocks, outermost first; by task, greenlet or thread
 
     def find(self, owner: Owner, key: str, *, reads: bool | None = None) -> HeldLock | None:
         """Return the owner's held lock of this key, or None. `reads`: whether it only reads; None: either way."""
-        if not self._kept and not self._weak:
-            return None
-        for only_reads in (False, True) if reads is None else (reads,):
-            table_key = owner.subject, key, only_reads
-            held = self._kept.get(table_key) or self._weak.get(table_key)
+        for only_reads in (False, True) if reads is None else (reads,) if self._weak else ():
+            held = self._weak.get((owner.subject, key, only_reads))
             if held is not None:
                 return held
         return None
 
     def all(self) -> list[HeldLock]:
         """Return every held lock of this process."""
-        # Lists made in one step: other threads add and remove meanwhile.
-        every = dict.fromkeys(list(self._kept.values()))
-        every.update(dict.fromkeys(held for reference in self._weak.valuerefs() if (held := reference()) is not None))
-        return list(every)
+        # A list made in one step: other threads add and remove meanwhile.
+        return [held for reference in self._weak.valuerefs() if (held := reference()) is not None]
 
     def kept(self) -> list[HeldLock]:
         """Return those that were acquired by `acquire`."""
-        return list(self._kept.values())
+        return list(self._kept)
 
     def of_ended_owner(self, lock: object, key: str, *, reads: bool) -> tuple[HeldLock, object]:
         """Return what this lock object acquired for an owner that has ended, and its use. Raises `LockNotHeld`."""
@@ -389,16 +384,16 @@ class HeldLocks:
 
     def add(self, held: HeldLock, *, keep: bool) -> None:
         """Add a held lock. With `keep`, the table has a strong reference to it until it is released."""
-        table = self._kept if keep else self._weak
-        table[held.table_key] = held
+        self._weak[held.table_key] = held
         if keep:
+            self._kept[held] = None
             held.grant.session.attached(OwnerWatch).start()
 
     def remove(self, held: HeldLock) -> None:
         """Remove a held lock. The call is idempotent."""
-        for table in (self._kept, self._weak):
-            if table.get(held.table_key) is held:
-                del table[held.table_key]
+        self._kept.pop(held, None)
+        if self._weak.get(held.table_key) is held:
+            del self._weak[held.table_key]
 
     # --- open blocks ----------------------------------------------------------------------------------------------
 

@@ -193,7 +193,10 @@ class Contender(SessionObserver):
         That means: its bytes are in the socket; or the registry has it, and sends it when ZooKeeper is back. If
         `confirmed`: when ZooKeeper has confirmed it, or as soon as that takes longer than one request.
         """
-        self.session.post(self._when_released, done, confirmed)
+        if confirmed:
+            self.session.post(self._when_confirmed, done)
+        else:
+            self.session.post(done, True)
 
     def downgrade(self, *, asked: bool = False) -> None:
         """
@@ -781,11 +784,11 @@ class Contender(SessionObserver):
             self._delete()
         self.on_refused(ZkLockError(f"The lock protocol failed: {error!r}."))
 
-    def _when_released(self, done: Callable[[bool], object], confirmed: bool) -> None:
-        if confirmed and self._phase is not Phase.GONE:
-            self._done = (*self._done, done)
-        else:
+    def _when_confirmed(self, done: Callable[[bool], object]) -> None:
+        if self._phase is Phase.GONE:
             done(True)
+        else:
+            self._done = (*self._done, done)
 
     def _abandon(self) -> None:
         if self._grant is not None:

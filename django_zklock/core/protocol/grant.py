@@ -242,7 +242,8 @@ class Grant:
         """Mark the lock as released, and notify the observers, once."""
         if not self.released:
             self.released = True
-            self._tell(lambda observer: observer.on_released())
+            if self._observers:
+                self.tell_released()
 
     def tell_released(self) -> None:
         """Notify the observers that it was released."""

@@ -351,15 +351,10 @@ class Gateway:
 
         def on_reply(reply: object) -> None:
             if isinstance(reply, NodeMissing) and parent:
-                self.ensure_path(parent, on_parent)
+                again = partial(self.ensure_path, path, callback, lasting=lasting)
+                self.ensure_path(parent, lambda error: again() if error is None else callback(error))
             else:
                 callback(reply if isinstance(reply, ZkError) and not isinstance(reply, NodeExists) else None)
-
-        def on_parent(reply: WriteReply) -> None:
-            if reply is not None:
-                callback(reply)
-            else:
-                self.ensure_path(path, callback, lasting=lasting)
 
         if self._is_acl_proven:
             create()
