@@ -16,6 +16,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.abort import CleanupOnError
+from django_zklock.core.execution.waiters import ThreadWaiter, run
+from django_zklock.core.locks.held import HeldLock, released
 from django_zklock.exceptions import ZkLockError
 
 
@@ -25,13 +27,10 @@ class TransactionObserver:
 
     `check` refuses a COMMIT by raising a `ZkLockError`: the transaction is rolled back, and the error is raised.
     `ended` is called with the observer in the thread of the connection, after COMMIT, ROLLBACK or close, and once more
-    if an exception interrupts it. It may return a function that waits. Those of all observers are called at the end, so
-    that they wait at the same time.
+    if an exception interrupts it. It returns the locks that it has released. They are waited for together, at the end.
     """
 
-    def __init__(
-        self, check: Callable[[], object], ended: Callable[[TransactionObserver], Callable[[], object] | None]
-    ) -> None:
+    def __init__(self, check: Callable[[], object], ended: Callable[[TransactionObserver], list[HeldLock]]) -> None:
         self.check = check
         self._ended = ended
         self._open: set[ConnectionHooks] = set()
@@ -45,10 +44,10 @@ class TransactionObserver:
             hooks.add(self)
 
     @abort.shielded
-    def on_ended(self, hooks: ConnectionHooks) -> Callable[[], object] | None:
-        """Record that one transaction has ended. Return a function that waits, or None."""
+    def on_ended(self, hooks: ConnectionHooks) -> list[HeldLock]:
+        """Record that one transaction has ended. Return the locks that are released by that."""
         self._open.discard(hooks)
-        return None if self._open else self._ended(self)
+        return [] if self._open else self._ended(self)
 
 
 class ConnectionHooks:
@@ -151,10 +150,9 @@ class ConnectionHooks:
             self._notify_observers()
 
     def _notify_observers(self) -> None:
-        waits = []
+        holds: list[HeldLock] = []
         while self._observers:
-            waits.append(self._observers[0].on_ended(self))
+            holds += self._observers[0].on_ended(self)
             self._observers.pop(0)
         self._uninstall()
-        for wait in filter(None, waits):
-            wait()
+        run(released(holds, ThreadWaiter))

@@ -21,7 +21,7 @@ from django_zklock.core import clock, log, program
 from django_zklock.core.errors import LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.owner import Owner, current_owner
-from django_zklock.core.execution.waiters import Routine, ThreadWaiter, run
+from django_zklock.core.execution.waiters import Routine
 from django_zklock.core.locks.guard import Guard, Receipt, release_if_overdue
 from django_zklock.core.locks.spec import Policy
 from django_zklock.core.log import Logger
@@ -295,14 +295,14 @@ class HeldLock:
             self.check()
 
     @abort.shielded
-    def transactions_ended(self, observer: object) -> Callable[[], object] | None:
-        """Release a lock that only these transactions have kept; return a call that waits as the end of its block."""
+    def transactions_ended(self, observer: object) -> list[HeldLock]:
+        """Release a lock that only these transactions have kept. Return it then, for `released`, in a list."""
         if self.observer is observer:
             self.observer = None
         if self.grant.inherited or self.uses or self.observer is not None:
-            return None
+            return []
         self.release_uses()
-        return lambda: run(released((self,), ThreadWaiter))
+        return [self]
 
 
 def downgrade_if_all_read(contender: GrantedContender, grant: Grant) -> None:
