@@ -15,10 +15,9 @@ from typing import Any
 from django_zklock.core import clock
 from django_zklock.core.locks.lingering import LingeringLock, LocalWaiter
 from django_zklock.core.protocol import hand_over
-from django_zklock.core.protocol.contender import Contender, Phase, ReaderMarker
+from django_zklock.core.protocol.contender import Contender, Phase, Predecessors, ReaderMarker
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.hand_over import GivenHold
-from django_zklock.core.protocol.predecessors import Predecessors
 from django_zklock.core.protocol.registry import Deletion, Registry
 from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue import nodes, order
@@ -201,7 +200,8 @@ def _believing_missing(self: Predecessors, name: str) -> None:
     if isinstance(waiter, Contender):
         calls = {call: getattr(waiter, call) for call in ("on_ahead_read", "on_ahead_changed", "on_refused")}
         calls["on_ahead_gone"] = lambda *, was_last: waiter.on_ahead_gone(was_last=self._is_last)
-        self._successor = SimpleNamespace(**calls)
+        successor: Any = SimpleNamespace(**calls)
+        self._successor = successor
     _watch(self, name)
 
 

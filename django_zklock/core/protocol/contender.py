@@ -32,7 +32,6 @@ from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.hand_over import GivenHold, adoption, find_adopter
 from django_zklock.core.protocol.local_queue import LocalQueue
 from django_zklock.core.protocol.operator_holds import HoldCheck, Replacement, minimum_hold
-from django_zklock.core.protocol.predecessors import Predecessors
 from django_zklock.core.protocol.registry import Deletion, ListingReply, Registry
 from django_zklock.core.protocol.reply_guard import ReplyGuard
 from django_zklock.core.protocol.spec import Caller, QueueSpec
@@ -568,7 +567,7 @@ class Contender(SessionObserver):
             self._is_queued = True
             self._phase = Phase.QUEUED
             if self._predecessors is None:
-                self._predecessors = Predecessors(self.session.gateway, self.spec.parent, self._replies, self)
+                self._predecessors = Predecessors(self, self._replies)
             # Before its predecessors: then an event about them proves that the znode was there. It costs no round trip.
             if self._own_watch is None:
                 self._watch()
@@ -894,6 +893,86 @@ class Contender(SessionObserver):
     def on_lease_over(self) -> None:
         if self._grant is not None:
             self._grant.lose(troubles.LEASE_OVER)
+
+
+class Predecessors:
+    """
+    Watches the predecessors that one contender waits for, and reports their changes to it.
+
+    The rule of the lock says which they are. The contender decides what a change means.
+    """
+
+    def __init__(self, successor: Contender, replies: ReplyGuard) -> None:
+        self._gateway = successor.session.gateway
+        self._parent = successor.spec.parent
+        self._replies = replies
+        self._successor = successor
+        self._watches: dict[str, Watch] = {}  # by name
+        self._limit: Watch | None = None  # of the directory, whose data are written with the limit
+        self._is_last = False  # of the verdict, see `order.WaitFor`
+
+    def wait_for(self, verdict: order.WaitFor) -> None:
+        """Watch these predecessors, and no others."""
+        self._is_last = verdict.is_last
+        for name in self._watches.keys() - set(verdict.children):
+            self._forget(name)
+        if verdict.depends_on_limit and self._limit is None:
+            self._watch_limit()
+            return
+        for name in verdict.children:
+            if name not in self._watches:
+                self._watch(name)
+
+    def forget(self) -> None:
+        """Watch nothing."""
+        for name in list(self._watches):
+            self._forget(name)
+        watch, self._limit = self._limit, None
+        if watch is not None:
+            watch.cancel()
+
+    def _watch(self, name: str) -> None:
+        def on_read(reply: NodeReply) -> None:
+            if isinstance(reply, Node):
+                self._successor.on_ahead_read(reply)
+                if reply.version:
+                    self._successor.on_ahead_changed()  # it may have become a reader since the listing
+            elif isinstance(reply, NodeMissing):
+                # Another znode may have its position since the listing: that of a hand-over, or of its adopter.
+                self._forget(name)
+                self._successor.on_ahead_gone(was_last=False)
+            elif not isinstance(reply, INTERRUPTED):  # else the queue is listed again when connected
+                self._successor.on_refused(reply)
+
+        def on_event(deleted: bool) -> None:
+            self._forget(name)
+            if deleted:
+                self._successor.on_ahead_gone(was_last=self._is_last)
+            else:
+                self._successor.on_ahead_changed()  # its data were written: it may have become a reader
+
+        watch = self._gateway.read(f"{self._parent}/{name}", self._replies.wrap(on_read), self._replies.wrap(on_event))
+        if watch is not None:
+            self._watches[name] = watch
+
+    def _watch_limit(self) -> None:
+        """Watch the directory, whose data are written with each change of the limit. Then list the queue again."""
+
+        def on_read(reply: NodeReply) -> None:
+            if isinstance(reply, ZkError) and not isinstance(reply, (NodeMissing, OutcomeUnknown, SessionGone)):
+                self._successor.on_refused(reply)  # without a watch, no change would be noticed
+
+        def on_event(deleted: bool) -> None:
+            self._limit = None
+            self._successor.on_ahead_changed()
+
+        self._limit = self._gateway.read(self._parent, self._replies.wrap(on_read), self._replies.wrap(on_event))
+        self._successor.on_ahead_changed()
+
+    def _forget(self, name: str) -> None:
+        watch = self._watches.pop(name, None)
+        if watch is not None:
+            watch.cancel()
 
 
 class ReaderMarker:

@@ -6,8 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from django_zklock.core.protocol.contender import Contender
-from django_zklock.core.protocol.predecessors import Predecessors
+from django_zklock.core.protocol.contender import Contender, Predecessors
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.zk.gateway import Gateway
 
