@@ -128,9 +128,7 @@ class LocalWaiter:
             if grant is not None:
                 if lock.first is self and lock.ends_on_release(self.spec, grant):
                     lock.ended = True
-                grant.released = True
-                if grant.has_observers:
-                    self.session.post(grant.tell_released)
+                grant.release_here()
             lock.remove(self)
             if lock.ended:
                 self.session.post(lock.end)

@@ -176,10 +176,11 @@ class Grant:
         """Remove an observer."""
         self._observers.pop(observer, None)
 
-    @property
-    def has_observers(self) -> bool:
-        """Whether there is any observer."""
-        return bool(self._observers)
+    def release_here(self) -> None:
+        """Do what `release` does, from any thread. The observers are notified on the protocol's thread."""
+        self.released = True
+        if self._observers:
+            self.session.post(self._tell, lambda observer: observer.on_released())
 
     @property
     def has_events(self) -> bool:
@@ -242,12 +243,7 @@ class Grant:
         """Mark the lock as released, and notify the observers, once."""
         if not self.released:
             self.released = True
-            if self._observers:
-                self.tell_released()
-
-    def tell_released(self) -> None:
-        """Notify the observers that it was released."""
-        self._tell(lambda observer: observer.on_released())
+            self._tell(lambda observer: observer.on_released())
 
     def _tell(self, call: Callable[[GrantObserver], None]) -> None:
         for observer in list(self._observers):
