@@ -111,7 +111,7 @@ def _always_last(self: Contender, *, was_last: bool) -> None:
 def _forgetful_delete(self: Deletion, error: ZkError) -> None:
     self._registry.deleting.pop(self)
     self._registry.discard(self.guid)
-    self._report()
+    self._done()
 
 
 def _uncounted_delete(self: Deletion) -> None:

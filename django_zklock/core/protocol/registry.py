@@ -229,8 +229,8 @@ class Deletion:
     _parent: str
     guid: str  # of a marker, its name
     _path: str | None  # None: it is unknown, so the znode is searched by its guid
-    _done: Callable[[], object] | None = None
-    """Called once: when the znode is gone, or as soon as that takes longer than one request."""
+    _done: Callable[[], object] = bool
+    """Called when the znode is gone, and whenever that takes longer than a request."""
     _replacement: Replacement | None = None
     """Created in the same transaction."""
     _about: Mapping[str, str] = field(default_factory=dict)  # the work that the lock was for
@@ -256,7 +256,7 @@ class Deletion:
         except Exception as error:  # noqa: BLE001 - `_send_later` logs it
             # No reply may follow, and nothing else would delete this znode.
             self._is_busy = False
-            self._report()
+            self._done()
             self._send_later(error, exc_info=True)
 
     def _on_searched(self, reply: ListingReply) -> None:
@@ -284,10 +284,10 @@ class Deletion:
         self._registry.discard(self.guid)
         if self._replacement is not None:
             self._replacement.end_in_time(self._registry.session)
-        self._report()
+        self._done()
 
     def _retry(self, error: ZkError) -> None:
-        self._report()
+        self._done()
         if not isinstance(error, INTERRUPTED):  # an event of the session follows these two
             self._send_later(error)
 
@@ -295,8 +295,3 @@ class Deletion:
         what, about = self._path or self.guid, self._about
         logger.error("deleting the znode %s failed, trying again: %s", what, error, about=about, exc_info=exc_info)
         self._registry.session.loop.call_later(RETRY_DELETE, self.send)
-
-    def _report(self) -> None:
-        done, self._done = self._done, None
-        if done is not None:
-            done()
