@@ -56,6 +56,7 @@ def test_a_process_that_only_waits_writes_nothing(zoo: Zoo) -> None:
             proxy.reset()
         waiter.result()
         assert proxy.counts[MULTI] == 1
+        settle()
         assert requests(proxy) == {DELETE: 1}
 
 
