@@ -89,13 +89,21 @@ def foreign_privates() -> list[str]:
     ]
 
 
+def is_of_types(node: ast.AST) -> bool:
+    """Return whether only type checkers see this part of a module."""
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not node.orelse
+
+
 def import_graph() -> dict[str, set[str]]:
-    """Return which modules each module imports, also in functions and under `TYPE_CHECKING`."""
+    """Return which modules each module imports, also in functions. What only types need is no arrow."""
     names = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sources()}
     names = {path: name.removesuffix(".__init__") for path, name in names.items()}
     graph: dict[str, set[str]] = {name: set() for name in names.values()}
     for path, name in names.items():
+        of_types = {part for node in nodes_of(path) if is_of_types(node) for part in ast.walk(node)}
         for node in nodes_of(path):
+            if node in of_types:
+                continue
             if isinstance(node, ast.ImportFrom) and node.module:
                 members = [f"{node.module}.{alias.name}" for alias in node.names]
                 graph[name] |= {member if member in graph else node.module for member in members} & graph.keys()

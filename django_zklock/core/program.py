@@ -8,17 +8,17 @@ transactions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
-# Objects of higher layers. This module does not import them, as they import it.
-Session: TypeAlias = Any  # core.zk.session.Session
-Grant: TypeAlias = Any  # core.protocol.grant.Grant
-ReleaseRequest: TypeAlias = Any  # core.queue.release_request.ReleaseRequest
-HeldLock: TypeAlias = Any  # core.locks.held.HeldLock
-AnyContender: TypeAlias = Any  # core.locks.refusals.AnyContender
-Receipt: TypeAlias = Any  # core.locks.guard.Receipt
-LockSpec: TypeAlias = Any  # core.locks.spec.LockSpec
-Owner: TypeAlias = Any  # core.execution.owner.Owner
+if TYPE_CHECKING:
+    from django_zklock.core.execution.owner import Owner
+    from django_zklock.core.locks.guard import Receipt
+    from django_zklock.core.locks.held import HeldLock
+    from django_zklock.core.locks.refusals import AnyContender
+    from django_zklock.core.locks.spec import LockSpec
+    from django_zklock.core.protocol.grant import Grant
+    from django_zklock.core.queue.release_request import ReleaseRequest
+    from django_zklock.core.zk.session import Session
 
 
 class Events:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from django.dispatch import Signal
 
@@ -21,8 +22,11 @@ from django_zklock.exceptions import LockNotAcquired
 from django_zklock.locks.hold import hold_of
 
 if TYPE_CHECKING:
+    from django_zklock.contrib.events.recorder import Recorder
     from django_zklock.core.locks.refusals import AnyContender
     from django_zklock.core.zk.session import Session
+
+_Detail = TypeVar("_Detail", float, str)
 
 audit = Logger("zklock.audit")
 logger = Logger("django_zklock.locks")
@@ -33,9 +37,9 @@ class SignalEvents(program.Events):
 
     sender: type = object
     """The class of locks, which is the sender of the signals about them."""
-    recorder: Any = None
+    recorder: Recorder | None = None
     """
-    A `contrib.events.recorder.Recorder`, which hears of each event on the thread where it happens. It must not block.
+    Hears of each event on the thread where it happens. It must not block.
 
     It only puts a value into a queue: a switch to the thread for receivers would take longer.
     """
@@ -53,7 +57,7 @@ class SignalEvents(program.Events):
             what = printable(held.grant.what or "python")
             audit.info("lock %r was adopted by %s", held.key, what, extra=held.grant.log_fields())
         if self.recorder is not None:
-            self._record("acquired", held, waited)
+            self._record(self.recorder.acquired, held, waited)
         if signals.lock_acquired.receivers:
             self._send_about(held, signals.lock_acquired, waited=waited)
         if (signals.lock_lost.receivers or self.recorder is not None) and held.is_unwatched:
@@ -84,11 +88,13 @@ class SignalEvents(program.Events):
             held.report_loss(reason)
             return
         seconds = clock.now() - held.grant.since
-        self._record("released", held, seconds)
+        if self.recorder is not None:
+            self._record(self.recorder.released, held, seconds)
         self._send_about(held, signals.lock_released, held=seconds)
 
     def lost(self, held: HeldLock, reason: str, receipt: guard.Receipt | None) -> None:
-        self._record("lost", held, reason)
+        if self.recorder is not None:
+            self._record(self.recorder.lost, held, reason)
         self._send_about(held, signals.lock_lost, reason=reason, receipt=receipt)
 
     def release_requested(self, grant: Grant, request: ReleaseRequest) -> None:
@@ -105,12 +111,11 @@ class SignalEvents(program.Events):
         lease = LEASE_SHARE * session.timeout
         self.send(session, signals.heartbeat, type(session), took=took, margin=margin, lease=lease, error=error)
 
-    def _record(self, event: str, held: HeldLock, *args: object) -> None:
-        if self.recorder is not None:
-            try:
-                getattr(self.recorder, event)(held.grant, *args)
-            except Exception:
-                logger.exception("an event of lock %r was not recorded", held.key)
+    def _record(self, record: Callable[[Grant, _Detail], None], held: HeldLock, detail: _Detail) -> None:
+        try:
+            record(held.grant, detail)
+        except Exception:
+            logger.exception("an event of lock %r was not recorded", held.key)
 
     def _send_about_grant(self, grant: Grant, signal: Signal, /, **fields: object) -> None:
         """Send a signal about a grant. Nothing is sent while the grant is being released."""

@@ -167,7 +167,9 @@ class DatabaseScope(Scope):
     def keep(self, held: HeldLock) -> None:
         connections = connections_in_transaction()
         if connections:
-            observer: Any = held.observer or TransactionObserver(held.check_before_commit, held.transactions_ended)
+            observer = held.observer
+            if not isinstance(observer, TransactionObserver):
+                observer = TransactionObserver(held.check_before_commit, held.transactions_ended)
             observer.observe(connections)
             held.observer = observer
 

@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from django_zklock.core import clock, log, program
 from django_zklock.core.errors import LockLost
@@ -16,6 +16,9 @@ from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.lease import GrantSession
+
+if TYPE_CHECKING:
+    from django_zklock.core.locks.held import HeldLock
 
 logger = Logger("django_zklock.locks")
 
@@ -89,7 +92,7 @@ class Grant:
         self.max_hold = 0.0  # seconds, if it has a maximum hold
         self.ends_at: float | None = None  # of the maximum hold, on clock.now(); set before anybody has the hold
         self.release_request: ReleaseRequest | None = None  # the last one
-        self.shares: dict[weakref.ref[Any], bool] = {}  # those that are not released yet; True: it only reads
+        self.shares: dict[weakref.ref[HeldLock], bool] = {}  # those that are not released yet; True: it only reads
         self.begun = False  # the work under the lock has begun; written by its owner
         self.released = False
         self.is_quiet = False  # its loss is not logged
@@ -152,7 +155,7 @@ class Grant:
         """Return the error for the holder."""
         return LockLost(f"The lock {self.key!r} was lost: {reason}.", lock=self.key)
 
-    def held_shares(self) -> list[Any]:
+    def held_shares(self) -> list[HeldLock]:
         """Return the shares that are not released yet. Other threads may add and remove some meanwhile."""
         return [held for reference in list(self.shares) if (held := reference()) is not None]
 
