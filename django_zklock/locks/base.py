@@ -195,7 +195,7 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         """
         Return whether anybody holds the lock, or one of several, or waits for it. Raises `ZooKeeperUnavailable`.
 
-        An operator hold or minimum hold that is over by ZooKeeper's clock does not count, and may be deleted.
+        An operator hold or minimum hold that is over by ZooKeeper's clock is ignored. This call may delete it.
         """
         check_no_running_loop("locked", "await lock.alocked()")
         return run(self._locked(ThreadWaiter))

@@ -205,7 +205,8 @@ class HeldLock:
             raise ZkLockError(f'The lock {self.key!r} was not acquired with kind="write".', lock=self.key)
         if len(self.uses) > 1 or sum(not reads for reads in list(grant.shares.values())) > 1:
             raise ZkLockError(
-                f"The write lock {self.key!r} was acquired more than once. Release it until it is held once.",
+                f"The write lock {self.key!r} was acquired more than once. Call release() until one acquisition is "
+                "left.",
                 lock=self.key,
             )
         if self._reference is not None:

@@ -360,7 +360,8 @@ class Contender(SessionObserver):
         spec = self.spec
         self._creates += 1
         if self._creates > MAX_CREATES:
-            self.on_refused(ZooKeeperUnavailable(f"No entry into the queue of {spec.key!r} after {MAX_CREATES} tries."))
+            why = f"The queue of {spec.key!r} never showed the znode after {MAX_CREATES} creates."
+            self.on_refused(ZooKeeperUnavailable(f"{why} Does another program delete it?"))
             return
         self._node = self._last_read = None
         self._replies.new_generation()

@@ -4,7 +4,7 @@ Limit the waiters of this process in the queue of one key.
 At most `most_waiting` contenders of a process wait in ZooKeeper. The others wait in the local queue here, and enter in
 the order in which they came. A waiter with too little time for a grant lets the others go first. Otherwise, under
 overload, each would enter just before it gives up. With a thousand callers that wait half a second, that doubled the
-work and halved the grants. (`locks.lingering` says why its queue is another one.)
+work and halved the grants. `locks.lingering` says why its queue is another one.
 """
 
 from __future__ import annotations

@@ -153,7 +153,8 @@ def _report(command: _Command, waited: float, *, as_json: bool) -> None:
     if command.lost and command.must_stop:
         raise failure(f"The lock {key!r} was lost: {command.lost}. The command was stopped.", ExitCode.LOST)
     if command.lost:
-        print(f"The lock {key!r} was lost meanwhile: {printable(command.lost)}.", file=sys.stderr)
+        why = printable(command.lost)
+        print(f"The lock {key!r} was lost while the command ran; the policy let it finish: {why}.", file=sys.stderr)
     if command.status:
         raise SystemExit(command.status)
 
