@@ -46,6 +46,8 @@ def released(holds: Iterable[HeldLock], new_waiter: Callable[[], Any], *, confir
     That takes the time to wake the protocol's thread, and no round trip. If `confirmed`, or if the call that acquired
     the lock had a timeout of 0, wait for ZooKeeper's confirmation, at most `RELEASE_TIMEOUT` seconds in all.
     """
+    if log.on_protocol_thread():
+        return  # the garbage collector has closed a generator there
     waiters = []
     for hold in holds:
         if not hold.grant.shares and not hold.grant.inherited:  # else it stays held, or is the parent's

@@ -7,6 +7,8 @@ import contextlib
 import gc
 import os
 import threading
+import weakref
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,9 +19,11 @@ from support.ledger import Ledger
 from support.strike import LineStrike, Struck
 from support.zoo import Zoo, eventually
 
-from django_zklock import zk_lock
+from django_zklock import zk_lock, zk_locks
+from django_zklock.core.locks import held
 from django_zklock.core.locks.held import HeldLocks
-from django_zklock.exceptions import LockBusy
+from django_zklock.core.zk import process
+from django_zklock.exceptions import LockBusy, LockNotHeld
 from django_zklock.locks import transactions
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.hold import held_of
@@ -51,6 +55,53 @@ def test_a_block_end_that_is_dropped_late_releases_nothing(zoo: Zoo, caplog: pyt
         assert mutex.owned()
         assert len(zoo.children("k")) == 1
     assert not caplog.records
+
+
+@pytest.mark.parametrize("way", ["with", "with several", "async with"])
+def test_the_error_of_a_block_end_is_freed_with_its_handler(zoo: Zoo, way: str) -> None:
+    """No frame of its traceback refers to it, so nothing waits for the garbage collector: neither locks nor locals."""
+    mutex: Any = zk_locks("a", "b") if way == "with several" else zk_lock("a")
+
+    def fail() -> weakref.ref[LockNotHeld] | None:
+        try:
+            with mutex:
+                mutex.release()
+        except LockNotHeld as error:
+            return weakref.ref(error)
+        return None
+
+    async def fail_in_coroutine() -> weakref.ref[LockNotHeld] | None:
+        try:
+            async with mutex:
+                await mutex.arelease()
+        except LockNotHeld as error:
+            return weakref.ref(error)
+        return None
+
+    gc.collect()
+    gc.disable()
+    try:
+        reference = asyncio.run(fail_in_coroutine()) if way == "async with" else fail()
+        assert reference is not None
+        assert reference() is None
+    finally:
+        gc.enable()
+
+
+def test_a_generator_that_is_closed_on_the_protocols_thread_releases_its_lock(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The garbage collector runs on any thread. The end of the block does not wait there for that thread itself."""
+    monkeypatch.setattr(held, "RELEASE_TIMEOUT", 60)
+
+    def generate() -> Iterator[None]:
+        with zk_lock("k"):
+            yield
+
+    generators = [generate()]
+    next(generators[0])
+    process.current().post(generators.clear)
+    eventually(lambda: not zoo.children("k"), message="the lock was not released")
 
 
 def test_a_block_that_does_not_begin_is_not_reported_as_destroyed(
