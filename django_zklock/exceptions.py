@@ -7,19 +7,16 @@ from typing import Any
 from django_zklock.core.errors import (
     InvalidHandOver,
     InvalidLockName,
-    LockBusy,
     LockLost,
     LockLostInterrupt,
-    LockNotAcquired,
-    LockNotAdopted,
     LockNotHeld,
-    LockTimeout,
     LockUpgradeRefused,
     TooManyLocks,
     UnreadableQueue,
     ZkLockError,
     ZooKeeperUnavailable,
 )
+from django_zklock.core.protocol.errors import LockBusy, LockNotAcquired, LockNotAdopted, LockTimeout
 
 __all__ = [
     "AlreadyQueued",

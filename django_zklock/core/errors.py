@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from django_zklock.core.protocol.contender_info import ContenderInfo
 
 
 class ZkLockError(Exception):
@@ -21,32 +17,6 @@ class ZkLockError(Exception):
     def __init__(self, message: str = "", *, lock: str | None = None) -> None:
         super().__init__(message or _first_line(type(self)))
         self.lock = lock
-
-
-class LockNotAcquired(ZkLockError):
-    """
-    The lock was not acquired, because it has another holder.
-
-    `ahead` describes the holder, or the contender just ahead of a waiter. It is None if it is not known, or the caller.
-    """
-
-    ahead: ContenderInfo | None
-
-    def __init__(self, message: str = "", *, lock: str | None = None, ahead: ContenderInfo | None = None) -> None:
-        super().__init__(message, lock=lock)
-        self.ahead = ahead
-
-
-class LockBusy(LockNotAcquired):
-    """The lock has another holder, and the caller did not want to wait."""
-
-
-class LockTimeout(LockNotAcquired, TimeoutError):
-    """The lock still had another holder when the timeout was over."""
-
-
-class LockNotAdopted(LockNotAcquired):
-    """The lock was handed over, and waits for its adopter no longer: it was adopted, or its time was over."""
 
 
 class LockLost(ZkLockError):

@@ -18,15 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from django_zklock.core import clock, program
-from django_zklock.core.errors import (
-    LockBusy,
-    LockLost,
-    LockNotAcquired,
-    LockNotHeld,
-    LockTimeout,
-    ZkLockError,
-    ZooKeeperUnavailable,
-)
+from django_zklock.core.errors import LockLost, LockNotHeld, ZkLockError, ZooKeeperUnavailable
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.abort import Finalizers
 from django_zklock.core.execution.owner import DISPATCHER, Owner, current_owner
@@ -38,6 +30,7 @@ from django_zklock.core.locks.lingering import LingeringLocks, LocalWaiter
 from django_zklock.core.locks.refusals import AnyContender, refusal
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.protocol.contender import Contender, Outcome
+from django_zklock.core.protocol.errors import LockBusy, LockNotAcquired, LockTimeout
 from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.protocol.spec import Caller
 from django_zklock.core.queue.nodes import Kind

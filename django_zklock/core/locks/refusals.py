@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from django_zklock.core.errors import LockBusy, LockTimeout, ZooKeeperUnavailable
+from django_zklock.core.errors import ZooKeeperUnavailable
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.locks.lingering import LocalWaiter
 from django_zklock.core.protocol.contender import Busy, Contender, Outcome
 from django_zklock.core.protocol.contender_info import ContenderInfo
+from django_zklock.core.protocol.errors import LockBusy, LockTimeout
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue.nodes import Kind
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from django_zklock.core.errors import LockNotAdopted, ZkLockError
+from django_zklock.core.errors import ZkLockError
+from django_zklock.core.protocol.errors import LockNotAdopted
 from django_zklock.core.protocol.operator_holds import Guard, Replacement
 from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS
