@@ -1,4 +1,4 @@
-"""The errors of a lock that another contender has. They describe it."""
+"""The errors of a lock that another contender has. They describe that contender."""
 
 from __future__ import annotations
 
