@@ -110,7 +110,7 @@ class LocalWaiter:
         """Queue. If the lock is here and free, it is granted before this returns."""
         lock = self._locks.find(self.spec)
         if lock is None:
-            self.session.post(self.queue_again)
+            self.session.post(self._locks.queue_again, [self])
         else:
             lock.append(self)
             self.wait_or_conclude_busy(lock)
@@ -229,10 +229,6 @@ class LocalWaiter:
 
     # --- on the protocol's thread, unless `LingeringLocks.find` found a lock ------------------------------------------
 
-    def queue_again(self) -> None:
-        """Join the current lock, or create one."""
-        self._locks.queue_again([self])
-
     def join(self, lock: LingeringLock) -> None:
         """Belong to this lock from now on."""
         self._was_placed = self.placed
@@ -327,7 +323,7 @@ class LingeringLock(GrantObserver):
         if waiter.gone:
             self.remove(waiter)
         elif self.ended:
-            self.session.post(waiter.queue_again)
+            self.session.post(self._locks.queue_again, [waiter])
         else:
             self.grant_first()
 
