@@ -17,7 +17,6 @@ These private names of kazoo are used here and in `connection`, `gateway` and `s
 from __future__ import annotations
 
 import logging
-import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -175,12 +174,7 @@ class Client(KazooClient):
     def drop_connection(self) -> None:
         """Cut the connection, not the session. kazoo then connects again, to another server if there is one."""
         self._connection.dropped = True
-        sock = self._connection._socket
-        if sock is not None:
-            try:
-                sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass  # it is closed already
+        self._connection.cut()
 
     def unwatch(self, path: str, watcher: Callable[[Any], object]) -> None:
         """Forget a watcher. kazoo would keep it until something happens to the znode."""

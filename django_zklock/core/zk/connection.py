@@ -98,12 +98,20 @@ class _TlsSocket(ssl.SSLSocket):
     in_use: threading.Lock
 
     def recv(self, *args: Any) -> bytes:
+        """Return what has arrived, with all that OpenSSL has read of it, as no event of the socket would follow."""
         with self.in_use:
-            return super().recv(*args)
+            data = super().recv(*args)
+            return data + super().recv(more) if (more := super().pending()) else data
 
     def send(self, *args: Any) -> int:
         with self.in_use:
             return super().send(*args)
+
+    def pending(self) -> int:
+        return 0  # see `recv`
+
+    def shutdown(self, how: int) -> None:
+        socket.socket.shutdown(self, how)  # Python's would go on without TLS
 
 
 class _Handler:
@@ -413,13 +421,22 @@ class Connection(ConnectionHandler):
             except _WOULD_BLOCK:
                 sent = 0
             except OSError:
-                return True  # kazoo's thread sees it, too, and fails all requests without a reply
+                self._is_open = False
+                self.cut()  # kazoo's thread sees that, and fails all requests without a reply
+                return True
             if sent < len(frames):
                 self._unwritten = frames[sent:]
                 self.wake()
             return True
         finally:
             self._writing.release()
+
+    def cut(self) -> None:
+        """Cut the connection; from any thread. kazoo's thread still reads what has arrived."""
+        sock = self._socket
+        if sock is not None:
+            with contextlib.suppress(OSError):  # it is closed already
+                sock.shutdown(socket.SHUT_RDWR)
 
     def stop_sending(self) -> None:
         """Let nothing more be written, because the connection is over; from any thread."""

@@ -1,0 +1,264 @@
+"""Requests arrive complete and in order, however slowly a server reads; and a cut loses no callback."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.exceptions import ConnectionDropped
+from kazoo.protocol.serialization import Close, Delete
+from support.certificates import authority, certificate
+from support.zoo import eventually
+
+from django_zklock.core.zk.client import Client
+from django_zklock.core.zk.connection import _TlsSocket
+from django_zklock.core.zk.options import SessionOptions, TlsOptions
+
+
+class Server:
+    """A server that confirms every delete. It reads while `reads` is set, and ends connections after some bytes."""
+
+    def __init__(self, tls: ssl.SSLContext | None = None, family: socket.AddressFamily = socket.AF_INET) -> None:
+        self.reads = threading.Event()
+        self.reads.set()
+        self.answers = True
+        self.requests: list[tuple[int, int, bytes]] = []  # xid, type and body
+        self.cuts: list[tuple[int, bool]] = []  # of the next connections: after how many bytes, and whether by a reset
+        self._tls = tls
+        self._listener = socket.create_server(("::1" if family is socket.AF_INET6 else "127.0.0.1", 0), family=family)
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self.reads.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection, contextlib.suppress(OSError, EOFError):
+                if self._tls is not None:
+                    with self._tls.wrap_socket(connection, server_side=True) as secured:
+                        self._serve(secured)
+                else:
+                    self._serve(connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        left, resets = self.cuts.pop(0) if self.cuts else (-1, False)
+
+        def read(count: int) -> bytes:
+            nonlocal left
+            data = b""
+            while len(data) < count:
+                if left == 0:
+                    if resets:
+                        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    raise EOFError
+                self.reads.wait()
+                chunk = connection.recv(count - len(data) if left < 0 else min(left, count - len(data)))
+                if not chunk:
+                    raise EOFError
+                left -= len(chunk) if left > 0 else 0
+                data += chunk
+            return data
+
+        frame = partial(lambda: read(*struct.unpack("!i", read(4))))
+        session = struct.unpack_from("!q", frame(), 16)[0] or 7  # after the version, the zxid and the timeout
+        connection.sendall(struct.pack("!iiiqi16s?", 37, 0, 10_000, session, 16, b"", False))
+        while True:
+            body = frame()
+            xid, kind = struct.unpack_from("!ii", body)
+            self.requests.append((xid, kind, body[8:]))
+            if self.answers:
+                connection.sendall(struct.pack("!iiqi", 16, xid, len(self.requests), 0))
+
+    @property
+    def deletes(self) -> list[tuple[int, bytes]]:
+        """The xid and the body of each delete that has arrived."""
+        return [(xid, body) for xid, kind, body in list(self.requests) if kind == Delete.type]
+
+
+class Result:
+    """The outcomes of one request; there should be one."""
+
+    def __init__(self, outcomes: list[list[object]]) -> None:
+        self.own: list[object] = []
+        outcomes.append(self.own)
+
+    def set(self, value: object) -> None:
+        self.own.append(value)
+
+    set_exception = set
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an authority, and the certificate of a server with its key."""
+    folder = tmp_path_factory.mktemp("pki")
+    authority(folder, "ca")
+    key, signed = certificate(folder, "localhost", "ca")
+    (folder / "both.pem").write_bytes(key + signed)
+    return folder
+
+
+def context_of(pki: Path) -> ssl.SSLContext:
+    """Return the context of a server."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pki / "both.pem")
+    return context
+
+
+@pytest.fixture(params=["plain", "tls", "IPv6"])
+def server(request: pytest.FixtureRequest, pki: Path) -> Iterator[Server]:
+    context = context_of(pki) if request.param == "tls" else None
+    server = Server(context, socket.AF_INET6 if request.param == "IPv6" else socket.AF_INET)
+    yield server
+    server.stop()
+
+
+@contextlib.contextmanager
+def client_of(server: Server, pki: Path) -> Iterator[Client]:
+    """A client that is connected to this server, by a socket with little room."""
+    tls = TlsOptions(ca=str(pki / "ca.pem"), check_hostname=False) if server._tls is not None else None
+    client = Client(SessionOptions(hosts=(server.address,), session_timeout=10, tls=tls))
+    client.start_async()
+    try:
+        eventually(lambda: client._connection._is_open)
+        client._connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        yield client
+    finally:
+        client.end()
+        client.join()
+
+
+def deletes(count: int, outcomes: list[list[object]], longest: int) -> list[tuple[Any, Any]]:
+    """Return so many requests of random sizes. The path of each begins with its number."""
+    numbers = range(len(outcomes), len(outcomes) + count)
+    return [(Delete(f"/{n}-{'x' * random.randrange(longest)}", -1), Result(outcomes)) for n in numbers]
+
+
+@pytest.mark.parametrize(("batches", "longest"), [(2000, 300), (300, 40_000)], ids=["many", "large"])
+def test_requests_arrive_in_order_and_complete(server: Server, pki: Path, batches: int, longest: int) -> None:
+    """Some are written by the protocol's thread, others by kazoo's. A close comes last."""
+    outcomes: list[list[object]] = []
+    sent: list[Any] = []
+    with client_of(server, pki) as client:
+        server.reads.clear()
+        for number in range(batches):
+            requests = deletes(random.randrange(1, 5), outcomes, longest)
+            sent += [request for request, _ in requests]
+            client.call_together(requests)
+            if number == batches // 2:
+                assert client._connection._unwritten or client._queue, "the socket is full"
+                server.reads.set()
+        client.end()
+        client.join()
+        eventually(lambda: all(outcomes), 60, "each has a reply")
+    assert outcomes == [[True]] * len(sent)
+    xids = [xid for xid, _ in server.deletes]
+    assert xids == list(range(xids[0], xids[0] + len(sent)))
+    assert [body for _, body in server.deletes] == [bytes(request.serialize()) for request in sent]
+    assert server.requests[-1][1] == Close.type
+
+
+def test_a_cut_anywhere_loses_no_callback(server: Server, pki: Path) -> None:
+    """Each request has one outcome, although connections end between any two bytes, with requests partly written."""
+    outcomes: list[list[object]] = []
+    hello = 49  # bytes of a connect, at least
+    server.cuts = [(hello + random.choice((random.randrange(60), random.randrange(9000))), n % 2 == 0) for n in range(30)]
+    with client_of(server, pki) as client:
+        while server.cuts or not client._connection._is_open:
+            client.call_together(deletes(random.randrange(1, 5), outcomes, 1000))
+            eventually(lambda: len(outcomes) < 100 or all(outcomes[:-100]))
+            client.outage.restarts(server.address)  # or it would make pauses
+        client.call_together(deletes(1, outcomes, 1))
+        eventually(lambda: all(outcomes))
+    assert {len(own) for own in outcomes} == {1}
+    assert outcomes[-1] == [True]
+    xids = [xid for xid, _ in server.deletes]
+    assert xids == sorted(set(xids))
+
+
+@pytest.fixture
+def secured(pki: Path) -> Iterator[tuple[Client, ssl.SSLSocket]]:
+    """A client that believes to be connected by TLS, and the server's end of its socket."""
+    client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))
+    ours, theirs = socket.socketpair()
+    ends: list[ssl.SSLSocket] = []
+    accepting = threading.Thread(target=lambda: ends.append(context_of(pki).wrap_socket(theirs, server_side=True)))
+    accepting.start()
+    context = TlsOptions(ca=str(pki / "ca.pem"), check_hostname=False).context()
+    context.sslsocket_class = _TlsSocket
+    with context.wrap_socket(ours) as secured:
+        accepting.join(10)
+        secured.setblocking(False)
+        client._connection._socket = secured
+        with ends[0]:
+            yield client, ends[0]
+
+
+def replies(client: Client, *sizes: int) -> tuple[list[list[object]], bytes]:
+    """Let the client wait for replies of these sizes. Return its outcomes, and the replies."""
+    outcomes: list[list[object]] = []
+    data = b""
+    for xid, size in enumerate(sizes, 1):
+        client._pending.append((Delete("/", -1), Result(outcomes), xid))
+        data += struct.pack("!iiqi", 16 + size, xid, 0, 0) + bytes(size)
+    return outcomes, data
+
+
+def test_replies_in_one_record_of_tls_are_handled_together(secured: tuple[Client, ssl.SSLSocket]) -> None:
+    """No event of the socket follows for what OpenSSL has read already. It would wait there for later replies."""
+    client, server = secured
+    outcomes, data = replies(client, 9000, 10, 5000, 10)
+    server.sendall(data)
+    client._connection._read_socket(1)
+    assert outcomes == [[True]] * 4
+
+
+def test_replies_over_tls_are_read_after_the_connection_was_dropped(secured: tuple[Client, ssl.SSLSocket]) -> None:
+    """They are decrypted, and nothing is sent unencrypted from then on."""
+    client, server = secured
+    outcomes, data = replies(client, 10)
+    server.sendall(data)
+    client.drop_connection()
+    client._connection._read_socket(1)
+    assert outcomes == [[True]]
+
+
+def test_large_requests_are_in_the_socket_at_once(secured: tuple[Client, ssl.SSLSocket]) -> None:
+    """TLS takes them in several records. A process that ends now has sent all of them."""
+    client, _ = secured
+    client._connection._is_open = True
+    outcomes: list[list[object]] = []
+    client.call_together([(Delete(f"/{'x' * 30_000}", -1), Result(outcomes))])
+    assert not client._connection._unwritten
+
+
+def test_a_connection_that_cannot_be_written_is_over() -> None:
+    """The server may not notice it. The requests would wait for their replies for as long as a stall takes."""
+    client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        ours.shutdown(socket.SHUT_WR)
+        client._connection._socket, client._connection._is_open = ours, True
+        client.call_together([(Delete("/a", -1), Result([]))])
+        with pytest.raises(ConnectionDropped):
+            client._connection._read_socket(1)
