@@ -820,7 +820,17 @@ class Contender(SessionObserver):
             hold = self.given.replace(node, self._grant.token)
         elif self.spec.min_hold and self.given is None:
             hold = minimum_hold(self.spec, self.caller, self._grant, node)
-        Deletion(self._registry, self.spec.parent, self.guid, path, self._on_gone, hold, self.caller.about).send()
+        Deletion(
+            self._registry,
+            self.spec.key,
+            self.spec.parent,
+            self.guid,
+            path,
+            self._on_gone,
+            hold,
+            self.caller.about,
+            self._grant,
+        ).send()
         marker, self._marker = self._marker, None
         if marker is not None:
             marker.delete()  # after the znode, which would count as a writer without it
@@ -1014,4 +1024,4 @@ class ReaderMarker:
 
     def delete(self) -> None:
         """Delete the marker."""
-        Deletion(self._registry, self._spec.parent, self.name, self._path).send()
+        Deletion(self._registry, self._spec.key, self._spec.parent, self.name, self._path).send()

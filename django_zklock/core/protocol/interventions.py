@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -25,22 +27,51 @@ def lose(session: Session, grant: Grant) -> None:
 
     The grant is invalid at once. The work is aborted when the record was read, or after `RECORD_TIMEOUT`.
     """
-    gateway, read = session.gateway, threading.Event()
+    read = threading.Event()
     grant.node_gone = read
-    path = break_record.record_path(session.options.base, grant.path.rpartition("/")[2])
-    timer = session.loop.call_later(RECORD_TIMEOUT, lambda: on_read(NodeMissing()))
+    timer = session.loop.call_later(RECORD_TIMEOUT, lambda: on_read(None))
 
-    def on_read(reply: NodeReply) -> None:
+    def on_read(record: BreakRecord | NodeReply | None) -> None:
         timer.cancel()
-        record = BreakRecord.decode(reply.data) if isinstance(reply, Node) else None
-        if record is not None:
-            session.loop.call_later(RECORD_LASTS, lambda: gateway.delete(path, lambda reply: None))
+        if isinstance(record, BreakRecord):
             grant.why_deleted = str(record)
         if not grant.released:
             grant.lose(grant.why_deleted)
         read.set()
 
-    gateway.read(path, on_read)
+    _read_record(session, grant, on_read)
+
+
+def report_deleted(session: Session, grant: Grant) -> None:
+    """Log that another session had deleted the znode of a grant before its release, unless an operator broke it."""
+
+    def on_read(record: BreakRecord | NodeReply) -> None:
+        if isinstance(record, NodeMissing):
+            logger.warning(
+                "lock %r was released by process %d on %s, but its znode %s had been deleted by another session, so "
+                "others may have held it meanwhile. Find out who deletes znodes there, and restrict their ACL",
+                grant.key,
+                grant.pid,
+                socket.gethostname(),
+                grant.path,
+                about=grant.about,
+                extra=grant.log_fields(),
+            )
+
+    _read_record(session, grant, on_read)
+
+
+def _read_record(session: Session, grant: Grant, done: Callable[[BreakRecord | NodeReply], object]) -> None:
+    """Read the record of a break, which is deleted a little later. `done` gets the reply if there is none."""
+    path = break_record.record_path(session.options.base, grant.path.rpartition("/")[2])
+
+    def on_read(reply: NodeReply) -> None:
+        record = BreakRecord.decode(reply.data) if isinstance(reply, Node) else None
+        if record is not None:
+            session.loop.call_later(RECORD_LASTS, lambda: session.gateway.delete(path, lambda reply: None))
+        done(record or reply)
+
+    session.gateway.read(path, on_read)
 
 
 def read_request(gateway: Gateway, grant: Grant, node: Node, own: bytes) -> None:

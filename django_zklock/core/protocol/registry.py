@@ -6,6 +6,8 @@ Nothing in this module deletes a znode of another session.
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -13,9 +15,12 @@ from typing import TypeAlias
 
 from django_zklock.core.errors import TooManyLocks, UnreadableQueue
 from django_zklock.core.log import Logger
+from django_zklock.core.protocol import interventions
+from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import MAX_WAITING, LocalQueue
 from django_zklock.core.protocol.operator_holds import Replacement
 from django_zklock.core.queue import markers, nodes
+from django_zklock.core.queue.escaping import show_tails
 from django_zklock.core.queue.order import Queue, ordered
 from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, NamesReply, NodeReply, WriteReply
@@ -218,7 +223,7 @@ class Registry(SessionObserver):
             guid = name if markers.reader_of(name) else child.guid if child is not None else ""
             if guid and guid not in self.guids and not any(deletion.guid == guid for deletion in self.deleting):
                 logger.error("a znode of this session that belongs to no lock here is deleted: %s", path)
-                Deletion(self, parent, guid, path).send()
+                Deletion(self, show_tails(parent[len(self.session.options.base) + 1 :]), parent, guid, path).send()
 
 
 @dataclass(slots=True, eq=False)
@@ -226,6 +231,7 @@ class Deletion:
     """The delete of one znode of this process. It is tried until the znode or its session is gone."""
 
     _registry: Registry
+    _key: str
     _parent: str
     guid: str  # of a marker, its name
     _path: str | None  # None: it is unknown, so the znode is searched by its guid
@@ -234,6 +240,7 @@ class Deletion:
     _replacement: Replacement | None = None
     """Created in the same transaction."""
     _about: Mapping[str, str] = field(default_factory=dict)  # the work that the lock was for
+    _grant: Grant | None = None  # of the holder that releases; until the first delete has a reply
     _is_busy: bool = False  # a request has no reply yet
 
     def __post_init__(self) -> None:
@@ -273,6 +280,9 @@ class Deletion:
     def _on_deleted(self, reply: WriteReply) -> None:
         """Handle the reply. `NodeMissing` means that the znode was gone already, perhaps by an earlier try."""
         self._is_busy = False
+        grant, self._grant = self._grant, None
+        if grant is not None and isinstance(reply, NodeMissing) and grant.why_invalid() is None:
+            interventions.report_deleted(self._registry.session, grant)
         if isinstance(reply, ZkError) and not isinstance(reply, NodeMissing):
             self._retry(reply)
         else:
@@ -292,6 +302,16 @@ class Deletion:
             self._send_later(error)
 
     def _send_later(self, error: Exception, *, exc_info: bool = False) -> None:
-        what, about = self._path or self.guid, self._about
-        logger.error("deleting the znode %s failed, trying again: %s", what, error, about=about, exc_info=exc_info)
+        logger.error(
+            "deleting the znode %s failed, trying again: %s Until then, process %d on %s keeps lock %r. If that lasts, "
+            "end the process: its locks are free then.",
+            self._path or self.guid,
+            error,
+            os.getpid(),
+            socket.gethostname(),
+            self._key,
+            about=self._about,
+            extra={"lock": self._key},
+            exc_info=exc_info,
+        )
         self._registry.session.loop.call_later(RETRY_DELETE, self.send)

@@ -319,12 +319,8 @@ class Gateway:
         return wire.CheckVersion(operation.path, _ANY_VERSION)
 
     def delete(self, path: str, callback: Callback[WriteReply]) -> None:
-        """Delete a znode, if there is one."""
-
-        def on_deleted(reply: object) -> None:
-            callback(reply if isinstance(reply, ZkError) and not isinstance(reply, NodeMissing) else None)
-
-        self._requests.send((wire.Delete(path, _ANY_VERSION), on_deleted))
+        """Delete a znode."""
+        self._requests.send((wire.Delete(path, _ANY_VERSION), _converting(lambda deleted: None, callback)))
 
     def ensure_path(self, path: str, callback: Callback[WriteReply], *, lasting: bool = False) -> None:
         """
