@@ -6,7 +6,7 @@ import os
 import socket
 
 import pytest
-from kazoo.security import OPEN_ACL_UNSAFE, Permissions, make_acl
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from support.primitives import Primitive
 from support.proxy import DELETE, MULTI, Proxy
 from support.zoo import Zoo, eventually, guid_of
@@ -69,8 +69,8 @@ def test_a_lock_whose_znode_was_deleted_is_told_after_a_short_hold(
 
 def test_a_lost_reply_is_no_late_release(zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
     """The second delete finds no znode, as the first has deleted it."""
-    for op, options in ((DELETE, {}), (MULTI, {"min_hold": 0.05})):
-        with zk_lock("k", timeout=5, **options):
+    for op, min_hold in ((DELETE, 0.0), (MULTI, 0.05)):
+        with zk_lock("k", timeout=5, min_hold=min_hold):
             fired = proxy.kill_after_op(op)
         eventually(fired.is_set)
         with zk_lock("k", timeout=5):
