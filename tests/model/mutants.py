@@ -114,6 +114,12 @@ def _forgetful_delete(self: Deletion, error: ZkError) -> None:
     self._done()
 
 
+def _trusting_listing(self: Registry, parent: str, reply: Any) -> None:
+    """Take a znode for gone as soon as its delete was sent. So the next block of the process may have the lock."""
+    gone = {deletion._path.rpartition("/")[2] for deletion in self.deleting if deletion._path}
+    _on_listed(self, parent, reply if isinstance(reply, ZkError) else [name for name in reply if name not in gone])
+
+
 def _uncounted_delete(self: Deletion) -> None:
     """Count the path no longer once its delete is sent."""
     self._registry.discard(self.guid)
@@ -333,7 +339,7 @@ def _last(self: LingeringLock) -> LocalWaiter | None:
 
 _must_end = LingeringLock.ends_on_release
 _shared, _permits, _delete = order.shared, order.Permits.__call__, Contender._delete
-_send_delete = Deletion.send
+_send_delete, _on_listed = Deletion.send, Registry._on_listed
 _abandon, _on_searched_read, _create, _on_missing, _ahead_gone = (
     Contender._abandon,
     Contender._on_searched_read,
@@ -348,6 +354,10 @@ MUTANTS = (
     Mutant("lists without a barrier", ((Gateway, "children_after_sync", Gateway.children),)),
     Mutant("deletes a leaving node once", ((Deletion, "_retry", _forgetful_delete),)),
     Mutant("counts a path no longer once its delete is sent", ((Deletion, "send", _uncounted_delete),)),
+    Mutant(
+        "grants the next block of the process although the delete was lost",
+        ((Registry, "_on_listed", _trusting_listing),),
+    ),
     Mutant("deletes no leaving node after a reconnect", ((Registry, "on_connected", _idle_deletes),)),
     Mutant("takes an unanswered create for none when it leaves", ((Contender, "_abandon", _hopeful_abandon),)),
     Mutant("creates again without a look", ((Contender, "on_connected", _blind_connected),)),
