@@ -79,6 +79,7 @@ FILES_FIRST = 0.5  # seconds for the first TLS files, without which there is not
 FIRST_ROUND = 0.8  # of the connect timeout: the longest round before the first connection
 HURRIED_ROUNDS = 2  # rounds of these kinds; later rounds give a slow server more time
 
+WRITE_WAIT = 0.02  # seconds that requests wait while another thread writes, such as a ping; more if the socket is full
 LONGEST_FRAME = 2**28  # bytes; the first bytes of a text, read as a length, give a larger number
 READ_AHEAD = 4096  # bytes; after so many, requests are sent before more replies are handled
 
@@ -409,7 +410,7 @@ class Connection(ConnectionHandler):
         What is in the socket arrives, even if this process is killed in the next moment. It also saves the time until
         kazoo's thread wakes up.
         """
-        if not self._writing.acquire(blocking=False):
+        if self.client._queue or not self._writing.acquire(timeout=WRITE_WAIT):
             return False
         try:
             if not self._is_open or self._unwritten or self.client._queue:

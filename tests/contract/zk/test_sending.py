@@ -20,6 +20,7 @@ from kazoo.protocol.states import KeeperState
 from support.certificates import authority, certificate
 from support.zoo import eventually
 
+from django_zklock.core.zk import connection
 from django_zklock.core.zk.client import Client
 from django_zklock.core.zk.connection import _TlsSocket
 from django_zklock.core.zk.options import SessionOptions, TlsOptions
@@ -50,17 +51,17 @@ class Server:
     def _run(self) -> None:
         while True:
             try:
-                connection, _ = self._listener.accept()
+                accepted, _ = self._listener.accept()
             except OSError:
                 return
-            with connection, contextlib.suppress(OSError, EOFError):
+            with accepted, contextlib.suppress(OSError, EOFError):
                 if self._tls is not None:
-                    with self._tls.wrap_socket(connection, server_side=True) as secured:
+                    with self._tls.wrap_socket(accepted, server_side=True) as secured:
                         self._serve(secured)
                 else:
-                    self._serve(connection)
+                    self._serve(accepted)
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _serve(self, sock: socket.socket) -> None:
         left, resets = self.cuts.pop(0) if self.cuts else (-1, False)
 
         def read(count: int) -> bytes:
@@ -69,10 +70,10 @@ class Server:
             while len(data) < count:
                 if left == 0:
                     if resets:
-                        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     raise EOFError
                 self.reads.wait()
-                chunk = connection.recv(count - len(data) if left < 0 else min(left, count - len(data)))
+                chunk = sock.recv(count - len(data) if left < 0 else min(left, count - len(data)))
                 if not chunk:
                     raise EOFError
                 left -= len(chunk) if left > 0 else 0
@@ -81,13 +82,13 @@ class Server:
 
         frame = partial(lambda: read(*struct.unpack("!i", read(4))))
         session = struct.unpack_from("!q", frame(), 16)[0] or 7  # after the version, the zxid and the timeout
-        connection.sendall(struct.pack("!iiiqi16s?", 37, 0, 10_000, session, 16, b"", False))
+        sock.sendall(struct.pack("!iiiqi16s?", 37, 0, 10_000, session, 16, b"", False))
         while True:
             body = frame()
             xid, kind = struct.unpack_from("!ii", body)
             self.requests.append((xid, kind, body[8:]))
             if self.answers:
-                connection.sendall(struct.pack("!iiqi", 16, xid, len(self.requests), 0))
+                sock.sendall(struct.pack("!iiqi", 16, xid, len(self.requests), 0))
 
     @property
     def deletes(self) -> list[tuple[int, bytes]]:
@@ -265,21 +266,45 @@ def test_a_connection_that_cannot_be_written_is_over() -> None:
             client._connection._read_socket(1)
 
 
-def test_no_request_overtakes_one_that_is_queued() -> None:
-    """Such as one from before the connection was open, which kazoo's thread has not sent yet."""
+@pytest.fixture
+def woken() -> Iterator[tuple[Client, socket.socket]]:
+    """A client that believes to be connected and can be woken, and the server's end of its socket."""
     client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))
-    connection, outcomes = client._connection, list[list[object]]()
+    handler = client._connection
     ours, theirs = socket.socketpair()
-    connection._read_sock, connection._write_sock = socket.socketpair()
-    with ours, theirs, connection._read_sock, connection._write_sock:
+    handler._read_sock, handler._write_sock = socket.socketpair()
+    with ours, theirs, handler._read_sock, handler._write_sock:
         ours.setblocking(False)
-        connection._socket, client._state = ours, KeeperState.CONNECTED
-        requests = deletes(3, outcomes, 1)
-        client.call_together(requests[:1])
-        connection._is_open = True
-        client.call_together(requests[1:2])
-        connection._send_request(1, 1)
-        client.call_together(requests[2:])
-        data = theirs.recv(1000)
+        handler._socket, handler._is_open, client._state = ours, True, KeeperState.CONNECTED
+        yield client, theirs
+
+
+def test_no_request_overtakes_one_that_is_queued(woken: tuple[Client, socket.socket]) -> None:
+    """Such as one from before the connection was open, which kazoo's thread has not sent yet."""
+    client, server = woken
+    outcomes: list[list[object]] = []
+    requests = deletes(3, outcomes, 1)
+    client._connection._is_open = False
+    client.call_together(requests[:1])
+    client._connection._is_open = True
+    client.call_together(requests[1:2])
+    client._connection._send_request(1, 1)
+    client.call_together(requests[2:])
+    data = server.recv(1000)
     sent = [bytes(request.serialize()) for request, _ in requests]
     assert [data.index(body) for body in sent] == sorted(data.index(body) for body in sent)
+
+
+def test_a_request_in_the_moment_of_a_ping_is_in_the_socket_at_once(
+    woken: tuple[Client, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not wait for kazoo's thread, as the process may end now."""
+    client, server = woken
+    monkeypatch.setattr(connection, "WRITE_WAIT", 10)
+    with client._connection._writing:
+        sending = threading.Thread(target=client.call_together, args=(deletes(1, [], 1),))
+        sending.start()
+        sending.join(0.1)
+    sending.join(10)
+    assert not client._queue
+    assert server.recv(100)
