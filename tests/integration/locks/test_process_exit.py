@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -289,19 +290,72 @@ ENDS = {
 TRIES = int(os.environ.get("ZKLOCK_EXITS", "3"))  # of each kind
 
 
-@pytest.mark.parametrize("how", ENDS)
-def test_a_release_arrives_although_the_process_ends_just_after_the_block(zoo: Zoo, how: str) -> None:
+WITH = """
+with {lock}:
+    pass
+{end}
+"""
+IN_COROUTINE = """
+import asyncio
+async def use():
+    async with {lock}:
+        pass
+    {end}
+asyncio.run(use())
+"""
+UNTIL_COMMIT = """
+from django.db import transaction
+with transaction.atomic():
+    with {lock}:
+        pass
+{end}
+"""
+REENTERED = """
+with {lock}:
+    with {lock}:
+        pass
+{end}
+"""
+IN_TURN = """
+with zk_lock("child", linger=60):
+    pass
+with zk_lock("child", linger=0):
+    pass
+{end}
+"""
+LOCK, SEVERAL = "zk_lock('child')", "zk_locks('child', 'b', 'c', 'd', 'e')"
+BLOCKS = {
+    "block": (WITH, LOCK),
+    "coroutine": (IN_COROUTINE, LOCK),
+    "several": (WITH, SEVERAL),
+    "several in a coroutine": (IN_COROUTINE, SEVERAL),
+    "until COMMIT": (UNTIL_COMMIT, "zk_lock('child', release_on='commit')"),
+    "reentered": (REENTERED, LOCK),
+    "semaphore": (WITH, "zk_semaphore('child', 1)"),
+    "writer": (WITH, "zk_lock('child', kind='write')"),
+    "reader": (WITH, "zk_lock('child', kind='read')"),
+    "lingered before": (IN_TURN, LOCK),
+    "minimum hold": (WITH, "zk_lock('child', min_hold=0.05)"),
+}
+
+
+@pytest.mark.parametrize(
+    ("how", "block"),
+    [(how, "block") for how in ENDS] + [(how, block) for block in BLOCKS for how in ("os._exit", "killed")][2:],
+)
+def test_a_release_arrives_although_the_process_ends_just_after_the_block(zoo: Zoo, how: str, block: str) -> None:
     """
     The next waiter does not wait for the session of 20 seconds. Each child of `multiprocessing` has a new session.
 
     The end of a block waits for no confirmation. But its release is in the socket by then.
     """
+    source, lock = BLOCKS[block]
+    work = textwrap.indent(source.format(lock=lock, end=ENDS[how]), "    ")
     script = f"""
-import contextlib, multiprocessing, os, signal, sys, threading
+import contextlib, multiprocessing, os, signal, sys, threading, time
+from django_zklock import zk_locks, zk_semaphore
 def work():
-    with zk_lock("child"):
-        pass
-    {ENDS[how]}
+{work}
 def in_thread():
     thread = threading.Thread(target=work)
     thread.start()
@@ -310,15 +364,20 @@ def in_thread():
 def quietly(call):
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     call()
+longest = 0
 for _ in range({TRIES}):
     call = in_thread if {how == "thread exits"} else work
     child = multiprocessing.get_context("fork").Process(target=quietly, args=(call,))
     child.start()
     child.join(30)
-    with zk_lock("child", timeout=5):
-        print("again")
+    began = time.monotonic()
+    with {"zk_lock('child', kind='write')" if block in ("reader", "writer") else lock}:
+        longest = max(longest, time.monotonic() - began)
+print(longest)
 """
-    assert zoo.output(script, ZKLOCK_URL=zoo.url(session_timeout=20)) == ["again"] * TRIES
+    (longest,) = zoo.output(script, timeout=60 + TRIES, ZKLOCK_URL=zoo.url(session_timeout=20))
+    print(f"longest wait: {longest} s")
+    assert float(longest) < 5
 
 
 def test_a_process_that_an_abort_ends_frees_its_lock(zoo: Zoo) -> None:
