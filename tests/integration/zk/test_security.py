@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,6 +83,30 @@ def test_a_lock_is_acquired_over_tls(secure: tuple[Ensemble, int], pki: Pki) -> 
                 assert zoo.children("a") == [hold.path.rpartition("/")[2]]
         zoo.assert_empty()
     zoo.close()
+
+
+@pytest.mark.parametrize(
+    "end", [lambda: os._exit(0), lambda: os.kill(os.getpid(), signal.SIGKILL)], ids=["os._exit", "killed"]
+)
+def test_a_release_over_tls_arrives_although_the_process_ends(
+    secure: tuple[Ensemble, int], pki: Pki, end: Callable[[], object]
+) -> None:
+    """OpenSSL keeps nothing back: what is sent is in the socket when the block ends."""
+    ensemble, port = secure
+    zoo = Zoo(f"localhost:{port}", ensemble)
+
+    def work() -> None:
+        with zk_lock("child"):
+            pass
+        end()
+
+    with zoo.configured(TLS=tls(pki)):
+        for _ in range(int(os.environ.get("ZKLOCK_EXITS", "3"))):
+            child = multiprocessing.get_context("fork").Process(target=work)
+            child.start()
+            child.join(30)
+            with zk_lock("child", timeout=3):
+                pass
 
 
 def test_an_unknown_authority_or_host_name_is_refused(secure: tuple[Ensemble, int], pki: Pki, tmp_path: Path) -> None:
