@@ -22,7 +22,8 @@ from kazoo.exceptions import NoNodeError
 from django_zklock.core import clock
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.waiters import ThreadWaiter
-from django_zklock.core.locks.held import RELEASE_TIMEOUT, held_locks
+from django_zklock.core.locks import held
+from django_zklock.core.locks.held import held_locks
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue import markers, nodes
 from django_zklock.core.queue.escaping import SEQUENCE_TAIL
@@ -73,7 +74,7 @@ def next_line(process: subprocess.Popen[str]) -> str:
 
 def settle() -> None:
     """Wait until ZooKeeper has confirmed the releases of this process, which the end of a block does not wait for."""
-    session, until = process.peek(), clock.now() + RELEASE_TIMEOUT
+    session, until = process.peek(), clock.now() + held.RELEASE_TIMEOUT
     while session and session.connected and session.attached(Registry).deleting and clock.now() < until:
         time.sleep(0.002)
 

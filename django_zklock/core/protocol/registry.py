@@ -93,7 +93,10 @@ class Registry(SessionObserver):
         total, limit = self.path_bytes + size - self.guids.get(guid, 0), self.session.options.jute_maxbuffer
         if total > limit * NEARLY_FULL:
             self.on_nearly_full()
-        if total > limit:
+        excess = total - limit
+        if excess > 0:  # a delete that was sent is carried out before this create
+            excess -= sum(self.guids.get(deletion.guid, 0) for deletion in self.deleting if deletion.is_sent)
+        if excess > 0:
             raise TooManyLocks(
                 f"This process has {len(self.guids):,} locks and waiters. Their paths take {self.path_bytes:,} of "
                 f"{limit:,} bytes, so {size:,} more do not fit: servers may not survive the end of a larger session. "
@@ -245,6 +248,11 @@ class Deletion:
 
     def __post_init__(self) -> None:
         self._registry.deleting[self] = None
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether the delete of the znode has been sent on this connection."""
+        return self._is_busy and self._path is not None
 
     def send(self) -> None:
         """Send the next request, unless the znode is gone or a request is under way."""

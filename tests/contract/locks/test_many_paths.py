@@ -87,6 +87,7 @@ def test_locks_are_refused_before_they_are_too_many_and_the_error_has_the_figure
         assert session().connected
         with zk_lock("short"):  # shorter keys do fit
             pass
+    settle()
     assert counted() == carried(zoo) == 0
 
 
@@ -105,7 +106,26 @@ def test_each_kind_is_refused_and_leaves_nothing(zoo: Zoo) -> None:
             assert zoo.children(key) == [], primitive.name
     for key, primitive in too_much.items():
         with primitive.lock(key, timeout=5):
+            settle()
             assert counted() == carried(zoo)
+
+
+def test_a_lock_fits_as_soon_as_a_block_that_made_room_has_ended(zoo: Zoo) -> None:
+    """Nobody waits for the delete: the server has carried it out before it creates the next znode."""
+    with proxied(zoo, 10, JUTE_MAXBUFFER=LIMIT) as proxy, contextlib.ExitStack() as stack:
+        connected()
+        block = contextlib.ExitStack()
+        stack.enter_context(block)
+        block.enter_context(zk_lock(f"{LONG}/first", timeout=5))
+        filled(stack, timeout=5)
+        proxy.delay_op(DELETE, 0.3)
+        for key in first(3, "next"):
+            block.close()
+            block.enter_context(zk_lock(key, timeout=5))
+            settle()
+            assert counted() == carried(zoo) <= LIMIT
+        with pytest.raises(TooManyLocks), zk_lock(f"{LONG}/more"):
+            pass
 
 
 def test_a_try_of_a_lock_that_another_has_is_busy_as_ever(zoo: Zoo) -> None:
