@@ -71,8 +71,8 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
 
     _skips = False
     """Whether a block runs without the locks, and gets None, if they are not acquired in time."""
-    _confirms = False
-    """Whether the end of a block always waits for ZooKeeper's confirmation."""
+    _lasts = ""
+    """How others see a hold that is meant to last: "leader", "run" or "lease". Its end waits for the confirmation."""
     _on_wait: Callable[[Any], None] | None = None
     """Called with the waiter of each wait, before the wait begins."""
 
@@ -312,7 +312,7 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         """Wait for the releases. Then raise `failed` if it replaces `error`, which has ended the block."""
         try:
             if new_waiter is not None:
-                yield from released(holds, new_waiter, confirmed=self._confirms)
+                yield from released(holds, new_waiter, confirmed=bool(self._lasts))
             if failed is None or failed is error:
                 return
             if error is not None and isinstance(failed, ZkLockError):

@@ -65,7 +65,6 @@ class CandidateLock(Lock):
     """The lock of one candidate: it has no timeout, and any thread can end the wait for good."""
 
     _lasts = "leader"
-    _confirms = True  # the next leader is often started as soon as this one has resigned
 
     def __init__(self, name: str, **options: Any) -> None:
         # DEFAULTS is meant for other locks, so these options win. One object is one candidate, so it is not reentrant.

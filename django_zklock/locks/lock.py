@@ -63,8 +63,6 @@ class Lock(LockBase[Hold, BlockPolicy]):
     entry in `ZKLOCK["LOCKS"]`, then from `ZKLOCK["DEFAULTS"]`.
     """
 
-    _lasts = ""  # "leader", "run" or "lease": how others see it if its hold is meant to last
-
     def __init__(
         self,
         name: str,

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, within
+from support.proxy import DELETE, Proxy
 from support.zoo import eventually
 
 from django_zklock import zk_leader, zk_lock, zk_locks
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockBusy, LockLost
 from django_zklock.testing import DevServer, LockTester
+from django_zklock.testing.queues import contenders
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,33 @@ def test_assertions_agree_with_the_queue(zklock: LockTester) -> None:
     for other in others:
         other.result()
     zklock.assert_free("a")
+
+
+def test_a_lock_is_free_as_soon_as_its_block_has_ended(server: DevServer) -> None:
+    """The delete may still be on its way to the server. `locked()` and the tester, which looks there, agree."""
+    with Proxy(server.hosts) as proxy, LockTester(server, settings={"URL": f"zk://{proxy.address}"}) as zklock:
+        looks: list[Callable[[], object]] = [
+            zk_lock("a").locked,
+            lambda: zklock.queue("a"),
+            lambda: zklock.describe() != "No lock has a contender.",
+            lambda: zklock.assert_free("a", timeout=0),
+            lambda: zklock.assert_waiting("a", 0, timeout=0),
+        ]
+        proxy.delay_op(DELETE, 0.3)
+        for look in looks:
+            for lock in (zk_lock("a"), zk_lock("a", limit=1), zk_locks("a", "b")):
+                with lock:
+                    zklock.assert_held("a", timeout=0)
+                assert not look()
+        work()
+        with pytest.raises(AssertionError, match="has no holder"):
+            zklock.assert_held("a", timeout=0)
+        work()
+        with zklock.busy_by("a"):
+            zklock.assert_held("a", holders=1, timeout=0)
+        work()
+        assert not zk_lock("a").locked()  # as the guide says, before a test looks by another client
+        assert not contenders(server, "/zklock")
 
 
 def test_assertions_take_names_and_fields_as_the_lock_does(zklock: LockTester) -> None:
