@@ -298,11 +298,11 @@ class Deletion:
 
     def on_gone(self) -> None:
         """Forget the znode, because it is gone."""
-        self._registry.deleting.pop(self, None)
         self._registry.discard(self.guid)
         if self._replacement is not None:
             self._replacement.end_in_time(self._registry.session)
         self._done()
+        self._registry.deleting.pop(self, None)  # last, for other threads that wait for this
 
     def _retry(self, error: ZkError) -> None:
         self._done()

@@ -151,8 +151,8 @@ def test_the_last_records_of_a_process_are_handled(zoo: Zoo) -> None:
     """The exit waits for them."""
     script = """
 import logging, sys
-logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(threadName)s %(message)s")
+logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
 with zk_lock("k"):
     pass
 """
-    assert zoo.output(script)[-1] == "zklock-loop connection to ZooKeeper: closed, was connected"
+    assert zoo.output(script)[-1] == "connection to ZooKeeper: closed, was connected"

@@ -11,7 +11,7 @@ import pytest
 from support.faults import BackgroundCall, connected, die, expire, within
 from support.locking import as_json, zklock
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
-from support.zoo import Zoo, eventually, guid_of
+from support.zoo import Zoo, eventually, guid_of, settle
 
 from django_zklock import Lock, zk_lock
 from django_zklock.core import clock
@@ -106,6 +106,7 @@ def test_a_minimum_hold_needs_no_further_round_trip(zoo: Zoo, proxy: Proxy) -> N
     with zk_lock("k", min_hold=0.05) as hold:
         eventually(lambda: clock.now() > hold._held.grant.since + 0.05)
         proxy.reset()
+    settle()
     assert (proxy.counts[DELETE], proxy.counts[CREATE2]) == (1, 0)
     assert zoo.children("k") == []
     proxy.reset()

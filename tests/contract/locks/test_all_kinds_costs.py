@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.primitives import Primitive, queued
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
-from support.zoo import Zoo
+from support.zoo import Zoo, settle
 
 pytestmark = pytest.mark.zookeeper
 
@@ -14,6 +14,7 @@ REQUESTS = (CREATE2, GET_CHILDREN, GET_DATA, DELETE)
 
 def requests(warm_proxy: Proxy) -> list[int]:
     """Count what was sent for locks: creates, lists, reads and deletes."""
+    settle()
     return [warm_proxy.counts[opcode] for opcode in REQUESTS]
 
 

@@ -17,6 +17,7 @@ LOCK_REQUESTS = {CREATE2, GET_CHILDREN, GET_DATA, DELETE}
 
 def requests(warm_proxy: Proxy) -> dict[int, int]:
     """Count what was sent for locks; the heartbeat is the session's, and comes when it comes."""
+    settle()
     return {opcode: count for opcode, count in warm_proxy.counts.items() if opcode in LOCK_REQUESTS}
 
 
