@@ -39,14 +39,16 @@ def expire(hosts: str, session_id: int, password: bytes | None = None) -> None:
 
 def _expire(hosts: str, session_id: int, password: bytes) -> None:
     until, failed = time.monotonic() + TIMEOUT, OSError("no server was asked")
+    unclear = False  # a server may have ended it, and its answer was lost
     while True:
         for host in hosts.split(","):
             try:
                 known = _close(host, session_id, password, max(0.1, until - time.monotonic()))
             except OSError as error:
                 failed = error
+                unclear = unclear or type(error) in (ConnectionError, ConnectionResetError)
                 continue
-            if not known:
+            if not known and not unclear:
                 raise NoSuchSession(f"no session {session_id:#x} at {host}, or not with this password")
             return
         if time.monotonic() > until:
