@@ -22,7 +22,7 @@ from django_zklock.operations import break_lock, end_hold, hold_lock
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("no_rests")]
 
-WHY = {"by": "ops", "reason": "test"}
+WHY: dict[str, Any] = {"by": "ops", "reason": "test"}
 
 
 def left(zoo: Zoo) -> list[str]:
