@@ -64,6 +64,11 @@ async def async_method() -> None:
     await lock.arelease()
 
 
+def lead() -> None:
+    with zk_leader("k"):
+        pass
+
+
 async def a_lead() -> None:
     async def work(hold: object) -> None:
         pass
@@ -104,6 +109,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "release": method,
     "arelease": lambda: asyncio.run(async_method()),
     "leader": lambda: zk_leader("k").run(lambda hold: None),
+    "leader's block": lead,  # as beat has it
     "leading coroutine": lambda: asyncio.run(a_lead()),
     "lease": lambda: asyncio.run(lease()),
     "command": lambda: zklock("run", "k", "--timeout", 5, "--", "true"),
