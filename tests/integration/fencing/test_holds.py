@@ -61,7 +61,7 @@ def test_a_hold_that_was_released_fences_nothing(zoo: Zoo, ledger: str, row: Acc
     with zk_lock("k") as hold:
         row.save_fenced(hold)
         if handed_over:
-            hold.hand_over(within=0.1)
+            hold.hand_over(within=1)
     for use in (
         lambda: row.save_fenced(hold),
         lambda: hold.fence(row),
