@@ -32,6 +32,7 @@ from kombu.pools import producers
 
 from django_zklock.core import clock
 from django_zklock.core.execution.work import Work
+from django_zklock.core.locks.held import RELEASE_TIMEOUT
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.queue.escaping import printable
@@ -335,14 +336,14 @@ def retry_copy(task: Task[..., Any], error: ZkLockError, is_queued: Callable[[],
     """
     Send this copy again, because another one is in the queue. `is_queued` looks whether it still is.
 
-    A result is of an earlier call with the same id if the other copy is in the queue after it was read. Else it may be
-    that copy's own.
+    A result is of an earlier call with the same id if the other copy stays in the queue after it was read. Else it may
+    be that copy's own: its result is stored while its release is on its way.
     """
     before = text(task.request, COPY_HEADER)
-    if not before:
-        before = finished_at(task.backend, str(task.request.id))
-        before = before if before and is_queued() else "none"
-    headers: dict[str, Any] = {COPY_HEADER: before, CHECKED_HEADER: 0}
+    if not before and (before := finished_at(task.backend, str(task.request.id))):
+        time.sleep(RELEASE_TIMEOUT)
+        before = before if is_queued() else ""
+    headers: dict[str, Any] = {COPY_HEADER: before or "none", CHECKED_HEADER: 0}
     send_again(task, CONFLICTS_HEADER, error, **headers)
 
 
@@ -350,7 +351,7 @@ def check_done(task: Task[..., Any]) -> None:
     """
     Raise `Ignore` if another copy has done the work; called under the lock, before the work.
 
-    A result is stored only after the lock is released. So a copy that finds no result is sent again once. If it finds
+    A result is stored only after the release was sent. So a copy that finds no result is sent again once. If it finds
     none the second time either, it does the work.
     """
     before = text(task.request, COPY_HEADER)

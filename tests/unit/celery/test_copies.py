@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import celery
@@ -11,17 +11,18 @@ from celery import Celery, states
 from celery.app.trace import trace_task
 
 from django_zklock.contrib.celery import messages
+from django_zklock.core import clock
 from django_zklock.exceptions import ZkLockError
 
 REDELIVERED = {"id": "one", "delivery_info": {"redelivered": True, "routing_key": "celery"}, "headers": {}}
 
 
-def run_copy(app: Celery, *, is_queued: bool) -> Any:
+def run_copy(app: Celery, is_queued: Callable[[], bool]) -> Any:
     """Run a copy that has found another one in the queue; return what its next run is told of the result before."""
 
     @app.task(name="copied", shared=False)
     def copied() -> None:
-        messages.retry_copy(copied, ZkLockError("busy"), lambda: is_queued)
+        messages.retry_copy(copied, ZkLockError("busy"), is_queued)
 
     trace_task(copied, "one", (), {}, request=REDELIVERED, app=app)
     with app.connection_for_read() as connection, connection.SimpleQueue(app.conf.task_default_queue) as queue:
@@ -41,19 +42,26 @@ def app() -> Iterator[Celery]:
 
 def test_a_result_is_of_an_earlier_call_if_the_other_copy_is_still_queued(app: Celery) -> None:
     app.backend.mark_as_done("one", "result")
-    assert run_copy(app, is_queued=True) == messages.finished_at(app.backend, "one")
+    assert run_copy(app, lambda: True) == messages.finished_at(app.backend, "one")
 
 
 def test_a_result_that_the_other_copy_may_have_stored_is_no_earlier_one(app: Celery) -> None:
     """It was released after this one saw it in the queue, so that the work would be done twice."""
     app.backend.mark_as_done("one", "result")
-    assert run_copy(app, is_queued=False) == "none"
+    assert run_copy(app, lambda: False) == "none"
+
+
+def test_a_result_is_no_earlier_one_while_the_release_of_the_other_copy_is_on_its_way(app: Celery) -> None:
+    """The other copy stores its result without waiting until ZooKeeper has deleted its znode."""
+    app.backend.mark_as_done("one", "result")
+    arrives = clock.now() + 0.2
+    assert run_copy(app, lambda: clock.now() < arrives) == "none"
 
 
 @pytest.mark.skipif(celery.VERSION < (5, 7), reason="this Celery stores RETRY in any case")
 def test_a_copy_that_is_sent_again_stores_nothing(app: Celery) -> None:
     """Celery looks for a result before it writes RETRY; the other copy may store one between the two."""
-    assert run_copy(app, is_queued=True) == "none"
+    assert run_copy(app, lambda: True) == "none"
     assert app.backend.get_state("one") == states.PENDING
 
 
