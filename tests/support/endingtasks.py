@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import os
 import resource
+import signal
 import threading
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,8 @@ from celery.signals import task_postrun, task_prerun
 
 import django_zklock.contrib.celery.control  # noqa: F401 - for programs that ask for `inspect zklocks`
 from django_zklock import zk_lock, zk_locked
-from support.celeryapp import app, do
+from django_zklock.contrib.celery.dispatch import pool_grants
+from support.celeryapp import LONG, app, do
 
 LATER = 3600.0  # seconds until a task is tried again: not in the time of a test
 
@@ -60,6 +65,47 @@ def forgetful_end(self: Any, key: str, way: str, verb: str, argument: Any) -> st
     zk_lock(key).acquire()
     do(verb, argument)
     return end(self, way, argument)
+
+
+# --- ways to end just after the lock's block ----------------------------------------------------------------------
+
+NO_LOOKS = "NO_LOOKS"
+"""Environment variable: the main process does not look for processes that have ended without a report."""
+
+if NO_LOOKS in os.environ:
+    vars(pool_grants)["CHECK_EVERY"] = LONG
+
+AFTER: dict[str, Callable[[], object]] = {
+    "recycled": lambda: None,  # with `max_tasks_per_child`
+    "exits": lambda: os._exit(0),
+    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "stays": lambda: time.sleep(LONG),  # until its time limit
+}
+LOCKS: dict[str, dict[str, Any]] = {
+    "of the main process": {"key": "{key}"},
+    "of the pool process": {"key": lambda key, *_: str(key), "on_conflict": "wait"},
+    "without a wait": {"key": "{key}", "timeout": 0},
+}
+
+
+def then_end(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate the function of a task: end the process in the way of the last argument when its lock is released."""
+
+    @functools.wraps(function)
+    def run(key: str, gate: str, way: str) -> None:
+        function(key, gate, way)
+        AFTER[way]()
+
+    return run
+
+
+def work_and_end(key: str, gate: str, way: str) -> None:
+    do("linger", gate)
+
+
+for _whose, _options in LOCKS.items():
+    _lock = zk_locked(_options["key"], **{name: value for name, value in _options.items() if name != "key"})
+    app.task(name=f"ends.{_whose}")(then_end(_lock(work_and_end)))
 
 
 # --- ways to leave a lock behind ------------------------------------------------------------------------------------

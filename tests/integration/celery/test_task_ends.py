@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError
+from support.endingtasks import AFTER, LOCKS, NO_LOOKS
 from support.ensemble import Ensemble, four_letter
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
+from django_zklock import zk_lock
 from django_zklock.exceptions import LockLost
 
 pytestmark = pytest.mark.zookeeper
@@ -75,6 +79,33 @@ def test_a_revoked_holder_frees_the_lock(worker: Worker, kind: str) -> None:
     assert isinstance(worker.wait_failed(result), TaskRevokedError)
     worker.zoo.wait_contenders(f"stop{kind}", 0, timeout=2 if kind == "SIGTERM" else CRASH)
     worker.run("ping")
+
+
+TRIES = int(os.environ.get("ZKLOCK_EXITS", "2"))  # of each way to end, with each kind of lock
+
+
+@pytest.mark.parametrize("whose", LOCKS)
+def test_a_lock_is_free_although_the_process_ends_just_after_its_block(zoo: Zoo, tmp_path: Path, whose: str) -> None:
+    """A waiter elsewhere gets it, long before the session would expire, or a look would find the process gone."""
+    options = ["--include=support.endingtasks", "--max-tasks-per-child=1"]
+    with (
+        Worker(zoo, tmp_path, concurrency=1, session_timeout=20, options=options, env={NO_LOOKS: "1"}) as worker,
+        ThreadPoolExecutor(1) as waiter,
+    ):
+        for way in AFTER:
+            for number in range(TRIES):
+                key, gate = f"{way}-{number}", worker.gate()
+                worker.send(f"ends.{whose}", key, str(gate), way, time_limit=3 if way == "stays" else None)
+                gate.wait_at_work()
+                acquired = waiter.submit(_acquire, key)
+                zoo.wait_contenders(key, 2)
+                gate.open()
+                assert acquired.result(10)
+
+
+def _acquire(key: str) -> bool:
+    with zk_lock(key, timeout=8):
+        return True
 
 
 # --- the end of the worker ------------------------------------------------------------------------------------------
