@@ -41,7 +41,7 @@ from django_zklock.locks.multi import Locks
 
 WAIT_RESULT: Final = "_zklock_wait_result"  # attribute of a request
 READ_EVERY: Final = 0.05  # seconds between two looks at the records of the grants in use
-CONFIRM_AFTER: Final = 0.001  # seconds until the first look whether the main process has released a lock
+CONFIRM_EVERY: Final = 0.005  # seconds between two looks whether the main process has released a lock
 
 
 def wait_result(request: Any, caller: Caller) -> WaitResult | None:
@@ -133,6 +133,8 @@ class WaitResult:
 class ContenderProxy:
     """Stands for a contender of the main process, with the one grant that it has, here a second `Grant`."""
 
+    waits = True  # a task whose timeout is 0 acquires its lock in its own process
+
     def __init__(self, session: SessionProxy, record: GrantRecord, payload: GrantPayload, caller: Caller) -> None:
         self.session = session
         parent = payload["path"].rpartition("/")[0]
@@ -144,7 +146,6 @@ class ContenderProxy:
         self.grant.template = payload["template"]
         self.grant.what, self.grant.about = caller.what, caller.about
         self.ahead_about = payload["ahead"]
-        self.waits = True  # until the caller says what it wants
         self._waited: float = payload["waited"]
         self._record = record
         self._read_to = 0  # bytes of the record's text
@@ -152,7 +153,7 @@ class ContenderProxy:
 
     def hand_over(self, spec: LockSpec) -> HeldLock:
         """List the lock as held by the caller, and read from now on what happens to it."""
-        grant, self.waits = self.grant, spec.timeout != 0
+        grant = self.grant
         held = HeldLock(self, grant, current_owner(), spec.policy)
         held_locks.add(held, keep=False)
         if program.events.about is not None:
@@ -190,7 +191,7 @@ class ContenderProxy:
             self.grant.request_release(request)
 
     def abandon(self) -> None:
-        """Give the lock back. Then the main process knows."""
+        """Give the lock back. The main process learns it even if this process is killed in the next moment."""
         self._ending = True
         self._record.end()
         self.session.post(self._end)
@@ -200,16 +201,10 @@ class ContenderProxy:
         self.grant.release()
 
     def when_released(self, done: Callable[[bool], object], *, confirmed: bool) -> None:
-        """Call `done(True)`; if `confirmed`, when the main process has released the lock, or the lease is over."""
-        if confirmed:
-            self.session.post(self._confirm, done, CONFIRM_AFTER)
-        else:
-            done(True)
-
-    def _confirm(self, done: Callable[[bool], object], pause: float) -> None:
-        if clock.now() < self.session.leased_until and self._record.is_current:
-            later = functools.partial(self._confirm, done, min(1.5 * pause, READ_EVERY))
-            self.session.loop.call_later(pause, later)
+        """Call `done(True)` now; if `confirmed`, when the main process has released the lock, or the lease is over."""
+        if confirmed and self._record.is_current and clock.now() < self.session.leased_until:
+            again = functools.partial(self.when_released, done, confirmed=True)
+            self.session.post(self.session.loop.call_later, CONFIRM_EVERY, again)
         else:
             done(True)
 
