@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import os
 import time
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from celery.worker.control import inspect_command
+from kazoo.client import KazooClient
 
-from django_zklock import current_hold, zk_lock, zk_locked
+from django_zklock import conf, current_hold, zk_lock, zk_locked
 from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTask
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.zk.loop import Loop
@@ -127,6 +129,32 @@ def tell(key: str) -> dict[str, Any]:
         "template": hold.template,
         "lease": hold.lease_remaining,
     }
+
+
+def then_release(function: Callable[[str], object]) -> Callable[[str], bool]:
+    """Release the lock of a task when its block has ended; return whether another session sees that at once."""
+
+    @functools.wraps(function)
+    def run(key: str) -> bool:
+        function(key)
+        client = KazooClient([f"{host}:{port}" for host, port in conf.current().hosts])
+        client.start()
+        try:
+            zk_lock(key).release()
+            return not client.get_children(f"{conf.current().base}/{key}")
+        finally:
+            client.stop()
+            client.close()
+
+    return run
+
+
+@app.task(name="waiting.releases")
+@then_release
+@zk_locked("{key}")
+def releases(key: str) -> None:
+    """Keep the lock beyond the end of the block."""
+    zk_lock(key).acquire()
 
 
 @app.task(name="waiting.mark")

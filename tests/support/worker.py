@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 from celery import Celery
 from celery.result import AsyncResult
+from kazoo.exceptions import KazooException
 
 from support import celeryapp
 from support.zoo import TESTS, Zoo, eventually
@@ -105,11 +106,20 @@ class Worker:
     def __exit__(self, error: object, *more: object) -> None:
         if error is not None:
             print(self.log.read_text(errors="replace"))
+        elif self.process.poll() is None:
+            self._settle()
         with contextlib.suppress(ProcessLookupError):  # the group is the worker and its pool
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self._forget_results()
         self.app.close()
+
+    def _settle(self, most: float = 2.0) -> None:
+        """Let the main process release the locks of tasks that have ended: it does so after their results are there."""
+        until = time.monotonic() + most
+        with contextlib.suppress(KazooException):
+            while self.zoo.contenders() and time.monotonic() < until:
+                time.sleep(0.01)
 
     def _forget_results(self) -> None:
         """Stop reports to Redis: a result unsubscribes when it is collected, perhaps after the end of the test."""

@@ -168,7 +168,7 @@ def test_a_transaction_above_the_lock_of_a_task_is_refused(worker: Worker) -> No
 def test_a_task_may_keep_its_lock_until_its_transaction_has_ended(worker: Worker) -> None:
     """With `release_on="commit"` the order of the decorators does not matter."""
     assert worker.get(worker.send("kept", "kept")) is True
-    assert worker.zoo.children("kept") == []
+    worker.zoo.wait_contenders("kept", 0, timeout=2)
 
 
 @pytest.mark.parametrize("name", ["atomic_below", "atomic_option"])

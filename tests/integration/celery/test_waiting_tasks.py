@@ -106,14 +106,20 @@ def test_a_worker_keeps_a_lock_that_lingers_for_its_next_task(worker: Worker) ->
         worker.zoo.wait_contenders("lingers", 1)
 
 
-def test_the_lock_is_free_before_the_result_is_stored(worker: Worker) -> None:
-    """Also that of a task which fails."""
+def test_a_lock_that_is_not_waited_for_is_free_before_the_result_is_stored(worker: Worker) -> None:
+    """Also that of a task which fails. So the next task, which would not wait either, is not skipped."""
     for _ in range(20):
-        worker.run("waiting.wait", "ended")
+        assert worker.run("policy.skip", "ended") == "done"
         assert worker.zoo.children("ended") == []
         with pytest.raises(ValueError, match="on purpose"):
-            worker.run("waiting.wait", "ended", "fail", "on purpose")
+            worker.run("policy.skip", "ended", "fail", "on purpose")
         assert worker.zoo.children("ended") == []
+
+
+def test_a_release_by_hand_waits_until_the_main_process_has_released_the_lock(worker: Worker) -> None:
+    """The task has acquired its lock once more. `release()` is the way to tell others afterwards."""
+    for _ in range(20):
+        assert worker.run("waiting.releases", "by-hand")
 
 
 def test_a_computed_key_is_computed_by_the_pool_process(worker: Worker) -> None:
@@ -238,7 +244,7 @@ def test_the_worker_keeps_no_state_of_ended_tasks(worker: Worker) -> None:
 
 def test_a_coroutine_acquires_its_lock_itself(worker: Worker) -> None:
     assert worker.run("waiting.coroutine", "coroutine")
-    assert worker.zoo.children("coroutine") == []
+    worker.zoo.wait_contenders("coroutine", 0, timeout=2)
 
 
 def test_a_task_with_several_locks_gets_all_of_them_in_time_or_none(worker: Worker) -> None:
