@@ -259,7 +259,9 @@ class Proxy:
         with contextlib.suppress(OSError):  # the client has gone
             client = listener.accept()[0]
             client.setblocking(False)
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does so only for its own listeners
+            # asyncio does it only for a socket that was made with the number of its protocol. Without it, the second of
+            # two replies may wait 40 ms for the acknowledgement of the first.
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             accepting: asyncio.Task[object] = self._loop.create_task(
                 self._loop.connect_accepted_socket(self._accept, client)
             )
