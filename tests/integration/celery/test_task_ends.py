@@ -84,6 +84,7 @@ def test_a_revoked_holder_frees_the_lock(worker: Worker, kind: str) -> None:
 TRIES = int(os.environ.get("ZKLOCK_EXITS", "2"))  # of each way to end, with each kind of lock
 
 
+@pytest.mark.timeout(60 * TRIES)
 @pytest.mark.parametrize("whose", LOCKS)
 def test_a_lock_is_free_although_the_process_ends_just_after_its_block(zoo: Zoo, tmp_path: Path, whose: str) -> None:
     """A waiter elsewhere gets it, long before the session would expire, or a look would find the process gone."""

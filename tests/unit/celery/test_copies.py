@@ -51,7 +51,7 @@ def test_a_result_that_the_other_copy_may_have_stored_is_no_earlier_one(app: Cel
     assert run_copy(app, lambda: False) == "none"
 
 
-def test_a_result_is_no_earlier_one_while_the_release_of_the_other_copy_is_on_its_way(app: Celery) -> None:
+def test_a_result_is_no_earlier_one_while_a_release_is_on_its_way(app: Celery) -> None:
     """The other copy stores its result without waiting until ZooKeeper has deleted its znode."""
     app.backend.mark_as_done("one", "result")
     arrives = clock.now() + 0.2

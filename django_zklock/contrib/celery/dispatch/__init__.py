@@ -39,9 +39,10 @@ contender and the hold. The pool process works under that hold, so each part exi
     `PoolGrant` hears of a suspect session, of a loss       `ContenderProxy.read` looks for that, 20 times a
     or of a release request, and writes it down.            second, and tells its Grant. The guard may abort.
  9.                                                         At the end of the block, `ContenderProxy.abandon`
-                                                            writes "ended", and wakes the main process.
-10. The thread of `PoolGrants` releases the HeldLock.       The block waits until the record is free, for 0.7 s
-    When the znode is gone, it frees the record.            at most. Then the task ends.
+                                                            writes "ended", and wakes the main process. The task
+                                                            goes on to its end. It waits for nothing.
+10. The thread of `PoolGrants` releases the HeldLock.       Only `release()`, of a lock that the task has acquired
+    When the znode is gone, it frees the record.            once more, waits until the record is free.
 11. `Dispatcher._dispatch` uses the slot that is free.
 
 *When something fails:*

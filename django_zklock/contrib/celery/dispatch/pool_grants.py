@@ -97,7 +97,7 @@ class PoolGrant(GrantObserver):
         return bool(pid) and _is_gone(pid)
 
     def release(self, removed: Callable[[GrantRecord], object]) -> None:
-        """Release the lock. When ZooKeeper has confirmed that, the record is free: the pool process may wait for it."""
+        """Release the lock. When ZooKeeper has confirmed that, the record is free: `release()` waits for it."""
         post = self._grant.session.post  # on the protocol's thread, which then writes no more to the record
         self._held.release_uses()
         self.contender.when_released(lambda released: post(self._remove, removed), confirmed=True)
