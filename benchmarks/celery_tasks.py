@@ -77,6 +77,13 @@ def idle_key(sent: float, seconds: float) -> Run:
 
 
 @app.task
+@zk_locked("own/{number}", on_conflict="wait")
+def own_key(number: int, sent: float, seconds: float) -> Run:
+    """Acquire the lock of a number, which no other task wants."""
+    return work(sent, seconds)
+
+
+@app.task
 def other(sent: float, seconds: float) -> Run:
     """Take no lock."""
     return work(sent, seconds)

@@ -8,6 +8,8 @@ sent at once. The ideal is the sum of the work under the lock.
 * "30 x 50 ms", among 120 tasks of 5 ms without a lock, and "100 x 20 ms": two workers, and three servers of ZooKeeper.
   Bursts of each policy take turns in random order; a round gives the ratios of their makespans.
 * "crowd": a task on a free key, while many wait for another key.
+* "slot": how much longer a task on a free key uses its slot than one without a lock, where ZooKeeper is 2 ms away. The
+  worker has one slot, so that is the time between two tasks.
 
 `--check` fails unless all figures are within their budgets; `pairs.py` says how they are judged. It leaves out the
 cases without a budget.
@@ -17,16 +19,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import time
+import timeit
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from kazoo.client import KazooClient
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
@@ -36,8 +43,11 @@ from celery_pool import DONE, IDLE, MAKESPAN, SENT_BACK, SLOTS, SLOWER, Figures,
 from support import debian  # noqa: E402
 from support.brokers import Redis  # noqa: E402
 from support.ensemble import Ensemble  # noqa: E402
+from support.proxy import Proxy  # noqa: E402
 
 OTHER = 0.005  # seconds that the work of another task takes
+TURNS, IN_TURN = 5, 20  # of each kind of task in a round, and how many tasks a turn has
+NUMBERS, KEYS = itertools.count(), 40  # free keys take turns
 CROWD = 500  # tasks that wait for one key while a task on another key is sent
 
 OURS = "wait"
@@ -47,6 +57,7 @@ LINGER_TO_REDIS = f"with linger, {TO_REDIS}"
 INVERSIONS = "tasks in another order than they were sent in (share)"
 OTHERS = "others, p95 / without the hot key"
 FREE_KEY = "a free key while 500 wait (s)"
+IN_SLOT = "a lock's time in the slot, in round trips"
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,8 @@ class Case:
     workers: tuple[str, ...] = (f"--concurrency={SLOTS}",) * 2
     nodes: int = 1
     environment: Mapping[str, str] = field(default_factory=dict)
+    delay: float = 0.0
+    """Seconds between the workers and ZooKeeper, each way."""
     warm_up: int = 2 * SLOTS
     """Tasks of both kinds that are sent first, so that all processes are there, and connected."""
 
@@ -121,6 +134,31 @@ def crowd(tasks: Any, *_: object) -> Figures:
     return {FREE_KEY: slowest}
 
 
+def time_in_slot(tasks: Any, hosts: str, *_: object) -> Figures:
+    """Measure how much longer a slot is in use by a task with a lock; both kinds take turns."""
+    client = KazooClient(hosts)
+    client.start()
+    try:
+        periods: dict[str, list[float]] = {"own_key": [], "other": []}
+        trips = [timeit.timeit(lambda: client.exists("/"), number=1) for _ in range(IN_TURN)]
+        for kind in random.SystemRandom().sample([*periods] * TURNS, 2 * TURNS):
+            arguments = [(next(NUMBERS) % KEYS,) if kind == "own_key" else () for _ in range(IN_TURN)]
+            sent = [getattr(tasks, kind).delay(*own, time.time(), 0.0) for own in arguments]
+            began = sorted(run.began for run in runs_of(sent))
+            periods[kind] += [following - before for before, following in itertools.pairwise(began)]
+    finally:
+        client.stop()
+        client.close()
+    locked, unlocked = (statistics.median(periods[kind]) for kind in ("own_key", "other"))
+    trip = statistics.median(trips)
+    return {
+        IN_SLOT: (locked - unlocked) / trip,
+        "a round trip (ms)": 1000 * trip,
+        "time in the slot with a lock (ms)": 1000 * locked,
+        "the same without (ms)": 1000 * unlocked,
+    }
+
+
 ONE_WORKER = (f"--concurrency={SLOTS}",)
 ONE_TASK = (f"--concurrency={SLOTS} --max-tasks-per-child=1",)
 ONE_BUSY = (f"--concurrency={SLOTS} -Q busy,celery", f"--concurrency={SLOTS} -Q celery")
@@ -152,6 +190,7 @@ CASES = {
         nodes=3,
     ),
     "crowd": Case(crowd, {FREE_KEY: 0.2}),
+    "slot": Case(time_in_slot, {IN_SLOT: 1.3}, paired=True, workers=("--concurrency=1",), delay=0.002),
 }
 
 
@@ -179,10 +218,12 @@ def run(name: str, broker: Redis, options: Any) -> list[pairs.Figure]:
     case = CASES[name]
     figures: dict[str, pairs.Figure] = {}
     with contextlib.ExitStack() as stack:
-        ensemble = stack.enter_context(Ensemble(case.nodes))
+        hosts = stack.enter_context(Ensemble(case.nodes, **(pairs.ENSEMBLE if case.delay else {}))).hosts
+        if case.delay:
+            hosts = stack.enter_context(Proxy(hosts, delay=case.delay)).address
         os.environ.update(
             {
-                "ZKLOCK_URL": f"zk://{ensemble.hosts}/bench",
+                "ZKLOCK_URL": f"zk://{hosts}/bench",
                 "BENCH_REDIS": f"redis://127.0.0.1:{broker.port}",
                 "BENCH_START": "0",
                 "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent)]),
@@ -197,9 +238,9 @@ def run(name: str, broker: Redis, options: Any) -> list[pairs.Figure]:
             stack.enter_context(worker(number, arguments))
         runs_of([task.delay(time.time(), 0.1) for task in (tasks.other, tasks.wait) for _ in range(case.warm_up)])
         if case.paired:
-            case.measure(tasks, ensemble.hosts, options.slower)  # warms up
+            case.measure(tasks, hosts, options.slower)  # warms up
         for _ in pairs.rounds(figures.values(), options.seconds if case.paired else 0):
-            for what, value in case.measure(tasks, ensemble.hosts, options.slower).items():
+            for what, value in case.measure(tasks, hosts, options.slower).items():
                 budget = case.budgets.get(what)
                 new = pairs.Figure(f"{name}: {what}", budget, least=what == DONE, exact=not case.paired)
                 figures.setdefault(what, new).values.append(value)
