@@ -118,7 +118,7 @@ class Worker:
         """Let the main process release the locks of tasks that have ended: it does so after their results are there."""
         until = time.monotonic() + most
         with contextlib.suppress(KazooException):
-            while self.zoo.contenders() and time.monotonic() < until:
+            while self.zoo.client.connected and self.zoo.contenders() and time.monotonic() < until:
                 time.sleep(0.01)
 
     def _forget_results(self) -> None:
