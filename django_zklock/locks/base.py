@@ -78,8 +78,8 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
 
     def __init__(self) -> None:
         self._blocks: OpenBlocks = {}
-        self._expected: dict[int, Acquisition] = {}  # of the `__exit__` that was looked up last, by thread
-        self._expected_by_tasks: dict[int, list[Acquisition]] = {}  # the same, of `__aexit__`; empty before the block
+        self._looked_up_exits: dict[int, Acquisition] = {}  # by thread: of the last one, before its block begins
+        self._looked_up_async_exits: dict[int, list[Acquisition]] = {}  # the same; filled by the block
 
     @property
     def specs(self) -> tuple[LockSpec, ...]:
@@ -115,7 +115,7 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         """
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
         acquisition = Acquisition()
-        acquisition.mark = KeptUse(self, pool_call(sys._getframe().f_back))
+        acquisition.use = KeptUse(self, pool_call(sys._getframe().f_back))
         with CleanupOnError(acquisition.release):
             return run(self._acquire(acquisition, ThreadWaiter, threading_timeout(blocking, timeout, more)))
 
@@ -127,7 +127,7 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         """
         check_not_own_task(self.aacquire)
         acquisition = Acquisition()
-        acquisition.mark = KeptUse(self)
+        acquisition.use = KeptUse(self)
         with CleanupOnError(acquisition.release):
             return await Awaited(self._acquire(acquisition, TaskWaiter, threading_timeout(blocking, timeout, more)))
 
@@ -137,7 +137,7 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         specs = self.specs
         _refuse_atomic(specs[-1], is_async=new_waiter is not ThreadWaiter)
         try:
-            yield from acquisition.acquire(specs, timeout, new_waiter, self._on_wait, by_acquire=True)
+            yield from acquisition.acquire(specs, timeout, new_waiter, self._on_wait, kept=True)
         except LockNotAdopted:
             raise  # it is no matter of time
         except LockNotAcquired:
@@ -238,10 +238,10 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
         if self._skips:
             check_bound(sys._getframe().f_back)
-        acquisition = self._expected.pop(get_ident(), None)
+        acquisition = self._looked_up_exits.pop(get_ident(), None)
         if acquisition is None:
             use = KeptUse(self, pool_call(sys._getframe().f_back))
-            return run(self._open_without_finalizers(ThreadWaiter, mark=use))
+            return run(self._open_without_finalizers(ThreadWaiter, use=use))
         return run(self._open(acquisition, ThreadWaiter))
 
     @overload
@@ -251,14 +251,14 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
     def __aenter__(self) -> Any:
         if self._skips:
             check_bound(sys._getframe().f_back)
-        return Awaited(self._open_without_finalizers(TaskWaiter, self._expected_by_tasks.pop(get_ident(), None)))
+        return Awaited(self._open_without_finalizers(TaskWaiter, self._looked_up_async_exits.pop(get_ident(), None)))
 
     def _open_without_finalizers(
-        self, new_waiter: type[Any], opened: list[Acquisition] | None = None, mark: KeptUse | None = None
+        self, new_waiter: type[Any], opened: list[Acquisition] | None = None, use: KeptUse | None = None
     ) -> Routine[AnyHold | None]:
         """Open a block in a coroutine or an `ExitStack`, whose end has no finalizers. Add the block to `opened`."""
         acquisition = Acquisition()
-        acquisition.mark = mark or acquisition.mark
+        acquisition.use = use or acquisition.use
         if opened is not None:
             opened.append(acquisition)
         with CleanupOnError(acquisition.release):
@@ -286,7 +286,7 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         acquisition = Acquisition()
         end = functools.partial(self._close, acquisition)
         acquisition.finalizers = finalizers_of(end, functools.partial(self._on_destroyed, acquisition))
-        self._expected[get_ident()] = acquisition
+        self._looked_up_exits[get_ident()] = acquisition
         return end
 
     @abort.shielded
@@ -323,7 +323,7 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
 
     def _new_async_end(self) -> Callable[..., Coroutine[Any, Any, None]]:
         """Return the `__aexit__` of one block."""
-        opened = self._expected_by_tasks[get_ident()] = []
+        opened = self._looked_up_async_exits[get_ident()] = []
         return functools.partial(self._aclose, opened)
 
     async def _aclose(
@@ -371,8 +371,8 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         """Release the locks of a block, because an exception has destroyed its end."""
         if acquisition.finalizers is None:
             return
-        if self._expected.get(get_ident()) is acquisition:
-            del self._expected[get_ident()]  # no block was entered
+        if self._looked_up_exits.get(get_ident()) is acquisition:
+            del self._looked_up_exits[get_ident()]  # no block was entered
         destroyed = tuple(acquisition.holds) if acquisition.block is not None else ()
         acquisition.release()
         acquisition.finalizers = None

@@ -94,7 +94,7 @@ def _acquire(client: QueueClient, label: HoldLabel, *, seconds: float, wait: flo
     try:
         contender.start()
         outcome = waiter.wait(wait)
-        if outcome is None and not contender.placed:
+        if outcome is None and not contender.has_position:
             outcome = waiter.wait(client.remaining)  # ZooKeeper has not answered yet
         if not isinstance(outcome, Grant):
             raise _not_acquired(client, contender, outcome, wait)
@@ -149,7 +149,7 @@ def _not_acquired(client: QueueClient, contender: Contender, outcome: Outcome | 
     """Return the error that tells why the lock was not acquired."""
     if isinstance(outcome, ZkLockError):
         return client.with_key(outcome)
-    if not contender.placed:
+    if not contender.has_position:
         return ZooKeeperUnavailable(client.session.explain(), lock=client.key)
     ahead = contender.ahead
     holder = "another process" if ahead is None else ahead

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from django_zklock.core.locks.acquisition import REPLY_TIMEOUT
-from django_zklock.core.locks.lingering import LingeringLocks, LocalWaiter
+from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
 from django_zklock.core.protocol import spec as locks
 from django_zklock.core.protocol.contender import Contender, Outcome
 from django_zklock.core.protocol.grant import Grant, GrantObserver
@@ -51,7 +51,7 @@ class Caller(GrantObserver):
         self.process = process
         self.waits = False
         self.grant: Grant | None = None
-        self.contender: Contender | LocalWaiter | None = None
+        self.contender: Contender | LingeringWaiter | None = None
         self._outcome: Outcome | None = None  # the last one
         self._busy = False  # in the middle of something, while other threads run
         self.resting = False  # holds on, and does not give up
@@ -78,13 +78,13 @@ class Caller(GrantObserver):
     def place(self) -> object:
         """Its place in ZooKeeper's queue: the same for all that share one."""
         script = self.script
-        return (self.process, script.key, script.kind) if isinstance(self.contender, LocalWaiter) else self
+        return (self.process, script.key, script.kind) if isinstance(self.contender, LingeringWaiter) else self
 
     @property
-    def turn(self) -> LocalWaiter | None:
+    def turn(self) -> LingeringWaiter | None:
         """Its turn, if it is in the queue of its process."""
         turn = self.contender
-        return turn if isinstance(turn, LocalWaiter) and turn.lock is not None and turn in turn.lock.queue else None
+        return turn if isinstance(turn, LingeringWaiter) and turn.lock is not None and turn in turn.lock.queue else None
 
     def _begin(self) -> None:
         if self.times <= 0 or self.process.closed or self.waits or self.grant is not None:
@@ -107,21 +107,21 @@ class Caller(GrantObserver):
         )
         caller = locks.Caller(thread="", what="")
 
-        contender: Contender | LocalWaiter
+        contender: Contender | LingeringWaiter
 
         def done(outcome: Outcome) -> None:
-            if not (isinstance(contender, LocalWaiter) and isinstance(outcome, Grant) and contender.gone):
+            if not (isinstance(contender, LingeringWaiter) and isinstance(outcome, Grant) and contender.gone):
                 self._on_outcome(turn, outcome)
 
         if script.linger:
-            contender = LocalWaiter(session.attached(LingeringLocks), spec, caller, done, waits=waits)
+            contender = LingeringWaiter(session.attached(LingeringLocks), spec, caller, done, waits=waits)
         else:
             contender = Contender(session, spec, caller, done, waits=waits)
         self.contender = contender
         self._invariants.comes(self)
         contender.start()
         if script.timeout is not None:
-            self._later(script.timeout, turn, self._on_deadline, self.contender.placed)
+            self._later(script.timeout, turn, self._on_deadline, self.contender.has_position)
 
     def _later(self, delay: float, turn: int, call: object, *args: object) -> None:
         self._world.after(delay, self.process.on_loop, self._in_turn, turn, call, args)
@@ -175,7 +175,7 @@ class Caller(GrantObserver):
             return
         contender = self.contender
         assert contender is not None
-        if not heard and not contender.placed:
+        if not heard and not contender.has_position:
             self._later(REPLY_TIMEOUT, self._turn, self._on_deadline, True)
         else:
             self._give_up()

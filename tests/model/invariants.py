@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from django_zklock.core.locks.lingering import LingeringLock, LocalGrant, LocalWaiter
+from django_zklock.core.locks.lingering import LingeringGrant, LingeringLock, LingeringWaiter
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue import nodes
@@ -81,7 +81,7 @@ class Invariants:
     _once: set[str] = field(default_factory=set)  # paths of those whom it ever gave a permit
     _robbed: dict[str, float] = field(default_factory=dict)  # paths of nodes deleted from outside, and when
     _killed: dict[int, float] = field(default_factory=dict)  # sessions closed from outside, and when
-    _before: dict[Caller, list[tuple[Caller, LocalWaiter, LingeringLock | None]]] = field(
+    _before: dict[Caller, list[tuple[Caller, LingeringWaiter, LingeringLock | None]]] = field(
         default_factory=dict
     )  # those in line when it came
     _made: dict[str, float] = field(default_factory=dict)  # paths of contenders that are there, and since when
@@ -106,7 +106,7 @@ class Invariants:
     def granted(self, process: Process, caller: Caller, grant: Grant) -> None:
         """Take note of a grant, and judge it."""
         self.figures.grants += 1
-        if isinstance(grant, LocalGrant):
+        if isinstance(grant, LingeringGrant):
             self._see_turn(process, caller, grant)
         node = self.ensemble.history.get(grant.path)
         if process.preempted_at < self.world.now:  # else it was decided before, or the news are being told
@@ -126,7 +126,7 @@ class Invariants:
         """See that it is above those of all that cannot have held the lock at the same time."""
         for kind in Kind:
             last = self._tokens.get((grant.key, kind), 0)
-            if grant.token == last and isinstance(grant, LocalGrant):
+            if grant.token == last and isinstance(grant, LingeringGrant):
                 self.figures.handed_on += 1  # one znode has one token
             elif caller.inherits and grant.token == last:
                 continue  # the lock was handed over, with its token

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from django_zklock.core import clock
-from django_zklock.core.locks.lingering import LingeringLock, LocalWaiter
+from django_zklock.core.locks.lingering import LingeringLock, LingeringWaiter
 from django_zklock.core.protocol import hand_over
 from django_zklock.core.protocol.contender import Contender, Phase, Predecessors, ReaderMarker
 from django_zklock.core.protocol.grant import Grant
@@ -331,7 +331,7 @@ def _keeping(self: LingeringLock, spec: QueueSpec, grant: Grant) -> bool:
     return _must_end(self, spec, grant) and (not self.has_other_waiters or len(self.queue) == 1)
 
 
-def _last(self: LingeringLock) -> LocalWaiter | None:
+def _last(self: LingeringLock) -> LingeringWaiter | None:
     """Return the one that has the lock, or else the one that came last."""
     held = [turn for turn in self.queue if turn is not None and turn.grant is not None]
     return (held or [*self.queue, None][:-1] or [None])[-1]
@@ -438,7 +438,10 @@ MUTANTS = (
     Mutant("does not see who else waits", ((LingeringLock, "_watch_others", lambda self: None),), setting=LINGERING),
     Mutant("watches for others once", ((LingeringLock, "_on_children_changed", lambda self, deleted: None),)),
     Mutant("keeps the lock from others as long as anybody comes", ((LingeringLock, "ends_on_release", _keeping),)),
-    Mutant("forgets the waiters when a lingering lock ends", ((LocalWaiter, "is_waiting", lambda self, lock: False),)),
+    Mutant(
+        "forgets the waiters when a lingering lock ends",
+        ((LingeringWaiter, "is_waiting", lambda self, lock: False),),
+    ),
     Mutant("hands the lock to the last one", ((LingeringLock, "first", property(_last)),)),
     Mutant(
         "ends an idle lock without a look for new waiters",

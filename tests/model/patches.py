@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from django_zklock.core import clock
-from django_zklock.core.locks.lingering import LingeringLock, LocalWaiter
+from django_zklock.core.locks.lingering import LingeringLock, LingeringWaiter
 from django_zklock.core.protocol import hand_over, registry
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.queue import nodes
@@ -128,7 +128,7 @@ def stage() -> Iterator[Stage]:
         (hand_over, "Payload", SimpleNamespace(decode=new_stage.decode)),
         (registry, "AUDIT_INTERVAL", AUDIT_INTERVAL),
         *((LingeringLock, name, new_stage.preempting(getattr(LingeringLock, name))) for name in PREEMPTED),
-        (LocalWaiter, "grant_now", new_stage.preempting(LocalWaiter.grant_now)),
+        (LingeringWaiter, "grant_now", new_stage.preempting(LingeringWaiter.grant_now)),
     ]
     logger = logging.getLogger("django_zklock")
     handler = _Complaints(new_stage)

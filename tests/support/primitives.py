@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django_zklock import Lock, zk_lock
-from django_zklock.core.locks.lingering import LingeringLock, LingeringLocks, LocalWaiter
+from django_zklock.core.locks.lingering import LingeringLock, LingeringLocks, LingeringWaiter
 from django_zklock.core.queue.nodes import Kind, Mark, new_guid
 from django_zklock.core.zk import process
 from django_zklock.locks.hold import Hold
@@ -57,7 +57,7 @@ class Primitive:
     def wait_queued(self, zoo: Zoo, count: int, *, others: int = 0) -> None:
         """Wait until exactly so many of this process have it or wait for it, and so many others."""
         if self.lingers:
-            eventually(lambda: len(local_waiters(self.lock())) == count)
+            eventually(lambda: len(lingering_waiters(self.lock())) == count)
             count = min(count, 1)
         zoo.wait_contenders(KEY, count + others)
 
@@ -134,7 +134,7 @@ def lingering_lock(lock: Lock) -> LingeringLock | None:
     return process.current().attached(LingeringLocks).find(lock.spec) if lock.spec.linger else None
 
 
-def local_waiters(lock: Lock) -> set[LocalWaiter | None]:
+def lingering_waiters(lock: Lock) -> set[LingeringWaiter | None]:
     """Return the owners that have a lingering lock, or wait for it, in this process."""
     shared = lingering_lock(lock)
     return set() if shared is None else set(shared.queue)
@@ -148,10 +148,10 @@ def queued(zoo: Zoo, *locks: Lock, key: str = KEY) -> Iterator[list[Taker]]:
     is_there = any(map(lingering_lock, locks))  # with one node for all
     try:
         for count, lock in enumerate(locks, 1):
-            turns = local_waiters(lock)
+            turns = lingering_waiters(lock)
             takers.append(Taker(lock))
             if lock.spec.linger:
-                eventually(lambda lock=lock, turns=turns: local_waiters(lock) - turns)  # type: ignore[misc]
+                eventually(lambda lock=lock, turns=turns: lingering_waiters(lock) - turns)  # type: ignore[misc]
             zoo.wait_contenders(key, before + (not is_there if lock.spec.linger else count))
         yield takers
     finally:

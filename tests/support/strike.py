@@ -24,7 +24,7 @@ from django_zklock.core.locks.held import held_locks
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import MultiLock
 from support.faults import BackgroundCall
-from support.primitives import local_waiters
+from support.primitives import lingering_waiters
 from support.zoo import eventually
 
 strides = pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def work_hand_over(key: str) -> None:
 
     with contextlib.suppress(Struck), lock:
         waiters.append(BackgroundCall(wait))
-        eventually(lambda: len(local_waiters(lock)) == 2)
+        eventually(lambda: len(lingering_waiters(lock)) == 2)
     gc.collect()  # the traceback has the end of the block
     for waiter in waiters:
         waiter.result(10)

@@ -177,7 +177,7 @@ class Lease:
         self.hold = hold
         hold.add_release_request_callback(self._on_release_request)
         hold.add_lost_callback(self._on_lost)
-        held_of(hold).grant.is_quiet = True
+        held_of(hold).grant.logs_loss = False
         self._log(hold, "granted")
         self._settle()
 

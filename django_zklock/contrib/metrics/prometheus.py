@@ -28,7 +28,7 @@ from django_zklock import conf, signals
 from django_zklock.core import clock
 from django_zklock.core.locks.guard import Receipt
 from django_zklock.core.locks.held import HeldLock
-from django_zklock.core.locks.lingering import LingeringLocks, LocalWaiter
+from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.protocol.grant import Grant
@@ -111,7 +111,7 @@ class CountedHold:
     """Its callback runs when the hold is garbage-collected. Then there may be no signal of its end."""
 
 
-def waiting_now() -> Iterator[Contender | LocalWaiter]:
+def waiting_now() -> Iterator[Contender | LingeringWaiter]:
     """Yield what the callers of this process wait for. It asks no server and takes no lock."""
     session = process.peek()
     for observer in () if session is None else list(session.observers):

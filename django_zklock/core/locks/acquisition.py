@@ -26,7 +26,7 @@ from django_zklock.core.execution.waiters import Routine, ThreadWaiter
 from django_zklock.core.locks.batch import Batch
 from django_zklock.core.locks.guard import Guard, apply_bounds
 from django_zklock.core.locks.held import Enclosing, HeldLock, enclosing_holds, held_locks
-from django_zklock.core.locks.lingering import LingeringLocks, LocalWaiter
+from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
 from django_zklock.core.locks.refusals import AnyContender, refusal
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.protocol.contender import Contender, Outcome
@@ -64,7 +64,7 @@ class Acquisition:
     _since: float = 0.0  # when the wait for the present lock began, on clock.now()
     # Its key in the `uses` of its holds: the acquisition itself would be a reference cycle. The caller of `acquire`
     # sets a `KeptUse` if no block ends it.
-    mark: object = field(default_factory=object)
+    use: object = field(default_factory=object)
     specs: tuple[LockSpec, ...] = ()
     holds: list[HeldLock] = field(default_factory=list)  # of the first specs, in their order
     _loss_observers: list[_LossObserver] = field(default_factory=list)  # of these, while it waits for another lock
@@ -87,13 +87,14 @@ class Acquisition:
         new_waiter: Callable[[], Any],
         on_wait: Callable[[Any], None] | None = None,
         *,
-        by_acquire: bool = False,
+        kept: bool = False,
     ) -> Routine[None]:
         """
         Acquire all locks, within `timeout` seconds; when this raises, all are released.
 
         If one of several is lost during the wait for another, no work has begun: all are acquired again. `on_wait` is
-        called with each waiter before it waits. A waiter's `on_queued` is called if it has to wait.
+        called with each waiter before it waits. A waiter's `on_queued` is called if it has to wait. `kept`: a call of
+        `release` ends the use of the locks, and no block.
         """
         self.specs, self._timeout = specs, timeout
         self._began = self._since = clock.now()
@@ -103,7 +104,7 @@ class Acquisition:
             try:
                 for index, spec in enumerate(specs):
                     held = held_locks.find(self.owner, spec.key)
-                    if held is not None and self._acquire_again(held, spec, by_acquire=by_acquire):
+                    if held is not None and self._acquire_again(held, spec, kept=kept):
                         continue
                     # Coroutines, and messages that wait for their work to begin, have no transactions.
                     if new_waiter is ThreadWaiter and program.scope.is_open():
@@ -112,10 +113,10 @@ class Acquisition:
                     waiter, contender = self.waiter, self.contender
                     assert contender is not None
                     outcome = self.outcomes.get(waiter) or (yield from waiter.outcome(seconds))
-                    if outcome is None and not (contender.waits and contender.placed):
+                    if outcome is None and not (contender.waits and contender.has_position):
                         outcome = yield from waiter.outcome(seconds_for_reply)
                     # A busy event loop may run the caller's timer first, so look at `self.outcomes`, too.
-                    self._conclude(spec, outcome or self.outcomes.get(waiter), by_acquire=by_acquire)
+                    self._conclude(spec, outcome or self.outcomes.get(waiter), kept=kept)
                 if len(specs) > 1:
                     self._abandon_batch()
                     for hold in self.holds:
@@ -125,7 +126,7 @@ class Acquisition:
                 if not self._release_after(error):
                     raise
 
-    def _acquire_again(self, held: HeldLock, spec: LockSpec, *, by_acquire: bool) -> bool:
+    def _acquire_again(self, held: HeldLock, spec: LockSpec, *, kept: bool) -> bool:
         """Add a use to the lock, which the owner holds already. Return False if it has just ceased to."""
         if held.is_over:
             if held.grant.why_invalid() is None:
@@ -139,7 +140,7 @@ class Acquisition:
             return False  # it was lost, or another thread has released it for a call that has ended
         if spec.kind is Kind.READ:
             held = held_locks.find(self.owner, spec.key, reads=True) or held
-        share = held.share_for(spec.kind)
+        share = held.reentrant_share(spec.kind)
         if spec.adopts is not None:
             raise LockBusy(f"The lock {spec.key!r} cannot be adopted: its owner has it already.", lock=spec.key)
         if not spec.reentrant and (share.uses or share.observer):
@@ -148,9 +149,9 @@ class Acquisition:
                 lock=spec.key,
             )
         self.holds.append(share)  # first, so that `release` ends the use, whatever strikes
-        share.uses[self.mark] = by_acquire
-        if by_acquire or share is not held:
-            held_locks.add(share, keep=by_acquire)  # it may be released after the block that acquired it first
+        share.uses[self.use] = kept
+        if kept or share is not held:
+            held_locks.add(share, keep=kept)  # it may be released after the block that acquired it first
         return True
 
     def _start(
@@ -208,7 +209,7 @@ class Acquisition:
         on_outcome = functools.partial(self._on_outcome, waiter)
         contender: AnyContender
         if spec.linger:
-            contender = LocalWaiter(session.attached(LingeringLocks), spec, caller, on_outcome, waits=waits)
+            contender = LingeringWaiter(session.attached(LingeringLocks), spec, caller, on_outcome, waits=waits)
         else:
             deadline = None if seconds is None else now + seconds
             contender = Contender(session, spec, caller, on_outcome, waits=waits, deadline=deadline)
@@ -217,7 +218,7 @@ class Acquisition:
         contender.on_queued = functools.partial(_on_queued, contender, self.owner, waiter)
         return contender
 
-    def _conclude(self, spec: LockSpec, outcome: Outcome | None, *, by_acquire: bool) -> None:
+    def _conclude(self, spec: LockSpec, outcome: Outcome | None, *, kept: bool) -> None:
         """Record the lock as held by the owner, or raise the error that the outcome means."""
         contender = self.contender
         assert contender is not None
@@ -225,11 +226,11 @@ class Acquisition:
             raise refusal(contender, self.owner, outcome, clock.now() - self._since)
         held = HeldLock(contender, outcome, self.owner, spec.policy)
         self.holds.append(held)
-        held.uses[self.mark] = by_acquire
+        held.uses[self.use] = kept
         self.contender = None
         if self._loss_observers:
             self._detach_observers()
-        held_locks.add(held, keep=by_acquire)
+        held_locks.add(held, keep=kept)
         if self.owner.kind != "message":  # else the process that runs the task does this
             if spec.max_hold is not None or spec.warn_after is not None:
                 apply_bounds(outcome, contender, spec)
@@ -330,7 +331,7 @@ class Acquisition:
         while self.holds:
             hold, spec = self.holds[-1], self.specs[len(self.holds) - 1]
             release_on = "exit" if self.block is None else spec.release_on  # without a block, nothing was done
-            hold.release_use(self.mark, release_on)
+            hold.release_use(self.use, release_on)
             self.holds.pop()
 
     def _abandon_batch(self) -> None:

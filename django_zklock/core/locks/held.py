@@ -101,7 +101,7 @@ class HeldLock:
         self.owner = owner
         self.policy = policy
         self.work = work.current()  # in which it was acquired
-        # The acquisitions that use it. True: by `acquire`, so that no block ends it. Changed by its owner only.
+        # The acquisitions that use it. True: it is kept, as by `acquire`: no block ends it. Changed by its owner only.
         self.uses: dict[object, bool] = {}
         self.observer: object = None  # of the open transactions that keep it; set by `Scope.keep`
         self.hold: weakref.ref[Any] | None = None  # what users have of it; set by the program around the core
@@ -164,7 +164,7 @@ class HeldLock:
 
     # --- acquiring it again ---------------------------------------------------------------------------------------
 
-    def share_for(self, kind: Kind) -> HeldLock:
+    def reentrant_share(self, kind: Kind) -> HeldLock:
         """
         Return the share by which the owner acquires the lock again: this one, or a new one that only reads.
 
@@ -224,11 +224,11 @@ class HeldLock:
         """Return the use that `release` of this lock object ends: the last by `acquire`, else the innermost block's."""
         # If the call that acquired it has ended, the caller may be another one of the same thread.
         mine = {
-            use: by_acquire
-            for use, by_acquire in list(self.uses.items())
+            use: kept
+            for use, kept in list(self.uses.items())
             if not (isinstance(use, KeptUse) and use.lock is not lock and use.has_ended())
         }
-        return ([use for use, by_acquire in mine.items() if by_acquire] or list(mine) or [None])[-1]
+        return ([use for use, kept in mine.items() if kept] or list(mine) or [None])[-1]
 
     @abort.shielded
     def release_use(self, use: object, release_on: str | None) -> None:
@@ -275,7 +275,7 @@ class HeldLock:
             if not grant.shares:
                 self.contender.abandon()
                 self._reference = None
-                if grant.claim_end():
+                if grant.first_to_report_end():
                     program.events.ended(self)
                 return
             self._reference = None
@@ -383,8 +383,8 @@ class HeldLocks:
         """Return what this lock object acquired for an owner that has ended, and its use. Raises `LockNotHeld`."""
         ended = [held for held in self.kept() if held.key == key and held.reads is reads and held.is_over]
         for held in ended:
-            for use, by_acquire in reversed(list(held.uses.items())):
-                if by_acquire and isinstance(use, KeptUse) and use.lock is lock:
+            for use, kept in reversed(list(held.uses.items())):
+                if kept and isinstance(use, KeptUse) and use.lock is lock:
                     return held, use
         raise not_held(key, _OVER if ended else "")
 

@@ -1,10 +1,10 @@
 """
 With `linger`, this process keeps a lock after a release, so that its next owner gets it without ZooKeeper.
 
-One contender is in ZooKeeper's queue for all owners of this process. Each owner has a `LocalWaiter`, in a queue of this
-process; the first in it has the lock while the lock is here. Each owner has a grant of its own, with the token of the
-znode. If there is any doubt about the contender's grant when an owner gets the lock, the lingering lock ends, and all
-waiters queue again.
+One contender is in ZooKeeper's queue for all owners of this process. Each owner has a `LingeringWaiter`, in a queue of
+this process; the first in it has the lock while the lock is here. Each owner has a grant of its own, with the token of
+the znode. If there is any doubt about the contender's grant when an owner gets the lock, the lingering lock ends, and
+all waiters queue again.
 
 This queue and `protocol.local_queue` cannot be one: here, the owners use one znode in turn; there, each contender gets
 a znode and a grant of its own, so several readers or permits of a process hold the lock at the same time.
@@ -57,7 +57,7 @@ SEVERAL: Final = "several, one after another"
 """The work that the znode shows while no owner lasts and their work differs."""
 
 
-class LocalGrant(Grant):
+class LingeringGrant(Grant):
     """The grant of one owner. It is valid while that of the contender is."""
 
     def __init__(self, base: Grant, caller: Caller) -> None:
@@ -78,7 +78,7 @@ class LocalGrant(Grant):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class LocalWaiter:
+class LingeringWaiter:
     """One owner in the queue of this process; the owner uses it as its contender."""
 
     _locks: LingeringLocks
@@ -93,7 +93,7 @@ class LocalWaiter:
     # The outcome, by lock. It is written once, by `setdefault`; None: queue again. `join` replaces this dict after
     # `lock`, so read the dict first.
     _outcomes: dict[LingeringLock | None, Outcome | None] = field(default_factory=dict)
-    _was_placed: bool = False
+    _had_position: bool = False
     _pid: int = field(default_factory=os.getpid)  # the process of this machine that does the work
 
     def __repr__(self) -> str:
@@ -189,10 +189,10 @@ class LocalWaiter:
         return description(self._pid, self.caller.what, self.caller.thread, self.caller.about)
 
     @property
-    def placed(self) -> bool:
+    def has_position(self) -> bool:
         """Whether the position of this process in ZooKeeper's queue is known, or was before it queued again."""
         lock = self.lock
-        return self._was_placed or (lock is not None and (lock.base is not None or lock.contender.placed))
+        return self._had_position or (lock is not None and (lock.base is not None or lock.contender.has_position))
 
     @property
     def ahead(self) -> ContenderInfo | None:
@@ -231,7 +231,7 @@ class LocalWaiter:
 
     def join(self, lock: LingeringLock) -> None:
         """Belong to this lock from now on."""
-        self._was_placed = self.placed
+        self._had_position = self.has_position
         self.lock = lock
         self._outcomes = {}  # last, so that no outcome of an earlier lock gets in
 
@@ -289,8 +289,8 @@ class LingeringLock(GrantObserver):
     The owners that wait for the one contender are in `queue`.
     """
 
-    def __init__(self, locks: LingeringLocks, founder: LocalWaiter) -> None:
-        self.queue: deque[LocalWaiter | None] = deque()  # None: the protocol's thread, to end an idle lock
+    def __init__(self, locks: LingeringLocks, founder: LingeringWaiter) -> None:
+        self.queue: deque[LingeringWaiter | None] = deque()  # None: the protocol's thread, to end an idle lock
         self.ended = False  # written by the first in the queue, if the lock is here
         self.base: Grant | None = None  # the contender's; None while this process waits for the lock
         self.has_other_waiters: bool | None = None  # whether another process waits for the lock; None: not known yet
@@ -301,7 +301,8 @@ class LingeringLock(GrantObserver):
             founder.session, founder.spec, founder.caller._replace(owner=0), self._on_outcome, waits=founder.waits
         )
         self.contender.on_queued = founder.report_queued
-        self.contender.placed = founder.waits and founder.placed  # then it waits as long, and is not refused any more
+        # With a position, it waits as long, and is not refused any more.
+        self.contender.has_position = founder.waits and founder.has_position
         self._locks = locks
         self._linger = founder.spec.linger
         self._checks_at = math.inf  # on clock.now(): when the protocol's thread next checks for how long it was idle
@@ -316,7 +317,7 @@ class LingeringLock(GrantObserver):
 
     # --- on any thread --------------------------------------------------------------------------------------------
 
-    def append(self, waiter: LocalWaiter) -> None:
+    def append(self, waiter: LingeringWaiter) -> None:
         """Append a waiter; it has the lock at once if it is the first."""
         waiter.join(self)
         self.queue.append(waiter)
@@ -327,7 +328,7 @@ class LingeringLock(GrantObserver):
         else:
             self.grant_first()
 
-    def remove(self, waiter: LocalWaiter) -> None:
+    def remove(self, waiter: LingeringWaiter) -> None:
         """Remove a waiter, and grant the lock to the first one then. It is idempotent."""
         self._linger, self.idle_since = waiter.spec.linger, clock.now()
         if waiter.grant is not None:
@@ -350,7 +351,7 @@ class LingeringLock(GrantObserver):
             first.grant_now(self)
 
     @property
-    def first(self) -> LocalWaiter | None:
+    def first(self) -> LingeringWaiter | None:
         """The waiter that has the lock, or will have it next."""
         try:
             return self.queue[0]
@@ -359,7 +360,7 @@ class LingeringLock(GrantObserver):
 
     def new_grant(self, caller: Caller) -> Grant | None:
         """Return a grant for this caller; None if the lock may be lost."""
-        return None if self.base is None or self.may_be_lost else LocalGrant(self.base, caller)
+        return None if self.base is None or self.may_be_lost else LingeringGrant(self.base, caller)
 
     @property
     def may_be_lost(self) -> bool:
@@ -382,7 +383,7 @@ class LingeringLock(GrantObserver):
 
     def _on_outcome(self, outcome: Outcome) -> None:
         if isinstance(outcome, Grant):
-            outcome.is_quiet = True
+            outcome.logs_loss = False
             self.base = outcome
             outcome.attach(self)
             self.grant_first()
@@ -411,7 +412,7 @@ class LingeringLock(GrantObserver):
         self._timer.cancel()
         self._locks.queue_again(self.waiting())
 
-    def waiting(self) -> list[LocalWaiter]:
+    def waiting(self) -> list[LingeringWaiter]:
         """Return the waiters without the lock, in their order."""
         return [waiter for waiter in list(self.queue) if waiter is not None and waiter.is_waiting(self)]
 
@@ -462,7 +463,7 @@ class LingeringLock(GrantObserver):
             is_same = not isinstance(self._published, float) and {**self._published, "waited": 0} == present
             self._publish(present if is_same else in_turn)
 
-    def publish_owner(self, waiter: LocalWaiter) -> None:
+    def publish_owner(self, waiter: LingeringWaiter) -> None:
         """Show others in the queue this owner, if it has the lock."""
         if self.first is waiter:
             self._publish(waiter.description)
@@ -555,7 +556,7 @@ class LingeringLocks(SessionObserver):
         lock = self._locks.get(_key_of(spec))
         return None if lock is None or lock.ended else lock
 
-    def queue_again(self, waiters: list[LocalWaiter]) -> None:
+    def queue_again(self, waiters: list[LingeringWaiter]) -> None:
         """Append these waiters for one lock, in their order, to its current lingering lock, or to a new one."""
         if not waiters:
             return
@@ -583,7 +584,7 @@ class LingeringLocks(SessionObserver):
         if self._locks.get(_key_of(lock.spec)) is lock:
             del self._locks[_key_of(lock.spec)]
 
-    def waiting(self) -> list[LocalWaiter]:
+    def waiting(self) -> list[LingeringWaiter]:
         """Return the waiters without a lock; from any thread."""
         return [waiter for lock in list(self._locks.values()) for waiter in lock.waiting()]
 

@@ -6,14 +6,14 @@ from typing import TypeAlias
 
 from django_zklock.core.errors import ZooKeeperUnavailable
 from django_zklock.core.execution.owner import Owner
-from django_zklock.core.locks.lingering import LocalWaiter
+from django_zklock.core.locks.lingering import LingeringWaiter
 from django_zklock.core.protocol.contender import Busy, Contender, Outcome
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.errors import LockBusy, LockTimeout
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue.nodes import Kind
 
-AnyContender: TypeAlias = Contender | LocalWaiter
+AnyContender: TypeAlias = Contender | LingeringWaiter
 
 
 def refusal(contender: AnyContender, owner: Owner, outcome: Outcome | None, waited: float) -> Exception:
@@ -32,7 +32,7 @@ def refusal(contender: AnyContender, owner: Owner, outcome: Outcome | None, wait
         elif spec.kind is Kind.PERMIT and not by_operator:
             why = f"No permit of {spec.key!r} is free{after}."
         return LockBusy(why, lock=spec.key, ahead=ahead)
-    if not (contender.waits and contender.placed):
+    if not (contender.waits and contender.has_position):
         return ZooKeeperUnavailable(contender.session.explain(waited), lock=spec.key)
     if contender.in_local_queue:
         after = "; many other callers of this process wait for it, too"

@@ -111,7 +111,7 @@ class Contender(SessionObserver):
     since: float | None = None  # when the caller began to wait, on clock.now(); None: it serves other callers
     on_queued: Callable[[], object] | None = None  # called once if it has to wait
     gate: Callable[[bool], object] | None = None  # it peeks, tells this whether the lock is free, and awaits `proceed`
-    placed: bool = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
+    has_position: bool = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
     given: GivenHold | None = None  # replaces its znode at the release; written by its owner before that
     # The caller reads these, and `ahead`.
     busy: Busy | None = None  # its outcome, as soon as the holder is read
@@ -227,7 +227,7 @@ class Contender(SessionObserver):
             self.on_closed()  # the other contenders were notified before this one began
             return
         self._registry = self.session.attached(Registry)
-        self._is_queued = self.placed
+        self._is_queued = self.has_position
         self.session.observers[self._registry] = None  # first: a delete ends before its contender hears of an event
         self.session.observers[self] = None
         if self.session.connected:
@@ -237,11 +237,11 @@ class Contender(SessionObserver):
 
     def _await_session(self) -> None:
         self._phase = Phase.AWAITING
-        if not self.placed and not self._timer.pending:
+        if not self.has_position and not self._timer.pending:
             self._call_later(self.session.options.connect_timeout, self._on_no_session)
 
     def _on_no_session(self) -> None:
-        if self._phase is Phase.AWAITING and not self.placed:
+        if self._phase is Phase.AWAITING and not self.has_position:
             self.on_refused(ZooKeeperUnavailable(self.session.explain(self.session.options.connect_timeout)))
 
     def _create_or_peek(self) -> None:
@@ -265,7 +265,7 @@ class Contender(SessionObserver):
         self._local_queue = queue
         queue.append(self)
         self._phase = Phase.LOCAL_QUEUE
-        self.placed = self.in_local_queue = True
+        self.has_position = self.in_local_queue = True
         self._report_queued()
 
     def proceed(self) -> None:
@@ -349,7 +349,7 @@ class Contender(SessionObserver):
         self.session.gateway.read(f"{self.spec.parent}/{queue[0].name}", on_read)  # no guard: any reply ends the wait
 
     def _conclude_busy(self, busy: Busy) -> None:
-        self.placed = True
+        self.has_position = True
         self._conclude(busy)
         self._abandon()
 
@@ -524,7 +524,7 @@ class Contender(SessionObserver):
         if isinstance(verdict, order.Absent):
             self._on_absent()
             return
-        self.placed = True
+        self.has_position = True
         self._creates = 0
         if queue.stale_marker:
             self.session.gateway.delete(f"{self.spec.parent}/{queue.stale_marker}", lambda reply: None)

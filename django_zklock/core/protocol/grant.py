@@ -95,7 +95,7 @@ class Grant:
         self.shares: dict[weakref.ref[HeldLock], bool] = {}  # those that are not released yet; True: it only reads
         self.begun = False  # the work under the lock has begun; written by its owner
         self.released = False
-        self.is_quiet = False  # its loss is not logged
+        self.logs_loss = True  # False: its user does it
         self._end = [None]  # the caller that reports its events from now on removes the item: a single step
         self.loss_reported = False  # `lock_lost` was sent; protocol's thread only
         self._observers: dict[GrantObserver, None] = {}  # changed by single operations
@@ -159,7 +159,7 @@ class Grant:
         """Return the shares that are not released yet. Other threads may add and remove some meanwhile."""
         return [held for reference in list(self.shares) if (held := reference()) is not None]
 
-    def claim_end(self) -> bool:
+    def first_to_report_end(self) -> bool:
         """Return True to the first caller only: it reports the end of the grant."""
         try:
             self._end.pop()
@@ -232,7 +232,7 @@ class Grant:
             return
         self.lost_reason = reason
         self._tell(lambda observer: observer.on_lost(reason))
-        if not self.is_quiet:  # last, because a log handler may be slow
+        if self.logs_loss:  # last, because a log handler may be slow
             logger.log(level, "lock %r is lost: %s", self.key, reason, about=self.about, extra=self.log_fields())
 
     def request_release(self, request: ReleaseRequest) -> None:

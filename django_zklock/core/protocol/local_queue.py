@@ -20,7 +20,7 @@ MAX_WAITING = 32  # contenders of this process that wait in one directory, each 
 ENOUGH = 1.25  # times the last wait in ZooKeeper: with less remaining time, a waiter lets the others go first
 
 
-class LocalContender(Protocol):
+class Admittable(Protocol):
     """A contender that may have to wait in the local queue."""
 
     deadline: float | None
@@ -36,9 +36,9 @@ class LocalQueue:
 
     _drop: Callable[[], object]  # called when no contender waits any more
     most_waiting: int = MAX_WAITING
-    _admitted: dict[LocalContender, float] = field(default_factory=dict)  # those that may be in ZooKeeper; since when
-    _queue: OrderedDict[LocalContender, None] = field(default_factory=OrderedDict)  # first come, first served
-    _late: OrderedDict[LocalContender, None] = field(default_factory=OrderedDict)  # from `_queue`: too little time
+    _admitted: dict[Admittable, float] = field(default_factory=dict)  # those that may be in ZooKeeper; since when
+    _queue: OrderedDict[Admittable, None] = field(default_factory=OrderedDict)  # first come, first served
+    _late: OrderedDict[Admittable, None] = field(default_factory=OrderedDict)  # from `_queue`: too little time
     _last_wait: float = 0.0  # seconds that the last granted contender had waited in ZooKeeper
     _admitting: bool = False
 
@@ -52,7 +52,7 @@ class LocalQueue:
         """How many contenders of this process wait, here or in ZooKeeper."""
         return len(self._admitted) + self.length
 
-    def admit(self, contender: LocalContender) -> bool:
+    def admit(self, contender: Admittable) -> bool:
         """Admit a contender if there is room. Return whether it may create its znode now."""
         if contender in self._admitted:
             return True
@@ -61,11 +61,11 @@ class LocalQueue:
             return True
         return False
 
-    def append(self, contender: LocalContender) -> None:
+    def append(self, contender: Admittable) -> None:
         """Have a contender wait until it is admitted."""
         self._queue[contender] = None
 
-    def remove(self, contender: LocalContender, *, granted: bool = False) -> None:
+    def remove(self, contender: Admittable, *, granted: bool = False) -> None:
         """Remove a contender, which may have been `granted` the lock, and admit the next one."""
         admitted_at = self._admitted.pop(contender, None)
         if granted and admitted_at is not None:
@@ -86,7 +86,7 @@ class LocalQueue:
         if not self._admitted:
             self._drop()
 
-    def _pop_next(self, now: float) -> LocalContender:
+    def _pop_next(self, now: float) -> Admittable:
         first_late = next(iter(self._late), None)
         if first_late is None or not self._has_time(first_late, now):  # grants may be faster now
             while self._queue:
@@ -96,5 +96,5 @@ class LocalQueue:
                 self._late[contender] = None
         return self._late.popitem(last=False)[0]
 
-    def _has_time(self, contender: LocalContender, now: float) -> bool:
+    def _has_time(self, contender: Admittable, now: float) -> bool:
         return contender.deadline is None or contender.deadline - now >= ENOUGH * self._last_wait

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.faults import BackgroundCall, connected, proxied, session, within
-from support.primitives import KEY, Taker, foreign, lingering_lock, local_waiters, queued
+from support.primitives import KEY, Taker, foreign, lingering_lock, lingering_waiters, queued
 from support.proxy import MULTI, Proxy
 from support.signalled import signalled
 from support.zoo import Zoo, eventually, next_line
@@ -148,7 +148,7 @@ def test_a_dropped_hold_of_a_lingering_lock_is_released(zoo: Zoo) -> None:
         first.wait_granted()
         locks = [zk_lock(KEY, linger=LONG)]
         waiter = BackgroundCall(lambda: locks[0].__enter__() and None)
-        eventually(lambda: len(local_waiters(lock)) == 2)
+        eventually(lambda: len(lingering_waiters(lock)) == 2)
         first.go()
         waiter.result()
     locks.clear()
@@ -348,7 +348,7 @@ def test_the_working_process_of_a_lingering_lock_is_shown(zoo: Zoo) -> None:
     """Until its owner has released the lock."""
     lock = zk_lock(KEY, linger=LONG)
     with lock:
-        (turn,) = local_waiters(lock)
+        (turn,) = lingering_waiters(lock)
         assert turn is not None
         turn.set_process(4711)
         eventually(lambda: shown().holders[0].pid == 4711)
@@ -455,7 +455,7 @@ def test_the_end_of_the_session_ends_lingering(zoo: Zoo) -> None:
     holder = Taker(lock)
     holder.wait_granted()
     waiter = BackgroundCall(lambda: token_of(lock))
-    eventually(lambda: len(local_waiters(lock)) == 2)
+    eventually(lambda: len(lingering_waiters(lock)) == 2)
     process.reset()
     with pytest.raises(ZooKeeperUnavailable, match="was closed") as raised:
         waiter.result()

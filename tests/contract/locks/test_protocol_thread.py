@@ -56,7 +56,7 @@ ANYWHERE = {
     "grant.py": {
         "__init__",
         "check",
-        "claim_end",
+        "first_to_report_end",
         "detach",
         "has_events",
         "inherited",

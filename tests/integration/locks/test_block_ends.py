@@ -137,7 +137,7 @@ def test_a_lock_does_not_keep_the_owners_that_it_refused(zoo: Zoo) -> None:
     thread.start()
     thread.join()
     gc.collect()
-    assert not mutex._expected
+    assert not mutex._looked_up_exits
 
 
 def test_a_forked_child_leaves_the_transaction_to_its_parent(zoo: Zoo, ledger: Ledger) -> None:

@@ -300,7 +300,7 @@ def test_a_pair_of_exceptions_leaves_no_waiter(zoo: Zoo, work: Callable[[str], N
     def check(key: str) -> None:
         gc.collect()
         zoo.wait_contenders("busy", 1, timeout=2)
-        eventually(lambda: len(primitives.local_waiters(mutex)) <= here, 2, "a waiter is left")
+        eventually(lambda: len(primitives.lingering_waiters(mutex)) <= here, 2, "a waiter is left")
         assert not SKIPPING._blocks
 
     with holder(zoo, here):
@@ -329,7 +329,7 @@ def test_two_signals_in_a_wait_leave_no_contender(zoo: Zoo, linger_for: float) -
     mutex = zk_lock("k", linger=linger_for, timeout=30)
 
     def strike() -> None:
-        eventually(lambda: len(primitives.local_waiters(mutex)) == 2 if linger_for else len(zoo.children("k")) == 2)
+        eventually(lambda: len(primitives.lingering_waiters(mutex)) == 2 if linger_for else len(zoo.children("k")) == 2)
         signal.pthread_kill(main, signal.SIGUSR1)
         signal.pthread_kill(main, signal.SIGUSR2)
 

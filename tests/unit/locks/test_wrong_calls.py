@@ -323,7 +323,7 @@ def test_a_block_that_skips_needs_as(lock: Any) -> None:
     ):
         with pytest.raises(TypeError, match=r'needs "as".*if not hold'):
             wrong()
-    assert not lock._expected
+    assert not lock._looked_up_exits
     assert not lock._blocks
 
 

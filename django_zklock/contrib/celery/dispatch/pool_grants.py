@@ -74,7 +74,7 @@ class PoolGrant(GrantObserver):
         """Give the grant to the pool process, which sends the signals about the lock from now on."""
         grant = self._grant
         grant.begun = True
-        grant.claim_end()
+        grant.first_to_report_end()
         grant.session.post(grant.attach, self)
 
     def share_if_asked(self) -> None:
