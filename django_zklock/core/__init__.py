@@ -8,7 +8,7 @@ What it offers
     process holds. `zk.process` has the one session of the process.
 
 What it asks for
-    `zk.process.configure` takes a function that returns the options of the session. `program.connect` takes the
+    `zk.process.configure` takes a function that returns the options of the session. `hooks.connect` takes the
     `Events` and the `Scope` of the program: what it wants to hear, and its database transactions. Without that call,
     nobody hears of events and there are no transactions. The core reads no settings. It calls `Events` wherever things
     happen, also on the protocol's thread; receivers, callbacks and log handlers of users run on threads of their own.
@@ -19,7 +19,7 @@ Layers, from the top; imports run downwards
     `zk`         the session, its lease, its requests. The only code that knows kazoo.
     `execution`  who the owner is, how the caller waits, and how its work is aborted.
     `queue`      the rules: who holds the lock, and for whom a waiter waits, from a list of names. Pure functions.
-    `program`, `log`, `errors`, `clock`
+    `hooks`, `log`, `errors`, `clock`
 
 Threads
     The caller (a thread, a greenlet, a coroutine) starts a contender and waits. The protocol's thread (`zk.loop`) does

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from django.dispatch import Signal
 
 from django_zklock import signals
-from django_zklock.core import clock, program
+from django_zklock.core import clock, hooks
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.locks import guard
 from django_zklock.core.locks.held import HeldLock
@@ -32,7 +32,7 @@ audit = Logger("zklock.audit")
 logger = Logger("django_zklock.locks")
 
 
-class SignalEvents(program.Events):
+class SignalEvents(hooks.Events):
     """Sends a signal for each event that has receivers, on the thread for receivers; see `django_zklock.signals`."""
 
     sender: type = object

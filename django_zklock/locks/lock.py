@@ -26,7 +26,7 @@ from django_zklock.conf.arguments import (
 )
 from django_zklock.conf.options import NOT_GIVEN, LockOptions, contradiction, given_options
 from django_zklock.conf.spelling import check_spelling
-from django_zklock.core import program
+from django_zklock.core import hooks
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.spec import NOTHING, LockSpec, Policy
 from django_zklock.core.queue.escaping import path
@@ -359,4 +359,4 @@ def check_contradictions(name: str, options: LockOptions) -> None:
 # --- the core, which hears of nothing and knows no transaction until now ------------------------------------------
 
 events.sender = Lock
-program.connect(events, DatabaseScope())
+hooks.connect(events, DatabaseScope())

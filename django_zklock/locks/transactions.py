@@ -18,10 +18,10 @@ from django.db.transaction import Atomic, TransactionManagementError, atomic
 from django_zklock.conf.spelling import frames_of_package
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.abort import CleanupOnError
+from django_zklock.core.hooks import Scope
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
-from django_zklock.core.program import Scope
 from django_zklock.exceptions import LockInTransaction, ZkLockError
 from django_zklock.locks.commit_hooks import TransactionObserver
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import assert_type
 
-from django_zklock.core import program
+from django_zklock.core import hooks
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.refusals import AnyContender
@@ -12,7 +12,7 @@ from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.protocol.grant import Grant
 
 
-class OwnEvents(program.Events):
+class OwnEvents(hooks.Events):
     def waiting(self, contender: AnyContender, owner: Owner) -> None:
         assert_type(contender.spec.key, str)
 
@@ -21,7 +21,7 @@ class OwnEvents(program.Events):
         assert_type(held.grant.held_shares(), list[HeldLock])
 
 
-class WrongEvents(program.Events):
+class WrongEvents(hooks.Events):
     def acquired(self, held: Grant, waited: float) -> None: ...  # type: ignore[override]
 
     def release_requested(self, grant: Grant, request: str) -> None: ...  # type: ignore[override]
@@ -29,13 +29,13 @@ class WrongEvents(program.Events):
     def connection_changed(self, session: str, state: str, previous: str) -> None: ...  # type: ignore[override]
 
 
-class WrongScope(program.Scope):
+class WrongScope(hooks.Scope):
     def check(self, spec: str) -> None: ...  # type: ignore[override]
 
     def keep(self, held: LockSpec) -> None: ...  # type: ignore[override]
 
 
 def tell_wrong_things(held: HeldLock, grant: Grant) -> None:
-    program.events.ended(grant)  # type: ignore[arg-type]
-    program.events.held_long(held, 1.0)  # type: ignore[arg-type]
-    program.events.lost(held, "reason", "receipt")  # type: ignore[arg-type]
+    hooks.events.ended(grant)  # type: ignore[arg-type]
+    hooks.events.held_long(held, 1.0)  # type: ignore[arg-type]
+    hooks.events.lost(held, "reason", "receipt")  # type: ignore[arg-type]

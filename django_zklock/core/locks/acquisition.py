@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from django_zklock.core import clock, program
+from django_zklock.core import clock, hooks
 from django_zklock.core.errors import LockLost, LockNotHeld, ZkLockError, ZooKeeperUnavailable
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.abort import Finalizers
@@ -107,8 +107,8 @@ class Acquisition:
                     if held is not None and self._acquire_again(held, spec, kept=kept):
                         continue
                     # Coroutines, and messages that wait for their work to begin, have no transactions.
-                    if new_waiter is ThreadWaiter and program.scope.is_open():
-                        program.scope.check(spec)
+                    if new_waiter is ThreadWaiter and hooks.scope.is_open():
+                        hooks.scope.check(spec)
                     seconds, seconds_for_reply = self._start(specs[index:], new_waiter, on_wait)
                     waiter, contender = self.waiter, self.contender
                     assert contender is not None
@@ -234,7 +234,7 @@ class Acquisition:
         if self.owner.kind != "message":  # else the process that runs the task does this
             if spec.max_hold is not None or spec.warn_after is not None:
                 apply_bounds(outcome, contender, spec)
-            program.events.acquired(held, outcome.since - self._since)
+            hooks.events.acquired(held, outcome.since - self._since)
 
     def _detach_observers(self) -> None:
         while self._loss_observers:
@@ -249,7 +249,7 @@ class Acquisition:
         self.release()  # first, because another exception may strike the rest
         now = clock.now()
         if waiting is not None and type(error) is not LockNotAcquired:  # else `Leader.stop` has ended the wait
-            program.events.failed(waiting, error, now - self._since, waits=bool(self._timeout))
+            hooks.events.failed(waiting, error, now - self._since, waits=bool(self._timeout))
         if len(self.specs) == 1:
             return False
         fresh = [contender.spec.key for contender in self.contenders]
@@ -352,8 +352,8 @@ def describe_caller(spec: LockSpec, owner: Owner) -> Caller:
     current = work.current()  # at each call, as the object of the lock may live longer than the work
     what = spec.what or (current.what if current is not None else "") or _file_name(sys.argv[0]) or "python"
     about = spec.about or (current.about if current is not None else {})
-    if program.events.about is not None:
-        about = {**about, **program.events.about()}
+    if hooks.events.about is not None:
+        about = {**about, **hooks.events.about()}
     # Under gevent, the thread that acquires for messages has no name of its own.
     thread = DISPATCHER if owner.kind == "message" else threading.current_thread().name
     return Caller(thread=thread, owner=owner.number, what=what, about=about)
@@ -362,7 +362,7 @@ def describe_caller(spec: LockSpec, owner: Owner) -> Caller:
 def _on_queued(contender: AnyContender, owner: Owner, waiter: Any) -> None:
     if waiter.on_queued is not None:
         waiter.on_queued()
-    program.events.waiting(contender, owner)
+    hooks.events.waiting(contender, owner)
 
 
 @dataclass(slots=True, eq=False)
@@ -385,7 +385,7 @@ class Block:
         self._owner = owner
         self._holds = holds  # in the order of their keys
         self._guards = [Guard(hold.grant, spec.policy, owner) for hold, spec in zip(holds, specs, strict=True)]
-        self._transaction = program.scope.transaction(specs[-1].atomic) if specs and specs[-1].atomic else None
+        self._transaction = hooks.scope.transaction(specs[-1].atomic) if specs and specs[-1].atomic else None
         self._enclosing: tuple[Enclosing | None, Enclosing | None] = None, None  # around the block, and in it
         self.is_open = True
 
@@ -423,7 +423,7 @@ class Block:
 
     @abort.shielded
     def _end_transaction(
-        self, transaction: program.Transaction, error: BaseException | None, *, inherited: bool
+        self, transaction: hooks.Transaction, error: BaseException | None, *, inherited: bool
     ) -> tuple[BaseException | None, bool]:
         """
         Commit if the locks are still held; roll back if `error` has ended the block.

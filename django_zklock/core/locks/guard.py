@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django_zklock.core import clock, program
+from django_zklock.core import clock, hooks
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.locks.spec import LockSpec, Policy
@@ -199,7 +199,7 @@ class HoldBounds(GrantObserver):
 
     def _warn(self, held: float) -> None:
         grant = self._grant
-        program.events.held_long(grant, held)
+        hooks.events.held_long(grant, held)
         logger.warning(
             "lock %r has been held for %.1f s, longer than warn_after, %g s",
             grant.key,

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from django_zklock.core import clock, log, program
+from django_zklock.core import clock, hooks, log
 from django_zklock.core.errors import LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.owner import Owner, current_owner
@@ -241,8 +241,8 @@ class HeldLock:
             return
         # Without `release_on`, the lock was acquired before the transaction began. So only its last release matters.
         is_last = len(self.uses) <= (use in self.uses)  # no other use remains
-        if (release_on == "commit" or (release_on is None and is_last)) and program.scope.is_open():
-            program.scope.keep(self)  # otherwise their work would be committed after the release
+        if (release_on == "commit" or (release_on is None and is_last)) and hooks.scope.is_open():
+            hooks.scope.keep(self)  # otherwise their work would be committed after the release
         if is_last and isinstance(use, KeptUse) and use.has_ended():
             held_locks.remove(self)  # first, because its thread may be in `_acquire_again`
         self.uses.pop(use, None)
@@ -276,7 +276,7 @@ class HeldLock:
                 self.contender.abandon()
                 self._reference = None
                 if grant.first_to_report_end():
-                    program.events.ended(self)
+                    hooks.events.ended(self)
                 return
             self._reference = None
             downgrade_if_all_read(self.contender, grant)
@@ -291,7 +291,7 @@ class HeldLock:
     def _report_loss_once(self, reason: str, receipt: Receipt | None) -> None:
         if not self.grant.loss_reported:
             self.grant.loss_reported = True
-            program.events.lost(self, reason, receipt)
+            hooks.events.lost(self, reason, receipt)
 
     # --- transactions that keep it --------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from django_zklock.core import clock, log, program
+from django_zklock.core import clock, hooks, log
 from django_zklock.core.errors import LockLost
 from django_zklock.core.log import Logger, on_protocol_thread
 from django_zklock.core.queue.nodes import Kind
@@ -240,7 +240,7 @@ class Grant:
         self.release_request = request
         self._tell(lambda observer: observer.on_release_requested(request))
         if self._end:
-            program.events.release_requested(self, request)
+            hooks.events.release_requested(self, request)
 
     def release(self) -> None:
         """Mark the lock as released, and notify the observers, once."""

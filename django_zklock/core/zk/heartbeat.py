@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Callable
 
-from django_zklock.core import clock, program
+from django_zklock.core import clock, hooks
 from django_zklock.core.log import Logger
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.errors import ZkError
@@ -83,7 +83,7 @@ class Heartbeat:
         self._outstanding = False
         if not isinstance(reply, str):  # else another heartbeat follows at once
             now, error = clock.now(), "" if reply is None else type(reply).__name__
-            program.events.heartbeat(self._session, now - sent_at, max(0.0, until - now), error)
+            hooks.events.heartbeat(self._session, now - sent_at, max(0.0, until - now), error)
         if isinstance(reply, ZkError):
             logger.debug("heartbeat failed: %s", reply)
         elif reply is not None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.states import KazooState
 
-from django_zklock.core import clock, program
+from django_zklock.core import clock, hooks
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.zk import troubles
@@ -350,7 +350,7 @@ class Session(GrantSession):
         logger.info(
             "connection to ZooKeeper: %s, was %s", text, previous, extra={"session": session_hex(self.session_id)}
         )
-        program.events.connection_changed(self, str(state), str(previous))
+        hooks.events.connection_changed(self, str(state), str(previous))
 
     def _tell(self, call: Callable[[SessionObserver], None]) -> None:
         for observer in list(self.observers):

@@ -24,7 +24,7 @@ from django_zklock.contrib.celery.dispatch.shared_grants import (
     WaitPayload,
     memories,
 )
-from django_zklock.core import clock, program
+from django_zklock.core import clock, hooks
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.locks import guard
 from django_zklock.core.locks.held import HeldLock, held_locks
@@ -115,7 +115,7 @@ class WaitResult:
         """
         specs = {spec.key: spec for spec in lock.specs}
         for spec in specs.values():
-            program.scope.check(spec)
+            hooks.scope.check(spec)
         if not specs.keys() >= {contender.spec.key for contender in self._contenders}:  # a signal changed the arguments
             self.end()
             return
@@ -156,12 +156,12 @@ class ContenderProxy:
         grant = self.grant
         held = HeldLock(self, grant, current_owner(), spec.policy)
         held_locks.add(held, keep=False)
-        if program.events.about is not None:
-            grant.about = {**grant.about, **program.events.about()}  # of the run, which has begun since
+        if hooks.events.about is not None:
+            grant.about = {**grant.about, **hooks.events.about()}  # of the run, which has begun since
         grant.begun = True
         if spec.max_hold is not None or spec.warn_after is not None:
             guard.apply_bounds(grant, self, spec)
-        program.events.acquired(held, self._waited)
+        hooks.events.acquired(held, self._waited)
         self.session.post(self.session.watch, self)
         return held
 
