@@ -141,7 +141,8 @@ def then_release(function: Callable[[str], object]) -> Callable[[str], bool]:
         client.start()
         try:
             zk_lock(key).release()
-            return not client.get_children(f"{conf.current().base}/{key}")
+            directory = client.exists(f"{conf.current().base}/{key}")  # the server removes an empty one at any moment
+            return directory is None or not directory.numChildren
         finally:
             client.stop()
             client.close()
