@@ -114,7 +114,7 @@ class LeakGuard:
     def _report(self, held: HeldLock) -> None:
         about = self._work.about
         logger.warning(
-            "the work ended without releasing the lock %r, which is released now%s",
+            "the work ended without releasing the lock %r, which is released now",
             held.key,
             about=about,
             extra=held.grant.log_fields(),

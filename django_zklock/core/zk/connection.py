@@ -92,7 +92,7 @@ class _TlsSocket(ssl.SSLSocket):
     """A socket that one thread may read while another one writes. OpenSSL does not allow that by itself."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        sock = super().__new__(cls, *args, **kwargs)
+        sock = super().__new__(cls)  # for `__init__` are the arguments; gevent's class takes none here
         sock.in_use = threading.Lock()
         return sock
 
