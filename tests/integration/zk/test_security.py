@@ -109,6 +109,28 @@ def test_a_release_over_tls_arrives_although_the_process_ends(
                 pass
 
 
+def test_greenlets_have_locks_over_tls(secure: tuple[Ensemble, int], pki: Pki) -> None:
+    """gevent has its own sockets for TLS. Several greenlets send at the same time."""
+    pytest.importorskip("gevent")
+    ensemble, port = secure
+    zoo = Zoo(f"localhost:{port}", ensemble)
+    script = f"""
+import gevent
+from django.test import override_settings
+settings = {{"URL": {zoo.url()!r}, "TLS": {{"CA": {str(pki.ca)!r}, "CERT": {str(pki.cert)!r}, "KEY": {str(pki.key)!r}}}}}
+def work(number):
+    for _ in range(20):
+        with zk_lock(f"tls/{{number % 2}}", timeout=10):
+            pass
+    return number
+with override_settings(ZKLOCK=settings):
+    greenlets = [gevent.spawn(work, number) for number in range(4)]
+    print([greenlet.get() for greenlet in greenlets])
+"""
+    assert zoo.output(script, first="from gevent import monkey; monkey.patch_all()") == ["[0, 1, 2, 3]"]
+    zoo.close()
+
+
 def test_an_unknown_authority_or_host_name_is_refused(secure: tuple[Ensemble, int], pki: Pki, tmp_path: Path) -> None:
     """A server of another authority, or under another name, is not trusted: there is no lock, and soon."""
     ensemble, port = secure
