@@ -45,8 +45,8 @@ def released(holds: Iterable[HeldLock], new_waiter: Callable[[], Any], *, confir
 
     That takes the time to wake the protocol's thread, and no round trip. If `confirmed`, or if the call that acquired
     the lock had a timeout of 0, wait for ZooKeeper's confirmation, at most `RELEASE_TIMEOUT` seconds in all. The same
-    holds for several releases: if the process were killed now, the server could not send the reply to the first, and
-    would perhaps not read the last.
+    holds for several releases that this process sends: if it were killed now, the server could not send the reply to
+    the first, and would perhaps not read the last.
     """
     if log.on_protocol_thread():
         return  # the garbage collector has closed a generator there
@@ -54,8 +54,9 @@ def released(holds: Iterable[HeldLock], new_waiter: Callable[[], Any], *, confir
     released = [hold for hold in holds if not hold.grant.shares and not hold.grant.inherited]  # others stay held
     for hold in released:
         waiters.append(new_waiter())
-        sure = confirmed or len(released) > 1 or not hold.contender.waits
-        hold.contender.when_released(waiters[-1].set, confirmed=sure)
+        contender = hold.contender
+        sure = confirmed or not contender.waits or (len(released) > 1 and contender.sends_release)
+        contender.when_released(waiters[-1].set, confirmed=sure)
     deadline = clock.now() + RELEASE_TIMEOUT
     for waiter in waiters:
         yield from waiter.outcome(deadline - clock.now())

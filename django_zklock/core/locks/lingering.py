@@ -81,6 +81,8 @@ class LingeringGrant(Grant):
 class LingeringWaiter:
     """One owner in the queue of this process; the owner uses it as its contender."""
 
+    sends_release = True
+
     _locks: LingeringLocks
     spec: QueueSpec
     caller: Caller

@@ -101,6 +101,8 @@ class Contender(SessionObserver):
     Its znode may exist in ZooKeeper as long as its guid is in the registry.
     """
 
+    sends_release = True
+
     session: Session
     spec: QueueSpec
     caller: Caller

@@ -110,20 +110,20 @@ def test_a_release_over_tls_arrives_although_the_process_ends(
 
 
 def test_greenlets_have_locks_over_tls(secure: tuple[Ensemble, int], pki: Pki) -> None:
-    """gevent has its own sockets for TLS. Several greenlets send at the same time."""
+    """The sockets for TLS are of a class of gevent. Several greenlets send at the same time."""
     pytest.importorskip("gevent")
     ensemble, port = secure
     zoo = Zoo(f"localhost:{port}", ensemble)
+    settings = zoo.settings(TLS={name: str(path) for name, path in tls(pki).items()})
     script = f"""
 import gevent
 from django.test import override_settings
-settings = {{"URL": {zoo.url()!r}, "TLS": {{"CA": {str(pki.ca)!r}, "CERT": {str(pki.cert)!r}, "KEY": {str(pki.key)!r}}}}}
 def work(number):
     for _ in range(20):
         with zk_lock(f"tls/{{number % 2}}", timeout=10):
             pass
     return number
-with override_settings(ZKLOCK=settings):
+with override_settings(ZKLOCK={settings!r}):
     greenlets = [gevent.spawn(work, number) for number in range(4)]
     print([greenlet.get() for greenlet in greenlets])
 """

@@ -6,13 +6,21 @@ import logging
 import os
 import select
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from django_zklock.contrib.celery.dispatch.pool_grants import PoolGrant
+from django_zklock.contrib.celery.dispatch.pool_process import ContenderProxy, SessionProxy
 from django_zklock.contrib.celery.dispatch.shared_grants import LONGEST_EVENT, RECORDS, GrantRecord, SharedGrants
+from django_zklock.core import clock
+from django_zklock.core.execution.waiters import run
+from django_zklock.core.locks.held import released
+from django_zklock.core.locks.spec import LockSpec
+from django_zklock.core.protocol.spec import Caller
+from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.release_request import release_request
 
 
@@ -54,6 +62,36 @@ def test_a_pool_process_reads_each_event_of_its_grant_once(shared: SharedGrants)
     record.append({"lost": "why"})
     assert events == [{"request": "first"}]
     assert in_child(lambda: record.events(read_to)[0] == [{"lost": "why"}])
+
+
+@dataclass
+class Impatient:
+    """A waiter that must not have to wait."""
+
+    value: bool = False
+
+    def set(self, value: bool) -> None:
+        self.value = value
+
+    def outcome(self, timeout: float) -> Iterator[None]:
+        assert self.value
+        yield from ()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_end_of_a_task_does_not_wait_for_the_main_process(shared: SharedGrants, count: int) -> None:
+    """Its locks are given back by what it has written, even if it is killed now; also if they are several."""
+    session = SessionProxy(shared)
+    shared.set_lease(clock.now() + 60, 7)
+    holds = []
+    for number in range(count):
+        payload: Any = {"key": f"k{number}", "path": f"/k{number}/x", "token": number, "session": 7}
+        payload |= {"kind": Kind.LOCK.value, "since": 0.0, "template": "", "ahead": {}, "waited": 0.0}
+        contender = ContenderProxy(session, shared.add(), payload, Caller(thread="", what=""))
+        holds.append(contender.hand_over(LockSpec(key=f"k{number}", parent=f"/k{number}", kind=Kind.LOCK)))
+        holds[-1].release_uses()
+    run(released(holds, Impatient))
+    session.stop()
 
 
 def test_a_full_record_has_room_for_a_loss(shared: SharedGrants) -> None:

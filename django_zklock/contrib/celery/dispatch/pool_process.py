@@ -134,6 +134,7 @@ class ContenderProxy:
     """Stands for a contender of the main process, with the one grant that it has, here a second `Grant`."""
 
     waits = True  # a task whose timeout is 0 acquires its lock in its own process
+    sends_release = False  # the main process does
 
     def __init__(self, session: SessionProxy, record: GrantRecord, payload: GrantPayload, caller: Caller) -> None:
         self.session = session
