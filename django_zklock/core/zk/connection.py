@@ -550,6 +550,7 @@ class Connection(ConnectionHandler):
 
     def _write(self, message: bytes, timeout: float) -> None:
         message, self._unwritten = self._unwritten + message, b""
+        is_open, self._is_open = self._is_open, False  # if this fails, nothing may follow a part of a request
         try:
             sent = self._socket.send(message)
         except _WOULD_BLOCK:
@@ -558,6 +559,7 @@ class Connection(ConnectionHandler):
             raise _dropped(error) from error
         if sent < len(message):
             super()._write(message[sent:], timeout)
+        self._is_open = is_open
 
 
 def host_timeout(options: SessionOptions, negotiated_timeout: float, rounds: int, addresses: int) -> float:

@@ -196,7 +196,7 @@ class Session(GrantSession):
     # --- broken connections -------------------------------------------------------------------------------------
 
     def _on_stall(self, seconds: float) -> None:
-        # kazoo restarts its own timer with every request, so it would never notice.
+        # kazoo looks only for the replies to its pings, and would notice this later.
         self.mark_suspect(troubles.NO_ANSWER)
         if self._client is not None:
             self._client.drop_connection()

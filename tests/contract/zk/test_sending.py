@@ -295,6 +295,21 @@ def test_no_request_overtakes_one_that_is_queued(woken: tuple[Client, socket.soc
     assert [data.index(body) for body in sent] == sorted(data.index(body) for body in sent)
 
 
+def test_nothing_follows_a_part_of_a_request(woken: tuple[Client, socket.socket]) -> None:
+    """The socket has been full for too long, and has room again before kazoo tells that the connection is over."""
+    client, server = woken
+    server.settimeout(0.1)
+    client.call_together([(Delete(f"/{'x' * 1_000_000}", -1), Result([]))])
+    with pytest.raises(client.handler.timeout_exception):
+        client._connection._send_request(0.01, 0.01)
+    with contextlib.suppress(TimeoutError):
+        while server.recv(100_000):
+            pass
+    client.call_together(deletes(1, [], 1))
+    with pytest.raises(TimeoutError):
+        server.recv(100)
+
+
 def test_a_request_in_the_moment_of_a_ping_is_in_the_socket_at_once(
     woken: tuple[Client, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
