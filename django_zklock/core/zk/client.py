@@ -16,6 +16,7 @@ These private names of kazoo are used here and in `connection`, `gateway` and `s
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -138,6 +139,12 @@ class Client(KazooClient):
                 self._call(request, result)  # it fails with the right error
             return
         self._queue.extend(requests)
+        if self._connection.is_over:  # kazoo has failed its requests already, and would keep these for the next one
+            for entry in requests:
+                with contextlib.suppress(ValueError):  # kazoo fails it, after all
+                    self._queue.remove(entry)
+                    entry[1].set_exception(ConnectionClosedError("Connection has been closed"))
+            return
         try:
             self._connection.wake()
         except OSError:

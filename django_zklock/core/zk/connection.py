@@ -230,6 +230,7 @@ class Connection(ConnectionHandler):
     _last_xid = 0  # the id of the last request, over all connections
     _tries = 0  # to connect, since the last connection
     _unanswered: Sequence[str] = ()  # the requests without a reply when the server closed the present connection
+    is_over = False  # it has ended, and there is no new one yet
     _woken = False  # a byte that wakes this connection's thread is under way; see `wake`
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -360,6 +361,7 @@ class Connection(ConnectionHandler):
         self._pings.clear()
         self._received.clear()
         self._unanswered = ()
+        self.is_over = False
         count = len(self._known) or 1
         self.handler.host_timeout = host_timeout(
             self.client.options, self.negotiated_timeout, self._tries // count, count
@@ -441,6 +443,7 @@ class Connection(ConnectionHandler):
 
     def stop_sending(self) -> None:
         """Let nothing more be written, because the connection is over; from any thread."""
+        self.is_over = True
         with self._writing:
             self._is_open = False
             self._unwritten = b""

@@ -336,7 +336,6 @@ BLOCKS = {
     "writer": (WITH, "zk_lock('child', kind='write')"),
     "reader": (WITH, "zk_lock('child', kind='read')"),
     "lingered before": (IN_TURN, LOCK),
-    "minimum hold": (WITH, "zk_lock('child', min_hold=0.05)"),
 }
 
 
