@@ -34,6 +34,7 @@ def run_copy(app: Celery, is_queued: Callable[[], bool]) -> Any:
 @pytest.fixture
 def app() -> Iterator[Celery]:
     app = Celery(broker=f"memory://{__name__}", backend="cache+memory://", set_as_current=False)
+    app.control.purge()  # all applications of this process share the memory
     yield app
     app.control.purge()
     app.backend.forget("one")
