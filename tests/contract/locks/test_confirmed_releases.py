@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.db import transaction
 from kazoo.exceptions import NoNodeError
 from support.locking import zklock
+from support.primitives import LOCK, Primitive
 from support.proxy import DELETE, MULTI, Proxy
-from support.zoo import Zoo, guid_of
+from support.zoo import Zoo, guid_of, next_line
 
 from django_zklock import zk_leader, zk_lock, zk_locked, zk_locks
 from django_zklock.contrib.leases.access import ANYBODY
@@ -32,36 +36,81 @@ def left(zoo: Zoo) -> list[str]:
     return []
 
 
-def block(**options: Any) -> None:
-    with zk_lock("k", **options):
+def block(timeout: float, **options: Any) -> None:
+    with zk_lock("k", timeout=timeout, **options):
         pass
 
 
-def skipping() -> None:
-    with zk_lock("k", timeout=0, on_conflict="skip") as hold:
-        assert hold
+def coroutine(timeout: float) -> None:
+    async def use() -> None:
+        async with zk_lock("k", timeout=timeout):
+            pass
+
+    asyncio.run(use())
 
 
-def several() -> None:
-    with zk_locks("k", "l", timeout=0):
+def one_of_one(timeout: float) -> None:
+    with zk_locks("k", timeout=timeout):
         pass
 
 
-async def async_block(**options: Any) -> None:
-    async with zk_lock("k", **options):
+def skipped(timeout: float) -> None:
+    with zk_lock("k", timeout=timeout, on_conflict="skip") as hold:
+        assert hold is not None
+
+
+def decorated(timeout: float) -> None:
+    @zk_locked("k", timeout=timeout)
+    def work() -> None:
+        pass
+
+    work()
+
+
+def decorated_coroutine(timeout: float) -> None:
+    @zk_locked("k", timeout=timeout)
+    async def work() -> None:
+        pass
+
+    asyncio.run(work())
+
+
+def committed(timeout: float) -> None:
+    with transaction.atomic(), zk_lock("k", timeout=timeout, release_on="commit"):
         pass
 
 
-def method() -> None:
-    lock = zk_lock("k")
+def nested(timeout: float) -> None:
+    with zk_lock("k", timeout=timeout), zk_lock("k"):
+        pass
+
+
+def failed(timeout: float) -> None:
+    with pytest.raises(KeyError), zk_lock("k", timeout=timeout):
+        raise KeyError
+
+
+BLOCKS = [block, coroutine, one_of_one, skipped, decorated, decorated_coroutine, committed, nested, failed]
+
+
+def several(timeout: float) -> None:
+    with zk_locks("k", "l", "m", timeout=timeout):
+        pass
+
+
+def released(timeout: float) -> None:
+    lock = zk_lock("k", timeout=timeout)
     lock.acquire()
     lock.release()
 
 
-async def async_method() -> None:
-    lock = zk_lock("k")
-    await lock.aacquire()
-    await lock.arelease()
+def released_in_a_coroutine(timeout: float) -> None:
+    async def use() -> None:
+        lock = zk_lock("k", timeout=timeout)
+        await lock.aacquire()
+        await lock.arelease()
+
+    asyncio.run(use())
 
 
 def lead() -> None:
@@ -99,15 +148,11 @@ def held_by_operator() -> None:
 
 
 CALLS: dict[str, Callable[[], object]] = {
-    "timeout=0": lambda: block(timeout=0),
-    "skip": skipping,
-    "permit": lambda: block(timeout=0, limit=2),
-    "reader": lambda: block(timeout=0, kind="read"),
-    "function": zk_locked("k", timeout=0)(lambda: None),
-    "several": several,
-    "coroutine": lambda: asyncio.run(async_block(timeout=0)),
-    "release": method,
-    "arelease": lambda: asyncio.run(async_method()),
+    "permit": functools.partial(block, 0, limit=2),
+    "reader": functools.partial(block, 0, kind="read"),
+    "several": functools.partial(several, 5),
+    "release": functools.partial(released, 5),
+    "arelease": functools.partial(released_in_a_coroutine, 5),
     "leader": lambda: zk_leader("k").run(lambda hold: None),
     "leader's block": lead,  # as beat has it
     "leading coroutine": lambda: asyncio.run(a_lead()),
@@ -135,9 +180,44 @@ def test_another_client_sees_the_release_when_the_call_returns(
     assert left(zoo) == []
 
 
-def test_another_client_need_not_see_the_end_of_a_usual_block(zoo: Zoo, slow: None) -> None:
-    """Or the test above would prove nothing. The process itself sees it."""
-    block(timeout=5)
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("use", BLOCKS)
+def test_a_block_that_does_not_wait_ends_when_its_release_is_confirmed(
+    zoo: Zoo, slow: None, use: Callable[[float], None]
+) -> None:
+    """Such code expects that busy means busy, and so do its rivals."""
+    use(0)
+    assert left(zoo) == []
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("use", BLOCKS)
+def test_a_block_that_waits_ends_before_its_release_is_confirmed(
+    zoo: Zoo, slow: None, use: Callable[[float], None]
+) -> None:
+    """Or the tests above would prove nothing. The process itself sees the release."""
+    use(5)
     assert left(zoo) != []
     assert not zk_lock("k").locked()
     assert left(zoo) == []
+
+
+def test_another_process_that_is_told_finds_the_lock_free(zoo: Zoo, primitive: Primitive) -> None:
+    """Each of many times, with a timeout of 0 in both processes."""
+    options = {**primitive.options, "linger": 0}
+    script = f"""
+import sys
+for line in sys.stdin:
+    with zk_lock('k', timeout=0, **{options!r}):
+        pass
+    print("free", flush=True)
+"""
+    with zoo.running(script) as process:
+        assert isinstance(process, subprocess.Popen)
+        for _ in range(200 if primitive is LOCK else 20):
+            with zk_lock("k", timeout=0, **options):
+                pass
+            assert process.stdin is not None
+            process.stdin.write("told\n")
+            process.stdin.flush()
+            assert next_line(process) == "free"
