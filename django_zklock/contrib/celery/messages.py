@@ -30,6 +30,7 @@ from celery.utils.time import maybe_make_aware
 from kombu import Queue
 from kombu.pools import producers
 
+from django_zklock.contrib.celery.introspection import locked_of
 from django_zklock.core import clock
 from django_zklock.core.execution.work import Work
 from django_zklock.core.locks.held import RELEASE_TIMEOUT
@@ -128,8 +129,13 @@ def headers_of(request: Any) -> dict[str, Any]:
 
 
 def record_received(*, sender: Any, request: Any, **kwargs: object) -> None:
-    """Record by which queue a message came, and when: it is unacknowledged from then on, also before its ETA."""
-    request.delivery_info[QUEUE_KEY] = _queue_of(sender, request.message)
+    """
+    Record when a message came: it is unacknowledged from then on, also before its ETA.
+
+    Record also by which queue it came, if it may be sent again: to learn that, kombu asks Redis about some exchanges.
+    """
+    if locked_of(request.task) is not None:
+        request.delivery_info[QUEUE_KEY] = _queue_of(sender, request.message)
     setattr(request, _RECEIVED, clock.now())
     if not isinstance(request.request_dict.get("headers", {}), dict):  # the sender may have put anything there
         request.request_dict["headers"] = None  # also for the process that runs the task

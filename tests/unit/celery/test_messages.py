@@ -13,6 +13,7 @@ from celery.app.trace import trace_task
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
 
+from django_zklock import zk_locked
 from django_zklock.contrib.celery import messages
 from django_zklock.exceptions import ZkLockError
 
@@ -113,11 +114,30 @@ def test_a_count_in_a_header_is_bounded(app: Celery, value: Any) -> None:
     assert 0 < messages.delay_before(SimpleNamespace(app=app), times + 1) <= messages.LONGEST_DELAY  # type: ignore[arg-type]
 
 
+def test_the_queue_of_a_task_without_a_lock_is_not_looked_up(app: Celery) -> None:
+    """It is never sent again, and the look-up may be a request to the broker, for each message."""
+
+    @app.task(shared=False)
+    def plain() -> None: ...
+
+    @app.task(shared=False)
+    @zk_locked("k")
+    def locked() -> None: ...
+
+    for task, queue in ((plain, None), (locked, "named")):
+        message = delivered(None, "", "named", consumer_tag="None1")
+        request = SimpleNamespace(task=task, request_dict={"id": "1"}, message=message, delivery_info={})
+        messages.record_received(sender=None, request=request)
+        assert request.delivery_info.get(messages.QUEUE_KEY) == queue
+
+
 @pytest.mark.parametrize("headers", [5, "x", True, [], [["a", 1]], None])
 def test_headers_that_are_none_are_dropped(headers: object) -> None:
     """A sender may put anything there. The process that runs the task gets what the main process has left."""
     message = SimpleNamespace(delivery_info={}, channel=None, headers={})
-    request = SimpleNamespace(request_dict={"id": "1", "headers": headers}, message=message, delivery_info={})
+    request = SimpleNamespace(
+        task=None, request_dict={"id": "1", "headers": headers}, message=message, delivery_info={}
+    )
     assert messages.headers_of(request)["id"] == "1"
     messages.record_received(sender=None, request=request)
     assert request.request_dict == {"id": "1", "headers": None}
