@@ -217,6 +217,7 @@ def test_a_minimum_hold_that_began_with_a_lost_reply_ends_in_time(zoo: Zoo) -> N
         connected()
         lock = zk_lock("k", min_hold=1)
         assert lock.acquire()
+        proxy.alter_reply(MULTI, lambda reply: reply)  # that to the entry in the index of holds passes
         fired = proxy.kill_after_op(MULTI)
         proxy.refuse = True
         lock.release()
