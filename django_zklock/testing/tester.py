@@ -16,7 +16,7 @@ from django_zklock import conf
 from django_zklock.conf.arguments import KindOfLock
 from django_zklock.core import clock, log
 from django_zklock.core.execution import abort
-from django_zklock.core.locks.held import RELEASE_TIMEOUT, held_locks
+from django_zklock.core.locks import held
 from django_zklock.core.locks.lingering import LingeringLocks
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue import operator_hold
@@ -162,9 +162,9 @@ class LockTester:
     def _release_all(self) -> None:
         """Release all locks that the test did not release. Otherwise their owners would hold them in the next test."""
         session = process.peek()
-        for held in held_locks.kept():
-            if held.grant.session is session and held.grant.path not in self._before:
-                held.release_uses()
+        for kept in held.held_locks.kept():
+            if kept.grant.session is session and kept.grant.path not in self._before:
+                kept.release_uses()
 
     # --- faults -------------------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class LockTester:
         kind_of_znode = lock.spec.kind  # first: this raises an error for options that contradict each other
         other = ForeignClient(self.server)
         self._other_clients.append(other)
-        _wait_released()
+        wait_released()
         try:
             path = other.create(lock.spec.parent, what, kind_of_znode, limit or 0)
             if not any(entry.path == path and entry.holds for entry in self.queue(name, fields)):
@@ -262,7 +262,7 @@ class LockTester:
 
     def queue(self, name: str, fields: Mapping[str, object] | None = None) -> list[QueueEntry]:
         """Return the contenders of a lock, in order of arrival; none of a block of this process that has ended."""
-        _wait_released()
+        wait_released()
         return queues.entries(self.server, Lock(name, fields=fields).spec.parent)
 
     def assert_held(
@@ -326,7 +326,7 @@ class LockTester:
 
     def _queues(self) -> dict[str, list[QueueEntry]]:
         """Return the queues of all locks that have contenders, by directory."""
-        _wait_released()
+        wait_released()
         paths = queues.contenders(self.server, self._base)
         directories = dict.fromkeys(path.rpartition("/")[0] for path in paths)
         return {directory: queues.entries(self.server, directory) for directory in directories}
@@ -342,11 +342,11 @@ class LockTester:
         return session
 
 
-def _wait_released() -> None:
-    """Wait until the server has the releases of this process, for which the end of a block does not wait."""
+def wait_released() -> None:
+    """Wait until ZooKeeper has confirmed the releases of this process, which the end of a block does not wait for."""
     session = process.peek()
     if session is not None:
-        _wait_for(lambda: not (session.connected and session.attached(Registry).deleting), RELEASE_TIMEOUT)
+        _wait_for(lambda: not (session.connected and session.attached(Registry).deleting), held.RELEASE_TIMEOUT)
 
 
 def _may_outlast_test(entry: QueueEntry) -> bool:

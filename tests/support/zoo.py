@@ -22,13 +22,11 @@ from kazoo.exceptions import NoNodeError
 from django_zklock.core import clock
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.waiters import ThreadWaiter
-from django_zklock.core.locks import held
 from django_zklock.core.locks.held import held_locks
-from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue import markers, nodes
 from django_zklock.core.queue.escaping import SEQUENCE_TAIL
-from django_zklock.core.zk import process
 from django_zklock.testing.server import DevServer
+from django_zklock.testing.tester import wait_released
 from support.chaos import namespaces
 from support.ensemble import Ensemble
 
@@ -72,11 +70,8 @@ def next_line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().rstrip("\n")
 
 
-def settle() -> None:
-    """Wait until ZooKeeper has confirmed the releases of this process, which the end of a block does not wait for."""
-    session, until = process.peek(), clock.now() + held.RELEASE_TIMEOUT
-    while session and session.connected and session.attached(Registry).deleting and clock.now() < until:
-        time.sleep(0.002)
+settle = wait_released
+"""The tests wait for the releases of their process before they look by another client."""
 
 
 class _ThreadedClient(KazooClient):  # type: ignore[misc]
