@@ -44,9 +44,8 @@ Its message may be lost without a report. If the message is only later than this
 work runs once more than needed, but no call is lost.
 """
 
-_CALLED: Final = (
-    "zklock_called"  # attribute of a request: the contexts of the decorated functions that were called in this run
-)
+_CALLED: Final = "zklock_called"
+"""Attribute of a request: the contexts of the decorated functions that were called in this run."""
 
 
 class TaskContext(FunctionContext):

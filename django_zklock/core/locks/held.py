@@ -51,11 +51,11 @@ def released(holds: Iterable[HeldLock], new_waiter: Callable[[], Any], *, confir
     if log.on_protocol_thread():
         return  # the garbage collector has closed a generator there
     waiters = []
-    released = [hold for hold in holds if not hold.grant.shares and not hold.grant.inherited]  # others stay held
-    for hold in released:
+    ended = [hold for hold in holds if not hold.grant.shares and not hold.grant.inherited]  # others stay held
+    for hold in ended:
         waiters.append(new_waiter())
         contender = hold.contender
-        sure = confirmed or not contender.waits or (len(released) > 1 and contender.sends_release)
+        sure = confirmed or not contender.waits or (len(ended) > 1 and contender.sends_release)
         contender.when_released(waiters[-1].set, confirmed=sure)
     deadline = clock.now() + RELEASE_TIMEOUT
     for waiter in waiters:

@@ -241,7 +241,7 @@ def test_a_task_that_waits_in_its_slot_expires_there(worker: Worker, policy: str
 
 
 def test_of_tasks_that_cannot_be_sent_again_one_waits(worker: Worker) -> None:
-    """The others are coalesced with it, although nobody sends it."""
+    """The others are coalesced with it, although it is not sent again."""
     with worker.zoo.hold_elsewhere("coalesced-in-slot"):
         first = worker.send("offline.coalesce.False", "coalesced-in-slot")
         worker.zoo.wait_contenders("coalesced-in-slot", 2)
