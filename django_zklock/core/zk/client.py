@@ -377,14 +377,13 @@ class Requests:
             self._unsent.append(requests)
             return
         now = clock.now()
-        calls = []
-        for request, callback in requests:
-            pending = PendingRequest(self._loop, request, callback, self._on_reply)
-            self._sent[pending] = now
-            calls.append((request, pending))
+        calls = [
+            (request, PendingRequest(self._loop, request, callback, self._on_reply)) for request, callback in requests
+        ]
+        client.call_together(calls)  # raises if a request cannot be written; no reply is handled before this returns
+        self._sent.update((pending, now) for _, pending in calls)
         if self._stall_timer is None:
             self._stall_timer = self._loop.call_later(self._timeout * STALL_SHARE, self._on_stall_timer)
-        client.call_together(calls)
 
     def watch(self, path: str, on_event: Callable[[bool], object] | None) -> Watch | None:
         """Return a watch to send with a request; None without `on_event`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from kazoo.protocol.serialization import Delete
 from support.faults import BackgroundCall, connected, expire, session, within
 from support.primitives import KEY
 from support.proxy import CREATE2, CREATE_CONTAINER, GET_DATA, Proxy
@@ -34,6 +35,23 @@ def test_creating_the_parents_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int
     fired = getattr(proxy, when)(opcode)
     acquire_and_count(zoo, "cold/and/deep")
     assert fired.is_set()
+
+
+def test_a_request_that_cannot_be_written_is_not_waited_for(zoo: Zoo, proxy: Proxy) -> None:
+    """It has no reply. The connection would count as dead again and again."""
+    requests = session().requests
+    raised: list[object] = []
+
+    def send() -> None:
+        try:
+            requests.send((Delete("/\ud800", -1), raised.append))
+        except UnicodeEncodeError as error:
+            raised.append(error)
+
+    session().post(send)
+    eventually(lambda: raised)
+    acquire_and_count(zoo)
+    eventually(lambda: not requests.unanswered)
 
 
 @pytest.mark.timed
