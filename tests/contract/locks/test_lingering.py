@@ -14,7 +14,7 @@ from support.faults import BackgroundCall, connected, proxied, session, within
 from support.primitives import KEY, Taker, foreign, lingering_lock, lingering_waiters, queued
 from support.proxy import MULTI, Proxy
 from support.signalled import signalled
-from support.zoo import Zoo, eventually, next_line
+from support.zoo import Zoo, eventually, next_line, settle
 
 from django_zklock import Hold, Lock, zk_lock, zk_locks, zk_write
 from django_zklock.core import clock
@@ -227,6 +227,7 @@ def test_an_idle_lingering_lock_costs_another_process_one_read_and_one_event(zoo
     with zoo.running(KEEPING) as keeper:
         assert next_line(keeper) == "kept"
         token_of(zk_lock("warm"))  # the session of this process is connected
+        settle()
         warm_proxy.reset()
         with within(5), zk_lock(KEY):
             assert warm_proxy.watch_events <= 1
