@@ -103,7 +103,12 @@ else:
 
 @worker_ready.connect
 def say_ready(sender: Any, **_kwargs: Any) -> None:
-    Path(os.environ[HOME], f"ready-{sender.hostname}").touch()
+    """Say so in the second round of the event loop, if there is one: on Redis, the first one subscribes to commands."""
+    ready = Path(os.environ[HOME], f"ready-{sender.hostname}")
+    if sender.hub is None:
+        ready.touch()
+    else:
+        sender.hub.call_later(0.01, sender.hub.call_later, 0.01, ready.touch)
 
 
 # --- what the tasks do under their lock -----------------------------------------------------------------------------
