@@ -42,10 +42,11 @@ SENT = {
 class Traffic:
     """Threads that use the processes, for the length of a with block."""
 
-    def __init__(self, fleet: Fleet, redis: Redis, chance: random.Random) -> None:
+    def __init__(self, fleet: Fleet, redis: Redis, chance: random.Random, *, hands_over: bool) -> None:
         self._fleet = fleet
         self._redis = redis
         self._chance = chance
+        self._kinds = {"view": 4, "pay": 2, "adopt": int(hands_over), "task": 6}
         self._ended = threading.Event()
         self.failures: list[str] = []
         """The errors that users and operators have seen."""
@@ -84,7 +85,7 @@ class Traffic:
         """Send one request to one of the sites."""
         chance = self._chance
         sites = chance.sample(self._fleet.sites, 2)
-        kind = chance.choices(("view", "pay", "adopt", "task"), (4, 2, 1, 6))[0]
+        kind = chance.choices(list(self._kinds), list(self._kinds.values()))[0]
         ref = uuid.uuid4().hex
         if kind == "task":
             kind = chance.choices(list(SENT), [weight for _, weight in SENT.values()])[0]
