@@ -103,7 +103,7 @@ class Writer:
     def wait_stopped(self) -> None:
         status = os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         assert status is not None
-        assert status.si_code == os.CLD_STOPPED, "the process ended"
+        assert status.si_code == os.CLD_STOPPED, "a writer has ended: " + self._process.communicate()[1]
 
     def resume(self) -> None:
         os.kill(self._process.pid, signal.SIGCONT)

@@ -225,7 +225,7 @@ class Connection(ConnectionHandler):
     _address: Address = ("", 0)  # of `host`
     _known: Sequence[tuple[str, str, int]] = ()  # the names and addresses of the present round
     _connected_at = math.inf  # on clock.now(), of the present try
-    _contact_at = -math.inf  # on clock.now(), of the last connection
+    _contact_at = -math.inf  # on clock.now(), of the last connection or reply
     _refusal = ""  # why the server refuses the session, by its own code
     _last_xid = 0  # the id of the last request, over all connections
     _tries = 0  # to connect, since the last connection
@@ -354,6 +354,8 @@ class Connection(ConnectionHandler):
                 pass  # this process has ended it
             elif self._refusal:
                 self.client.outage.refused(self.host, self._address, self._refusal)
+            elif clock.now() > self._contact_at + self._timeout:
+                pass  # the process was paused, or cut off, and the server has ended the session: no request is to blame
             elif is_first or self._unanswered:
                 self.client.outage.closed_at(self.host, self._address, self._unanswered, answered=not is_first)
 
@@ -511,6 +513,7 @@ class Connection(ConnectionHandler):
         not broken.
         """
         header, buffer, offset = super()._read_header(timeout)
+        self._contact_at = clock.now()
         if header.err in REFUSALS:
             self._refusal = REFUSALS[header.err]
             raise ConnectionDropped(self._refusal)  # the server closes it now

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import signal
 import socket
 import struct
 import threading
@@ -14,7 +16,7 @@ import pytest
 from django.test import override_settings
 from support.ensemble import Ensemble
 from support.proxy import CREATE2, CREATE_CONTAINER, GET_CHILDREN, Proxy
-from support.zoo import eventually
+from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.core.zk import process
@@ -202,3 +204,33 @@ def test_a_server_that_requires_authentication_says_so(option: str) -> None:
             with override_settings(ZKLOCK={**zklock, "AUTH": "user:password"}), zk_lock("a", timeout=0):
                 pass
         process.reset()
+
+
+PAUSED = """
+import contextlib, os, signal
+from django_zklock.exceptions import LockLost
+for _ in range(6):
+    with contextlib.suppress(LockLost), zk_lock("a", timeout=20) as hold:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        while not hold.lost:
+            pass
+print("done")
+"""
+
+
+def test_a_process_that_is_paused_again_and_again_blames_no_request(zoo: Zoo) -> None:
+    """Its session has ended meanwhile, so the server closes the connection at whatever it sends next."""
+    process = zoo.spawn(PAUSED, ZKLOCK_URL=zoo.url(session_timeout=1))
+    try:
+        for _ in range(6):
+            state = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            assert state is not None
+            assert state.si_code == os.CLD_STOPPED, process.communicate()
+            zoo.wait_contenders("a", 0)
+            process.send_signal(signal.SIGCONT)
+        printed, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.communicate()
+    assert printed == "done\n", errors
+    assert CLOSES_AT not in errors
