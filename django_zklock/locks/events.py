@@ -18,7 +18,7 @@ from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.queue.escaping import printable
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk.lease import LEASE_SHARE, GrantSession
-from django_zklock.exceptions import LockNotAcquired
+from django_zklock.exceptions import LockDeadlock, LockNotAcquired
 from django_zklock.locks.hold import hold_of
 
 if TYPE_CHECKING:
@@ -69,6 +69,9 @@ class SignalEvents(hooks.Events):
         about = contender.caller.about
         if isinstance(error, LockNotAcquired):
             self.send(session, signals.lock_contended, waited=waited if waits else 0.0, about=about, **about_lock)
+        if isinstance(error, LockDeadlock):
+            circle = error.circle
+            self.send(session, signals.lock_deadlocked, circle=circle, waited=waited, about=about, **about_lock)
         self.send(
             session,
             signals.lock_failed,
