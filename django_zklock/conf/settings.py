@@ -168,7 +168,7 @@ def _at(*keys: object) -> str:
 
 
 def _read(raw: object) -> tuple[Config | None, Problems]:
-    """Return the configuration, or None if there are problems, and the problems. None counts as not given, except in one key."""
+    """Return the configuration, or None if there are problems, and the problems. None mostly counts as not given."""
     problems = Problems()
     if not isinstance(raw, Mapping):
         fault = "missing" if raw is None else f"a {type(raw).__name__}, not a dict"

@@ -1,5 +1,5 @@
 """
-The waits that holders write into their znodes, and whether a queue confirms them. The search for deadlocks follows them.
+The waits that holders write into their znodes, and whether a queue confirms them. A search for deadlocks follows them.
 
 A holder that waits for another lock writes `WaitsFor` into its znode. That may be out of date. It is believed only if
 the named contender is in the named queue now, behind a holder with which it cannot share the lock.

@@ -271,8 +271,8 @@ class Payload:
             return None
         values: dict[str, Any] = {name: _text(fields.get(name)) for name in _TEXTS}
         values |= {name: integer(fields.get(name), 0, _MOST, default=0) for name in _NUMBERS}
-        items = {name: _items(fields.get(name)) for name in ("about", "release_request", "waits_for")}
-        return cls(**values, **items, unknown=unknown_fields(fields, _KNOWN))
+        values |= {name: _items(fields.get(name)) for name in ("about", "release_request", "waits_for")}
+        return cls(**values, unknown=unknown_fields(fields, _KNOWN))
 
     def is_of(self, child: Child) -> bool:
         """Return whether this contender wrote it, by its guid. kazoo's grammar has no dashes in a guid."""

@@ -1,0 +1,209 @@
+"""
+Search for a deadlock that one waiter is part of, and end its wait if it is the victim; on the protocol's thread.
+
+1. When an owner of locks has waited for another one for `deadlock_timeout`, the search writes what it waits for into
+   the znodes of all these locks. So a search in any process can follow the waits.
+2. Then it follows them: who holds the awaited lock, what that holder says it waits for, who holds that, and so on. The
+   last owner of a circle to write sees all of it, since each writes before it reads.
+3. If the circle returns, the youngest waiter leaves its queue by a transaction that also checks that each holder and
+   each waiter of the circle is still there, unchanged. As long as a holder is ahead of a waiter, the waiter is not
+   granted the lock. So if the transaction is carried out, the circle was there at that moment, and now is no more: the
+   transaction of a second victim fails.
+
+PostgreSQL looks for deadlocks after the same time: https://www.postgresql.org/docs/current/runtime-config-locks.html.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from django_zklock.core import clock
+from django_zklock.core.errors import UnreadableQueue
+from django_zklock.core.protocol.contender_info import ContenderInfo
+from django_zklock.core.protocol.errors import DeadlockLink, LockDeadlock
+from django_zklock.core.protocol.reply_guard import ReplyGuard
+from django_zklock.core.queue import nodes
+from django_zklock.core.queue.deadlock import Blockers, WaitsFor, blockers
+from django_zklock.core.queue.escaping import path
+from django_zklock.core.queue.nodes import Kind, Payload
+from django_zklock.core.queue.order import ordered
+from django_zklock.core.zk.errors import INTERRUPTED, Outdated, ZkError
+from django_zklock.core.zk.gateway import Callback, NamesReply, Node
+from django_zklock.core.zk.loop import NEVER
+from django_zklock.core.zk.multi import Check, SetData
+
+if TYPE_CHECKING:
+    from django_zklock.core.protocol.contender import Contender
+    from django_zklock.core.protocol.grant import Grant
+
+LOOK_AFTER: Final = (
+    0.1  # seconds from the write to the first look: others that began to wait at the same time write, too
+)
+LOOK_SOON: Final = 1.0  # seconds between two looks while there is a circle, or no connection
+LOOK_RARELY: Final = 5.0  # seconds between two other looks
+MOST: Final = 100  # locks in one write, holders of a lock that are read, and waits that are followed
+
+_Story: TypeAlias = Generator[Callable[[Callback[Any]], object], Any, float | None]
+"""Yields requests, and is sent the replies. Returns the seconds to the next step; None: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One step of a circle: a waiter, and the holder that it waits for, whose owner waits next."""
+
+    wait: WaitsFor
+    blockers: Blockers
+    parent: str  # the path of their queue
+    holder: Node
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """What must still be there, so that the waiter still waits for the holder."""
+        waiters = (child for child in (self.blockers.waiter, self.blockers.between) if child is not None)
+        paths = (f"{self.parent}/{child.name}" for child in waiters)
+        return (Check(path=self.holder.path, version=self.holder.version), *(Check(path=path) for path in paths))
+
+    @property
+    def holder_info(self) -> ContenderInfo:
+        """The description of the holder."""
+        child = nodes.parse(self.holder.name)
+        assert child is not None
+        return ContenderInfo.from_node(self.wait.key, child, self.holder)
+
+
+class DeadlockSearch:
+    """The search of one contender. It ends with the wait, or if its owner holds no other lock."""
+
+    __slots__ = ("_contender", "_guard", "_held", "_seen", "_session", "_story", "_timer", "_written")
+
+    def __init__(self, contender: Contender, held: Callable[[], Sequence[Grant]], since: float) -> None:
+        self._contender = contender
+        self._session = contender.session
+        self._held = held
+        self._seen = 0  # how many looks in a row have seen a circle
+        self._written: object = None  # the wait that was written, and into which znodes
+        self._guard = ReplyGuard(contender.spec.key, lambda error: self.stop(), contender.caller.about)
+        self._story: _Story | None = None
+        self._timer = NEVER
+        timeout = self._session.options.deadlock_timeout
+        if timeout is not None:
+            self._call_later(max(0.0, since + timeout - clock.now()))
+
+    def stop(self) -> None:
+        """Send nothing more, and ignore the replies that are outstanding."""
+        self._guard.new_generation()
+        self._timer.cancel()
+
+    def _call_later(self, seconds: float) -> None:
+        self._timer = self._session.loop.call_later(seconds, partial(self._guard.run, self._begin))
+
+    def _begin(self) -> None:
+        self._story = self._search()
+        self._proceed(None)
+
+    def _proceed(self, reply: object) -> None:
+        """Send the next request, or wait for the next step."""
+        if isinstance(reply, INTERRUPTED) or self._story is None:
+            self._call_later(LOOK_SOON)
+            return
+        try:
+            request = self._story.send(reply)
+        except StopIteration as end:
+            if end.value is not None:
+                self._call_later(end.value)
+        else:
+            request(self._guard.wrap(self._proceed))
+
+    def _search(self) -> _Story:
+        contender = self._contender
+        grants = {grant.path: grant for grant in self._held()}
+        if not grants:
+            return None
+        contender.leave_local_queue()
+        node = contender.queued_node
+        if node is None:
+            return LOOK_AFTER if contender.guid and self._session.connected else LOOK_SOON
+        wait = WaitsFor(contender.spec.key, contender.guid, node.czxid)
+        if self._written != (wait, tuple(grants)):
+            error = yield from self._write(wait, list(grants.values()))
+            self._written = (wait, tuple(grants)) if error is None else None
+            return LOOK_AFTER if error is None or isinstance(error, Outdated) else LOOK_SOON
+        circle = yield from self._find_circle(wait)
+        self._seen = self._seen + 1 if circle else 0
+        if sum(step.wait.czxid > wait.czxid for step in circle) < self._seen:  # the first look is the youngest's
+            contender.leave([check for step in circle for check in step.checks], _error(circle))
+        return LOOK_SOON if circle else LOOK_RARELY
+
+    def _write(self, wait: WaitsFor, grants: Sequence[Grant]) -> Generator[Any, Any, ZkError | None]:
+        """Write into the znodes of these locks what their owner waits for. Return the error, if any."""
+        gateway = self._session.gateway
+        for grant in grants:
+            grant.tells_wait = True
+        for start in range(0, len(grants), MOST):
+            paths = [grant.path for grant in grants[start : start + MOST]]
+            held: dict[str, Node] = yield partial(gateway.read_all, paths)
+            writes = []
+            for node in held.values():
+                payload = Payload.decode(node.data)
+                if payload is not None:
+                    data = replace(payload, waits_for=wait.fields()).encode()
+                    writes.append(SetData(path=node.path, data=data, version=node.version))
+            error: ZkError | None = (yield partial(gateway.commit, writes)) if writes else None
+            if error is not None:
+                return error
+        return None
+
+    def _find_circle(self, own: WaitsFor) -> Generator[Any, Any, tuple[_Step, ...]]:
+        """Follow the waits from the own one. Return the steps back to a lock of the owner; none if there is no way."""
+        gateway = self._session.gateway
+        waits: deque[tuple[WaitsFor, tuple[_Step, ...]]] = deque([(own, ())])
+        followed = {own.guid}
+        while waits:
+            wait, steps = waits.popleft()
+            parent = path(self._session.options.base, wait.key)
+            blocked = _blockers((yield partial(gateway.children_after_sync, parent)), wait)
+            paths = [f"{parent}/{child.name}" for child in blocked.holders[:MOST]] if blocked is not None else []
+            held: dict[str, Node] = (yield partial(gateway.read_all, paths)) if paths else {}
+            if blocked is not None and blocked.waiter.kind is Kind.READ:
+                # A writer may have become a reader before it was read. Now its marker shows that.
+                blocked = _blockers((yield partial(gateway.children, parent)), wait)
+            for child in blocked.holders if blocked is not None else ():
+                holder = held.get(f"{parent}/{child.name}")
+                following = None if holder is None else WaitsFor.decode(holder.data)
+                if blocked is None or holder is None or following is None:
+                    continue
+                step = _Step(wait, blocked, parent, holder)
+                if following.guid == own.guid:
+                    return (*steps, step)
+                if following.guid not in followed and len(followed) < MOST:
+                    followed.add(following.guid)
+                    waits.append((following, (*steps, step)))
+        return ()
+
+
+def _blockers(reply: NamesReply, wait: WaitsFor) -> Blockers | None:
+    try:
+        return None if isinstance(reply, ZkError) else blockers(ordered(reply), wait.guid)
+    except UnreadableQueue:
+        return None
+
+
+def _error(circle: Sequence[_Step]) -> LockDeadlock:
+    """Return the error of the victim, which takes the first step of the circle."""
+    links: list[DeadlockLink] = []
+    for before, step in zip((circle[-1], *circle), circle, strict=False):
+        holder, next_holder = before.holder_info, step.holder_info
+        links.append(DeadlockLink(holder, before.wait.key, step.wait.key, holder.template, next_holder.template))
+    key = circle[0].wait.key
+    text = " ".join(
+        [
+            f"The wait for the lock {key!r} was ended, as it was part of a deadlock.",
+            *map(str, links),
+            "Acquire these locks in the same order everywhere. Or try again after the release of all your locks.",
+        ]
+    )
+    return LockDeadlock(text, lock=key, ahead=circle[0].holder_info, circle=tuple(links))
