@@ -378,8 +378,9 @@ class HeldLocks:
 
     def may_have(self, owner: Owner) -> bool:
         """Return whether the owner may hold a lock. It is cheap."""
-        has_block = bool(self._kept) or owner.subject in self._guards
-        return has_block or bool(self._weak and owner.kind != "task" and hooks.scope.is_open())
+        if self._kept or owner.subject in self._guards:
+            return True
+        return bool(self._weak) and owner.kind in ("thread", "greenlet") and bool(hooks.scope.is_open())
 
     def grants_of(self, owner: Owner) -> list[Grant]:
         """Return the grants of the locks that the owner holds, from any thread."""

@@ -630,8 +630,9 @@ class Contender(SessionObserver):
         if self._phase is Phase.QUEUED and self._node is not None:
             self._phase = Phase.LEAVING
             self._unwatch()  # or the delete would look like that of another session
-            delete = Delete(path=self._node.path)
-            self.session.gateway.commit((*checks, delete), self._replies.wrap(partial(self._on_left, error)))
+            operations = (*checks, Delete(path=self._node.path))
+            on_left = self._replies.wrap(partial(self._on_left, error))
+            self._replies.run(self.session.gateway.commit, operations, on_left)
 
     def _on_left(self, error: LockDeadlock, reply: WriteReply) -> None:
         if reply is None:
