@@ -636,10 +636,7 @@ class Contender(SessionObserver):
 
     def _on_left(self, error: LockDeadlock, reply: WriteReply) -> None:
         if reply is None:
-            about, extra = self.caller.about, {"lock": self.spec.key}
-            logger.warning(
-                "a wait for lock %r has ended a deadlock: %s", self.spec.key, error, about=about, extra=extra
-            )
+            logger.warning("a deadlock has ended: %s", error, about=self.caller.about, extra={"lock": self.spec.key})
             self._registry.discard(self.guid)
             self._node = None
             self._conclude(error)

@@ -326,8 +326,11 @@ def test_two_circles_of_one_lock_end_one_by_one(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("step", ["read", "write", "sync", "list", "leave"])
-def test_a_lost_connection_ends_no_circle_twice(zoo: Zoo, step: str, when: str) -> None:
+def test_a_lost_connection_ends_no_circle_twice(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, step: str, when: str
+) -> None:
     """Whatever the victim learns of its request, one owner gets the deadlock, and the other its lock."""
+    monkeypatch.setattr(deadlock, "LOOK_AFTER", 0.5)
 
     def is_ready(key: str) -> bool:
         return step != "leave" or bool(text_of(zoo, key))
@@ -454,13 +457,16 @@ def test_a_wait_inside_a_lock_costs_one_write_and_two_reads_a_link(zoo: Zoo) -> 
     """And one look every 5 s. The holder's watch reads its znode once more."""
     with proxied(zoo, 10, DEADLOCK_TIMEOUT=SOON) as proxy, zoo.hold_elsewhere("b"), zk_lock("a"):
         zk_lock("b").acquire(timeout=0.05)
+        eventually(lambda: [payload and payload.waited for payload in zoo.payloads("a")] > [0])
         settle()
+        path = f"{zoo.base}/a/{zoo.children('a')[0]}"
+        before = zoo.client.exists(path).version
         proxy.reset()
-        zk_lock("b").acquire(timeout=1)
+        zk_lock("b").acquire(timeout=0.8)
         counts = proxy.counts
-        assert (counts[MULTI], counts[SYNC]) == (1, 1)
+        assert (zoo.client.exists(path).version, counts[SYNC]) == (before + 1, 1)
         assert counts[GET_CHILDREN] == 1 + 1  # that of the contender itself
-        assert counts[GET_DATA] <= 2 + 2 + 2  # that of the contender itself, and of the holder's watch
+        assert counts[GET_DATA] == 2 + 2 + 1  # those of the contender itself, and that of the watch
 
 
 @pytest.mark.parametrize("inner", [None, "free", "b"])
