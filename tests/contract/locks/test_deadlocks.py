@@ -261,9 +261,9 @@ def test_waiters_in_the_local_queue_get_a_znode_for_it(zoo: Zoo) -> None:
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look often."""
-    for name in ("LOOK_SOON", "LOOK_RARELY"):
-        monkeypatch.setattr(deadlock, name, 0.2)
+    """Look often, but twice at a circle with some time in between."""
+    monkeypatch.setattr(deadlock, "LOOK_RARELY", 0.2)
+    monkeypatch.setattr(deadlock, "LOOK_SOON", 2.0)
 
 
 def text_of(zoo: Zoo, key: str) -> dict[str, str]:
