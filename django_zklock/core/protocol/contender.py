@@ -77,7 +77,7 @@ class Phase(enum.Enum):
     SEARCHING = "does not know whether its znode exists, and searches it"
     LISTING = "is in the queue, and lists it"
     QUEUED = "is in the queue, and watches its predecessors"
-    LEAVING = "leaves the queue, if it is still part of a deadlock"
+    ENDING = "deletes its znode, if it is still part of a deadlock"
     PROVING = "is first, and waits for a quorum to confirm its session and its znode"
     HOLDING = "holds the lock, or has lost it"
     UNWANTED = "deletes its znode when its create has a reply"
@@ -620,21 +620,21 @@ class Contender(SessionObserver):
         """Its znode while it waits in ZooKeeper's queue."""
         return self._node if self._phase is Phase.QUEUED else None
 
-    def leave_local_queue(self) -> None:
+    def admit_now(self) -> None:
         """Enter ZooKeeper's queue, where others see that it waits, even if many of this process wait there."""
         if self._phase is Phase.LOCAL_QUEUE and self._local_queue is not None:
             self._local_queue.admit_now(self)
 
-    def leave(self, checks: Sequence[Check], error: LockDeadlock) -> None:
-        """Leave the queue with this error by one transaction with these checks. Wait on if one of them fails."""
+    def end_deadlock(self, checks: Sequence[Check], error: LockDeadlock) -> None:
+        """Delete its znode and conclude with this error, in one transaction with these checks. Wait on if one fails."""
         if self._phase is Phase.QUEUED and self._node is not None:
-            self._phase = Phase.LEAVING
+            self._phase = Phase.ENDING
             self._unwatch()  # or the delete would look like that of another session
             operations = (*checks, Delete(path=self._node.path))
-            on_left = self._replies.wrap(partial(self._on_left, error))
-            self._replies.run(self.session.gateway.commit, operations, on_left)
+            on_deleted = self._replies.wrap(partial(self._on_deadlock_ended, error))
+            self._replies.run(self.session.gateway.commit, operations, on_deleted)
 
-    def _on_left(self, error: LockDeadlock, reply: WriteReply) -> None:
+    def _on_deadlock_ended(self, error: LockDeadlock, reply: WriteReply) -> None:
         if reply is None:
             logger.warning("a deadlock has ended: %s", error, about=self.caller.about, extra={"lock": self.spec.key})
             self._registry.discard(self.guid)
@@ -643,7 +643,7 @@ class Contender(SessionObserver):
             self._abandon()
         elif not isinstance(
             reply, INTERRUPTED
-        ):  # else it lists when connected, and does not know who deleted its znode
+        ):  # else it lists when connected. Nothing tells who has deleted its znode
             self._list()
 
     # --- watch its znode ------------------------------------------------------------------------------------------
@@ -921,7 +921,7 @@ class Contender(SessionObserver):
             self._create()
         elif self._phase is Phase.SEARCHING:
             self._search()
-        elif self._phase in (Phase.LISTING, Phase.QUEUED, Phase.LEAVING):
+        elif self._phase in (Phase.LISTING, Phase.QUEUED, Phase.ENDING):
             self._forget_replies()  # the watches ended with the connection
             self._list(after_sync=True)
         elif self._phase is Phase.PROVING:

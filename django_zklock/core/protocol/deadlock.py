@@ -5,10 +5,10 @@ Search for a deadlock that one waiter is part of, and end its wait if it is the 
    the znodes of all these locks. So a search in any process can follow the waits.
 2. Then it follows them: who holds the awaited lock, what that holder says it waits for, who holds that, and so on. The
    last owner of a circle to write sees all of it, since each writes before it reads.
-3. If the circle returns, the youngest waiter leaves its queue by a transaction that also checks that each holder and
-   each waiter of the circle is still there, unchanged. As long as a holder is ahead of a waiter, the waiter is not
-   granted the lock. So if the transaction is carried out, the circle was there at that moment, and now is no more: the
-   transaction of a second victim fails.
+3. If there is a circle, the youngest waiter deletes its znode by a transaction. It also checks that all other waiters
+   and all holders of the circle are still there, unchanged. As long as a holder is ahead of a waiter, the waiter is not
+   granted the lock. So if the transaction is carried out, the circle was there at that moment, and has ended with it.
+   The transaction of a second victim fails.
 
 PostgreSQL looks for deadlocks after the same time: https://www.postgresql.org/docs/current/runtime-config-locks.html.
 """
@@ -62,7 +62,7 @@ class _Step:
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        """What must still be there, so that the waiter still waits for the holder."""
+        """The checks that the waiter still waits for the holder."""
         waiters = (child for child in (self.blockers.waiter, self.blockers.between) if child is not None)
         paths = (f"{self.parent}/{child.name}" for child in waiters)
         return (Check(path=self.holder.path, version=self.holder.version), *(Check(path=path) for path in paths))
@@ -123,7 +123,7 @@ class DeadlockSearch:
         grants = {grant.path: grant for grant in self._held()}
         if not grants:
             return None
-        contender.leave_local_queue()
+        contender.admit_now()
         node = contender.queued_node
         if node is None:
             return LOOK_AFTER if contender.guid and self._session.connected else LOOK_SOON
@@ -135,7 +135,7 @@ class DeadlockSearch:
         circle = yield from self._find_circle(wait)
         self._seen = self._seen + 1 if circle else 0
         if sum(step.wait.czxid > wait.czxid for step in circle) < self._seen:  # the first look is the youngest's
-            contender.leave([check for step in circle for check in step.checks], _error(circle))
+            contender.end_deadlock([check for step in circle for check in step.checks], _error(circle))
         return LOOK_SOON if circle else LOOK_RARELY
 
     def _write(self, wait: WaitsFor, grants: Sequence[Grant]) -> Generator[Any, Any, ZkError | None]:
@@ -158,7 +158,7 @@ class DeadlockSearch:
         return None
 
     def _find_circle(self, own: WaitsFor) -> Generator[Any, Any, tuple[_Step, ...]]:
-        """Follow the waits from the own one. Return the steps back to a lock of the owner; none if there is no way."""
+        """Follow the waits from this one. Return the steps back to a lock of its owner; none if there is no way."""
         gateway = self._session.gateway
         waits: deque[tuple[WaitsFor, tuple[_Step, ...]]] = deque([(own, ())])
         followed = {own.guid}

@@ -46,7 +46,7 @@ class DeadlockLink:
     holds_template: str
     """The name of the held lock before its fields were filled in."""
     waits_for_template: str
-    """The same of the awaited lock."""
+    """The name of the awaited lock before its fields were filled in."""
 
     def __str__(self) -> str:
         """Describe it in one sentence."""

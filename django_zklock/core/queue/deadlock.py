@@ -20,7 +20,7 @@ class WaitsFor(NamedTuple):
     key: str
     guid: str
     czxid: int
-    """Of the waiting contender: the higher, the younger is the wait."""
+    """The czxid of that contender. The youngest wait has the highest."""
 
     def fields(self) -> dict[str, str]:
         """Return it as it is in a payload."""
@@ -36,7 +36,7 @@ class WaitsFor(NamedTuple):
 
 
 class Blockers(NamedTuple):
-    """What a waiter waits for."""
+    """The contenders that a waiter waits for."""
 
     waiter: Child
     holders: tuple[Child, ...]
