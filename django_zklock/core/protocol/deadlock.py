@@ -136,6 +136,7 @@ class DeadlockSearch:
         self._seen = self._seen + 1 if circle else 0
         if sum(step.wait.czxid > wait.czxid for step in circle) < self._seen:  # the first look is the youngest's
             contender.end_deadlock([check for step in circle for check in step.checks], _error(circle))
+            return LOOK_AFTER  # a holder that has written its znode meanwhile makes a check fail
         return LOOK_SOON if circle else LOOK_RARELY
 
     def _write(self, wait: WaitsFor, grants: Sequence[Grant]) -> Generator[Any, Any, ZkError | None]:
