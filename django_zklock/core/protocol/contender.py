@@ -641,10 +641,11 @@ class Contender(SessionObserver):
             self._node = None
             self._conclude(error)
             self._abandon()
-        elif not isinstance(
-            reply, INTERRUPTED
-        ):  # else it lists when connected. Nothing tells who has deleted its znode
+        elif not isinstance(reply, INTERRUPTED):
+            if not isinstance(reply, (NodeMissing, Outdated)):
+                self._end_search()  # ZooKeeper refuses it, and would do so again
             self._list()
+        # Else it lists when it is connected. If its znode is gone then, this does not prove that the deadlock was there.
 
     # --- watch its znode ------------------------------------------------------------------------------------------
 
