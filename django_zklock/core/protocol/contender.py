@@ -645,7 +645,7 @@ class Contender(SessionObserver):
             if not isinstance(reply, (NodeMissing, Outdated)):
                 self._end_search()  # ZooKeeper refuses it, and would do so again
             self._list()
-        # Else it lists when it is connected. If its znode is gone then, this does not prove that the deadlock was there.
+        # Else it lists when it is connected. If its znode is gone then, that is no proof of the deadlock.
 
     # --- watch its znode ------------------------------------------------------------------------------------------
 

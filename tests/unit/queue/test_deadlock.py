@@ -48,13 +48,16 @@ def test_a_waiter_waits_for_all_holders(
 ) -> None:
     """A holder waits for none. A reader behind readers waits as long as there is a writer between."""
     names, guids = queue_of(kinds)
-    found = blockers(ordered(names), guids[waiter])
+    blocked = blockers(ordered(names), guids[waiter])
     if holders is None:
-        assert found is None
+        assert blocked is None
         return
-    assert found is not None
-    assert (found.waiter.guid, [child.guid for child in found.holders]) == (guids[waiter], [guids[i] for i in holders])
-    assert (found.between and found.between.guid) == (None if between is None else guids[between])
+    assert blocked is not None
+    assert (blocked.waiter.guid, [child.guid for child in blocked.holders]) == (
+        guids[waiter],
+        [guids[i] for i in holders],
+    )
+    assert (blocked.between and blocked.between.guid) == (None if between is None else guids[between])
 
 
 def test_a_contender_that_is_not_in_the_queue_waits_for_none() -> None:
@@ -64,21 +67,21 @@ def test_a_contender_that_is_not_in_the_queue_waits_for_none() -> None:
 
 @given(st.text("LRWwP", min_size=1, max_size=6), st.data())
 def test_a_waiter_is_not_granted_the_lock_while_a_holder_is_there(kinds: str, data: st.DataObject) -> None:
-    """With the contender between, if there is one. The rule of the queue says so, whoever else has gone."""
+    """With the contender between, if there is one. The rule of the queue says so, if any others have gone."""
     names, guids = queue_of(kinds)
     waiter = data.draw(st.integers(0, len(kinds) - 1))
     queue = ordered(names)
-    found = blockers(queue, guids[waiter])
-    if found is None:
+    blocked = blockers(queue, guids[waiter])
+    if blocked is None:
         return
-    stays = {found.waiter.name, data.draw(st.sampled_from(found.holders)).name}
-    stays |= {found.between.name} if found.between is not None else set()
+    stays = {blocked.waiter.name, data.draw(st.sampled_from(blocked.holders)).name}
+    stays |= {blocked.between.name} if blocked.between is not None else set()
     gone = data.draw(st.sets(st.sampled_from(names))) - stays
-    rule = rule_for(found.waiter.kind, data.draw(st.integers(1, 3)))
-    assert not isinstance(rule(queue.without(gone), found.waiter.name), Granted)
+    rule = rule_for(blocked.waiter.kind, data.draw(st.integers(1, 3)))
+    assert not isinstance(rule(queue.without(gone), blocked.waiter.name), Granted)
 
 
-def test_what_a_holder_writes_is_read_again() -> None:
+def test_a_wait_in_a_payload_is_read_as_it_was_written() -> None:
     wait = WaitsFor("stock/7", new_guid(Mark.OWN), 2**40)
     payload = Payload(guid="g", host="", pid=1, thread="", what="", since="", template="", waits_for=wait.fields())
     assert WaitsFor.decode(payload.encode()) == wait
