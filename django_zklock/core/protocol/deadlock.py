@@ -17,16 +17,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from django_zklock.core import clock
 from django_zklock.core.errors import UnreadableQueue
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.errors import DeadlockLink, LockDeadlock
 from django_zklock.core.protocol.reply_guard import ReplyGuard
-from django_zklock.core.queue import nodes
 from django_zklock.core.queue.deadlock import Blockers, WaitsFor, blockers
 from django_zklock.core.queue.escaping import path
 from django_zklock.core.queue.nodes import Kind, Payload
@@ -51,34 +50,16 @@ _Story: TypeAlias = Generator[Callable[[Callback[Any]], object], Any, float | No
 """Yields requests, and is sent the replies. Returns the seconds to the next step; None: there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(NamedTuple):
     """One step of a circle: a waiter, and the holder that it waits for, whose owner waits next."""
 
     wait: WaitsFor
-    blockers: Blockers
-    parent: str  # the path of their queue
-    holder: Node
-
-    @property
-    def checks(self) -> tuple[Check, ...]:
-        """The checks that the waiter still waits for the holder."""
-        waiters = (child for child in (self.blockers.waiter, self.blockers.between) if child is not None)
-        paths = (f"{self.parent}/{child.name}" for child in waiters)
-        return (Check(path=self.holder.path, version=self.holder.version), *(Check(path=path) for path in paths))
-
-    @property
-    def holder_info(self) -> ContenderInfo:
-        """The description of the holder."""
-        child = nodes.parse(self.holder.name)
-        assert child is not None
-        return ContenderInfo.from_node(self.wait.key, child, self.holder)
+    holder: ContenderInfo
+    checks: tuple[Check, ...]  # that the waiter still waits for the holder
 
 
 class DeadlockSearch:
     """The search of one contender. It ends with the wait, or if its owner holds no other lock."""
-
-    __slots__ = ("_contender", "_guard", "_held", "_seen", "_session", "_story", "_timer", "_written")
 
     def __init__(self, contender: Contender, held: Callable[[], Sequence[Grant]], since: float) -> None:
         self._contender = contender
@@ -87,7 +68,6 @@ class DeadlockSearch:
         self._seen = 0  # how many looks in a row have seen a circle
         self._written: object = None  # the wait that was written, and into which znodes
         self._guard = ReplyGuard(contender.spec.key, lambda error: self.stop(), contender.caller.about)
-        self._story: _Story | None = None
         self._timer = NEVER
         timeout = self._session.options.deadlock_timeout
         if timeout is not None:
@@ -99,28 +79,25 @@ class DeadlockSearch:
         self._timer.cancel()
 
     def _call_later(self, seconds: float) -> None:
-        self._timer = self._session.loop.call_later(seconds, partial(self._guard.run, self._begin))
+        begin = partial(self._guard.run, lambda: self._proceed(self._search(), None))
+        self._timer = self._session.loop.call_later(seconds, begin)
 
-    def _begin(self) -> None:
-        self._story = self._search()
-        self._proceed(None)
-
-    def _proceed(self, reply: object) -> None:
-        """Send the next request, or wait for the next step."""
-        if isinstance(reply, INTERRUPTED) or self._story is None:
+    def _proceed(self, story: _Story, reply: object) -> None:
+        """Send the next request of the story, or wait for the next one."""
+        if isinstance(reply, INTERRUPTED):
             self._call_later(LOOK_SOON)
             return
         try:
-            request = self._story.send(reply)
+            request = story.send(reply)
         except StopIteration as end:
             if end.value is not None:
                 self._call_later(end.value)
         else:
-            request(self._guard.wrap(self._proceed))
+            request(self._guard.wrap(partial(self._proceed, story)))
 
     def _search(self) -> _Story:
         contender = self._contender
-        grants = {grant.path: grant for grant in self._held()}
+        grants = self._held()[:MOST]
         if not grants:
             return None
         contender.admit_now()
@@ -128,9 +105,9 @@ class DeadlockSearch:
         if node is None:
             return LOOK_AFTER if contender.guid and self._session.connected else LOOK_SOON
         wait = WaitsFor(contender.spec.key, contender.guid, node.czxid)
-        if self._written != (wait, tuple(grants)):
-            error = yield from self._write(wait, list(grants.values()))
-            self._written = (wait, tuple(grants)) if error is None else None
+        if self._written != (wait, grants):
+            error = yield from self._write(wait, grants)
+            self._written = (wait, grants) if error is None else None
             return LOOK_AFTER if error is None or isinstance(error, Outdated) else LOOK_SOON
         circle = yield from self._find_circle(wait)
         self._seen = self._seen + 1 if circle else 0
@@ -141,22 +118,16 @@ class DeadlockSearch:
 
     def _write(self, wait: WaitsFor, grants: Sequence[Grant]) -> Generator[Any, Any, ZkError | None]:
         """Write into the znodes of these locks what their owner waits for. Return the error, if any."""
-        gateway = self._session.gateway
+        writes: list[SetData] = []
         for grant in grants:
             grant.tells_wait = True
-        for start in range(0, len(grants), MOST):
-            paths = [grant.path for grant in grants[start : start + MOST]]
-            held: dict[str, Node] = yield partial(gateway.read_all, paths)
-            writes = []
-            for node in held.values():
-                payload = Payload.decode(node.data)
-                if payload is not None:
-                    data = replace(payload, waits_for=wait.fields()).encode()
-                    writes.append(SetData(path=node.path, data=data, version=node.version))
-            error: ZkError | None = (yield partial(gateway.commit, writes)) if writes else None
-            if error is not None:
-                return error
-        return None
+        held: dict[str, Node] = yield partial(self._session.gateway.read_all, [grant.path for grant in grants])
+        for node in held.values():
+            payload = Payload.decode(node.data)
+            if payload is not None:
+                data = replace(payload, waits_for=wait.fields()).encode()
+                writes.append(SetData(path=node.path, data=data, version=node.version))
+        return (yield partial(self._session.gateway.commit, writes)) if writes else None
 
     def _find_circle(self, own: WaitsFor) -> Generator[Any, Any, tuple[_Step, ...]]:
         """Follow the waits from this one. Return the steps back to a lock of its owner; none if there is no way."""
@@ -169,15 +140,17 @@ class DeadlockSearch:
             blocked = _blockers((yield partial(gateway.children_after_sync, parent)), wait)
             paths = [f"{parent}/{child.name}" for child in blocked.holders[:MOST]] if blocked is not None else []
             held: dict[str, Node] = (yield partial(gateway.read_all, paths)) if paths else {}
-            if blocked is not None and blocked.waiter.kind is Kind.READ:
+            if blocked is not None and blocked.waiters[0].kind is Kind.READ:
                 # A writer may have become a reader before it was read. Now its marker shows that.
                 blocked = _blockers((yield partial(gateway.children, parent)), wait)
             for child in blocked.holders if blocked is not None else ():
-                holder = held.get(f"{parent}/{child.name}")
-                following = None if holder is None else WaitsFor.decode(holder.data)
-                if blocked is None or holder is None or following is None:
+                node = held.get(f"{parent}/{child.name}")
+                following = None if node is None else WaitsFor.decode(node.data)
+                if blocked is None or node is None or following is None:
                     continue
-                step = _Step(wait, blocked, parent, holder)
+                waiters = (Check(path=f"{parent}/{waiter.name}") for waiter in blocked.waiters)
+                checks = (Check(path=node.path, version=node.version), *waiters)
+                step = _Step(wait, ContenderInfo.from_node(wait.key, child, node), checks)
                 if following.guid == own.guid:
                     return (*steps, step)
                 if following.guid not in followed and len(followed) < MOST:
@@ -195,16 +168,15 @@ def _blockers(reply: NamesReply, wait: WaitsFor) -> Blockers | None:
 
 def _error(circle: Sequence[_Step]) -> LockDeadlock:
     """Return the error of the victim, which takes the first step of the circle."""
-    links: list[DeadlockLink] = []
-    for before, step in zip((circle[-1], *circle), circle, strict=False):
-        holder, next_holder = before.holder_info, step.holder_info
-        links.append(DeadlockLink(holder, before.wait.key, step.wait.key, holder.template, next_holder.template))
+    links = [
+        DeadlockLink(before.holder, before.wait.key, step.wait.key, before.holder.template, step.holder.template)
+        for before, step in zip((circle[-1], *circle), circle, strict=False)
+    ]
     key = circle[0].wait.key
-    text = " ".join(
-        [
-            f"The wait for the lock {key!r} was ended, as it was part of a deadlock.",
-            *map(str, links),
-            "Acquire these locks in the same order everywhere. Or try again after the release of all your locks.",
-        ]
+    text = (
+        f"The wait for the lock {key!r} was ended, as it was part of a deadlock. {' '.join(map(str, links))} Acquire "
+        "these locks in the same order everywhere. Or try again after the release of all your locks."
     )
-    return LockDeadlock(text, lock=key, ahead=circle[0].holder_info, circle=tuple(links))
+    error = LockDeadlock(text, lock=key, ahead=circle[0].holder)
+    error.circle = tuple(links)
+    return error

@@ -40,13 +40,11 @@ class DeadlockLink:
     holder: ContenderInfo
     """The contender that holds `holds`; its `what`, `host` and `pid` say who the owner is."""
     holds: str
-    """The key of the lock that it holds."""
     waits_for: str
-    """The key of the lock that it waits for."""
+    """The keys of the two locks."""
     holds_template: str
-    """The name of the held lock before its fields were filled in."""
     waits_for_template: str
-    """The name of the awaited lock before its fields were filled in."""
+    """The names of these before their fields were filled in."""
 
     def __str__(self) -> str:
         """Describe it in one sentence."""
@@ -61,18 +59,7 @@ class LockDeadlock(LockNotAcquired):
     the first, which is the owner that got this error.
     """
 
-    circle: tuple[DeadlockLink, ...]
-
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        lock: str | None = None,
-        ahead: ContenderInfo | None = None,
-        circle: tuple[DeadlockLink, ...] = (),
-    ) -> None:
-        super().__init__(message, lock=lock, ahead=ahead)
-        self.circle = circle
+    circle: tuple[DeadlockLink, ...] = ()
 
 
 class LockNotAdopted(LockNotAcquired):

@@ -38,11 +38,10 @@ class WaitsFor(NamedTuple):
 class Blockers(NamedTuple):
     """The contenders that a waiter waits for."""
 
-    waiter: Child
     holders: tuple[Child, ...]
-    """The waiter waits until all of these are gone."""
-    between: Child | None
-    """The waiter could share the lock with the holders, but this contender between them cannot."""
+    """It waits until all of these are gone."""
+    waiters: tuple[Child, ...]
+    """It, and the one between if it could share the lock with the holders, but not with that one."""
 
 
 def blockers(queue: Queue, guid: str) -> Blockers | None:
@@ -55,5 +54,5 @@ def blockers(queue: Queue, guid: str) -> Blockers | None:
     front = queue.same_kind_at_front if queue and queue[0].kind is Kind.READ else 1
     if index < front or queue[0].kind is Kind.PERMIT:
         return None
-    waiter = queue[index]
-    return Blockers(waiter, queue[:front], queue[front] if waiter.kind is queue[0].kind is Kind.READ else None)
+    between = queue[front : front + 1] if queue[index].kind is queue[0].kind is Kind.READ else ()
+    return Blockers(queue[:front], (queue[index], *between))
