@@ -169,7 +169,7 @@ class LingeringWaiter:
             self.session.post(lock.end)
         elif isinstance(outcome, Grant) and on_outcome is not None:
             on_outcome(outcome)
-            self._on_outcome = self.on_queued = None  # they refer to the hold, which may be dropped without a release
+            self._on_outcome = self.on_queued = self.held = None  # they refer to the hold, which may be dropped
             if lock.base is not None and lock.base.has_events:
                 self.session.post(lock.forward_events)  # they may have come just before the grant
 
@@ -284,8 +284,8 @@ class LingeringWaiter:
 
     def _wait_alone(self) -> None:
         """Wait with a znode of its own from now on, if its owner has other locks. Then others see which owner waits."""
-        lock = self.lock
-        if lock is None or lock.is_private or not self.is_waiting(lock) or self.held is None or not self.held():
+        lock, held = self.lock, self.held
+        if lock is None or lock.is_private or not self.is_waiting(lock) or held is None or not held():
             return
         if not self.is_granted(lock):
             private = LingeringLock(self._locks, self, is_private=True)
