@@ -5,10 +5,10 @@ Search for a deadlock that one waiter is part of, and end its wait if it is the 
    the znodes of all these locks. So a search in any process can follow the waits.
 2. Then it follows them: who holds the awaited lock, what that holder says it waits for, who holds that, and so on. The
    last owner of a circle to write sees all of it, since each writes before it reads.
-3. If there is a circle, the youngest waiter deletes its znode by a transaction. It also checks that all other waiters
-   and all holders of the circle are still there, unchanged. As long as a holder is ahead of a waiter, the waiter is not
-   granted the lock. So if the transaction is carried out, the circle was there at that moment, and has ended with it.
-   The transaction of a second victim fails.
+3. If there is a circle, the youngest waiter deletes its znode by a transaction; if it has not, any other one does so at
+   its second look. The transaction also checks that all other waiters and all holders of the circle are still there,
+   unchanged. As long as a holder is ahead of a waiter, the waiter is not granted the lock. So if the transaction is
+   carried out, the circle was there at that moment, and has ended with it. That of a second victim fails.
 
 PostgreSQL looks for deadlocks after the same time: https://www.postgresql.org/docs/current/runtime-config-locks.html.
 """
@@ -111,7 +111,8 @@ class DeadlockSearch:
             return LOOK_AFTER if error is None or isinstance(error, Outdated) else LOOK_SOON
         circle = yield from self._find_circle(wait)
         self._seen = self._seen + 1 if circle else 0
-        if sum(step.wait.czxid > wait.czxid for step in circle) < self._seen:  # the first look is the youngest's
+        is_youngest = all(step.wait.czxid <= wait.czxid for step in circle)
+        if circle and (is_youngest or self._seen > 1):  # it may be paused, or not have seen the whole circle
             contender.end_deadlock([check for step in circle for check in step.checks], _error(circle))
             return LOOK_AFTER  # a holder that has written its znode meanwhile makes a check fail
         return LOOK_SOON if circle else LOOK_RARELY
