@@ -151,22 +151,17 @@ def test_one_of_several_processes_is_the_victim(zoo: Zoo, count: int) -> None:
 # --- kinds of locks -------------------------------------------------------------------------------------------------
 
 
+def crosswise(first: Locks, second: Locks) -> tuple[tuple[Locks, Locks], ...]:
+    return (first, second), (second, first)
+
+
 CIRCLES: dict[str, Callable[[], tuple[tuple[Locks, Locks], ...]]] = {
     "a writer waits for a reader": lambda: ((zk_read("a"), zk_write("b")), (zk_read("b"), zk_write("a"))),
     "a reader waits for a writer": lambda: ((zk_write("a"), zk_read("b")), (zk_write("b"), zk_read("a"))),
     "several locks inside one": lambda: ((zk_lock("a"), zk_locks("b", "c")), (zk_lock("c"), zk_lock("a"))),
-    "a lock that lingers": lambda: (
-        (zk_lock("a", linger=30), zk_lock("b")),
-        (zk_lock("b"), zk_lock("a", linger=30)),
-    ),
-    "locks that linger": lambda: (
-        (zk_lock("a", linger=30), zk_lock("b", linger=30)),
-        (zk_lock("b", linger=30), zk_lock("a", linger=30)),
-    ),
-    "a key in kazoo's grammar": lambda: (
-        (zk_lock("a", compat="kazoo"), zk_lock("b")),
-        (zk_lock("b"), zk_lock("a", compat="kazoo")),
-    ),
+    "a lock that lingers": lambda: crosswise(zk_lock("a", linger=30), zk_lock("b")),
+    "locks that linger": lambda: crosswise(zk_lock("a", linger=30), zk_lock("b", linger=30)),
+    "a key in kazoo's grammar": lambda: crosswise(zk_lock("a", compat="kazoo"), zk_lock("b")),
 }
 
 
@@ -191,54 +186,41 @@ def test_locks_that_zk_locks_has_so_far_are_part_of_a_circle(zoo: Zoo, keys: str
 
 
 def test_a_lock_that_was_acquired_twice_is_held_until_the_last_release(zoo: Zoo) -> None:
-    outer = contextlib.ExitStack()
-    again = zk_lock("a")
+    lock, ready = zk_lock("a"), threading.Barrier(2)
 
     def end_inner_block() -> None:
-        with again:
+        with lock:
             pass
         ready.wait(10)
 
-    ready = threading.Barrier(2)
     other = BackgroundCall(partial(nested, zk_lock("b"), zk_lock("a"), partial(ready.wait, 10)))
-    with outer:
-        own = nested(again, zk_lock("b"), end_inner_block)
-    only_victim([own, other.result()])
+    only_victim([nested(lock, zk_lock("b"), end_inner_block), other.result()])
 
 
 def test_a_reader_waits_for_a_reader_behind_a_writer(zoo: Zoo) -> None:
     """No reader passes a waiting writer, so the circle goes through a writer that holds nothing."""
-
-    def queue_behind_writer() -> None:
-        zoo.wait_contenders("b", 2)
-        writers.append(BackgroundCall(partial(nested, contextlib.nullcontext(), zk_write("a"))))
-        zoo.wait_contenders("a", 2)
-
-    writers: list[BackgroundCall[Outcome]] = []
     ready = threading.Event()
     other = BackgroundCall(partial(nested, zk_read("a"), zk_lock("b"), partial(ready.wait, 10)))
     zoo.wait_contenders("a", 1)
     with zk_lock("b"):
         ready.set()
-        queue_behind_writer()
+        zoo.wait_contenders("b", 2)
+        writer = BackgroundCall(partial(nested, contextlib.nullcontext(), zk_write("a")))
+        zoo.wait_contenders("a", 2)
         own = nested(contextlib.nullcontext(), zk_read("a"))
     victim = only_victim([own, other.result()])
     assert sorted(link.holds for link in victim.circle) == ["a", "b"]
-    assert writers[0].result() is None
+    assert writer.result() is None
 
 
 def test_a_circle_of_permits_is_not_ended(zoo: Zoo) -> None:
     """Another holder may release its permit. So both wait until their timeouts; the page shows it."""
-    locks = {key: [zk_semaphore(key, limit=1, timeout=1.5) for _ in range(2)] for key in "ab"}
-    calls: list[BackgroundCall[Outcome]] = []
     ready = partial(threading.Barrier(2).wait, 10)
-    for outer, inner in ("ab", "ba"):
-        calls.append(BackgroundCall(partial(nested, locks[outer].pop(), locks[inner].pop(), ready)))
-    errors = []
+    pairs = crosswise(zk_semaphore("a", limit=1, timeout=1.5), zk_semaphore("b", limit=1, timeout=1.5))
+    calls = [BackgroundCall(partial(nested, outer, inner, ready)) for outer, inner in pairs]
     for call in calls:
         call.join(10)
-        errors.append(call._error)
-    assert any(isinstance(error, LockTimeout) for error in errors)
+    assert any(isinstance(call._error, LockTimeout) for call in calls)
 
 
 def test_waiters_in_the_local_queue_get_a_znode_for_it(zoo: Zoo) -> None:
@@ -311,15 +293,6 @@ def test_a_circle_with_a_process_that_writes_nothing_is_left_to_its_timeouts(zoo
         with pytest.raises(LockTimeout):
             own.result()
         assert next_line(process) == "acquired"
-
-
-def test_two_circles_of_one_lock_end_one_by_one(zoo: Zoo) -> None:
-    """Each of two readers waits for a lock that the writer behind them holds."""
-    ready = threading.Barrier(3)
-    locks = [(zk_read("a"), zk_lock("b")), (zk_read("a"), zk_lock("c")), (zk_locks("b", "c"), zk_write("a"))]
-    calls = [BackgroundCall(partial(nested, outer, inner, partial(ready.wait, 10))) for outer, inner in locks]
-    first, second, writer = (call.result() for call in calls)
-    assert (writer is None) == (first is not None and second is not None)
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
