@@ -68,6 +68,7 @@ class DeadlockSearch:
         self._seen = 0  # how many looks in a row have seen a circle
         self._written: object = None  # the wait that was written, and into which znodes
         self._guard = ReplyGuard(contender.spec.key, lambda error: self.stop(), contender.caller.about)
+        self._is_over = False
         self._timer = NEVER
         timeout = self._session.options.deadlock_timeout
         if timeout is not None:
@@ -75,16 +76,17 @@ class DeadlockSearch:
 
     def stop(self) -> None:
         """Send nothing more, and ignore the replies that are outstanding."""
-        self._guard.new_generation()
+        self._is_over = True
         self._timer.cancel()
 
     def _call_later(self, seconds: float) -> None:
-        begin = partial(self._guard.run, lambda: self._proceed(self._search(), None))
-        self._timer = self._session.loop.call_later(seconds, begin)
+        if not self._is_over:  # the last step may have ended the wait
+            begin = partial(self._guard.run, lambda: self._proceed(self._search(), None))
+            self._timer = self._session.loop.call_later(seconds, begin)
 
     def _proceed(self, story: _Story, reply: object) -> None:
         """Send the next request of the story, or wait for the next one."""
-        if isinstance(reply, INTERRUPTED):
+        if self._is_over or isinstance(reply, INTERRUPTED):
             self._call_later(LOOK_SOON)
             return
         try:
