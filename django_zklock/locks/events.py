@@ -67,7 +67,7 @@ class SignalEvents(hooks.Events):
         spec, session = contender.spec, contender.session
         about_lock = {"lock": spec.key, "template": spec.template, "kind": spec.kind.word}
         about = contender.caller.about
-        if isinstance(error, LockNotAcquired):
+        if isinstance(error, LockNotAcquired) and not isinstance(error, LockDeadlock):
             self.send(session, signals.lock_contended, waited=waited if waits else 0.0, about=about, **about_lock)
         if isinstance(error, LockDeadlock):
             circle = error.circle
