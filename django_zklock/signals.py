@@ -30,7 +30,8 @@ With `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `hold` t
 
 `lock_contended(lock, waited, template, kind, about)`
     A lock was not acquired before the timeout, because it had another holder. `waited` is the time since the call.
-    `template` and `kind` are those of a `Hold`, `about` is as for `lock_failed`. Not sent if ZooKeeper did not answer.
+    `template` and `kind` are those of a `Hold`, `about` is as for `lock_failed`. Not sent if ZooKeeper did not answer,
+    nor for a deadlock.
 
 `lock_deadlocked(lock, circle, waited, template, kind, about)`
     The wait of this process for a lock has ended with `LockDeadlock`, so that the other owners of the circle go on.

@@ -74,7 +74,7 @@ def test_metrics_count_a_lock_while_it_is_held_and_after(collected: Collected) -
 
 
 def test_a_deadlock_is_counted_where_its_wait_is_ended(zoo: Zoo, collected: Collected) -> None:
-    """As a deadlock only. The count begins at 0."""
+    """It is no contention. The count begins at 0."""
     with zk_lock(NAME, fields={"sku": "1"}):
         collected.becomes(0, "deadlocks_total")
     give_way(zoo, "stock/{sku}", NAME, fields={"sku": "1"})
