@@ -29,17 +29,15 @@ LATE: Final = 8.0
 WRITTEN: Final = 1.5
 """Seconds after which it usually is. A page waits so long if many holds have no end, before it says so."""
 RECENT_FOR: Final = 1.0
-"""Seconds for which the losses, the deadlocks and the holds without an end are used again."""
+"""Seconds for which the losses and the holds without an end are used again."""
 REFUSED_WITHIN: Final = 60.0
 """Seconds in which refused callers are counted."""
 COUNTED_FOR: Final = 5.0
-"""Seconds for which their numbers are used again."""
+"""Seconds for which their numbers, and the deadlocks, are used again."""
 LEAST_REFUSED: Final = 20
 """Fewer refused callers of a lock need no attention."""
 REFUSED_SHARE: Final = 1 / 3
 """A smaller share of the callers of a lock needs no attention."""
-
-
 _TASK_ID: Final = re.compile(" [0-9a-f-]{36}$")
 
 
@@ -115,21 +113,18 @@ def _of_losses() -> Iterator[Incident]:
 def _of_deadlocks() -> Iterator[Incident]:
     """Yield one incident for all deadlocks of the same templates, as one order of locks prevents them all."""
     circles: defaultdict[tuple[str, ...], list[list[Attempt]]] = defaultdict(list)
-    for circle in table.past_deadlocks.get(WITHIN, 0.0, RECENT_FOR):
+    for circle in table.past_deadlocks.get(WITHIN, 0.0, COUNTED_FOR):
         circles[tuple(sorted({row.template for row in circle}))].append(circle)
     for templates, same in circles.items():
-        last, names = same[-1], [key_text(template) for template in templates]
+        last = same[0]
         ranks = {row.key: (row.template, row.key) for row in last}  # the order of `zk_locks`, about
-        wrong = {
-            _TASK_ID.sub("", clean(row.work)): None for row in last if ranks.get(row.reason, ("",)) > ranks[row.key]
-        }
+        wrong = [row.work for row in last if ranks.get(row.reason, ("",)) > ranks[row.key]]
+        order = _(" before ").join(map(key_text, templates))
         values = {
             "count": len(same),
             "stories": "; ".join(map(_story, last)),
-            "works": ", ".join(wrong),
-            "order": _(" before ").join(names)
-            if names[1:]
-            else _("%(name)s in the order of the keys") % {"name": names[0]},
+            "works": ", ".join(dict.fromkeys(_TASK_ID.sub("", clean(work)) for work in wrong)),
+            "order": order if templates[1:] else _("%(name)s in the order of the keys") % {"name": order},
         }
         keys, age = tuple(row.key for row in last), (timezone.now() - last[0].at).total_seconds()
         yield Incident(cause="order", keys=keys, values=values, since=templates, age=max(0.0, age))

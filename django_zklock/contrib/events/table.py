@@ -32,6 +32,8 @@ LEAST: Final = 5
 
 UNFINISHED: Final = 2000
 """Most grants without an end that are read."""
+DEADLOCKED: Final = 2000
+"""Most waits of deadlocks that are read."""
 
 ACTIONS: Final = "actions"
 """The value of `what` in `history` that selects the actions of operators. The others are outcomes."""
@@ -365,10 +367,10 @@ past_unfinished: Final = Shared(_read_unfinished)
 
 
 def _read_deadlocks(seconds: float, timeout: float) -> list[list[Attempt]]:
-    """Return the circles of the deadlocks of the last so many seconds, the oldest first."""
+    """Return the waits of each deadlock of the last so many seconds, in the order of its circle; the newest first."""
     since = timezone.now() - timedelta(seconds=seconds)
-    rows = Attempt._default_manager.filter(outcome=Attempt.DEADLOCK, at__gte=since).order_by("at", "pk")
-    return [list(circle) for _, circle in groupby(_read(rows), key=lambda row: row.at)]
+    rows = Attempt._default_manager.filter(outcome=Attempt.DEADLOCK, at__gte=since).order_by("-at", "pk")
+    return [list(circle) for _, circle in groupby(_read(rows[:DEADLOCKED]), key=lambda row: row.at)]
 
 
 past_deadlocks: Final = Shared(_read_deadlocks)
