@@ -278,7 +278,7 @@ def cycle_text(cycle: Sequence[Wait]) -> str:
 def advice(lock: LockInfo, *, is_cycle: bool, long_held: float) -> str:
     """Return what an operator can do about a lock that others wait for; empty if they need only wait."""
     if is_cycle:
-        return _("Nothing ends it by itself. Break one of these locks: its work is stopped, and the others continue.")
+        return _("If it lasts, break one of these locks: its work is stopped, and the others continue.")
     if any(holder.is_orphan for holder in lock.holders):
         return _("The holder belongs to no session, so nothing deletes it. Break the lock.")
     cure = _("Delete its directory in a moment in which it is empty, so that ZooKeeper counts from 0 again.")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Blocking: TypeAlias = Literal["quorum", "split", "deadlock", "counter", "unreadable", "orphan", "host"]
 """The causes by which work is blocked, or no longer exclusive, until a person acts."""
 Cause: TypeAlias = Literal[
-    Blocking, "broken", "foreign", "silent", "hung", "operator", "hot", "ended", "flapping", "wearing"
+    Blocking, "broken", "foreign", "silent", "hung", "operator", "hot", "order", "ended", "flapping", "wearing"
 ]
 """The causes, the worst first."""
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
@@ -55,7 +55,7 @@ TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
     ),
     "deadlock": (
         _("Deadlock: %(keys)s"),
-        _("Each waits for a lock that another one holds. Nothing ends it by itself. %(holders)s"),
+        _("Each waits for a lock that another one holds. %(holders)s"),
         _("Break one of them: its work is stopped, and the others continue."),
         "",
     ),
@@ -119,6 +119,12 @@ TEXTS: Final[Mapping[Cause, tuple[Any, Any, Any, str]]] = {
         _("Hold it for a shorter time, wait longer (`timeout`), set `max_waiters` or `on_conflict`, or use permits."),
         "show",
     ),
+    "order": (
+        _("Deadlock %(time)s ago, which has ended by itself: %(keys)s"),
+        _("%(count)d in the last 30 minutes. In the last one, %(stories)s."),
+        _("Always lock %(order)s, or all at once with `zk_locks`. To change: %(works)s."),
+        "history --what=deadlock",
+    ),
     "ended": (
         _("Processes on %(process)s ended or were cut off, with %(count)d locks"),
         _("They were killed or paused, or the host is down. The locks are free. Work may be incomplete or still run."),
@@ -176,8 +182,9 @@ class Incident:
 
         A host that hangs is one incident until it releases the oldest of these locks, whatever locks it acquires
         meanwhile. Another death or break, other servers and another holder are new ones. A counter is used up once.
+        Deadlocks that have ended are one incident if their locks have the same templates.
         """
-        of_host = self.cause in {"quorum", "split", "host", "flapping", "ended", "broken"}
+        of_host = self.cause in {"quorum", "split", "host", "flapping", "ended", "broken", "order"}
         tokens = sorted(holder.token for _key, holder in self.holders)
         since = self.since or (self.detail if self.cause in {"quorum", "split", "unreadable"} else None)
         parts = (self.host, self.pid * (self.cause == "broken"), str(since), *tokens[:1])
@@ -369,7 +376,7 @@ def describe(incident: Incident) -> dict[str, Any]:
             values["operator"] = formatting.operator_text(holder.operator)
     title, explanation, remedy, name = (str(text) % values for text in TEXTS[incident.cause])
     waits = formatting.waits_text(incident.blocked) if incident.blocked else ""
-    host = incident.host if name.startswith(("list", "history")) else None
+    host = incident.host if name.startswith(("list", "history")) and incident.cause != "order" else None
     commands = [command(name, *incident.keys[: name == "show"], host=host)] if name else []
     for key, holder in [(key, holder) for key, holder in named if holder.holds]:
         commands += formatting.hold_commands(key, holder)[0 if incident.cause == "hung" else -1 :]

@@ -68,7 +68,7 @@ NUMBERS = {
     f"{'three' if incidents.TIMES_USUAL == 3 else '...'} times": 1,
     f"{incidents.FORGOTTEN:.0%} of the planned time".replace("%", " %"): 1,
     f"{past_incidents.LEAST_REFUSED} callers or more": 1,
-    f"in the last {past_incidents.WITHIN / 60:g} minutes": 3,
+    f"in the last {past_incidents.WITHIN / 60:g} minutes": 4,
     f"two looks, {past_incidents.LATE:g} s apart": 1,
     f"a tenth of the {order.numbers_left(0):,} acquisitions": 1,
     f"every {LockAdmin.refresh} seconds": 1,

@@ -1,7 +1,8 @@
-"""Find in the tables what needs attention: ended processes, broken locks whose work goes on, losses and refusals."""
+"""Find in the tables what needs attention: ended processes, broken locks whose work goes on, losses, deadlocks."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,14 +16,14 @@ from django_zklock.contrib.events import table
 from django_zklock.contrib.events.models import Attempt
 from django_zklock.contrib.events.table import Unfinished
 from django_zklock.core.zk import troubles
-from django_zklock.dashboard.formatting import clean, keys_text
+from django_zklock.dashboard.formatting import clean, host_and_pid, key_text, keys_text
 from django_zklock.dashboard.incidents import MANY, MAX_NAMED, Incident
 
 if TYPE_CHECKING:
     from django_zklock.inspection import Snapshot
 
 WITHIN: Final = 1800.0
-"""Seconds in which losses, breaks, and holds without an end, are searched."""
+"""Seconds in which losses, breaks, deadlocks, and holds without an end, are searched."""
 LATE: Final = 8.0
 """Seconds after which the end of a hold is surely in the table."""
 WRITTEN: Final = 1.5
@@ -32,11 +33,12 @@ RECENT_FOR: Final = 1.0
 REFUSED_WITHIN: Final = 60.0
 """Seconds in which refused callers are counted."""
 COUNTED_FOR: Final = 5.0
-"""Seconds for which their numbers are used again."""
+"""Seconds for which their numbers, and the deadlocks, are used again."""
 LEAST_REFUSED: Final = 20
 """Fewer refused callers of a lock need no attention."""
 REFUSED_SHARE: Final = 1 / 3
 """A smaller share of the callers of a lock needs no attention."""
+_TASK_ID: Final = re.compile(" [0-9a-f-]{36}$")
 
 
 def find(snapshot: Snapshot, sure: bool) -> tuple[list[Incident], list[str]]:
@@ -55,7 +57,7 @@ def find(snapshot: Snapshot, sure: bool) -> tuple[list[Incident], list[str]]:
     if hosts := Counter(row.host for row in _not_sure(unfinished)):
         text = _("First look: processes on %(hosts)s may have ended with %(count)d locks. Look again in 8 s.")
         unsure = [text % {"hosts": keys_text(list(hosts), MAX_NAMED), "count": hosts.total()}]
-    return [*_of_unfinished(unfinished), *_of_losses(), *_of_refusals(snapshot)], unsure
+    return [*_of_unfinished(unfinished), *_of_losses(), *_of_deadlocks(), *_of_refusals(snapshot)], unsure
 
 
 def _unfinished(snapshot: Snapshot) -> list[Unfinished]:
@@ -106,6 +108,34 @@ def _of_losses() -> Iterator[Incident]:
         if count >= MANY:
             began = table.began(WITHIN, host=host, outcome=Attempt.LOST, reason__in=troubles.ALL)
             yield Incident(cause="flapping", host=host, values={"count": count}, since=began)
+
+
+def _of_deadlocks() -> Iterator[Incident]:
+    """Yield one incident for all deadlocks of the same templates, as one order of locks prevents them all."""
+    circles: defaultdict[tuple[str, ...], list[list[Attempt]]] = defaultdict(list)
+    for circle in table.past_deadlocks.get(WITHIN, 0.0, COUNTED_FOR):
+        circles[tuple(sorted({row.template for row in circle}))].append(circle)
+    for templates, same in circles.items():
+        last = same[0]
+        ranks = {row.key: (row.template, row.key) for row in last}  # the order of `zk_locks`, about
+        wrong = [row.work for row in last if ranks.get(row.reason, ("",)) > ranks[row.key]]
+        order = _(" before ").join(map(key_text, templates))
+        values = {
+            "count": len(same),
+            "stories": "; ".join(map(_story, last)),
+            "works": ", ".join(dict.fromkeys(_TASK_ID.sub("", clean(work)) for work in wrong)),
+            "order": order if templates[1:] else _("%(name)s in the order of the keys") % {"name": order},
+        }
+        keys, age = tuple(row.key for row in last), (timezone.now() - last[0].at).total_seconds()
+        yield Incident(cause="order", keys=keys, values=values, since=templates, age=max(0.0, age))
+
+
+def _story(row: Attempt) -> str:
+    text = _("%(process)s (%(work)s) held %(held)s and waited for %(key)s")
+    if row.waited is not None:
+        text = _("%(process)s (%(work)s) held %(held)s and waited for %(key)s until its wait was ended")
+    names = {"held": key_text(row.reason), "key": key_text(row.key), "work": clean(row.work)}
+    return text % {**names, "process": host_and_pid(row.host, row.pid)}
 
 
 def _of_refusals(snapshot: Snapshot) -> Iterator[Incident]:

@@ -47,6 +47,7 @@ def printed(value: str) -> Iterator[str]:
         yield from detail(value, lock, NOTHING, long_held=60).commands
         for cause in CAUSES:
             values = {"count": 3, "refused": 1, "callers": 1, "by": "", "operator": ""}
+            values |= {"stories": "", "order": "", "works": ""}
             incident = Incident(cause=cause, host=value, keys=(value,), holders=((value, contender),), values=values)
             yield from describe(incident)["commands"]
     reservation = ReservationInfo(key=value, task="t", lock="k", waits=False, task_id=value, state="queued")
