@@ -25,13 +25,13 @@ from django_zklock.core import clock
 from django_zklock.core.errors import UnreadableQueue
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.errors import DeadlockLink, LockDeadlock
+from django_zklock.core.protocol.registry import ListingReply, Registry
 from django_zklock.core.protocol.reply_guard import ReplyGuard
 from django_zklock.core.queue.deadlock import Blockers, WaitsFor, blockers
 from django_zklock.core.queue.escaping import path
 from django_zklock.core.queue.nodes import Kind, Payload
-from django_zklock.core.queue.order import ordered
 from django_zklock.core.zk.errors import INTERRUPTED, Outdated, ZkError
-from django_zklock.core.zk.gateway import Callback, NamesReply, Node
+from django_zklock.core.zk.gateway import Callback, Node
 from django_zklock.core.zk.loop import NEVER
 from django_zklock.core.zk.multi import Check, SetData
 
@@ -39,11 +39,10 @@ if TYPE_CHECKING:
     from django_zklock.core.protocol.contender import Contender
     from django_zklock.core.protocol.grant import Grant
 
-LOOK_AFTER: Final = (
-    0.1  # seconds from the write to the first look: others that began to wait at the same time write, too
-)
+LOOK_AFTER: Final = 0.1  # seconds from the write to the first look, in which others write that began at the same time
 LOOK_SOON: Final = 1.0  # seconds between two looks while there is a circle, or no connection
-LOOK_RARELY: Final = 5.0  # seconds between two other looks
+LOOK_RARELY: Final = 5.0  # seconds between the first two other looks; then twice as many each time
+LONGEST_PAUSE: Final = 40.0  # seconds between two looks
 MOST: Final = 100  # locks in one write, holders of a lock that are read, and waits that are followed
 
 _Story: TypeAlias = Generator[Callable[[Callback[Any]], object], Any, float | None]
@@ -66,6 +65,7 @@ class DeadlockSearch:
         self._session = contender.session
         self._held = held
         self._seen = 0  # how many looks in a row have seen a circle
+        self._pause = LOOK_RARELY / 2  # seconds between the last two looks
         self._written: object = None  # the wait that was written, and into which znodes
         self._guard = ReplyGuard(contender.spec.key, lambda error: self.stop(), contender.caller.about)
         self._is_over = False
@@ -117,7 +117,8 @@ class DeadlockSearch:
         if circle and (is_youngest or self._seen > 1):  # it may be paused, or not have seen the whole circle
             contender.end_deadlock([check for step in circle for check in step.checks], _error(circle))
             return LOOK_AFTER  # a holder that has written its znode meanwhile makes a check fail
-        return LOOK_SOON if circle else LOOK_RARELY
+        self._pause = LOOK_RARELY if circle else min(2 * self._pause, LONGEST_PAUSE)
+        return LOOK_SOON if circle else self._pause
 
     def _write(self, wait: WaitsFor, grants: Sequence[Grant]) -> Generator[Any, Any, ZkError | None]:
         """Write into the znodes of these locks what their owner waits for. Return the error, if any."""
@@ -134,18 +135,18 @@ class DeadlockSearch:
 
     def _find_circle(self, own: WaitsFor) -> Generator[Any, Any, tuple[_Step, ...]]:
         """Follow the waits from this one. Return the steps back to a lock of its owner; none if there is no way."""
-        gateway = self._session.gateway
+        list_names, gateway = self._session.attached(Registry).list_names, self._session.gateway
         waits: deque[tuple[WaitsFor, tuple[_Step, ...]]] = deque([(own, ())])
         followed = {own.guid}
         while waits:
             wait, steps = waits.popleft()
             parent = path(self._session.options.base, wait.key)
-            blocked = _blockers((yield partial(gateway.children_after_sync, parent)), wait)
+            blocked = _blockers((yield partial(list_names, parent, after_sync=True)), wait)
             paths = [f"{parent}/{child.name}" for child in blocked.holders[:MOST]] if blocked is not None else []
             held: dict[str, Node] = (yield partial(gateway.read_all, paths)) if paths else {}
             if blocked is not None and blocked.waiters[0].kind is Kind.READ:
                 # A writer may have become a reader before it was read. Now its marker shows that.
-                blocked = _blockers((yield partial(gateway.children, parent)), wait)
+                blocked = _blockers((yield partial(list_names, parent)), wait)
             for child in blocked.holders if blocked is not None else ():
                 node = held.get(f"{parent}/{child.name}")
                 following = None if node is None else WaitsFor.decode(node.data)
@@ -162,9 +163,9 @@ class DeadlockSearch:
         return ()
 
 
-def _blockers(reply: NamesReply, wait: WaitsFor) -> Blockers | None:
+def _blockers(reply: ListingReply, wait: WaitsFor) -> Blockers | None:
     try:
-        return None if isinstance(reply, ZkError) else blockers(ordered(reply), wait.guid)
+        return None if isinstance(reply, ZkError) else blockers(reply.queue, wait.guid)
     except UnreadableQueue:
         return None
 

@@ -223,6 +223,16 @@ def test_a_circle_of_permits_is_not_ended(zoo: Zoo) -> None:
     assert any(isinstance(call._error, LockTimeout) for call in calls)
 
 
+def test_a_lock_lingers_only_if_its_znode_names_no_wait(zoo: Zoo) -> None:
+    """The wait of one owner would be taken for that of the next one."""
+    lock = zk_lock("a", linger=30)
+    with zoo.hold_elsewhere("b"), lock as first:
+        assert zk_lock("b").acquire(timeout=3 * SOON) is None
+        assert text_of(zoo, "a")["key"] == "b"
+    with lock as second:
+        assert second.path != first.path
+
+
 def test_waiters_in_the_local_queue_get_a_znode_for_it(zoo: Zoo) -> None:
     """Many waiters of this process may be ahead of it, and do not have to leave first."""
     connected().attached(Registry).most_waiting = 1
