@@ -98,7 +98,7 @@ def test_two_versions_keep_the_promises_together(
         fleet.prepare(old)
         for slot in SLOTS:
             fleet.start(slot, old)
-        with Traffic(fleet, redis, random.Random(seed), hands_over=old.signs_hand_overs) as traffic:
+        with Traffic(fleet, redis, random.Random(seed), hands_over=old.has_signatures) as traffic:
             upgrade_and_roll_back(fleet, old, new, seconds)
         end_work(fleet, redis)
         verdict = judge(

@@ -31,7 +31,7 @@ class State:
         return f"{self.root}{os.pathsep}{TESTS}"
 
     @property
-    def signs_hand_overs(self) -> bool:
+    def has_signatures(self) -> bool:
         """Whether its hand-overs can be adopted by the checkout, which refuses those without a signature."""
         return "zkh2." in (self.root / "django_zklock/core/queue/hand_over.py").read_text()
 
