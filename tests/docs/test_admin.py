@@ -15,10 +15,11 @@ from support.zoo import Zoo
 from django_zklock import inspection
 from django_zklock.admin import LockAdmin, LockAdminMixin
 from django_zklock.conf.options import LONG_HELD
-from django_zklock.contrib.events import past_incidents
+from django_zklock.contrib.events import facts
 from django_zklock.core.queue import order
-from django_zklock.dashboard import incidents
 from django_zklock.models import Lock
+from django_zklock.report import holders
+from django_zklock.report.incident import MANY
 
 
 @pytest.fixture
@@ -63,13 +64,13 @@ def test_the_probe_of_the_example_answers(blocks: dict[str, str], rf: RequestFac
 
 NUMBERS = {
     f"reads {inspect.signature(inspection.snapshot).parameters['max_locks'].default:,} locks": 1,
-    f"three locks or {'more' if incidents.MANY == 3 else '...'}": 2,
-    f"for {'a minute' if LONG_HELD == 60 else '...'}, or for {incidents.LEAST_SECONDS:g} s and "
-    f"{'three' if incidents.TIMES_USUAL == 3 else '...'} times": 1,
-    f"{incidents.FORGOTTEN:.0%} of the planned time".replace("%", " %"): 1,
-    f"{past_incidents.LEAST_REFUSED} callers or more": 1,
-    f"in the last {past_incidents.WITHIN / 60:g} minutes": 3,
-    f"two looks, {past_incidents.LATE:g} s apart": 1,
+    f"three locks or {'more' if MANY == 3 else '...'}": 2,
+    f"for {'a minute' if LONG_HELD == 60 else '...'}, or for {holders.LEAST_SECONDS:g} s and "
+    f"{'three' if holders.TIMES_USUAL == 3 else '...'} times": 1,
+    f"{holders.FORGOTTEN:.0%} of the planned time".replace("%", " %"): 1,
+    f"{facts.LEAST_REFUSED} callers or more": 1,
+    f"in the last {facts.WITHIN / 60:g} minutes": 3,
+    f"two looks, {facts.LATE:g} s apart": 1,
     f"a tenth of the {order.numbers_left(0):,} acquisitions": 1,
     f"every {LockAdmin.refresh} seconds": 1,
     f"Within {LockAdmin.reply_timeout:g} s, a banner": 1,

@@ -28,9 +28,9 @@ from django_zklock import operations, zk_lock
 from django_zklock.contrib.events import table
 from django_zklock.contrib.events.models import Attempt, OperatorAction
 from django_zklock.core.zk import troubles
-from django_zklock.dashboard import extension, formatting
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.operations import clear_limit
+from django_zklock.report import formatting, incident, past
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 
@@ -144,7 +144,7 @@ def test_a_hold_is_compared_with_the_usual_duration(zoo: Zoo, operator: Client) 
     """In the list and on its page, if it lasts longer. A short hold is nothing special."""
     for _ in range(5):
         attempt(held=100.0)
-    times_usual = extension.installed.times_usual
+    times_usual = incident.times_usual
     with zk_lock("k"), zk_lock("short"):
         assert "its usual time" not in operator.get(LIST).content.decode()
         assert times_usual(1250, "k") == "12 x its usual time"
@@ -152,7 +152,7 @@ def test_a_hold_is_compared_with_the_usual_duration(zoo: Zoo, operator: Client) 
         for template, held in (("k", 1e-6), ("short", 1e-6)):
             for _ in range(table.USUAL_OF):
                 attempt(template, held=held)
-        table.usual_holds.clear()
+        table.usual.clear()
         assert times_usual(0.9, "k") == ""
         for path in ("", "k/change/"):
             eventually(lambda path=path: "its usual time" in operator.get(f"{LIST}{path}").content.decode())  # type: ignore[misc]
@@ -164,7 +164,7 @@ def test_without_the_app_the_history_is_that_of_this_admin(
     """The page of a lock has no past, and its history is Django's own. That of all says what to install."""
     attempt("k")
     action()
-    monkeypatch.setattr(extension, "installed", extension.Extension())
+    monkeypatch.setattr(past, "source", None)
     operator.post(f"{LIST}limit/", {"key": "k", "permits": "3", "reason": "rush hour"})
     clear_limit("k", reason="r", by="anna")
     response = operator.get(f"{LIST}k/change/")

@@ -25,13 +25,13 @@ from support.faults import within
 from support.zoo import Zoo, eventually
 
 from django_zklock import inspection, operations
-from django_zklock.contrib.events import past_incidents, table
+from django_zklock.contrib.events import facts, table
 from django_zklock.contrib.events.models import Attempt
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk import troubles
-from django_zklock.dashboard import incidents
 from django_zklock.management.exit_codes import ExitCode
+from django_zklock.report import holders
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.timeout(120)]
 
@@ -49,8 +49,8 @@ def operator() -> Client:
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incidents, "LEAST_SECONDS", HUNG)
-    monkeypatch.setattr(past_incidents, "LATE", 2.0)
+    monkeypatch.setattr(holders, "LEAST_SECONDS", HUNG)
+    monkeypatch.setattr(facts, "LATE", 2.0)
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_the_doctor_waits_only_if_a_host_may_have_died(
     operator: Client, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Less than three locks without an end are no incident, however that second look ends."""
-    monkeypatch.setattr(past_incidents, "LATE", 50.0)
+    monkeypatch.setattr(facts, "LATE", 50.0)
     attempts(2, Attempt.HELD, held=None)
     attempts(2, Attempt.HELD, held=None, host="worker-2")
     with within(20):
@@ -184,7 +184,7 @@ def test_the_causes_of_a_whole_night_fit_into_the_first_lines(
     operator: Client, contend: Contend, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each with its remedy and a command. The ages are certain, or null: a hold without a grant time may be younger."""
-    monkeypatch.setattr(incidents, "FORGOTTEN", 0.0)
+    monkeypatch.setattr(holders, "FORGOTTEN", 0.0)
     attempts(5, Attempt.RELEASED, template="orders/{number}")
     attempts(3, Attempt.LOST, host="web-77", reason="the ZooKeeper session is over")
     for number in range(50):

@@ -18,7 +18,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
-from django_zklock.dashboard.formatting import process_of
+from django_zklock.report.formatting import process_of
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 

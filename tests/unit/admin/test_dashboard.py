@@ -19,13 +19,13 @@ from django.test import override_settings
 
 from django_zklock import conf
 from django_zklock.core.queue import order
-from django_zklock.dashboard import formatting
 from django_zklock.dashboard.changelist import LockQuerySet
 from django_zklock.dashboard.detail import detail, links
 from django_zklock.dashboard.forms import Target
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.inspection import ConnectionInfo, Figures, LockInfo, ScannedContender, Snapshot, Wait
 from django_zklock.models import Lock
+from django_zklock.report import formatting
 
 NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
 HOLDER = ScannedContender(
