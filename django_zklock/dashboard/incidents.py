@@ -1,11 +1,8 @@
-"""What needs attention, by the names that the pages use."""
+"""What needs attention, by names of its own for those who import no more of the report."""
 
 from __future__ import annotations
 
 from django_zklock.report.incident import Incident
-from django_zklock.report.verdict import CAUSES, Verdict, look
-from django_zklock.report.verdict import as_json as report
-
-__all__ = ["CAUSES", "Incident", "Verdict", "describe", "look", "report"]
+from django_zklock.report.verdict import look as look
 
 describe = Incident.describe

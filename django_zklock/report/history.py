@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from django.utils import timezone
-from django.utils.translation import gettext as _now
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock.report import formatting
@@ -131,7 +131,7 @@ def recently_ended(facts: Facts) -> list[str]:
     hosts = {host: rows for host, rows in _ended(facts).items() if len(_keys(rows)) < MANY}
     counts = Counter(row.key for rows in hosts.values() for row in rows)
     rows = sorted((row for rows in hosts.values() for row in rows if counts[row.key] < MANY), key=lambda row: row.at)
-    text = _now("%(process)s ended or was cut off while it held %(lock)s (%(work)s), granted %(time)s ago.")
+    text = gettext("%(process)s ended or was cut off while it held %(lock)s (%(work)s), granted %(time)s ago.")
     return [
         text
         % {

@@ -120,7 +120,7 @@ class Silent(Incident):
     cause = "silent"
     title = _("The leader of %(keys)s gives no sign of life")
     sentence = _(
-        "%(holders)s. Its next one is overdue by %(silence)s. Its session lives, so no other candidate takes over."
+        "%(holders)s. Its next one is overdue by %(time)s. Its session lives, so no other candidate takes over."
     )
     remedy = _(
         "Look at its log: it may wait for its broker or database. If it hangs, break the lock: the next one leads."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from django.utils.translation import gettext as _now
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock.report import formatting
@@ -87,7 +87,7 @@ class Crowded(Incident):
             is_crowd = waiting >= CROWD or (usual is not None and waiting >= TIMES_USUAL * usual)
             if is_crowd and not (lock.holders and all(facts.is_victim(lock, holder) for holder in lock.holders)):
                 texts = formatting.reasons(lock)[:1]
-                texts += [] if usual is None else [_now("Usually, %(count)d wait.") % {"count": round(usual)}]
+                texts += [] if usual is None else [gettext("Usually, %(count)d wait.") % {"count": round(usual)}]
                 detail = " ".join(texts)
                 yield cls(keys=(lock.key,), blocked=waiting, behind=behind, values={"detail": detail})
 

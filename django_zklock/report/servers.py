@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from django.utils.translation import gettext as _now
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock.core import clock
@@ -59,12 +59,12 @@ class Quorum(OfServers):
             return
         finding = next((finding for finding in servers.findings if finding.cause == cls.cause), None)
         down = sorted(server.address for server in servers.servers if not server.runs)
-        named = _now("Not running: %(servers)s.") % {"servers": ", ".join(down)} if down else ""
+        named = gettext("Not running: %(servers)s.") % {"servers": ", ".join(down)} if down else ""
         yield cls(
             detail=f"{finding.text if finding else problem} {named}".rstrip(),
             blocked=sum(lock.waiting for lock in facts.snapshot.locks),
             since=down,
-            values={"name": _now("ZooKeeper has no quorum") if finding else _now("ZooKeeper does not answer")},
+            values={"name": gettext("ZooKeeper has no quorum") if finding else gettext("ZooKeeper does not answer")},
         )
 
 

@@ -102,11 +102,6 @@ def settle(rows: Sequence[Attempt]) -> None:
         table.refresh(new)
 
 
-def is_recent(row: Attempt) -> bool:
-    """Return whether a hold is so young that its end may not be in the table yet."""
-    return row.at > timezone.now() - timedelta(seconds=LATE)
-
-
 def losses() -> list[tuple[str, int, str]]:
     """Return the hosts whose sessions have lost many locks, how many, and since when that goes on."""
     counts = table.past_losses.get(WITHIN, 0.0, RECENT_FOR).items()

@@ -6,7 +6,8 @@ import csv
 import statistics
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import astuple, dataclass, fields
-from datetime import datetime, timezone
+from datetime import datetime, timedelta
+from datetime import timezone as zones
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -14,6 +15,7 @@ from django import forms
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import Error
 from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -52,8 +54,8 @@ WHAT: Final = {
 _LOCAL_TIME: Final = forms.DateTimeInput(format="%Y-%m-%dT%H:%M", attrs={"type": "datetime-local"})
 # Databases do not find a time that is in another year than 1 to 9999 in UTC.
 _YEARS: Final = [
-    MinValueValidator(datetime(1900, 1, 1, tzinfo=timezone.utc)),
-    MaxValueValidator(datetime(2999, 1, 1, tzinfo=timezone.utc)),
+    MinValueValidator(datetime(1900, 1, 1, tzinfo=zones.utc)),
+    MaxValueValidator(datetime(2999, 1, 1, tzinfo=zones.utc)),
 ]
 
 _T = TypeVar("_T")
@@ -91,7 +93,7 @@ def chart_panel(snapshot: Snapshot) -> Panel | None:
 def host_panel(host: str, pid: int, held: Collection[int]) -> Panel:
     """Return the panel of a host, or of a process of it. `held` are the tokens of its present holds."""
     attempts: list[Attempt] = _read(table.last_losses, host, pid, MOST_GRANTS + len(held), default=[])
-    rows = [attempt for attempt in attempts if attempt.token not in held][:MOST_GRANTS]
+    rows = [attempt for attempt in attempts if attempt.token not in held and not _is_recent(attempt)][:MOST_GRANTS]
     return Panel("admin/zklock/lock/losses.html", _events_of(rows, lambda attempt: set(held)))
 
 
@@ -218,6 +220,11 @@ def _end_of(attempt: Attempt) -> str:
     return str(WHAT.get(attempt.outcome) or clean(attempt.outcome))  # another release knows more outcomes
 
 
+def _is_recent(attempt: Attempt) -> bool:
+    """Return whether a hold is so young that its end may not be in the table yet."""
+    return attempt.outcome == attempt.HELD and attempt.at > timezone.now() - timedelta(seconds=facts.LATE)
+
+
 def _since_then(attempt: Attempt, held: _Tokens, broken_by: str) -> str:
     """Return what is known of a hold without an end. The row of an end is written about a second after it."""
     if held is not None and attempt.token in held:
@@ -226,7 +233,7 @@ def _since_then(attempt: Attempt, held: _Tokens, broken_by: str) -> str:
         return _("Broken by %(name)s; no end of its work is recorded") % {"name": clean(broken_by)}
     if held is None:
         return _("Granted; its end is not known")
-    return _("Released a moment ago") if facts.is_recent(attempt) else _("Process ended, no end is recorded")
+    return _("Released a moment ago") if _is_recent(attempt) else _("Process ended, no end is recorded")
 
 
 def _held_now(reply_timeout: float) -> tuple[dict[str, _Tokens], _Tokens]:

@@ -129,7 +129,7 @@ def test_the_page_of_a_lock_has_its_last_grants(zoo: Zoo, operator: Client) -> N
     past = response.context["panel"].content
     assert [grant.what for grant in past.grants] == [
         "Held since then",
-        "No longer held; no end is recorded",
+        "Process ended, no end is recorded",
         "Held and lost",
         *["Held and released"] * 3,
     ]
@@ -213,13 +213,14 @@ def test_a_host_that_loses_its_locks_again_and_again_needs_attention(zoo: Zoo, o
 def test_the_page_of_a_host_has_its_losses(zoo: Zoo, operator: Client) -> None:
     """The cards about a host lead there. Rows of other hosts, and of locks that were released, are left out."""
     attempt("orders/1", host="worker-3", outcome=Attempt.LOST, reason=troubles.SESSION_OVER)
-    attempt("orders/2", host="worker-3", outcome=Attempt.HELD, held=None)
+    attempt("orders/2", host="worker-3", outcome=Attempt.HELD, held=None, at=timezone.now() - timedelta(minutes=1))
+    attempt("orders/5", host="worker-3", outcome=Attempt.HELD, held=None)
     attempt("orders/3", host="worker-3")
     attempt("orders/4", host="worker-4", outcome=Attempt.LOST, reason=troubles.SESSION_OVER)
     rows = shown(operator, "host/?host=worker-3")
     assert sorted(row[:2] for row in rows) == [
         ["orders/1", "Held and lost"],
-        ["orders/2", "Granted; no end is recorded"],
+        ["orders/2", "Process ended, no end is recorded"],
     ]
     assert "None is recorded." in operator.get(f"{LIST}host/?host=worker-5").content.decode()
 
@@ -241,12 +242,12 @@ def test_the_history_tells_live_holds_from_others(zoo: Zoo, operator: Client) ->
         attempt("k", outcome=Attempt.HELD, held=None, token=hold.token - 1, at=ago - timedelta(seconds=1))
         attempt("free", outcome=Attempt.HELD, held=None, at=ago - timedelta(seconds=2))
         eventually(lambda: "Held since then" in operator.get(f"{LIST}history/").content.decode())
-        ended = "No longer held; no end is recorded"
+        ended = "Process ended, no end is recorded"
         assert [row[1] for row in shown(operator, "history/")] == ["Held since then", ended, ended]
         assert [row["what"] for row in as_json("history", "k")["events"]] == ["Held since then", ended]
     (port,) = free_ports(1)
     with zoo.configured(f"127.0.0.1:{port}"):
-        assert {row[1] for row in shown(operator, "history/")} == {"Granted; no end is recorded"}
+        assert {row[1] for row in shown(operator, "history/")} == {"Granted; its end is not known"}
 
 
 def test_holds_without_an_end_are_not_in_the_figures(zoo: Zoo, operator: Client) -> None:
