@@ -33,6 +33,8 @@ class Facts:
         self.long_held = long_held
         self.locks = {lock.key: lock for lock in snapshot.locks}
         self._sure = sure
+        self._waits = snapshot.waits
+        self._is_whole = not snapshot.answers or all(lock.waiting <= len(lock.waiters) for lock in snapshot.locks)
         self.unseen: list[str] = []
         """Sentences about what was not looked at, and why."""
 
@@ -67,47 +69,48 @@ class Facts:
         return [(lock, holder) for lock in others for holder in lock.holders if not holder.is_orphan]
 
     def is_victim(self, lock: LockInfo, holder: ScannedContender) -> bool:
-        """Return whether a holder itself waits for another lock: then that one is the cause, and not this hold."""
-        return self._waits_in(self._edges, lock, holder) or self._waits_in(self._all_edges, lock, holder)
+        """
+        Return whether a holder itself waits for another lock: then that one is the cause, and not this hold.
 
-    def _waits_in(self, edges: Iterable[Any], lock: LockInfo, holder: ScannedContender) -> bool:
-        return any((lock.key, owner) in edges for owner in lazy.inspection.deadlocks.owners(holder)[:1])
+        A page reads the first waiter of each lock. Before a holder is blamed, the others are read, too.
+        """
+        owned = [(lock.key, owner) for owner in lazy.inspection.deadlocks.owners(holder)[:1]]
+        if not self._is_whole and not self._edges.issuperset(owned):
+            self._is_whole = True
+            more = lazy.inspection.snapshot(max_age=5.0, max_waiters=MAX_WAITERS)
+            hidden = more.deadlocked - self.snapshot.deadlocked  # no card says so, so their holders are blamed
+            self._waits = tuple({wait: None for wait in (*self._waits, *more.waits) if wait.holds not in hidden})
+            for name in ("_edges", "_waits_for"):
+                vars(self).pop(name, None)
+        return bool(owned) and self._edges.issuperset(owned)
 
     @cached_property
     def _edges(self) -> set[tuple[str, object]]:
-        return {(wait.holds, wait.owner) for wait in self.snapshot.waits}
+        return {(wait.holds, wait.owner) for wait in self._waits}
 
     @cached_property
-    def _all_edges(self) -> set[tuple[str, object]]:
-        """A page reads the first waiter of each lock. Before a holder is blamed, the others are read, too."""
-        if not self.answers or all(lock.waiting <= len(lock.waiters) for lock in self.snapshot.locks):
-            return self._edges
-        more = lazy.inspection.snapshot(max_age=5.0, max_waiters=MAX_WAITERS)
-        self._waits = more.waits or self.snapshot.waits
-        return {(wait.holds, wait.owner) for wait in more.waits}
-
-    @cached_property
-    def _waits(self) -> tuple[Wait, ...]:
-        return self.snapshot.waits
-
-    def behind(self, keys: Iterable[str]) -> tuple[int, tuple[tuple[int, Wait], ...]]:
+    def _waits_for(self) -> dict[str, list[Wait]]:
         """
-        Return how many callers wait for these locks, or for locks whose holders wait for them; and those holders.
+        The waits by the lock that is waited for.
 
-        A semaphore counts only if all its holders wait: any other one will release its permit.
+        A semaphore waits only if all its holders do: any other one will release its permit.
         """
         waits: defaultdict[str, list[Wait]] = defaultdict(list)
+        count = Counter(wait.holds for wait in self._waits)
         for wait in self._waits:
-            waits[wait.waits_for].append(wait)
-        stuck = Counter(wait.holds for wait in self._waits)
+            lock = self.locks.get(wait.holds)
+            if lock is None or lock.kind != "semaphore" or count[wait.holds] >= len(lock.holders):
+                waits[wait.waits_for].append(wait)
+        return dict(waits)
+
+    def behind(self, keys: Iterable[str]) -> tuple[int, tuple[tuple[int, Wait], ...]]:
+        """Return how many callers wait for these locks, or for locks whose holders wait for them; and those holders."""
         reached, tree = dict.fromkeys(keys), []
-        rest = [(1, wait) for key in reversed(reached) for wait in reversed(waits[key])]
+        rest = [(1, wait) for key in reversed(reached) for wait in reversed(self._waits_for.get(key, []))]
         while rest:
             depth, wait = rest.pop()
-            lock = self.locks.get(wait.holds)
-            is_free = lock is not None and lock.kind == "semaphore" and stuck[wait.holds] < len(lock.holders)
-            if wait.holds not in reached and not is_free:
+            if wait.holds not in reached:
                 reached[wait.holds] = None
                 tree.append((depth, wait))
-                rest += [(depth + 1, next_one) for next_one in reversed(waits[wait.holds])]
+                rest += [(depth + 1, other) for other in reversed(self._waits_for.get(wait.holds, []))]
         return sum(self.locks[key].waiting for key in reached if key in self.locks), tuple(tree)
