@@ -163,10 +163,10 @@ class Scan:
             self._proceed()
 
     def _on_timeout(self) -> None:
-        silence = clock.now() - self._replied
-        self._result.silent = silence > SILENCE or not self._session.connected
-        problem = self._result.problem or TOO_SHORT
-        self._result.problem = self._session.explain(silence) if self._result.silent else problem
+        silence, connected = clock.now() - self._replied, self._session.connected
+        self._result.silent = silence > SILENCE or not connected
+        problem = self._session.explain(silence if connected else None) if self._result.silent else ""
+        self._result.problem = problem or self._result.problem or TOO_SHORT
         self._finish()
 
     # --- Requests -----------------------------------------------------------------------------------------------
