@@ -1,4 +1,4 @@
-"""What needs attention, by names of its own for those who import no more of the report."""
+"""The names of the report that other code imports."""
 
 from __future__ import annotations
 

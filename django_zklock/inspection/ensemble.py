@@ -360,7 +360,8 @@ def _no_majority(voters: Sequence[ServerReport], majority: int, reply_timeout: f
             _("%(running)d of %(count)d servers answered within %(seconds)s s."),
             _("The others are down, cut off or slow, or the time was too short."),
         ]
-        return HealthFinding("error", texts, values, "quorum")
+        silent = tuple(server.address for server in voters if not server.runs)
+        return HealthFinding("error", texts, values, "quorum", silent)
     texts = [
         _("No majority:"),
         ngettext_lazy("%(running)d of %(count)d servers runs,", "%(running)d of %(count)d servers run,", running),

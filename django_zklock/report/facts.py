@@ -1,4 +1,4 @@
-"""What is known of all locks at one moment: the queues, who waits behind whom, the servers, and the past."""
+"""The facts about all locks at one moment: the queues, who waits behind whom, the servers, and the past."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class Foreign(Incident):
 
 
 class Silent(Incident):
-    """A [`beat`](../how-to/celery-beat.md) leads, but has not looked at its schedule for some time."""
+    """A [`beat`](celery-beat.md) leads, but has not looked at its schedule for some time."""
 
     cause = "silent"
     title = _("The leader of %(keys)s gives no sign of life")

@@ -47,12 +47,12 @@ class Quorum(OfServers):
 
     cause = "quorum"
     severity = "error"
-    title = "%(name)s"
+    title = _("ZooKeeper has no quorum")
     remedy = _("Start the servers that are down, or repair the network. Locks then go on by themselves.")
     ends = "A quorum answers."
 
     @classmethod
-    def find(cls, facts: Facts) -> Iterator[Self]:
+    def find(cls, facts: Facts) -> Iterator[Quorum]:
         """An answered request of our own counts more than what the servers say of themselves."""
         servers, problem = facts.servers, facts.snapshot.problem
         if not problem or (facts.answers and any(server.serves for server in servers.servers)):
@@ -60,16 +60,22 @@ class Quorum(OfServers):
         finding = next((finding for finding in servers.findings if finding.cause == cls.cause), None)
         down = sorted(server.address for server in servers.servers if not server.runs)
         named = gettext("Not running: %(servers)s.") % {"servers": ", ".join(down)} if down else ""
-        yield cls(
+        kind = Quorum if finding and not finding.about else Unanswered
+        yield kind(
             detail=f"{finding.text if finding else problem} {named}".rstrip(),
             blocked=sum(lock.waiting for lock in facts.snapshot.locks),
             since=down,
-            values={"name": gettext("ZooKeeper has no quorum") if finding else gettext("ZooKeeper does not answer")},
         )
 
 
+class Unanswered(Quorum):
+    """Nobody knows yet whether there is a quorum."""
+
+    title = _("ZooKeeper does not answer")
+
+
 class Split(OfServers):
-    """The servers in `URL` do not belong together."""
+    """The [servers in `URL`](look-after-zookeeper.md#the-servers-are-not-one-ensemble) do not belong together."""
 
     cause = "split"
     severity = "error"

@@ -129,14 +129,16 @@ def found(facts: Facts, causes: Iterable[type[Incident]] = CAUSES.values()) -> l
     """Return the incidents of these causes, the worst first."""
     incidents: list[Incident] = [incident for kind in causes for incident in kind.find(facts)]
     blamed = {key for incident in incidents if incident.holders for key in incident.keys}
-    incidents = [each for each in incidents if each.cause != "crowded" or each.keys[0] not in blamed]
+    incidents = [incident for incident in incidents if incident.cause != "crowded" or incident.keys[0] not in blamed]
     order = [*CAUSES]
-    return sorted(incidents, key=lambda each: (order.index(each.cause), -each.blocked, -(each.age or 0.0)))
+    return sorted(
+        incidents, key=lambda incident: (order.index(incident.cause), -incident.blocked, -(incident.age or 0.0))
+    )
 
 
 def of_lock(lock: LockInfo, others: Snapshot, long_held: float) -> tuple[list[Incident], bool]:
     """Return what is wrong with one lock among all others, and whether all its holders wait for other locks."""
     locks = (lock, *(other for other in others.locks if other.key != lock.key))
     facts = Facts(replace(others, locks=locks), lazy.inspection.EnsembleReport((), ()), long_held)
-    incidents = [each for each in found(facts, [*queues.CAUSES, *holders.CAUSES]) if lock.key in each.keys]
+    incidents = [incident for incident in found(facts, [*queues.CAUSES, *holders.CAUSES]) if lock.key in incident.keys]
     return incidents, bool(lock.holders) and all(facts.is_victim(lock, holder) for holder in lock.holders)

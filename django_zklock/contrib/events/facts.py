@@ -1,4 +1,4 @@
-"""What the tables know of the past, for the report: holds without an end, losses, refusals, and what is usual."""
+"""Read the past for the report: holds without an end, losses, refusals, and what is usual."""
 
 from __future__ import annotations
 

@@ -383,8 +383,8 @@ past_refused: Final = Shared(_read_refused)
 def _read_epochs(seconds: float, timeout: float) -> list[int]:
     rows = Attempt._default_manager.filter(at__gte=timezone.now() - timedelta(seconds=seconds), token__gte=1 << 32)
     with transaction.atomic(rows.db):
-        found = rows.aggregate(Min("token"), Max("token"))
-    return [token >> 32 for token in found.values() if token is not None]
+        tokens = rows.aggregate(Min("token"), Max("token"))
+    return [token >> 32 for token in tokens.values() if token is not None]
 
 
 past_epochs: Final = Shared(_read_epochs)

@@ -7,6 +7,7 @@ import html
 import io
 import re
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -25,7 +26,7 @@ from support.locking import as_json, ending, zklock
 from support.zoo import Zoo, eventually
 
 from django_zklock import operations, zk_lock
-from django_zklock.contrib.events import table
+from django_zklock.contrib.events import facts, table
 from django_zklock.contrib.events.models import Attempt, OperatorAction
 from django_zklock.core.zk import troubles
 from django_zklock.management.exit_codes import ExitCode
@@ -208,6 +209,28 @@ def test_a_host_that_loses_its_locks_again_and_again_needs_attention(zoo: Zoo, o
     page = operator.get(LIST).content.decode()
     assert "worker-3 has lost its locks 4 times in the last 30 minutes" in page
     assert not re.search("worker-[456]", page)
+
+
+@pytest.mark.parametrize("held", [2.0, 20.0])
+def test_a_release_is_no_crash_before_its_row_is_complete(
+    zoo: Zoo, operator: Client, held: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a hold is written a moment after it. A look at an older row waits for that, the first time."""
+    row = attempt(outcome=Attempt.HELD, held=None, at=timezone.now() - timedelta(seconds=held))
+    if held < facts.LATE:
+        assert shown(operator, "k/history/")[0][0] == "Released a moment ago"
+        return
+
+    def write(seconds: float) -> None:  # as the writer of its process does meanwhile
+        Attempt.objects.filter(pk=row.pk).update(outcome=Attempt.RELEASED, held=held)
+
+    monkeypatch.setattr(facts, "time", SimpleNamespace(sleep=write))
+    assert shown(operator, "k/history/")[0][0] == "Held and released"
+    killed = attempt(outcome=Attempt.HELD, held=None, at=timezone.now() - timedelta(minutes=5))
+    for _ in "12":
+        assert shown(operator, "k/history/")[1][0] == "Process ended, no end is recorded"
+    killed.refresh_from_db()
+    assert killed.missed_at
 
 
 def test_the_page_of_a_host_has_its_losses(zoo: Zoo, operator: Client) -> None:

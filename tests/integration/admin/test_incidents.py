@@ -283,6 +283,60 @@ def test_a_verdict_without_a_directory_names_the_part_that_was_looked_at(operato
     zoo.client.delete(f"{zoo.base}/secret")
 
 
+def ended(*rows: tuple[str, str]) -> None:
+    """Write holds without an end, which were missed at a first look: their hosts and locks."""
+    Attempt.objects.all().delete()
+    table.past_unfinished.clear()
+    for number, (host, key) in enumerate(rows):
+        missed = timezone.now() - timedelta(seconds=20 + number)
+        attempts(1, Attempt.HELD, held=None, host=host, key=key, token=number + 1, missed_at=missed, work="charge")
+
+
+@pytest.mark.parametrize(
+    ("rows", "causes"),
+    [
+        ([("w1", "a"), ("w1", "b"), ("w1", "c")], [("ended", ["a", "b", "c"])]),
+        ([("w1", "a"), ("w1", "a"), ("w1", "b"), ("w1", "c")], [("ended", ["a", "b", "c"])]),
+        ([("w1", "a")] * 3, [("dying", ["a"])]),
+        ([("w1", "a"), ("w2", "a"), ("w3", "a"), ("w3", "b")], [("dying", ["a"])]),
+        ([("w1", "a"), ("w1", "a"), ("w1", "b"), ("w2", "c")], []),
+    ],
+)
+def test_ended_processes_count_their_locks_once(
+    operator: Client, zoo: Zoo, rows: list[tuple[str, str]], causes: list[tuple[str, list[str]]]
+) -> None:
+    """Many locks of a host are a card, and so is one lock whose holder died again and again. Others are a quiet line."""
+    ended(*rows)
+    present = cards(operator)
+    assert [(card["cause"], sorted(card["keys"])) for card in present] == causes
+    assert all("with 3 locks" in card["title"] for card in present if card["cause"] == "ended")
+    named = {key for _cause, keys in causes for key in keys}
+    quiet = json.loads(doctor("--json")[0])["recently_ended"]
+    assert {key for _host, key in rows if any(f"held {key} (charge)" in text for text in quiet)} == {
+        key for _host, key in rows
+    } - named
+    page = operator.get(LIST).content.decode()
+    assert ("Recently ended, no alarm:" in page) == bool(quiet)
+    assert causes or doctor()[1] == 0, "it is no alarm"
+
+
+def test_a_holder_that_is_not_the_first_waiter_elsewhere_is_no_cause(operator: Client, contend: Contend) -> None:
+    """A page reads first waiters. Before it blames a holder, it reads the others, too."""
+    attempts(5, Attempt.RELEASED, template="slow")
+    contend("root", template="slow", owner=1)
+    for number in (2, 3):
+        contend("mid", f"other-{number}", number, template="slow", owner=number)
+        contend("root", "other-9", 9, owner=9)
+        contend("root", f"other-{number}", number, owner=number)
+    await_cause(operator, "hung")
+    (card,) = cards(operator)
+    assert (card["keys"], card["blocked"]) == (["root"], 5)
+    page = operator.get(f"{LIST}mid/change/").content.decode()
+    assert "It waits for root. Only that one helps." in page
+    assert "do=break" not in page
+    assert "do=break" in operator.get(f"{LIST}root/change/").content.decode()
+
+
 def test_a_lock_that_is_refused_to_many_is_named(operator: Client, contend: Contend) -> None:
     """A third of 20 callers or more. A row may be about several; those of other minutes, and of few, do not count."""
     now = timezone.now()

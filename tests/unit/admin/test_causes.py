@@ -159,9 +159,11 @@ def test_a_finding_about_a_server_is_in_the_verdict() -> None:
     shown = incident.describe()
     assert shown["title"] == "ZooKeeper runs on 2 of 3 servers"
     assert shown["explanation"].startswith("zk3:2181 does not answer: timed out. Locks go on. They stop if one more")
-    assert [each.cause for each in of(*RUNS[:2], replace(down, problem="runs, and is in no quorum"))] == ["down"]
-    assert [each.cause for each in of(*RUNS[:2], replace(RUNS[2], latency=2.0))] == ["slow"]
-    assert [each.cause for each in of(*RUNS[:2], replace(RUNS[2], version="3.8.4"))] == ["version"]
+    assert [incident.cause for incident in of(*RUNS[:2], replace(down, problem="runs, and is in no quorum"))] == [
+        "down"
+    ]
+    assert [incident.cause for incident in of(*RUNS[:2], replace(RUNS[2], latency=2.0))] == ["slow"]
+    assert [incident.cause for incident in of(*RUNS[:2], replace(RUNS[2], version="3.8.4"))] == ["version"]
     assert of(*RUNS[:2], replace(down, problem="may not be asked until srvr is in 4lw.commands.whitelist")) == []
     now = clock.now()
     assert of(*RUNS, epochs=((now - 700, 1), (now - 500, 3), (now, 5))) == []
