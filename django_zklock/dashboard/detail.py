@@ -99,9 +99,10 @@ def detail(
     info = replace(info, deadlocked=key in others.deadlocked)
     state = info.state(long_held)
     numbers = {waiter.name: number for number, waiter in enumerate(info.waiters, 1)}
-    chain, cycle = _chain(key, others)
-    incidents, waits = verdict.of_lock(info, others, long_held)
-    is_victim = waits and not cycle  # to break it would stop work that is not to blame
+    incidents, facts = verdict.of_lock(info, others, long_held)
+    chain, cycle = _chain(key, others.cycles, facts.waits)
+    waiting = [facts.waits_elsewhere(info, holder) for holder in info.holders]
+    is_victim = bool(waiting) and all(waiting) and not cycle  # to break it would stop work that is not to blame
     victims = tuple(wait.holds for wait in cycle) or (key,) if info.holders or info.expired_holds else ()
     advice = str(incidents[0].remedy) if incidents else ""
     if is_victim and chain:
@@ -127,7 +128,7 @@ def detail(
         is_cycle=bool(cycle),
         victims=() if is_victim else victims,
         next_commands=() if is_victim else tuple(commands(info)),
-        blocked=tuple(dict.fromkeys(wait.holds for wait in others.waits if wait.waits_for == key))[:MAX_KEYS],
+        blocked=tuple(dict.fromkeys(wait.holds for wait in facts.waits if wait.waits_for == key))[:MAX_KEYS],
         age=age,
         problem=clean(problem, MAX_ERROR),
     )
@@ -142,14 +143,16 @@ def read_detail(key: str, *, reply_timeout: float, long_held: float = LONG_HELD)
     return detail(key, info, others, long_held=long_held)
 
 
-def _chain(key: str, others: Snapshot) -> tuple[tuple[Wait, ...], Sequence[Wait]]:
+def _chain(
+    key: str, cycles: Sequence[Sequence[Wait]], waits: Sequence[Wait]
+) -> tuple[tuple[Wait, ...], Sequence[Wait]]:
     """Return why a lock is not released, and the deadlock at the end. Other waits in a circle end by themselves."""
-    for cycle in others.cycles:
+    for cycle in cycles:
         for index, wait in enumerate(cycle):
             if wait.holds == key:
                 return (*cycle[index:], *cycle[:index]), cycle
-    chain = lazy.inspection.chain_from(key, others.waits)
-    return chain, next((cycle for cycle in others.cycles if chain and chain[-1] in cycle), ())
+    chain = lazy.inspection.chain_from(key, waits)
+    return chain, next((cycle for cycle in cycles if chain and chain[-1] in cycle), ())
 
 
 def row_of(key: str, info: ScannedContender, number: int, behind: int = 0, others: Sequence[str] = ()) -> Row:

@@ -33,7 +33,8 @@ class Facts:
         self.long_held = long_held
         self.locks = {lock.key: lock for lock in snapshot.locks}
         self._sure = sure
-        self._waits = snapshot.waits
+        self.waits = snapshot.waits
+        """The owners that hold one lock and wait for another, as far as they were read."""
         self._is_whole = not snapshot.answers or all(lock.waiting <= len(lock.waiters) for lock in snapshot.locks)
         self.unseen: list[str] = []
         """Sentences about what was not looked at, and why."""
@@ -74,19 +75,22 @@ class Facts:
 
         A page reads the first waiter of each lock. Before a holder is blamed, the others are read, too.
         """
-        owned = [(lock.key, owner) for owner in lazy.inspection.deadlocks.owners(holder)[:1]]
-        if not self._is_whole and not self._edges.issuperset(owned):
+        if not self.waits_elsewhere(lock, holder) and not self._is_whole:
             self._is_whole = True
             more = lazy.inspection.snapshot(max_age=5.0, max_waiters=MAX_WAITERS)
             hidden = more.deadlocked - self.snapshot.deadlocked  # no card says so, so their holders are blamed
-            self._waits = tuple({wait: None for wait in (*self._waits, *more.waits) if wait.holds not in hidden})
+            self.waits = tuple({wait: None for wait in (*self.waits, *more.waits) if wait.holds not in hidden})
             for name in ("_edges", "_waits_for"):
                 vars(self).pop(name, None)
-        return bool(owned) and self._edges.issuperset(owned)
+        return self.waits_elsewhere(lock, holder)
+
+    def waits_elsewhere(self, lock: LockInfo, holder: ScannedContender) -> bool:
+        """Return whether a holder waits for another lock, as far as the waiters were read."""
+        return any((lock.key, owner) in self._edges for owner in lazy.inspection.deadlocks.owners(holder)[:1])
 
     @cached_property
     def _edges(self) -> set[tuple[str, object]]:
-        return {(wait.holds, wait.owner) for wait in self._waits}
+        return {(wait.holds, wait.owner) for wait in self.waits}
 
     @cached_property
     def _waits_for(self) -> dict[str, list[Wait]]:
@@ -96,8 +100,8 @@ class Facts:
         A semaphore waits only if all its holders do: any other one will release its permit.
         """
         waits: defaultdict[str, list[Wait]] = defaultdict(list)
-        count = Counter(wait.holds for wait in self._waits)
-        for wait in self._waits:
+        count = Counter(wait.holds for wait in self.waits)
+        for wait in self.waits:
             lock = self.locks.get(wait.holds)
             if lock is None or lock.kind != "semaphore" or count[wait.holds] >= len(lock.holders):
                 waits[wait.waits_for].append(wait)

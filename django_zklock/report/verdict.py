@@ -136,9 +136,10 @@ def found(facts: Facts, causes: Iterable[type[Incident]] = CAUSES.values()) -> l
     )
 
 
-def of_lock(lock: LockInfo, others: Snapshot, long_held: float) -> tuple[list[Incident], bool]:
-    """Return what is wrong with one lock among all others, and whether all its holders wait for other locks."""
+def of_lock(lock: LockInfo, others: Snapshot, long_held: float) -> tuple[list[Incident], Facts]:
+    """Return what is wrong with one lock among all others, and the facts of that look."""
     locks = (lock, *(other for other in others.locks if other.key != lock.key))
     facts = Facts(replace(others, locks=locks), lazy.inspection.EnsembleReport((), ()), long_held)
-    incidents = [incident for incident in found(facts, [*queues.CAUSES, *holders.CAUSES]) if lock.key in incident.keys]
-    return incidents, bool(lock.holders) and all(facts.is_victim(lock, holder) for holder in lock.holders)
+    return [
+        incident for incident in found(facts, [*queues.CAUSES, *holders.CAUSES]) if lock.key in incident.keys
+    ], facts

@@ -305,7 +305,7 @@ def ended(*rows: tuple[str, str]) -> None:
 def test_ended_processes_count_their_locks_once(
     operator: Client, zoo: Zoo, rows: list[tuple[str, str]], causes: list[tuple[str, list[str]]]
 ) -> None:
-    """Many locks of a host are a card, and so is one lock whose holder died again and again. Others are a quiet line."""
+    """Many locks of a host are a card, and so is one lock whose holder died again and again. Else, a quiet line."""
     ended(*rows)
     present = cards(operator)
     assert [(card["cause"], sorted(card["keys"])) for card in present] == causes
