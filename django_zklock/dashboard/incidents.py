@@ -1,8 +1,7 @@
 """The names of the report that other code imports."""
 
-from __future__ import annotations
+from django_zklock.report import incident, verdict
 
-from django_zklock.report.incident import Incident
-from django_zklock.report.verdict import look as look
-
-describe = Incident.describe
+describe = incident.Incident.describe
+look = verdict.look
+report = verdict.as_json
