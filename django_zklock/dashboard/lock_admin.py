@@ -157,7 +157,7 @@ class LockAdminMixin(LockViews):
         self.require(self.has_view_permission(request))
         snapshot = self.snapshot(request)
         landing = not request.GET and request.method != "POST"  # a query, even an empty one, asks for the list
-        servers = verdict.servers_for(snapshot, self.reply_timeout) if landing else None
+        servers = verdict.servers_now(self.reply_timeout) if landing else None
         seen = verdict.look(snapshot, servers, self.long_held) if servers else None
         present = seen.incidents if seen else ()
         words = request.GET.get("q", "").strip()

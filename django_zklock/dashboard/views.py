@@ -392,7 +392,7 @@ class LockViews:
         self.require(self.has_break_permission(request))
         identity = request.POST.get("identity") or request.GET.get("identity", "")
         snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=0.0, max_waiters=1)
-        seen = verdict.look(snapshot, verdict.servers_for(snapshot, self.reply_timeout), self.long_held)
+        seen = verdict.look(snapshot, verdict.servers_now(self.reply_timeout), self.long_held)
         cards = [*(incident.describe() for incident in seen.incidents), *seen.acknowledged]
         card = next((card for card in cards if card["identity"] == identity), None)
         if card is None:
@@ -457,7 +457,7 @@ class LockViews:
         """Show the servers of the ensemble, and what is wrong with them."""
         self.require(self.has_view_permission(request))
         snapshot = self.snapshot(request)
-        report = verdict.servers_for(snapshot, self.reply_timeout)
+        report = verdict.servers_now(self.reply_timeout)
         connection = lazy.inspection.connection()
         context = {
             "title": _("Health of ZooKeeper"),

@@ -68,7 +68,7 @@ class Verdict:
 def as_json(reply_timeout: float, *, sure: bool = False) -> dict[str, Any]:
     """Return what needs attention now in all locks, for JSON. With `sure`, wait until it is known who has ended."""
     snapshot = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_locks=None, max_waiters=50 if sure else 1)
-    verdict = look(snapshot, servers_for(snapshot, reply_timeout), sure=sure)
+    verdict = look(snapshot, servers_now(reply_timeout), sure=sure)
     return {
         "healthy": verdict.healthy,
         "problem": snapshot.problem,
@@ -82,9 +82,9 @@ def as_json(reply_timeout: float, *, sure: bool = False) -> dict[str, Any]:
     }
 
 
-def servers_for(snapshot: Snapshot, reply_timeout: float) -> EnsembleReport:
-    """Return the report of the servers. It is a new one if ZooKeeper has not replied to the snapshot."""
-    return lazy.inspection.ensemble(reply_timeout=reply_timeout, max_age=5.0 if snapshot.answers else 1.0)
+def servers_now(reply_timeout: float) -> EnsembleReport:
+    """Return the report of the servers, for a look at the present."""
+    return lazy.inspection.ensemble(reply_timeout=reply_timeout, max_age=1.0)
 
 
 def look(snapshot: Snapshot, servers: EnsembleReport, long_held: float = LONG_HELD, *, sure: bool = False) -> Verdict:
