@@ -59,7 +59,7 @@ class Quorum(OfServers):
             return
         finding = next((finding for finding in servers.findings if finding.cause == cls.cause), None)
         down = sorted(server.address for server in servers.servers if not server.runs)
-        named = gettext("Not running: %(servers)s.") % {"servers": ", ".join(down)} if down else ""
+        named = gettext("No answer from %(servers)s.") % {"servers": ", ".join(down)} if down else ""
         kind = Quorum if finding and not finding.about else Unanswered
         yield kind(
             detail=f"{finding.text if finding else problem} {named}".rstrip(),

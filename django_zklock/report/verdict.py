@@ -91,7 +91,7 @@ def look(snapshot: Snapshot, servers: EnsembleReport, long_held: float = LONG_HE
     """Return what needs attention, and what was looked at. With `sure`, wait until it is known who has ended."""
     facts = Facts(snapshot, servers, long_held, sure=sure)
     present = found(facts)
-    is_asked = present and snapshot.connection.state == "connected"
+    is_asked = present and facts.answers
     known = lazy.operations.acknowledgements(reply_timeout=1.5) if is_asked else {}
     acknowledged = [
         {
