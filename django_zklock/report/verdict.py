@@ -110,7 +110,8 @@ def look(snapshot: Snapshot, servers: EnsembleReport, long_held: float = LONG_HE
     figures = {"locks": read, "all_locks": snapshot.total, "servers": running, "all_servers": count}
     values = {name: number_format(number, force_grouping=True) for name, number in figures.items()}
     problem = [formatting.clean(snapshot.problem, formatting.MAX_ERROR)] if snapshot.problem else []
-    unseen = [*facts.unseen, *problem, *(() if snapshot.complete else snapshot.skipped)]
+    unasked = [finding.text for finding in servers.findings if seen < count and not finding.cause]
+    unseen = [*facts.unseen, *problem, *(() if snapshot.complete else snapshot.skipped), *unasked]
     return Verdict(
         incidents=tuple(incident for incident in present if incident.identity not in known),
         acknowledged=tuple(acknowledged),

@@ -27,6 +27,10 @@ LATE: Final = 8.0
 """Seconds after which the end of a hold is surely in the table."""
 WRITTEN: Final = 1.5
 """Seconds after which it usually is. A page waits so long if many holds have no end, before it says so."""
+SETTLED: Final = 3.0
+"""Seconds that a page of the history waits for that, before it says that a process ended."""
+PAUSE: Final = 0.25
+"""Seconds between two looks meanwhile."""
 RECENT_FOR: Final = 1.0
 """Seconds for which the losses and the holds without an end are used again."""
 USUAL_FOR: Final = 60.0
@@ -91,15 +95,19 @@ def settle(rows: Sequence[Attempt]) -> None:
     """
     Wait until these holds, which are over, have their end in the table, if their processes write it.
 
-    Older rows than `LATE` are stored as missed, so that only the first look waits, and that for `WRITTEN` seconds.
+    Older rows than `LATE` are stored as missed, so that only the first look waits, and that for `SETTLED` seconds.
     """
-    now = timezone.now()
+    now, written = timezone.now(), timedelta(seconds=SETTLED)
     old = [row for row in rows if row.at <= now - timedelta(seconds=LATE)]
-    new = [row for row in old if row.missed_at is None or now - row.missed_at < timedelta(seconds=WRITTEN)]
+    new = [row for row in old if row.missed_at is None or now - row.missed_at < written]
     if new:
         table.mark_missed([row.pk for row in new])
-        time.sleep(WRITTEN)
+    for _look in range(int(SETTLED / PAUSE)):
+        if not new:
+            break
+        time.sleep(PAUSE)
         table.refresh(new)
+        new = [row for row in new if row.outcome == row.HELD]
 
 
 def losses() -> list[tuple[str, int, str]]:
