@@ -16,15 +16,24 @@ from django_zklock.core.errors import (
     ZkLockError,
     ZooKeeperUnavailable,
 )
-from django_zklock.core.protocol.errors import LockBusy, LockNotAcquired, LockNotAdopted, LockTimeout
+from django_zklock.core.protocol.errors import (
+    DeadlockLink,
+    LockBusy,
+    LockDeadlock,
+    LockNotAcquired,
+    LockNotAdopted,
+    LockTimeout,
+)
 
 __all__ = [
     "AlreadyQueued",
+    "DeadlockLink",
     "InvalidHandOver",
     "InvalidLockName",
     "InvalidToken",
     "LockBusy",
     "LockChangedHands",
+    "LockDeadlock",
     "LockInTransaction",
     "LockLost",
     "LockLostInterrupt",

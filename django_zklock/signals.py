@@ -30,7 +30,12 @@ With `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `hold` t
 
 `lock_contended(lock, waited, template, kind, about)`
     A lock was not acquired before the timeout, because it had another holder. `waited` is the time since the call.
-    `template` and `kind` are those of a `Hold`, `about` is as for `lock_failed`. Not sent if ZooKeeper did not answer.
+    `template` and `kind` are those of a `Hold`, `about` is as for `lock_failed`. Not sent if ZooKeeper did not answer,
+    nor for a deadlock.
+
+`lock_deadlocked(lock, circle, waited, template, kind, about)`
+    The wait of this process for a lock has ended with `LockDeadlock`, so that the other owners of the circle go on.
+    `circle` is that of the error. The other arguments are as for `lock_failed`, which is sent, too.
 
 `lock_release_requested(lock, hold, by, reason)`
     A holder in this process is asked to release. `by` and `reason` are texts for a log. Sent once for each request
@@ -80,6 +85,7 @@ lock_lost = Signal()
 lock_contended = Signal()
 lock_failed = Signal()
 lock_waiting = Signal()
+lock_deadlocked = Signal()
 lock_release_requested = Signal()
 lock_held_long = Signal()
 lock_broken = Signal()

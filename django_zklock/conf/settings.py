@@ -168,7 +168,7 @@ def _at(*keys: object) -> str:
 
 
 def _read(raw: object) -> tuple[Config | None, Problems]:
-    """Return the configuration, or None if there are problems, and the problems. None counts as not given."""
+    """Return the configuration, or None if there are problems, and the problems. None mostly counts as not given."""
     problems = Problems()
     if not isinstance(raw, Mapping):
         fault = "missing" if raw is None else f"a {type(raw).__name__}, not a dict"
@@ -177,6 +177,8 @@ def _read(raw: object) -> tuple[Config | None, Problems]:
     given = {"URL": "", **{key: value for key, value in raw.items() if value is not None}}
     values = read_keys(given, _KEYS, "ZKLOCK", problems, more=_DICTS)
     values.pop("token_keys", None)  # see `token_keys`
+    if "DEADLOCK_TIMEOUT" in raw and raw["DEADLOCK_TIMEOUT"] is None:
+        values["deadlock_timeout"] = None  # it has a meaning of its own: deadlocks are not looked for
     url, root = values.pop("url", _NO_ADDRESS), values.pop("root", DEFAULT_ROOT)
     if not url.chroot + root:
         # The list of all locks would contain the znodes of other programs, and all projects would share their locks.
@@ -345,7 +347,7 @@ _KEYS: Final = {
     "URL": Row("E003", _url, zk_url.EXAMPLE),
     "ROOT": Row("E004", lambda value: zk_url.znode_path(_text(value)), f"For example {DEFAULT_ROOT}."),
     "SESSION_TIMEOUT": Row("E005", positive_seconds, SECONDS_ADVICE),
-    "CONNECT_TIMEOUT": Row("E005", positive_seconds, SECONDS_ADVICE),
+    **dict.fromkeys(("CONNECT_TIMEOUT", "DEADLOCK_TIMEOUT"), Row("E005", positive_seconds, SECONDS_ADVICE)),
     "AUTH": Row("E006", _auth, 'Give "user:password", or [("digest", "user:password"), ...].'),
     "ACL": Row(
         "E007", _acl, 'Give (scheme, id, permissions) with letters of "crwda", as in [("ip", "10.0.0.0/8", "crwd")].'

@@ -26,12 +26,14 @@ def owners(contender: ScannedContender) -> tuple[_Owner, ...]:
     A thread, greenlet or asyncio task has a number in its session. A lock that a worker's main process has acquired for
     a Celery task belongs to the whole task, too: the task's process waits for others in a session of its own. Any other
     lock of a task belongs only to its thread, as another thread of the task may wait. So do leases: a coordinator does
-    not know which of them a client uses together.
+    not know which of them a client uses together. A holder that has waited for a second says so in its znode.
     """
     known: list[_Owner] = [(contender.session_id, contender.owner)] if contender.session_id and contender.owner else []
     # A waiter without a number lingers: its znode may still name a task that has left.
     if contender.about.get("id") and (contender.thread == DISPATCHER if contender.holds else known):
         known.append((contender.host, contender.about["id"]))
+    if guid := contender.waits_as if contender.holds else contender.guid:
+        known.append((guid,))
     return tuple(known)
 
 

@@ -27,7 +27,7 @@ from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.zk import process
-from django_zklock.exceptions import LockLost, LockNotAcquired, LockNotAdopted, LockNotHeld, ZkLockError
+from django_zklock.exceptions import LockDeadlock, LockLost, LockNotAcquired, LockNotAdopted, LockNotHeld, ZkLockError
 from django_zklock.locks.arguments import (
     check_bound,
     check_no_running_loop,
@@ -109,7 +109,7 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         It returns None also to the owner of a lock that is not reentrant, at once.
         `timeout` is in seconds, -1 waits without limit; the option of that name is for `with`. Several locks are all
         acquired, or none. No work is aborted when a lock that was acquired this way is lost: call `hold.check()`, or
-        use `with`. Raises `ZooKeeperUnavailable` when ZooKeeper does not answer. `more` is refused.
+        use `with`. Raises `ZooKeeperUnavailable` when ZooKeeper does not answer, and `LockDeadlock`. `more` is refused.
 
         A lock must not outlive a call that a thread pool runs, as `sync_to_async` does: use `aacquire` in coroutines.
         """
@@ -138,8 +138,8 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         _refuse_atomic(specs[-1], is_async=new_waiter is not ThreadWaiter)
         try:
             yield from acquisition.acquire(specs, timeout, new_waiter, self._on_wait, kept=True)
-        except LockNotAdopted:
-            raise  # it is no matter of time
+        except (LockDeadlock, LockNotAdopted):
+            raise  # they are no matter of time
         except LockNotAcquired:
             return None
         for hold in acquisition.holds:

@@ -18,7 +18,7 @@ from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.queue.escaping import printable
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk.lease import LEASE_SHARE, GrantSession
-from django_zklock.exceptions import LockNotAcquired
+from django_zklock.exceptions import LockDeadlock, LockNotAcquired
 from django_zklock.locks.hold import hold_of
 
 if TYPE_CHECKING:
@@ -67,8 +67,11 @@ class SignalEvents(hooks.Events):
         spec, session = contender.spec, contender.session
         about_lock = {"lock": spec.key, "template": spec.template, "kind": spec.kind.word}
         about = contender.caller.about
-        if isinstance(error, LockNotAcquired):
+        if isinstance(error, LockNotAcquired) and not isinstance(error, LockDeadlock):
             self.send(session, signals.lock_contended, waited=waited if waits else 0.0, about=about, **about_lock)
+        if isinstance(error, LockDeadlock):
+            circle = error.circle
+            self.send(session, signals.lock_deadlocked, circle=circle, waited=waited, about=about, **about_lock)
         self.send(
             session,
             signals.lock_failed,

@@ -38,6 +38,7 @@ class ExitCode(IntEnum):
     HOT = 33
     WEARING = 34
     SILENT = 35
+    ORDER = 36
     DOWN = 37
     SLOW = 38
     VERSION = 39

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from django_zklock.report.facts import Facts
+
+_TASK_ID: Final = re.compile(" [0-9a-f-]{36}$")
 
 
 class Broken(Incident):
@@ -61,6 +64,46 @@ class Hot(Incident):
         for key, refused, callers, began in facts.past("refusals"):
             blocked = facts.locks[key].waiting if key in facts.locks else 0
             yield cls(keys=(key,), values={"refused": refused, "callers": callers}, blocked=blocked, since=began)
+
+
+class Order(Incident):
+    """In the last 30 minutes, a deadlock ended by itself. The card has its story, and the work to change."""
+
+    cause = "order"
+    title = _("Deadlock %(time)s ago, which has ended by itself: %(keys)s")
+    sentence = _("%(count)d in the last 30 minutes. In the last one, %(stories)s.")
+    remedy = _("Always lock %(order)s, or all at once with `zk_locks`. To change: %(works)s.")
+    ends = "It is acknowledged, or half an hour is over."
+    command = "history --what=deadlock"
+    of_host = True
+
+    @classmethod
+    def find(cls, facts: Facts) -> Iterator[Self]:
+        """Deadlocks of the same templates are one incident, as one order of locks prevents them all."""
+        circles: defaultdict[tuple[str, ...], list[Any]] = defaultdict(list)
+        for circle in facts.past("deadlocks"):
+            circles[tuple(sorted({row.template for row in circle}))].append(circle)
+        for templates, same in circles.items():
+            last = same[0]
+            ranks = {row.key: (row.template, row.key) for row in last}  # the order of `zk_locks`, about
+            wrong = [row.work for row in last if ranks.get(row.reason, ("",)) > ranks[row.key]]
+            order = gettext(" before ").join(map(formatting.key_text, templates))
+            values = {
+                "count": len(same),
+                "stories": "; ".join(map(_story, last)),
+                "works": ", ".join(dict.fromkeys(_TASK_ID.sub("", formatting.clean(work)) for work in wrong)),
+                "order": order if templates[1:] else gettext("%(name)s in the order of the keys") % {"name": order},
+            }
+            age = max(0.0, (timezone.now() - last[0].at).total_seconds())
+            yield cls(keys=_keys(last), values=values, since=templates, age=age)
+
+
+def _story(row: Any) -> str:
+    text = gettext("%(process)s (%(work)s) held %(held)s and waited for %(key)s")
+    if row.waited is not None:
+        text = gettext("%(process)s (%(work)s) held %(held)s and waited for %(key)s until its wait was ended")
+    names = {"held": formatting.key_text(row.reason), "key": formatting.key_text(row.key)}
+    return text % {**names, "work": formatting.clean(row.work), "process": formatting.host_and_pid(row.host, row.pid)}
 
 
 class Ended(Incident):
@@ -158,4 +201,4 @@ def _keys(rows: list[Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(row.key for row in rows))
 
 
-CAUSES: Final = (Broken, Hot, Ended, Dying, Flapping)
+CAUSES: Final = (Broken, Hot, Order, Ended, Dying, Flapping)

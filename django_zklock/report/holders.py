@@ -46,7 +46,7 @@ class Deadlock(Incident):
     cause = "deadlock"
     severity = "error"
     title = _("Deadlock: %(keys)s")
-    sentence = _("Each waits for a lock that another one holds. Nothing ends it by itself. %(holders)s")
+    sentence = _("Each waits for a lock that another one holds. %(holders)s")
     remedy = _("Break one of them: its work is stopped, and the others continue.")
     ends = "One of them leaves its block."
     act = "break"

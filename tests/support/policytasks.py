@@ -34,6 +34,13 @@ def work(key: str, verb: str = "tell", argument: Any = None, journal: str = "") 
     return "done"
 
 
+def nested(key: str, inner: str, gate: str, journal: str) -> str:
+    """Work at a gate, and then under a second lock, too."""
+    work(key, "linger", gate, journal)
+    with zk_lock(inner, timeout=30):
+        return "done"
+
+
 SHARES: dict[str, dict[str, Any]] = {"read": {"kind": "read"}, "permit": {"limit": 2}}
 
 for _name, _options in POLICIES.items():
@@ -42,8 +49,28 @@ for _name, _options in POLICIES.items():
         zk_locked("{key}", **_options)(work)
     )
     app.task(name=f"several.{_name}")(zk_locked(["{key}/b", "{key}/a"], **_options)(work))
+    app.task(name=f"several.patient.{_name}")(zk_locked(["{key}/b", "{key}/a"], timeout=30, **_options)(work))
+    app.task(name=f"nested.{_name}")(zk_locked("{key}", **_options)(nested))
     for _kind, _how in SHARES.items():
         app.task(name=f"sharing.{_kind}.{_name}")(zk_locked("{key}", **_how, **_options)(work))
+
+
+app.task(name="nested.spent")(zk_locked("{key}", on_conflict="retry", max_conflicts=0)(nested))
+
+
+@app.task(name="nested.plain")
+def plain(key: str, *args: str) -> str:
+    """Take both locks in the body."""
+    with zk_lock(key):
+        return nested(key, *args)
+
+
+@app.task(name="several.patient.two")
+@zk_locked(lambda key: f"{key}/a", timeout=30)
+@zk_locked(lambda key: f"{key}/b", timeout=30)
+def one_in_the_other(key: str) -> str:
+    """Acquire one lock after the other."""
+    return "done"
 
 
 @app.task(name="policy.next")
@@ -158,6 +185,7 @@ for _name in ("retry", "coalesce"):
         app.task(name=f"offline.{_name}.{_late}", base=Offline, acks_late=_late)(
             zk_locked("{key}", **POLICIES[_name])(work)
         )
+app.task(name="nested.offline", base=Offline)(zk_locked("{key}", on_conflict="retry")(nested))
 app.task(name="offline.lost", base=Offline)(zk_locked("{key}", on_lost="retry", abort_on="lost")(work))
 
 

@@ -10,7 +10,7 @@ from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
 
-from django_zklock import zk_locked
+from django_zklock import zk_lock, zk_locked
 
 inside = threading.Event()
 """Set by a view that is in the middle of its work."""
@@ -32,6 +32,15 @@ def buy_now(request: HttpRequest, sku: str) -> HttpResponse:
     return HttpResponse("bought")
 
 
+@zk_locked("order/{sku}")
+def ship(request: HttpRequest, sku: str) -> HttpResponse:
+    """Acquire a second lock in the middle of the work."""
+    inside.set()
+    go_on.wait(20)
+    with zk_lock(f"stock/{sku}", timeout=40):
+        return HttpResponse("shipped")
+
+
 @method_decorator(zk_locked("stock/{sku}"), name="dispatch")
 class AsyncBuyDispatched(View):
     async def post(self, request: HttpRequest, sku: str) -> HttpResponse:
@@ -49,6 +58,7 @@ class AsyncBuyOverridden(View):
 
 urlpatterns = [
     path("buy/<str:sku>/", buy),
+    path("ship/<str:sku>/", ship),
     path("buy-now/<str:sku>/", buy_now),
     path("async-class-dispatched/<str:sku>/", AsyncBuyDispatched.as_view()),
     path("async-class-overridden/<str:sku>/", AsyncBuyOverridden.as_view()),

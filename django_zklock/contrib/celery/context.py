@@ -28,7 +28,15 @@ from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.spec import Caller
 from django_zklock.decorators.context import AcquireAgain, FunctionContext
-from django_zklock.exceptions import LockBusy, LockLost, LockNotAcquired, LockTimeout, ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import (
+    LockBusy,
+    LockDeadlock,
+    LockLost,
+    LockNotAcquired,
+    LockTimeout,
+    ZkLockError,
+    ZooKeeperUnavailable,
+)
 from django_zklock.locks import trace
 from django_zklock.locks.events import events
 from django_zklock.locks.multi import joined
@@ -141,6 +149,13 @@ class TaskContext(FunctionContext):
             messages.check_done(self._task)
             lifecycle.on_acquired(self._task, self._wrapper)
 
+    def on_error(self, error: LockNotAcquired | ZooKeeperUnavailable | LockLost) -> Any:
+        """Send the task again, too, if a block in its body was part of a deadlock: its locks are released by now."""
+        again = self._by_worker and self.options["on_conflict"] in ("retry", "wait", "coalesce")
+        if isinstance(error, LockDeadlock) and self._has_begun and again and not self._is_spent(CONFLICTS_HEADER):
+            messages.send_again(self._task, CONFLICTS_HEADER, error)
+        return super().on_error(error)
+
     def without_lock(self, error: ZkLockError) -> Any:
         """
         Return the result of a task that did not get its lock or lost it, or raise what ends this run.
@@ -166,7 +181,8 @@ class TaskContext(FunctionContext):
             if policy == "coalesce" and not self._is_spent(CONFLICTS_HEADER):
                 other = self._wait_unless_another_does(self._key, error)
                 return self._skip(f"{error} Task {other} waits for it and will do this work, too.")
-        again = self.is_again or policy in ("retry", "coalesce") or (policy == "wait" and not is_busy)
+        is_timeout = is_busy and not isinstance(error, LockDeadlock)
+        again = self.is_again or policy in ("retry", "coalesce") or (policy == "wait" and not is_timeout)
         if again and not self._is_spent(CONFLICTS_HEADER):
             messages.send_again(self._task, CONFLICTS_HEADER, error)
         raise error

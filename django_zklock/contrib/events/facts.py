@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from django_zklock.inspection import Snapshot
 
 WITHIN: Final = 1800.0
-"""Seconds in which losses, breaks, and holds without an end, are searched."""
+"""Seconds in which losses, breaks, deadlocks, and holds without an end, are searched."""
 LATE: Final = 8.0
 """Seconds after which the end of a hold is surely in the table."""
 WRITTEN: Final = 1.5
@@ -38,7 +38,7 @@ USUAL_FOR: Final = 60.0
 REFUSED_WITHIN: Final = 60.0
 """Seconds in which refused callers are counted."""
 COUNTED_FOR: Final = 5.0
-"""Seconds for which their numbers, and the epochs of leaders, are used again."""
+"""Seconds for which their numbers, the deadlocks, and the epochs of leaders, are used again."""
 LEAST_REFUSED: Final = 20
 """Fewer refused callers of a lock need no attention."""
 REFUSED_SHARE: Final = 1 / 3
@@ -125,6 +125,11 @@ def refusals() -> list[tuple[str, int, int, str]]:
         for key, (refused, callers) in counts
         if refused >= max(LEAST_REFUSED, REFUSED_SHARE * callers)
     ]
+
+
+def deadlocks() -> list[list[Attempt]]:
+    """Return the waits of each deadlock, the newest deadlock first."""
+    return table.past_deadlocks.get(WITHIN, 0.0, COUNTED_FOR)
 
 
 def epochs(seconds: float) -> list[int]:

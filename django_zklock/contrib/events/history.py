@@ -49,6 +49,7 @@ WHAT: Final = {
     "released": gettext_lazy("Held and released"),
     "lost": gettext_lazy("Held and lost"),
     "timed out": gettext_lazy("Waited, and not granted"),
+    "deadlock": gettext_lazy("Deadlock"),
 }
 """The kinds of rows of the history, by `PastEvent.kind`."""
 _LOCAL_TIME: Final = forms.DateTimeInput(format="%Y-%m-%dT%H:%M", attrs={"type": "datetime-local"})
@@ -199,7 +200,7 @@ def _events_of(records: Sequence[Attempt | OperatorAction], held: Callable[[Atte
 
 
 def _of_attempt(attempt: Attempt, held: _Tokens, broken_by: str) -> PastEvent:
-    lasted = attempt.waited if attempt.outcome == attempt.TIMED_OUT else attempt.held
+    lasted = attempt.waited if attempt.outcome in {attempt.TIMED_OUT, attempt.DEADLOCK} else attempt.held
     return PastEvent(
         at=attempt.at,
         key=attempt.key,
@@ -207,7 +208,7 @@ def _of_attempt(attempt: Attempt, held: _Tokens, broken_by: str) -> PastEvent:
         what=_since_then(attempt, held, broken_by) if attempt.outcome == attempt.HELD else _end_of(attempt),
         by=host_and_pid(attempt.host, attempt.pid),
         work=clean(attempt.work),
-        reason=clean(_(attempt.reason)),
+        reason=clean(_(attempt.reason)) if attempt.outcome != attempt.DEADLOCK else "",
         waited="" if attempt.waited is None else duration(attempt.waited),
         lasted="" if lasted is None else duration(lasted),
     )
@@ -217,6 +218,10 @@ def _end_of(attempt: Attempt) -> str:
     if attempt.outcome == Attempt.TIMED_OUT and not attempt.waited:
         text = ngettext("Refused at once: %(count)d try", "Refused at once: %(count)d tries", attempt.count)
         return text % {"count": attempt.count}
+    if attempt.outcome == Attempt.DEADLOCK:
+        ended = attempt.waited is not None
+        text = _("Deadlock: held %(key)s; its wait was ended") if ended else _("Deadlock: held %(key)s")
+        return text % {"key": key_text(attempt.reason)}
     return str(WHAT.get(attempt.outcome) or clean(attempt.outcome))  # another release knows more outcomes
 
 

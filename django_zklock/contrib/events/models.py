@@ -14,7 +14,7 @@ MAX_TEXT = 255
 
 class Attempt(models.Model):
     """
-    One attempt to acquire a lock: a grant and how it ended, or a wait that timed out.
+    One attempt to acquire a lock: a grant and how it ended, or a wait that timed out or was part of a deadlock.
 
     The writer of each process inserts the rows, and updates those of longer holds at their end.
     """
@@ -24,6 +24,8 @@ class Attempt(models.Model):
     RELEASED = "released"
     LOST = "lost"
     TIMED_OUT = "timed out"
+    DEADLOCK = "deadlock"
+    """It waited in a circle. The rows of a circle have the same `at`; only the wait that was ended has `waited`."""
 
     key: models.Field[str, str] = ExactCharField(max_length=MAX_TEXT)
     template: models.Field[str, str] = ExactCharField(max_length=MAX_TEXT)
@@ -40,7 +42,7 @@ class Attempt(models.Model):
     held: models.Field[float | None, float | None] = models.FloatField(null=True)
     outcome: models.Field[str, str] = models.CharField(max_length=16)
     reason: models.Field[str, str] = models.CharField(max_length=MAX_TEXT)
-    """Why it was lost."""
+    """Why it was lost; the key that a wait of a deadlock held."""
     missed_at: models.Field[datetime | None, datetime | None] = models.DateTimeField(null=True)
     """When a page or the doctor first saw that its process has no contender, though the row has no end."""
     count: models.Field[int, int] = models.IntegerField(default=1, db_default=1)  # older processes do not name it

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from django_zklock import signals
 from django_zklock.contrib.events.models import Attempt
-from django_zklock.contrib.events.table import Acted, Ended, Granted, TimedOut
+from django_zklock.contrib.events.table import Acted, Deadlocked, Ended, Granted, TimedOut
 from django_zklock.contrib.events.writer import Writer
 from django_zklock.core import clock
 from django_zklock.core.protocol.grant import Grant
@@ -18,6 +18,7 @@ from django_zklock.core.zk import process
 from django_zklock.locks.events import events
 
 if TYPE_CHECKING:
+    from django_zklock.exceptions import DeadlockLink
     from django_zklock.operations.audit import Action
 
 EXIT_TIMEOUT: Final = 2.0
@@ -30,6 +31,7 @@ def connect() -> None:
     """Record from now on. The call is idempotent."""
     events.recorder = Recorder()
     signals.lock_contended.connect(_on_contended)
+    signals.lock_deadlocked.connect(_on_deadlocked)
     if flush not in process.at_end:
         process.at_end.append(flush)
 
@@ -37,6 +39,7 @@ def connect() -> None:
 def disconnect() -> None:
     """Stop recording."""
     signals.lock_contended.disconnect(_on_contended)
+    signals.lock_deadlocked.disconnect(_on_deadlocked)
     events.recorder = None
 
 
@@ -77,6 +80,10 @@ def _on_contended(
     # and other code may do without the lock.
     if waited or "request" in about:
         _writer.put(TimedOut(time.time(), lock, template, kind, waited))
+
+
+def _on_deadlocked(*, lock: str, circle: tuple[DeadlockLink, ...], waited: float, **kwargs: object) -> None:
+    _writer.put(Deadlocked(time.time(), circle, lock, waited))
 
 
 def _begin_child() -> None:

@@ -7,10 +7,10 @@ import socket
 import statistics
 import string
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import pairwise
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from django.db import Error, router, transaction
@@ -22,6 +22,9 @@ from django_zklock.core.queue.escaping import printable, shortened
 from django_zklock.core.zk import troubles
 from django_zklock.shared import Shared
 
+if TYPE_CHECKING:
+    from django_zklock.exceptions import DeadlockLink
+
 USUAL_OF: Final = 50
 """How many holds of a template count for its usual hold: the median of the last ones."""
 LEAST: Final = 5
@@ -29,6 +32,8 @@ LEAST: Final = 5
 
 UNFINISHED: Final = 2000
 """Most grants without an end that are read."""
+DEADLOCKED: Final = 2000
+"""Most waits of deadlocks that are read."""
 
 ACTIONS: Final = "actions"
 """The value of `what` in `history` that selects the actions of operators. The others are outcomes."""
@@ -72,6 +77,15 @@ class TimedOut(NamedTuple):
     waited: float
 
 
+class Deadlocked(NamedTuple):
+    """The wait for the lock `key` was ended after `waited` seconds, because it was part of a deadlock."""
+
+    at: float
+    circle: tuple[DeadlockLink, ...]
+    key: str
+    waited: float
+
+
 class Acted(NamedTuple):
     """An operator did something."""
 
@@ -98,7 +112,7 @@ class Unfinished(NamedTuple):
     work: str
 
 
-Event: TypeAlias = Granted | Ended | TimedOut | Acted
+Event: TypeAlias = Granted | Ended | TimedOut | Deadlocked | Acted
 _Row = TypeVar("_Row")
 
 
@@ -126,6 +140,8 @@ def write(events: Collection[Event]) -> None:
                 if row is not None:
                     for name, value in end.items():
                         setattr(row, name, value)
+            elif isinstance(event, Deadlocked):
+                rows += _waits(event)
         table.bulk_create([*rows, *_not_granted(events)])
         OperatorAction._default_manager.using(database).bulk_create(actions)
 
@@ -168,16 +184,24 @@ def _granted(event: Granted) -> Attempt:
     return _row(event, Attempt.HELD, work=printable(event.work, MAX_TEXT), **more)
 
 
+def _waits(event: Deadlocked) -> Iterator[Attempt]:
+    """Yield a row for each wait of a deadlock, in the order of the circle."""
+    for link in event.circle:
+        holder, waited = link.holder, event.waited if link.waits_for == event.key else None
+        wait = TimedOut(event.at, link.waits_for, link.waits_for_template, holder.kind, event.waited)
+        texts = {"host": holder.host, "work": printable(holder.what, MAX_TEXT)}
+        reason = shortened(link.holds, MAX_TEXT)
+        yield _row(wait, Attempt.DEADLOCK, pid=holder.pid, waited=waited, reason=reason, **texts)
+
+
 def _row(event: Granted | TimedOut, outcome: str, **more: Any) -> Attempt:
     return Attempt(
         key=shortened(event.key, MAX_TEXT),
         template=shortened(event.template, MAX_TEXT),
         kind=event.kind,
-        host=_HOST,
-        pid=os.getpid(),
         at=_time(event.at),
         outcome=outcome,
-        **more,
+        **{"host": _HOST, "pid": os.getpid(), **more},
     )
 
 
@@ -356,6 +380,16 @@ def refresh(rows: Iterable[Attempt]) -> None:
     with transaction.atomic(database):
         for row in rows:
             row.refresh_from_db(database)
+
+
+def _read_deadlocks(seconds: float, timeout: float) -> list[list[Attempt]]:
+    """Return the waits of each deadlock of the last so many seconds, in the order of its circle; the newest first."""
+    since = timezone.now() - timedelta(seconds=seconds)
+    rows = Attempt._default_manager.filter(outcome=Attempt.DEADLOCK, at__gte=since).order_by("-at", "pk")
+    return [list(circle) for _, circle in groupby(_read(rows[:DEADLOCKED]), key=lambda row: row.at)]
+
+
+past_deadlocks: Final = Shared(_read_deadlocks)
 
 
 def mark_missed(rows: Sequence[int]) -> None:

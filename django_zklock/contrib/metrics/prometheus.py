@@ -169,6 +169,7 @@ class Metrics:
             (signals.lock_released, self._on_released),
             (signals.lock_lost, self._on_lost),
             (signals.lock_contended, self._on_contended),
+            (signals.lock_deadlocked, self._on_deadlocked),
             (signals.lock_failed, self._on_failed),
             (signals.lock_held_long, self._on_held_long),
             (signals.lock_release_requested, self._on_release_requested),
@@ -188,13 +189,15 @@ class Metrics:
         counter, histogram = functools.partial(made, Counter), functools.partial(made, Histogram)
         gauge = functools.partial(made, Gauge, multiprocess_mode="livesum")
         self._holds_now = ProcessGauge(gauge("holds", "Locks held now."))
-        text = "Messages that wait for locks in this Celery worker."
-        self._waiting_tasks = ProcessGauge(gauge("waiting_tasks", text, ()))
+        self._waiting_tasks = ProcessGauge(
+            gauge("waiting_tasks", "Messages that wait for locks in this Celery worker.", ())
+        )
         text = "1 for the state of the connection to ZooKeeper; with several processes, the number of processes."
         self._state = ProcessGauge(gauge("session_state", text, ("state",)))
         self._acquired = counter("acquired_total", "Grants of locks.")
         self._lost = counter("lost_total", "Holds that were lost.")
         self._contended = counter("contended_total", "Locks that were not acquired before the timeout.")
+        self._deadlocks = counter("deadlocks_total", "Waits that were ended because they were part of a deadlock.")
         self._unavailable = counter("unavailable_total", "Acquisitions that failed because ZooKeeper did not answer.")
         self._held_long = counter("held_long_total", "Holds longer than warn_after.")
         self._release_requests = counter("release_requests_total", "Release requests that holders have seen.")
@@ -204,7 +207,9 @@ class Metrics:
         self._suspensions = counter("suspensions_total", "Connections to ZooKeeper that broke.", ())
         self._failed_heartbeats = counter("heartbeat_failures_total", "Heartbeats that no quorum has acknowledged.", ())
         # These begin at 0 before the first failure, as far as the lock is known. Otherwise `increase()` misses that.
-        self._from_zero = (self._lost, self._swallowed, self._contended, self._unavailable, self._held_long)
+        self._from_zero = (
+            *(self._lost, self._swallowed, self._contended, self._deadlocks, self._unavailable, self._held_long),
+        )
         self._wait_seconds = histogram("wait_seconds", "Time from the call to the grant.", buckets=_WAIT_BUCKETS)
         text = "Time from the grant to the release or loss."
         self._hold_seconds = histogram("hold_seconds", text, buckets=_HOLD_BUCKETS)
@@ -330,6 +335,9 @@ class Metrics:
 
     def _on_contended(self, *, template: str, kind: str, **kwargs: object) -> None:
         self._contended.labels(*self._labels(template, kind)).inc()
+
+    def _on_deadlocked(self, *, template: str, kind: str, **kwargs: object) -> None:
+        self._deadlocks.labels(*self._labels(template, kind)).inc()
 
     def _on_failed(self, *, error: type[BaseException], template: str, kind: str, **kwargs: object) -> None:
         if issubclass(error, ZooKeeperUnavailable):

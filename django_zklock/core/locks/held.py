@@ -376,6 +376,20 @@ class HeldLocks:
         # A list made in one step: other threads add and remove meanwhile.
         return [held for reference in self._weak.valuerefs() if (held := reference()) is not None]
 
+    def may_have(self, owner: Owner) -> bool:
+        """Return whether the owner may hold a lock. It is cheap."""
+        if self._kept or owner.subject in self._guards:
+            return True
+        return bool(self._weak) and owner.kind in ("thread", "greenlet") and bool(hooks.scope.is_open())
+
+    def grants_of(self, owner: Owner) -> list[Grant]:
+        """Return the grants of the locks that the owner holds, from any thread."""
+        return [
+            held.grant
+            for held in self.all()
+            if held.owner == owner and not held.is_released and not held.is_over and not held.lost
+        ]
+
     def kept(self) -> list[HeldLock]:
         """Return those that were acquired by `acquire`."""
         return list(self._kept)

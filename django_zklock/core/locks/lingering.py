@@ -23,7 +23,7 @@ import functools
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
@@ -92,6 +92,7 @@ class LingeringWaiter:
     lock: LingeringLock | None = None
     gone: bool = False
     since: float | None = None  # when the caller began to wait, on clock.now()
+    held: Callable[[], Sequence[Grant]] | None = None  # returns the locks of its owner; None: it has none
     # The outcome, by lock. It is written once, by `setdefault`; None: queue again. `join` replaces this dict after
     # `lock`, so read the dict first.
     _outcomes: dict[LingeringLock | None, Outcome | None] = field(default_factory=dict)
@@ -168,7 +169,7 @@ class LingeringWaiter:
             self.session.post(lock.end)
         elif isinstance(outcome, Grant) and on_outcome is not None:
             on_outcome(outcome)
-            self._on_outcome = self.on_queued = None  # they refer to the hold, which may be dropped without a release
+            self._on_outcome = self.on_queued = self.held = None  # they refer to the hold, which may be dropped
             if lock.base is not None and lock.base.has_events:
                 self.session.post(lock.forward_events)  # they may have come just before the grant
 
@@ -274,6 +275,23 @@ class LingeringWaiter:
         on_queued, self.on_queued = self.on_queued, None
         if on_queued is not None:
             on_queued()
+        if self.held is not None and self.session.options.deadlock_timeout is not None:
+            self.session.post(self._call_later, self.session.options.deadlock_timeout)
+
+    def _call_later(self, seconds: float) -> None:
+        if self.since is not None:
+            self.session.loop.call_later(max(0.0, self.since + seconds - clock.now()), self._wait_alone)
+
+    def _wait_alone(self) -> None:
+        """Wait with a znode of its own from now on, if its owner has other locks. Then others see which owner waits."""
+        lock, held = self.lock, self.held
+        if lock is None or lock.is_private or not self.is_waiting(lock) or held is None or not held():
+            return
+        if not self.is_granted(lock):
+            private = LingeringLock(self._locks, self, is_private=True)
+            private.append(self)
+            lock.remove(self)
+            private.contender.start()
 
     def conclude(self, lock: LingeringLock, outcome: Outcome) -> None:
         """End the wait with this outcome, unless the owner has the lock."""
@@ -291,7 +309,8 @@ class LingeringLock(GrantObserver):
     The owners that wait for the one contender are in `queue`.
     """
 
-    def __init__(self, locks: LingeringLocks, founder: LingeringWaiter) -> None:
+    def __init__(self, locks: LingeringLocks, founder: LingeringWaiter, *, is_private: bool = False) -> None:
+        self.is_private = is_private  # only its founder uses it, and it ends with the first release
         self.queue: deque[LingeringWaiter | None] = deque()  # None: the protocol's thread, to end an idle lock
         self.ended = False  # written by the first in the queue, if the lock is here
         self.base: Grant | None = None  # the contender's; None while this process waits for the lock
@@ -299,9 +318,10 @@ class LingeringLock(GrantObserver):
         self.idle_since = clock.now()
         self.session = founder.session
         self.spec = founder.spec
-        self.contender = Contender(
-            founder.session, founder.spec, founder.caller._replace(owner=0), self._on_outcome, waits=founder.waits
-        )
+        caller = founder.caller if is_private else founder.caller._replace(owner=0)
+        self.contender = Contender(founder.session, founder.spec, caller, self._on_outcome, waits=founder.waits)
+        if is_private:
+            self.contender.held, self.contender.since = founder.held, founder.since
         self.contender.on_queued = founder.report_queued
         # With a position, it waits as long, and is not refused any more.
         self.contender.has_position = founder.waits and founder.has_position
@@ -373,6 +393,8 @@ class LingeringLock(GrantObserver):
     def ends_on_release(self, spec: QueueSpec, grant: Grant) -> bool:
         """Return whether the lock leaves this process when the owner with this grant releases it."""
         base = self.base
+        if self.is_private or grant.tells_wait:
+            return True  # or what the znode says would be taken for the wait of the next owner
         if base is None or base.has_events or base.node_gone or self.session.closing:
             return True  # the lease is not looked at: `new_grant` does that for the next owner
         if grant.lost_reason is not None or grant.overdue or grant.kind is not spec.kind:

@@ -17,7 +17,7 @@ import enum
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -28,6 +28,8 @@ from django_zklock.core.errors import TooManyLocks, UnreadableQueue, ZkLockError
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol import interventions
 from django_zklock.core.protocol.contender_info import ContenderInfo
+from django_zklock.core.protocol.deadlock import DeadlockSearch
+from django_zklock.core.protocol.errors import LockDeadlock
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.hand_over import GivenHold, adoption, find_adopter
 from django_zklock.core.protocol.local_queue import LocalQueue
@@ -52,7 +54,7 @@ from django_zklock.core.zk.errors import (
 from django_zklock.core.zk.gateway import Node, NodeReply, WriteReply
 from django_zklock.core.zk.lease import BEAT_SHARE
 from django_zklock.core.zk.loop import NEVER, Timer
-from django_zklock.core.zk.multi import Create, SetData
+from django_zklock.core.zk.multi import Check, Create, Delete, SetData
 from django_zklock.core.zk.session import Session, SessionObserver
 
 logger = Logger("django_zklock.locks")
@@ -75,6 +77,7 @@ class Phase(enum.Enum):
     SEARCHING = "does not know whether its znode exists, and searches it"
     LISTING = "is in the queue, and lists it"
     QUEUED = "is in the queue, and watches its predecessors"
+    ENDING = "deletes its znode, if it is still part of a deadlock"
     PROVING = "is first, and waits for a quorum to confirm its session and its znode"
     HOLDING = "holds the lock, or has lost it"
     UNWANTED = "deletes its znode when its create has a reply"
@@ -114,6 +117,7 @@ class Contender(SessionObserver):
     on_queued: Callable[[], object] | None = None  # called once if it has to wait
     gate: Callable[[bool], object] | None = None  # it peeks, tells this whether the lock is free, and awaits `proceed`
     has_position: bool = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
+    held: Callable[[], Sequence[Grant]] | None = None  # returns the locks of its owner; None: it has none
     given: GivenHold | None = None  # replaces its znode at the release; written by its owner before that
     # The caller reads these, and `ahead`.
     busy: Busy | None = None  # its outcome, as soon as the holder is read
@@ -126,6 +130,7 @@ class Contender(SessionObserver):
     _registry: Registry = field(init=False)  # set when it begins
     _replies: ReplyGuard = field(init=False)
     _timer: Timer = NEVER
+    _deadlock_search: DeadlockSearch | None = None  # while it waits, and its owner may hold other locks
     _local_queue: LocalQueue | None = None  # while it waits, here or in ZooKeeper
     _is_queued: bool = False  # it was accepted as a waiter, so `max_waiters` no longer refuses it
     _creates: int = 0  # since the queue last showed the znode
@@ -269,6 +274,7 @@ class Contender(SessionObserver):
         self._phase = Phase.LOCAL_QUEUE
         self.has_position = self.in_local_queue = True
         self._report_queued()
+        self._search_deadlock()
 
     def proceed(self) -> None:
         """Pass the gate, and enter the queue unless it has left. On the protocol's thread."""
@@ -575,6 +581,7 @@ class Contender(SessionObserver):
             if self._own_watch is None:
                 self._watch()
             self._predecessors.wait_for(verdict)
+            self._search_deadlock()
 
     def on_ahead_read(self, node: Node) -> None:
         """The data of a predecessor were read."""
@@ -595,6 +602,50 @@ class Contender(SessionObserver):
         """List the queue again: a marker, a limit or the end of an operator hold may have changed the verdict."""
         if self._phase is Phase.QUEUED:
             self._list()
+
+    # --- deadlocks --------------------------------------------------------------------------------------------------
+
+    def _search_deadlock(self) -> None:
+        """Begin to look for a deadlock, unless its owner holds no other lock."""
+        if self.held is not None and self.since is not None and self._deadlock_search is None:
+            self._deadlock_search = DeadlockSearch(self, self.held, self.since)
+
+    def _end_search(self) -> None:
+        search, self._deadlock_search, self.held = self._deadlock_search, None, None
+        if search is not None:
+            search.stop()
+
+    @property
+    def queued_node(self) -> Node | None:
+        """Its znode while it waits in ZooKeeper's queue."""
+        return self._node if self._phase is Phase.QUEUED else None
+
+    def admit_now(self) -> None:
+        """Enter ZooKeeper's queue, where others see that it waits, even if many of this process wait there."""
+        if self._phase is Phase.LOCAL_QUEUE and self._local_queue is not None:
+            self._local_queue.admit_now(self)
+
+    def end_deadlock(self, checks: Sequence[Check], error: LockDeadlock) -> None:
+        """Delete its znode and conclude with this error, in one transaction with these checks. Wait on if one fails."""
+        if self._phase is Phase.QUEUED and self._node is not None:
+            self._phase = Phase.ENDING
+            self._unwatch()  # or the delete would look like that of another session
+            operations = (*checks, Delete(path=self._node.path))
+            on_deleted = self._replies.wrap(partial(self._on_deadlock_ended, error))
+            self._replies.run(self.session.gateway.commit, operations, on_deleted)
+
+    def _on_deadlock_ended(self, error: LockDeadlock, reply: WriteReply) -> None:
+        if reply is None:
+            logger.warning("a deadlock has ended: %s", error, about=self.caller.about, extra={"lock": self.spec.key})
+            self._registry.discard(self.guid)
+            self._node = None
+            self._conclude(error)
+            self._abandon()
+        elif not isinstance(reply, INTERRUPTED):
+            if not isinstance(reply, (NodeMissing, Outdated)):
+                self._end_search()  # ZooKeeper refuses it, and would do so again
+            self._list()
+        # Else it lists when it is connected. If its znode is gone then, that is no proof of the deadlock.
 
     # --- watch its znode ------------------------------------------------------------------------------------------
 
@@ -709,6 +760,7 @@ class Contender(SessionObserver):
 
     def _conclude(self, outcome: Outcome) -> None:
         on_outcome, self._on_outcome = self._on_outcome, None
+        self._end_search()
         self.on_queued = None  # it refers to the caller's waiter
         if on_outcome is not None:
             on_outcome(outcome)
@@ -799,6 +851,7 @@ class Contender(SessionObserver):
             return
         self._on_outcome = self.on_queued = self.gate = None
         self._timer.cancel()
+        self._end_search()
         may_exist = bool(self.guid) and self.guid in self._registry.guids
         if may_exist and self._phase is Phase.CREATING:
             self._phase = Phase.UNWANTED  # the reply to the create starts the delete
@@ -869,7 +922,7 @@ class Contender(SessionObserver):
             self._create()
         elif self._phase is Phase.SEARCHING:
             self._search()
-        elif self._phase in (Phase.LISTING, Phase.QUEUED):
+        elif self._phase in (Phase.LISTING, Phase.QUEUED, Phase.ENDING):
             self._forget_replies()  # the watches ended with the connection
             self._list(after_sync=True)
         elif self._phase is Phase.PROVING:

@@ -78,6 +78,8 @@ class ContenderInfo:
 
     lasts: str = ""
     """ "leader", "run" (a command) or "lease" if its hold is meant to last; empty for other work, and if unknown."""
+    waits_as: str = ""
+    """The guid of the contender by which its owner waits for another lock, as its znode says. It may be out of date."""
     renewal_due: datetime | None = None
     """When its work should have written its znode again; None if it does not write, or if an operator wrote since."""
 
@@ -121,6 +123,7 @@ class ContenderInfo:
             session_timeout=payload.session_timeout / 1000,
             idle_since=_idle_since(payload, node) if payload.idle else None,
             lasts=payload.lasts if payload.lasts in LASTING else "",
+            waits_as=payload.waits_for.get("guid", ""),
             renewal_due=_renewal_due(payload, node),
             granted=_granted(payload, node) if operator is None else operator.since,
             **more,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from django_zklock.core.errors import ZkLockError
@@ -30,6 +31,35 @@ class LockBusy(LockNotAcquired):
 
 class LockTimeout(LockNotAcquired, TimeoutError):
     """The lock still had another holder when the timeout was over."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlockLink:
+    """One owner in a deadlock: it holds one lock, and waits for another, which the next link holds."""
+
+    holder: ContenderInfo
+    """The contender that holds `holds`; its `what`, `host` and `pid` say who the owner is."""
+    holds: str
+    waits_for: str
+    """The keys of the two locks."""
+    holds_template: str
+    waits_for_template: str
+    """The names of these before their fields were filled in."""
+
+    def __str__(self) -> str:
+        """Describe it in one sentence."""
+        return f"{self.holder} holds {self.holds!r} and waits for {self.waits_for!r}."
+
+
+class LockDeadlock(LockNotAcquired):
+    """
+    The wait was part of a deadlock, which it has ended: owners waited in a circle for each other's locks.
+
+    `circle` has one link for each owner. Each waits for the lock of the next link; the last one waits for the lock of
+    the first, which is the owner that got this error.
+    """
+
+    circle: tuple[DeadlockLink, ...] = ()
 
 
 class LockNotAdopted(LockNotAcquired):

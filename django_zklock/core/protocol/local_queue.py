@@ -65,6 +65,13 @@ class LocalQueue:
         """Have a contender wait until it is admitted."""
         self._queue[contender] = None
 
+    def admit_now(self, contender: Admittable) -> None:
+        """Admit a contender that waits here, even if there is no room."""
+        self._queue.pop(contender, None)
+        self._late.pop(contender, None)
+        self._admitted[contender] = clock.now()
+        contender.on_admitted()
+
     def remove(self, contender: Admittable, *, granted: bool = False) -> None:
         """Remove a contender, which may have been `granted` the lock, and admit the next one."""
         admitted_at = self._admitted.pop(contender, None)

@@ -236,7 +236,7 @@ class Replacement:
         """Return the create of the hold; `payload` is that of the holder."""
         self._tried = True
         payload = replace(payload, guid=self._guid, owner=0, max_hold=0, session_timeout=0)
-        payload = replace(payload, release_request={}, unknown=b"")  # they are about the holder's znode
+        payload = replace(payload, release_request={}, waits_for={}, unknown=b"")  # they are about the holder's znode
         data = operator_hold.hold_data(payload, by=by, reason=reason, seconds=self._seconds, mark=mark)
         return Create(path=self._path, data=data)
 

@@ -8,7 +8,7 @@ import json
 import re
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from django_zklock.core.errors import UnreadableQueue
@@ -220,6 +220,9 @@ class Payload:
     """The token of a lock that was handed over, which is that of its first holder; else empty."""
     release_request: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The release request to this holder, if there is one; see `queue.release_request`. It is never cut."""
+    waits_for: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The wait of the owner of this lock for another one, see `queue.deadlock`. It is never cut, but left out if it is
+    too long."""
     unknown: bytes = b""
     """The fields of later releases, see `unknown_fields`."""
 
@@ -229,6 +232,8 @@ class Payload:
             data = self._json(limit, item)
             if len(data) <= MAX_PAYLOAD:
                 return data
+        if self.waits_for:
+            return replace(self, waits_for={}).encode()
         # Without unknown fields it always fits, because JSON writes each character in at most six bytes.
         return self._json(4, 0)
 
@@ -249,6 +254,8 @@ class Payload:
                 about[_text(name, _ITEM)] = _text(value, item)
         if self.release_request:
             fields["release_request"] = dict(self.release_request)
+        if self.waits_for:
+            fields["waits_for"] = dict(self.waits_for)
         return with_unknown(_to_json(fields).encode(), self.unknown)
 
     @classmethod
@@ -264,8 +271,8 @@ class Payload:
             return None
         values: dict[str, Any] = {name: _text(fields.get(name)) for name in _TEXTS}
         values |= {name: integer(fields.get(name), 0, _MOST, default=0) for name in _NUMBERS}
-        about, request = _items(fields.get("about")), _items(fields.get("release_request"))
-        return cls(**values, about=about, release_request=request, unknown=unknown_fields(fields, _KNOWN))
+        values |= {name: _items(fields.get(name)) for name in ("about", "release_request", "waits_for")}
+        return cls(**values, unknown=unknown_fields(fields, _KNOWN))
 
     def is_of(self, child: Child) -> bool:
         """Return whether this contender wrote it, by its guid. kazoo's grammar has no dashes in a guid."""
@@ -273,7 +280,7 @@ class Payload:
 
 
 # In the order of the JSON. `Payload._json` writes the other fields.
-_OTHERS = ("version", "about", "release_request", "unknown")
+_OTHERS = ("version", "about", "release_request", "waits_for", "unknown")
 _FIELDS = tuple(name for name in Payload.__dataclass_fields__ if name not in _OTHERS)
 _KNOWN = frozenset(Payload.__dataclass_fields__) - {"unknown"}
 _TEXTS = tuple(name for name in _FIELDS if name not in _NUMBERS)

@@ -316,7 +316,7 @@ class Gateway:
             return wire.SetData(operation.path, operation.data, operation.version)
         if isinstance(operation, Delete):
             return wire.Delete(operation.path, operation.version)
-        return wire.CheckVersion(operation.path, _ANY_VERSION)
+        return wire.CheckVersion(operation.path, operation.version)
 
     def delete(self, path: str, callback: Callback[WriteReply]) -> None:
         """Delete a znode."""

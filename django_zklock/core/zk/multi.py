@@ -34,9 +34,10 @@ class Delete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Fail with `NodeMissing` unless the znode exists."""
+    """Fail with `NodeMissing` unless the znode exists, with `Outdated` unless it has this version (-1: any)."""
 
     path: str
+    version: int = -1
 
 
 Operation: TypeAlias = Create | SetData | Delete | Check

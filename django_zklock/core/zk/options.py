@@ -96,6 +96,7 @@ class SessionOptions:
     """An absolute path, never "/", without a slash at its end."""
     session_timeout: float = 20.0
     connect_timeout: float = 5.0
+    deadlock_timeout: float | None = 1.0  # how long an owner of locks waits before it looks for a deadlock; None: never
     auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     acl: Acl = field(default="open", repr=False)
     tls: TlsOptions | None = None

@@ -40,7 +40,7 @@ _zklock() {
   case "$sub $previous" in
     "list --state") choices="deadlocked unreadable contended long lasting wearing held kept operator passing" ;;
     "list --sort") choices="trouble held waiting wait key" ;;
-    "history --what") choices="actions held released lost timed-out" ;;
+    "history --what") choices="actions held released lost timed-out deadlock" ;;
     "unique unique") choices="list show delete" ;;
     "run --abort-on") choices="suspended lost never" ;;
     "run --kind") choices="lock read write" ;;

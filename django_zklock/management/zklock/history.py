@@ -19,7 +19,7 @@ from django_zklock.report.formatting import key_text, time_text
 if TYPE_CHECKING:
     from django_zklock.contrib.events.history import PastEvent
 
-KINDS: Final = ("actions", "held", "released", "lost", "timed-out")
+KINDS: Final = ("actions", "held", "released", "lost", "timed-out", "deadlock")
 HEAD: Final = ("when", "lock", "what", "by", "work", "how long", "reason")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from django.test import override_settings
+from support.deadlock import LONG, rivals
 from support.faults import BackgroundCall, expire
 from support.primitives import KEY, Primitive
 from support.proxy import Proxy
@@ -45,6 +46,15 @@ async def test_a_block_gets_none_if_the_lock_is_busy(zoo: Zoo, primitive: Primit
     assert (await asyncio.to_thread(block))[1] is True
     assert not lock._blocks
     assert not held_locks._guards
+
+
+def test_a_block_is_skipped_if_it_gives_way_in_a_deadlock(zoo: Zoo) -> None:
+    """The locks around it stay held."""
+    with contextlib.ExitStack() as others, zk_lock("a") as outer:
+        others.enter_context(rivals(zoo, {"b": "a"}))
+        with zk_lock("b", timeout=LONG, on_conflict="skip") as hold:
+            assert hold is None
+        outer.check()
 
 
 def test_several_locks_are_skipped_as_one(zoo: Zoo) -> None:

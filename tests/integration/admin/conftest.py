@@ -21,5 +21,12 @@ def site() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_past() -> None:
     """Forget what earlier tests have read from the tables. A database that was rolled back has no cards."""
-    for shared in (table.usual, table.past_losses, table.past_unfinished, table.past_refused, chart.past_counts):
+    for shared in (
+        table.usual,
+        table.past_losses,
+        table.past_unfinished,
+        table.past_refused,
+        table.past_deadlocks,
+        chart.past_counts,
+    ):
         shared.clear()

@@ -353,6 +353,41 @@ def test_a_lock_that_is_refused_to_many_is_named(operator: Client, contend: Cont
     assert "pay_2F7/change/" in operator.get(LIST).content.decode()
 
 
+def test_deadlocks_that_have_ended_name_the_order_of_the_locks(operator: Client, zoo: Zoo) -> None:
+    """All of the same templates are one incident, whatever their keys, with the story of the last one."""
+
+    def deadlock(minutes_ago: float, *waits: tuple[str, str, str], **more: Any) -> None:
+        at = timezone.now() - timedelta(minutes=minutes_ago)
+        for number, (work, reason, key) in enumerate(waits, start=1):
+            ended = {"waited": 1.0 if number == len(waits) else None, "held": None, "token": None, **more}
+            names = {"key": key, "template": key.split("/")[0] + "/{id}", "reason": reason, "work": work}
+            attempts(1, Attempt.DEADLOCK, at=at, host=f"web-{number}", **names, **ended)
+        table.past_deadlocks.clear()
+
+    deadlock(45, ("old", "a/1", "b/1"), ("old", "b/1", "a/1"))
+    assert cards(operator) == []
+    deadlock(9, ("ship", "stock/1", "orders/1"), ("sell", "orders/1", "stock/1"))
+    (first,) = cards(operator)
+    ship = f"task ship {uuid.uuid4()}"
+    deadlock(3, ("sell", "orders/2", "stock/2"), (ship, "stock/2", "orders/2"))
+    texts = (
+        "which has ended by itself: stock/2, orders/2",
+        "2 in the last 30 minutes",
+        "pid 77 (sell) held orders/2 and waited for stock/2; web-2",
+        f"pid 77 ({ship}) held stock/2 and waited for orders/2 until its wait was ended.",
+        "Always lock orders/{id} before stock/{id}, or all at once with `zk_locks`. To change: task ship.",
+    )
+    assert_named(operator, "order", ExitCode.ORDER, *texts)
+    (card,) = cards(operator)
+    assert (card["identity"], card["severity"]) == (first["identity"], "warning")
+    assert "zklock history --what=deadlock\n" in doctor()[0]
+
+    deadlock(2, ("move", "orders/8", "orders/9"), ("swap", "orders/9", "orders/8"))
+    assert len({card["identity"] for card in cards(operator)}) == 2
+    assert "Always lock orders/{id} in the order of the keys, or all at once" in doctor()[0]
+    assert "To change: swap." in doctor()[0]
+
+
 @pytest.mark.parametrize(
     ("cause", "more"),
     [

@@ -1,13 +1,20 @@
-"""Tasks that wait for each other's locks: the work that holds and the work that waits are in different processes."""
+"""
+Tasks that wait for each other's locks: the work that holds and the work that waits are in different processes.
+
+Without a `DEADLOCK_TIMEOUT`, the pages show the deadlock until somebody breaks a lock. With it, one task gives way.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.worker import Worker
+from support.deadlock import rivals
+from support.policytasks import POLICIES, VALUE
+from support.worker import Worker, outcome
 from support.zoo import Zoo, eventually
 
 from django_zklock import inspection, operations, zk_lock
@@ -21,7 +28,8 @@ FIRST, SECOND = "account-1", "account-2"
 
 @pytest.fixture(params=["prefork", *(pytest.param(pool, marks=pytest.mark.chaos) for pool in ("threads", "gevent"))])
 def worker(zoo: Zoo, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Worker]:
-    with Worker(zoo, tmp_path, pool=request.param, options=["--include=support.waitingtasks"]) as worker:
+    never = {"SITE_ZKLOCK": '{"DEADLOCK_TIMEOUT": null}'}
+    with Worker(zoo, tmp_path, pool=request.param, env=never) as worker:
         yield worker
 
 
@@ -36,7 +44,7 @@ def break_holder(key: str) -> None:
     operations.break_lock(key, guid=holder.guid, token=holder.token, reason="a deadlock", by="anna")
 
 
-def test_two_tasks_that_wait_for_each_other_are_a_deadlock(worker: Worker) -> None:
+def test_two_tasks_that_wait_for_each_other_are_shown_as_a_deadlock(worker: Worker) -> None:
     """One that waits is a chain. The main process of both has one session, which makes no deadlock."""
     gates = worker.gate(), worker.gate()
     results = [
@@ -64,7 +72,7 @@ def test_two_tasks_that_wait_for_each_other_are_a_deadlock(worker: Worker) -> No
     worker.zoo.assert_empty()  # before the worker is killed
 
 
-def test_a_task_and_other_code_that_wait_for_each_other_are_a_deadlock(worker: Worker) -> None:
+def test_a_task_and_other_code_that_wait_for_each_other_are_shown_as_a_deadlock(worker: Worker) -> None:
     gate = worker.gate()
     result = worker.send("waiting.inner", FIRST, str(gate), SECOND)
     gate.wait_at_work()
@@ -84,3 +92,90 @@ def test_a_task_and_other_code_that_wait_for_each_other_are_a_deadlock(worker: W
     thread.join(20)
     assert not thread.is_alive()
     eventually(result.ready, 20)
+
+
+# --- one of them gives way --------------------------------------------------------------------------------------------
+
+
+SENT_AGAIN = dict.fromkeys(("retry", "coalesce", "wait"), "done")
+IN_BODY = {
+    **SENT_AGAIN,
+    "offline": "done",
+    **dict.fromkeys(("raise", "skip", "value", "spent", "plain"), "LockDeadlock"),
+}
+"""The outcomes of tasks whose body gives way; one may not be sent again any more, and one has no lock of its own."""
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", pytest.param("gevent", marks=pytest.mark.chaos)])
+def test_of_two_tasks_one_is_sent_again(zoo: Zoo, tmp_path: Path, pool: str) -> None:
+    """It does its work when the other one has ended."""
+    journal = tmp_path / "journal"
+    with Worker(zoo, tmp_path, pool=pool) as worker:
+        gates = worker.gate(), worker.gate()
+        sent = [
+            worker.send("nested.wait", FIRST, SECOND, str(gates[0]), str(journal)),
+            worker.send("nested.wait", SECOND, FIRST, str(gates[1]), str(journal)),
+        ]
+        for gate in gates:
+            gate.wait_at_work()
+        for gate in gates:
+            gate.open()
+        assert [outcome(result) for result in sent] == ["done", "done"]
+        runs = [line.split()[0] for line in journal.read_text().splitlines()]
+        assert len(runs) == 3
+        log = worker.log.read_text()
+        assert log.count("a deadlock has ended") == log.count("] retry: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("pool", "policies"),
+    [
+        ("threads", list(IN_BODY)),
+        ("prefork", ["retry", "raise", "plain"]),
+        pytest.param("gevent", list(IN_BODY), marks=pytest.mark.chaos),
+        pytest.param("solo", ["wait"], marks=pytest.mark.chaos),
+    ],
+)
+def test_a_task_that_gives_way_in_its_body_ends_by_its_policy(
+    zoo: Zoo, tmp_path: Path, pool: str, policies: list[str]
+) -> None:
+    """Its locks are released at once, so that the other owner goes on. A work that has begun is not skipped."""
+    with Worker(zoo, tmp_path, pool=pool, concurrency=len(policies)) as worker, contextlib.ExitStack() as others:
+        gates = {policy: worker.gate() for policy in policies}
+        journals = {policy: tmp_path / f"journal-{policy}" for policy in policies}
+        sent = {
+            policy: worker.send(f"nested.{policy}", f"{policy}-a", f"{policy}-b", str(gate), str(journals[policy]))
+            for policy, gate in gates.items()
+        }
+        for gate in gates.values():
+            gate.wait_at_work()
+        others.enter_context(rivals(zoo, {f"{policy}-b": f"{policy}-a" for policy in policies}))
+        for gate in gates.values():
+            gate.open()
+        assert {policy: outcome(result) for policy, result in sent.items()} == {
+            policy: IN_BODY[policy] for policy in policies
+        }
+        runs = {policy: len(journal.read_text().splitlines()) for policy, journal in journals.items()}
+        assert runs == {policy: 1 + (IN_BODY[policy] == "done") for policy in policies}
+
+
+def test_a_task_that_gives_way_before_its_work_ends_by_its_policy(zoo: Zoo, tmp_path: Path) -> None:
+    """It has the first of its locks, and waits for the second without a slot, unless it has two decorators."""
+    policies = [*POLICIES, "two"]
+    with Worker(zoo, tmp_path) as worker, contextlib.ExitStack() as others:
+        with contextlib.ExitStack() as before:
+            for policy in policies:
+                before.enter_context(zoo.hold_elsewhere(f"{policy}/a"))
+            sent = {policy: worker.send(f"several.patient.{policy}", policy) for policy in policies}
+            for policy in policies:
+                zoo.wait_contenders(f"{policy}/a", 2)
+            pairs = {f"{policy}/b": f"{policy}/a" for policy in policies}
+            others.enter_context(rivals(zoo, pairs, queue=3, keep=(end := threading.Event())))
+        final = {"raise": "LockDeadlock", "skip": "TaskRevokedError", "value": VALUE}
+        assert {policy: outcome(sent[policy]) for policy in final} == final
+        end.set()  # a task that finds its lock free by then would not be skipped
+        assert {policy: outcome(sent[policy]) for policy in policies if policy not in final} == {
+            **SENT_AGAIN,
+            "two": "done",
+        }
+        assert worker.log.read_text().count("a deadlock has ended") == len(policies)

@@ -18,6 +18,7 @@ from django.db.transaction import TransactionManagementError
 from django.test import TestCase
 from django.utils.connection import ConnectionDoesNotExist
 from pytest_django import DjangoDbBlocker
+from support.deadlock import rivals
 from support.ledger import Ledger, MariaDBLedger
 from support.mariadb import MariaDB
 from support.zoo import ROOM, Zoo, namespace
@@ -25,7 +26,7 @@ from support.zoo import ROOM, Zoo, namespace
 from django_zklock import Lock, current_hold, zk_adopt, zk_lock, zk_locked
 from django_zklock.conf.arguments import AbortOn
 from django_zklock.core.locks.held import held_locks
-from django_zklock.exceptions import LockBusy, LockInTransaction, LockLost, LockNotHeld, ZkLockError
+from django_zklock.exceptions import LockBusy, LockDeadlock, LockInTransaction, LockLost, LockNotHeld, ZkLockError
 from django_zklock.locks.hold import Hold
 from django_zklock.testing.server import DevServer
 
@@ -148,6 +149,17 @@ def test_atomic_commits_before_the_release(zoo: Zoo, ledger: Ledger) -> None:
     thread.join()
     assert ends == [("commit", 2)]
     assert seen == [["a"]]
+
+
+@pytest.mark.parametrize("ledger", ["sqlite", "read committed"], indirect=True)
+def test_atomic_rolls_back_if_a_block_in_it_gives_way_in_a_deadlock(zoo: Zoo, ledger: Ledger) -> None:
+    looks = ledger.ends(lambda: len(zoo.children("a")))
+    with looks as ends, contextlib.ExitStack() as others, pytest.raises(LockDeadlock), zk_lock("a", atomic="ledger"):
+        ledger.write("a")
+        others.enter_context(rivals(zoo, {"b": "a"}))
+        zk_lock("b", release_on="commit").acquire()
+    assert ends == [("rollback", 2)]
+    assert ledger.seen() == []
 
 
 def test_atomic_on_two_databases(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:

@@ -16,6 +16,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template import TemplateSyntaxError
 from django.test import Client, RequestFactory, override_settings
 from support import viewsite
+from support.deadlock import rivals
 from support.ensemble import free_ports
 from support.faults import BackgroundCall
 from support.signalled import signalled
@@ -55,6 +56,17 @@ def test_two_requests_for_one_key_take_turns(zoo: Zoo) -> None:
         assert Client().get("/buy-now/7/").status_code == 409
         assert Client().get("/buy-now/8/").status_code == 200
     assert Client().get("/buy-now/7/").status_code == 200
+
+
+def test_a_view_that_gives_way_in_a_deadlock_is_answered(zoo: Zoo) -> None:
+    """Its lock is released before the answer, and the other owner goes on."""
+    request = BackgroundCall(lambda: Client().get("/ship/7/"))
+    assert viewsite.inside.wait(10)
+    with rivals(zoo, {"stock/7": "order/7"}):
+        viewsite.go_on.set()
+        response = request.result(40)
+    assert (response.status_code, response["Retry-After"], response.json()["code"]) == (409, "1", "lock_conflict")
+    assert Client().get("/ship/7/").content == b"shipped"
 
 
 def test_a_default_of_the_view_names_the_lock(zoo: Zoo, client: Client) -> None:

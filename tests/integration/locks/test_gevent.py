@@ -48,6 +48,27 @@ print(order == list(range(20)), max(most), not lock._blocks, not held_locks._gua
     assert run(zoo, script) == ["True 1 True True"]
 
 
+def test_one_greenlet_of_a_circle_gets_the_deadlock(zoo: Zoo) -> None:
+    script = """
+from django_zklock.exceptions import LockDeadlock
+def work(number):
+    with zk_lock(f"ring/{number}"):
+        ready.append(number)
+        while len(ready) < 3:
+            gevent.sleep(0.01)
+        try:
+            with zk_lock(f"ring/{(number + 1) % 3}"):
+                return 0
+        except LockDeadlock as error:
+            return len(error.circle)
+ready = []
+greenlets = [gevent.spawn(work, number) for number in range(3)]
+gevent.joinall(greenlets, raise_error=True, timeout=20)
+print(sorted(greenlet.value for greenlet in greenlets))
+"""
+    assert run(zoo, script) == ["[0, 0, 3]"]
+
+
 def test_a_greenlet_is_an_owner_of_its_own(zoo: Zoo) -> None:
     """A greenlet neither acquires again nor releases the lock of another one."""
     script = """

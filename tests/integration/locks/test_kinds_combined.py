@@ -13,7 +13,7 @@ from support.zoo import Zoo, eventually
 from django_zklock import ReadWriteLock, zk_lock, zk_locks
 from django_zklock.core.locks.held import held_locks
 from django_zklock.core.queue.operator_hold import is_operator
-from django_zklock.exceptions import LockBusy, LockUpgradeRefused
+from django_zklock.exceptions import LockBusy, LockDeadlock, LockUpgradeRefused
 
 pytestmark = pytest.mark.zookeeper
 
@@ -40,6 +40,25 @@ def end_rest(zoo: Zoo, key: str = "k") -> str:
 
 
 # --- transactions -----------------------------------------------------------------------------------------------------
+
+
+def test_a_lock_kept_by_a_transaction_is_part_of_a_deadlock(zoo: Zoo, ledger: Ledger) -> None:
+    """Its block has ended, but it is not released before the COMMIT."""
+
+    def other() -> None:
+        with zk_lock("b"):
+            zoo.wait_contenders("b", 2)
+            with pytest.raises(LockDeadlock), zk_lock("a"):
+                pass
+
+    waits_last = BackgroundCall(other)
+    zoo.wait_contenders("b", 1)
+    with transaction.atomic(using="ledger"):
+        with zk_lock("a", release_on="commit"):
+            pass
+        with zk_lock("b", release_on="commit"):
+            pass
+    waits_last.result()
 
 
 def test_a_write_lock_kept_by_a_transaction_excludes_readers(zoo: Zoo, ledger: Ledger) -> None:

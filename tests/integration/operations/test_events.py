@@ -18,11 +18,12 @@ from django.test import RequestFactory, override_settings
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 from support.databases import database
+from support.deadlock import give_way
 from support.faults import BackgroundCall, expire, lose, proxied
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import zk_lock, zk_locked
-from django_zklock.contrib.events import facts, recorder, table, writer
+from django_zklock.contrib.events import facts, history, recorder, table, writer
 from django_zklock.contrib.events.models import Attempt, OperatorAction
 from django_zklock.contrib.events.writer import Writer
 from django_zklock.core.zk import process, troubles
@@ -178,6 +179,31 @@ def test_a_wait_that_timed_out_is_a_row(alias: str) -> None:
     assert (timed_out.key, timed_out.token, timed_out.held) == ("k", None, None)
     assert timed_out.waited is not None
     assert timed_out.waited >= 0.2
+
+
+def test_a_deadlock_has_a_row_for_each_wait(alias: str, zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    """In the order of the circle, with its keys and its templates. The first wait was ended; the other went on."""
+    error = give_way(zoo, "stock/{sku}", NAME, fields={"sku": "7"}, what="sell")
+    waits = [row for row in rows() if row.outcome == Attempt.DEADLOCK]
+    assert [(row.key, row.template, row.reason) for row in waits] == [
+        ("inventory/7", NAME, "stock/7"),
+        ("stock/7", "stock/{sku}", "inventory/7"),
+    ]
+    assert [(link.waits_for, link.holds) for link in error.circle] == [(row.key, row.reason) for row in waits]
+    assert {(row.host, row.pid, row.work, row.token, row.at) for row in waits} == {
+        (socket.gethostname(), os.getpid(), "sell", None, waits[0].at)
+    }
+    assert waits[0].waited is not None
+    assert waits[1].waited is None
+    assert not [row for row in rows() if row.outcome == Attempt.TIMED_OUT]
+    events, _older = history.history(10, reply_timeout=5, what=Attempt.DEADLOCK)
+    assert [(event.key, event.what, event.reason) for event in events] == [
+        ("stock/7", "Deadlock: held inventory/7", ""),
+        ("inventory/7", "Deadlock: held stock/7; its wait was ended", ""),
+    ]
+    (record,) = [record for record in caplog.records if "a deadlock has ended" in record.getMessage()]
+    assert (record.levelname, record.lock) == ("WARNING", "inventory/7")  # type: ignore[attr-defined]
+    assert all(f"holds '{link.holds}' and waits for '{link.waits_for}'" in record.getMessage() for link in error.circle)
 
 
 def test_refused_tries_of_a_view_share_a_row_a_second_and_other_tries_have_none(alias: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from support.deadlock import give_way
 from support.faults import BackgroundCall, CallOnDemand, connected, proxied
 from support.primitives import end_session
 from support.proxy import MULTI
@@ -70,6 +71,15 @@ def test_metrics_count_a_lock_while_it_is_held_and_after(collected: Collected) -
     assert 0 < (collected("hold_seconds_sum") or 0) < 60
     for name in ("lost_total", "aborts_swallowed_total", "contended_total", "unavailable_total", "held_long_total"):
         assert collected(name) == 0
+
+
+def test_a_deadlock_is_counted_where_its_wait_is_ended(zoo: Zoo, collected: Collected) -> None:
+    """It is no contention. The count begins at 0."""
+    with zk_lock(NAME, fields={"sku": "1"}):
+        collected.becomes(0, "deadlocks_total")
+    give_way(zoo, "stock/{sku}", NAME, fields={"sku": "1"})
+    collected.becomes(1, "deadlocks_total")
+    assert (collected("contended_total"), collected("deadlocks_total", "stock/{sku}")) == (0, 0)
 
 
 def test_no_label_of_a_metric_has_a_key(collected: Collected) -> None:

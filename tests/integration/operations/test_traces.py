@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, StatusCode, use_span
+from support.deadlock import give_way
 from support.faults import BackgroundCall, CallOnDemand, cut, proxied
 from support.primitives import end_session
 from support.signalled import signalled
@@ -167,6 +168,15 @@ def test_an_owner_of_a_lingering_lock_is_linked_to_the_one_before(spans: Traced)
         BackgroundCall(tries).result()
     failed = spans.wait("zklock.acquire", 2)[1]
     assert [link.context.span_id for link in failed.links] == [context_of(request).span_id]
+
+
+def test_the_span_of_a_wait_that_gives_way_has_the_deadlock(zoo: Zoo, spans: Traced) -> None:
+    error = give_way(zoo, "a", "b")
+    (failed,) = [span for span in spans.wait("zklock.acquire", 4) if "error.type" in (span.attributes or {})]
+    (event,) = failed.events
+    assert (failed.attributes or {})["error.type"] == "LockDeadlock"
+    assert (event.attributes or {})["exception.message"] == str(error)
+    assert len(error.circle) == 2
 
 
 def test_an_acquisition_that_fails_says_why(zoo: Zoo, spans: Traced) -> None:

@@ -50,6 +50,13 @@ def test_an_owner_that_holds_one_lock_and_waits_for_another_is_found() -> None:
     assert waits.who == "web-1 pid 1 MainThread: work"
 
 
+def test_a_holder_waits_by_the_contender_that_its_znode_names() -> None:
+    """Also if nothing else says that both belong together, as they are of two processes."""
+    holder, waiter = replace(somebody(1), holds=True, waits_as="G"), replace(somebody(2), guid="G")
+    (waits,) = find_waits([lock("x", holder), lock("y", somebody(3), waiter, replace(somebody(4), guid="H"))])
+    assert (waits.holds, waits.waits_for) == ("x", "y")
+
+
 @pytest.mark.parametrize(
     ("contender", "other"),
     [

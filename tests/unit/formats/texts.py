@@ -123,6 +123,7 @@ def contenders() -> dict[str, str]:
         "granted after a wait": replace(VIEW, waited=1500),
         "lingers": replace(VIEW, waited=1500, idle="2026-11-01T12:00:30.000+00:00"),
         "adopter": replace(VIEW, adopts=GUIDS[Mark.OPERATOR], token="4294967303"),
+        "waits for another lock": replace(VIEW, waits_for={"key": "stock/7", "guid": GUID, "czxid": "4294967311"}),
         "not in ASCII": replace(VIEW, host="wéb", what="кассa"),
         "too long": replace(VIEW, thread="x" * 600, what="y" * 600),
     }

@@ -10,7 +10,9 @@ from django_zklock import exceptions
 from django_zklock.exceptions import ZkLockError
 
 ERRORS = [
-    value for value in vars(exceptions).values() if inspect.isclass(value) and value.__module__ == exceptions.__name__
+    value
+    for value in vars(exceptions).values()
+    if inspect.isclass(value) and value.__module__ == exceptions.__name__ and issubclass(value, BaseException)
 ]
 IN_THE_TREE = [error for error in ERRORS if issubclass(error, ZkLockError)]
 
@@ -50,3 +52,4 @@ def test_both_ways_of_not_acquiring_share_a_base() -> None:
     """One `except LockNotAcquired` covers a lock that is busy and one that was waited for in vain."""
     assert issubclass(exceptions.LockBusy, exceptions.LockNotAcquired)
     assert issubclass(exceptions.LockTimeout, exceptions.LockNotAcquired)
+    assert issubclass(exceptions.LockDeadlock, exceptions.LockNotAcquired)

@@ -188,12 +188,14 @@ def test_decoding_a_payload_never_raises(data: bytes) -> None:
     assert isinstance(Payload.decode(data), (Payload, type(None)))
 
 
-UNSET = {"limit", "owner", "idle", "lasts", "renewed_within", "adopts", "token", "release_request", "unknown"}
+UNSET = {"limit", "owner", "idle", "lasts", "renewed_within", "adopts", "token", "release_request"}
+UNSET |= {"waits_for", "unknown"}
 NOT_TEXT = {
     **dict.fromkeys(("pid", "version", "limit", "owner", "max_hold", "session_timeout", "waited"), int),
     "renewed_within": int,
     "about": dict,
     "release_request": dict,
+    "waits_for": dict,
     "unknown": bytes,
 }
 

@@ -25,6 +25,7 @@ from django_zklock.core.protocol.operator_holds import read_hold
 from django_zklock.core.queue import markers, nodes, release_request
 from django_zklock.core.queue.acknowledgement import Acknowledgement
 from django_zklock.core.queue.break_record import BreakRecord
+from django_zklock.core.queue.deadlock import WaitsFor
 from django_zklock.core.queue.escaping import key_of
 from django_zklock.core.queue.hand_over import VERSION, HandOver
 from django_zklock.core.queue.operator_hold import is_operator
@@ -100,6 +101,7 @@ SIGNED = {
 }
 DECODERS: dict[str, Decoder] = {
     "Payload": (nodes.Payload.decode, (), PAYLOAD),
+    "WaitsFor": (WaitsFor.decode, (), PAYLOAD),
     "Acknowledgement": (Acknowledgement.decode, (), TEXTS),
     "BreakRecord": (BreakRecord.decode, (), TEXTS),
     "LimitRecord": (markers.LimitRecord.decode, (), TEXTS),

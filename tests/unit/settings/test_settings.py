@@ -106,7 +106,12 @@ def test_every_setting_reaches_the_configuration() -> None:
 
 def test_none_counts_as_not_given() -> None:
     """A key that an environment variable leaves empty has its default."""
-    assert config(**dict.fromkeys(KEYS - {"URL"})) == config()
+    assert config(**dict.fromkeys(KEYS - {"URL", "DEADLOCK_TIMEOUT"})) == config()
+
+
+def test_no_deadlock_is_looked_for_without_a_time() -> None:
+    """This key is the exception: None turns the search off."""
+    assert (config().deadlock_timeout, config(DEADLOCK_TIMEOUT=None).deadlock_timeout) == (1.0, None)
 
 
 def test_configuration_is_built_once_and_dropped_on_request() -> None:
@@ -206,6 +211,7 @@ REFUSED: list[tuple[str, str, list[object]]] = [
     ("E004", "ROOT", ["zklock", "/a//b", "/a/../b", "/zookeeper", "/zookeeper/locks", "/a\x00", 3]),
     ("E005", "SESSION_TIMEOUT", [0, -1, "", "7s", "nan", "inf", math.nan, 1e9, True, [], timedelta(0)]),
     ("E005", "CONNECT_TIMEOUT", [0, -1, "7s", math.nan]),
+    ("E005", "DEADLOCK_TIMEOUT", [0, -1, "7s", math.nan]),
     # Credentials are pairs of texts that can be sent, and a digest has a user.
     ("E006", "AUTH", ["user", "user:", ":pw", ("digest", "user:pw"), [("digest", "user")], [("", "x")], {"a": "b"}, 3]),
     ("E006", "AUTH", [[("a", "b", "c")], [("x", "\ud800")], [("x", b"y")]]),

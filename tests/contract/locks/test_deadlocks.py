@@ -1,0 +1,452 @@
+"""Owners that wait for each other's locks: one of them gets LockDeadlock, and the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeAlias
+
+import pytest
+from support.faults import BackgroundCall, connected, expire, proxied
+from support.proxy import GET_CHILDREN, GET_DATA, MULTI, SYNC
+from support.zoo import Zoo, eventually, next_line, settle
+
+from django_zklock import zk_lock, zk_locks, zk_read, zk_semaphore, zk_write
+from django_zklock.core.protocol import deadlock
+from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.queue.nodes import Mark, Payload, new_guid
+from django_zklock.exceptions import LockDeadlock, LockLost, LockTimeout
+from django_zklock.signals import lock_deadlocked
+
+pytestmark = pytest.mark.zookeeper
+
+Locks: TypeAlias = "contextlib.AbstractContextManager[object]"
+Outcome: TypeAlias = "LockDeadlock | None"
+SOON = 0.3  # seconds of DEADLOCK_TIMEOUT in tests that do not measure it
+
+
+@pytest.fixture(autouse=True)
+def soon(zoo: Zoo) -> Iterator[None]:
+    with zoo.configured(DEADLOCK_TIMEOUT=SOON):
+        yield
+
+
+def nested(outer: Locks, inner: Locks, ready: Callable[[], object] = int) -> Outcome:
+    """Acquire locks inside others, once all owners have the first ones. Return the deadlock, if any."""
+    with outer:
+        ready()
+        try:
+            with inner:
+                return None
+        except LockDeadlock as error:
+            return error
+
+
+def outcomes(*pairs: tuple[Locks, Locks]) -> list[Outcome]:
+    """Run one thread for each pair of locks, which acquires one inside the other."""
+    ready = partial(threading.Barrier(len(pairs)).wait, 10)
+    calls = [BackgroundCall(partial(nested, outer, inner, ready)) for outer, inner in pairs]
+    return [call.result() for call in calls]
+
+
+def only_victim(outcomes: Sequence[Outcome]) -> LockDeadlock:
+    """Return the one deadlock."""
+    (victim,) = [outcome for outcome in outcomes if outcome is not None]
+    return victim
+
+
+def ring(count: int) -> list[tuple[str, str]]:
+    """Return the keys by which so many owners form a circle."""
+    return [(f"ring/{index}", f"ring/{(index + 1) % count}") for index in range(count)]
+
+
+def assert_is_ring(victim: LockDeadlock, count: int) -> None:
+    """See that the error names each owner once, what it holds and what it waits for, in the order of the circle."""
+    holds = [link.holds for link in victim.circle]
+    assert sorted(holds) == [f"ring/{index}" for index in range(count)]
+    assert [link.waits_for for link in victim.circle] == [*holds[1:], holds[0]]
+    assert (victim.lock, str(victim.ahead)) == (holds[1], str(victim.circle[1].holder))
+
+
+# --- kinds of owners ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_one_thread_of_a_circle_is_the_victim(zoo: Zoo, count: int) -> None:
+    """After about a second, by default."""
+    with zoo.configured():
+        victim = only_victim(outcomes(*[(zk_lock(outer), zk_lock(inner)) for outer, inner in ring(count)]))
+    assert_is_ring(victim, count)
+    zoo.assert_empty()
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_one_coroutine_of_a_circle_is_the_victim(zoo: Zoo, count: int) -> None:
+    async def run(outer: str, inner: str, ready: asyncio.Event) -> Outcome:
+        async with zk_lock(outer):
+            held.append(outer)
+            if len(held) == count:
+                ready.set()
+            await ready.wait()
+            try:
+                async with zk_lock(inner):
+                    return None
+            except LockDeadlock as error:
+                return error
+
+    async def main() -> list[Outcome]:
+        ready = asyncio.Event()
+        return await asyncio.gather(*(run(outer, inner, ready) for outer, inner in ring(count)))
+
+    held: list[str] = []
+    assert_is_ring(only_victim(asyncio.run(main())), count)
+    zoo.assert_empty()
+
+
+NESTED = """
+import os, sys
+from django_zklock.core.protocol import deadlock
+from django_zklock.exceptions import LockDeadlock
+from django.test.utils import override_settings
+from django.conf import settings
+deadlock.LOOK_AFTER = float(os.environ.get("LOOK_AFTER", "0.1"))
+timeout = float(os.environ.get("DEADLOCK_TIMEOUT", "0.3")) or None
+with override_settings(ZKLOCK={**settings.ZKLOCK, "DEADLOCK_TIMEOUT": timeout}), zk_lock(sys.argv[1]):
+    print("held")
+    input()
+    try:
+        with zk_lock(sys.argv[2]):
+            print("acquired")
+    except LockDeadlock as error:
+        print(len(error.circle))
+"""
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_one_of_several_processes_is_the_victim(zoo: Zoo, count: int) -> None:
+    """The last owner is a thread of this process."""
+    *others, (outer, inner) = ring(count)
+    with contextlib.ExitStack() as stack:
+        processes = [stack.enter_context(zoo.running(NESTED, *keys)) for keys in others]
+
+        def begin() -> None:
+            for process in processes:
+                assert next_line(process) == "held"
+            for process in processes:
+                assert process.stdin is not None
+                process.stdin.write("\n")
+                process.stdin.flush()
+
+        own = nested(zk_lock(outer), zk_lock(inner), begin)
+        printed = [next_line(process) for process in processes]
+    assert sorted([*printed, str(len(own.circle)) if own else "acquired"]) == [str(count), *["acquired"] * (count - 1)]
+
+
+# --- kinds of locks -------------------------------------------------------------------------------------------------
+
+
+def crosswise(first: Locks, second: Locks) -> tuple[tuple[Locks, Locks], ...]:
+    return (first, second), (second, first)
+
+
+CIRCLES: dict[str, Callable[[], tuple[tuple[Locks, Locks], ...]]] = {
+    "a writer waits for a reader": lambda: ((zk_read("a"), zk_write("b")), (zk_read("b"), zk_write("a"))),
+    "a reader waits for a writer": lambda: ((zk_write("a"), zk_read("b")), (zk_write("b"), zk_read("a"))),
+    "several locks inside one": lambda: ((zk_lock("a"), zk_locks("b", "c")), (zk_lock("c"), zk_lock("a"))),
+    "a lock that lingers": lambda: crosswise(zk_lock("a", linger=30), zk_lock("b")),
+    "locks that linger": lambda: crosswise(zk_lock("a", linger=30), zk_lock("b", linger=30)),
+    "a key in kazoo's grammar": lambda: crosswise(zk_lock("a", compat="kazoo"), zk_lock("b")),
+}
+
+
+@pytest.mark.parametrize("name", CIRCLES)
+def test_one_owner_of_a_circle_of_any_kind_is_the_victim(zoo: Zoo, name: str) -> None:
+    assert len(only_victim(outcomes(*CIRCLES[name]())).circle) == 2
+
+
+@pytest.mark.parametrize(("keys", "awaited"), [("ab", "b"), ("abc", "b"), ("abc", "c")])
+def test_locks_that_zk_locks_has_so_far_are_part_of_a_circle(zoo: Zoo, keys: str, awaited: str) -> None:
+    """Its caller waits for the next one."""
+    calls: list[BackgroundCall[Outcome]] = []
+
+    def wait_for_both() -> None:
+        calls.append(BackgroundCall(partial(nested, contextlib.nullcontext(), zk_locks(*keys))))
+        zoo.wait_contenders("a", 1)
+        zoo.wait_contenders(awaited, 2)
+
+    own = nested(zk_lock(awaited), zk_lock("a"), wait_for_both)
+    other = calls[0].result()
+    assert {link.holds for link in only_victim([own, other]).circle} == {"a", awaited}
+
+
+def test_a_lock_that_was_acquired_twice_is_held_until_the_last_release(zoo: Zoo) -> None:
+    lock, ready = zk_lock("a"), threading.Barrier(2)
+
+    def end_inner_block() -> None:
+        with lock:
+            pass
+        ready.wait(10)
+
+    other = BackgroundCall(partial(nested, zk_lock("b"), zk_lock("a"), partial(ready.wait, 10)))
+    only_victim([nested(lock, zk_lock("b"), end_inner_block), other.result()])
+
+
+def test_a_reader_waits_for_a_reader_behind_a_writer(zoo: Zoo) -> None:
+    """No reader passes a waiting writer, so the circle goes through a writer that holds nothing."""
+    ready = threading.Event()
+    other = BackgroundCall(partial(nested, zk_read("a"), zk_lock("b"), partial(ready.wait, 10)))
+    zoo.wait_contenders("a", 1)
+    with zk_lock("b"):
+        ready.set()
+        zoo.wait_contenders("b", 2)
+        writer = BackgroundCall(partial(nested, contextlib.nullcontext(), zk_write("a")))
+        zoo.wait_contenders("a", 2)
+        own = nested(contextlib.nullcontext(), zk_read("a"))
+    victim = only_victim([own, other.result()])
+    assert sorted(link.holds for link in victim.circle) == ["a", "b"]
+    assert writer.result() is None
+
+
+def test_a_circle_of_permits_is_not_ended(zoo: Zoo) -> None:
+    """Another holder may release its permit. So both wait until their timeouts; the page shows it."""
+    ready = partial(threading.Barrier(2).wait, 10)
+    pairs = crosswise(zk_semaphore("a", limit=1, timeout=1.5), zk_semaphore("b", limit=1, timeout=1.5))
+    calls = [BackgroundCall(partial(nested, outer, inner, ready)) for outer, inner in pairs]
+    for call in calls:
+        call.join(10)
+    assert any(isinstance(call._error, LockTimeout) for call in calls)
+
+
+def test_waiters_in_the_local_queue_get_a_znode_for_it(zoo: Zoo) -> None:
+    """Many waiters of this process may be ahead of it, and do not have to leave first."""
+    connected().attached(Registry).most_waiting = 1
+    ready = threading.Event()
+    other = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b"), partial(ready.wait, 10)))
+    zoo.wait_contenders("a", 1)
+    with zk_lock("b"):
+        bystander = BackgroundCall(partial(nested, contextlib.nullcontext(), zk_lock("a")))
+        zoo.wait_contenders("a", 2)
+        ready.set()
+        own = nested(contextlib.nullcontext(), zk_lock("a"))
+    only_victim([own, other.result()])
+    assert bystander.result() is None
+
+
+# --- what may go wrong ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look often, but twice at a circle with some time in between."""
+    monkeypatch.setattr(deadlock, "LOOK_RARELY", 0.2)
+    monkeypatch.setattr(deadlock, "LOOK_SOON", 2.0)
+
+
+def text_of(zoo: Zoo, key: str) -> dict[str, str]:
+    """Return what the holder of a lock says that its owner waits for."""
+    payload = next(iter(zoo.payloads(key)), None)
+    return dict(payload.waits_for) if payload is not None else {}
+
+
+@contextlib.contextmanager
+def younger_process(zoo: Zoo, **env: str) -> Iterator[tuple[subprocess.Popen[str], Callable[[], None]]]:
+    """Yield a process that holds "b", and a function that makes it wait for "a" after this process waits for "b"."""
+
+    def wait_last() -> None:
+        zoo.wait_contenders("b", 2)
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        zoo.wait_contenders("a", 2)
+
+    with zoo.running(NESTED, "b", "a", **env) as process:
+        assert next_line(process) == "held"
+        yield process, wait_last
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("end", [signal.SIGSTOP, signal.SIGKILL])
+def test_the_next_youngest_ends_the_circle_of_a_paused_victim(zoo: Zoo, end: signal.Signals) -> None:
+    """It looks again. The session of a killed victim may end before that, and the circle with it."""
+    with younger_process(zoo, LOOK_AFTER="60") as (process, wait_last):
+        own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b")))
+        wait_last()
+        eventually(lambda: text_of(zoo, "b"))
+        process.send_signal(end)
+        victim = own.result()
+        if end is signal.SIGSTOP:
+            assert only_victim([victim]).lock == "b"
+
+
+@pytest.mark.usefixtures("often")
+def test_a_circle_with_a_process_that_writes_nothing_is_left_to_its_timeouts(zoo: Zoo) -> None:
+    """Such as one of an older release."""
+    with younger_process(zoo, DEADLOCK_TIMEOUT="0") as (process, wait_last):
+        own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b", timeout=3)))
+        wait_last()
+        with pytest.raises(LockTimeout):
+            own.result()
+        assert next_line(process) == "acquired"
+
+
+@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
+@pytest.mark.parametrize("step", ["read", "write", "sync", "list", "leave"])
+def test_a_lost_connection_ends_no_circle_twice(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, step: str, when: str
+) -> None:
+    """One owner gets the deadlock, and the other its lock, even if the victim gets no reply."""
+    monkeypatch.setattr(deadlock, "LOOK_AFTER", 0.5)
+
+    def is_ready(key: str) -> bool:
+        return step != "leave" or bool(text_of(zoo, key))
+
+    opcode = {"read": GET_DATA, "sync": SYNC, "list": GET_CHILDREN}.get(step, MULTI)
+    with proxied(zoo, 10, DEADLOCK_TIMEOUT=SOON, DEFAULTS={"abort_on": "lost"}) as proxy:
+        connected()
+        ready = partial(threading.Barrier(2).wait, 10)
+        calls = [
+            BackgroundCall(partial(nested, zk_lock(outer), zk_lock(inner), ready)) for outer, inner in ("ab", "ba")
+        ]
+        for key in "ab":
+            zoo.wait_contenders(key, 2)
+            eventually(partial(is_ready, key))
+        fired = getattr(proxy, when)(opcode)
+        victim = only_victim([call.result() for call in calls])
+        assert fired.is_set()
+    assert len(victim.circle) == 2
+
+
+def test_an_ended_session_is_no_deadlock(zoo: Zoo) -> None:
+    """Its holds are lost, so the others get their locks."""
+    with younger_process(zoo, DEADLOCK_TIMEOUT="0") as (process, wait_last):
+        own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b")))
+        wait_last()
+        eventually(lambda: text_of(zoo, "a"))
+        expire(zoo)
+        assert next_line(process) == "acquired"
+        with pytest.raises(LockLost):
+            own.result()
+
+
+# --- what is believed -----------------------------------------------------------------------------------------------
+
+
+PAYLOAD = Payload(guid=new_guid(Mark.OWN), host="web-9", pid=9, thread="", what="other work", since="", template="b")
+
+
+@contextlib.contextmanager
+def others(zoo: Zoo, waits_for: dict[str, str], queue: str = "a") -> Iterator[tuple[str, str]]:
+    """
+    Put two contenders of another owner into the queues: the holder of "b", and a waiter.
+
+    Yield their paths. The holder says that its owner waits for this.
+    """
+    with contextlib.ExitStack() as stack:
+        waiter = stack.enter_context(zoo.hold_elsewhere(queue, guid=WAITER))
+        holder = stack.enter_context(zoo.hold_elsewhere("b", guid=PAYLOAD.guid))
+        zoo.client.set(holder, replace(PAYLOAD, waits_for=waits_for).encode())
+        yield holder, waiter
+
+
+WAITER = new_guid(Mark.OWN)
+BELIEVED = {"key": "a", "guid": WAITER, "czxid": "1"}
+
+
+def test_the_text_of_another_owner_is_believed(zoo: Zoo) -> None:
+    """If its contender is in that queue behind the holder. The error describes that holder."""
+    heard: list[Any] = []
+    lock_deadlocked.connect(receiver := lambda **event: heard.append(event), weak=False)
+    try:
+        with zk_lock("a"), others(zoo, BELIEVED), pytest.raises(LockDeadlock) as caught:
+            zk_lock("b").acquire()
+        (event,) = eventually(lambda: heard)
+    finally:
+        lock_deadlocked.disconnect(receiver)
+    own, other = caught.value.circle
+    assert (own.holds, own.waits_for, own.holds_template, own.waits_for_template) == ("a", "b", "a", "b")
+    assert (other.holds, other.waits_for, other.holder.what, other.holder.pid) == ("b", "a", "other work", 9)
+    assert str(other) == "'other work' on web-9, process 9 holds 'b' and waits for 'a'."
+    assert all(str(link) in str(caught.value) for link in caught.value.circle)
+    assert (event["lock"], event["circle"]) == ("b", caught.value.circle)
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize(
+    ("waits_for", "queue"),
+    [
+        ({}, "a"),
+        ({**BELIEVED, "guid": new_guid(Mark.OWN)}, "a"),  # has left the queue
+        (BELIEVED, "c"),  # waits for another lock
+        ({**BELIEVED, "key": "c"}, "c"),  # is granted that lock
+        ({**BELIEVED, "key": "c"}, "a"),
+        ({**BELIEVED, "key": "../a"}, "a"),
+        ({**BELIEVED, "key": "b", "guid": PAYLOAD.guid}, "a"),  # is the holder itself
+        ({**BELIEVED, "czxid": "x"}, "a"),
+    ],
+)
+def test_a_text_that_the_queue_does_not_confirm_is_no_deadlock(zoo: Zoo, waits_for: dict[str, str], queue: str) -> None:
+    with proxied(zoo, DEADLOCK_TIMEOUT=SOON) as proxy, zk_lock("a"), others(zoo, waits_for, queue):
+        assert zk_lock("b").acquire(timeout=1.5) is None
+        assert proxy.counts[SYNC] >= 3
+
+
+@pytest.mark.parametrize("change", ["break", "write", "abandon"])
+def test_a_circle_that_ends_as_the_victim_leaves_is_no_deadlock(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """ZooKeeper carries out the victim's transaction only if the circle is still there."""
+    monkeypatch.setattr(deadlock, "LOOK_AFTER", 0.5)
+    ready = threading.Event()
+    with proxied(zoo, 10, DEADLOCK_TIMEOUT=SOON) as proxy:
+        own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b"), partial(ready.wait, 10)))
+        zoo.wait_contenders("a", 1)
+        with others(zoo, BELIEVED) as (holder, waiter):
+            ready.set()
+            eventually(lambda: text_of(zoo, "a"))
+            proxy.reset()
+            proxy.delay_op(MULTI, 1.0)
+            proxy.wait_for(lambda: proxy.counts[MULTI])
+            if change == "break":
+                zoo.client.delete(holder)
+            elif change == "write":
+                zoo.client.set(holder, PAYLOAD.encode())
+            else:
+                zoo.client.delete(waiter)
+        assert own.result() is None
+
+
+# --- costs ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_wait_inside_a_lock_costs_one_write_and_two_reads_a_link(zoo: Zoo) -> None:
+    """There is one look every 5 s. The holder's watch reads its znode once again."""
+    with proxied(zoo, 10, DEADLOCK_TIMEOUT=SOON) as proxy, zoo.hold_elsewhere("b"), zk_lock("a"):
+        zk_lock("b").acquire(timeout=0.05)
+        eventually(lambda: [payload and payload.waited for payload in zoo.payloads("a")] > [0])
+        settle()
+        path = f"{zoo.base}/a/{zoo.children('a')[0]}"
+        before = zoo.client.exists(path).version
+        proxy.reset()
+        zk_lock("b").acquire(timeout=0.8)
+        counts = proxy.counts
+        assert (zoo.client.exists(path).version, counts[SYNC]) == (before + 1, 1)
+        assert counts[GET_CHILDREN] == 1 + 1  # that of the contender itself
+        assert counts[GET_DATA] == 2 + 2 + 1  # those of the contender itself, and that of the watch
+
+
+@pytest.mark.parametrize("inner", [None, "free", "b"])
+def test_other_locks_and_waits_cost_nothing(zoo: Zoo, inner: str | None) -> None:
+    """A lock, a lock inside a lock, and a wait without a lock."""
+    with proxied(zoo, 10, DEADLOCK_TIMEOUT=0.05) as proxy, zoo.hold_elsewhere("b"):
+        connected()
+        outer = contextlib.nullcontext() if inner == "b" else zk_lock("a")
+        with outer, contextlib.suppress(LockTimeout), zk_lock(inner or "c", timeout=0.5):
+            pass
+        settle()
+        assert (proxy.counts[MULTI], proxy.counts[SYNC]) == (0, 0)

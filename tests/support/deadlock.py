@@ -1,0 +1,49 @@
+"""Deadlocks of two owners, of which this process has one or both."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from django_zklock import zk_lock
+from django_zklock.exceptions import LockDeadlock
+from support.faults import BackgroundCall
+from support.zoo import Zoo
+
+LONG = 40.0  # seconds; a wait that nothing ends makes a test fail
+
+
+def nest(first: str, second: str, keep: threading.Event | None = None, **options: Any) -> None:
+    """Hold one lock, and wait for another. Keep both until the event, if there is one."""
+    with zk_lock(first, **options), zk_lock(second, timeout=LONG, **options):
+        assert keep is None or keep.wait(LONG)
+
+
+@contextlib.contextmanager
+def rivals(
+    zoo: Zoo, pairs: dict[str, str], queue: int = 2, keep: threading.Event | None = None, **options: Any
+) -> Iterator[None]:
+    """
+    Have a thread for each pair, which holds its key and waits for the other, until it has got that, too.
+
+    The block begins when the queues of the others have so many contenders: what waits from then on is the youngest.
+    """
+    calls = [BackgroundCall(lambda pair=pair: nest(pair[0], pair[1], keep, **options)) for pair in pairs.items()]  # type: ignore[misc]
+    for key in pairs.values():
+        zoo.wait_contenders(zk_lock(key, **options).key, queue)
+    yield
+    for call in calls:
+        call.result(LONG)
+
+
+def give_way(zoo: Zoo, first: str, second: str, **options: Any) -> LockDeadlock:
+    """Hold the first lock and wait for the second, as the youngest wait of a deadlock; return its error."""
+    with contextlib.ExitStack() as stack, zk_lock(first, **options):
+        stack.enter_context(rivals(zoo, {second: first}, **options))
+        with pytest.raises(LockDeadlock) as raised, zk_lock(second, timeout=LONG, **options):
+            pass
+    return raised.value
