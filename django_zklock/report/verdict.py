@@ -15,7 +15,6 @@ from django_zklock.report.facts import Facts
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from django_zklock.core.queue.acknowledgement import Acknowledgement
     from django_zklock.inspection import EnsembleReport, LockInfo, Snapshot
     from django_zklock.report.incident import Incident
 
@@ -120,10 +119,6 @@ def look(snapshot: Snapshot, servers: EnsembleReport, long_held: float = LONG_HE
         complete=snapshot.complete and not unseen and seen >= count and read == snapshot.total,
         recently_ended=tuple(history.recently_ended(facts)),
     )
-
-
-def _written_in(written: Acknowledgement) -> dict[str, str]:
-    return {"by": written.by, "reason": written.reason, "until": formatting.time_text(written.until)}
 
 
 def found(facts: Facts, causes: Iterable[type[Incident]] = CAUSES.values()) -> list[Incident]:
