@@ -13,8 +13,8 @@ from django.db import NotSupportedError
 from django.db.models import Q, QuerySet
 from django.utils.translation import gettext_lazy as _
 
-from django_zklock.dashboard.formatting import KIND_LABELS, STATE_LABELS, key_text
 from django_zklock.models import Lock
+from django_zklock.report.formatting import KIND_LABELS, STATE_LABELS, key_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,14 +9,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from django.utils.translation import gettext as _
+
 from django_zklock import conf
 from django_zklock.conf.options import LONG_HELD
 from django_zklock.conf.url import host_port
 from django_zklock.core.queue.command_line import word
-from django_zklock.dashboard import lazy
-from django_zklock.dashboard.formatting import MAX_ERROR, advice, clean, limit_text, reasons, state_text
 from django_zklock.dashboard.forms import Target
 from django_zklock.names import template as names
+from django_zklock.report import lazy, verdict
+from django_zklock.report.formatting import MAX_ERROR, clean, commands, key_text, limit_text, reasons, state_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +71,9 @@ class Detail:
     is_cycle: bool
     """Whether they are a deadlock: the last of them waits for a lock that was named before, and none ends by itself."""
     victims: tuple[str, ...]
-    """Keys of the locks to break: this one, or those of the deadlock; empty if nobody holds it."""
+    """Keys of the locks to break: this one, or those of the deadlock; empty if nobody holds it, or its holder waits."""
+    next_commands: tuple[str, ...]
+    """Commands that do so."""
     blocked: tuple[str, ...]
     """Keys of locks whose holders wait for this one."""
     age: float
@@ -95,14 +99,21 @@ def detail(
     info = replace(info, deadlocked=key in others.deadlocked)
     state = info.state(long_held)
     numbers = {waiter.name: number for number, waiter in enumerate(info.waiters, 1)}
-    chain, cycle = _chain(key, others)
+    incidents, facts = verdict.of_lock(info, others, long_held)
+    chain, cycle = _chain(key, others.cycles, facts.waits)
+    waiting = [facts.waits_elsewhere(info, holder) for holder in info.holders]
+    is_victim = bool(waiting) and all(waiting) and not cycle  # to break it would stop work that is not to blame
+    victims = tuple(wait.holds for wait in cycle) or (key,) if info.holders or info.expired_holds else ()
+    advice = str(incidents[0].remedy) if incidents else ""
+    if is_victim and chain:
+        advice = _("It waits for %(lock)s. Only that one helps.") % {"lock": key_text(chain[-1].waits_for)}
     return Detail(
         info=info,
         limit_set=limit_text(info.limit_set) if info.limit_set else "",
         state=state,
         state_label=state_text(info, state),
         reasons=tuple(reasons(info)),
-        advice=advice(info, is_cycle=bool(cycle), long_held=long_held),
+        advice=advice,
         holders=tuple(
             row_of(key, holder, number, others=_others(key, holder, others))
             for number, holder in enumerate(info.holders, 1)
@@ -115,8 +126,9 @@ def detail(
         commands=tuple(_commands(info)),
         chain=chain,
         is_cycle=bool(cycle),
-        victims=(tuple(wait.holds for wait in cycle) or (key,)) if info.holders or info.expired_holds else (),
-        blocked=tuple(dict.fromkeys(wait.holds for wait in others.waits if wait.waits_for == key))[:MAX_KEYS],
+        victims=() if is_victim else victims,
+        next_commands=() if is_victim else tuple(commands(info)),
+        blocked=tuple(dict.fromkeys(wait.holds for wait in facts.waits if wait.waits_for == key))[:MAX_KEYS],
         age=age,
         problem=clean(problem, MAX_ERROR),
     )
@@ -131,14 +143,16 @@ def read_detail(key: str, *, reply_timeout: float, long_held: float = LONG_HELD)
     return detail(key, info, others, long_held=long_held)
 
 
-def _chain(key: str, others: Snapshot) -> tuple[tuple[Wait, ...], Sequence[Wait]]:
+def _chain(
+    key: str, cycles: Sequence[Sequence[Wait]], waits: Sequence[Wait]
+) -> tuple[tuple[Wait, ...], Sequence[Wait]]:
     """Return why a lock is not released, and the deadlock at the end. Other waits in a circle end by themselves."""
-    for cycle in others.cycles:
+    for cycle in cycles:
         for index, wait in enumerate(cycle):
             if wait.holds == key:
                 return (*cycle[index:], *cycle[:index]), cycle
-    chain = lazy.inspection.chain_from(key, others.waits)
-    return chain, next((cycle for cycle in others.cycles if chain and chain[-1] in cycle), ())
+    chain = lazy.inspection.chain_from(key, waits)
+    return chain, next((cycle for cycle in cycles if chain and chain[-1] in cycle), ())
 
 
 def row_of(key: str, info: ScannedContender, number: int, behind: int = 0, others: Sequence[str] = ()) -> Row:
@@ -179,7 +193,7 @@ def links(key: str, contender: ContenderInfo) -> list[tuple[str, str]]:
     values = {"key": key, **facts, **contender.about}
     addresses = []
     for label, template in conf.current().admin_links.items():
-        fields = [name for _, name, _, _ in string.Formatter().parse(template) if name]
+        fields = [name for _text, name, *_spec in string.Formatter().parse(template) if name]
         if all(values.get(name) for name in fields):
             addresses.append((label, template.format_map({name: quote(values[name], safe="") for name in fields})))
     return addresses

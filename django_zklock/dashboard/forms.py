@@ -11,8 +11,8 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock.core.queue.markers import MOST_PERMITS
-from django_zklock.dashboard.formatting import clean
 from django_zklock.names.template import MAX_KEY, is_key
+from django_zklock.report.formatting import clean
 
 MAX_REASON: Final = 300
 MAX_MINUTES: Final = 7 * 24 * 60

@@ -12,11 +12,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_zklock.conf.options import LONG_HELD
-from django_zklock.dashboard import extension, formatting, incidents, lazy
+from django_zklock.dashboard import extension
 from django_zklock.dashboard.changelist import FILTERS, LockQuerySet
 from django_zklock.dashboard.views import LockViews
 from django_zklock.models import Lock
 from django_zklock.names.template import MAX_KEY
+from django_zklock.report import formatting, lazy, past, verdict
+from django_zklock.report.incident import times_usual
 
 MAX_CARDS: Final = 20
 """Incidents on the page."""
@@ -122,7 +124,7 @@ class LockAdminMixin(LockViews):
 
     def _times_usual(self, lock: Lock) -> str:
         first = lock.info.holders[0]
-        return extension.installed.times_usual(first.certain_duration, first.template)
+        return times_usual(first.certain_duration, first.template)
 
     @admin.display(description=gettext_lazy("waiting"), ordering="-waiting")
     def waiters(self, lock: Lock) -> str:
@@ -155,24 +157,24 @@ class LockAdminMixin(LockViews):
         self.require(self.has_view_permission(request))
         snapshot = self.snapshot(request)
         landing = not request.GET and request.method != "POST"  # a query, even an empty one, asks for the list
-        servers = lazy.inspection.ensemble(reply_timeout=self.reply_timeout) if landing else None
-        verdict = incidents.look(snapshot, servers, self.long_held) if servers else None
-        present = verdict.incidents if verdict else ()
+        servers = verdict.servers_now(self.reply_timeout) if landing else None
+        seen = verdict.look(snapshot, servers, self.long_held) if servers else None
+        present = seen.incidents if seen else ()
         words = request.GET.get("q", "").strip()
         context = {
             **self.context(request),
             "title": _("Needs attention") if present else _("Locks"),
-            "verdict": verdict,
+            "verdict": seen,
             "snapshot": snapshot,
-            "chart": extension.installed.chart(snapshot),
-            "connection_label": formatting.CONNECTION_LABELS[snapshot.connection.state],
+            "chart": past.ask("history.chart_panel", snapshot),
+            "connection_label": formatting.CONNECTION_LABELS[snapshot.state],
             "figures": lazy.inspection.Figures.of(snapshot.locks),
             "extra_pages": [(self.url(page.name), page.label) for page in extension.pages.values()],
-            "extra_links": self.extra_links(words) if words and snapshot.connection.state == "connected" else [],
+            "extra_links": self.extra_links(words) if words and snapshot.answers else [],
             **(extra_context or {}),
         }
-        if verdict and (present or verdict.acknowledged):
-            cards = [incidents.describe(incident) for incident in present[:MAX_CARDS]]
+        if seen and (present or seen.acknowledged):
+            cards = [incident.describe() for incident in present[:MAX_CARDS]]
             context |= {"cards": cards, "hidden": len(present) - len(cards)}
             return self.page(request, "attention", context)
         return super().changelist_view(request, context)  # type: ignore[misc,no-any-return]

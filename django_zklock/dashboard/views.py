@@ -28,21 +28,9 @@ from django.views.decorators.http import require_safe
 
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
-from django_zklock.dashboard import extension, incidents, lazy
+from django_zklock.dashboard import extension
 from django_zklock.dashboard.changelist import GROUPINGS, grouped
 from django_zklock.dashboard.detail import Detail, Row, detail, read_detail, row_of
-from django_zklock.dashboard.formatting import (
-    CONNECTION_LABELS,
-    MAX_ERROR,
-    action_text,
-    clean,
-    host_and_pid,
-    key_text,
-    keys_text,
-    limit_text,
-    successor_text,
-    time_text,
-)
 from django_zklock.dashboard.forms import (
     MAX_TARGETS,
     AcknowledgeForm,
@@ -56,6 +44,20 @@ from django_zklock.dashboard.forms import (
 from django_zklock.exceptions import LockChangedHands, ZkLockError, ZooKeeperUnavailable
 from django_zklock.models import Lock
 from django_zklock.names.template import MAX_KEY, is_key
+from django_zklock.report import lazy, past, servers, verdict
+from django_zklock.report.facts import Facts
+from django_zklock.report.formatting import (
+    CONNECTION_LABELS,
+    MAX_ERROR,
+    action_text,
+    clean,
+    host_and_pid,
+    key_text,
+    keys_text,
+    limit_text,
+    successor_text,
+    time_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -311,7 +313,7 @@ class LockViews:
             "change": True,
             "show_history": True,
             "lock": shown,
-            "panel": extension.installed.lock_panel(shown.info, is_current=not shown.problem),
+            "panel": past.ask("history.lock_panel", shown.info, is_current=not shown.problem),
             "extra_links": self.extra_links(lock=lock.key) if shown.state == "free" and not shown.problem else [],
             **(extra_context or {}),
         }
@@ -355,13 +357,13 @@ class LockViews:
         """Show the history of a lock that an app adds. Without one, show the actions in Django's own log."""
         self.require(self.has_view_permission(request))
         lock = self.get_object(request, unquote(object_id))
-        page = extension.installed.history_page(self, request, lock.key, extra_context) if lock is not None else None
-        return page or super().history_view(request, object_id, extra_context)  # type: ignore[misc]
+        page = past.source.history.page(self, request, lock.key, extra_context) if past.source and lock else None
+        return page or super().history_view(request, object_id, extra_context)  # type: ignore[misc,no-any-return]
 
     def all_history_view(self, request: HttpRequest) -> HttpResponse:
         """Show the history of all locks that an app adds. Without one, say what to install."""
         self.require(self.has_view_permission(request))
-        page = extension.installed.history_page(self, request, "")
+        page: HttpResponse | None = past.source.history.page(self, request, "") if past.source else None
         return page or self.page(request, "no_history", {"title": _("History of all locks")})
 
     def hold_view(self, request: HttpRequest) -> HttpResponse:
@@ -390,14 +392,13 @@ class LockViews:
         self.require(self.has_break_permission(request))
         identity = request.POST.get("identity") or request.GET.get("identity", "")
         snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=0.0, max_waiters=1)
-        servers = lazy.inspection.ensemble(reply_timeout=self.reply_timeout)
-        verdict = incidents.look(snapshot, servers, self.long_held)
-        cards = [*map(incidents.describe, verdict.incidents), *verdict.acknowledged]
+        seen = verdict.look(snapshot, verdict.servers_now(self.reply_timeout), self.long_held)
+        cards = [*(incident.describe() for incident in seen.incidents), *seen.acknowledged]
         card = next((card for card in cards if card["identity"] == identity), None)
         if card is None:
-            text = _("This incident is over. Nothing was recorded.") if verdict.complete else str(verdict)
+            text = _("This incident is over. Nothing was recorded.") if seen.complete else str(seen)
             self.show_message(request, text, messages.WARNING)
-            status = CONFLICT if verdict.complete else UNAVAILABLE
+            status = CONFLICT if seen.complete else UNAVAILABLE
             return self.page(request, "acknowledge", {"title": _("Acknowledge")}, status)
         initial, status = {"identity": identity, "minutes": request.GET.get("minutes") or 60}, 200
         form = AcknowledgeForm(request.POST or None, initial=initial)
@@ -455,14 +456,16 @@ class LockViews:
     def health_view(self, request: HttpRequest) -> HttpResponse:
         """Show the servers of the ensemble, and what is wrong with them."""
         self.require(self.has_view_permission(request))
-        report = lazy.inspection.ensemble(reply_timeout=self.reply_timeout)
+        snapshot = self.snapshot(request)
+        report = verdict.servers_now(self.reply_timeout)
         connection = lazy.inspection.connection()
         context = {
             "title": _("Health of ZooKeeper"),
             "connection": connection,
             "connection_label": CONNECTION_LABELS[connection.state],
             "servers": report.servers,
-            "findings": report.findings,
+            "findings": [incident.describe() for incident in verdict.found(Facts(snapshot, report), servers.CAUSES)],
+            "unasked": [finding.text for finding in report.findings if not finding.cause],
         }
         return self.page(request, "health", context)
 
@@ -590,7 +593,7 @@ class LockViews:
         }
         if host:
             tokens = {row.info.token for _lock, row in holds}
-            context["panel"] = extension.installed.host_panel(host, pid, tokens)
+            context["panel"] = past.ask("history.host_panel", host, pid, tokens)
         if "target" in request.POST:
             context["ticked"] = [] if stale else request.POST.getlist("target")
         allowed = [] if away or not rows else [name for name in _ACTIONS if name in self.allowed(request)]
@@ -614,7 +617,7 @@ class LockViews:
         if host:
             # Not shared: this page does not refresh itself.
             snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=0.0, max_locks=None)
-            fresh = snapshot.connection.state == "connected" and snapshot.age < 1
+            fresh = snapshot.answers and snapshot.age < 1
             problem = clean(snapshot.problem, MAX_ERROR)
             return list(snapshot.locks), {"problem": problem, "incomplete": fresh, "age": snapshot.age}
         shown = []
@@ -652,7 +655,7 @@ def incidents_json(request: HttpRequest) -> HttpResponse:
 
     It is 200 if nothing does and all locks and servers were looked at, else 503: a probe may see only the status.
     """
-    report = incidents.report(PROBE_TIMEOUT)
+    report = verdict.as_json(PROBE_TIMEOUT)
     return JsonResponse(report, status=200 if report["healthy"] else UNAVAILABLE)
 
 

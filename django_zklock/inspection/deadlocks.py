@@ -19,7 +19,7 @@ MAX_CHAIN: Final = 12
 _Owner: TypeAlias = tuple[object, ...]
 
 
-def _owners(contender: ScannedContender) -> tuple[_Owner, ...]:
+def owners(contender: ScannedContender) -> tuple[_Owner, ...]:
     """
     Return the identities of what holds or waits, the more exact one first; none for another client.
 
@@ -28,13 +28,13 @@ def _owners(contender: ScannedContender) -> tuple[_Owner, ...]:
     lock of a task belongs only to its thread, as another thread of the task may wait. So do leases: a coordinator does
     not know which of them a client uses together. A holder that has waited for a second says so in its znode.
     """
-    owners: list[_Owner] = [(contender.session_id, contender.owner)] if contender.session_id and contender.owner else []
+    known: list[_Owner] = [(contender.session_id, contender.owner)] if contender.session_id and contender.owner else []
     # A waiter without a number lingers: its znode may still name a task that has left.
-    if contender.about.get("id") and (contender.thread == DISPATCHER if contender.holds else owners):
-        owners.append((contender.host, contender.about["id"]))
+    if contender.about.get("id") and (contender.thread == DISPATCHER if contender.holds else known):
+        known.append((contender.host, contender.about["id"]))
     if guid := contender.waits_as if contender.holds else contender.guid:
-        owners.append((guid,))
-    return tuple(owners)
+        known.append((guid,))
+    return tuple(known)
 
 
 def find_waits(locks: Sequence[LockInfo]) -> tuple[Wait, ...]:
@@ -46,13 +46,13 @@ def find_waits(locks: Sequence[LockInfo]) -> tuple[Wait, ...]:
     wants: defaultdict[_Owner, dict[str, None]] = defaultdict(dict)  # the keys, each once
     for lock in locks:
         for waiter in lock.waiters:
-            for owner in _owners(waiter):
+            for owner in owners(waiter):
                 wants[owner][lock.key] = None
     waits = (
-        ((owners[0], lock.key, key), Wait(who=_name(holder), holds=lock.key, waits_for=key, owner=owners[0]))
+        ((known[0], lock.key, key), Wait(who=_name(holder), holds=lock.key, waits_for=key, owner=known[0]))
         for lock in locks
-        for holder, owners in [(holder, _owners(holder)) for holder in lock.holders]
-        for owner in owners
+        for holder, known in [(holder, owners(holder)) for holder in lock.holders]
+        for owner in known
         for key in wants.get(owner, ())
         if key != lock.key
     )
@@ -110,7 +110,7 @@ def chain_from(key: str, waits: Sequence[Wait]) -> tuple[Wait, ...]:
 def _without_free_permits(waits: Sequence[Wait], locks: Iterable[LockInfo]) -> Sequence[Wait]:
     """Drop the waits for a semaphore if one of its holders does not wait: that one will release its permit."""
     semaphores = {
-        lock.key: {_owners(holder)[:1] for holder in lock.holders}
+        lock.key: {owners(holder)[:1] for holder in lock.holders}
         for lock in locks
         if {contender.kind for contender in (*lock.holders, *lock.waiters)} == {"semaphore"}
     }

@@ -10,6 +10,7 @@ import re
 import socket
 import ssl
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ CERTAIN: Final = 3.0  # seconds that servers must disagree for; a leader that wa
 PAUSE: Final = 0.1  # seconds between two looks at servers that seem to disagree
 FIRST: Final = 0.25  # seconds that a write of this process gets before the first look, which may show it then
 ENOUGH: Final = 4  # looks; one leader may pass the zxid of another between two of them
+MAX_EPOCHS: Final = 20  # leaders that are remembered
 LATE: Final = 300  # transactions; a server that is only late carries out more of them within CERTAIN
 _CONFIG: Final = "/zookeeper/config"  # the servers of the ensemble, as the connected server knows them
 _LEADS: Final = frozenset({"leader", "standalone"})
@@ -93,19 +95,26 @@ _Looks: TypeAlias = Sequence[Sequence[ServerReport]]
 
 @dataclass(frozen=True, slots=True)
 class HealthFinding:
-    """A problem that an operator should know."""
+    """A problem that an operator should know. The report of all incidents has its remedy."""
 
     result: str
     """ "warning" or "error"."""
     messages: Sequence[Any]
     """Sentences for the translation, with the names of the values."""
     values: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    splits: bool = False
-    """Whether the servers may be several ensembles, so that two processes may hold one lock."""
+    cause: str = ""
+    """The cause in the report of all incidents; empty for a server that only cannot be asked."""
+    about: tuple[str, ...] = ()
+    """The servers, or their versions."""
+
+    @property
+    def splits(self) -> bool:
+        """Whether the servers may be several ensembles, so that two processes may hold one lock."""
+        return self.cause == "split"
 
     @property
     def text(self) -> str:
-        """The problem, and its cure, in the present language: threads with different ones share a report."""
+        """The problem, in the present language: threads with different ones share a report."""
         return " ".join(map(str, self.messages)) % self.values
 
 
@@ -115,6 +124,8 @@ class EnsembleReport:
 
     servers: tuple[ServerReport, ...]
     findings: tuple[HealthFinding, ...]
+    epochs: tuple[tuple[float, int], ...] = ()
+    """Of the leaders that this process has seen lately: the last time on `clock.now()`, and the epoch."""
 
 
 def ensemble(*, reply_timeout: float = 1.0, max_age: float = 5.0) -> EnsembleReport:
@@ -145,7 +156,12 @@ def _ask_all(key: tuple[SessionOptions, float], timeout: float) -> EnsembleRepor
     if doubts and not _own_answer(timeout)[0]:
         zxid = 0  # without a leader that answers, the servers of one ensemble may disagree for some time
     findings = _findings(looks, options.session_timeout, reply_timeout, answer=(zxid, recluse))
-    return EnsembleReport(looks[-1], tuple(findings))
+    epochs = _epochs.setdefault(options.hosts, deque(maxlen=MAX_EPOCHS))
+    epoch = max((server.zxid >> 32 for server in looks[-1] if server.serves), default=-1)
+    if epochs and epochs[-1][1] == epoch:
+        epochs.pop()
+    epochs.extend([(clock.now(), epoch)] if epoch > 0 else [])
+    return EnsembleReport(looks[-1], tuple(findings), tuple(epochs))
 
 
 def _own_answer(timeout: float) -> tuple[int, str]:
@@ -199,6 +215,7 @@ def _may_be_one(looks: _Looks, pair: tuple[int, int]) -> bool:
 
 
 _reports: Final = Shared(_ask_all)
+_epochs: Final[dict[object, deque[tuple[float, int]]]] = {}  # by servers; each epoch when this process last saw it
 _peers: Final[dict[tuple[str, int], tuple[str, int]]] = {}  # the address that answered last, by host; it is tried first
 
 
@@ -295,38 +312,42 @@ def _findings(
             if alone
             else _("The servers are not one ensemble, or one is cut off or hangs: %(servers)s."),
             _("Two of them would give the same lock to two holders."),
-            _("Name the servers of one ensemble in URL, and all of them in the configuration of each."),
         ]
         named = [f"{server.address} ({server.role}, zxid {server.zxid:#x})" for server in strangers]
-        yield HealthFinding("error", texts, {"servers": ", ".join(sorted(alone) or named)}, splits=True)
+        yield HealthFinding("error", texts, {"servers": ", ".join(sorted(alone) or named)}, "split")
     elif known and not answered and not any(server.serves for server in servers):
         yield _no_majority(voters, majority, reply_timeout)
     for server in servers:
-        if server.problem:
-            more = serving - majority + 1
-            goes_on = ngettext_lazy(
-                "Locks go on. They stop if one more server fails.",
-                "Locks go on. They stop if %(more)d more servers fail.",
-                more,
-            )
-            values = {"server": server.address, "problem": lazy(_translated, str)(server.problem), "more": more}
-            yield HealthFinding("warning", ("%(server)s %(problem)s.", *([goes_on] if more > 0 else [])), values)
-        if server.version and tuple(map(int, re.findall("[0-9]+", server.version)[:2])) < OLDEST:
-            texts = [_("%(server)s has ZooKeeper %(version)s; 3.6 or newer is required.")]
-            yield HealthFinding("error", texts, {"server": server.address, "version": server.version})
-        if server.latency is not None and server.latency > session_timeout * SLOW_SHARE:
-            texts = [
-                _("%(server)s takes %(latency)s ms on average."),
-                _("With replies this slow, leases may end. Look at its disk and its garbage collection."),
-            ]
-            yield HealthFinding("warning", texts, {"server": server.address, "latency": server.milliseconds})
+        yield from _of_server(server, session_timeout, serving, serving - majority + 1)
     versions = sorted({server.version for server in servers if server.version})
     if len(versions) > 1:
+        texts = [_("The servers have different versions: %(versions)s.")]
+        yield HealthFinding("warning", texts, {"versions": ", ".join(versions)}, "version", tuple(versions))
+
+
+def _of_server(server: ServerReport, session_timeout: float, serving: int, more: int) -> Iterator[HealthFinding]:
+    """Yield what is wrong with one of the servers, of which `serving` serve, and `more` may fail."""
+    if server.problem:
+        goes_on = ngettext_lazy(
+            "Locks go on. They stop if one more server fails.",
+            "Locks go on. They stop if %(more)d more servers fail.",
+            more,
+        )
+        values = {"server": server.address, "problem": lazy(_translated, str)(server.problem), "more": more}
+        is_down = serving and (server.runs or server.problem.startswith(_AWAY))  # others only cannot be asked
+        texts = ["%(server)s %(problem)s.", *([goes_on] if more > 0 else [])]
+        yield HealthFinding("warning", texts, values, "down" if is_down else "", (server.address,))
+    if server.version and tuple(map(int, re.findall("[0-9]+", server.version)[:2])) < OLDEST:
+        texts = [_("%(server)s has ZooKeeper %(version)s; 3.6 or newer is required.")]
+        values, about = {"server": server.address, "version": server.version}, (server.version,)
+        yield HealthFinding("error", texts, values, "version", about)
+    if server.latency is not None and server.latency > session_timeout * SLOW_SHARE:
         texts = [
-            _("The servers have different versions: %(versions)s."),
-            _("Finish the upgrade: servers should differ only while it lasts."),
+            _("%(server)s takes %(latency)s ms on average."),
+            _("With replies this slow, leases may end."),
         ]
-        yield HealthFinding("warning", texts, {"versions": ", ".join(versions)})
+        values, about = {"server": server.address, "latency": server.milliseconds}, (server.address,)
+        yield HealthFinding("warning", texts, values, "slow", about)
 
 
 def _no_majority(voters: Sequence[ServerReport], majority: int, reply_timeout: float) -> HealthFinding:
@@ -339,14 +360,15 @@ def _no_majority(voters: Sequence[ServerReport], majority: int, reply_timeout: f
             _("%(running)d of %(count)d servers answered within %(seconds)s s."),
             _("The others are down, cut off or slow, or the time was too short."),
         ]
-        return HealthFinding("error", texts, values)
+        silent = tuple(server.address for server in voters if not server.runs)
+        return HealthFinding("error", texts, values, "quorum", silent)
     texts = [
         _("No majority:"),
         ngettext_lazy("%(running)d of %(count)d servers runs,", "%(running)d of %(count)d servers run,", running),
         ngettext_lazy("%(majority)d is needed.", "%(majority)d are needed.", majority),
-        _("No lock can be granted. Start those that are down, or repair the network."),
+        _("No lock can be granted."),
     ]
-    return HealthFinding("error", texts, values)
+    return HealthFinding("error", texts, values, "quorum")
 
 
 def _translated(problem: str) -> str:

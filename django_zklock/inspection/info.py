@@ -207,7 +207,7 @@ class LockInfo:
         return next((holder.operator for holder in self.holders if holder.operator is not None), None)
 
     def states(self, long_held: float = LONG_HELD) -> tuple[str, ...]:
-        """Return all states that it is in, as in `dashboard.formatting.STATE_LABELS`; the worst first."""
+        """Return all states that it is in, as in `report.formatting.STATE_LABELS`; the worst first."""
         states = {
             "deadlocked": self.deadlocked,
             "unreadable": bool(self.problem) or self.is_worn_out,
@@ -293,6 +293,8 @@ class Snapshot:
     """The number of all locks."""
     problem: str
     """Why it is old or incomplete; empty if all is well."""
+    silent: bool = False
+    """Whether no reply came for most of the time, though the connection may still count as alive."""
     skipped: tuple[str, ...] = ()
     """Sentences about znodes that were skipped: holds that are over, or names that are not the key of a lock."""
     connection: ConnectionInfo
@@ -301,6 +303,17 @@ class Snapshot:
     """The owners that hold one lock and wait for another, among the contenders that were read."""
     cycles: tuple[tuple[Wait, ...], ...] = ()
     """Deadlocks: each owner waits for the lock that the next one holds, and the last for that of the first."""
+
+    @property
+    def answers(self) -> bool:
+        """Whether ZooKeeper answers this process."""
+        return self.state == "connected"
+
+    @property
+    def state(self) -> str:
+        """The state of the connection. It is suspended, too, while no reply comes, before the client has noticed."""
+        is_silent = self.silent and self.connection.state == "connected"
+        return "suspended" if is_silent else self.connection.state
 
     @property
     def complete(self) -> bool:

@@ -90,8 +90,9 @@ def _take_snapshot(key: tuple[SessionOptions, ScanLimits, float], timeout: float
     scan = _scan(session, limits, timeout)
     problem = session.explain() if scan is None else scan.problem
     last = _last if _last is not None and _last[0] == options else None
+    silent = scan is not None and scan.silent
     if last is not None and (scan is None or not scan.listed):
-        return partial(last[1], problem=problem), last[2]
+        return partial(last[1], problem=problem, silent=silent), last[2]
     if scan is None:
         return partial(Snapshot, taken_at=datetime.now(timezone.utc), locks=(), problem=problem), clock.now()
     # On the caller's thread: with thousands of contenders it takes longer than a heartbeat may be late.
@@ -109,6 +110,7 @@ def _take_snapshot(key: tuple[SessionOptions, ScanLimits, float], timeout: float
         locks=locks,
         total=scan.total - len(scan.queues) - len(scan.unreadable) + len(locks),  # those without a lock are free
         problem=problem,
+        silent=silent,
         skipped=scan.skipped + notes + ((TOO_MANY_WAITS,) if len(waits) == MAX_WAITS else ()),
         waits=waits,
         cycles=cycles,

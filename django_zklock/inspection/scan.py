@@ -39,6 +39,7 @@ REFRESH_INTERVAL: Final = 300.0  # seconds; the server's clock may be set, or an
 TOO_SHORT: Final = (
     "The time was too short to read all locks. Raise `reply_timeout` of the admin class, or `--reply-timeout`."
 )
+SILENCE: Final = 0.9  # seconds without a reply after which a server is silent, and the time not just too short
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,8 @@ class ScanResult:
     """Whether all directories were listed."""
     problem: str = ""
     """Why the result is incomplete; empty if it is complete."""
+    silent: bool = False
+    """Whether the time was over because replies had stopped, or because there was no connection."""
     expired_holds: frozenset[tuple[str, str]] = frozenset()
     """Operator holds whose time is over, by key and name. The scan has some of them deleted."""
 
@@ -129,6 +132,7 @@ class Scan:
     def _reset(self) -> None:
         self._requests: deque[Callable[[], object]] = deque()
         self._pending = 0
+        self._replied = clock.now()
         self._result = ScanResult(base=self._session.options.base, max_waiters=self._limits.max_waiters)
         self._listed_queues: dict[str, Queue] = {}
         self._held = 0  # bytes of data in the znodes of the result
@@ -159,8 +163,10 @@ class Scan:
             self._proceed()
 
     def _on_timeout(self) -> None:
-        problem = self._result.problem or TOO_SHORT
-        self._result.problem = problem if self._session.connected else self._session.explain()
+        silence, connected = clock.now() - self._replied, self._session.connected
+        self._result.silent = silence > SILENCE or not connected
+        problem = self._session.explain(silence if connected else None) if self._result.silent else ""
+        self._result.problem = problem or self._result.problem or TOO_SHORT
         self._finish()
 
     # --- Requests -----------------------------------------------------------------------------------------------
@@ -191,6 +197,7 @@ class Scan:
             if generation != self._generation or self._done is None:
                 return
             self._pending -= 1
+            self._replied = clock.now()
             if isinstance(reply, INTERRUPTED):
                 self._generation += 1
                 self._session.call_when_connected(self._on_connected)

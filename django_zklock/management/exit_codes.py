@@ -39,6 +39,12 @@ class ExitCode(IntEnum):
     WEARING = 34
     SILENT = 35
     ORDER = 36
+    DOWN = 37
+    SLOW = 38
+    VERSION = 39
+    ELECTIONS = 40
+    CROWDED = 41
+    DYING = 42
     UNAVAILABLE = 69  # ZooKeeper does not answer; EX_UNAVAILABLE of sysexits.h
     BUSY = 75  # the lock was not acquired in time; EX_TEMPFAIL, worth another try later
     LOST = 76  # the lock was lost, and the command was stopped
@@ -49,7 +55,7 @@ class ExitCode(IntEnum):
 EXIT_CODES: Final = """\
 exit codes:
   0 done; 1 refused, or an error; 2 wrong usage; 3 no holder; 4 the lock has changed hands;
-  20 to 36 the worst cause of `doctor --incident` (31: not all was looked at); 69 ZooKeeper does not answer;
+  20 to 42 the worst cause of `doctor --incident` (31: not all was looked at); 69 ZooKeeper does not answer;
   75 the lock was not acquired in time; 76 the lock was lost; 126, 127 the command cannot be run
 """
 

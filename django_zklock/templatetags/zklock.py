@@ -11,7 +11,7 @@ from django.utils.html import format_html
 from django.utils.http import urlencode
 
 from django_zklock.core.queue.escaping import session_hex
-from django_zklock.dashboard.formatting import (
+from django_zklock.report.formatting import (
     age,
     age_of,
     clean,

@@ -108,7 +108,7 @@ def test_a_deadlock_of_two_tasks_is_drawn(stage: Stage, operator: Visitor) -> No
         operator,
         "Deadlock: they wait for each other",
         "the circle is closed",
-        "If it lasts, break one of these locks",
+        "Break one of them: its work is stopped",
         f"Break {KEY}…",
         "Break stock/lamp…",
     )

@@ -10,7 +10,7 @@ from support.browser.pages import PHONE, Visitor, address
 from support.browser.policy import THEMED
 from support.browser.scene import busy_shop
 
-from django_zklock.dashboard.formatting import STATE_LABELS
+from django_zklock.report.formatting import STATE_LABELS
 
 Visit = Callable[..., Visitor]
 pytestmark = [

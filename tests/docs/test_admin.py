@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +17,13 @@ from support.zoo import Zoo
 from django_zklock import inspection
 from django_zklock.admin import LockAdmin, LockAdminMixin
 from django_zklock.conf.options import LONG_HELD
-from django_zklock.contrib.events import past_incidents
+from django_zklock.contrib.events import facts
 from django_zklock.core.queue import order
-from django_zklock.dashboard import incidents
 from django_zklock.models import Lock
+from django_zklock.report import holders
+from django_zklock.report.incident import MANY
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -63,13 +68,13 @@ def test_the_probe_of_the_example_answers(blocks: dict[str, str], rf: RequestFac
 
 NUMBERS = {
     f"reads {inspect.signature(inspection.snapshot).parameters['max_locks'].default:,} locks": 1,
-    f"three locks or {'more' if incidents.MANY == 3 else '...'}": 2,
-    f"for {'a minute' if LONG_HELD == 60 else '...'}, or for {incidents.LEAST_SECONDS:g} s and "
-    f"{'three' if incidents.TIMES_USUAL == 3 else '...'} times": 1,
-    f"{incidents.FORGOTTEN:.0%} of the planned time".replace("%", " %"): 1,
-    f"{past_incidents.LEAST_REFUSED} callers or more": 1,
-    f"in the last {past_incidents.WITHIN / 60:g} minutes": 4,
-    f"two looks, {past_incidents.LATE:g} s apart": 1,
+    f"three locks or {'more' if MANY == 3 else '...'}": 2,
+    f"for {'a minute' if LONG_HELD == 60 else '...'}, or for {holders.LEAST_SECONDS:g} s and "
+    f"{'three' if holders.TIMES_USUAL == 3 else '...'} times": 1,
+    f"{holders.FORGOTTEN:.0%} of the planned time".replace("%", " %"): 1,
+    f"{facts.LEAST_REFUSED} callers or more": 1,
+    f"in the last {facts.WITHIN / 60:g} minutes": 2,
+    f"two looks, {facts.LATE:g} s apart": 1,
     f"a tenth of the {order.numbers_left(0):,} acquisitions": 1,
     f"every {LockAdmin.refresh} seconds": 1,
     f"Within {LockAdmin.reply_timeout:g} s, a banner": 1,
@@ -80,6 +85,12 @@ NUMBERS = {
 @pytest.mark.parametrize("text", NUMBERS)
 def test_the_thresholds_of_the_page_are_those_of_the_code(text: str) -> None:
     assert " ".join(text_of("how-to/admin.md").split()).count(text) == NUMBERS[text]
+
+
+def test_the_table_of_causes_is_that_of_the_report() -> None:
+    """Write it with `python scripts/causes.py`."""
+    page = text_of("how-to/admin.md")
+    assert page == runpy.run_path(str(ROOT / "scripts" / "causes.py"))["written"](page)
 
 
 REFERENCE = text_of("reference/admin.md")

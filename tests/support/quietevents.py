@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from django_zklock.contrib.events.apps import EventsConfig
-from django_zklock.dashboard import extension
 
 RECORD = "RECORD_EVENTS"
 """In the environment of a process that is to record: the seconds between two writes."""
@@ -17,9 +16,9 @@ class QuietEvents(EventsConfig):
     default = False
 
     def ready(self) -> None:
-        from django_zklock.contrib.events import history, writer  # the models are loaded only now
+        from django_zklock.contrib.events import writer  # the models are loaded only now
 
-        extension.install(history.History())
+        self.show()
         if RECORD in os.environ:
             super().ready()
             vars(writer)["PAUSE"] = float(os.environ[RECORD])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from django.apps import AppConfig
 
+from django_zklock.report import past
+
 
 class EventsConfig(AppConfig):
     """An app of its own: only projects that want the past of their locks in the database need it."""
@@ -15,8 +17,13 @@ class EventsConfig(AppConfig):
 
     def ready(self) -> None:
         """Show the history in the admin, and start to record. This needs no connection."""
-        from django_zklock.contrib.events import history, recorder  # noqa: PLC0415 - the models are loaded only now
-        from django_zklock.dashboard import extension  # noqa: PLC0415
+        self.show()
+        from django_zklock.contrib.events import recorder  # noqa: PLC0415 - the models are loaded only now
 
-        extension.install(history.History())
         recorder.connect()
+
+    def show(self) -> None:
+        """Add the past to the report and the pages."""
+        from django_zklock.contrib.events import facts, history  # noqa: F401, PLC0415 - the models are loaded only now
+
+        past.source = self.module

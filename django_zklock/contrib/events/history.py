@@ -6,42 +6,37 @@ import csv
 import statistics
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import astuple, dataclass, fields
-from datetime import datetime, timezone
+from datetime import datetime, timedelta
+from datetime import timezone as zones
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from django import forms
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import Error
 from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_zklock.contrib.events import chart, past_incidents, table
+from django_zklock.contrib.events import chart, facts, table
 from django_zklock.contrib.events.models import MAX_TEXT, Attempt, OperatorAction
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import shortened
-from django_zklock.dashboard import lazy
-from django_zklock.dashboard.extension import Extension, Panel
-from django_zklock.dashboard.formatting import action_text, clean, duration, host_and_pid, key_text
 from django_zklock.names.template import MAX_KEY
+from django_zklock.report import lazy, past
+from django_zklock.report.formatting import action_text, clean, duration, host_and_pid, key_text
+from django_zklock.report.incident import times_usual
 
 if TYPE_CHECKING:
-    from django_zklock.dashboard.incidents import Incident
     from django_zklock.dashboard.views import LockViews
     from django_zklock.inspection import LockInfo, Snapshot
     from django_zklock.operations.audit import Action
 
 logger = Logger("django_zklock.dashboard")
 
-USUAL_FOR: Final = 60.0
-"""Seconds for which the usual hold of a template is used again."""
 MOST_GRANTS: Final = 20
 """Grants on the page of a lock."""
-LEAST_TIMES: Final = 2
-"""Ratio to the usual hold from which a hold is highlighted."""
-LEAST_SECONDS: Final = 1.0
-"""A shorter hold is never highlighted."""
 HISTORY_ROWS: Final = 50
 """Rows of a page of the history."""
 CSV_ROWS: Final = 10_000
@@ -60,95 +55,84 @@ WHAT: Final = {
 _LOCAL_TIME: Final = forms.DateTimeInput(format="%Y-%m-%dT%H:%M", attrs={"type": "datetime-local"})
 # Databases do not find a time that is in another year than 1 to 9999 in UTC.
 _YEARS: Final = [
-    MinValueValidator(datetime(1900, 1, 1, tzinfo=timezone.utc)),
-    MaxValueValidator(datetime(2999, 1, 1, tzinfo=timezone.utc)),
+    MinValueValidator(datetime(1900, 1, 1, tzinfo=zones.utc)),
+    MaxValueValidator(datetime(2999, 1, 1, tzinfo=zones.utc)),
 ]
 
 _T = TypeVar("_T")
 _Tokens: TypeAlias = "set[int] | None"
 
 
-class History(Extension):
-    """Adds to the pages what the tables know."""
+def lock_panel(lock: LockInfo, *, is_current: bool = True) -> Panel:
+    """Return the panel of the page of a lock. `is_current`: the state is not an old one."""
+    grants: list[Attempt] = _read(table.last_grants, lock.key, MOST_GRANTS, default=[])
+    first = lock.holders[0] if lock.holders else None
+    is_known = is_current and not lock.problem
+    template = first.template if first is not None else grants[0].template if grants else ""
+    usual = past.ask("facts.usual_hold", template)
+    tokens = {holder.token for holder in lock.holders} if is_known else None
+    content = Past(
+        chart=_read(chart.series_of, lock.key, [lock] if is_known else None, default=[]),
+        grants=tuple(_events_of(grants, lambda attempt: tokens)),
+        summaries=(
+            *_summary(_("Hold"), [grant.held for grant in grants]),
+            *_summary(_("Wait"), [grant.waited for grant in grants]),
+        ),
+        usual="" if usual is None else duration(usual),
+        times="" if first is None else times_usual(first.certain_duration, template),
+    )
+    return Panel("admin/zklock/lock/grants.html", content)
 
-    def lock_panel(self, lock: LockInfo, *, is_current: bool = True) -> Panel:
-        grants: list[Attempt] = _read(table.last_grants, lock.key, MOST_GRANTS, default=[])
-        first = lock.holders[0] if lock.holders else None
-        is_known = is_current and not lock.problem
-        template = first.template if first is not None else grants[0].template if grants else ""
-        usual = self.usual_hold(template)
-        tokens = {holder.token for holder in lock.holders} if is_known else None
-        past = Past(
-            chart=_read(chart.series_of, lock.key, [lock] if is_known else None, default=[]),
-            grants=tuple(_events_of(grants, lambda attempt: tokens)),
-            summaries=(
-                *_summary(_("Hold"), [grant.held for grant in grants]),
-                *_summary(_("Wait"), [grant.waited for grant in grants]),
-            ),
-            usual="" if usual is None else duration(usual),
-            times="" if first is None else self.times_usual(first.certain_duration, template),
-        )
-        return Panel("admin/zklock/lock/grants.html", past)
 
-    def chart(self, snapshot: Snapshot) -> Panel | None:
-        locks = None if snapshot.problem else snapshot.locks
-        series: list[Any] = _read(partial(chart.series_of, "", locks, complete=snapshot.complete), default=[])
-        return Panel("admin/zklock/lock/chart.html", series) if series else None
+def chart_panel(snapshot: Snapshot) -> Panel | None:
+    """Return the panel of the first page and of the list; None if there is nothing to show."""
+    locks = None if snapshot.problem else snapshot.locks
+    series: list[Any] = _read(partial(chart.series_of, "", locks, complete=snapshot.complete), default=[])
+    return Panel("admin/zklock/lock/chart.html", series) if series else None
 
-    def host_panel(self, host: str, pid: int, held: Collection[int]) -> Panel:
-        attempts: list[Attempt] = _read(table.last_losses, host, pid, MOST_GRANTS + len(held), default=[])
-        rows = [attempt for attempt in attempts if attempt.token not in held][:MOST_GRANTS]
-        return Panel("admin/zklock/lock/losses.html", _events_of(rows, lambda attempt: None))
 
-    def history_page(
-        self, pages: LockViews, request: HttpRequest, key: str, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        """Show the rows that the filter selects, or send them as CSV."""
-        from django_zklock.dashboard.views import UNAVAILABLE, Breadcrumb  # noqa: PLC0415 - a project may have no admin
+def host_panel(host: str, pid: int, held: Collection[int]) -> Panel:
+    """Return the panel of a host, or of a process of it. `held` are the tokens of its present holds."""
+    attempts: list[Attempt] = _read(table.last_losses, host, pid, MOST_GRANTS + len(held), default=[])
+    rows = [attempt for attempt in attempts if attempt.token not in held and not _is_recent(attempt)][:MOST_GRANTS]
+    return Panel("admin/zklock/lock/losses.html", _events_of(rows, lambda attempt: set(held)))
 
-        title = _("History of %(lock)s") % {"lock": key_text(key, MAX_KEY)} if key else _("History of all locks")
-        form = HistoryForm(request.GET)
-        context = {"title": title, "key": key, "filters": form, "query": request.GET, **(extra_context or {})}
-        if key:
-            context.setdefault("original", Breadcrumb(title, pk=key))
-        if not form.is_valid():
-            return pages.page(request, "history", context, status=400)
-        is_csv = request.GET.get("format") == "csv"
-        wanted = {**form.cleaned_data, "key": key}
-        try:
-            most = CSV_ROWS if is_csv else HISTORY_ROWS
-            rows, older = self.history(most, reply_timeout=pages.reply_timeout, **wanted)
-        except Error:
-            logger.exception("the table of events cannot be read")
-            return pages.page(request, "history", {**context, "unreadable": True}, status=UNAVAILABLE)
-        return _csv(rows) if is_csv else pages.page(request, "history", {**context, "events": rows, "older": older})
 
-    def history(
-        self, most: int, *, reply_timeout: float, **wanted: Any
-    ) -> tuple[list[PastEvent], Attempt | OperatorAction | None]:
-        """
-        Return the newest rows, and the first one of the next page; None after the last one. `wanted` selects rows.
+def page(pages: LockViews, request: HttpRequest, key: str, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+    """Show the rows of a lock, or of all if the key is empty, that the filter selects; or send them as CSV."""
+    from django_zklock.dashboard.views import UNAVAILABLE, Breadcrumb  # noqa: PLC0415 - a project may have no admin
 
-        Raises what the database raises.
-        """
-        rows = table.history(most + 1, **wanted)
-        is_open = any(isinstance(row, Attempt) and row.outcome == row.HELD for row in rows)
-        held, others = _held_now(reply_timeout) if is_open else ({}, None)
-        events = _events_of(rows, lambda attempt: held.get(attempt.key, others))
-        return events[:most], rows[most] if len(rows) > most else None
+    title = _("History of %(lock)s") % {"lock": key_text(key, MAX_KEY)} if key else _("History of all locks")
+    form = HistoryForm(request.GET)
+    context = {"title": title, "key": key, "filters": form, "query": request.GET, **(extra_context or {})}
+    if key:
+        context.setdefault("original", Breadcrumb(title, pk=key))
+    if not form.is_valid():
+        return pages.page(request, "history", context, status=400)
+    is_csv = request.GET.get("format") == "csv"
+    wanted = {**form.cleaned_data, "key": key}
+    try:
+        most = CSV_ROWS if is_csv else HISTORY_ROWS
+        rows, older = history(most, reply_timeout=pages.reply_timeout, **wanted)
+    except Error:
+        logger.exception("the table of events cannot be read")
+        return pages.page(request, "history", {**context, "unreadable": True}, status=UNAVAILABLE)
+    return _csv(rows) if is_csv else pages.page(request, "history", {**context, "events": rows, "older": older})
 
-    def usual_hold(self, template: str) -> float | None:
-        return _read(table.usual_holds.get, template, 0.0, USUAL_FOR, default=None) if template else None
 
-    def times_usual(self, seconds: float, template: str) -> str:
-        usual = self.usual_hold(template) if seconds >= LEAST_SECONDS else None
-        times = int(seconds / max(usual, 0.001)) if usual is not None else 0
-        return _("%(times)d x its usual time") % {"times": times} if times >= LEAST_TIMES else ""
+def history(
+    most: int, *, reply_timeout: float, **wanted: Any
+) -> tuple[list[PastEvent], Attempt | OperatorAction | None]:
+    """
+    Return the newest rows, and the first one of the next page; None after the last one. `wanted` selects rows.
 
-    def find(self, snapshot: Snapshot, *, sure: bool) -> tuple[list[Incident], list[str]]:
-        text = _("Losses, refusals and ended processes were not looked at: the tables of events cannot be read.")
-        unknown: tuple[list[Incident], list[str]] = [], [text]
-        return _read(past_incidents.find, snapshot, sure, default=unknown)
+    Raises what the database raises.
+    """
+    rows = table.history(most + 1, **wanted)
+    is_open = any(isinstance(row, Attempt) and row.outcome == row.HELD for row in rows)
+    held, others = _held_now(reply_timeout) if is_open else ({}, None)
+    events = _events_of(rows, lambda attempt: held.get(attempt.key, others))
+    return events[:most], rows[most] if len(rows) > most else None
 
 
 def _read(ask: Callable[..., _T], *args: Any, default: _T) -> _T:
@@ -204,6 +188,9 @@ def _events_of(records: Sequence[Attempt | OperatorAction], held: Callable[[Atte
     """Return rows about these records. `held` returns the tokens of a lock's present holders; None if unknown."""
     attempts = [record for record in records if isinstance(record, Attempt)]
     broken: dict[tuple[str, int | None], str] = _read(table.broken_by, attempts, default={})
+    open_rows = [row for row in attempts if row.outcome == row.HELD and (row.key, row.token) not in broken]
+    over = [row for row in open_rows if (tokens := held(row)) is not None and row.token not in tokens]
+    _read(facts.settle, over, default=None)
     return [
         _of_attempt(record, held(record), broken.get((record.key, record.token), ""))
         if isinstance(record, Attempt)
@@ -238,13 +225,20 @@ def _end_of(attempt: Attempt) -> str:
     return str(WHAT.get(attempt.outcome) or clean(attempt.outcome))  # another release knows more outcomes
 
 
+def _is_recent(attempt: Attempt) -> bool:
+    """Return whether a hold is so young that its end may not be in the table yet."""
+    return attempt.outcome == attempt.HELD and attempt.at > timezone.now() - timedelta(seconds=facts.LATE)
+
+
 def _since_then(attempt: Attempt, held: _Tokens, broken_by: str) -> str:
     """Return what is known of a hold without an end. The row of an end is written about a second after it."""
     if held is not None and attempt.token in held:
         return _("Held since then")
     if broken_by:
         return _("Broken by %(name)s; no end of its work is recorded") % {"name": clean(broken_by)}
-    return _("Granted; no end is recorded") if held is None else _("No longer held; no end is recorded")
+    if held is None:
+        return _("Granted; its end is not known")
+    return _("Released a moment ago") if _is_recent(attempt) else _("Process ended, no end is recorded")
 
 
 def _held_now(reply_timeout: float) -> tuple[dict[str, _Tokens], _Tokens]:
@@ -270,6 +264,13 @@ def _of_action(action: OperatorAction) -> PastEvent:
         via=origins.get(action.via, clean(action.via)),
         reason=clean(action.reason, MAX_KEY),
     )
+
+
+class Panel(NamedTuple):
+    """A part of a page. The template gets its content as `content`."""
+
+    template: str
+    content: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from django.db import Error, router, transaction
-from django.db.models import Q, QuerySet, Sum
+from django.db.models import Max, Min, Q, QuerySet, Sum
 from django.utils import timezone
 
 from django_zklock.contrib.events.models import MAX_TEXT, Attempt, OperatorAction
@@ -109,6 +109,7 @@ class Unfinished(NamedTuple):
     broken_by: str
     """The operator who broke the lock under it; empty if nobody did."""
     broken_at: datetime | None
+    work: str
 
 
 Event: TypeAlias = Granted | Ended | TimedOut | Deadlocked | Acted
@@ -298,14 +299,21 @@ def broken_by(attempts: Iterable[Attempt]) -> dict[tuple[str, int | None], str]:
     return {(action.key, action.token): action.by for action in _read(broken.order_by("at"))} if tokens else {}
 
 
-def _median_hold(template: str, timeout: float) -> float | None:
-    """Return the median of the last holds of a template in seconds; None if there are too few."""
+def _read_usual(template: str, timeout: float) -> tuple[float, float] | None:
+    """
+    Return the median of the last holds of a template in seconds, and how many callers usually waited.
+
+    A caller that waits for ten holds has ten before it. None if there are too few holds.
+    """
     released = Attempt._default_manager.filter(template=shortened(template, MAX_TEXT), outcome=Attempt.RELEASED)
-    last = [attempt.held or 0.0 for attempt in _read(released.only("held").order_by("-at")[:USUAL_OF])]
-    return statistics.median(last) if len(last) >= LEAST else None
+    last = _read(released.only("held", "waited").order_by("-at")[:USUAL_OF])
+    if len(last) < LEAST:
+        return None
+    hold, wait = (statistics.median(getattr(row, name) or 0.0 for row in last) for name in ("held", "waited"))
+    return hold, wait / max(hold, 0.001)
 
 
-usual_holds: Final = Shared(_median_hold, most=1000)
+usual: Final = Shared(_read_usual, most=1000)
 
 
 def _read_losses(seconds: float, timeout: float) -> dict[str, int]:
@@ -359,11 +367,19 @@ def _read_unfinished(seconds: float, timeout: float) -> list[Unfinished]:
         action = broken.get((row.key, row.token))
         by, at = ("", None) if action is None else (action.by or "?", action.at)
         fields = row.pk, row.host, row.pid, row.key, row.token or 0, row.at, row.missed_at
-        unfinished.append(Unfinished(*fields, by, at))
+        unfinished.append(Unfinished(*fields, by, at, row.work))
     return unfinished
 
 
 past_unfinished: Final = Shared(_read_unfinished)
+
+
+def refresh(rows: Iterable[Attempt]) -> None:
+    """Read these rows again, where they are written."""
+    database = router.db_for_write(Attempt)
+    with transaction.atomic(database):
+        for row in rows:
+            row.refresh_from_db(database)
 
 
 def _read_deadlocks(seconds: float, timeout: float) -> list[list[Attempt]]:
@@ -396,6 +412,16 @@ def _read_refused(seconds: float, timeout: float) -> dict[str, tuple[int, int]]:
 
 
 past_refused: Final = Shared(_read_refused)
+
+
+def _read_epochs(seconds: float, timeout: float) -> list[int]:
+    rows = Attempt._default_manager.filter(at__gte=timezone.now() - timedelta(seconds=seconds), token__gte=1 << 32)
+    with transaction.atomic(rows.db):
+        tokens = rows.aggregate(Min("token"), Max("token"))
+    return [token >> 32 for token in tokens.values() if token is not None]
+
+
+past_epochs: Final = Shared(_read_epochs)
 
 
 def _read(rows: QuerySet[Any, _Row]) -> list[_Row]:

@@ -8,13 +8,13 @@ from typing import Final
 
 from django_zklock import operations
 from django_zklock.core.queue.escaping import printable
-from django_zklock.dashboard.formatting import key_text, process_of, span, use_of
 from django_zklock.inspection import LockInfo, ScannedContender
 from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import acting, add_answer, add_holder, add_name, add_reason
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_answer
 from django_zklock.management.zklock.show import no_holder, read_lock
+from django_zklock.report.formatting import key_text, process_of, span, use_of
 
 QUESTION: Final = """\
 {key} is {state} by

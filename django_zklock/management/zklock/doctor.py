@@ -29,13 +29,15 @@ from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import NodeExists, NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, Gateway, Node
-from django_zklock.dashboard import incidents
-from django_zklock.dashboard.formatting import counter_text, cycle_text, different_limits, key_text, process_of
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.requests import call
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, count, write_json, write_line, write_table
+from django_zklock.report import queues, verdict
+from django_zklock.report.facts import Facts
+from django_zklock.report.formatting import different_limits, key_text, process_of
+from django_zklock.report.holders import Deadlock, Orphan
 
 WRITES: Final = 20  # that are timed
 SLOW_SHARE: Final = 0.05  # of the session timeout; slower writes may let leases end
@@ -92,7 +94,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
 
 def _incidents(out: Output, reply_timeout: float, *, json: bool) -> None:
     """Write what needs attention, the worst first. The exit code is that of the worst cause."""
-    report = incidents.report(reply_timeout, sure=True)
+    report = verdict.as_json(reply_timeout, sure=True)
     present = report["incidents"]
     if json:
         write_json(out, report)
@@ -105,6 +107,8 @@ def _incidents(out: Output, reply_timeout: float, *, json: bool) -> None:
         for incident in report["acknowledged"]:
             text = f"Acknowledged by {incident['by']} until {incident['until']}: {incident['reason']}"
             write_line(out, f"- {incident['title']}. {text}")
+        for text in report["recently_ended"]:
+            write_line(out, f"- Recently ended, no alarm: {text}")
         if report["healthy"] or (present and not report["complete"]):
             write_line(out, report["verdict"])
     if present:
@@ -131,7 +135,8 @@ def _servers(reply_timeout: float) -> Iterator[Check]:
             text = f"{server.address}: {server.role}, ZooKeeper {server.version}{latency}"
             yield Check("server", "ok" if server.serves else "warning", text)
     for finding in report.findings:
-        yield Check("ensemble", finding.result, finding.text)
+        remedy = verdict.CAUSES[finding.cause].remedy if finding.cause else ""
+        yield Check("ensemble", finding.result, f"{finding.text} {remedy}".rstrip())
 
 
 def _connection(reply_timeout: float) -> Iterator[Check]:
@@ -218,19 +223,17 @@ def _locks(reply_timeout: float) -> Iterator[Check]:
     idle = sum(lock.idle_for is not None for lock in snapshot.locks)
     kept = f", {idle} of them kept for the next user" if idle else ""
     yield Check("locks", "info", f"{snapshot.total} held or waited for{kept}")
+    facts = Facts(snapshot, inspection.EnsembleReport((), ()))
+    for incident in verdict.found(facts, [Deadlock, Orphan, *queues.COUNTERS]):
+        name = "queue" if isinstance(incident, queues.Counter) else incident.cause
+        shown = incident.describe()
+        yield Check(name, incident.severity, f"{shown['title']}. {shown['explanation']}")
     for lock in snapshot.locks:
-        if lock.problem or lock.numbers_left is not None:
-            result = "error" if lock.problem or lock.is_worn_out else "warning"
-            yield Check("queue", result, f"{key_text(lock.key)}: {lock.problem or counter_text(lock)}")
         if lock.own_limits:
             yield Check("limits", "warning", f"{key_text(lock.key)}: {different_limits(lock)}")
         for contender in (*lock.holders, *lock.waiters):
-            orphan = f"{key_text(lock.key)}: {contender.name} belongs to"
-            if contender.is_orphan:
-                yield Check("orphan", "warning", f"{orphan} no session, so nothing deletes it")
-            elif contender.session_id and contender.client == "unknown":
-                yield Check("orphan", "warning", f"{orphan} an unknown program ({process_of(contender)})")
-    for cycle in snapshot.cycles:
-        yield Check("deadlock", "error", cycle_text(cycle))
+            if contender.session_id and contender.client == "unknown":
+                text = f"{key_text(lock.key)}: {contender.name} belongs to an unknown program ({process_of(contender)})"
+                yield Check("orphan", "warning", text)
     for text in snapshot.skipped:
         yield Check("skipped", "info", text)

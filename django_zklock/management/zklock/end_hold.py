@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 
 from django_zklock import operations
-from django_zklock.dashboard.formatting import key_text
 from django_zklock.management.arguments import acting, add_answer, add_name, add_reason, key_of
 from django_zklock.management.output import Output, write_answer
 from django_zklock.management.zklock.show import no_holder, read_lock
+from django_zklock.report.formatting import key_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

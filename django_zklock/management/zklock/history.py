@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 from django.db import Error
 from django.utils.timezone import now
 
-from django_zklock.dashboard import extension
-from django_zklock.dashboard.formatting import key_text, time_text
 from django_zklock.management.arguments import add_answer, integer, seconds
 from django_zklock.management.exit_codes import failure
 from django_zklock.management.output import Output, count, write_json, write_line, write_table
+from django_zklock.report import past
+from django_zklock.report.formatting import key_text, time_text
 
 if TYPE_CHECKING:
     from django_zklock.contrib.events.history import PastEvent
@@ -37,13 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(out: Output, options: argparse.Namespace) -> None:
     wanted = {"key": options.key, "what": options.what.replace("-", " "), "who": options.who, "host": options.host}
     since = None if options.since is None else now() - timedelta(seconds=options.since)
+    if past.source is None:
+        raise failure("Nothing is recorded. Add django_zklock.contrib.events to INSTALLED_APPS, and run migrate.")
+    ask = past.source.history.history
     try:
-        history = extension.installed.history(options.limit, reply_timeout=options.reply_timeout, since=since, **wanted)
+        events, older = ask(options.limit, reply_timeout=options.reply_timeout, since=since, **wanted)
     except Error as error:
         raise failure(f"The tables of the history cannot be read: {error}. Run manage.py migrate.") from error
-    if history is None:
-        raise failure("Nothing is recorded. Add django_zklock.contrib.events to INSTALLED_APPS, and run migrate.")
-    events, older = history
     if options.json:
         rows = [{**asdict(event), "at": event.at.astimezone(timezone.utc).isoformat()} for event in events]
         write_json(out, {"events": rows, "more": older is not None})

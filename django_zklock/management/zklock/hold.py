@@ -7,11 +7,11 @@ import argparse
 from django_zklock import operations
 from django_zklock.core.queue.command_line import command
 from django_zklock.core.queue.operator_hold import LONGEST
-from django_zklock.dashboard.formatting import key_text, time_text
 from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import acting, add_answer, add_name, add_reason, key_of, seconds
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_answer
+from django_zklock.report.formatting import key_text, time_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

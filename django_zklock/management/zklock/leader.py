@@ -10,7 +10,6 @@ from datetime import datetime, timezone
 from django_zklock import conf
 from django_zklock.core.execution import waiters
 from django_zklock.core.protocol.contender_info import ContenderInfo
-from django_zklock.dashboard.formatting import time_text
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection.info import to_json
 from django_zklock.locks import queue_reader
@@ -19,6 +18,7 @@ from django_zklock.management.arguments import add_answer, add_name, key_of
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line
 from django_zklock.names import template as names
+from django_zklock.report.formatting import time_text
 
 WATCH_INTERVAL = 1.0  # seconds between two reads of the queue
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 
 from django_zklock import operations
-from django_zklock.dashboard.formatting import key_text, limit_text
 from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import acting, add_answer, add_name, add_reason, integer, key_of
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_answer
+from django_zklock.report.formatting import key_text, limit_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,12 +10,12 @@ import time
 from dataclasses import replace
 from typing import Any, Final
 
-from django_zklock.dashboard import formatting
 from django_zklock.inspection import LockInfo, Snapshot
 from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import add_answer, integer, seconds
 from django_zklock.management.output import Output, count, write_json, write_line, write_table
 from django_zklock.management.zklock.status import UNKNOWN, fail_if_incomplete, read_all, write_findings
+from django_zklock.report import formatting
 
 CLEAR: Final = "\x1b[H\x1b[J"  # the cursor goes to the top, and all below is erased
 HEAD: Final = ("lock", "state", "kind", "holder", "runs", "held", "waiting", "longest wait", "token")

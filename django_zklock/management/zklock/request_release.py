@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 
 from django_zklock import operations
-from django_zklock.dashboard.formatting import holder_text, key_text
 from django_zklock.exceptions import LockChangedHands
 from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import acting, add_answer, add_holder, add_name, add_reason, key_of
 from django_zklock.management.output import Output, write_answer
 from django_zklock.management.zklock.show import no_holder
+from django_zklock.report.formatting import holder_text, key_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

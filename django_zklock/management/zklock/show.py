@@ -14,7 +14,6 @@ from django_zklock import inspection, operations
 from django_zklock.contrib.celery.unique import listing
 from django_zklock.core.queue.command_line import command
 from django_zklock.core.queue.escaping import session_hex
-from django_zklock.dashboard import extension, formatting
 from django_zklock.dashboard.detail import Detail, Row, read_detail
 from django_zklock.inspection import LockInfo
 from django_zklock.inspection.info import to_json
@@ -22,6 +21,7 @@ from django_zklock.management.arguments import add_answer, add_name, did_you_mea
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line, write_table
 from django_zklock.management.zklock.status import read_all
+from django_zklock.report import formatting, past
 
 if TYPE_CHECKING:
     from django_zklock.contrib.events.history import PastEvent
@@ -38,14 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(out: Output, options: argparse.Namespace) -> None:
     shown = read_detail(key_of(options), reply_timeout=options.reply_timeout)
-    lock, panel = shown.info, extension.installed.lock_panel(shown.info)
+    lock, panel = shown.info, past.ask("history.lock_panel", shown.info)
     is_free, grants = lock.state() == "free", panel.content.grants[:MAX_GRANTS] if panel else ()
     if is_free:
         lock = replace(lock, limit_set=operations.limit_of(lock.key, reply_timeout=options.reply_timeout))
     if options.json:
         more = {"reasons": shown.reasons, "advice": shown.advice, "chain": to_json(shown.chain)}
         events = [{**asdict(grant), "at": grant.at.isoformat()} for grant in grants]
-        write_json(out, {**to_json(lock), **more, "grants": events, "commands": formatting.commands(lock)})
+        write_json(out, {**to_json(lock), **more, "grants": events, "commands": shown.next_commands})
     elif not is_free:
         _write(out, shown, grants)
     if is_free:
@@ -82,7 +82,7 @@ def _write(out: Output, shown: Detail, grants: Sequence[PastEvent]) -> None:
         events = [(formatting.time_text(row.at), row.by, row.waited, row.lasted, row.what) for row in grants]
         write_table(out, ("last grants", "to", "waited", "held", ""), events, numbers=("waited", "held"))
     more = shown.commands if lock.problem or lock.numbers_left is not None else ()
-    for line in (*formatting.commands(lock), *more):
+    for line in (*shown.next_commands, *more):
         write_line(out, f"Next: {line}")
 
 

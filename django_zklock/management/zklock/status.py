@@ -7,12 +7,12 @@ from typing import Final
 
 from django_zklock import inspection
 from django_zklock.core.queue.escaping import session_hex
-from django_zklock.dashboard.formatting import counter_text, cycle_text, duration, key_text
 from django_zklock.inspection import Figures, Snapshot
 from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, count, write_json, write_line
+from django_zklock.report.formatting import counter_text, cycle_text, duration, key_text
 
 UNKNOWN: Final = "number of locks unknown: not connected"
 add_arguments = add_answer

@@ -22,7 +22,7 @@ def site() -> Iterator[None]:
 def no_past() -> None:
     """Forget what earlier tests have read from the tables. A database that was rolled back has no cards."""
     for shared in (
-        table.usual_holds,
+        table.usual,
         table.past_losses,
         table.past_unfinished,
         table.past_refused,

@@ -25,13 +25,13 @@ from support.faults import within
 from support.zoo import Zoo, eventually
 
 from django_zklock import inspection, operations
-from django_zklock.contrib.events import past_incidents, table
+from django_zklock.contrib.events import facts, table
 from django_zklock.contrib.events.models import Attempt
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk import troubles
-from django_zklock.dashboard import incidents
 from django_zklock.management.exit_codes import ExitCode
+from django_zklock.report import holders
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.timeout(120)]
 
@@ -49,8 +49,8 @@ def operator() -> Client:
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incidents, "LEAST_SECONDS", HUNG)
-    monkeypatch.setattr(past_incidents, "LATE", 2.0)
+    monkeypatch.setattr(holders, "LEAST_SECONDS", HUNG)
+    monkeypatch.setattr(facts, "LATE", 2.0)
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_the_doctor_waits_only_if_a_host_may_have_died(
     operator: Client, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Less than three locks without an end are no incident, however that second look ends."""
-    monkeypatch.setattr(past_incidents, "LATE", 50.0)
+    monkeypatch.setattr(facts, "LATE", 50.0)
     attempts(2, Attempt.HELD, held=None)
     attempts(2, Attempt.HELD, held=None, host="worker-2")
     with within(20):
@@ -184,7 +184,7 @@ def test_the_causes_of_a_whole_night_fit_into_the_first_lines(
     operator: Client, contend: Contend, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each with its remedy and a command. The ages are certain, or null: a hold without a grant time may be younger."""
-    monkeypatch.setattr(incidents, "FORGOTTEN", 0.0)
+    monkeypatch.setattr(holders, "FORGOTTEN", 0.0)
     attempts(5, Attempt.RELEASED, template="orders/{number}")
     attempts(3, Attempt.LOST, host="web-77", reason="the ZooKeeper session is over")
     for number in range(50):
@@ -254,7 +254,7 @@ def test_a_contender_without_a_session_is_named_at_once(operator: Client, conten
     assert f"zklock break --token={token} --reason='' -- orders/1" in doctor()[0]
     assert "request-release" not in doctor()[0]
     page = operator.get(f"{LIST}orders_2F1/change/").content.decode()
-    assert "The holder belongs to no session" in page
+    assert "If its program is gone, break the lock." in page
     assert "Request release…" not in page
     for path in restored:
         zoo.client.delete(path)
@@ -281,6 +281,60 @@ def test_a_verdict_without_a_directory_names_the_part_that_was_looked_at(operato
     assert operator.get(PROBE).status_code == 503
     assert "Nothing needs attention." not in operator.get(LIST).content.decode()
     zoo.client.delete(f"{zoo.base}/secret")
+
+
+def ended(*rows: tuple[str, str]) -> None:
+    """Write holds without an end, which were missed at a first look: their hosts and locks."""
+    Attempt.objects.all().delete()
+    table.past_unfinished.clear()
+    for number, (host, key) in enumerate(rows):
+        missed = timezone.now() - timedelta(seconds=20 + number)
+        attempts(1, Attempt.HELD, held=None, host=host, key=key, token=number + 1, missed_at=missed, work="charge")
+
+
+@pytest.mark.parametrize(
+    ("rows", "causes"),
+    [
+        ([("w1", "a"), ("w1", "b"), ("w1", "c")], [("ended", ["a", "b", "c"])]),
+        ([("w1", "a"), ("w1", "a"), ("w1", "b"), ("w1", "c")], [("ended", ["a", "b", "c"])]),
+        ([("w1", "a")] * 3, [("dying", ["a"])]),
+        ([("w1", "a"), ("w2", "a"), ("w3", "a"), ("w3", "b")], [("dying", ["a"])]),
+        ([("w1", "a"), ("w1", "a"), ("w1", "b"), ("w2", "c")], []),
+    ],
+)
+def test_ended_processes_count_their_locks_once(
+    operator: Client, zoo: Zoo, rows: list[tuple[str, str]], causes: list[tuple[str, list[str]]]
+) -> None:
+    """Many locks of a host are a card, and so is one lock whose holder died again and again. Else, a quiet line."""
+    ended(*rows)
+    present = cards(operator)
+    assert [(card["cause"], sorted(card["keys"])) for card in present] == causes
+    assert all("with 3 locks" in card["title"] for card in present if card["cause"] == "ended")
+    named = {key for _cause, keys in causes for key in keys}
+    quiet = json.loads(doctor("--json")[0])["recently_ended"]
+    assert {key for _host, key in rows if any(f"held {key} (charge)" in text for text in quiet)} == {
+        key for _host, key in rows
+    } - named
+    page = operator.get(LIST).content.decode()
+    assert ("Recently ended, no alarm:" in page) == bool(quiet)
+    assert causes or doctor()[1] == 0, "it is no alarm"
+
+
+def test_a_holder_that_is_not_the_first_waiter_elsewhere_is_no_cause(operator: Client, contend: Contend) -> None:
+    """A page reads first waiters. Before it blames a holder, it reads the others, too."""
+    attempts(5, Attempt.RELEASED, template="slow")
+    contend("root", template="slow", owner=1)
+    for number in (2, 3):
+        contend("mid", f"other-{number}", number, template="slow", owner=number)
+        contend("root", "other-9", 9, owner=9)
+        contend("root", f"other-{number}", number, owner=number)
+    await_cause(operator, "hung")
+    (card,) = cards(operator)
+    assert (card["keys"], card["blocked"]) == (["root"], 5)
+    page = operator.get(f"{LIST}mid/change/").content.decode()
+    assert "It waits for root. Only that one helps." in page
+    assert "do=break" not in page
+    assert "do=break" in operator.get(f"{LIST}root/change/").content.decode()
 
 
 def test_a_lock_that_is_refused_to_many_is_named(operator: Client, contend: Contend) -> None:
@@ -435,7 +489,7 @@ def test_calm_is_one_green_sentence(operator: Client, zoo: Zoo) -> None:
     looked_at = "0 of 0 locks, 1 of 1 servers"
     verdict = f"Nothing needs attention. Looked at: {looked_at}."
     calm = {"healthy": True, "problem": "", "complete": True, "looked_at": looked_at, "verdict": verdict, "locks": 0}
-    calm |= {"incidents": [], "acknowledged": []}
+    calm |= {"incidents": [], "acknowledged": [], "recently_ended": []}
     assert json.loads(doctor("--json")[0]) == calm
     probe = operator.get(PROBE)
     assert (probe.status_code, probe.json()) == (200, calm)

@@ -19,9 +19,9 @@ from support.zoo import TESTS, Zoo, eventually
 
 from django_zklock import inspection
 from django_zklock.dashboard import incidents
-from django_zklock.dashboard.formatting import state_text
 from django_zklock.inspection import LockInfo
 from django_zklock.management.exit_codes import ExitCode
+from django_zklock.report.formatting import state_text
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.timeout(180)]
 

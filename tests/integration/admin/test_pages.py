@@ -18,7 +18,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
-from django_zklock.dashboard.formatting import process_of
+from django_zklock.report.formatting import process_of
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 
@@ -343,8 +343,8 @@ def test_an_idle_lock_is_shown_as_kept_and_not_as_held(zoo: Zoo, viewer: Client)
 def test_a_deadlock_that_is_over_is_not_shown_for_long(zoo: Zoo, viewer: Client) -> None:
     """Else somebody breaks a second lock. The waits of other locks may be older."""
     paths = [contend(zoo, key, number, owner=number) for key, number in (("a", 1), ("b", 2), ("a", 2), ("b", 1))]
-    assert "If it lasts, break one" in viewer.get(f"{LIST}a/change/").content.decode()
+    assert "Break one of them: its work" in viewer.get(f"{LIST}a/change/").content.decode()
     zoo.client.delete(paths[1])
-    eventually(lambda: "If it lasts, break one" not in viewer.get(f"{LIST}a/change/").content.decode(), 5)
+    eventually(lambda: "Break one of them: its work" not in viewer.get(f"{LIST}a/change/").content.decode(), 5)
     for path in (paths[0], *paths[2:]):
         zoo.client.delete(path)

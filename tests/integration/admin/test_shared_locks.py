@@ -14,9 +14,9 @@ from support.faults import acquired_by_many
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, zk_lock
-from django_zklock.dashboard.formatting import kind_text, role_text
 from django_zklock.exceptions import LockLost
 from django_zklock.operations import clear_limit, limit_of, set_limit
+from django_zklock.report.formatting import kind_text, role_text
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 

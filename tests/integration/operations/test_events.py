@@ -23,8 +23,7 @@ from support.faults import BackgroundCall, expire, lose, proxied
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import zk_lock, zk_locked
-from django_zklock.contrib.events import recorder, table, writer
-from django_zklock.contrib.events.history import History
+from django_zklock.contrib.events import facts, history, recorder, table, writer
 from django_zklock.contrib.events.models import Attempt, OperatorAction
 from django_zklock.contrib.events.writer import Writer
 from django_zklock.core.zk import process, troubles
@@ -73,7 +72,7 @@ def alias(database_settings: dict[str, Any], zoo: Zoo, django_db_blocker: Django
 @pytest.fixture(autouse=True)
 def own_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "_writer", Writer())
-    table.usual_holds.clear()
+    table.usual.clear()
     table.past_losses.clear()
 
 
@@ -197,7 +196,7 @@ def test_a_deadlock_has_a_row_for_each_wait(alias: str, zoo: Zoo, caplog: pytest
     assert waits[0].waited is not None
     assert waits[1].waited is None
     assert not [row for row in rows() if row.outcome == Attempt.TIMED_OUT]
-    events, _older = History().history(10, reply_timeout=5, what=Attempt.DEADLOCK)
+    events, _older = history.history(10, reply_timeout=5, what=Attempt.DEADLOCK)
     assert [(event.key, event.what, event.reason) for event in events] == [
         ("stock/7", "Deadlock: held inventory/7", ""),
         ("inventory/7", "Deadlock: held stock/7; its wait was ended", ""),
@@ -368,17 +367,17 @@ def test_the_usual_hold_is_a_median(alias: str) -> None:
         insert("k", held=held)
     insert("k", held=50, outcome=Attempt.LOST)
     insert("other", held=50)
-    assert History().usual_hold("k") is None
+    assert facts.usual_hold("k") is None
     insert("k", held=3)
-    table.usual_holds.clear()
+    table.usual.clear()
     table.past_losses.clear()
-    assert History().usual_hold("k") == 3
+    assert facts.usual_hold("k") == 3
     for _ in range(table.USUAL_OF):
         insert("k", held=7, at=timezone.now() + timedelta(seconds=1))
-    assert History().usual_hold("k") == 3, "a median is used for a minute"
-    table.usual_holds.clear()
+    assert facts.usual_hold("k") == 3, "a median is used for a minute"
+    table.usual.clear()
     table.past_losses.clear()
-    assert History().usual_hold("k") == 7
+    assert facts.usual_hold("k") == 7
 
 
 def test_the_last_grants_of_a_key_come_first(alias: str) -> None:

@@ -18,9 +18,9 @@ from support.zoo import Zoo
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.escaping import path
-from django_zklock.dashboard.incidents import CAUSES, Incident, describe
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.names.template import own_key
+from django_zklock.report.verdict import CAUSES
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(150)]
 
@@ -115,9 +115,8 @@ def test_no_printed_command_runs_what_others_have_written(zoo: Zoo, project: Pro
             reserved = ending("unique", "show", "--", f"task/t/{key}/free")[1]
         printed.update(text.partition(": ")[2] for text in (held + reserved).splitlines() if "python manage.py" in text)
         printed.add(unheld.partition("Next: ")[2])
-        for cause in CAUSES:
-            values = {**dict.fromkeys(("holder", "work", "by", "operator"), ""), "refused": 1, "callers": 1}
-            printed.update(describe(Incident(cause=cause, host=host, keys=(key,), values=values))["commands"])
+        for cause in CAUSES.values():
+            printed.update(cause(host=host, keys=(key,)).commands())
     lines = sorted(line.replace("--reason=''", "--reason=hangs") for line in printed)
     lines = [line.replace(" break ", " break --no-input ") for line in lines]
     with ThreadPoolExecutor(3) as pool:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from django_zklock.dashboard.incidents import Incident, look
 from django_zklock.inspection import EnsembleReport, LockInfo, ServerReport
 from django_zklock.inspection.ensemble import _findings
+from django_zklock.report.verdict import CAUSES, look
 from unit.admin.test_dashboard import HOLDER, NOTHING
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
@@ -37,7 +37,7 @@ def split(*addresses: str, epoch: int = 5, counter: int = 7) -> str:
 
 
 def test_a_deadlock_of_several_hosts_has_one_identity_whichever_host_comes_first() -> None:
-    deadlocks = [Incident(cause="deadlock", host=host, keys=("a", "b")) for host in ("web-1", "web-2")]
+    deadlocks = [CAUSES["deadlock"](host=host, keys=("a", "b")) for host in ("web-1", "web-2")]
     assert len({deadlock.identity for deadlock in deadlocks}) == 1
 
 
@@ -68,7 +68,7 @@ def test_an_unknown_znode_is_one_incident_and_the_next_one_another() -> None:
 
 def of(**fields: Any) -> str:
     holders = tuple((key, replace(HOLDER, token=token)) for key, token in fields.pop("tokens", ()))
-    return Incident(**fields, holders=holders).identity
+    return CAUSES[fields.pop("cause")](**fields, holders=holders).identity
 
 
 @pytest.mark.parametrize(

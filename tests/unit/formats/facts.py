@@ -32,7 +32,6 @@ from django_zklock.contrib.events.history import PastEvent
 from django_zklock.contrib.leases.refusal import Code
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2
 from django_zklock.contrib.metrics.prometheus import Metrics
-from django_zklock.dashboard import incidents
 from django_zklock.exceptions import LockBusy, LockLost, ZooKeeperUnavailable
 from django_zklock.fencing import model, views
 from django_zklock.http import responses
@@ -41,10 +40,12 @@ from django_zklock.management.commands.zklock import Command
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.management.zklock import doctor
 from django_zklock.models import Lock
+from django_zklock.report import verdict
+from django_zklock.report.servers import Split
 
 PACKAGE = Path(str(django_zklock.__file__)).parent
 ROOT = Path(__file__).parents[3]
-INTERNAL = {"conf", "dashboard.lazy", "names.template"}
+INTERNAL = {"conf", "report.lazy", "names.template"}
 """Modules whose `__all__` is for this package alone."""
 DOCUMENTS = [
     *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.name != "explanation"),
@@ -231,8 +232,8 @@ def json_fields() -> dict[str, list[str]]:
     for path in (PACKAGE / "management" / "zklock").glob("*.py"):
         if names := written_keys(path.read_text()):
             fields[f"zklock {path.stem.rstrip('_')}"] = sorted(names)
-    fields["an incident"] = sorted(incidents.describe(incidents.Incident(cause="split", host="h")))
-    fields["doctor --incident"] = sorted(keys_in(ast.parse(inspect.getsource(incidents.report))))
+    fields["an incident"] = sorted(Split(host="h").describe())
+    fields["doctor --incident"] = sorted(keys_in(ast.parse(inspect.getsource(verdict.as_json))))
     return fields
 
 

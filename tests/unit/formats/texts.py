@@ -37,7 +37,6 @@ from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.markers import LimitRecord
 from django_zklock.core.queue.nodes import Kind, Mark, Payload, parse, prefix
 from django_zklock.core.zk.gateway import CLOCK_NODE, Node
-from django_zklock.dashboard.incidents import Incident
 from django_zklock.exceptions import UnreadableQueue, ZkLockError
 from django_zklock.fencing.signing import TokenHolder, VerifiedToken, seal, unseal
 from django_zklock.fencing.stores import DatabaseTokens
@@ -47,6 +46,8 @@ from django_zklock.locks.multi import joined
 from django_zklock.management.zklock import doctor
 from django_zklock.names.field_values import text_of
 from django_zklock.names.template import Template, escape
+from django_zklock.report.history import Broken
+from django_zklock.report.holders import Host, Hung
 
 BASE = "/shop/zklock"
 KEY = "0123456789abcdef0123456789abcdef"
@@ -325,9 +326,9 @@ def incidents() -> dict[str, str]:
     """Return identities of incidents, by which they are acknowledged."""
     holder: Any = SimpleNamespace(token=4294967303)
     made = (
-        Incident(cause="hung", keys=("b", "a"), holders=(("a", holder),)),
-        Incident(cause="host", host="web-1", pid=42),
-        Incident(cause="broken", host="web-1", pid=42, since=NOON),
+        Hung(keys=("b", "a"), holders=(("a", holder),)),
+        Host(host="web-1", pid=42),
+        Broken(host="web-1", pid=42, since=NOON),
     )
     return {incident.cause: incident.identity for incident in made}
 

@@ -31,12 +31,12 @@ from django_zklock.core.queue.hand_over import VERSION, HandOver
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.core.queue.untrusted import LATEST, digits, integer, json_object, moment, number, text
 from django_zklock.core.zk.gateway import Node
-from django_zklock.dashboard import formatting
 from django_zklock.dashboard.forms import Target
 from django_zklock.exceptions import InvalidHandOver, InvalidToken, UnreadableQueue
 from django_zklock.fencing import signing
 from django_zklock.inspection.ensemble import _report
 from django_zklock.locks import hand_over
+from django_zklock.report import formatting
 
 ROUNDS = int(os.environ.get("ZKLOCK_FUZZ_ROUNDS", "300"))
 """Inputs of each decoder."""

@@ -26,13 +26,13 @@ from django_zklock.core.queue.command_line import command
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import NodeMissing, ZkError
 from django_zklock.core.zk.gateway import DirectoryState, NamesReply, Node, to_datetime
-from django_zklock.dashboard.formatting import clean, host_and_pid, keys_text, time_text
 from django_zklock.exceptions import LockChangedHands, UnreadableQueue, ZooKeeperUnavailable
 from django_zklock.locks.arguments import check_no_running_loop, check_seconds
 from django_zklock.locks.requests import Done, OptimisticUpdate, Step, call, run
 from django_zklock.names.template import unescape
 from django_zklock.operations.audit import check_by, check_reason, record_action
 from django_zklock.operations.client import Ask
+from django_zklock.report.formatting import clean, host_and_pid, keys_text, time_text
 
 MAX_READ: Final = 1000
 """Reservations that one call reads. The names of all are searched."""

@@ -275,25 +275,6 @@ def cycle_text(cycle: Sequence[Wait]) -> str:
     return "; ".join(text % values for values in waits)
 
 
-def advice(lock: LockInfo, *, is_cycle: bool, long_held: float) -> str:
-    """Return what an operator can do about a lock that others wait for; empty if they need only wait."""
-    if is_cycle:
-        return _("If it lasts, break one of these locks: its work is stopped, and the others continue.")
-    if any(holder.is_orphan for holder in lock.holders):
-        return _("The holder belongs to no session, so nothing deletes it. Break the lock.")
-    cure = _("Delete its directory in a moment in which it is empty, so that ZooKeeper counts from 0 again.")
-    otherwise = "" if lock.numbers_left is None else cure
-    if lock.problem or not lock.waiting or not lock.holders:
-        return otherwise
-    if lock.operator is not None:
-        return _("If the reason is gone, end this hold.")
-    if any(holder.source == "other" for holder in lock.holders):
-        return _("This client cannot be asked to release the lock. End its program, or break the lock.")
-    if lock.held_longer_than(long_held) and not lock.lasts:
-        return _("Too long? 1. Request release (work that looks for requests finishes). 2. Break (work is stopped).")
-    return otherwise
-
-
 def commands(lock: LockInfo) -> list[str]:
     """Return the commands by which an operator can end the first hold of a lock. A request ends no deadlock."""
     mildest = -1 if lock.deadlocked else 0

@@ -1,0 +1,120 @@
+"""The facts about all locks at one moment: the queues, who waits behind whom, the servers, and the past."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from django.utils.translation import gettext as _
+
+from django_zklock.conf.options import LONG_HELD
+from django_zklock.report import lazy, past
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from django_zklock.inspection import EnsembleReport, LockInfo, ScannedContender, Snapshot, Wait
+
+    Held: TypeAlias = tuple[LockInfo, ScannedContender]
+
+MAX_WAITERS: Final = 500
+"""Waiters of a lock among which a holder is searched, before it is blamed for its hold."""
+
+
+class Facts:
+    """The facts of one look, for the causes. With `sure`, the past may wait until it is known who has ended."""
+
+    def __init__(
+        self, snapshot: Snapshot, servers: EnsembleReport, long_held: float = LONG_HELD, *, sure: bool = False
+    ) -> None:
+        self.snapshot = snapshot
+        self.servers = servers
+        self.long_held = long_held
+        self.locks = {lock.key: lock for lock in snapshot.locks}
+        self._sure = sure
+        self.waits = snapshot.waits
+        """The owners that hold one lock and wait for another, as far as they were read."""
+        self._is_whole = not snapshot.answers or all(lock.waiting <= len(lock.waiters) for lock in snapshot.locks)
+        self.unseen: list[str] = []
+        """Sentences about what was not looked at, and why."""
+
+    @property
+    def answers(self) -> bool:
+        """Whether ZooKeeper answers this process."""
+        return self.snapshot.answers
+
+    def past(self, name: str, *args: Any, default: Any = ()) -> Any:
+        """Return a fact of the past, or the default if nothing is known of it."""
+        text = _("Losses, refusals and ended processes were not looked at: the tables of events cannot be read.")
+        if text in self.unseen:
+            return default
+        value = past.ask(f"facts.{name}", *args, default=past.UNREADABLE)
+        if value is past.UNREADABLE:
+            self.unseen.append(text)
+        return default if value is past.UNREADABLE or value is None else value
+
+    @cached_property
+    def unfinished(self) -> list[Any]:
+        """The recorded holds that are over, and have no end in the tables. See `contrib.events.unfinished`."""
+        rows, unsure = self.past("unfinished", self.snapshot, self._sure, default=([], []))
+        self.unseen += unsure
+        return list(rows)
+
+    # --- Who waits for whom -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def holds(self) -> list[Held]:
+        """The holders that are no part of a deadlock, and have a session."""
+        others = [lock for lock in self.snapshot.locks if not lock.deadlocked]
+        return [(lock, holder) for lock in others for holder in lock.holders if not holder.is_orphan]
+
+    def is_victim(self, lock: LockInfo, holder: ScannedContender) -> bool:
+        """
+        Return whether a holder itself waits for another lock: then that one is the cause, and not this hold.
+
+        A page reads the first waiter of each lock. Before a holder is blamed, the others are read, too.
+        """
+        if not self.waits_elsewhere(lock, holder) and not self._is_whole:
+            self._is_whole = True
+            more = lazy.inspection.snapshot(max_age=5.0, max_waiters=MAX_WAITERS)
+            hidden = more.deadlocked - self.snapshot.deadlocked  # no card says so, so their holders are blamed
+            self.waits = tuple({wait: None for wait in (*self.waits, *more.waits) if wait.holds not in hidden})
+            for name in ("_edges", "_waits_for"):
+                vars(self).pop(name, None)
+        return self.waits_elsewhere(lock, holder)
+
+    def waits_elsewhere(self, lock: LockInfo, holder: ScannedContender) -> bool:
+        """Return whether a holder waits for another lock, as far as the waiters were read."""
+        return any((lock.key, owner) in self._edges for owner in lazy.inspection.deadlocks.owners(holder)[:1])
+
+    @cached_property
+    def _edges(self) -> set[tuple[str, object]]:
+        return {(wait.holds, wait.owner) for wait in self.waits}
+
+    @cached_property
+    def _waits_for(self) -> dict[str, list[Wait]]:
+        """
+        The waits by the lock that is waited for.
+
+        A semaphore waits only if all its holders do: any other one will release its permit.
+        """
+        waits: defaultdict[str, list[Wait]] = defaultdict(list)
+        count = Counter(wait.holds for wait in self.waits)
+        for wait in self.waits:
+            lock = self.locks.get(wait.holds)
+            if lock is None or lock.kind != "semaphore" or count[wait.holds] >= len(lock.holders):
+                waits[wait.waits_for].append(wait)
+        return dict(waits)
+
+    def behind(self, keys: Iterable[str]) -> tuple[int, tuple[tuple[int, Wait], ...]]:
+        """Return how many callers wait for these locks, or for locks whose holders wait for them; and those holders."""
+        reached, tree = dict.fromkeys(keys), []
+        rest = [(1, wait) for key in reversed(reached) for wait in reversed(self._waits_for.get(key, []))]
+        while rest:
+            depth, wait = rest.pop()
+            if wait.holds not in reached:
+                reached[wait.holds] = None
+                tree.append((depth, wait))
+                rest += [(depth + 1, other) for other in reversed(self._waits_for.get(wait.holds, []))]
+        return sum(self.locks[key].waiting for key in reached if key in self.locks), tuple(tree)

@@ -1,0 +1,29 @@
+"""The past of the locks is one more source of facts: the package of an app that records it, if there is one."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
+
+from django_zklock.core.log import Logger
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+logger = Logger("django_zklock.dashboard")
+
+UNREADABLE: Final = object()
+"""A default that tells a table that cannot be read from one that has nothing."""
+source: ModuleType | None = None
+"""`django_zklock.contrib.events` or None. Its `facts` are for the report; its `history` has panels and a page."""
+
+
+def ask(name: str, *args: Any, default: Any = None, **kwargs: Any) -> Any:
+    """Return what such a function of the source returns; the default without one, or if it cannot read its tables."""
+    if source is None:
+        return None if default is UNREADABLE else default
+    try:
+        return attrgetter(name)(source)(*args, **kwargs)
+    except Exception:
+        logger.exception("the table of events cannot be read")
+        return default

@@ -1,0 +1,100 @@
+"""The causes that are in one queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from django_zklock.report import formatting
+from django_zklock.report.incident import Incident
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typing_extensions import Self
+
+    from django_zklock.inspection import LockInfo
+    from django_zklock.report.facts import Facts
+
+CROWD: Final = 50
+"""Callers behind a lock that are named at once."""
+LEAST_CROWD: Final = 10
+"""Fewer are no crowd, however short the queue usually is."""
+TIMES_USUAL: Final = 10.0
+"""Ratio to the usual length of the queue from which on it is a crowd."""
+
+
+class Counter(Incident):
+    """ZooKeeper's counter of the directory is at its end. Newcomers are refused."""
+
+    cause = "counter"
+    severity = "error"
+    title = _("Counter used up: %(keys)s")
+    remedy = _("Let the contenders finish. Then delete the empty directory, so that ZooKeeper counts from 0 again.")
+    ends = "The directory is deleted."
+    act = "below"
+    command = "show"
+
+    @classmethod
+    def find(cls, facts: Facts) -> Iterator[Self]:
+        """The other causes of this kind differ in which locks they are about."""
+        for lock in facts.snapshot.locks:
+            if (lock.problem and not lock.is_unread) or lock.numbers_left is not None:
+                kind: type[Incident] = Counter if lock.is_worn_out else Unreadable if lock.problem else Wearing
+                detail = lock.problem or formatting.counter_text(lock)
+                if kind is cls:
+                    since = detail if kind is Unreadable else None
+                    yield cls(keys=(lock.key,), blocked=lock.waiting, detail=detail, since=since)
+
+
+class Unreadable(Counter):
+    """A znode of another program is in the queue, so that it cannot be read."""
+
+    cause = "unreadable"
+    title = _("Unknown znode in the queue: %(keys)s")
+    remedy = _("Find the program that made the znode, give it another path, and delete the znode.")
+    ends = "The znode is deleted."
+
+
+class Wearing(Counter):
+    """Less than a tenth of the 2,146,435,073 acquisitions of a directory is left."""
+
+    cause = "wearing"
+    severity = "warning"
+    title = _("Counter nearly used up: %(keys)s")
+    remedy = _("Delete its directory in a moment in which it is empty, so that ZooKeeper counts from 0 again.")
+    ends = "The directory is deleted."
+
+
+class Crowded(Incident):
+    """50 callers wait, or 10 and ten times as many as usual, and no other card names the lock. It is named at once."""
+
+    cause = "crowded"
+    title = _("Long queue: %(keys)s")
+    remedy = _("Look at the holder. If its work goes on, hold the lock for a shorter time, or set `max_waiters`.")
+    ends = "The queue is shorter."
+    command = "show"
+
+    @classmethod
+    def find(cls, facts: Facts) -> Iterator[Self]:
+        for lock in facts.snapshot.locks:
+            waiting, behind = facts.behind([lock.key]) if lock.waiting else (0, ())
+            if waiting < LEAST_CROWD or lock.lasts == "leader" or lock.deadlocked:  # candidates stand by
+                continue
+            usual = None if waiting >= CROWD else facts.past("usual_queue", _template(lock), default=None)
+            is_crowd = waiting >= CROWD or (usual is not None and waiting >= TIMES_USUAL * usual)
+            if is_crowd and not (lock.holders and all(facts.is_victim(lock, holder) for holder in lock.holders)):
+                texts = formatting.reasons(lock)[:1]
+                texts += [] if usual is None else [gettext("Usually, %(count)d wait.") % {"count": round(usual)}]
+                detail = " ".join(texts)
+                yield cls(keys=(lock.key,), blocked=waiting, behind=behind, values={"detail": detail})
+
+
+def _template(lock: LockInfo) -> str:
+    return next((who.template for who in (*lock.holders, *lock.waiters) if who.template), "")
+
+
+COUNTERS: Final = (Counter, Unreadable, Wearing)
+CAUSES: Final = (*COUNTERS, Crowded)

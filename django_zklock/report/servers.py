@@ -1,0 +1,143 @@
+"""The causes that are in the servers. `inspection.ensemble` finds most of them, and has their words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from django_zklock.core import clock
+from django_zklock.report.incident import MANY, Incident
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typing_extensions import Self
+
+    from django_zklock.report.facts import Facts
+
+WITHIN: Final = 600.0
+"""Seconds in which elections are counted."""
+
+
+class OfServers(Incident):
+    """A cause that a finding of `inspection.ensemble` has found."""
+
+    act = "health"
+    command = "doctor"
+    of_host = True
+
+    @classmethod
+    def find(cls, facts: Facts) -> Iterator[Self]:
+        findings = [finding for finding in facts.servers.findings if finding.cause == cls.cause]
+        if findings and facts.answers:  # else the lost quorum says it all
+            yield cls(
+                detail=" ".join(finding.text for finding in findings),
+                since=sorted(about for finding in findings for about in finding.about),
+                values={
+                    "running": sum(server.serves for server in facts.servers.servers),
+                    "count": len(facts.servers.servers),
+                },
+            )
+
+
+class Quorum(OfServers):
+    """ZooKeeper does not answer, so it cannot grant locks. The card names the servers that are down."""
+
+    cause = "quorum"
+    severity = "error"
+    title = _("ZooKeeper has no quorum")
+    remedy = _("Start the servers that are down, or repair the network. Locks then go on by themselves.")
+    ends = "A quorum answers."
+
+    @classmethod
+    def find(cls, facts: Facts) -> Iterator[Quorum]:
+        """An answered request of our own counts more than what the servers say of themselves."""
+        servers, problem = facts.servers, facts.snapshot.problem
+        if not problem or (facts.answers and any(server.serves for server in servers.servers)):
+            return
+        finding = next((finding for finding in servers.findings if finding.cause == cls.cause), None)
+        down = sorted(server.address for server in servers.servers if not server.runs)
+        named = gettext("No answer from %(servers)s.") % {"servers": ", ".join(down)} if down else ""
+        kind = Quorum if finding and not finding.about else Unanswered
+        yield kind(
+            detail=f"{finding.text if finding else problem} {named}".rstrip(),
+            blocked=sum(lock.waiting for lock in facts.snapshot.locks),
+            since=down,
+        )
+
+
+class Unanswered(Quorum):
+    """Nobody knows yet whether there is a quorum."""
+
+    title = _("ZooKeeper does not answer")
+
+
+class Split(OfServers):
+    """The [servers in `URL`](look-after-zookeeper.md#the-servers-are-not-one-ensemble) do not belong together."""
+
+    cause = "split"
+    severity = "error"
+    title = _("The servers are not one ensemble, so two processes may hold one lock")
+    remedy = _("Stop the work that must not run twice. Then correct URL, or the configuration of the servers.")
+    ends = "The servers are one ensemble."
+
+    @classmethod
+    def find(cls, facts: Facts) -> Iterator[Self]:
+        servers = [server for server in facts.servers.servers if server.serves]
+        sides = sorted(f"{server.address}, epoch {server.zxid >> 32}" for server in servers)
+        for finding in facts.servers.findings:
+            if finding.splits:
+                yield cls(detail=finding.text, since=sides)
+
+
+class Down(OfServers):
+    """A server does not answer, or is in no quorum, while the others go on. The card says how many more may fail."""
+
+    cause = "down"
+    title = _("ZooKeeper runs on %(running)d of %(count)d servers")
+    remedy = _("Start this server, or repair its network.")
+    ends = "All servers run."
+
+
+class Elections(OfServers):
+    """In the last 10 minutes, ZooKeeper elected a leader three times or more."""
+
+    cause = "elections"
+    title = _("ZooKeeper elects one leader after the other")
+    sentence = _("%(count)d elections in the last 10 minutes. No lock is granted while one lasts.")
+    remedy = _("Look at the log of the servers, at their network, disks and memory.")
+    ends = "10 minutes with fewer elections."
+
+    @classmethod
+    def find(cls, facts: Facts) -> Iterator[Self]:
+        """The epoch of a transaction, in the upper half of its number, is that of its leader."""
+        seen = [(clock.now() - when, epoch) for when, epoch in facts.servers.epochs]
+        for lock in facts.snapshot.locks:
+            seen += [(who.age, who.token >> 32) for who in (*lock.holders, *lock.waiters)]
+        epochs = [epoch for age, epoch in seen if age <= WITHIN and epoch > 0]
+        epochs += facts.past("epochs", WITHIN)
+        if epochs and (count := max(epochs) - min(epochs)) >= MANY:
+            yield cls(values={"count": count})
+
+
+class Slow(OfServers):
+    """The average reply of a server takes more than 5 % of the session timeout."""
+
+    cause = "slow"
+    title = _("A server of ZooKeeper is slow")
+    remedy = _("Look at its disk and its garbage collection.")
+    ends = "Its replies are fast again."
+
+
+class Version(OfServers):
+    """The servers have different versions, or one that is too old."""
+
+    cause = "version"
+    title = _("The versions of the servers do not fit")
+    remedy = _("Finish the upgrade.")
+    ends = "All servers have one version, 3.6 or newer."
+
+
+CAUSES: Final = (Quorum, Split, Down, Elections, Slow, Version)

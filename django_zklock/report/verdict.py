@@ -1,0 +1,141 @@
+"""Look at all locks and servers, and say what needs attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from django.utils.formats import number_format
+from django.utils.translation import gettext as _
+
+from django_zklock.conf.options import LONG_HELD
+from django_zklock.report import formatting, history, holders, lazy, queues, servers
+from django_zklock.report.facts import Facts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from django_zklock.inspection import EnsembleReport, LockInfo, Snapshot
+    from django_zklock.report.incident import Incident
+
+CAUSES: Final[dict[str, type[Incident]]] = {
+    kind.cause: kind
+    for kind in (
+        *(servers.Quorum, servers.Split, holders.Deadlock, queues.Counter, queues.Unreadable, holders.Orphan),
+        *(holders.Host, history.Broken, holders.Foreign, holders.Silent, holders.Hung, holders.Operator),
+        *(queues.Crowded, servers.Down, history.Hot, history.Order, history.Ended, history.Dying, history.Flapping),
+        *(servers.Elections, servers.Slow, servers.Version, queues.Wearing),
+    )
+}
+"""The causes, the worst first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The result of a look: what needs attention, and what was looked at."""
+
+    incidents: tuple[Incident, ...]
+    """The worst first."""
+    looked_at: str
+    """How many locks and servers."""
+    unseen: tuple[str, ...]
+    """Sentences about what was not looked at, and why."""
+    complete: bool
+    """Whether everything was looked at."""
+    acknowledged: tuple[dict[str, Any], ...] = ()
+    """Other incidents: their descriptions, and who has acknowledged them, why and until when."""
+    recently_ended: tuple[str, ...] = ()
+    """Sentences about processes that were killed under a lock or two. They are no alarm."""
+
+    @property
+    def healthy(self) -> bool:
+        """Return whether nothing needs attention, as far as everything was looked at."""
+        return self.complete and not self.incidents
+
+    def __str__(self) -> str:
+        """Return the sentence about the causes that were not found."""
+        if self.healthy and self.acknowledged:
+            text = _("Nothing else needs attention; acknowledged: %(count)d. Looked at: %(what)s.")
+            return text % {"count": len(self.acknowledged), "what": self.looked_at}
+        if self.healthy:
+            return _("Nothing needs attention. Looked at: %(what)s.") % {"what": self.looked_at}
+        is_known = self.incidents or self.acknowledged
+        text = _("No other known cause in %(what)s.") if is_known else _("No known cause in %(what)s.")
+        return " ".join([text % {"what": self.looked_at}, *self.unseen])
+
+
+def as_json(reply_timeout: float, *, sure: bool = False) -> dict[str, Any]:
+    """Return what needs attention now in all locks, for JSON. With `sure`, wait until it is known who has ended."""
+    snapshot = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_locks=None, max_waiters=50 if sure else 1)
+    verdict = look(snapshot, servers_now(reply_timeout), sure=sure)
+    return {
+        "healthy": verdict.healthy,
+        "problem": snapshot.problem,
+        "complete": verdict.complete,
+        "looked_at": verdict.looked_at,
+        "verdict": str(verdict),
+        "locks": snapshot.total,
+        "incidents": [incident.describe() for incident in verdict.incidents],
+        "acknowledged": list(verdict.acknowledged),
+        "recently_ended": list(verdict.recently_ended),
+    }
+
+
+def servers_now(reply_timeout: float) -> EnsembleReport:
+    """Return the report of the servers, for a look at the present."""
+    return lazy.inspection.ensemble(reply_timeout=reply_timeout, max_age=1.0)
+
+
+def look(snapshot: Snapshot, servers: EnsembleReport, long_held: float = LONG_HELD, *, sure: bool = False) -> Verdict:
+    """Return what needs attention, and what was looked at. With `sure`, wait until it is known who has ended."""
+    facts = Facts(snapshot, servers, long_held, sure=sure)
+    present = found(facts)
+    is_asked = present and facts.answers
+    known = lazy.operations.acknowledgements(reply_timeout=1.5) if is_asked else {}
+    acknowledged = [
+        {
+            **incident.describe(),
+            "by": written.by,
+            "reason": written.reason,
+            "until": formatting.time_text(written.until),
+        }
+        for incident in present
+        if (written := known.get(incident.identity)) is not None
+    ]
+    running, count = sum(server.runs for server in servers.servers), len(servers.servers)
+    running = max(running, int(facts.answers))  # a proxy may cut `srvr`
+    seen = running + len({about for finding in servers.findings if finding.cause == "down" for about in finding.about})
+    read = sum(not lock.is_unread for lock in snapshot.locks)
+    figures = {"locks": read, "all_locks": snapshot.total, "servers": running, "all_servers": count}
+    values = {name: number_format(number, force_grouping=True) for name, number in figures.items()}
+    problem = [formatting.clean(snapshot.problem, formatting.MAX_ERROR)] if snapshot.problem else []
+    unasked = [finding.text for finding in servers.findings if seen < count and not finding.cause]
+    unseen = [*facts.unseen, *problem, *(() if snapshot.complete else snapshot.skipped), *unasked]
+    return Verdict(
+        incidents=tuple(incident for incident in present if incident.identity not in known),
+        acknowledged=tuple(acknowledged),
+        looked_at=_("%(locks)s of %(all_locks)s locks, %(servers)s of %(all_servers)s servers") % values,
+        unseen=tuple(unseen),
+        complete=snapshot.complete and not unseen and seen >= count and read == snapshot.total,
+        recently_ended=tuple(history.recently_ended(facts)),
+    )
+
+
+def found(facts: Facts, causes: Iterable[type[Incident]] = CAUSES.values()) -> list[Incident]:
+    """Return the incidents of these causes, the worst first."""
+    incidents: list[Incident] = [incident for kind in causes for incident in kind.find(facts)]
+    blamed = {key for incident in incidents if incident.holders for key in incident.keys}
+    incidents = [incident for incident in incidents if incident.cause != "crowded" or incident.keys[0] not in blamed]
+    order = [*CAUSES]
+    return sorted(
+        incidents, key=lambda incident: (order.index(incident.cause), -incident.blocked, -(incident.age or 0.0))
+    )
+
+
+def of_lock(lock: LockInfo, others: Snapshot, long_held: float) -> tuple[list[Incident], Facts]:
+    """Return what is wrong with one lock among all others, and the facts of that look."""
+    locks = (lock, *(other for other in others.locks if other.key != lock.key))
+    facts = Facts(replace(others, locks=locks), lazy.inspection.EnsembleReport((), ()), long_held)
+    return [
+        incident for incident in found(facts, [*queues.CAUSES, *holders.CAUSES]) if lock.key in incident.keys
+    ], facts

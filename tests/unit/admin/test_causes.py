@@ -1,0 +1,191 @@
+"""Which causes the report finds in given queues and servers: limits, and who is to blame."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from django_zklock.core import clock
+from django_zklock.core.execution.owner import DISPATCHER
+from django_zklock.core.queue.operator_hold import OperatorHold
+from django_zklock.inspection import EnsembleReport, LockInfo, ServerReport
+from django_zklock.inspection.deadlocks import find_cycles, find_waits
+from django_zklock.inspection.ensemble import _findings
+from django_zklock.report import past
+from django_zklock.report.incident import Incident
+from django_zklock.report.verdict import CAUSES, Verdict, look
+from unit.admin.test_dashboard import HOLDER, NOTHING, NOW
+
+RUNS = tuple(
+    ServerReport(address=f"zk{number}:2181", role=role, version="3.9.3", latency=0.001, zxid=5 << 32 | 7)
+    for number, role in enumerate(("leader", "follower", "follower"), 1)
+)
+NO_SERVERS = EnsembleReport((), ())
+
+
+def queue(key: str, *holders: Any, waiters: tuple[Any, ...] = (), kind: str = "lock", waiting: int = 0) -> LockInfo:
+    """Return a lock that owners hold and wait for. An owner is a number, or the fields of its contender."""
+
+    def contender(of: Any, number: int, **fields: Any) -> Any:
+        given = of if isinstance(of, dict) else {"owner": of, "pid": of}
+        fields = {"token": hash((key, number)) % 999, "kind": kind, "thread": "", "about": {}, **fields}
+        return replace(HOLDER, **{"name": f"{key}-{number}", **fields, **given})
+
+    held = tuple(contender(of, number) for number, of in enumerate(holders))
+    behind = tuple(contender(of, number, holds=False, waits_behind="x") for number, of in enumerate(waiters, 100))
+    count = max(waiting, len(behind))
+    limit = len(held) if kind == "semaphore" else None
+    return LockInfo(
+        key=key, path=f"/{key}", kind=kind, holders=held, waiters=behind, waiting=count, limit=limit, longest_wait=20.0
+    )
+
+
+def verdict(*locks: LockInfo, servers: EnsembleReport = NO_SERVERS, **more: Any) -> Verdict:
+    waits = find_waits(locks)
+    cycles = find_cycles(waits, locks)
+    deadlocked = {wait.holds for cycle in cycles for wait in cycle}
+    locks = tuple(replace(lock, deadlocked=lock.key in deadlocked) for lock in locks)
+    connection = replace(NOTHING.connection, state="connecting")  # nothing more is read, nothing is acknowledged
+    fields = {"connection": connection, **more}
+    return look(replace(NOTHING, locks=locks, total=len(locks), waits=waits, cycles=cycles, **fields), servers)
+
+
+def found(*locks: LockInfo, **more: Any) -> list[tuple[str, tuple[str, ...]]]:
+    return [(incident.cause, incident.keys) for incident in verdict(*locks, **more).incidents]
+
+
+def operator(**fields: Any) -> dict[str, Any]:
+    hold = OperatorHold(key="root", path="", by="anna", reason="deploy", since=NOW, seconds=95.0, token=5)
+    return {"operator": hold, "session_id": 7, **fields}
+
+
+@pytest.mark.parametrize(
+    ("root", "cause"),
+    [
+        (queue("root", 1, waiters=(2,)), "hung"),
+        (queue("root", {"owner": 1, "kind": "read"}, waiters=(2,), kind="read-write"), "hung"),
+        (queue("root", operator(owner=None), waiters=(2,)), "operator"),
+        (queue("root", {"client": "unknown", "owner": None}, waiters=(2,)), "foreign"),
+    ],
+    ids=["lock", "reader", "operator", "foreign"],
+)
+def test_only_the_root_of_a_chain_is_blamed(root: LockInfo, cause: str) -> None:
+    """The others wait, too. All that are behind it count, and the tree says who they are."""
+    report = verdict(root, queue("mid", 2, waiters=(3,)), queue("leaf", 3, waiters=(4,)))
+    (incident,) = report.incidents
+    assert (incident.cause, incident.keys, incident.blocked) == (cause, ("root",), 3)
+    shown = incident.describe()
+    assert [(row["depth"], row["key"], row["waits_for"]) for row in shown["behind"]] == [
+        (1, "mid", "root"),
+        (2, "leaf", "mid"),
+    ]
+    assert "3 callers wait." in shown["explanation"]
+    assert not any("mid" in command or "leaf" in command for command in shown["commands"])
+
+
+def test_a_task_that_waits_in_another_session_is_no_cause() -> None:
+    """The main process of the worker holds its lock; a process of the pool waits."""
+    task = {"about": {"task": "charge", "id": "7"}}
+    waits = {**task, "thread": "MainThread", "session_id": 99, "owner": 1}
+    outer = queue("outer", {**task, "thread": DISPATCHER, "owner": 5}, waiters=(8,))
+    assert found(queue("root", 1, waiters=(waits,)), outer) == [("hung", ("root",))]
+
+
+def test_one_process_with_three_slow_locks_hangs_and_three_processes_do_not() -> None:
+    def slow(*pids: int) -> list[LockInfo]:
+        return [
+            queue(f"job/{number}", {"owner": number, "pid": pid}, waiters=(50 + number,))
+            for number, pid in enumerate(pids)
+        ]
+
+    assert found(*slow(7, 7, 7)) == [("host", ("job/0", "job/1", "job/2"))]
+    assert [cause for cause, _keys in found(*slow(7, 8, 9))] == ["hung"] * 3
+    victims = [queue("job/3", {"owner": 53, "pid": 7}, waiters=(60,)), queue("x", 61, waiters=(53,))]
+    assert ("host", ("job/0", "job/1")) not in found(*slow(7, 7), *victims)
+
+
+def test_a_permit_that_another_holder_will_release_is_not_behind() -> None:
+    root = queue("root", 1, waiters=(2,))
+    pool = queue("pool", 2, {"owner": 3, "pid": 3, "age": 1.0}, waiters=(4, 5), kind="semaphore")
+    (incident,) = verdict(root, pool).incidents
+    assert (incident.keys, incident.blocked) == (("root",), 1)
+    assert verdict(root, replace(pool, holders=pool.holders[:1])).incidents[0].blocked == 3
+
+
+@pytest.mark.parametrize(
+    ("waiting", "usual", "fields", "causes"),
+    [
+        (49, None, {}, []),
+        (50, None, {}, ["crowded"]),
+        (20, 2.0, {}, ["crowded"]),
+        (20, 2.1, {}, []),
+        (9, 0.0, {}, []),
+        (50, None, {"age": 90.0}, ["hung"]),
+        (50, None, {"lasts": "leader"}, []),
+    ],
+)
+def test_a_queue_that_grows_is_named_at_once(
+    waiting: int, usual: float | None, fields: dict[str, Any], causes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 50, or at ten times its usual length, unless a card names its holder."""
+    monkeypatch.setattr(past, "ask", lambda name, *args, default=None: {"facts.usual_queue": usual}.get(name))
+    lock = queue("report/all", {"owner": 1, "age": 1.0, **fields}, waiting=waiting)
+    (*incidents,) = verdict(lock).incidents
+    assert [incident.cause for incident in incidents] == causes
+    assert all(incident.blocked == waiting for incident in incidents)
+
+
+def test_a_crowd_behind_a_victim_is_that_of_the_root() -> None:
+    root = queue("root", {"owner": 1, "age": 1.0}, waiters=(2,))
+    (incident,) = verdict(root, queue("mid", {"owner": 2, "age": 1.0}, waiting=60)).incidents
+    assert (incident.cause, incident.keys, incident.blocked) == ("crowded", ("root",), 61)
+
+
+def report(*servers: ServerReport, epochs: tuple[tuple[float, int], ...] = ()) -> EnsembleReport:
+    return EnsembleReport(servers, tuple(_findings([servers] * 5, 10.0, answer=(1, ""))), epochs)
+
+
+def test_a_finding_about_a_server_is_in_the_verdict() -> None:
+    connected: Any = {"connection": replace(NOTHING.connection, state="connected")}
+
+    def of(*servers: ServerReport, **more: Any) -> list[Incident]:
+        return list(verdict(servers=report(*servers, **more), **connected).incidents)
+
+    assert of(*RUNS) == []
+    down = replace(RUNS[2], role="", version="", zxid=-1, latency=None, problem="does not answer: timed out")
+    (incident,) = of(*RUNS[:2], down)
+    shown = incident.describe()
+    assert shown["title"] == "ZooKeeper runs on 2 of 3 servers"
+    assert shown["explanation"].startswith("zk3:2181 does not answer: timed out. Locks go on. They stop if one more")
+    assert [incident.cause for incident in of(*RUNS[:2], replace(down, problem="runs, and is in no quorum"))] == [
+        "down"
+    ]
+    assert [incident.cause for incident in of(*RUNS[:2], replace(RUNS[2], latency=2.0))] == ["slow"]
+    assert [incident.cause for incident in of(*RUNS[:2], replace(RUNS[2], version="3.8.4"))] == ["version"]
+    assert of(*RUNS[:2], replace(down, problem="may not be asked until srvr is in 4lw.commands.whitelist")) == []
+    now = clock.now()
+    assert of(*RUNS, epochs=((now - 700, 1), (now - 500, 3), (now, 5))) == []
+    (incident,) = of(*RUNS, epochs=((now - 500, 2), (now, 5)))
+    assert incident.describe()["explanation"].startswith("3 elections in the last 10 minutes.")
+
+
+def test_silence_is_a_missing_reply_and_not_the_state_of_the_connection() -> None:
+    connected = replace(NOTHING.connection, state="connected")
+    said = verdict(
+        servers=report(*RUNS), connection=connected, silent=True, problem="ZooKeeper did not answer.", age=3.0
+    )
+    assert [incident.cause for incident in said.incidents] == ["quorum"]
+    assert said.incidents[0].describe()["title"] == "ZooKeeper does not answer"
+
+
+def test_each_cause_is_documented_and_has_its_own_texts() -> None:
+    for name, cause in CAUSES.items():
+        assert cause.cause == name
+        assert cause.__doc__
+        assert cause.title
+        assert cause.remedy
+        assert cause.ends
+    titles = [str(cause.title) for cause in CAUSES.values()]
+    assert len(set(titles)) == len(titles)
