@@ -189,9 +189,10 @@ def test_decoding_a_payload_never_raises(data: bytes) -> None:
 
 
 UNSET = {"limit", "owner", "idle", "lasts", "renewed_within", "adopts", "token", "release_request", "unknown"}
+UNSET |= {"asked_version", "last_write"}
 NOT_TEXT = {
     **dict.fromkeys(("pid", "version", "limit", "owner", "max_hold", "session_timeout", "waited"), int),
-    "renewed_within": int,
+    **dict.fromkeys(("renewed_within", "asked_version", "last_write"), int),
     "about": dict,
     "release_request": dict,
     "unknown": bytes,
