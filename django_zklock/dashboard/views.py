@@ -421,10 +421,8 @@ class LockViews:
     def stack_view(self, request: HttpRequest) -> HttpResponse:
         """Ask the holders of a lock what they run now, and show it."""
         self.require("stack" in self.allowed(request))
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
         key = request.POST.get("key", "")
-        if not is_key(key):
+        if not is_key(key):  # or a GET
             return self.redirect_to()
         try:
             stacks = lazy.operations.show_stacks(key, by=user_name(request))

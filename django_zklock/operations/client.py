@@ -99,7 +99,7 @@ class QueueClient:
         indexes = holders.holder_indexes(queue, self.limits_in(queue))
         return [queue[index] for index in indexes if guid in ("", queue[index].guid)]
 
-    def changed_hands(self, *, named: bool) -> LockChangedHands:
+    def changed_hands(self, *, named: bool = False) -> LockChangedHands:
         """Return the error that the lock has no holder, or not the one that was `named`."""
         what = "is no longer held by that contender" if named else "has no holder"
         return LockChangedHands(f"The lock {self.key!r} {what}.", lock=self.key)

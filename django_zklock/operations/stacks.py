@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from django_zklock.core import clock
-from django_zklock.core.execution.stack import DIRECTORY, lines_in
+from django_zklock.core.execution.stack import DIRECTORY, read_answer
 from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.protocol.contender_info import OURS, ContenderInfo
 from django_zklock.core.protocol.registry import Deletion, Registry
@@ -15,7 +15,7 @@ from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk.errors import NodeExists, NodeMissing, Outdated
 from django_zklock.core.zk.gateway import Node, NodeReply, WriteReply
 from django_zklock.core.zk.multi import Create, SetData
-from django_zklock.locks.arguments import check_no_running_loop, check_target
+from django_zklock.locks.arguments import check_no_running_loop
 from django_zklock.operations.audit import check_by, record_action
 from django_zklock.operations.client import REPLY_TIMEOUT, QueueClient
 
@@ -27,47 +27,41 @@ FOREIGN: Final = b"It is not work of django-zklock, so nothing can answer."
 NO_ANSWER: Final = b"No answer: the interpreter is busy, or its process is stopped or cut off."
 
 
-def show_stacks(
-    key: str, *, by: str, guid: str = "", token: int = 0, reply_timeout: float = REPLY_TIMEOUT
-) -> dict[ContenderInfo, list[str]]:
+def show_stacks(key: str, *, by: str, reply_timeout: float = REPLY_TIMEOUT) -> dict[ContenderInfo, list[str]]:
     """
     Return what the holders of a lock run now: of each, the thread, asyncio task or greenlet, and a line for each frame.
 
-    The innermost frame is first. Without an answer within 2 seconds, the one line says why. The work goes on. `guid`
-    and `token` name one holder. Each request is written to the log `zklock.audit`. Raises `LockChangedHands` if the
-    lock has no such holder, `ZooKeeperUnavailable`, and `ValueError` for a wrong value.
+    The innermost frame is first. Without an answer within 2 seconds, the one line says why. The work goes on. Each
+    request is written to the log `zklock.audit`. Raises `LockChangedHands` if the lock has no holder,
+    `ZooKeeperUnavailable`, and `ValueError` for a wrong value.
     """
     check_no_running_loop("show_stacks", "await sync_to_async(show_stacks)(...)")
     by = check_by(by)
-    check_target(token=token, guid=guid)
     client = QueueClient(key, reply_timeout)
     shown: dict[ContenderInfo, bytes] = {}
     answers: dict[ContenderInfo, str] = {}  # their paths
     try:
-        for child in client.holders(guid)[:MOST]:
-            node = client.read(child.name)
-            holder = None if node is None else ContenderInfo.from_node(key, child, node)
-            if holder is not None and token in (0, holder.token):
-                shown[holder] = FOREIGN
-                if holder.client == OURS and holder.operator is None:
-                    record_action("stack shown", client.key, by, "", holder=holder)
-                    answers[holder] = f"{client.base}/{DIRECTORY}/{child.name}:{uuid.uuid4()}.note"
-                    _ask(client, child.name, answers[holder])
+        for child in client.holders()[:MOST]:
+            if (node := client.read(child.name)) is None:
+                continue
+            holder = ContenderInfo.from_node(key, child, node)
+            shown[holder] = FOREIGN
+            if holder.client == OURS and holder.operator is None:
+                record_action("stack shown", client.key, by, "", holder=holder)
+                answers[holder] = f"{client.base}/{DIRECTORY}/{child.name}:{uuid.uuid4()}.note"
+                _ask(client, child.name, answers[holder])
         until = clock.now() + ANSWER_WITHIN
         shown |= {holder: _read(client, path, until) for holder, path in answers.items()}
     finally:
-        client.session.post(_delete, client, list(answers.values()))
+        for path in answers.values():
+            client.session.post(_delete, client, path)
     if not shown:
-        raise client.changed_hands(named=bool(guid or token))
-    return {holder: lines_in(answer) for holder, answer in shown.items()}
+        raise client.changed_hands()
+    return {holder: read_answer(answer) for holder, answer in shown.items()}
 
 
 def _ask(client: QueueClient, name: str, path: str) -> None:
-    """
-    Write a request into the znode of a holder, and create that for the answer. It is gone with this session.
-
-    A request is no sign of life of a leader. So it has the time of the last write before.
-    """
+    """Write a request into the znode of a holder, and create that for the answer, which is gone with this session."""
     while (node := client.read(name)) is not None and (payload := Payload.decode(node.data)) is not None:
         if payload.asked_version != node.version:
             payload = replace(payload, last_write=int(node.mtime - node.ctime))
@@ -97,10 +91,9 @@ def _read(client: QueueClient, path: str, until: float) -> bytes:
     return waiter.wait(until - clock.now()) or NO_ANSWER
 
 
-def _delete(client: QueueClient, paths: list[str]) -> None:
-    """Delete these znodes, even if the connection breaks; on the protocol's thread."""
+def _delete(client: QueueClient, path: str) -> None:
+    """Delete an answer, even if the connection breaks; on the protocol's thread."""
     registry = client.session.attached(Registry)
     client.session.observers[registry] = None
-    for path in paths:
-        parent, _, name = path.rpartition("/")
-        Deletion(registry, client.key, parent, name, path).send()
+    parent, _, name = path.rpartition("/")
+    Deletion(registry, client.key, parent, name, path).send()

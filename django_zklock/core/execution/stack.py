@@ -21,7 +21,6 @@ MAX_FRAMES: Final = 60
 MAX_ANSWER: Final = 16 * 1024  # bytes
 CUT: Final = b"\n... The outer functions are left out."
 
-_DEEPEST: Final = 1000  # objects that a task may await, one inside the other
 _AWAITED: Final = ("cr_await", "gi_yieldfrom", "ag_await")
 _THREAD: Final = threading.Thread._bootstrap.__code__  # type: ignore[attr-defined]
 
@@ -34,10 +33,10 @@ def stack_of(owner: Owner | None) -> bytes:
     """
     if owner is None or owner.kind == "message":
         return b"No work runs under the lock."
-    frames = () if owner.is_over else _frames(owner)
+    frames = itertools.islice(() if owner.is_over else _frames(owner), MAX_FRAMES + 1)
     rows = [(frame.f_code, frame.f_lineno or 0, frame.f_globals) for frame in frames]  # at once, as it goes on
     lines = [str(owner) if rows else f"{owner} has ended without a release."]
-    for code, line, module in rows[: MAX_FRAMES + 1]:
+    for code, line, module in rows:
         linecache.checkcache(code.co_filename)
         text = linecache.getline(code.co_filename, line, module).strip()
         lines.append(f"{getattr(code, 'co_qualname', code.co_name)} at {code.co_filename}:{line}: {text}")
@@ -46,10 +45,9 @@ def stack_of(owner: Owner | None) -> bytes:
     return data[: MAX_ANSWER - len(CUT)].rpartition(b"\n")[0] + CUT if is_cut else data
 
 
-def lines_in(answer: bytes) -> list[str]:
+def read_answer(answer: bytes) -> list[str]:
     """Return the lines of an answer, which any program may have written."""
-    lines = answer[:MAX_ANSWER].decode(errors="replace").split("\n", MAX_FRAMES + 2)
-    return list(map(printable, lines[: MAX_FRAMES + 2]))
+    return list(map(printable, answer[:MAX_ANSWER].decode(errors="replace").split("\n", MAX_FRAMES + 1)))
 
 
 def _frames(owner: Owner) -> Iterator[FrameType]:
@@ -71,7 +69,7 @@ def _outwards(frame: FrameType | None, last: FrameType | None = None) -> Iterato
 
 def _of_task(task: asyncio.Task[Any]) -> Iterator[FrameType]:
     """Yield the frames of a task. While it runs, they are a part of the stack of its thread."""
-    awaiting = list(itertools.islice(_awaiting(task), _DEEPEST))
+    awaiting = list(itertools.islice(_awaiting(task), 1000))
     for innermost in sys._current_frames().values():
         if awaiting and awaiting[0] in _outwards(innermost):
             return _outwards(innermost, awaiting[0])
@@ -84,7 +82,7 @@ def _awaiting(awaited: Any) -> Iterator[FrameType]:
         awaited = awaited.get_coro() if isinstance(awaited, asyncio.Task) else awaited
         name = next((name for name in _AWAITED if hasattr(awaited, name)), None)
         if name is not None:
-            if (frame := getattr(awaited, f"{name[:2]}_frame")) is not None:
+            if (frame := getattr(awaited, f"{name[:2]}_frame", None)) is not None:
                 yield frame
             awaited = getattr(awaited, name)
         else:  # an object in C, such as the step of an asynchronous generator

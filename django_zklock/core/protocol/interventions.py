@@ -21,7 +21,7 @@ from django_zklock.core.zk.session import Session
 logger = Logger("django_zklock.locks")
 
 RECORD_LASTS = 10.0  # seconds until that record is deleted
-MOST_ANSWERS = 10  # znodes for the stack of one holder that are filled at a time
+MOST_ANSWERS = 100  # znodes that the stack of a holder is written into at a time
 
 
 def lose(session: Session, grant: Grant) -> None:
@@ -111,10 +111,13 @@ def read_stack_requests(session: Session, grant: Grant, node: Node) -> None:
 
     def on_listed(names: NamesReply) -> None:
         wanted = [] if isinstance(names, ZkError) else [name for name in names if name.startswith(f"{node.name}:")]
+        if not wanted:
+            return
+        logger.info("the holder of lock %r is asked what it does", grant.key, about=grant.about)
         answer = partial(session.post, write, wanted[:MOST_ANSWERS])
-        if wanted and session.options.stacks:
+        if session.options.stacks:
             grant.show_stack(answer)
-        elif wanted:
+        else:
             answer(b"STACKS is False in its settings.")
 
     def write(names: list[str], data: bytes) -> None:

@@ -216,9 +216,9 @@ class Payload:
     renewed_within: int = 0
     """Milliseconds from the last write of the payload, within which its work writes it again; 0 if it does not."""
     asked_version: int = 0
-    """The version of the znode by the last write that asks for the stack of the holder; 0 if nobody has asked."""
     last_write: int = 0
-    """Seconds from the create of the znode to the last write before that one."""
+    """The version of the znode by the last request for the stack, and the seconds from its create to the write before
+    that. A request is no sign of life. Both are 0 if nobody has asked."""
     adopts: str = ""
     """The guid of the hold by which the lock was handed over to it; empty if it queued for the lock."""
     token: str = ""

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.zookeeper
 CALLS: dict[Callable[..., Any], dict[str, Any]] = {
     break_lock: {"guid": "x", "token": 1, "reason": "r", "by": "anna"},
     request_release: {"reason": "r", "by": "anna", "guid": "x", "token": 1},
-    show_stacks: {"by": "anna", "guid": "x", "token": 1},
+    show_stacks: {"by": "anna"},
     hold_lock: {"seconds": 1, "reason": "r", "by": "anna", "wait": 0},
     end_hold: {"token": 1, "by": "anna", "reason": ""},
     set_limit: {"limit": 1, "reason": "r", "by": "anna"},
