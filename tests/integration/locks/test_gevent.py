@@ -52,12 +52,13 @@ def test_a_greenlet_shows_its_own_stack(zoo: Zoo) -> None:
     """It waits for another one, and the greenlet that asks is not a part of it."""
     script = """
 from django_zklock.operations import show_stacks
-end = threading.Event()
+held, end = threading.Event(), threading.Event()
 def hang():
     with zk_lock("k"):
+        held.set()
         end.wait()
 greenlet = gevent.spawn(hang)
-gevent.sleep(0.1)
+held.wait()
 for _ in range(3):
     (lines,) = show_stacks("k", by="anna").values()
     print(lines[0].split()[0], lines[-1].partition(" at ")[0], "show_stacks" in str(lines))
