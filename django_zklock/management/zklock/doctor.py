@@ -39,7 +39,7 @@ from django_zklock.management.output import Output, count, write_json, write_lin
 
 WRITES: Final = 20  # that are timed
 SLOW_SHARE: Final = 0.05  # of the session timeout; slower writes may let leases end
-MAX_COMMANDS: Final = 3  # of one incident, so that several incidents fit on a screen
+MAX_COMMANDS: Final = 2  # of one incident, so that several incidents fit on a screen
 FOLDER: Final = "!doctor"
 """The directory of the check of rights, below the base and deleted at the end. No key contains a "!"."""
 TOO_SHORT: Final = "The time was too short for all checks. Raise --reply-timeout."
