@@ -16,6 +16,7 @@ from typing import Any
 import greenlet
 import pytest
 from support.faults import BackgroundCall, acquired_by_many
+from support.proxy import Proxy
 from support.zoo import Zoo, eventually, next_line
 
 from django_zklock import zk_lock
@@ -270,4 +271,18 @@ def test_a_process_whose_interpreter_is_busy_is_named_after_two_seconds(zoo: Zoo
         assert shown() == [NO_ANSWER.decode()]
         assert 1.9 < time.monotonic() - began < 4
         eventually(lambda: answers(zoo) == [])
+    zoo.wait_contenders("k", 0)
+
+
+def test_an_answer_goes_away_after_a_loss_of_the_connection(zoo: Zoo, proxy: Proxy) -> None:
+    """The process that has asked deletes it when it is connected again."""
+    with zoo.running("import os, signal\nwith zk_lock('k'):\n    os.kill(os.getpid(), signal.SIGSTOP)"):
+        zoo.wait_contenders("k", 1)
+        asking = BackgroundCall(shown)
+        eventually(lambda: answers(zoo))
+        proxy.hang = True
+        assert asking.result(10) == [NO_ANSWER.decode()]
+        proxy.heal()
+        proxy.cut_all()
+        eventually(lambda: answers(zoo) == [], timeout=4)
     zoo.wait_contenders("k", 0)
