@@ -158,9 +158,10 @@ class LockViews:
             "break": self.has_break_permission,
             "end": self.has_hold_permission,
             "limit": self.has_limit_permission,
-            "stack": self.has_show_stack_permission,
         }
-        return [name for name, check in checks.items() if check(request) and (name != "stack" or conf.current().stacks)]
+        if conf.current().stacks:
+            checks["stack"] = self.has_show_stack_permission
+        return [name for name, check in checks.items() if check(request)]
 
     def require(self, allowed: bool) -> None:
         """Raise `PermissionDenied` unless this is allowed."""

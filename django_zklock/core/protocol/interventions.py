@@ -21,7 +21,6 @@ from django_zklock.core.zk.session import Session
 logger = Logger("django_zklock.locks")
 
 RECORD_LASTS = 10.0  # seconds until that record is deleted
-MOST_ANSWERS = 100  # znodes that the stack of a holder is written into at a time
 
 
 def lose(session: Session, grant: Grant) -> None:
@@ -114,7 +113,7 @@ def read_stack_requests(session: Session, grant: Grant, node: Node) -> None:
         if not wanted:
             return
         logger.info("the holder of lock %r is asked what it does", grant.key, about=grant.about)
-        answer = partial(session.post, write, wanted[:MOST_ANSWERS])
+        answer = partial(session.post, write, wanted[:100])  # more callers at the same time get no answer
         if session.options.stacks:
             grant.show_stack(answer)
         else:

@@ -132,8 +132,11 @@ class PoolGrant(GrantObserver):
             )
 
     def on_stack_requested(self, answer: Callable[[bytes], object]) -> bool:
+        if not self.record.pid:
+            return False
         self._stacks, self._answer = self._stacks + 1, answer
-        return bool(self.record.pid and self.record.append({"stack": self._stacks}))
+        self.record.append({"stack": self._stacks})  # if there is no room, there is no answer
+        return True
 
 
 class PoolGrants:
