@@ -354,6 +354,7 @@ _KEYS: Final = {
     ),
     "TOKEN_KEYS": Row("E011", keys.read_keys, keys.ADVICE),
     **dict.fromkeys(("STRICT", "REAL_IN_TESTS"), Row("E014", boolean, "It is False by default.")),
+    "STACKS": Row("E014", boolean, "It is True by default."),
     "JUTE_MAXBUFFER": Row("E021", _buffer_size, "Give the jute.maxbuffer of the servers, 1048575 by default."),
     "MAX_LINGERING": Row("E015", whole_number, "It is 1000 by default."),
     "MAX_METRIC_LOCKS": Row("E020", whole_number, "It is 100 by default."),

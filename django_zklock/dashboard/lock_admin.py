@@ -32,7 +32,8 @@ class LockAdminMixin(LockViews):
 
     Each action needs a permission: `zklock.view_lock`, `zklock.break_lock`, `zklock.hold_lock` (hold a lock as an
     operator), `zklock.limit_lock` (set the limit of a semaphore), `zklock.request_release_lock` (send a release
-    request). Nothing can be added, changed or deleted in the database.
+    request), `zklock.show_stack_lock` (see what a holder does). Nothing can be added, changed or deleted in
+    the database.
     """
 
     long_held: float = LONG_HELD

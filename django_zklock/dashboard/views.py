@@ -26,6 +26,7 @@ from django.utils.translation import ngettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from django_zklock import conf
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
 from django_zklock.dashboard import extension
@@ -150,6 +151,7 @@ class LockViews:
     has_hold_permission = partialmethod(_may, "hold_lock")
     has_limit_permission = partialmethod(_may, "limit_lock")
     has_request_release_permission = partialmethod(_may, "request_release_lock")
+    has_show_stack_permission = partialmethod(_may, "show_stack_lock")
 
     def allowed(self, request: HttpRequest) -> list[str]:
         """Return the names of the actions that this user may carry out, as the templates and the buttons use them."""
@@ -159,6 +161,8 @@ class LockViews:
             "end": self.has_hold_permission,
             "limit": self.has_limit_permission,
         }
+        if conf.current().stacks:
+            checks["stack"] = self.has_show_stack_permission
         return [name for name, check in checks.items() if check(request)]
 
     def require(self, allowed: bool) -> None:
@@ -265,6 +269,7 @@ class LockViews:
             path("hold/", action(self.hold_view), name="zklock_lock_hold"),
             path("acknowledge/", action(self.acknowledge_view), name="zklock_lock_acknowledge"),
             path("limit/", action(self.limit_view), name="zklock_lock_limit"),
+            path("stack/", action(self.stack_view), name="zklock_lock_stack"),
         ]
         for page in extension.pages.values():
             extra_view = action(lambda request, page=page: import_module(page.module).view(self, request))
@@ -414,6 +419,20 @@ class LockViews:
             else:
                 return self.redirect_to()
         return self.page(request, "acknowledge", {"title": _("Acknowledge"), "form": form, "card": card}, status)
+
+    def stack_view(self, request: HttpRequest) -> HttpResponse:
+        """Ask the holders of a lock what they run now, and show it."""
+        self.require("stack" in self.allowed(request))
+        key = request.POST.get("key", "")
+        if not is_key(key):  # or a GET
+            return self.redirect_to()
+        try:
+            stacks = lazy.operations.show_stacks(key, by=user_name(request))
+        except ZkLockError as error:
+            self.show_message(request, clean(error, MAX_ERROR), messages.ERROR)
+            return self.redirect_to({key})
+        title = _("What the holder of %(lock)s does") % {"lock": key_text(key, MAX_KEY)}
+        return self.page(request, "stack", {"title": title, "key": key, "stacks": stacks})
 
     def limit_view(self, request: HttpRequest) -> HttpResponse:
         """Set the limit of a semaphore for all processes, or clear it. Show the present one."""

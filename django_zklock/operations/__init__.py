@@ -1,5 +1,5 @@
 """
-Step in as an operator: break a lock, ask its holders to release it, hold it for a time, or limit a semaphore.
+Step in as an operator: break a lock, ask its holders to release it, hold it for a time, limit it, or ask what runs.
 
 Each function blocks until ZooKeeper has answered. Before it returns, it writes to the log `zklock.audit`. The app
 `django_zklock.contrib.events` also writes each action to its table.
@@ -17,6 +17,7 @@ from django_zklock.operations.breaks import Broken, break_lock
 from django_zklock.operations.limits import clear_limit, limit_of, set_limit
 from django_zklock.operations.operator_holds import end_hold, hold_lock
 from django_zklock.operations.release_requests import ReleaseRequested, request_release
+from django_zklock.operations.stacks import show_stacks
 
 __all__ = [
     "Acknowledgement",
@@ -35,4 +36,5 @@ __all__ = [
     "limit_of",
     "request_release",
     "set_limit",
+    "show_stacks",
 ]

@@ -32,6 +32,7 @@ _MESSAGES: Final = {
     "limit set": "the limit of lock %(key)r %(was)s set to %(limit)d by %(by)s%(why)s",
     "limit cleared": "the limit of lock %(key)r %(was)s cleared by %(by)s%(why)s",
     "release requested": "the holder of lock %(key)r %(was)s asked to release by %(by)s%(why)s; it is %(holder)s",
+    "stack shown": "the stack of the holder of lock %(key)r %(was)s asked for by %(by)s; it is %(holder)s",
     "acknowledged": "the incident %(holder)r %(was)s acknowledged by %(by)s%(why)s",
     "acknowledgement withdrawn": "the acknowledgement of %(holder)r %(was)s withdrawn by %(by)s%(why)s",
     "reservation deleted": "the reservation of lock %(key)r %(was)s deleted by %(by)s%(why)s; it is of %(holder)s",

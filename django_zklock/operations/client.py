@@ -9,12 +9,13 @@ from typing import Any, Final, TypeAlias
 from django_zklock import conf
 from django_zklock.core import clock
 from django_zklock.core.queue import order
+from django_zklock.core.queue.nodes import Child
 from django_zklock.core.queue.order import Queue
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, DirectoryState, Gateway, Node, NodeReply
 from django_zklock.core.zk.multi import Delete, Operation
-from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import LockChangedHands, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks import holders
 from django_zklock.locks.arguments import check_seconds
 from django_zklock.locks.holders import Limits, permit_limit
@@ -91,6 +92,17 @@ class QueueClient:
         if isinstance(reply, ZkError):
             raise self.with_key(reply)
         return reply
+
+    def holders(self, guid: str = "") -> list[Child]:
+        """Return the holders, or the one with this guid. They hold the lock until their znodes are deleted."""
+        queue = order.ordered(self.run(children))
+        indexes = holders.holder_indexes(queue, self.limits_in(queue))
+        return [queue[index] for index in indexes if guid in ("", queue[index].guid)]
+
+    def changed_hands(self, *, named: bool = False) -> LockChangedHands:
+        """Return the error that the lock has no holder, or not the one that was `named`."""
+        what = "is no longer held by that contender" if named else "has no holder"
+        return LockChangedHands(f"The lock {self.key!r} {what}.", lock=self.key)
 
     def permit_limits(self, queue: Queue, nodes: Mapping[str, Node]) -> dict[str, int]:
         """Return by name the limits by which the contenders with these znodes hold permits, if they want some."""

@@ -7,16 +7,14 @@ from datetime import datetime, timezone
 
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.operator_holds import read_hold
-from django_zklock.core.queue import operator_hold, order, release_request
+from django_zklock.core.queue import operator_hold, release_request
 from django_zklock.core.queue.nodes import Child, Payload
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk.errors import NodeMissing, Outdated, ZkError
 from django_zklock.core.zk.gateway import Node
-from django_zklock.exceptions import LockChangedHands
 from django_zklock.locks.arguments import check_no_running_loop, check_target
-from django_zklock.locks.holders import holder_indexes
 from django_zklock.operations.audit import check_by, check_reason, record_action
-from django_zklock.operations.client import REPLY_TIMEOUT, QueueClient, children
+from django_zklock.operations.client import REPLY_TIMEOUT, QueueClient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,28 +76,17 @@ class _Target:
 
 
 def _ask(client: QueueClient, targets: list[_Target], *, by: str, reason: str, guid: str, token: int) -> None:
-    """
-    Ask the holders, or the one with this guid and token. Put them into `targets`, even if an error is raised.
-
-    A znode that holds a lock does so until it is deleted, so no waiter can be asked by mistake.
-    """
+    """Ask the holders, or the one with this guid and token. Put them into `targets`, even if an error is raised."""
     request = release_request.release_request(
         by=by, reason=reason, at=datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     )
-    queue = order.ordered(client.run(children))
     problem = ""
-    for child in [queue[index] for index in holder_indexes(queue, client.limits_in(queue))]:
-        if guid in ("", child.guid):
-            problem = _write(client, targets, child, request, token) or problem
+    for child in client.holders(guid):
+        problem = _write(client, targets, child, request, token) or problem
     if problem and not targets:
         raise ValueError(problem)
     if not targets:
-        raise LockChangedHands(
-            f"The lock {client.key!r} is no longer held by that contender."
-            if guid or token
-            else f"The lock {client.key!r} has no holder.",
-            lock=client.key,
-        )
+        raise client.changed_hands(named=bool(guid or token))
 
 
 def _write(client: QueueClient, targets: list[_Target], child: Child, request: ReleaseRequest, token: int) -> str:

@@ -10,6 +10,7 @@ from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from django_zklock import conf
 from django_zklock.core.queue.command_line import command
 from django_zklock.core.queue.escaping import printable, shown_key
 from django_zklock.core.queue.untrusted import LATEST, iso_time
@@ -238,6 +239,7 @@ def action_text(action: Action) -> str:
         "limit set": _("Limit set to %(limit)d"),
         "limit cleared": _("Limit cleared"),
         "release requested": _("Release requested of %(who)s"),
+        "stack shown": _("Stack shown of %(who)s"),
         "acknowledged": _("Acknowledged for %(time)s: %(who)s"),
         "acknowledgement withdrawn": _("Acknowledgement withdrawn: %(who)s"),
         "reservation deleted": _("Reservation deleted; it was that of %(who)s"),
@@ -284,7 +286,8 @@ def commands(lock: LockInfo) -> list[str]:
 def hold_commands(key: str, holder: ScannedContender) -> list[str]:
     """Return the commands by which an operator can end a hold, the mildest first. The reason is to be filled in."""
     names = ["end-hold"] if holder.operator else ["request-release", "break"] if holder.can_be_asked else ["break"]
-    return [command(name, key, token=holder.token, reason="") for name in names]
+    show = [command("show --stack", key)] if holder.can_be_asked and conf.current().stacks else []
+    return show + [command(name, key, token=holder.token, reason="") for name in names]
 
 
 def operator_text(hold: OperatorHold) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.browser.actors import Actor, Part, Stage
-from support.browser.pages import LIST, Visitor, address
+from support.browser.pages import LIST, PHONE, Visitor, address
 from support.zoo import Zoo
 
 Visit = Callable[..., Visitor]
@@ -73,3 +74,17 @@ def test_enter_does_nothing_where_no_action_is_meant(swept: Zoo, stage: Stage, v
     assert len(swept.children(KEY)) == 1
     operator.page.get_by_role("button", name="Break the lock").click()
     operator.wait_until(lambda: not swept.children(KEY))
+
+
+@pytest.mark.parametrize("look", [{}, {"viewport": PHONE, "color_scheme": "dark"}], ids=["light", "phone-dark"])
+def test_one_click_shows_what_the_holder_does(swept: Zoo, actor: Actor, visitor: Visit, look: dict[str, Any]) -> None:
+    """From the page of its lock, with no form between; a second click asks again."""
+    actor.hold(KEY)
+    operator = visitor("operator", **look)
+    operator.open(address(KEY))
+    for _ in range(2):
+        operator.press("Show its stack…")
+        assert "thread '" in operator.page.locator(".zklock-stack").inner_text()
+    operator.picture(f"stack-{len(look)}")
+    operator.assert_accessible()
+    operator.assert_fits()

@@ -550,6 +550,12 @@ class LingeringLock(GrantObserver):
     def on_release_requested(self, request: ReleaseRequest) -> None:
         self.forward_events()
 
+    def on_stack_requested(self, answer: Callable[[bytes], object]) -> bool:
+        grant = self.first.grant if self.first is not None else None
+        if grant is not None:
+            grant.show_stack(answer)
+        return grant is not None
+
     def forward_events(self) -> None:
         """Forward to the owner's grant what happened to the lock; end an idle lock."""
         base, first = self.base, self.first

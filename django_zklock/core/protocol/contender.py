@@ -793,6 +793,7 @@ class Contender(SessionObserver):
         """Receive a release request, and describe the grant a little later."""
         if self._grant is not None and self._node is not None:
             interventions.read_request(self.session.gateway, self._grant, node, self._node.data)
+            interventions.read_stack_requests(self.session, self._grant, node)
             if not self._is_described and not self._timer.pending:
                 self._call_later(DESCRIBE_GRANT_AFTER, self._describe_grant)
 

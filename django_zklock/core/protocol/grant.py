@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from django_zklock.core import clock, hooks, log
 from django_zklock.core.errors import LockLost
+from django_zklock.core.execution.stack import stack_of
 from django_zklock.core.log import Logger, on_protocol_thread
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.lease import GrantSession
+from django_zklock.core.zk.loop import quiet_thread
 
 if TYPE_CHECKING:
     from django_zklock.core.locks.held import HeldLock
@@ -64,6 +66,10 @@ class GrantObserver:
 
     def on_release_requested(self, request: ReleaseRequest) -> None:
         """A release request has arrived."""
+
+    def on_stack_requested(self, answer: Callable[[bytes], object]) -> bool:
+        """Return whether the work under the grant is not that of its shares, and this observer will `answer`."""
+        return False
 
 
 class Grant:
@@ -246,6 +252,12 @@ class Grant:
         self._tell(lambda observer: observer.on_release_requested(request))
         if self._end:
             hooks.events.release_requested(self, request)
+
+    def show_stack(self, answer: Callable[[bytes], object]) -> None:
+        """Call `answer` with what the work under this grant runs, soon and on another thread."""
+        if not any(observer.on_stack_requested(answer) for observer in list(self._observers)):
+            owner = next((held.owner for held in self.held_shares()), None)
+            quiet_thread("zklock-stack", lambda: answer(stack_of(owner))).start()
 
     def release(self) -> None:
         """Mark the lock as released, and notify the observers, once."""

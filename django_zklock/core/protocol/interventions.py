@@ -7,13 +7,15 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 
+from django_zklock.core.execution.stack import DIRECTORY
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import RECORD_TIMEOUT, Grant
 from django_zklock.core.queue import break_record, release_request
 from django_zklock.core.queue.break_record import BreakRecord
-from django_zklock.core.zk.errors import NodeMissing
-from django_zklock.core.zk.gateway import Gateway, Node, NodeReply
+from django_zklock.core.zk.errors import NodeMissing, ZkError
+from django_zklock.core.zk.gateway import Gateway, NamesReply, Node, NodeReply
 from django_zklock.core.zk.session import Session
 
 logger = Logger("django_zklock.locks")
@@ -98,3 +100,27 @@ def read_request(gateway: Gateway, grant: Grant, node: Node, own: bytes) -> None
         about=grant.about,
         extra={**grant.log_fields(), "user": request.by, "reason": request.reason},
     )
+
+
+def read_stack_requests(session: Session, grant: Grant, node: Node) -> None:
+    """Write the stack of the holder into the znodes of those who have asked for it; they delete them."""
+    if grant.released or b"asked_version" not in node.data:
+        return
+    directory = f"{session.options.base}/{DIRECTORY}"
+
+    def on_listed(names: NamesReply) -> None:
+        wanted = [] if isinstance(names, ZkError) else [name for name in names if name.startswith(f"{node.name}:")]
+        if not wanted:
+            return
+        logger.info("the holder of lock %r is asked what it does", grant.key, about=grant.about)
+        answer = partial(session.post, write, wanted[:100])  # more callers at the same time get no answer
+        if session.options.stacks:
+            grant.show_stack(answer)
+        else:
+            answer(b"STACKS is False in its settings.")
+
+    def write(names: list[str], data: bytes) -> None:
+        for name in names:  # the version of one that was filled before is not 0
+            session.gateway.write(f"{directory}/{name}", data, 0, lambda reply: None)
+
+    session.gateway.children(directory, on_listed)

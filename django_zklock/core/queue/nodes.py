@@ -28,6 +28,7 @@ _ITEM = 64  # characters that the name of an item of `about` keeps
 _CUTS = ((512, 512), (256, 256), (128, 128), (64, 64), (32, 64), (16, 64), (16, 0))
 
 _NUMBERS = frozenset({"version", "pid", "limit", "owner", "max_hold", "session_timeout", "waited", "renewed_within"})
+_NUMBERS |= {"asked_version", "last_write"}
 _OPTIONAL = (_NUMBERS | {"idle", "lasts", "adopts", "token"}) - {"version", "pid"}  # left out if they are 0 or empty
 _UNCUT = frozenset({"guid", "since", "idle", "lasts", "adopts", "token"})  # they keep `_SHORT` characters
 
@@ -214,6 +215,10 @@ class Payload:
     """ "leader", "run" or "lease" if it is meant to hold the lock for as long as its program runs; else empty."""
     renewed_within: int = 0
     """Milliseconds from the last write of the payload, within which its work writes it again; 0 if it does not."""
+    asked_version: int = 0
+    last_write: int = 0
+    """The version of the znode by the last request for the stack, and the seconds from its create to the write before
+    that. A request is no sign of life. Both are 0 if nobody has asked."""
     adopts: str = ""
     """The guid of the hold by which the lock was handed over to it; empty if it queued for the lock."""
     token: str = ""

@@ -21,7 +21,7 @@ _zklock() {
     "") choices="status list show history leader break request-release hold end-hold limit unique run serve doctor devserver completion" ;;
     status) choices="--help --reply-timeout --json" ;;
     list) choices="--help --longer-than --host --state --sort --limit --watch --reply-timeout --json" ;;
-    show) choices="--help --field --reply-timeout --json" ;;
+    show) choices="--help --field --stack --reply-timeout --json" ;;
     history) choices="--help --what --who --host --since --limit --reply-timeout --json" ;;
     leader) choices="--help --field --watch --reply-timeout --json" ;;
     break) choices="--help --field --reason --guid --token --no-input --reply-timeout --json" ;;

@@ -17,7 +17,7 @@ from django_zklock.core.queue.escaping import session_hex
 from django_zklock.dashboard.detail import Detail, Row, read_detail
 from django_zklock.inspection import LockInfo
 from django_zklock.inspection.info import to_json
-from django_zklock.management.arguments import add_answer, add_name, did_you_mean, entries_below, key_of
+from django_zklock.management.arguments import add_answer, add_name, did_you_mean, entries_below, key_of, user
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line, write_table
 from django_zklock.management.zklock.status import read_all
@@ -33,6 +33,7 @@ MAX_TASKS: Final = 5  # unique tasks that are queued for a free lock
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_name(parser)
+    parser.add_argument("--stack", action="store_true", help="ask the holders what they run now, at this line of code")
     add_answer(parser)
 
 
@@ -42,12 +43,19 @@ def run(out: Output, options: argparse.Namespace) -> None:
     is_free, grants = lock.state() == "free", panel.content.grants[:MAX_GRANTS] if panel else ()
     if is_free:
         lock = replace(lock, limit_set=operations.limit_of(lock.key, reply_timeout=options.reply_timeout))
+    ask = options.stack and not is_free
+    stacks = operations.show_stacks(lock.key, by=user(), reply_timeout=options.reply_timeout) if ask else {}
     if options.json:
         more = {"reasons": shown.reasons, "advice": shown.advice, "chain": to_json(shown.chain)}
         events = [{**asdict(grant), "at": grant.at.isoformat()} for grant in grants]
+        if ask:
+            more["stacks"] = {str(holder.token): stack for holder, stack in stacks.items()}
         write_json(out, {**to_json(lock), **more, "grants": events, "commands": shown.next_commands})
     elif not is_free:
         _write(out, shown, grants)
+        for holder, stack in stacks.items():
+            for line in (f"Stack of {formatting.process_of(holder)} (the innermost function is first):", *stack):
+                write_line(out, line)
     if is_free:
         limit = f" {formatting.limit_text(lock.limit_set)}." if lock.limit_set else ""
         reserved = listing.read(lock=lock.key, reply_timeout=options.reply_timeout, most=MAX_TASKS).shown

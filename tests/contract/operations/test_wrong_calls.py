@@ -10,13 +10,23 @@ from typing import Any
 import pytest
 from support.zoo import Zoo
 
-from django_zklock.operations import break_lock, clear_limit, end_hold, hold_lock, limit_of, request_release, set_limit
+from django_zklock.operations import (
+    break_lock,
+    clear_limit,
+    end_hold,
+    hold_lock,
+    limit_of,
+    request_release,
+    set_limit,
+    show_stacks,
+)
 
 pytestmark = pytest.mark.zookeeper
 
 CALLS: dict[Callable[..., Any], dict[str, Any]] = {
     break_lock: {"guid": "x", "token": 1, "reason": "r", "by": "anna"},
     request_release: {"reason": "r", "by": "anna", "guid": "x", "token": 1},
+    show_stacks: {"by": "anna"},
     hold_lock: {"seconds": 1, "reason": "r", "by": "anna", "wait": 0},
     end_hold: {"token": 1, "by": "anna", "reason": ""},
     set_limit: {"limit": 1, "reason": "r", "by": "anna"},
@@ -49,8 +59,8 @@ def test_an_invalid_argument_of_an_operation_is_named(zoo: Zoo, call: Callable[.
 
 @pytest.mark.parametrize("call", [call for call in CALLS if "by" in CALLS[call]], ids=lambda call: call.__name__)
 def test_operations_need_a_user_and_a_reason(zoo: Zoo, call: Callable[..., Any]) -> None:
-    """Others will ask. Only the end of one's own hold needs no reason."""
-    for name in ("by",) if call is end_hold else ("by", "reason"):
+    """Others will ask. The end of a hold and a look at a stack need no reason."""
+    for name in ("by",) if call in (end_hold, show_stacks) else ("by", "reason"):
         for value in ("", " "):
             with pytest.raises(ValueError, match=f"^{name} .*empty"):
                 call("k", **{**CALLS[call], name: value})

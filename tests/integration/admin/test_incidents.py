@@ -44,7 +44,7 @@ Contend = Callable[..., str]
 
 @pytest.fixture
 def operator() -> Client:
-    return user_with("view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock")
+    return user_with("view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock", "show_stack_lock")
 
 
 @pytest.fixture(autouse=True)
@@ -161,11 +161,10 @@ def test_a_slow_task_can_be_asked_or_broken(operator: Client, contend: Contend) 
         "The holder runs shop.tasks.charge.",
     )
     assert_named(operator, "hung", ExitCode.HUNG, *texts)
-    assert "zklock request-release --token=" in doctor()[0]
-    assert "zklock break --token=" in doctor()[0]
+    assert doctor()[0].index("zklock show --stack -- ") < doctor()[0].index("zklock request-release --token=")
     page = operator.get(LIST).content.decode()
     assert "break/?key=orders%2F1" in page
-    assert "Request release…" in page
+    assert page.index("Show its stack…") < page.index("Request release…")
     page = user_with("view_lock").get(LIST).content.decode()
     assert "break/?key" not in page
     assert "You lack the permission to break locks." in page

@@ -10,12 +10,14 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.test import Client, override_settings
 from support.adminsite import user_with
 from support.ensemble import Ensemble, free_ports
 from support.faults import within
 from support.zoo import Zoo, eventually
 
+from django_zklock import zk_lock
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.report.formatting import process_of
@@ -223,6 +225,27 @@ def test_each_action_has_its_own_permission(zoo: Zoo, queues: list[str], viewer:
         assert client.get(LIST + page).status_code == 403
         assert client.post(LIST + page, {"target": "x", "reason": "y"}).status_code == 403
     assert zoo.children("orders/42")
+
+
+def test_the_stack_of_a_holder_is_shown_to_those_who_may_see_it(zoo: Zoo, operator: Client) -> None:
+    """The button on the page of the lock asks once. That is recorded; other requests ask nobody."""
+    client, stack = user_with("view_lock", "show_stack_lock"), f"{LIST}stack/"
+    with zk_lock("a") as hold:
+        assert f'formaction="{stack}" name="key" value="a"' in client.get(f"{LIST}a/change/").content.decode()
+        page = client.post(stack, {"key": "a"}).content.decode()
+        assert "test_the_stack_of_a_holder_is_shown_to_those_who_may_see_it at " in page
+        assert LogEntry.objects.get().get_change_message().startswith("Stack shown of ")
+        version = zoo.client.exists(hold.path).version
+        assert client.get(stack).status_code == 302
+        for other in (operator, user_with("show_stack_lock")):
+            assert other.post(stack, {"key": "a"}).status_code == 403
+        assert stack not in operator.get(f"{LIST}a/change/").content.decode()
+        assert zoo.client.exists(hold.path).version == version
+    assert client.post(stack, {"key": "a"}, follow=True).redirect_chain[0][0] == f"{LIST}a/change/"
+    assert client.post(stack, {"key": "../x"}).status_code == 302
+    with zoo.configured(STACKS=False), zk_lock("a"):
+        assert client.post(stack, {"key": "a"}).status_code == 403
+        assert stack not in client.get(f"{LIST}a/change/").content.decode()
 
 
 def test_a_viewer_is_offered_no_action(zoo: Zoo, queues: list[str], viewer: Client) -> None:

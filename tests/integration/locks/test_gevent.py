@@ -69,6 +69,26 @@ print(sorted(greenlet.value for greenlet in greenlets))
     assert run(zoo, script) == ["[0, 0, 3]"]
 
 
+def test_a_greenlet_shows_its_own_stack(zoo: Zoo) -> None:
+    """It waits for another one, and the greenlet that asks is not a part of it."""
+    script = """
+from django_zklock.operations import show_stacks
+held, end = threading.Event(), threading.Event()
+def hang():
+    with zk_lock("k"):
+        held.set()
+        end.wait()
+greenlet = gevent.spawn(hang)
+held.wait()
+for _ in range(3):
+    (lines,) = show_stacks("k", by="anna").values()
+    print(lines[0].split()[0], lines[-1].partition(" at ")[0], "show_stacks" in str(lines))
+end.set()
+greenlet.get()
+"""
+    assert run(zoo, script) == ["greenlet hang False"] * 3
+
+
 def test_a_greenlet_is_an_owner_of_its_own(zoo: Zoo) -> None:
     """A greenlet neither acquires again nor releases the lock of another one."""
     script = """

@@ -48,6 +48,26 @@ def test_status_counts_locks_and_waiters(zoo: Zoo) -> None:
         assert data["connection"]["state"] == "connected"
 
 
+def test_show_tells_what_the_holder_runs(zoo: Zoo) -> None:
+    """In the text and in the JSON, the innermost function first, if that is asked for; without, nobody is asked."""
+    with zk_lock("a") as hold:
+        lines = zklock("show", "a", "--stack").splitlines()
+        first = next(index for index, line in enumerate(lines) if line.startswith("Stack of "))
+        assert lines[first + 1].startswith("thread ")
+        assert any("test_show_tells_what_the_holder_runs at " in line for line in lines[first:])
+        stacks = as_json("show", "a", "--stack")["stacks"]
+        assert list(stacks) == [str(hold.token)]
+        assert stacks[str(hold.token)][0] == lines[first + 1]
+        version = zoo.client.exists(hold.path).version
+        assert "Stack of" not in zklock("show", "a")
+        assert "stacks" not in as_json("show", "a")
+        assert zoo.client.exists(hold.path).version == version
+        assert "Next: python manage.py zklock show --stack -- a" in zklock("show", "a")
+    assert ending("show", "a", "--stack")[0] == ExitCode.NO_HOLDER
+    with zoo.configured(STACKS=False), zk_lock("a"):
+        assert "--stack" not in zklock("show", "a")
+
+
 def test_the_list_has_a_line_for_each_lock(zoo: Zoo) -> None:
     """It can be filtered by a pattern and by waiters."""
     with zk_lock("orders/7") as hold, zk_lock("stock"), zoo.hold_elsewhere("orders/7"):

@@ -8,7 +8,7 @@ from django.contrib.sessions.backends.db import SessionStore
 
 VISITORS = {
     "viewer": ["view_lock"],
-    "operator": ["view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock"],
+    "operator": ["view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock", "show_stack_lock"],
 }
 """By user name, what each may do."""
 

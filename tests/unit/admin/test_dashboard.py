@@ -269,7 +269,8 @@ def test_locks_have_no_table_and_no_migration_but_permissions(db: None) -> None:
     assert "No changes" in out.getvalue()
     assert Lock._meta.db_table not in connection.introspection.table_names()
     codenames = Permission.objects.filter(content_type__app_label="zklock").values_list("codename", flat=True)
-    assert set(codenames) == {"view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock"}
+    actions = {"break_lock", "hold_lock", "limit_lock", "request_release_lock", "show_stack_lock"}
+    assert set(codenames) == {"view_lock", *actions}
 
 
 def test_a_hold_whose_beginning_is_unknown_is_not_the_longest() -> None:

@@ -189,10 +189,10 @@ def test_decoding_a_payload_never_raises(data: bytes) -> None:
 
 
 UNSET = {"limit", "owner", "idle", "lasts", "renewed_within", "adopts", "token", "release_request"}
-UNSET |= {"waits_for", "unknown"}
+UNSET |= {"waits_for", "asked_version", "last_write", "unknown"}
 NOT_TEXT = {
     **dict.fromkeys(("pid", "version", "limit", "owner", "max_hold", "session_timeout", "waited"), int),
-    "renewed_within": int,
+    **dict.fromkeys(("renewed_within", "asked_version", "last_write"), int),
     "about": dict,
     "release_request": dict,
     "waits_for": dict,

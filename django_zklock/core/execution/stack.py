@@ -1,0 +1,98 @@
+"""The stack of a thread, an asyncio task or a greenlet, read from another thread while it runs or waits."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import linecache
+import sys
+import threading
+from collections.abc import Iterator
+from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
+from typing import Any, Final
+
+from django_zklock.core.execution.owner import Owner
+from django_zklock.core.queue.escaping import printable
+
+DIRECTORY: Final = "!stacks"
+"""The directory of the answers. No segment of a key begins with `!`, which is percent-encoded there."""
+MAX_FRAMES: Final = 60
+MAX_ANSWER: Final = 16 * 1024  # bytes
+CUT: Final = b"\n... The outer functions are left out."
+
+_AWAITED: Final = ("cr_await", "gi_yieldfrom", "ag_await")
+_THREAD: Final = threading.Thread._bootstrap.__code__  # type: ignore[attr-defined]
+
+
+def stack_of(owner: Owner | None) -> bytes:
+    """
+    Return what an owner runs now: its name, then the function, file, line and code of each frame, the innermost first.
+
+    No values are read: neither arguments nor other variables. It reads source files, so it may take some time.
+    """
+    if owner is None or owner.kind == "message":
+        return b"No work runs under the lock."
+    frames = itertools.islice(() if owner.is_over else _frames(owner), MAX_FRAMES + 1)
+    rows = [(frame.f_code, frame.f_lineno or 0, frame.f_globals) for frame in frames]  # at once, as it goes on
+    lines = [str(owner) if rows else f"{owner} has ended without a release."]
+    for code, line, module in rows:
+        linecache.checkcache(code.co_filename)
+        text = linecache.getline(code.co_filename, line, module).strip()
+        lines.append(f"{getattr(code, 'co_qualname', code.co_name)} at {code.co_filename}:{line}: {text}")
+    data = "\n".join(map(printable, lines)).encode()
+    is_cut = len(rows) > MAX_FRAMES or len(data) > MAX_ANSWER
+    return data[: MAX_ANSWER - len(CUT)].rpartition(b"\n")[0] + CUT if is_cut else data
+
+
+def read_answer(answer: bytes) -> list[str]:
+    """Return the lines of an answer, which any program may have written."""
+    return list(map(printable, answer[:MAX_ANSWER].decode(errors="replace").split("\n", MAX_FRAMES + 1)))
+
+
+def _frames(owner: Owner) -> Iterator[FrameType]:
+    """Yield the frames of an owner, the innermost first."""
+    if owner.kind == "task":
+        return _of_task(owner.subject)
+    if owner.kind == "greenlet" and owner.subject.gr_frame is not None:
+        return _outwards(owner.subject.gr_frame)
+    thread = _thread_of(owner.subject) if owner.kind == "greenlet" else owner.subject
+    return _outwards(sys._current_frames().get(thread.ident or 0))
+
+
+def _outwards(frame: FrameType | None, last: FrameType | None = None) -> Iterator[FrameType]:
+    """Yield a frame and its callers, up to the `last` one."""
+    while frame is not None:
+        yield frame
+        frame = None if frame is last else frame.f_back
+
+
+def _of_task(task: asyncio.Task[Any]) -> Iterator[FrameType]:
+    """Yield the frames of a task. While it runs, they are a part of the stack of its thread."""
+    awaiting = list(itertools.islice(_awaiting(task), 1000))
+    for innermost in sys._current_frames().values():
+        if awaiting and awaiting[0] in _outwards(innermost):
+            return _outwards(innermost, awaiting[0])
+    return reversed(awaiting)
+
+
+def _awaiting(awaited: Any) -> Iterator[FrameType]:
+    """Yield the frames of what is suspended in a task, the outermost first. A task that it awaits is a part of it."""
+    while awaited is not None:
+        awaited = awaited.get_coro() if isinstance(awaited, asyncio.Task) else awaited
+        name = next((name for name in _AWAITED if hasattr(awaited, name)), None)
+        if name is not None:
+            if (frame := getattr(awaited, f"{name[:2]}_frame", None)) is not None:
+                yield frame
+            awaited = getattr(awaited, name)
+        else:  # an object in C, such as the step of an asynchronous generator
+            kinds = (asyncio.Task, CoroutineType, GeneratorType, AsyncGeneratorType)
+            awaited = next((inner for inner in gc.get_referents(awaited) if isinstance(inner, kinds)), None)
+
+
+def _thread_of(greenlet: Any) -> threading.Thread:
+    """Return the thread that runs a greenlet, by the first greenlet of that thread, which waits."""
+    while greenlet.parent is not None:
+        greenlet = greenlet.parent
+    first = next((frame for frame in _outwards(greenlet.gr_frame) if frame.f_code is _THREAD), None)
+    return threading.main_thread() if first is None else first.f_locals["self"]

@@ -1,0 +1,288 @@
+"""The stacks of holders: the function and line that each runs, read while it works or hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import greenlet
+import pytest
+from support.faults import BackgroundCall, acquired_by_many
+from support.proxy import Proxy
+from support.zoo import Zoo, eventually, next_line
+
+from django_zklock import zk_lock
+from django_zklock.core.execution import stack
+from django_zklock.core.queue.nodes import Payload
+from django_zklock.core.zk import process
+from django_zklock.exceptions import LockChangedHands
+from django_zklock.inspection import look_at
+from django_zklock.operations import hold_lock, show_stacks
+from django_zklock.operations.stacks import FOREIGN, NO_ANSWER
+
+pytestmark = pytest.mark.zookeeper
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n"
+SECRET = "a value that nobody may see"
+
+
+def shown(key: str = "k") -> list[str]:
+    """Return the lines of the one holder."""
+    (lines,) = show_stacks(key, by="anna").values()
+    return lines
+
+
+def answers(zoo: Zoo) -> list[str]:
+    return zoo.names(f"{zoo.base}/{stack.DIRECTORY}")
+
+
+# --- work that hangs, each at the line "here" -----------------------------------------------------------------------
+
+
+@contextmanager
+def socket_read() -> Iterator[tuple[Callable[[], object], Callable[[], object]]]:
+    near, far = socket.socketpair()
+
+    def hang() -> None:
+        near.recv(1)  # here
+
+    with near, far:
+        yield hang, lambda: far.send(b"x")
+
+
+@contextmanager
+def sleep() -> Iterator[tuple[Callable[[], object], Callable[[], object]]]:
+    end = threading.Event()
+
+    def hang(_secret: str = SECRET) -> None:
+        while not end.is_set():
+            time.sleep(0.5)  # here
+
+    yield hang, end.set
+
+
+@contextmanager
+def query() -> Iterator[tuple[Callable[[], object], Callable[[], object]]]:
+    connection = sqlite3.connect(":memory:", check_same_thread=False)
+
+    def hang() -> None:
+        with pytest.raises(sqlite3.OperationalError):
+            connection.execute(ENDLESS)  # here
+
+    yield hang, connection.interrupt
+
+
+@contextmanager
+def computation() -> Iterator[tuple[Callable[[], object], Callable[[], object]]]:
+    end = threading.Event()
+
+    def hang() -> None:
+        any(iter(end.is_set, True))  # here
+
+    yield hang, end.set
+
+
+WORK = [socket_read, sleep, query, computation]
+
+
+@pytest.mark.parametrize("work", WORK)
+@pytest.mark.parametrize("start", [lambda call: call(), lambda call: greenlet.greenlet(call).switch()])
+def test_a_thread_or_greenlet_shows_the_line_that_it_hangs_in(zoo: Zoo, work: Any, start: Any) -> None:
+    """Within two seconds, while the call goes on, and without any value."""
+    entered = threading.Event()
+    with work() as (hang, end):
+
+        def locked(_secret: str = SECRET) -> None:
+            with zk_lock("k"):
+                entered.set()
+                hang()
+
+        holder = BackgroundCall(lambda: start(locked))
+        assert entered.wait(10)
+        eventually(lambda: any(line.endswith("# here") for line in shown()))
+        began = time.monotonic()
+        lines = shown()
+        assert time.monotonic() - began < 2
+        end()
+        holder.result(10)
+    places = [line for line in lines if line.endswith("# here")]
+    assert len(places) == 1
+    assert places[0].startswith(f"{work.__name__}.<locals>.hang at {__file__}:")
+    assert any(".locked at " in line and line.endswith(": hang()") for line in lines)
+    assert SECRET not in "".join(lines)
+    eventually(lambda: answers(zoo) == [])
+
+
+async def inner(end: asyncio.Event) -> None:
+    await end.wait()  # here
+
+
+async def steps(end: asyncio.Event) -> Any:
+    await inner(end)
+    yield 1
+
+
+async def loop_over(end: asyncio.Event) -> None:
+    async for _ in steps(end):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("hang", "between"),
+    [(inner, []), (loop_over, ["steps", "loop_over"]), (lambda end: asyncio.create_task(inner(end)), [])],
+    ids=["coroutine", "generator", "task"],
+)
+def test_a_coroutine_shows_what_it_awaits(zoo: Zoo, hang: Any, between: list[str]) -> None:
+    """The coroutines and tasks that it awaits, and not the loop that runs it."""
+
+    async def locked() -> list[str]:
+        end = asyncio.Event()
+        async with zk_lock("k"):
+            asking = asyncio.create_task(asyncio.to_thread(shown))
+            asking.add_done_callback(lambda _done: end.set())
+            await hang(end)
+        return await asking
+
+    lines = asyncio.run(locked())
+    names = [line.partition(" at ")[0] for line in lines]
+    here = names.index("inner")
+    assert lines[here].endswith(": await end.wait()  # here")
+    assert names[here + 1 : -1] == between
+    assert names[-1].endswith("locked")
+    assert lines[0].startswith("task 'Task-")
+
+
+def test_a_task_that_runs_shows_the_functions_that_it_calls(zoo: Zoo) -> None:
+    entered = threading.Event()
+    with sleep() as (hang, end):
+
+        async def locked() -> None:
+            async with zk_lock("k"):
+                entered.set()
+                hang()
+
+        holder = BackgroundCall(lambda: asyncio.run(locked()))
+        assert entered.wait(10)
+        eventually(lambda: any(line.endswith("# here") for line in shown()))
+        lines = shown()
+        end()
+        holder.result(10)
+    assert lines[0].startswith("task ")
+    assert lines[-1].endswith(": hang()")
+
+
+def test_each_holder_of_a_shared_lock_answers(zoo: Zoo) -> None:
+    with acquired_by_many("k", 2, 2, kind="read") as holds:
+        stacks = show_stacks("k", by="anna")
+        assert {holder.token for holder in stacks} == {hold.token for hold in holds}
+        assert all(len(lines) > 1 for lines in stacks.values())
+    with pytest.raises(LockChangedHands, match="has no holder"):
+        show_stacks("k", by="anna")
+
+
+def test_a_lock_that_lingers_shows_its_owner(zoo: Zoo) -> None:
+    """Once nobody uses it, no work runs under it."""
+    with zk_lock("k", linger=60):
+        assert any("test_a_lock_that_lingers_shows_its_owner at " in line for line in shown())
+    assert shown() == ["No work runs under the lock."]
+    process.reset()
+
+
+def test_an_owner_that_has_ended_is_named(zoo: Zoo) -> None:
+    """Its number may be that of another thread by now."""
+    lock = zk_lock("k")
+
+    def acquire() -> None:
+        lock.acquire()
+
+    ended = threading.Thread(target=acquire, name="old")
+    ended.start()
+    ended.join()
+    assert shown() == ["thread 'old' has ended without a release."]
+    lock.release()
+
+
+def test_many_operators_may_ask_at_the_same_time(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    """Each gets an answer, each request is in the audit log, and nothing is left."""
+    with caplog.at_level(logging.WARNING, "zklock.audit"), zk_lock("k") as hold:
+        asking = [BackgroundCall(shown) for _ in range(8)]
+        assert all(len(call.result(10)) > 1 for call in asking)
+        eventually(lambda: answers(zoo) == [])
+        hold.check()
+    records = [record for record in caplog.records if record.name == "zklock.audit"]
+    assert len(records) == 8
+    assert {record.getMessage().partition("; ")[0] for record in records} == {
+        "the stack of the holder of lock 'k' was asked for by anna"
+    }
+
+
+def test_a_request_is_no_sign_of_life_of_a_leader(zoo: Zoo) -> None:
+    """A leader that hangs would count as alive for a while; its next write counts again."""
+    with zk_lock("k") as hold:
+        client = zoo.client
+        eventually(lambda: b"waited" in client.get(hold.path)[0])  # its own last write
+        payload = Payload.decode(client.get(hold.path)[0])
+        assert payload is not None
+        client.set(hold.path, replace(payload, lasts="leader", renewed_within=5000).encode())
+
+        def due() -> float:
+            lock = look_at("k")
+            assert lock is not None
+            assert lock.holders[0].renewal_due is not None
+            return lock.holders[0].renewal_due.timestamp()
+
+        before = due()
+        time.sleep(1.1)
+        shown()
+        shown()
+        assert before - 1 <= due() <= before
+        data, stat = client.get(hold.path)
+        client.set(hold.path, data, stat.version)
+        assert due() > before + 1
+
+
+def test_without_stacks_the_holder_shows_none(zoo: Zoo) -> None:
+    with zoo.configured(STACKS=False), zk_lock("k"):
+        assert shown() == ["STACKS is False in its settings."]
+
+
+def test_an_operator_hold_has_no_stack(zoo: Zoo) -> None:
+    """It is not asked."""
+    hold_lock("k", seconds=60, reason="drain", by="ben")
+    assert shown() == [FOREIGN.decode()]
+    zoo.delete("k")
+
+
+def test_a_process_whose_interpreter_is_busy_is_named_after_two_seconds(zoo: Zoo) -> None:
+    """A regular expression keeps the interpreter from all threads. The znode for the answer goes away."""
+    script = "import re\nwith zk_lock('k'):\n    print('held', flush=True)\n    re.match('(a+)+$', 'a' * 40 + 'b')"
+    with zoo.running(script) as busy:
+        assert next_line(busy) == "held"
+        eventually(lambda: shown() == [NO_ANSWER.decode()])
+        began = time.monotonic()
+        assert shown() == [NO_ANSWER.decode()]
+        assert 1.9 < time.monotonic() - began < 4
+        eventually(lambda: answers(zoo) == [])
+    zoo.wait_contenders("k", 0)
+
+
+def test_an_answer_goes_away_after_a_loss_of_the_connection(zoo: Zoo, proxy: Proxy) -> None:
+    """The process that has asked deletes it when it is connected again."""
+    with zoo.running("import os, signal\nwith zk_lock('k'):\n    os.kill(os.getpid(), signal.SIGSTOP)"):
+        zoo.wait_contenders("k", 1)
+        asking = BackgroundCall(shown)
+        eventually(lambda: answers(zoo))
+        proxy.hang = True
+        assert asking.result(10) == [NO_ANSWER.decode()]
+        proxy.heal()
+        proxy.cut_all()
+        eventually(lambda: answers(zoo) == [], timeout=4)
+    zoo.wait_contenders("k", 0)

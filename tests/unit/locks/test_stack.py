@@ -1,0 +1,45 @@
+"""The stack of an owner: its bounds, and how others read it."""
+
+from __future__ import annotations
+
+import threading
+
+from django_zklock.core.execution.owner import current_owner
+from django_zklock.core.execution.stack import CUT, MAX_ANSWER, MAX_FRAMES, read_answer, stack_of
+
+
+def deep(depth: int) -> bytes:
+    return deep(depth - 1) if depth else stack_of(current_owner())
+
+
+def test_at_most_so_many_frames_are_shown_the_innermost_ones() -> None:
+    lines = read_answer(deep(500))
+    assert len(lines) == 1 + MAX_FRAMES + 1
+    assert all(line.startswith("deep at ") for line in lines[5:-1])
+    assert lines[-1] == CUT.decode().strip()
+
+
+def test_an_answer_has_a_limit_however_long_the_names_are() -> None:
+    """Files and functions may have any name."""
+    source, name = "def f(depth):\n    return f(depth - 1) if depth else call()\n", "ж" * 400
+    module: dict[str, object] = {"call": lambda: stack_of(current_owner())}
+    exec(compile(source, name, "exec"), module)
+    answer = module["f"](50)  # type: ignore[operator]
+    assert len(answer) <= MAX_ANSWER
+    assert answer.endswith(CUT)
+    assert all(name in line for line in read_answer(answer)[4:-1])
+
+
+def test_the_name_of_an_owner_is_one_line() -> None:
+    answers: list[bytes] = []
+    thread = threading.Thread(target=lambda: answers.append(stack_of(current_owner())), name="a\nb\x1b[2J\ud800")
+    thread.start()
+    thread.join()
+    assert read_answer(answers[0])[0] == r"thread 'a\nb\x1b[2J\ud800'"
+
+
+def test_any_bytes_are_read_as_a_few_lines_that_print() -> None:
+    for data in (b"", b"\xff\xfe\x00", b"\x1b[31m\r\n\xe2\x80\xae", b"\n" * 2**20, b"x" * 2**20, b"<script>"):
+        lines = read_answer(data)
+        assert len(lines) <= MAX_FRAMES + 2
+        assert all(line.isprintable() and len(line) <= 512 for line in lines)
