@@ -1,7 +1,8 @@
 """
 The settings of the tests: the least a project needs.
 
-ZKLOCK_URL names another ensemble than the local one, TEST_DATABASES (JSON) further databases, or others.
+ZKLOCK_URL names another ensemble than the local one, TEST_DATABASES (JSON) further databases, or others; TEST_ZKLOCK
+(JSON) has further settings of the locks.
 """
 
 from __future__ import annotations
@@ -36,3 +37,4 @@ DATABASES.update(json.loads(os.environ.get("TEST_DATABASES", "{}")))
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 ZKLOCK = {"URL": os.environ.get("ZKLOCK_URL", "zk://127.0.0.1:2181/test")}
+ZKLOCK.update(json.loads(os.environ.get("TEST_ZKLOCK", "{}")))
