@@ -544,5 +544,5 @@ MUTANTS = (
         ((DeadlockSearch, "_search", _reading_first),),
         setting=NESTED["circle"],
     ),
-    Mutant("waits for a listing that was lost before", ((Contender, "_on_listed", _deaf_listed),), nested=True, seed=80398),
+    Mutant("waits for a lost listing", ((Contender, "_on_listed", _deaf_listed),), nested=True, seed=80398),
 )  # fmt: skip
