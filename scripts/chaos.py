@@ -8,6 +8,8 @@ not possible, the tests that need them are skipped with a message. `make chaos` 
     scripts/chaos.py --seconds=600 --seed=7     a soak of ten minutes, and nothing else
     scripts/chaos.py -k mixed_versions --mixed-seconds=600
                                                 the last release and this version together, for ten minutes
+    scripts/chaos.py -k locks_in_one_order --nesting-seconds=1200
+                                                locks inside locks for twenty minutes: no deadlock may be reported
     scripts/chaos.py --lock=kazoo               the tests that kazoo's own Lock must fail
     scripts/chaos.py -k firewall -x             the tests that pytest picks by these arguments
 """

@@ -19,10 +19,13 @@ from model.scenario import (
     IMPATIENT,
     LASTING,
     LINGERING,
+    NESTED,
     PERMITS,
     READERS,
     SMALL,
     WAITING,
+    drawn,
+    drawn_nested,
 )
 
 SETTINGS = {
@@ -37,6 +40,7 @@ SETTINGS = {
     "lingering": LINGERING,
     "handing": HANDING,
     "handing-permits": HANDING_PERMITS,
+    **{f"nested-{name}": scenario for name, scenario in NESTED.items()},
 }
 
 
@@ -45,6 +49,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m model", description=__doc__)
     parser.add_argument("--schedules", type=int, default=0, help="so many by chance")
     parser.add_argument("--seed", type=int, default=1, help="of the first of them; the others follow")
+    parser.add_argument("--nested", action="store_true", help="by chance: locks inside locks")
     parser.add_argument("--depth", type=int, default=None, help="every schedule with at most so many deviations")
     parser.add_argument("--setting", choices=SETTINGS, help="for --depth; each of them by default")
     parser.add_argument("--limit", type=int, help="for --depth: at most so many in each setting")
@@ -52,7 +57,7 @@ def main() -> int:
     report = Report()
     began = time.monotonic()
     if options.depth is None or options.schedules:
-        report.merge(explore(options.schedules or 5000, options.seed))
+        report.merge(explore(options.schedules or 5000, options.seed, draw=drawn_nested if options.nested else drawn))
         print(f"by chance, seed {options.seed}: {report}", flush=True)
     if options.depth is not None:
         for name in [options.setting] if options.setting else SETTINGS:

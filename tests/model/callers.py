@@ -15,7 +15,7 @@ from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Kind
-from django_zklock.exceptions import LockNotAdopted, ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import LockDeadlock, LockNotAdopted, ZkLockError, ZooKeeperUnavailable
 from model.choices import CALLER
 from model.invariants import Invariants, Violation
 from model.process import Process
@@ -40,6 +40,7 @@ class Script:
     linger: float = 0.0
     gives: float = 0.0  # seconds for its heirs to adopt the lock; 0: it releases it
     adopts: int | None = None  # the number of the caller whose locks it adopts
+    inside: int | None = None  # the number of the caller of the same owner who holds a lock meanwhile
 
 
 class Caller(GrantObserver):
@@ -55,7 +56,10 @@ class Caller(GrantObserver):
         self._outcome: Outcome | None = None  # the last one
         self._busy = False  # in the middle of something, while other threads run
         self.resting = False  # holds on, and does not give up
-        self.times = script.times if script.adopts is None else 0
+        self.times = script.times if script.adopts is None and script.inside is None else 0
+        self.owner = int(name[1:]) + 1
+        self.outer: Caller | None = None  # of the same owner; the lock is acquired while that one is held
+        self.inner: list[Caller] = []
         self.heirs: list[Caller] = []
         self._inheritance: HandOver | None = None  # of the lock that it adopts now
         self._texts: list[HandOver] = []  # of those that it adopts next
@@ -77,8 +81,9 @@ class Caller(GrantObserver):
     @property
     def place(self) -> object:
         """Its place in ZooKeeper's queue: the same for all that share one."""
-        script = self.script
-        return (self.process, script.key, script.kind) if isinstance(self.contender, LingeringWaiter) else self
+        script, contender = self.script, self.contender
+        is_shared = isinstance(contender, LingeringWaiter) and not (contender.lock and contender.lock.is_private)
+        return (self.process, script.key, script.kind) if is_shared else self
 
     @property
     def turn(self) -> LingeringWaiter | None:
@@ -105,18 +110,22 @@ class Caller(GrantObserver):
             linger=script.linger,
             adopts=self._inheritance,
         )
-        caller = locks.Caller(thread="", what="")
+        caller = locks.Caller(thread="", what="", owner=self.owner)
 
         contender: Contender | LingeringWaiter
 
         def done(outcome: Outcome) -> None:
             if not (isinstance(contender, LingeringWaiter) and isinstance(outcome, Grant) and contender.gone):
                 self._on_outcome(turn, outcome)
+            if isinstance(outcome, LockDeadlock):
+                self._invariants.gave_way(self, contender)
 
         if script.linger:
             contender = LingeringWaiter(session.attached(LingeringLocks), spec, caller, done, waits=waits)
         else:
             contender = Contender(session, spec, caller, done, waits=waits)
+        contender.since = self._world.now
+        contender.held = self._held if self.outer is not None and waits else None
         self.contender = contender
         self._invariants.comes(self)
         contender.start()
@@ -164,11 +173,25 @@ class Caller(GrantObserver):
             self._later(self.script.holds, self._turn, self._release)
             if self.script.downgrades is not None and outcome.kind is Kind.WRITE:
                 self._later(self.script.downgrades, self._turn, self._downgrade)
+            for inner in self.inner:
+                inner.times += 1
+                inner._later(inner.script.begins, inner._turn, inner._begin)
+            return
+        if isinstance(outcome, LockDeadlock):
+            caller = self
+            while caller.outer is not None:
+                caller = caller.outer
+            caller._end()  # and all that is inside, as by an exception
             return
         expected = (ZooKeeperUnavailable, LockNotAdopted) if self._inheritance is not None else ZooKeeperUnavailable
         if isinstance(outcome, ZkLockError) and not isinstance(outcome, expected):
             raise Violation("no failure", f"{self.name} is told {outcome!r}")
         self._again()
+
+    def _held(self) -> list[Grant]:
+        """Return the locks that this owner holds."""
+        outer = [] if self.outer is None else self.outer._held()
+        return [*outer, self.grant] if self.grant is not None and self.grant.why_invalid() is None else outer
 
     def _on_deadline(self, heard: bool) -> None:
         if not self.waits:
@@ -197,7 +220,7 @@ class Caller(GrantObserver):
             self.contender.downgrade()
 
     def _release(self) -> None:
-        if self.grant is not None and self.resting:
+        if self.grant is not None and (self.resting or not all(inner.done for inner in self.inner)):
             self._later(0.2, self._turn, self._release)
         elif self.grant is not None:
             self._world.note(f"{self.name} {'hands over' if self.script.gives else 'releases'}")
@@ -230,6 +253,10 @@ class Caller(GrantObserver):
         self._later(self.script.pause, self._turn, self._begin)
 
     def _end(self) -> None:
+        for inner in self.inner:
+            inner.times = 0
+            if inner.waits or inner.grant is not None:
+                inner._end()
         assert self.contender is not None
         self.waits = False
         self.grant = None

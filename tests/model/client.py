@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import EXCEPTIONS, ConnectionClosedError, ConnectionLoss, SessionExpiredError
-from kazoo.protocol.serialization import Close, Create2, GetChildren, GetData, Ping, Sync, Transaction
+from kazoo.protocol.serialization import Close, Create2, GetChildren, GetData, Ping, SetData, Sync, Transaction
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent, ZnodeStat
 
 from django_zklock.core.zk.client import Client
@@ -315,6 +315,8 @@ def _answer(request: Any, result: Any) -> Any:
         return path, _stat(node)
     if request.type == GetData.type:
         return result.data, _stat(result)
+    if request.type == SetData.type:
+        return _stat(result)
     if request.type == Transaction.type:
         return [EXCEPTIONS[reply]() if isinstance(reply, int) else reply for reply in result]
     if request.type in (GetChildren.type, Sync.type):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +24,7 @@ CONTAINER = 19
 NO_NODE, BAD_VERSION, NODE_EXISTS, NOT_EMPTY = -101, -103, -110, -111
 EXPIRED, MOVED, ROLLED_BACK, INCONSISTENT = -112, -118, 0, -2
 
-WRITES = frozenset({Create.type, Create2.type, CONTAINER, Delete.type, Transaction.type, Close.type})
+WRITES = frozenset({Create.type, Create2.type, CONTAINER, Delete.type, SetData.type, Transaction.type, Close.type})
 
 
 class Refused(Exception):
@@ -79,6 +79,7 @@ class Ensemble:
         self.sync_limit = sync_limit  # seconds
         self.truth = Tree()  # all that is committed
         self.history: dict[str, Znode] = {}  # every node that ever was
+        self.before_change: Callable[[Change], None] = lambda change: None  # when something is about to be committed
         self.on_change: Callable[[Change], None] = lambda change: None  # when something is committed
         self.on_expiry: Callable[[int], None] = lambda session: None  # when a session's time is over
         self.sessions: dict[int, Tracked] = {}
@@ -212,6 +213,13 @@ class Ensemble:
             return Change(deleted=(request.path,)), True
         if request.type == Transaction.type:
             return self._prepare_together(request, session)
+        if request.type == SetData.type:
+            problem = self._problem(request, {})
+            if problem:
+                raise Refused(problem)
+            node = self._prepared.nodes[request.path]
+            written = replace(node, data=request.data, version=node.version + 1)
+            return Change(written=((request.path, request.data),)), written
         return self._prepare_create(request, session)
 
     def _prepare_create(self, request: Any, session: int) -> tuple[Change, Any]:
@@ -323,6 +331,7 @@ class Ensemble:
 
     def _commit(self, proposal: Proposal) -> None:
         change = proposal.change
+        self.before_change(change)
         self._alter(self.truth, change)
         self.history.update(change.created)
         if change.closed:

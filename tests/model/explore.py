@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 
 from model.choices import Chance, Deviations, Point, Replay, described
@@ -65,7 +65,13 @@ class Report:
         return f"{self.schedules} schedules, {self.steps} steps; {counted}; {len(self.findings)} broke a rule"
 
 
-def explore(schedules: int, seed: int, *, often: Mapping[str, float] | None = None) -> Report:
+def explore(
+    schedules: int,
+    seed: int,
+    *,
+    often: Mapping[str, float] | None = None,
+    draw: Callable[[random.Random], Scenario] = drawn,
+) -> Report:
     """
     Play schedules by chance, up to the first that breaks a rule; each is made by its own number, from `seed` on.
 
@@ -75,7 +81,7 @@ def explore(schedules: int, seed: int, *, often: Mapping[str, float] | None = No
     with stage() as here:
         for number in range(seed, seed + schedules):
             rng = random.Random(number)
-            scenario = drawn(rng)
+            scenario = draw(rng)
             chooser = Chance(rng, often or rates(rng))
             played = play(here, scenario, chooser)
             report.add(played)

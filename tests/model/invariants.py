@@ -7,10 +7,12 @@ robbed like that is excused for as long as its process may take to notice.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from django_zklock.core.locks.lingering import LingeringGrant, LingeringLock, LingeringWaiter
+from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue import nodes
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from model.callers import Caller
 
 SHARE = frozenset({Kind.READ, Kind.PERMIT})
+LOOKS_AFTER = 0.95  # seconds of a circle, until its youngest member sees it
+LOOKS_EVERY = 1.0  # seconds until an older member of a circle gives way instead of a younger one
+ENDS_WITHIN = 8.0  # seconds that a circle lasts, while nothing is amiss
 SOON = 0.2  # seconds in which a process learns what has happened, while nothing is amiss
 
 
@@ -64,6 +69,7 @@ class Figures:
     handed_on: int = 0  # grants with the token of the owner before
     given: int = 0  # locks that were handed over
     adopted: int = 0
+    victims: int = 0  # of circles
 
 
 @dataclass(slots=True)
@@ -85,11 +91,15 @@ class Invariants:
         default_factory=dict
     )  # those in line when it came
     _made: dict[str, float] = field(default_factory=dict)  # paths of contenders that are there, and since when
+    _holders: dict[str, str] = field(default_factory=dict)  # the last owners of locks, by path
+    _since: dict[str, float] = field(default_factory=dict)  # when the last wait of each owner began
+    _gone: dict[str, str] = field(default_factory=dict)  # by guid, why it was no victim; empty if it was one
     _locks: dict[str, Staying] = field(default_factory=dict)  # of locks that linger, by the path of the znode
 
     def begin(self) -> None:
         """Watch from now on."""
         self.world.inspect = self.look
+        self.ensemble.before_change = self._before_change
         self.ensemble.on_change = self._on_change
         self.ensemble.on_expiry = self._on_expiry
 
@@ -101,6 +111,7 @@ class Invariants:
 
     def comes(self, caller: Caller) -> None:
         """Take note of a caller that is about to line up."""
+        self._since[str(caller.owner)] = self.world.now
         self._before[caller] = [(other, turn, turn.lock) for other in self._before if (turn := other.turn) is not None]
 
     def granted(self, process: Process, caller: Caller, grant: Grant) -> None:
@@ -119,8 +130,46 @@ class Invariants:
             raise Violation("own node", f"{caller.name} of {process.session.session_id} got {grant.path}: {node}")
         if grant.path not in self._robbed and node.owner not in self._killed:
             self._see_token(caller, grant)
+        self._holders[grant.path] = f"{grant.session_id} {caller.owner}"
         self._live.append(Granted(process, caller, grant))
         self.world.crowded = True
+
+    def gave_way(self, caller: Caller, contender: Contender | LingeringWaiter | None) -> None:
+        """Take note of a victim: it was in a circle when its znode was deleted."""
+        self.figures.victims += 1
+        if isinstance(contender, LingeringWaiter):
+            contender = contender.lock.contender if contender.lock is not None else None
+        guid = contender.guid if contender is not None else ""
+        why = self._gone.get(guid, "its znode is there")
+        if why:
+            raise Violation("no victim outside a circle", f"{caller.name} by {guid}: {why}")
+
+    def see_no_circle(self) -> None:
+        """See that no circle has lasted."""
+        tree = self.ensemble.truth
+        for path in reference.waits(tree) if self.world.nested else ():
+            circle = reference.circle(tree, path, self._holders)
+            if circle and max(tree.nodes[member].born for member in circle) < self.world.now - ENDS_WITHIN:
+                raise Violation("every circle ends", f"{circle} still wait for each other")
+
+    def _before_change(self, change: Change) -> None:
+        """Judge each waiter that is about to go: whether it may say that this ends a circle."""
+        tree = self.ensemble.truth
+        for path in tree.nodes.keys() & change.deleted if self.world.nested else ():
+            circle, waiters = reference.circle(tree, path, self._holders), reference.waits(tree)
+            why = "it was in no circle"
+            if circle and change.why == "asked" and not change.closed:
+                members = waiters.keys() & circle
+                younger = sum(tree.nodes[member].czxid > tree.nodes[path].czxid for member in members)
+                # A member may have queued again, and so has become the youngest.
+                owners = [reference.owner(tree, member).partition(" ")[2] for member in members]
+                lasted = self.world.now - max(self._since.get(owner, 0.0) for owner in owners)
+                due = LOOKS_AFTER + LOOKS_EVERY * (younger > 0)
+                # After many deviations, a circle may have become another one since the first look.
+                least = due if self.world.deviations <= 1 else 0.0
+                is_due = least <= lasted <= (math.inf if self.world.deviations else due + 2 * SOON)
+                why = "" if is_due else f"the circle has lasted {lasted:.3f} s, with {younger} younger waiters"
+            self._gone[path.rpartition("/")[2][3:39]] = why
 
     def _see_token(self, caller: Caller, grant: Grant) -> None:
         """See that it is above those of all that cannot have held the lock at the same time."""

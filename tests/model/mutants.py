@@ -7,31 +7,45 @@ The exploration has to find each of these; a search that finds no broken lock pr
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 from django_zklock.core import clock
 from django_zklock.core.locks.lingering import LingeringLock, LingeringWaiter
-from django_zklock.core.protocol import hand_over
+from django_zklock.core.protocol import deadlock, hand_over
 from django_zklock.core.protocol.contender import Contender, Phase, Predecessors, ReaderMarker
+from django_zklock.core.protocol.deadlock import DeadlockSearch
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.hand_over import GivenHold
 from django_zklock.core.protocol.registry import Deletion, Registry
 from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue import nodes, order
+from django_zklock.core.queue.deadlock import Blockers, WaitsFor, blockers
 from django_zklock.core.queue.nodes import Child, Kind
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.core.queue.order import Queue
-from django_zklock.core.zk.errors import NodeMissing, ZkError
+from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, Gateway, Node, WriteReply
 from django_zklock.core.zk.heartbeat import Heartbeat
 from django_zklock.core.zk.lease import Lease
-from django_zklock.core.zk.multi import Create, Delete
+from django_zklock.core.zk.multi import Check, Create, Delete
 from model.explore import Report, exhaust, explore
 from model.patches import replaced
-from model.scenario import HANDING, IDLE, LASTING, LINGERING, PERMITS, READERS, WAITING, Scenario
+from model.scenario import (
+    HANDING,
+    IDLE,
+    LASTING,
+    LINGERING,
+    NESTED,
+    PERMITS,
+    READERS,
+    WAITING,
+    Scenario,
+    drawn,
+    drawn_nested,
+)
 
 _Patch = tuple[Any, str, Any]
 
@@ -43,6 +57,8 @@ class Mutant:
     name: str
     patches: tuple[_Patch, ...]
     often: Mapping[str, float] | None = None  # how often what happens, where it takes a lot; else that, too, by chance
+    nested: bool = False  # by chance, with locks inside locks
+    seed: int | None = None  # at which to begin, where chance would take long
     setting: Scenario | None = None  # in which one deviation shows it, where chance would take long
 
     def search(self, schedules: int, seed: int) -> Report:
@@ -50,7 +66,7 @@ class Mutant:
         with replaced(self.patches):
             if self.setting is not None:
                 return exhaust(self.setting, 1, limit=schedules)
-            return explore(schedules, seed, often=self.often)
+            return explore(schedules, self.seed or seed, often=self.often, draw=drawn_nested if self.nested else drawn)
 
 
 def _stretched(self: Lease, sent_at: float, timeout: float, *_: float) -> bool:
@@ -124,6 +140,12 @@ def _uncounted_delete(self: Deletion) -> None:
     """Count the path no longer once its delete is sent."""
     self._registry.discard(self.guid)
     _send_delete(self)
+
+
+def _deaf_listed(self: Contender, reply: Any) -> None:
+    """Forget that the listing was lost before its create was answered."""
+    _on_contender_listed(self, reply)
+    self._lists_again = False
 
 
 def _hopeful_abandon(self: Contender) -> None:
@@ -337,9 +359,50 @@ def _last(self: LingeringLock) -> LingeringWaiter | None:
     return (held or [*self.queue, None][:-1] or [None])[-1]
 
 
+def _ending_with(change: Callable[[Sequence[Check]], Sequence[Check]]) -> Any:
+    return lambda self, checks, error: _end(self, change(checks), error)
+
+
+def _seeing_one_waiter(queue: Queue, guid: str) -> Blockers | None:
+    """See no writer between a reader that waits and readers."""
+    blocked = blockers(queue, guid)
+    return blocked and blocked._replace(waiters=blocked.waiters[:1])
+
+
+def _claiming_end(self: Contender, error: Any, reply: Any) -> None:
+    """Take a lost reply for the end of the deadlock."""
+    _on_ended(self, error, None if isinstance(reply, INTERRUPTED) else reply)
+
+
+def _believing_text(queue: Queue, guid: str) -> Blockers | None:
+    """Believe that an owner waits, although its contender is not in the queue."""
+    is_gone = bool(queue.children) and not any(nodes.has_guid(child.name, guid) for child in queue)
+    return Blockers(queue[:1], queue[:1]) if is_gone else blockers(queue, guid)
+
+
+def _ageless(self: DeadlockSearch, own: WaitsFor) -> Any:
+    """Find no waiter younger than its own."""
+    circle = yield from _find_circle(self, own)
+    return tuple(step._replace(wait=step.wait._replace(czxid=0)) for step in circle)
+
+
+def _reading_first(self: DeadlockSearch) -> Any:
+    """Look for a circle, and then write."""
+    node = self._contender.queued_node
+    if node is None:
+        return deadlock.LOOK_SOON
+    wait = WaitsFor(self._contender.spec.key, self._contender.guid, node.czxid)
+    circle = yield from self._find_circle(wait)
+    if circle:
+        self._contender.end_deadlock([check for step in circle for check in step.checks], deadlock._error(circle))
+    yield from self._write(wait, self._held())
+    return deadlock.LOOK_RARELY
+
+
+_end, _on_ended, _find_circle = Contender.end_deadlock, Contender._on_deadlock_ended, DeadlockSearch._find_circle
 _must_end = LingeringLock.ends_on_release
 _shared, _permits, _delete = order.shared, order.Permits.__call__, Contender._delete
-_send_delete, _on_listed = Deletion.send, Registry._on_listed
+_send_delete, _on_listed, _on_contender_listed = Deletion.send, Registry._on_listed, Contender._on_listed
 _abandon, _on_searched_read, _create, _on_missing, _ahead_gone = (
     Contender._abandon,
     Contender._on_searched_read,
@@ -448,4 +511,38 @@ MUTANTS = (
         ((LingeringLock, "end_if_idle", _carefree_end),),
         often={"preempt": 0.5},
     ),
+    Mutant(
+        "ends a circle without a check",
+        ((Contender, "end_deadlock", _ending_with(lambda checks: ())),),
+        setting=NESTED["downgrade"],
+    ),
+    Mutant(
+        "does not check that the others still wait",
+        ((Contender, "end_deadlock", _ending_with(lambda checks: [check for check in checks if check.version >= 0])),),
+        setting=NESTED["stale"],
+    ),
+    Mutant(
+        "does not check that a holder is as it was read",
+        ((Contender, "end_deadlock", _ending_with(lambda checks: [replace(check, version=-1) for check in checks])),),
+        setting=NESTED["downgrade"],
+    ),
+    Mutant(
+        "does not check who keeps a reader from the lock of a reader",
+        ((deadlock, "blockers", _seeing_one_waiter),),
+        setting=NESTED["readers"],
+    ),
+    Mutant(
+        "takes a lost reply for the end of a circle",
+        ((Contender, "_on_deadlock_ended", _claiming_end),),
+        nested=True,
+        often={"reply": 0.04, "request": 0.02, "commit": 0.05, "event": 0.05},
+    ),
+    Mutant("believes what a holder once wrote", ((deadlock, "blockers", _believing_text),), setting=NESTED["stale"]),
+    Mutant("gives way for an older waiter", ((DeadlockSearch, "_find_circle", _ageless),), setting=NESTED["circle"]),
+    Mutant(
+        "looks for a circle before it writes",
+        ((DeadlockSearch, "_search", _reading_first),),
+        setting=NESTED["circle"],
+    ),
+    Mutant("waits for a lost listing", ((Contender, "_on_listed", _deaf_listed),), nested=True, seed=80398),
 )  # fmt: skip

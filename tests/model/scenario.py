@@ -108,6 +108,43 @@ HANDING_PERMITS = Scenario(
 )
 """Two permits that are handed over, one of them to nobody, with two that wait; and the limit is lowered."""
 
+_WANTS_L, _WANTS_K = Script(0, 0.1, "l", inside=0), Script(1, 0.1, "k", inside=2)
+NESTED = {
+    "circle": Scenario((Script(0, 0.2, "k"), _WANTS_L, Script(1, 0.2, "l"), _WANTS_K), chaos=1.7),
+    # They would share one of their locks, if no writer waited between them until its timeout.
+    "readers": Scenario(
+        (
+            Script(0, 0.2, "k", Kind.READ),
+            replace(_WANTS_L, begins=0.15),
+            Script(1, 0.2, "l"),
+            replace(_WANTS_K, kind=Kind.READ),
+            Script(0, 0.22, "k", Kind.WRITE, timeout=1.3),
+        ),
+        chaos=1.7,
+    ),
+    # One of them only reads when the other one is about to give way.
+    "downgrade": Scenario(
+        (
+            Script(0, 0.2, "k", Kind.WRITE, downgrades=1.334),
+            _WANTS_L,
+            Script(1, 0.2, "l"),
+            replace(_WANTS_K, begins=0.2, kind=Kind.READ),
+        ),
+        chaos=1.7,
+    ),
+    # One of them gives up before the other one looks, and holds on to its first lock.
+    "stale": Scenario(
+        (
+            Script(0, 0.2, "k", holds=4.0),
+            replace(_WANTS_L, timeout=1.4),
+            Script(1, 0.2, "l"),
+            replace(_WANTS_K, begins=0.9),
+        ),
+        chaos=2.8,
+    ),
+}
+"""Two owners in two processes, each of which wants the lock of the other one."""
+
 FAMILIES = (
     (Kind.LOCK,),
     (Kind.READ, Kind.READ, Kind.WRITE),
@@ -174,6 +211,34 @@ def _handed_over(scripts: list[Script], processes: int, rng: random.Random) -> l
             count = rng.choice((0, 1, 1, 2))
             heirs += [Script(rng.randrange(processes), 0.0, **adopts) for _ in range(count)]  # type: ignore[arg-type]
     return heirs
+
+
+def drawn_nested(rng: random.Random) -> Scenario:
+    """Return a setting by chance in which owners take locks inside others, in any order."""
+    processes = rng.choice((1, 2, 2, 3))
+    scripts: list[Script] = []
+    kinds = rng.choice(((Kind.LOCK,), (Kind.LOCK,), (Kind.READ, Kind.READ, Kind.WRITE)))
+    linger = rng.choice((0.0, 0.0, 0.5, 5.0))
+    names, times = rng.choice(("kl", "kl", "klm")), rng.choice((2, 3, 5))
+    for number in range(rng.choice((2, 3, 4))):
+        keys = rng.sample(names, rng.randint(2, len(names)))
+        begins = round(rng.uniform(0.2, 0.5), 3)
+        for depth, key in enumerate(keys):
+            script = Script(
+                number % processes,
+                begins if not depth else rng.choice((0.0, 0.05, 0.3)),
+                key,
+                (kind := rng.choice(kinds)),
+                linger=linger if kind is not Kind.READ else 0.0,
+                timeout=rng.choice((None, None, None, None, None, 1.1, 1.5)),
+                holds=rng.choice((0.1, 0.5)),
+                times=times,
+                downgrades=rng.choice((None, 0.1)),
+                inside=len(scripts) - 1 if depth else None,
+            )
+            scripts.append(script)
+    tick, phase = TIMEOUT / rng.choice((4, 8)), round(rng.random(), 3)
+    return Scenario(tuple(scripts), processes, tick=tick, phase=phase, sync_limit=3.0, chaos=rng.choice((6.0, 12.0)))
 
 
 def rates(rng: random.Random) -> dict[str, float]:

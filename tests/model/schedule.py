@@ -64,6 +64,11 @@ class _Play:
         for caller in self.callers:
             if caller.script.adopts is not None:
                 self.callers[caller.script.adopts].heirs.append(caller)
+            if caller.script.inside is not None:
+                caller.outer = self.callers[caller.script.inside]
+                caller.outer.inner.append(caller)
+                caller.owner = caller.outer.owner
+                world.nested = True
         self.nemesis = Nemesis(self.ensemble, self.callers, self.invariants.figures)
         self.nemesis.spare = scenario.processes - 1
         Operator(self.ensemble).plan(scenario.limits)
@@ -137,6 +142,7 @@ class _Play:
                 raise Violation("heals", f"{process.name} has no connection")
         self._compare(known)
         wanted = [caller for caller in self.callers if caller.process.running and (caller.waits or caller.grant)]
+        self.invariants.see_no_circle()
         for key in {caller.script.key for caller in wanted}:
             held = {c.grant.path for c in wanted if c.grant and c.grant.why_invalid() is None}
             entitled = self.invariants.entitled(f"{BASE}/{key}")

@@ -20,10 +20,12 @@ from model.scenario import (
     IDLE,
     IMPATIENT,
     LINGERING,
+    NESTED,
     PERMITS,
     READERS,
     SMALL,
     Scenario,
+    drawn_nested,
 )
 
 SEED = 1000
@@ -45,6 +47,13 @@ def test_random_schedules_break_no_rule() -> None:
     assert report.figures["adopted"] > 5
 
 
+def test_random_schedules_of_nested_locks_break_no_rule() -> None:
+    """Each circle of waits ends by one victim, the youngest if it can, and no other wait ends so."""
+    report = explore(60, SEED, draw=drawn_nested)
+    assert_sound(report)
+    assert report.figures["victims"] > 30
+
+
 @pytest.mark.parametrize(
     ("scenario", "limit"),
     [
@@ -57,6 +66,7 @@ def test_random_schedules_break_no_rule() -> None:
         (LINGERING, 40),
         (HANDING, 60),
         (HANDING_PERMITS, 60),
+        *((scenario, 80) for scenario in NESTED.values()),
     ],
 )
 def test_every_schedule_with_one_deviation_breaks_no_rule(scenario: Scenario, limit: int) -> None:
@@ -71,9 +81,10 @@ def test_every_schedule_with_one_deviation_breaks_no_rule(scenario: Scenario, li
 def test_many_more_schedules_break_no_rule() -> None:
     """Thousands of schedules by chance, and every single deviation with readers, permits and lingering, do no harm."""
     assert_sound(explore(3000, 10 * SEED))
+    assert_sound(explore(1000, 10 * SEED, draw=drawn_nested))
     for scenario in (SMALL, IMPATIENT, CROWD, IDLE):
         assert_sound(exhaust(scenario, 1, limit=900))
-    for scenario in (READERS, PERMITS, LINGERING, HANDING, HANDING_PERMITS):
+    for scenario in (READERS, PERMITS, LINGERING, HANDING, HANDING_PERMITS, *NESTED.values()):
         assert_sound(exhaust(scenario, 1))
 
 

@@ -23,6 +23,7 @@ class World:
         self.current: Process | None = None  # whose code runs
         self.steps = 0
         self.inspect: Callable[[], None] = lambda: None  # called after each event
+        self.nested = False  # whether locks are taken inside others
         self.crowded = False  # whether there is anything to inspect
         self._chooser = chooser
         self._diary = diary
@@ -62,6 +63,11 @@ class World:
     def calm_down(self) -> None:
         """Have only defaults from now on."""
         self._chooser.calm = True
+
+    @property
+    def deviations(self) -> int:
+        """How often anything has deviated from the default."""
+        return len(self._chooser.deviations)
 
     @property
     def calm(self) -> bool:

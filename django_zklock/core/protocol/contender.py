@@ -134,6 +134,7 @@ class Contender(SessionObserver):
     _local_queue: LocalQueue | None = None  # while it waits, here or in ZooKeeper
     _is_queued: bool = False  # it was accepted as a waiter, so `max_waiters` no longer refuses it
     _creates: int = 0  # since the queue last showed the znode
+    _lists_again: bool = False  # the listing after the create was lost with a connection
     _sent_at: float = 0.0  # when the create was sent, on clock.now()
     _node: Node | None = None  # its znode, once that is known to exist; not while it is being deleted
     _predecessors: Predecessors | None = None  # once it has waited for some
@@ -372,6 +373,7 @@ class Contender(SessionObserver):
             self.on_refused(ZooKeeperUnavailable(f"{why} Does another program delete it?"))
             return
         self._node = self._last_read = None
+        self._lists_again = False
         self._replies.new_generation()
         if spec.adopts is not None:
             self._phase = Phase.PREPARING
@@ -449,6 +451,8 @@ class Contender(SessionObserver):
                 self._delete()
             else:
                 self._phase = Phase.SEARCHING if self._node is None else Phase.LISTING
+                if self._lists_again and self._node is not None:
+                    self._list()
             return
         self._registry.discard(self.guid)  # the create was refused, so there is no znode
         if not is_wanted:
@@ -514,6 +518,8 @@ class Contender(SessionObserver):
 
     def _on_listed(self, reply: ListingReply) -> None:
         """Apply the rule to the queue: hold the lock, wait, or leave."""
+        if self._phase is Phase.CREATING and isinstance(reply, INTERRUPTED):
+            self._lists_again = True  # that of an earlier connection, if the create was sent on the next one
         if self._phase is not Phase.LISTING or self._node is None or isinstance(reply, INTERRUPTED):
             return  # the create has failed, or it lists again when it is connected
         if isinstance(reply, NodeMissing):

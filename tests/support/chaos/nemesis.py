@@ -66,7 +66,8 @@ class Nemesis:
             "refuse connections": self._refuse,
             "slow network": self._delay,
             "expire a session": self._expire,
-            "delete a holder's node": self._delete,
+            "delete a holder's node": lambda: self._delete(0),
+            "delete a waiter's node": lambda: self._delete(-1),
             "kill a server": self._kill_server,
             "pause a server": self._pause_server,
             "stall at a faultpoint": lambda: self._strike("sleep"),
@@ -226,12 +227,12 @@ class Nemesis:
         yield
 
     @contextlib.contextmanager
-    def _delete(self) -> Iterator[None]:
+    def _delete(self, position: int) -> Iterator[None]:
         key = self._chance.choice(self._pool.keys)
         zoo = self._pool.zoo
         for _ in range(20):  # a holder is gone soon
             with contextlib.suppress(KazooException, IndexError):
-                path = f"{zoo.base}/{key}/{zoo.children(key)[0]}"
+                path = f"{zoo.base}/{key}/{zoo.children(key)[position]}"
                 token = zoo.client.get(path)[1].czxid
                 self._pool.note("delete", key=key, path=path, token=token)
                 zoo.client.delete(path)

@@ -23,6 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--soak-seconds", type=float, default=60.0, help="how long the soak lasts (60)")
     group.addoption("--beat-seconds", type=float, default=40.0, help="how long beats are struck in turn (40)")
     group.addoption("--mixed-seconds", type=float, default=75.0, help="how long two versions run together (75)")
+    group.addoption("--nesting-seconds", type=float, default=40.0, help="how long locks are taken inside locks (40)")
     group.addoption("--soak-seed", type=int, help="the seed of the soak's faults (drawn and shown)")
 
 

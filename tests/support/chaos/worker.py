@@ -24,7 +24,8 @@ from typing import Any
 
 from django_zklock.core.execution import abort
 from support.chaos.history import Recorder
-from support.chaos.random_work import CHECK_EVERY, RandomWork, Struck, Wish, on_alarm, wanted
+from support.chaos.nesting import GaveWay, Nesting
+from support.chaos.random_work import CHECK_EVERY, RandomWork, Struck, Wish, expose, on_alarm, wanted
 from support.chaos.store import Store
 from support.chaos.subjects import Held, Lost, Refused, Subject, subject
 
@@ -199,6 +200,18 @@ class Worker:
             random_work.once()
         random_work.store.close()
         return random_work.counts
+
+    def do_nesting(self, keys: Mapping[str, Sequence[Wish]], in_order: bool, seed: int) -> None:
+        """Take locks inside locks at random, until the random work ends."""
+        nesting = Nesting(self.lock, self.recorder, keys, random.Random(seed), in_order=in_order)
+        while not self._random_work_ended.is_set():
+            with contextlib.suppress(Struck, GaveWay):
+                try:
+                    expose(True)
+                    nesting.once()
+                finally:
+                    expose(False)
+        expose(True)
 
     def do_sets(self, keys: Sequence[str], rounds: int, seed: int) -> int:
         """Acquire random sets of locks, each named in a random order; return how many sets were lost."""

@@ -66,6 +66,14 @@ class Subject(ABC):
         """Return a `with` block under several locks, with the hold of each key. Raises as `block` does."""
         raise NotImplementedError("this lock is taken by itself")
 
+    def handed_over(self, key: str, timeout: float | None) -> AbstractContextManager[Held]:
+        """
+        Return a `with` block under a lock that is handed over at the end, to the next such block of this process.
+
+        Raises as `block` does.
+        """
+        raise NotImplementedError("this lock cannot be handed over")
+
     @abstractmethod
     def session(self) -> tuple[int, str, float]:
         """Return the session's id, its password in hex, and its timeout as negotiated, if that can be told."""

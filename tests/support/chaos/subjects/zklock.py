@@ -7,12 +7,13 @@ import os
 import signal
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import django
 
-from django_zklock import Hold, Lock, zk_lock, zk_locks
+from django_zklock import Hold, Lock, zk_adopt, zk_lock, zk_locks
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.zk import process
@@ -20,6 +21,8 @@ from django_zklock.exceptions import LockLost, LockNotHeld, ZkLockError
 from support.chaos import faultpoints
 from support.chaos.faultpoints import Faultpoint
 from support.chaos.subjects import Held, Lost, Refused, Subject
+
+ADOPTED_WITHIN = 1.0  # seconds
 
 
 class ZkLockHeld(Held):
@@ -66,6 +69,7 @@ class ZkLockSubject(Subject):
         django.setup()
         self._strikes: list[tuple[str, str, float]] = []  # the moment, the fault and its seconds; the last one is next
         faultpoints.install(self._reach)
+        self._texts: defaultdict[str, list[str]] = defaultdict(list)  # of the locks that were handed over, by key
 
     def connect(self) -> None:
         session = process.current()
@@ -89,6 +93,24 @@ class ZkLockSubject(Subject):
             lock = zk_lock(key, timeout=timeout, **options)
             with lock as hold:
                 yield ZkLockHeld(lock, hold)
+        except LockLost as error:
+            raise Lost(str(error)) from error
+        except ZkLockError as error:
+            raise Refused(type(error).__name__) from error
+
+    @contextlib.contextmanager
+    def handed_over(self, key: str, timeout: float | None) -> Iterator[ZkLockHeld]:
+        texts = self._texts[key]
+        try:
+            text = texts.pop()
+        except IndexError:
+            lock = zk_lock(key, timeout=timeout)
+        else:
+            lock = zk_adopt(text, timeout=timeout)
+        try:
+            with lock as hold:
+                yield ZkLockHeld(lock, hold)
+                texts.append(hold.hand_over(within=ADOPTED_WITHIN))
         except LockLost as error:
             raise Lost(str(error)) from error
         except ZkLockError as error:
