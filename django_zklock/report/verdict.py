@@ -124,7 +124,7 @@ def look(snapshot: Snapshot, servers: EnsembleReport, long_held: float = LONG_HE
 def found(facts: Facts, causes: Iterable[type[Incident]] = CAUSES.values()) -> list[Incident]:
     """Return the incidents of these causes, the worst first."""
     incidents: list[Incident] = [incident for kind in causes for incident in kind.find(facts)]
-    blamed = {key for incident in incidents if incident.holders for key in incident.keys}
+    blamed = {key for incident in incidents if incident.holders or incident.cause == "hot" for key in incident.keys}
     incidents = [incident for incident in incidents if incident.cause != "crowded" or incident.keys[0] not in blamed]
     order = [*CAUSES]
     return sorted(
