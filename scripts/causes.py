@@ -1,10 +1,11 @@
-"""Write the table of causes in the documentation: `python scripts/causes.py`. The report has the texts."""
+"""Write the list of causes in the documentation: `python scripts/causes.py`. The report has the texts."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 import django
@@ -18,17 +19,18 @@ BEGIN, END = "<!-- causes: written by scripts/causes.py -->\n", "<!-- end of cau
 
 
 def table() -> str:
-    """Return the table: the title of the card, when it is shown, how it ends, and the exit code of the doctor."""
-    rows = ["| Card | Shown when | Ends when | `cause`, code |", "|---|---|---|---|"]
+    """Return a line for each cause, the worst first: its card, when that is shown, how it ends, the exit code."""
+    lines = []
     for name, cause in CAUSES.items():
         title = re.sub(r"%\(\w+\)[ds]", "…", str(cause.title)).removesuffix(": …")
         code = ExitCode.UNAVAILABLE if name == "quorum" else ExitCode[name.upper()]
-        rows.append(f"| **{title}** | {' '.join((cause.__doc__ or '').split())} | {cause.ends} | `{name}` {code:d} |")
-    return "\n".join(rows) + "\n"
+        text = f"**{title}** (`{name}`, {code:d}). {cause.__doc__} Ends: {cause.ends}"
+        lines.append(textwrap.fill(text, 105, initial_indent="* ", subsequent_indent="  ", break_on_hyphens=False))
+    return "\n".join(lines) + "\n"
 
 
 def written(page: str) -> str:
-    """Return the page with the present table."""
+    """Return the page with the present list."""
     before, _, rest = page.partition(BEGIN)
     return f"{before}{BEGIN}{table()}{END}{rest.partition(END)[2]}"
 

@@ -39,11 +39,6 @@ class Facts:
         self.unseen: list[str] = []
         """Sentences about what was not looked at, and why."""
 
-    @property
-    def answers(self) -> bool:
-        """Whether ZooKeeper answers this process."""
-        return self.snapshot.answers
-
     def past(self, name: str, *args: Any, default: Any = ()) -> Any:
         """Return a fact of the past, or the default if nothing is known of it."""
         text = _("Losses, refusals and ended processes were not looked at: the tables of events cannot be read.")

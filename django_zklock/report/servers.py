@@ -31,7 +31,7 @@ class OfServers(Incident):
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
         findings = [finding for finding in facts.servers.findings if finding.cause == cls.cause]
-        if findings and facts.answers:  # else the lost quorum says it all
+        if findings and facts.snapshot.answers:  # else the lost quorum says it all
             yield cls(
                 detail=" ".join(finding.text for finding in findings),
                 since=sorted(about for finding in findings for about in finding.about),
@@ -55,7 +55,7 @@ class Quorum(OfServers):
     def find(cls, facts: Facts) -> Iterator[Quorum]:
         """An answered request of our own counts more than what the servers say of themselves."""
         servers, problem = facts.servers, facts.snapshot.problem
-        if not problem or (facts.answers and any(server.serves for server in servers.servers)):
+        if not problem or (facts.snapshot.answers and any(server.serves for server in servers.servers)):
             return
         finding = next((finding for finding in servers.findings if finding.cause == cls.cause), None)
         down = sorted(server.address for server in servers.servers if not server.runs)

@@ -90,7 +90,7 @@ def look(snapshot: Snapshot, servers: EnsembleReport, long_held: float = LONG_HE
     """Return what needs attention, and what was looked at. With `sure`, wait until it is known who has ended."""
     facts = Facts(snapshot, servers, long_held, sure=sure)
     present = found(facts)
-    is_asked = present and facts.answers
+    is_asked = present and facts.snapshot.answers
     known = lazy.operations.acknowledgements(reply_timeout=1.5) if is_asked else {}
     acknowledged = [
         {
@@ -103,7 +103,7 @@ def look(snapshot: Snapshot, servers: EnsembleReport, long_held: float = LONG_HE
         if (written := known.get(incident.identity)) is not None
     ]
     running, count = sum(server.runs for server in servers.servers), len(servers.servers)
-    running = max(running, int(facts.answers))  # a proxy may cut `srvr`
+    running = max(running, int(facts.snapshot.answers))  # a proxy may cut `srvr`
     seen = running + len({about for finding in servers.findings if finding.cause == "down" for about in finding.about})
     read = sum(not lock.is_unread for lock in snapshot.locks)
     figures = {"locks": read, "all_locks": snapshot.total, "servers": running, "all_servers": count}
@@ -124,7 +124,7 @@ def look(snapshot: Snapshot, servers: EnsembleReport, long_held: float = LONG_HE
 def found(facts: Facts, causes: Iterable[type[Incident]] = CAUSES.values()) -> list[Incident]:
     """Return the incidents of these causes, the worst first."""
     incidents: list[Incident] = [incident for kind in causes for incident in kind.find(facts)]
-    blamed = {key for incident in incidents if incident.holders for key in incident.keys}
+    blamed = {key for incident in incidents if incident.holders or incident.cause == "hot" for key in incident.keys}
     incidents = [incident for incident in incidents if incident.cause != "crowded" or incident.keys[0] not in blamed]
     order = [*CAUSES]
     return sorted(
