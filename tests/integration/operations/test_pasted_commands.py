@@ -116,7 +116,8 @@ def test_no_printed_command_runs_what_others_have_written(zoo: Zoo, project: Pro
         printed.update(text.partition(": ")[2] for text in (held + reserved).splitlines() if "python manage.py" in text)
         printed.add(unheld.partition("Next: ")[2])
         for cause in CAUSES:
-            values = {**dict.fromkeys(("holder", "work", "by", "operator"), ""), "refused": 1, "callers": 1}
+            texts = ("holder", "work", "works", "by", "operator", "stories", "order")
+            values = {**dict.fromkeys(texts, ""), "count": 1, "refused": 1, "callers": 1}
             printed.update(describe(Incident(cause=cause, host=host, keys=(key,), values=values))["commands"])
     lines = sorted(line.replace("--reason=''", "--reason=hangs") for line in printed)
     lines = [line.replace(" break ", " break --no-input ") for line in lines]
