@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from django_zklock import zk_lock
+from django_zklock.core.protocol import deadlock
 from django_zklock.exceptions import LockDeadlock
 from support.faults import BackgroundCall
 from support.zoo import Zoo
@@ -32,12 +33,14 @@ def rivals(
 
     The block begins when the queues of the others have so many contenders: what waits from then on is the youngest.
     """
-    calls = [BackgroundCall(lambda pair=pair: nest(pair[0], pair[1], keep, **options)) for pair in pairs.items()]  # type: ignore[misc]
-    for key in pairs.values():
-        zoo.wait_contenders(zk_lock(key, **options).key, queue)
-    yield
-    for call in calls:
-        call.result(LONG)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deadlock, "LOOK_SOON", LONG)  # or they might give way themselves at their second look
+        calls = [BackgroundCall(lambda pair=pair: nest(pair[0], pair[1], keep, **options)) for pair in pairs.items()]  # type: ignore[misc]
+        for key in pairs.values():
+            zoo.wait_contenders(zk_lock(key, **options).key, queue)
+        yield
+        for call in calls:
+            call.result(LONG)
 
 
 def give_way(zoo: Zoo, first: str, second: str, **options: Any) -> LockDeadlock:
