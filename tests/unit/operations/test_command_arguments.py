@@ -38,7 +38,7 @@ def test_columns_are_as_wide_as_a_terminal_shows_them() -> None:
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
 @pytest.mark.parametrize("long", ["x" * 120, "倉庫" * 60, "e\u0301" * 90])
 def test_a_table_fits_the_terminal(width: int, long: str) -> None:
-    """What identifies goes first, long texts keep their beginning and their end, and figures are whole."""
+    """The columns that identify go first. Long texts keep both ends, and figures are whole."""
     out, head = io.StringIO(), ("lock", "runs", "held", "token", "session")
     row = (f"a{long}z", "shop.charge", "4 min 3 s", "4294967318", "0x1")
     output.write_table(OutputWrapper(out), head, [row], width=width, cut=("lock", "runs"))
