@@ -221,7 +221,7 @@ def test_all_waiting_tasks_are_visible(worker: Worker) -> None:
         eventually(lambda: count.exists() and count.read_text() == str(len(sent)), 20)
         worker.zoo.wait_contenders("seen", 1 + MOST_IN_QUEUE)
         answer = worker.ask("zklocks")
-        assert answer["problem"] is None
+        assert answer["problem"] == ""
         waiting = answer["waiting"]
         assert {(item["lock"], item["task"]) for item in waiting} == {("seen", "waiting.wait")}
         assert {item["id"] for item in waiting} == {result.id for result in sent}
