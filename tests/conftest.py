@@ -28,6 +28,8 @@ from django_zklock.signals import lock_lost
 
 pytest_plugins = ["support.chaos.report"]
 
+os.environ.pop("COLUMNS", None)  # some runners set it, and tables fit into it
+
 # How long an example takes depends on the load of the machine. The same examples in every run: a test that passed
 # yesterday fails today only if the code changed.
 settings.register_profile("zklock", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

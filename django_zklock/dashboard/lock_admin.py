@@ -80,7 +80,7 @@ class LockAdminMixin(LockViews):
 
     @admin.display(description=gettext_lazy("lock"), ordering="key")
     def shown_key(self, lock: Lock) -> str:
-        return formatting.key_text(lock.key, 200)
+        return format_html('<span title="{0}">{0}</span>', formatting.key_text(lock.key, 200))
 
     @admin.display(description=gettext_lazy("state"))
     def state(self, lock: Lock) -> str:

@@ -347,8 +347,8 @@ NAMES: Final[dict[type, tuple[str, ...]]] = {
     SetLimit: ("limit", "by", "reason", "when"),
 }
 """The names of each value in JSON, in their order."""
-_OR_ABSENT: Final = {"max_hold", "session_timeout", "waits_behind", "lasts"}
-"""Names of values that are absent if they are 0 or empty."""
+_OR_ABSENT: Final = {"max_hold", "session_timeout", "waits_behind", "pid"}
+"""Names of numbers that are absent if they are 0. A text is absent if it is empty."""
 
 
 def to_json(value: Any) -> Any:
@@ -371,4 +371,4 @@ def _attribute(value: Any, name: str) -> object:
     if name == "held_at_most":
         return any(holder.at_most for holder in value.holders[:1]) if isinstance(value, LockInfo) else value.at_most
     attribute = getattr(value, name)
-    return None if name in _OR_ABSENT and not attribute else attribute
+    return None if attribute == "" or (name in _OR_ABSENT and not attribute) else attribute

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json as json_module
 import os
+import shutil
+import textwrap
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -15,6 +17,11 @@ from django_zklock.core.queue.escaping import printable
 
 CELL: Final = 200  # characters of one cell or name
 LINE: Final = 4000  # characters of one line
+GAP: Final = 2  # columns of a terminal between two of a table
+LEAST: Final = 10  # columns of a terminal that a text keeps
+LONG: Final = 30  # the same of a last column that goes on below
+IDENTIFYING: Final = ("session", "thread", "token")
+"""Columns that programs want. They are left out first; JSON and `--wide` have them."""
 
 
 Output: TypeAlias = OutputWrapper
@@ -59,17 +66,64 @@ def write_table(
     *,
     numbers: Sequence[str] = (),
     colours: Mapping[str, Callable[[str], str]] = MappingProxyType({}),
+    width: int | None = None,
+    drop: Sequence[str] = (),
+    cut: Sequence[str] = (),
 ) -> None:
-    """Write a table in columns, those in `numbers` to the right; `colours` style words. The last column may be long."""
+    """
+    Write a table in columns, those in `numbers` to the right; `colours` style words. The last column may be long.
+
+    To fit into `width`, leave out those that identify; then cut the texts in `cut`, and if that is not enough, leave
+    out those in `drop`. A last column that is not cut goes on in further lines.
+    """
     lines = [[title.upper() for title in head]]
     lines += [[*(printable(cell, CELL) for cell in row[:-1]), printable(row[-1], LINE)] for row in rows]
-    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        padded = []
-        for title, cell, width in zip(head, line, widths, strict=True):
-            space, shown = " " * (width - _width(cell)), colours.get(cell, str)(cell)
-            padded.append(space + shown if title in numbers else shown + space)
-        out.write("  ".join(padded).rstrip() + "\n")
+    columns = {title: list(column) for title, column in zip(head, zip(*lines, strict=True), strict=True)}
+    widths = {title: max(map(_width, column)) for title, column in columns.items()}
+    last = None if head[-1] in (*cut, *IDENTIFYING) else head[-1]
+    if width is not None:
+        _fit(widths, width, drop, {**dict.fromkeys(cut, LEAST), **({} if last is None else {last: LONG})})
+    for index in range(len(lines)):
+        cells = [[cell] for cell in (columns[title][index] for title in widths)]
+        if last is not None and width is not None:
+            cells[-1] = textwrap.wrap(cells[-1][0], widths[last]) or [""]
+        for number in range(len(cells[-1])):
+            padded = []
+            for (title, room), parts in zip(widths.items(), cells, strict=True):
+                text = _cut(parts[number], room) if number < len(parts) else ""
+                space, shown = " " * (room - _width(text)), colours.get(text, str)(text)
+                padded.append(space + shown if title in numbers else shown + space)
+            out.write("  ".join(padded).rstrip() + "\n")
+
+
+def width_of(out: Output, *, wide: bool = False) -> int | None:
+    """Return the width of the terminal, which COLUMNS sets, too; None for a pipe, and with `wide`: show all."""
+    is_set = os.environ.get("COLUMNS", "").isdecimal()
+    return None if wide or not (out.isatty() or is_set) else shutil.get_terminal_size().columns
+
+
+def _fit(widths: dict[str, int], width: int, drop: Sequence[str], least: Mapping[str, int]) -> None:
+    """Leave out columns, and narrow those in `least`, the widest first, until all fit."""
+
+    def excess(*, cut: bool) -> int:
+        rooms = (min(room, least.get(title, room)) if cut else room for title, room in widths.items())
+        return sum(rooms) + GAP * (len(widths) - 1) - width
+
+    for title in (*IDENTIFYING, *drop):
+        if title in widths and excess(cut=title not in IDENTIFYING) > 0:
+            del widths[title]
+    while excess(cut=False) > 0 and (long := [title for title in widths if widths[title] > least.get(title, width)]):
+        widths[max(long, key=lambda title: widths[title])] -= 1
+
+
+def _cut(text: str, width: int) -> str:
+    """Return a text of at most this width, with an ellipsis in its middle."""
+    if _width(text) <= width:
+        return text
+    kept = len(text) - 1
+    while _width(text[: (kept + 1) // 2]) + _width(text[len(text) - kept // 2 :]) >= width:
+        kept -= 1
+    return f"{text[: (kept + 1) // 2]}…{text[len(text) - kept // 2 :]}"
 
 
 def _width(text: str) -> int:

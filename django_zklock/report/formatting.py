@@ -76,8 +76,10 @@ def key_text(key: str, limit: int = MAX_TEXT) -> str:
     return clean(shown_key(key), limit)
 
 
-def duration(seconds: float) -> str:
-    """Return a span of time with its two greatest units. A table, or another client, may have any number."""
+def duration(seconds: float | None) -> str:
+    """Return a span with its two greatest units; empty if it is unknown. A table or another client has any number."""
+    if seconds is None:
+        return ""
     seconds = min(max(0.0, seconds), LATEST)  # in this order: 0 also for NaN
     if seconds < 10:
         return _("%(seconds).1f s") % {"seconds": seconds}

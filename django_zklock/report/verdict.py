@@ -108,15 +108,16 @@ def look(snapshot: Snapshot, servers: EnsembleReport, long_held: float = LONG_HE
     read = sum(not lock.is_unread for lock in snapshot.locks)
     figures = {"locks": read, "all_locks": snapshot.total, "servers": running, "all_servers": count}
     values = {name: number_format(number, force_grouping=True) for name, number in figures.items()}
-    problem = [formatting.clean(snapshot.problem, formatting.MAX_ERROR)] if snapshot.problem else []
-    unasked = [finding.text for finding in servers.findings if seen < count and not finding.cause]
+    is_named = any(incident.cause == "quorum" for incident in present)  # with the servers, and no connection without it
+    problem = [formatting.clean(snapshot.problem, formatting.MAX_ERROR)] if snapshot.problem and not is_named else []
+    unasked = [finding.text for finding in servers.findings if seen < count and not finding.cause and not is_named]
     unseen = [*facts.unseen, *problem, *(() if snapshot.complete else snapshot.skipped), *unasked]
     return Verdict(
         incidents=tuple(incident for incident in present if incident.identity not in known),
         acknowledged=tuple(acknowledged),
         looked_at=_("%(locks)s of %(all_locks)s locks, %(servers)s of %(all_servers)s servers") % values,
         unseen=tuple(unseen),
-        complete=snapshot.complete and not unseen and seen >= count and read == snapshot.total,
+        complete=snapshot.complete and not snapshot.problem and not unseen and seen >= count and read == snapshot.total,
         recently_ended=tuple(history.recently_ended(facts)),
     )
 

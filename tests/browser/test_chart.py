@@ -33,10 +33,16 @@ def test_the_chart_leaves_room_for_the_card_which_can_be_acknowledged(
     ]
     with recorded(site, *refusals):
         operator.open()
-        operator.page.get_by_text("Hour: 30; the first at").wait_for(timeout=30_000)  # the site keeps what it has read
+        operator.page.get_by_text("Last hour").click(timeout=30_000)  # the site keeps what it has read
+        operator.page.get_by_text("Hour: 30; the first at").wait_for()
         card = operator.page.locator(".zklock-card h2").first.bounding_box()
+        chart = operator.page.locator(".zklock-chart").bounding_box()
+        button = operator.page.locator(".zklock-card a.button").first.bounding_box()
         assert card is not None
-        assert card["y"] < 700
+        assert chart is not None
+        assert button is not None
+        assert card["y"] < button["y"] < chart["y"]
+        assert button["y"] + button["height"] <= 600
         operator.assert_accessible()
         operator.assert_fits()
         name = f"chart-{colours}-{operator.page.evaluate('innerWidth')}"

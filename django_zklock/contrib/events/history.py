@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import statistics
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from datetime import timezone as zones
 from functools import partial
@@ -23,6 +23,7 @@ from django_zklock.contrib.events import chart, facts, table
 from django_zklock.contrib.events.models import MAX_TEXT, Attempt, OperatorAction
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import shortened
+from django_zklock.core.queue.untrusted import LATEST
 from django_zklock.names.template import MAX_KEY
 from django_zklock.report import lazy, past
 from django_zklock.report.formatting import action_text, clean, duration, host_and_pid, key_text
@@ -78,7 +79,7 @@ def lock_panel(lock: LockInfo, *, is_current: bool = True) -> Panel:
             *_summary(_("Hold"), [grant.held for grant in grants]),
             *_summary(_("Wait"), [grant.waited for grant in grants]),
         ),
-        usual="" if usual is None else duration(usual),
+        usual=duration(usual),
         times="" if first is None else times_usual(first.certain_duration, template),
     )
     return Panel("admin/zklock/lock/grants.html", content)
@@ -174,14 +175,28 @@ class PastEvent:
     kind: str
     """A key of `WHAT`."""
     what: str
-    by: str
+    host: str = ""
+    pid: int = 0
+    by: str = ""
+    """The operator of an action."""
     work: str = ""
     via: str = ""
     """The origin of an operator's action."""
     reason: str = ""
-    waited: str = ""
-    lasted: str = ""
-    """How long it was held; for a wait that timed out, how long it waited."""
+    waited: float | None = None
+    """Seconds."""
+    lasted: float | None = None
+    """Seconds for which it was held; for a wait that timed out, for which it waited."""
+
+    @property
+    def who(self) -> str:
+        """Return the process, or the operator."""
+        return self.by or host_and_pid(self.host, self.pid)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields for JSON and CSV. The time is in UTC, and what is absent is null."""
+        known = {**asdict(self), "at": self.at.astimezone(zones.utc).isoformat(), "pid": self.pid or None}
+        return {name: None if value == "" else value for name, value in known.items()}
 
 
 def _events_of(records: Sequence[Attempt | OperatorAction], held: Callable[[Attempt], _Tokens]) -> list[PastEvent]:
@@ -206,12 +221,18 @@ def _of_attempt(attempt: Attempt, held: _Tokens, broken_by: str) -> PastEvent:
         key=attempt.key,
         kind=attempt.outcome,
         what=_since_then(attempt, held, broken_by) if attempt.outcome == attempt.HELD else _end_of(attempt),
-        by=host_and_pid(attempt.host, attempt.pid),
+        host=clean(attempt.host),
+        pid=attempt.pid,
         work=clean(attempt.work),
         reason=clean(_(attempt.reason)) if attempt.outcome != attempt.DEADLOCK else "",
-        waited="" if attempt.waited is None else duration(attempt.waited),
-        lasted="" if lasted is None else duration(lasted),
+        waited=_span(attempt.waited),
+        lasted=_span(lasted),
     )
+
+
+def _span(seconds: float | None) -> float | None:
+    """Return a number that JSON can have: the table may have any."""
+    return None if seconds is None else round(min(max(0.0, seconds), LATEST), 3)
 
 
 def _end_of(attempt: Attempt) -> str:
@@ -304,6 +325,6 @@ def _csv(events: Sequence[PastEvent]) -> HttpResponse:
     writer = csv.writer(response)
     writer.writerow([field.name for field in fields(PastEvent)])
     for event in events:
-        cells = map(str, astuple(event))
+        cells = ("" if value is None else str(value) for value in event.as_json().values())
         writer.writerow([f"'{cell}" if cell.startswith(FORMULA) else cell for cell in cells])
     return response

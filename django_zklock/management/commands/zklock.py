@@ -15,7 +15,7 @@ from django.core.management.color import no_style
 from django_zklock.core.queue.command_line import command
 from django_zklock.management.arguments import did_you_mean
 from django_zklock.management.exit_codes import EXIT_CODES, ExitCode, errors_as_exit_codes, failure
-from django_zklock.management.output import discard
+from django_zklock.management.output import discard, width_of, write_table
 from django_zklock.operations import acting_via
 
 EXAMPLES: Final = {
@@ -53,7 +53,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         subparsers = parser.add_subparsers(
-            dest="subcommand", metavar="sub-command", required=True, parser_class=_SubcommandParser
+            dest="subcommand", metavar="sub-command", required=False, parser_class=_SubcommandParser
         )
         for name, (module, examples) in SUBCOMMANDS.items():
             summary, _, more = (module.__doc__ or "").strip().partition("\n")
@@ -70,8 +70,14 @@ class Command(BaseCommand):
         subparsers.choices = _Names(subparsers.choices)
 
     @no_translations
-    def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
-        """Run the sub-command."""
+    def handle(self, *args: Any, subcommand: str | None, **options: Any) -> None:
+        """Run the sub-command. Without one, list them all."""
+        if subcommand is None:
+            rows = [
+                (name, (module.__doc__ or "").strip().partition("\n")[0]) for name, (module, _) in SUBCOMMANDS.items()
+            ]
+            write_table(self.stdout, ("sub-command", "what it does"), rows, width=width_of(self.stdout))
+            raise failure("Give a sub-command. Its --help has the options and examples.", ExitCode.USAGE)
         # Without any handler, Python would write to standard error what the sub-command says there itself.
         for name in ("zklock.audit", "django_zklock") if "reply_timeout" in options else ("zklock.audit",):
             logging.getLogger(name).addHandler(_NO_HANDLER)

@@ -20,16 +20,16 @@ _zklock() {
   case "$sub" in
     "") choices="status list show history leader break request-release hold end-hold limit unique run serve doctor devserver completion" ;;
     status) choices="--help --reply-timeout --json" ;;
-    list) choices="--help --longer-than --host --state --sort --limit --watch --reply-timeout --json" ;;
-    show) choices="--help --field --stack --reply-timeout --json" ;;
-    history) choices="--help --what --who --host --since --limit --reply-timeout --json" ;;
+    list) choices="--help --longer-than --host --state --sort --limit --watch --reply-timeout --json --wide" ;;
+    show) choices="--help --field --stack --reply-timeout --json --wide" ;;
+    history) choices="--help --what --who --host --since --limit --reply-timeout --json --wide" ;;
     leader) choices="--help --field --watch --reply-timeout --json" ;;
     break) choices="--help --field --reason --guid --token --no-input --reply-timeout --json" ;;
     request-release) choices="--help --field --reason --guid --token --reply-timeout --json" ;;
     hold) choices="--help --field --for --reason --wait --reply-timeout --json" ;;
     end-hold) choices="--help --field --token --reason --reply-timeout --json" ;;
     limit) choices="--help --field --clear --reason --reply-timeout --json" ;;
-    unique) choices="--help --reason --task-id --reply-timeout --json" ;;
+    unique) choices="--help --reason --task-id --reply-timeout --json --wide" ;;
     run) choices="--help --field --timeout --abort-on --kind --limit --max-hold --warn-after --min-hold --conflict-exit-code --kill-after --json" ;;
     serve) choices="--help --grpc --http --advertise --tls-certificate --tls-key --tls-client-ca --insecure --new-token" ;;
     doctor) choices="--help --strict --incident --reply-timeout --json" ;;

@@ -33,7 +33,7 @@ from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.requests import call
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.exit_codes import ExitCode, failure
-from django_zklock.management.output import Output, count, write_json, write_line, write_table
+from django_zklock.management.output import Output, count, width_of, write_json, write_line, write_table
 from django_zklock.report import queues, verdict
 from django_zklock.report.facts import Facts
 from django_zklock.report.formatting import different_limits, key_text, process_of
@@ -84,7 +84,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
     else:
         colours = {"error": options.style.ERROR, "warning": options.style.WARNING, "ok": options.style.SUCCESS}
         rows = [(check.result, check.name, check.text) for check in checks]
-        write_table(out, ("", "check", "finding"), rows, colours=colours)
+        write_table(out, ("", "check", "finding"), rows, colours=colours, width=width_of(out))
     summary = f"errors: {results['error']}, warnings: {results['warning']}"
     if not healthy:
         raise failure(summary, ExitCode.FAILED if is_connected else ExitCode.UNAVAILABLE)
@@ -114,7 +114,7 @@ def _incidents(out: Output, reply_timeout: float, *, json: bool) -> None:
     if present:
         cause = present[0]["cause"]
         status = ExitCode.UNAVAILABLE if cause == "quorum" else ExitCode[cause.upper()]
-        raise failure(f"{count(len(present), 'incident')}. First: {present[0]['title']}", status)
+        raise failure(f"{count(len(present), 'incident')}.", status)
     if not report["healthy"]:
         raise failure(report["verdict"], ExitCode.PARTIAL)
 

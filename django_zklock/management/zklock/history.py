@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
-from datetime import timedelta, timezone
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from django.db import Error
 from django.utils.timezone import now
 
-from django_zklock.management.arguments import add_answer, integer, seconds
+from django_zklock.management.arguments import add_answer, add_wide, integer, seconds
 from django_zklock.management.exit_codes import failure
-from django_zklock.management.output import Output, count, write_json, write_line, write_table
+from django_zklock.management.output import Output, count, width_of, write_json, write_line, write_table
 from django_zklock.report import past
-from django_zklock.report.formatting import key_text, time_text
+from django_zklock.report.formatting import duration, key_text, time_text
 
 if TYPE_CHECKING:
     from django_zklock.contrib.events.history import PastEvent
 
 KINDS: Final = ("actions", "held", "released", "lost", "timed-out", "deadlock")
 HEAD: Final = ("when", "lock", "what", "by", "work", "how long", "reason")
+CUT: Final = ("lock", "what", "by", "work", "reason")
+BROAD: Final = 120  # columns; in fewer, a time has no year and no zone
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limit = "at most N rows (default: %(default)s)"
     parser.add_argument("--limit", type=integer(), default=50, metavar="N", help=limit)
     add_answer(parser)
+    add_wide(parser)
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
@@ -45,15 +47,18 @@ def run(out: Output, options: argparse.Namespace) -> None:
     except Error as error:
         raise failure(f"The tables of the history cannot be read: {error}. Run manage.py migrate.") from error
     if options.json:
-        rows = [{**asdict(event), "at": event.at.astimezone(timezone.utc).isoformat()} for event in events]
-        write_json(out, {"events": rows, "more": older is not None})
+        write_json(out, {"events": [event.as_json() for event in events], "more": older is not None})
         return
     if events:
-        write_table(out, HEAD, [_cells(event) for event in events], numbers=("how long",))
+        width = width_of(out, wide=options.wide)
+        rows = [_cells(event, width or BROAD) for event in events]
+        write_table(out, HEAD, rows, numbers=("how long",), width=width, drop=("work",), cut=CUT)
     more = "; there are more: see --limit and --since" if older is not None else ""
     write_line(out, f"{count(len(events), 'row')}{more}")
 
 
-def _cells(event: PastEvent) -> tuple[str, ...]:
-    by = f"{event.by} ({event.via})" if event.via else event.by
-    return (time_text(event.at), key_text(event.key), event.what, by, event.work, event.lasted, event.reason)
+def _cells(event: PastEvent, width: int) -> tuple[str, ...]:
+    by = f"{event.who} ({event.via})" if event.via else event.who
+    at = time_text(event.at)
+    at = at if width >= BROAD else at[5:19]  # month to second
+    return (at, key_text(event.key), event.what, by, event.work, duration(event.lasted), event.reason)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from django.core.management.base import CommandError
 
@@ -17,16 +17,26 @@ from django_zklock.core.queue.escaping import session_hex
 from django_zklock.dashboard.detail import Detail, Row, read_detail
 from django_zklock.inspection import LockInfo
 from django_zklock.inspection.info import to_json
-from django_zklock.management.arguments import add_answer, add_name, did_you_mean, entries_below, key_of, user
+from django_zklock.management.arguments import (
+    add_answer,
+    add_name,
+    add_wide,
+    did_you_mean,
+    entries_below,
+    key_of,
+    user,
+)
 from django_zklock.management.exit_codes import ExitCode, failure
-from django_zklock.management.output import Output, write_json, write_line, write_table
+from django_zklock.management.output import Output, width_of, write_json, write_line, write_table
 from django_zklock.management.zklock.status import read_all
 from django_zklock.report import formatting, past
+from django_zklock.report.formatting import duration, time_text
 
 if TYPE_CHECKING:
     from django_zklock.contrib.events.history import PastEvent
 
 HEAD: Final = ("", "who", "wants", "runs", "since", "for", "token", "thread", "session")
+GRANTS: Final = ("last grants", "to", "waited", "held", "what")
 MAX_GRANTS: Final = 5
 MAX_TASKS: Final = 5  # unique tasks that are queued for a free lock
 
@@ -35,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_name(parser)
     parser.add_argument("--stack", action="store_true", help="ask the holders what they run now, at this line of code")
     add_answer(parser)
+    add_wide(parser)
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
@@ -46,13 +57,13 @@ def run(out: Output, options: argparse.Namespace) -> None:
     ask = options.stack and not is_free
     stacks = operations.show_stacks(lock.key, by=user(), reply_timeout=options.reply_timeout) if ask else {}
     if options.json:
-        more = {"reasons": shown.reasons, "advice": shown.advice, "chain": to_json(shown.chain)}
-        events = [{**asdict(grant), "at": grant.at.isoformat()} for grant in grants]
+        more = {"reasons": shown.reasons, "advice": shown.advice or None, "chain": to_json(shown.chain)}
+        events = [grant.as_json() for grant in grants]
         if ask:
             more["stacks"] = {str(holder.token): stack for holder, stack in stacks.items()}
         write_json(out, {**to_json(lock), **more, "grants": events, "commands": shown.next_commands})
     elif not is_free:
-        _write(out, shown, grants)
+        _write(out, shown, grants, width_of(out, wide=options.wide))
         for holder, stack in stacks.items():
             for line in (f"Stack of {formatting.process_of(holder)} (the innermost function is first):", *stack):
                 write_line(out, line)
@@ -65,7 +76,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         raise no_holder(lock.key, text, options, show)
 
 
-def _write(out: Output, shown: Detail, grants: Sequence[PastEvent]) -> None:
+def _write(out: Output, shown: Detail, grants: Sequence[PastEvent], width: int | None) -> None:
     lock = shown.info
     write_line(out, f"{formatting.key_text(lock.key)} ({formatting.kind_text(lock)}) at {lock.path}")
     chain = f"{'DEADLOCK: ' if shown.is_cycle else ''}{formatting.cycle_text(shown.chain)}"
@@ -85,10 +96,14 @@ def _write(out: Output, shown: Detail, grants: Sequence[PastEvent]) -> None:
         write_line(out, text)
     rows = [_cells(row) for row in (*shown.expired_holds, *shown.holders, *shown.waiters)]
     if rows:
-        write_table(out, HEAD, rows, numbers=("for", "token"))
+        fit: Any = {"width": width, "drop": ("since", "wants"), "cut": ("who", "runs")}
+        write_table(out, HEAD, rows, numbers=("for", "token"), **fit)
     if grants:
-        events = [(formatting.time_text(row.at), row.by, row.waited, row.lasted, row.what) for row in grants]
-        write_table(out, ("last grants", "to", "waited", "held", ""), events, numbers=("waited", "held"))
+        events = [
+            (time_text(grant.at), grant.who, duration(grant.waited), duration(grant.lasted), grant.what)
+            for grant in grants
+        ]
+        write_table(out, GRANTS, events, numbers=("waited", "held"), width=width, cut=("to", "what"))
     more = shown.commands if lock.problem or lock.numbers_left is not None else ()
     for line in (*shown.next_commands, *more):
         write_line(out, f"Next: {line}")

@@ -6,12 +6,14 @@ import argparse
 from typing import Final
 
 from django_zklock import inspection
+from django_zklock.core.queue.command_line import command
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.inspection import Figures, Snapshot
 from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, count, write_json, write_line
+from django_zklock.report import verdict
 from django_zklock.report.formatting import counter_text, cycle_text, duration, key_text
 
 UNKNOWN: Final = "number of locks unknown: not connected"
@@ -28,10 +30,14 @@ def run(out: Output, options: argparse.Namespace) -> None:
     figures = Figures.of(snapshot.locks)
     if options.json:
         counts = {"held": figures.held, "idle": figures.kept, "contended": figures.contended}
-        waits = {"waiting": figures.waiting, "longest_wait": figures.longest_wait or 0.0}
+        waits = {"waiting": figures.waiting, "longest_wait": figures.longest_wait}
         summary = {name: value for name, value in to_json(snapshot).items() if name != "locks"}
         write_json(out, {**summary, **counts, **waits})
     else:
+        number = 0 if snapshot.problem else _incidents(snapshot, options.reply_timeout)
+        if number:
+            needs = f"{count(number, 'incident')} need{'s' if number == 1 else ''} attention"
+            write_line(out, f"{needs}: {command('doctor --incident')}")
         connection = snapshot.connection
         server = f" to {connection.server}" if connection.server else ""
         write_line(out, f"{connection.state.upper()}{server}, one of {', '.join(connection.hosts)}")
@@ -46,6 +52,11 @@ def run(out: Output, options: argparse.Namespace) -> None:
             write_line(out, f"{held} held{kept}, {figures.contended} contended, {figures.waiting} waiting{wait}")
         write_findings(out, snapshot)
     fail_if_incomplete(snapshot)
+
+
+def _incidents(snapshot: Snapshot, reply_timeout: float) -> int:
+    """Return how many incidents need attention."""
+    return len(verdict.look(snapshot, verdict.servers_now(reply_timeout)).incidents)
 
 
 def write_findings(out: Output, snapshot: Snapshot) -> None:

@@ -8,12 +8,16 @@ reservation: the next call sends the task again. If the message still exists, th
 from __future__ import annotations
 
 import argparse
+from typing import Any, Final
 
 from django_zklock.contrib.celery.unique import listing
 from django_zklock.core.queue.command_line import command
-from django_zklock.management.arguments import acting, add_answer, add_reason
+from django_zklock.management.arguments import acting, add_answer, add_reason, add_wide
 from django_zklock.management.exit_codes import ExitCode, failure
-from django_zklock.management.output import Output, write_answer, write_json, write_line, write_table
+from django_zklock.management.output import Output, width_of, write_answer, write_json, write_line, write_table
+
+DROP: Final = ("task id", "sent by", "since", "lock")
+CUT: Final = ("task", "lock", "sent by", "key")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reason(parser, "for the audit log; delete needs it", required=False)
     parser.add_argument("--task-id", default="", help="only the reservation of this task")
     add_answer(parser)
+    add_wide(parser)
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
@@ -53,7 +58,8 @@ def _list(out: Output, options: argparse.Namespace) -> None:
         write_json(out, {**counts, "reservations": [listing.to_json(info) for info in listed.shown]})
     else:
         if listed.shown:
-            write_table(out, listing.HEAD, [listing.cells(info) for info in listed.shown])
+            fit: Any = {"width": width_of(out, wide=options.wide), "drop": DROP, "cut": CUT}
+            write_table(out, listing.HEAD, [listing.cells(info) for info in listed.shown], **fit)
         write_line(out, f"{len(listed.shown)} shown, {listed.matching} found, of {listed.total}")
     if listed.problem:
         raise failure(listed.problem, ExitCode.UNAVAILABLE)

@@ -54,10 +54,11 @@ def test_two_ensembles_are_named_by_all_that_look(arena: Zoo, three: Ensemble, a
 def test_a_verdict_without_a_server_names_the_part(arena: Zoo, three: Ensemble) -> None:
     out = StringIO()
     with arena.configured(hosts=f"{three.hosts},127.0.0.1:{free_ports(1)[0]}"):
-        with pytest.raises(CommandError, match="ZooKeeper runs on 3 of 4 servers") as ended:
+        with pytest.raises(CommandError, match="1 incident") as ended:
             call_command("zklock", "doctor", "--incident", stdout=out)
         page = user_with("view_lock").get("/admin/zklock/lock/").content.decode()
     assert ended.value.returncode == ExitCode.DOWN
+    assert out.getvalue().startswith("1. ZooKeeper runs on 3 of 4 servers")
     assert "Connection refused. Locks go on. They stop if" in out.getvalue()
     assert "Nothing needs attention." not in page
     assert "3 of 4 servers" in page

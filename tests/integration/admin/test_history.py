@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import io
+import json
 import re
 from datetime import timedelta
 from types import SimpleNamespace
@@ -136,7 +137,7 @@ def test_the_page_of_a_lock_has_its_last_grants(zoo: Zoo, operator: Client) -> N
     ]
     assert "Held and lost: the session is over" in response.content.decode()
     first = past.grants[-1]
-    assert (first.by, first.waited, first.lasted) == ("web-3 · pid 812", "0.5 s", "1.0 s")
+    assert (first.who, first.waited, first.lasted) == ("web-3 · pid 812", 0.5, 1.0)
     assert past.summaries[0] == ("Hold", "The last 4: median 2.0 s, longest 9.0 s")
     assert past.summaries[1][1] in response.content.decode()
 
@@ -340,6 +341,7 @@ def test_the_download_has_the_rows_of_the_filter_and_no_formula(zoo: Zoo, operat
     rows = list(csv.DictReader(io.StringIO(response.content.decode())))
     assert [row["key"] for row in rows] == [f"k{number}" for number in range(60)]
     assert {row["work"] for row in rows} == {"'=cmd|' /C calc'!A0"}
+    assert {(row["host"], row["pid"], row["lasted"], row["by"]) for row in rows} == {("web-3", "812", "2.0", "")}
     assert "locks.csv" in response["Content-Disposition"]
 
 
@@ -352,6 +354,25 @@ def test_the_download_works_under_asgi(zoo: Zoo) -> None:
     response = async_to_sync(client.get)(f"{LIST}history/?format=csv")
     assert not response.streaming
     assert b"web-3" in response.content
+
+
+def test_figures_are_numbers_in_json(zoo: Zoo) -> None:
+    """Spans are in seconds, host, process and operator are apart, and what is absent is null, in all commands."""
+    attempt("k", held=1.25, waited=None, work="", at=timezone.now() - timedelta(minutes=1))
+    attempt("k", outcome=Attempt.HELD, held=None, waited=float("inf"), token=9)
+    action("k")
+    of_action, is_open, released = as_json("history", "k")["events"]
+    assert (of_action["host"], of_action["pid"], of_action["by"], of_action["lasted"]) == (None, None, "anna", None)
+    assert (is_open["waited"], is_open["lasted"]) == (4e9, None)
+    known = {name: released[name] for name in ("host", "pid", "by", "work", "via", "reason", "waited", "lasted")}
+    absent = dict.fromkeys(("by", "work", "via", "reason", "waited"))
+    assert known == {"host": "web-3", "pid": 812, **absent, "lasted": 1.25}
+    with zk_lock("k"):
+        shown = as_json("show", "k")
+    assert released in shown["grants"]
+    for answer in (shown, as_json("list"), as_json("status"), as_json("history")):
+        assert '": ""' not in json.dumps(answer)
+    assert as_json("status")["longest_wait"] is None
 
 
 def test_the_command_shows_the_rows_of_the_page(zoo: Zoo) -> None:

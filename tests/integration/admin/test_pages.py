@@ -281,7 +281,7 @@ def test_the_json_view_of_a_project_checks_the_permission(zoo: Zoo, viewer: Clie
     """It answers 403 and does not redirect to the login page."""
     assert Client().get("/locks.json").status_code == 403
     assert user_with().get("/locks.json").status_code == 403
-    assert viewer.get("/locks.json").json()["problem"] == ""
+    assert viewer.get("/locks.json").json()["problem"] is None
 
 
 def test_links_stay_within_their_admin_site(zoo: Zoo, queues: list[str], operator: Client) -> None:

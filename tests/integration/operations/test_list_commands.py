@@ -19,6 +19,7 @@ from support.zoo import Zoo
 
 from django_zklock import zk_lock
 from django_zklock.core.queue import nodes
+from django_zklock.management.commands.zklock import SUBCOMMANDS
 from django_zklock.management.exit_codes import ExitCode
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
@@ -89,6 +90,39 @@ def test_a_deadlock_is_in_the_json_of_list_status_and_show(zoo: Zoo, deadlock: N
     assert [(wait["holds"], wait["waits_for"]) for wait in shown["chain"]] == [("a", "b"), ("b", "a")]
     assert "Break one of them" in shown["advice"]
     assert as_json("show", "c")["state"] == "contended"
+
+
+def test_tables_fit_the_terminal(zoo: Zoo, contend: Contend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """COLUMNS says how wide it is. `--wide` shows all, and a pipe gets all."""
+    key = "orders/" + "a-very-long-key-" * 7
+    for number in (1, 2):
+        contend(key, number, what="shop.tasks.charge_the_card_of_a_customer", host=f"worker-{number}.internal.example")
+    whole = {name: zklock(*command) for name, command in {"list": ["list"], "show": ["show", key]}.items()}
+    monkeypatch.setenv("COLUMNS", "80")
+    for name, text in whole.items():
+        narrow = zklock(name, *([key] if name == "show" else []))
+        table = [line for line in narrow.splitlines() if "…" in line or "HELD" in line or "WHO" in line]
+        assert len(table) >= 2
+        assert all(len(line) <= 80 for line in table)
+        assert "TOKEN" not in narrow
+        assert "TOKEN" in text
+        # the times differ between two calls
+        assert zklock(name, "--wide", *([key] if name == "show" else [])).splitlines()[0] == text.splitlines()[0]
+
+
+def test_status_begins_with_what_needs_attention(zoo: Zoo, deadlock: None) -> None:
+    first, second, *_ = zklock("status").splitlines()
+    assert first == "1 incident needs attention: python manage.py zklock doctor --incident"
+    assert second.startswith("CONNECTED to ")
+    status, text, message = ending("doctor", "--incident")
+    assert (status, message) == (ExitCode.DEADLOCK, "1 incident.")
+    assert text.startswith("1. ")
+
+
+def test_without_a_sub_command_all_are_listed() -> None:
+    status, text, message = ending()
+    assert (status, message.startswith("Give a sub-command.")) == (ExitCode.USAGE, True)
+    assert [line.split()[0] for line in text.splitlines()[1:]] == list(SUBCOMMANDS)
 
 
 def test_locks_in_trouble_are_listed_first(zoo: Zoo, contend: Contend, deadlock: None) -> None:

@@ -44,7 +44,7 @@ def test_status_counts_locks_and_waiters(zoo: Zoo) -> None:
         assert text.startswith("CONNECTED to ")
         assert "2 locks held, 1 contended, 1 waiting" in text
         data = as_json("status")
-        assert (data["held"], data["contended"], data["waiting"], data["problem"]) == (2, 1, 1, "")
+        assert (data["held"], data["contended"], data["waiting"], data["problem"]) == (2, 1, 1, None)
         assert data["connection"]["state"] == "connected"
 
 

@@ -35,6 +35,29 @@ def test_columns_are_as_wide_as_a_terminal_shows_them() -> None:
     assert out.getvalue() == "NAME   N\n倉庫   1\ne\u0301     23\n"
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
+@pytest.mark.parametrize("long", ["x" * 120, "倉庫" * 60, "e\u0301" * 90])
+def test_a_table_fits_the_terminal(width: int, long: str) -> None:
+    """The columns that identify go first. Long texts keep both ends, and figures are whole."""
+    out, head = io.StringIO(), ("lock", "runs", "held", "token", "session")
+    row = (f"a{long}z", "shop.charge", "4 min 3 s", "4294967318", "0x1")
+    output.write_table(OutputWrapper(out), head, [row], width=width, cut=("lock", "runs"))
+    titles, line = out.getvalue().splitlines()
+    assert output._width(line) <= width
+    assert titles.split() == ["LOCK", "RUNS", "HELD"]
+    lock, *_, held = line.split("  ")
+    assert (lock[0], lock.strip()[-1], held.strip()) == ("a", "z", "4 min 3 s")
+
+
+def test_a_long_last_column_goes_on_below() -> None:
+    out = io.StringIO()
+    output.write_table(OutputWrapper(out), ("check", "finding"), [("rights", "word " * 40)], width=60)
+    lines = out.getvalue().splitlines()[1:]
+    assert " ".join(lines).split() == ["rights", *["word"] * 40]
+    assert all(len(line) <= 60 for line in lines)
+    assert all(line.startswith(" " * 8) for line in lines[1:])
+
+
 @pytest.mark.parametrize(
     ("name", "fields", "key"),
     [

@@ -242,9 +242,11 @@ def lines(info: ReservationInfo) -> list[str]:
 
 
 def to_json(info: ReservationInfo) -> dict[str, Any]:
-    """Return the fields of a reservation for JSON. Its times are in UTC."""
+    """Return the fields of a reservation for JSON. Its times are in UTC, and what is absent is null."""
     times = {"since": info.since, "until": to_datetime(info.until) if info.until else None}
-    return {**asdict(info), **{name: time and time.isoformat() for name, time in times.items()}}
+    written = {name: time and time.isoformat() for name, time in times.items()}
+    known = {**asdict(info), **written, "pid": info.pid or None}
+    return {name: None if value == "" else value for name, value in known.items()}
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
