@@ -201,7 +201,9 @@ async def test_a_caller_that_gives_up_leaves_no_directory(zoo: Zoo) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         proxy.delay_op(CREATE_CONTAINER, 0)
-        await asyncio.to_thread(eventually, lambda: zoo.client.exists(f"{zoo.base}/never"))
+        await asyncio.to_thread(
+            proxy.wait_for, lambda: any(f.opcode == CREATE_CONTAINER and not f.request for f in proxy.frames)
+        )
         await asyncio.to_thread(process.reset)
     assert not zoo.client.exists(f"{zoo.base}/never/used")
 

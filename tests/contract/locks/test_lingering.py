@@ -222,7 +222,7 @@ def test_an_idle_lingering_lock_costs_another_process_one_read_and_one_event(zoo
     """
     More than a free one, which takes one round trip: a look at the znode ahead, and one watch event.
 
-    If the keeper has let it go before the look, there is no event, but one more listing.
+    If the keeper has let it go before the look, there is no event, but one more listing, or not even a look.
     """
     with zoo.running(KEEPING) as keeper:
         assert next_line(keeper) == "kept"
@@ -232,7 +232,7 @@ def test_an_idle_lingering_lock_costs_another_process_one_read_and_one_event(zoo
         with within(5), zk_lock(KEY):
             assert warm_proxy.watch_events <= 1
             assert (
-                warm_proxy.round_trips() - warm_proxy.counts[MULTI] == 3 - warm_proxy.watch_events
+                warm_proxy.round_trips() - warm_proxy.counts[MULTI] <= 3 - warm_proxy.watch_events
             )  # without a heartbeat
 
 
