@@ -222,8 +222,11 @@ def test_the_json_of_free_and_held_locks_has_one_shape(zoo: Zoo, contend: Conten
     assert {name: type(value) for name, value in lock.items()} == {name: type(held[name]) for name in lock}
     first = held["holders"][0]
     assert held["commands"] == [
-        f"python manage.py zklock {name} --token={first['token']} --reason='' -- k"
-        for name in ("request-release", "break")
+        "python manage.py zklock show --stack -- k",
+        *(
+            f"python manage.py zklock {name} --token={first['token']} --reason='' -- k"
+            for name in ("request-release", "break")
+        ),
     ]
 
 
