@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.utils.translation import gettext_lazy as _
 
-from django_zklock.report import formatting, past
+from django_zklock.report import formatting
 from django_zklock.report.incident import MANY, Incident
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def is_hung(facts: Facts, lock: LockInfo, holder: ScannedContender) -> bool:
     else:
         certain, usual = holder.certain_duration, None
         if LEAST_SECONDS <= certain < facts.long_held and holder.template:
-            usual = past.ask("facts.usual_hold", holder.template)
+            usual = facts.past("usual_hold", holder.template, default=None)
         is_late = certain >= facts.long_held or (usual is not None and certain >= TIMES_USUAL * usual)
     return is_late and not facts.is_victim(lock, holder)
 

@@ -143,6 +143,20 @@ def test_a_crowd_behind_a_victim_is_that_of_the_root() -> None:
     assert (incident.cause, incident.keys, incident.blocked) == ("crowded", ("root",), 61)
 
 
+def test_tables_that_cannot_be_read_are_asked_once_in_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question may wait for a database that is away. The verdict says what was not looked at."""
+    asked: list[str] = []
+
+    def ask(name: str, *args: Any, default: Any = None) -> Any:
+        asked.append(name)
+        return default
+
+    monkeypatch.setattr(past, "ask", ask)
+    said = verdict(*(queue(f"job/{number}", {"owner": number, "age": 20.0}, waiters=(90,)) for number in range(5)))
+    assert len(asked) == 1
+    assert "the tables of events cannot be read" in str(said)
+
+
 def report(*servers: ServerReport, epochs: tuple[tuple[float, int], ...] = ()) -> EnsembleReport:
     return EnsembleReport(servers, tuple(_findings([servers] * 5, 10.0, answer=(1, ""))), epochs)
 
