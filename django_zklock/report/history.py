@@ -15,6 +15,7 @@ from django_zklock.report.incident import MANY, MAX_NAMED, Incident
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import datetime
 
     from typing_extensions import Self
 
@@ -43,8 +44,8 @@ class Broken(Incident):
                 broken[row.host, row.pid, row.broken_by].append(row)
         for (host, pid, by), rows in broken.items():
             last = max(row.broken_at for row in rows if row.broken_at)
-            age, values = max(0.0, (timezone.now() - last).total_seconds()), {"by": formatting.clean(by)}
-            yield cls(host=host, pid=pid, keys=_keys(rows), values=values, since=last, age=age)
+            values = {"by": formatting.clean(by)}
+            yield cls(host=host, pid=pid, keys=_keys(rows), values=values, since=last, age=_age(last))
 
 
 class Hot(Incident):
@@ -94,8 +95,7 @@ class Order(Incident):
                 "works": ", ".join(dict.fromkeys(_TASK_ID.sub("", formatting.clean(work)) for work in wrong)),
                 "order": order if templates[1:] else gettext("%(name)s in the order of the keys") % {"name": order},
             }
-            age = max(0.0, (timezone.now() - last[0].at).total_seconds())
-            yield cls(keys=_keys(last), values=values, since=templates, age=age)
+            yield cls(keys=_keys(last), values=values, since=templates, age=_age(last[0].at))
 
 
 def _story(row: Any) -> str:
@@ -147,8 +147,8 @@ class Dying(Incident):
         for key, rows in deaths.items():
             if len(rows) >= MANY:
                 first, last = (choose(rows, key=lambda row: row.at) for choose in (min, max))
-                age, values = (timezone.now() - first.at).total_seconds(), {"deaths": len(rows)}
-                yield cls(keys=(key,), host=last.host, pid=last.pid, age=max(0.0, age), values=values, since=last.at)
+                values, age = {"deaths": len(rows)}, _age(first.at)
+                yield cls(keys=(key,), host=last.host, pid=last.pid, age=age, values=values, since=last.at)
 
 
 class Flapping(Incident):
@@ -181,7 +181,7 @@ def recently_ended(facts: Facts) -> list[str]:
             "process": formatting.host_and_pid(row.host, row.pid),
             "lock": formatting.key_text(row.key, 200),
             "work": formatting.clean(row.work),
-            "time": formatting.duration((timezone.now() - row.at).total_seconds()),
+            "time": formatting.duration(_age(row.at)),
         }
         for row in rows[: -MAX_NAMED - 1 : -1]
     ]
@@ -194,6 +194,11 @@ def _ended(facts: Facts) -> dict[str, list[Any]]:
         if not row.broken_by:
             ended[row.host].append(row)
     return ended
+
+
+def _age(when: datetime) -> float:
+    """Return the seconds since then; 0 if the clock of its host is ahead."""
+    return max(0.0, (timezone.now() - when).total_seconds())
 
 
 def _keys(rows: list[Any]) -> tuple[str, ...]:

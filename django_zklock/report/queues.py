@@ -26,7 +26,29 @@ TIMES_USUAL: Final = 10.0
 """Ratio to the usual length of the queue from which on it is a crowd."""
 
 
-class Counter(Incident):
+class OfDirectory(Incident):
+    """A cause that is in the names of one directory, or in its counter."""
+
+    act = "below"
+    command = "show"
+
+    @classmethod
+    def find(cls, facts: Facts) -> Iterator[Self]:
+        for lock in facts.snapshot.locks:
+            if _trouble(lock) == cls.cause:
+                detail = lock.problem or formatting.counter_text(lock)
+                since = detail if cls.cause == "unreadable" else None
+                yield cls(keys=(lock.key,), blocked=lock.waiting, detail=detail, since=since)
+
+
+def _trouble(lock: LockInfo) -> str:
+    """Return the cause that is in a directory; empty if there is none."""
+    if (lock.problem and not lock.is_unread) or lock.numbers_left is not None:
+        return "counter" if lock.is_worn_out else "unreadable" if lock.problem else "wearing"
+    return ""
+
+
+class Counter(OfDirectory):
     """ZooKeeper's counter of the directory is at its end. Newcomers are refused."""
 
     cause = "counter"
@@ -34,35 +56,22 @@ class Counter(Incident):
     title = _("Counter used up: %(keys)s")
     remedy = _("Let the contenders finish. Then delete the empty directory, so that ZooKeeper counts from 0 again.")
     ends = "The directory is deleted."
-    act = "below"
-    command = "show"
-
-    @classmethod
-    def find(cls, facts: Facts) -> Iterator[Self]:
-        """The other causes of this kind differ in which locks they are about."""
-        for lock in facts.snapshot.locks:
-            if (lock.problem and not lock.is_unread) or lock.numbers_left is not None:
-                kind: type[Incident] = Counter if lock.is_worn_out else Unreadable if lock.problem else Wearing
-                detail = lock.problem or formatting.counter_text(lock)
-                if kind is cls:
-                    since = detail if kind is Unreadable else None
-                    yield cls(keys=(lock.key,), blocked=lock.waiting, detail=detail, since=since)
 
 
-class Unreadable(Counter):
+class Unreadable(OfDirectory):
     """A znode of another program is in the queue, so that it cannot be read."""
 
     cause = "unreadable"
+    severity = "error"
     title = _("Unknown znode in the queue: %(keys)s")
     remedy = _("Find the program that made the znode, give it another path, and delete the znode.")
     ends = "The znode is deleted."
 
 
-class Wearing(Counter):
+class Wearing(OfDirectory):
     """Less than a tenth of the 2,146,435,073 acquisitions of a directory is left."""
 
     cause = "wearing"
-    severity = "warning"
     title = _("Counter nearly used up: %(keys)s")
     remedy = _("Delete its directory in a moment in which it is empty, so that ZooKeeper counts from 0 again.")
     ends = "The directory is deleted."

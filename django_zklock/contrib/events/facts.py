@@ -139,11 +139,14 @@ def epochs(seconds: float) -> list[int]:
 
 def usual_hold(template: str) -> float | None:
     """Return for how many seconds locks of this template are usually held; None if that is not known."""
-    usual = table.usual.get(template, 0.0, USUAL_FOR) if template else None
-    return None if usual is None else usual[0]
+    return _usual(template)[0]
 
 
 def usual_queue(template: str) -> float | None:
     """Return how many callers usually wait for a lock of this template; None if that is not known."""
+    return _usual(template)[1]
+
+
+def _usual(template: str) -> tuple[float, float] | tuple[None, None]:
     usual = table.usual.get(template, 0.0, USUAL_FOR) if template else None
-    return None if usual is None else usual[1]
+    return usual or (None, None)

@@ -103,9 +103,7 @@ class Grant:
         self.shares: dict[weakref.ref[HeldLock], bool] = {}  # those that are not released yet; True: it only reads
         self.begun = False  # the work under the lock has begun; written by its owner
         self.released = False
-        self.tells_wait = (
-            False  # its znode says what its owner waits for, or has waited for; protocol's thread writes it
-        )
+        self.tells_wait = False  # its znode names what its owner waits for, or did; protocol's thread writes it
         self.logs_loss = True  # False: its user does it
         self._end = [None]  # the caller that reports its events from now on removes the item: a single step
         self.loss_reported = False  # `lock_lost` was sent; protocol's thread only

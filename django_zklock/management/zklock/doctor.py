@@ -225,7 +225,7 @@ def _locks(reply_timeout: float) -> Iterator[Check]:
     yield Check("locks", "info", f"{snapshot.total} held or waited for{kept}")
     facts = Facts(snapshot, inspection.EnsembleReport((), ()))
     for incident in verdict.found(facts, [Deadlock, Orphan, *queues.COUNTERS]):
-        name = "queue" if isinstance(incident, queues.Counter) else incident.cause
+        name = "queue" if isinstance(incident, queues.OfDirectory) else incident.cause
         shown = incident.describe()
         yield Check(name, incident.severity, f"{shown['title']}. {shown['explanation']}")
     for lock in snapshot.locks:
