@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from django_zklock.core.protocol.grant import Grant
 
 LOOK_AFTER: Final = 0.1  # seconds from the write to the first look, in which others write that began at the same time
+TRY_AGAIN: Final = 0.1  # seconds until a step is repeated, because a znode was written or created meanwhile
 LOOK_SOON: Final = 1.0  # seconds between two looks while there is a circle, or no connection
 LOOK_RARELY: Final = 5.0  # seconds between the first two other looks; then twice as many each time
 LONGEST_PAUSE: Final = 40.0  # seconds between two looks
@@ -105,18 +106,18 @@ class DeadlockSearch:
         contender.admit_now()
         node = contender.queued_node
         if node is None:
-            return LOOK_AFTER if contender.guid and self._session.connected else LOOK_SOON
+            return TRY_AGAIN if contender.guid and self._session.connected else LOOK_SOON
         wait = WaitsFor(contender.spec.key, contender.guid, node.czxid)
         if self._written != (wait, grants):
             error = yield from self._write(wait, grants)
             self._written = (wait, grants) if error is None else None
-            return LOOK_AFTER if error is None or isinstance(error, Outdated) else LOOK_SOON
+            return LOOK_AFTER if error is None else TRY_AGAIN if isinstance(error, Outdated) else LOOK_SOON
         circle = yield from self._find_circle(wait)
         self._seen = self._seen + 1 if circle else 0
         is_youngest = all(step.wait.czxid <= wait.czxid for step in circle)
         if circle and (is_youngest or self._seen > 1):  # it may be paused, or not have seen the whole circle
             contender.end_deadlock([check for step in circle for check in step.checks], _error(circle))
-            return LOOK_AFTER  # a holder that has written its znode meanwhile makes a check fail
+            return TRY_AGAIN  # a holder that has written its znode meanwhile makes a check fail
         self._pause = LOOK_RARELY if circle else min(2 * self._pause, LONGEST_PAUSE)
         return LOOK_SOON if circle else self._pause
 
