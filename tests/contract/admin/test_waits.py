@@ -98,7 +98,7 @@ def test_a_task_that_gave_up_its_place_to_another_one_does_not_wait(zoo: Zoo, th
     successor.start()
     try:
         assert gave_up.wait(20)
-        assert look().waits == ()
+        eventually(lambda: look().waits == ())  # the request by which the first one left its place may be on its way
     finally:
         over.set()
         threads.end()
