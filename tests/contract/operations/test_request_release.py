@@ -79,6 +79,7 @@ def test_a_request_to_a_hold_that_has_just_begun_is_seen_once_it_watches(
     with zk_lock("k") as hold:
         request_release("k", WHY, **WHO)
         assert seen(hold) == ("anna", WHY)
+    monkeypatch.setattr(contender, "WATCH_SELF_AFTER", 60.0)
     with zk_lock("k") as short:
         request_release("k", WHY, **WHO)
     assert short.release_requested is None

@@ -20,7 +20,7 @@ def ended(zoo: Zoo, process: subprocess.Popen[str], *, within: float) -> tuple[s
     """Let the process go on, and wait for its end; return what it wrote."""
     began = time.monotonic()
     try:
-        output, errors = process.communicate("\n", timeout=20)
+        output, errors = process.communicate("\n", timeout=50)
     finally:
         process.kill()
     assert time.monotonic() - began < within + ROOM, errors
@@ -233,7 +233,7 @@ def test_a_program_that_replaces_itself_frees_its_locks(zoo: Zoo, tmp_path: Path
 import os, sys, pathlib
 path, env = pathlib.Path(sys.executable), os.environ
 again = "import django; django.setup(); from django_zklock import zk_lock"
-program = [sys.executable, "-c", again + "\\nwith zk_lock('self', timeout=5): print('again')"]
+program = [sys.executable, "-c", again + "\\nwith zk_lock('self', timeout=15): print('again')"]
 {begin}
     os.{call}
 """
