@@ -172,7 +172,7 @@ class BackgroundCall(threading.Thread, Generic[T]):
         finally:
             self.took = clock.now() - began
 
-    def result(self, timeout: float = 15.0) -> T:
+    def result(self, timeout: float = 30.0) -> T:
         self.join(timeout)
         assert not self.is_alive(), f"still at it after {timeout:g} s"
         if self._error is not None:

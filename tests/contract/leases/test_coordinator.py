@@ -367,7 +367,7 @@ async def test_threads_of_two_lease_clients_are_no_deadlock(zoo: Zoo, coordinato
     for key in (KEY, other):
         while len(await asyncio.to_thread(zoo.children, key)) < 2:
             await asyncio.sleep(0.02)
-    snapshot = await asyncio.to_thread(inspection.snapshot, max_age=0, reply_timeout=5)
+    snapshot = await asyncio.to_thread(inspection.snapshot, max_age=0, reply_timeout=30)
     assert (snapshot.waits, snapshot.cycles) == ((), ())
     for lease in leases:
         lease.end("the client has released it")

@@ -133,12 +133,12 @@ async def lease() -> None:
 
 
 def hand_over() -> None:
-    with zk_lock("k", timeout=5) as hold:
+    with zk_lock("k", timeout=30) as hold:
         hold.hand_over(within=60)
 
 
 def broken() -> None:
-    with pytest.raises(LockLost), zk_lock("k", timeout=5, abort_on="lost") as hold:
+    with pytest.raises(LockLost), zk_lock("k", timeout=30, abort_on="lost") as hold:
         break_lock("k", guid=guid_of(hold.path), token=hold.token, **WHY)
 
 

@@ -448,7 +448,7 @@ def test_a_downgraded_writer_does_not_linger(zoo: Zoo) -> None:
     lock = zk_write(KEY, linger=LONG)
     with lock as hold:
         hold.downgrade()
-        with zk_lock(KEY, kind="read", timeout=5):
+        with zk_lock(KEY, kind="read", timeout=30):
             pass
     zoo.wait_contenders(KEY, 0)
 

@@ -320,7 +320,7 @@ def test_several_locks_may_be_of_different_kinds(zoo: Zoo) -> None:
     with zk_locks("c", permit, reading) as hold:
         assert [single.kind for single in hold] == ["read", "semaphore", "lock"]
         other = BackgroundCall(
-            lambda: acquire_by_block(zk_locks(zk_lock("a", kind="read"), zk_lock("b", limit=2), timeout=5))
+            lambda: acquire_by_block(zk_locks(zk_lock("a", kind="read"), zk_lock("b", limit=2), timeout=30))
         )
         other.result()
         writer = zk_locks(zk_lock("a", kind="write"), "d", timeout=0)

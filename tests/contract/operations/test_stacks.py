@@ -111,7 +111,7 @@ def test_a_thread_or_greenlet_shows_the_line_that_it_hangs_in(zoo: Zoo, work: An
         with within(2):
             lines = shown()
         end()
-        holder.result(10)
+        holder.result(30)
     places = [line for line in lines if line.endswith("# here")]
     assert len(places) == 1
     assert places[0].startswith(f"{work.__name__}.<locals>.hang at {__file__}:")
@@ -173,7 +173,7 @@ def test_a_task_that_runs_shows_the_functions_that_it_calls(zoo: Zoo) -> None:
         eventually(lambda: any(line.endswith("# here") for line in shown()))
         lines = shown()
         end()
-        holder.result(10)
+        holder.result(30)
     assert lines[0].startswith("task ")
     assert lines[-1].endswith(": hang()")
 
@@ -213,7 +213,7 @@ def test_many_operators_may_ask_at_the_same_time(zoo: Zoo, caplog: pytest.LogCap
     """Each gets an answer, each request is in the audit log, and nothing is left."""
     with caplog.at_level(logging.WARNING, "zklock.audit"), zk_lock("k") as hold:
         asking = [BackgroundCall(shown) for _ in range(8)]
-        assert all(len(call.result(10)) > 1 for call in asking)
+        assert all(len(call.result(30)) > 1 for call in asking)
         eventually(lambda: answers(zoo) == [])
         hold.check()
     records = [record for record in caplog.records if record.name == "zklock.audit"]
@@ -280,7 +280,7 @@ def test_an_answer_goes_away_after_a_loss_of_the_connection(zoo: Zoo, proxy: Pro
         asking = BackgroundCall(shown)
         eventually(lambda: answers(zoo))
         proxy.hang = True
-        assert asking.result(10) == [NO_ANSWER.decode()]
+        assert asking.result(30) == [NO_ANSWER.decode()]
         proxy.heal()
         proxy.cut_all()
         eventually(lambda: answers(zoo) == [], timeout=4)

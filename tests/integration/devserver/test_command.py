@@ -19,7 +19,7 @@ from support.zoo import eventually
 ACQUIRE = """
 import django; django.setup()
 from django_zklock import zk_lock
-with zk_lock("a", timeout=5) as hold:
+with zk_lock("a", timeout=30) as hold:
     print("token", hold.token)
 """
 

@@ -151,7 +151,7 @@ def child():
         pass
 print(forked(child), got, flush=True)
 sys.stdin.readline()
-thread.join(5)
+thread.join(30)
 print(len(got))
 """
     process = zoo.spawn(PRELUDE + script)
