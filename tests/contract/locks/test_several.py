@@ -7,7 +7,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
@@ -479,43 +478,3 @@ def test_several_locks_that_are_tried_share_the_replies(
     proxy.delay = 0.08  # seconds, each way; a lock takes at least two round trips
     with within(2.0), zk_locks(*"abcdefghij", timeout=0):
         pass
-
-
-OWNERS = """
-import os, random, sys, threading
-import django
-from django_zklock import zk_locks
-
-django.setup()
-directory, seed = sys.argv[1:]
-random.seed(int(seed))
-failed = []
-
-
-def acquire(choose):
-    try:
-        for _ in range(25):
-            keys = choose.sample("abcdef", choose.randint(2, 6))
-            with zk_locks(*keys, timeout=None):
-                for key in keys:
-                    os.close(os.open(f"{directory}/{key}", os.O_CREAT | os.O_EXCL))
-                for key in keys:
-                    os.unlink(f"{directory}/{key}")
-    except BaseException as error:
-        failed.append(error)
-
-
-threads = [threading.Thread(target=acquire, args=(random.Random(random.random()),)) for _ in range(3)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-print(failed or "done")
-"""
-
-
-def test_processes_with_overlapping_sets_never_deadlock(zoo: Zoo, tmp_path: Path) -> None:
-    """All get all their locks in the end, and no lock has two owners."""
-    callers = [zoo.spawn(OWNERS, str(tmp_path), str(seed)) for seed in range(3)]
-    assert [caller.communicate(timeout=60)[0].strip() for caller in callers] == ["done"] * 3
-    zoo.assert_empty()
