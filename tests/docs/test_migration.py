@@ -286,3 +286,17 @@ def test_a_lock_of_viewflow_keeps_others_out(zoo: Zoo, stand_in: Callable[..., N
         assert connection.in_atomic_block
     with zoo.hold_elsewhere("flow/shop%2Forder/7"), pytest.raises(FlowLockFailed), lock(flow, 7):
         pass
+
+
+def test_a_handle_that_is_released_late_frees_no_newer_one(zoo: Zoo) -> None:
+    """It may expire, be released twice, and in another thread."""
+    handle = run(files_of("how-to/move-from-other-locks.md")["handles.py"])["Handle"]
+    expired = handle("a", 0.2)
+    eventually(lambda: expired.hold.lost)
+    newer = handle("a", 60)
+    for _ in range(2):
+        expired.release()
+        with pytest.raises(RuntimeError, match="a is busy"):
+            handle("a", 60)
+    BackgroundCall(newer.release).result()
+    handle("a", 60).release()
