@@ -97,7 +97,7 @@ def test_the_ring_of_the_focus_has_enough_contrast(shop: Stage, visitor: Visit, 
     for path in (LIST, f"{LIST}?q=", address("a"), address("a", "break"), address("a", "hold")):
         viewer.open(path)
         viewer.page.keyboard.press("Tab")  # the browser shows the focus of keyboards
-        where = ":is(#zklock-status, .zklock-page, .zklock-card, .submit-row, li.zklock-tool, #zklock-filters, form)"
+        where = ":is(#zklock-frame, .zklock-page, .zklock-card, .submit-row, li.zklock-tool, #zklock-filters, form)"
         rings = viewer.page.evaluate(RINGS, f"#content {where} :is(a.button, li a, input[type=submit], summary)")
         assert rings or THEMED, path  # which has the buttons of forms outside of the content
         assert all(ratio >= 3 for ratio, _html in rings), (path, rings[0])

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from support.browser.site import Site
 
 LIST = "/admin/zklock/lock/"
+"""What needs attention; and what the addresses of all pages begin with."""
+ALL = f"{LIST}?q="
+"""The list of locks."""
 SCREENSHOTS = os.environ.get("SCREENSHOTS", "")
 """A directory for pictures of the pages, for people to look at; none are made without."""
 
@@ -69,7 +72,7 @@ class Visitor:
         self.complaints.append(f"a dialog: {dialog.message}")
         dialog.dismiss()
 
-    def open(self, path: str = LIST, *, refresh: bool = True) -> Response:
+    def open(self, path: str = ALL, *, refresh: bool = True) -> Response:
         """Open a page. Without `refresh`, it may show a snapshot that is up to a second old."""
         if refresh:
             self._refresh_snapshot()
@@ -148,7 +151,6 @@ class Visitor:
                 const at = document.activeElement, style = getComputedStyle(at);
                 return {
                     tag: at.tagName, id: at.id, text: at.textContent.trim(),
-                    ours: at.closest('#zklock-status') !== null,
                     outlined: style.outlineStyle !== 'none' || style.boxShadow !== 'none',
                 };
             }"""
