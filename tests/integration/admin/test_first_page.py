@@ -69,8 +69,8 @@ def page(client: Client, path: str = "") -> str:
 
 def chain(stage: Stage) -> None:
     """Let w1 hold root, and w2 hold mid and wait for root, and w3 hold leaf and wait for mid."""
-    one, two, three = task("slow", "w1"), task("refund", "w2"), task("charge", "w3")
-    for key, part in (("root", one), ("mid", two), ("root", two), ("leaf", three), ("mid", three)):
+    slow, refund, charge = task("slow", "w1"), task("refund", "w2"), task("charge", "w3")
+    for key, part in (("root", slow), ("mid", refund), ("root", refund), ("leaf", charge), ("mid", charge)):
         stage.join_queue(key, part)
     stage.join_queue("leaf", Part("web-1", 5))
 
@@ -110,7 +110,7 @@ def test_a_chain_is_one_card_with_a_tree(stage: Stage, operator: Client) -> None
 
 
 def test_a_deadlock_is_a_row_for_each_holder(stage: Stage, operator: Client) -> None:
-    """What it holds, waits for and runs, and its button. The id of its task is cut, and whole in the title."""
+    """Each has what it holds, waits for and runs, and a button. The id of its task is cut, and whole in the title."""
     parts = deadlock(stage)
     text = page(operator)
     rows = re.findall("<tr>.*?</tr>", text.partition("<tbody>")[2].partition("</tbody>")[0])
@@ -165,7 +165,7 @@ def test_without_zookeeper_nothing_is_offered(stage: Stage, zoo: Zoo, operator: 
         assert offer not in text
 
 
-def test_what_a_user_may_not_do_is_said_within_the_admin(zoo: Zoo) -> None:
+def test_a_missing_permission_is_named_within_the_admin(zoo: Zoo) -> None:
     """With the permission that is needed, and a way back; but no tabs for those who may not see locks."""
     viewer = user_with("view_lock")
     for path, text in (

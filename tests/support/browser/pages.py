@@ -25,13 +25,33 @@ if TYPE_CHECKING:
     from support.browser.site import Site
 
 LIST = "/admin/zklock/lock/"
-"""What needs attention; and what the addresses of all pages begin with."""
+"""The first page, whose address is the beginning of all others."""
 ALL = f"{LIST}?q="
 """The list of locks."""
 SCREENSHOTS = os.environ.get("SCREENSHOTS", "")
 """A directory for pictures of the pages, for people to look at; none are made without."""
 
 PHONE = {"width": 390, "height": 844}
+
+LIGHT = """
+    const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+    const luminance = color => {
+        canvas.fillStyle = color;
+        canvas.fillRect(0, 0, 1, 1);
+        const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map(
+            part => (part /= 255) <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const background = element => {
+        const color = getComputedStyle(element).backgroundColor;
+        return color === 'rgba(0, 0, 0, 0)' && element.parentElement ? background(element.parentElement) : color;
+    };
+    const ratio = (...colors) => {
+        const [less, more] = colors.map(luminance).sort((one, other) => one - other);
+        return (more + 0.05) / (less + 0.05);
+    };
+"""
+"""JavaScript: the `background` of an element, and the `ratio` of two colours, as WCAG measures contrast."""
 
 _BREAK = re.compile("Break the locks?")
 
