@@ -45,7 +45,7 @@ from django_zklock.dashboard.forms import (
 from django_zklock.exceptions import LockChangedHands, ZkLockError, ZooKeeperUnavailable
 from django_zklock.models import Lock
 from django_zklock.names.template import MAX_KEY, is_key
-from django_zklock.report import lazy, past, servers, verdict
+from django_zklock.report import lazy, past, servers, timeline, verdict
 from django_zklock.report.facts import Facts
 from django_zklock.report.formatting import (
     CONNECTION_LABELS,
@@ -311,6 +311,7 @@ class LockViews:
         if lock is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
         shown = self.read_lock(lock.key)
+        panel = past.ask("history.lock_panel", shown.info, is_current=not shown.problem)
         context = {
             "title": key_text(lock.key, MAX_KEY),
             "subtitle": None,
@@ -318,7 +319,10 @@ class LockViews:
             "change": True,
             "show_history": True,
             "lock": shown,
-            "panel": past.ask("history.lock_panel", shown.info, is_current=not shown.problem),
+            "panel": panel,
+            "timeline": timeline.picture(
+                [*([] if shown.problem else timeline.present(shown.info)), *(panel.content.bars if panel else ())]
+            ),
             "extra_links": self.extra_links(lock=lock.key) if shown.state == "free" and not shown.problem else [],
             **(extra_context or {}),
         }
@@ -608,7 +612,7 @@ class LockViews:
             "holds": shown,
             "hidden": len(holds) - len(shown),
             "waits": waits if host else [],
-            "ticked": [row.target for row in rows],
+            "ticked": request.GET.getlist("target") or [row.target for row in rows],
         }
         if host:
             tokens = {row.info.token for _lock, row in holds}

@@ -25,7 +25,7 @@ from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import shortened
 from django_zklock.core.queue.untrusted import LATEST
 from django_zklock.names.template import MAX_KEY
-from django_zklock.report import lazy, past
+from django_zklock.report import lazy, past, timeline
 from django_zklock.report.formatting import action_text, clean, duration, host_and_pid, key_text
 from django_zklock.report.incident import times_usual
 
@@ -72,9 +72,16 @@ def lock_panel(lock: LockInfo, *, is_current: bool = True) -> Panel:
     template = first.template if first is not None else grants[0].template if grants else ""
     usual = past.ask("facts.usual_hold", template)
     tokens = {holder.token for holder in lock.holders} if is_known else None
+    events = _events_of(grants, lambda attempt: tokens)
     content = Past(
         chart=_read(chart.series_of, lock.key, [lock] if is_known else None, default=[]),
-        grants=tuple(_events_of(grants, lambda attempt: tokens)),
+        bars=[
+            _bar(attempt, event, tokens)
+            for attempt, event in zip(grants, events, strict=True)
+            if attempt.token not in (tokens or ()) or attempt.outcome != attempt.HELD
+        ],
+        grants=tuple(event for event in events if event.kind != Attempt.RELEASED),
+        released=tuple(event for event in events if event.kind == Attempt.RELEASED),
         summaries=(
             *_summary(_("Hold"), [grant.held for grant in grants]),
             *_summary(_("Wait"), [grant.waited for grant in grants]),
@@ -83,6 +90,19 @@ def lock_panel(lock: LockInfo, *, is_current: bool = True) -> Panel:
         times="" if first is None else times_usual(first.certain_duration, template),
     )
     return Panel("admin/zklock/lock/grants.html", content)
+
+
+def _bar(attempt: Attempt, event: PastEvent, held: _Tokens) -> timeline.Bar:
+    ago = max(0.0, (timezone.now() - attempt.at).total_seconds())
+    is_open = attempt.outcome == Attempt.HELD
+    text = timeline.in_words(f"{event.who} · {event.work}", event.waited, event.lasted, event.what)
+    return timeline.Bar(
+        text,
+        began=ago + (event.waited or 0.0),
+        granted=ago,
+        ended=max(0.0, ago - (event.lasted or 0.0)),
+        is_bad=attempt.outcome == Attempt.LOST or (is_open and held is not None and not _is_recent(attempt)),
+    )
 
 
 def chart_panel(snapshot: Snapshot) -> Panel | None:
@@ -299,7 +319,11 @@ class Past:
     """The past of a lock."""
 
     chart: Sequence[tuple[str, Sequence[Any]]]
+    bars: list[timeline.Bar]
+    """Those that are over, newest first."""
     grants: tuple[PastEvent, ...]
+    """Those that were not simply released."""
+    released: tuple[PastEvent, ...]
     summaries: tuple[tuple[str, str], ...]
     """The title and the text of a summary of the holds, and of one of the waits."""
     usual: str
