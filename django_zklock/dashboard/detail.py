@@ -18,7 +18,16 @@ from django_zklock.core.queue.command_line import word
 from django_zklock.dashboard.forms import Target
 from django_zklock.names import template as names
 from django_zklock.report import lazy, verdict
-from django_zklock.report.formatting import MAX_ERROR, clean, commands, holder_text, key_text, limit_text, reasons, state_text
+from django_zklock.report.formatting import (
+    MAX_ERROR,
+    clean,
+    commands,
+    holder_text,
+    key_text,
+    limit_text,
+    reasons,
+    state_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

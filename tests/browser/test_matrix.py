@@ -87,14 +87,18 @@ def scene(stage: Stage, sites: dict[str, Site]) -> Iterator[None]:
     reason = "the lease is over: no quorum has confirmed the session in time"
     rows.append((ATTEMPTS, 700.0, attempt(LONG, "worker-4", held=61.0, outcome="lost", work=work, reason=reason)))
     asked = {"key": LONG, "what": "release requested", "via": "admin", "by": "admin", "sure": True, "token": 8}
-    rows.append((ACTIONS, 100.0, {**asked, "reason": "it hangs", "holder": f"'{work}' on worker-3.internal, process 8"}))
+    rows.append(
+        (ACTIONS, 100.0, {**asked, "reason": "it hangs", "holder": f"'{work}' on worker-3.internal, process 8"})
+    )
     with ExitStack() as stack:
         for site in sites.values():
             stack.enter_context(recorded(site, *rows))
         yield
 
 
-def faults_of(browser: Browser, site: Site, name: str, language: str, widths: tuple[int, ...], theme: str) -> Iterator[tuple[str, str]]:
+def faults_of(
+    browser: Browser, site: Site, name: str, language: str, widths: tuple[int, ...], theme: str
+) -> Iterator[tuple[str, str]]:
     """Yield each fault of a page, and where it is. What can be done at one width can be done at each."""
     viewer = visit(browser, site, "operator", locale=language, viewport={"width": widths[0], "height": 900})
     assert viewer.open(PAGES[name]).status == 200
