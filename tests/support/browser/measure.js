@@ -1,5 +1,6 @@
 // Return what is wrong with a page as it is now: a list of texts. `acts` are those that it must show.
 async ({acts, colours}) => {
+    await Promise.all(document.getAnimations().map(animation => animation.finished));
     const faults = new Set(), content = document.querySelector("#content") ?? document.body;
     const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
     const colors = new Map();
@@ -53,9 +54,9 @@ async ({acts, colours}) => {
         const element = node.parentElement;
         if (!node.data.trim() || !isSeen(element)) continue;
         const range = document.createRange();
-        const is_svg = element.namespaceURI.endsWith("svg");
+        const isSvg = element.namespaceURI.endsWith("svg");
         const early = element.closest("[title]") || element.querySelector("[title]");
-        for (const {0: word, index} of is_svg ? [] : node.data.matchAll(/[^\s\/\-–·…,.:;()[\]{}<>&?=@]+/g)) {
+        for (const {0: word, index} of isSvg ? [] : node.data.matchAll(/[^\s\-–·…]+/g)) {
             range.setStart(node, index);
             range.setEnd(node, index + word.length);
             const tops = new Set([...range.getClientRects()].map(box => Math.round(box.top)));
@@ -70,10 +71,10 @@ async ({acts, colours}) => {
             texts.push({element, left, right, top: box.top + box.height * 0.2, bottom: box.bottom - box.height * 0.2});
         }
         if (colours) {
-            const style = getComputedStyle(element), below = background(is_svg ? element.closest("svg").parentElement : element);
-            const is_large = parseFloat(style.fontSize) >= 24 || (parseFloat(style.fontSize) >= 18.6 && style.fontWeight >= 600);
-            const found = ratio(over(rgba(is_svg ? style.fill : style.color), below), below);
-            if (found < (is_large ? 3 : 4.5) && !element.closest(":disabled")) faults.add(`contrast ${found.toFixed(2)}: ${named(element)}`);
+            const style = getComputedStyle(element), below = background(isSvg ? element.closest("svg").parentElement : element);
+            const isLarge = parseFloat(style.fontSize) >= 24 || (parseFloat(style.fontSize) >= 18.6 && style.fontWeight >= 600);
+            const found = ratio(over(rgba(isSvg ? style.fill : style.color), below), below);
+            if (found < (isLarge ? 3 : 4.5) && !element.closest(":disabled")) faults.add(`contrast ${found.toFixed(2)}: ${named(element)}`);
         }
     }
     texts.sort((one, other) => one.top - other.top);
