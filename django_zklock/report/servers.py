@@ -37,8 +37,11 @@ def summary(report: EnsembleReport) -> str:
     elif not spare:
         text = gettext("%(running)d of %(count)d servers run. One more failure stops all locks.")
     else:
-        one = "%(running)d of %(count)d servers run. Locks go on if %(spare)d more fails."
-        text = ngettext(one, "%(running)d of %(count)d servers run. Locks go on if %(spare)d more fail.", spare)
+        text = ngettext(
+            "%(running)d of %(count)d servers run. Locks go on if %(spare)d more fails.",
+            "%(running)d of %(count)d servers run. Locks go on if %(spare)d more fail.",
+            spare,
+        )
     return text % values
 
 
