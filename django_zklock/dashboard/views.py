@@ -604,22 +604,11 @@ class LockViews:
         """
         host, pid = self._process(request)
         locks, read = self._read(host, keys)
-        victims = {(wait.holds, wait.owner) for wait in read.pop("all_waits", ())}
         away = bool(read.get("problem")) and not read.get("incomplete")
         if not host and not locks:
             self.show_message(request, _("No lock was chosen, so nothing was done."), messages.WARNING)
             return self.redirect_to()
-        holds: list[tuple[LockInfo, Row]] = []
-        waits: list[tuple[LockInfo, Row]] = []
-        for lock in locks:
-            contenders = (*lock.holders, *lock.expired_holds, *lock.waiters)
-            for number, contender in enumerate(contenders, 1 + len(lock.waiters) - len(contenders)):
-                if not host or (contender.host == host and pid in {0, contender.pid}):
-                    owner = lazy.inspection.deadlocks.owners(contender)[:1]
-                    is_victim = not lock.deadlocked and bool(owner) and (lock.key, *owner) in victims
-                    row = row_of(lock.key, contender, number, waits=is_victim)
-                    (waits if number > 0 else holds).append((lock, row))
-        holds.sort(key=lambda held: (-held[0].waiting, -held[1].info.certain_duration))
+        holds, waits = _rows(locks, host, pid, {(wait.holds, wait.owner) for wait in read.pop("all_waits", ())})
         shown, rows = holds[:MAX_TARGETS], [row for _lock, row in holds[:MAX_TARGETS]]
         title = _("Holders of %(lock)s") % {"lock": key_text(locks[0].key)} if len(locks) == 1 else _("Chosen locks")
         context: dict[str, Any] = {
@@ -676,6 +665,24 @@ class LockViews:
 def user_name(request: HttpRequest) -> str:
     """Return the name of the user, for the audit log."""
     return clean(request.user.get_username(), 150)
+
+
+def _rows(
+    locks: Iterable[LockInfo], host: str, pid: int, victims: Collection[object]
+) -> tuple[list[tuple[LockInfo, Row]], list[tuple[LockInfo, Row]]]:
+    """Return the holders and the waiters of a host, or of all if that is empty. `victims` wait with what they hold."""
+    holds: list[tuple[LockInfo, Row]] = []
+    waits: list[tuple[LockInfo, Row]] = []
+    for lock in locks:
+        contenders = (*lock.holders, *lock.expired_holds, *lock.waiters)
+        for number, contender in enumerate(contenders, 1 + len(lock.waiters) - len(contenders)):
+            if not host or (contender.host == host and pid in {0, contender.pid}):
+                owner = lazy.inspection.deadlocks.owners(contender)[:1]
+                is_victim = not lock.deadlocked and bool(owner) and (lock.key, *owner) in victims
+                row = row_of(lock.key, contender, number, waits=is_victim)
+                (waits if number > 0 else holds).append((lock, row))
+    holds.sort(key=lambda held: (-held[0].waiting, -held[1].info.certain_duration))
+    return holds, waits
 
 
 def _word(host: str, count: int) -> str:

@@ -1,4 +1,4 @@
-"""The last grants of a lock as a picture: a bar for each, with now at the right edge. The tables have the same in words."""
+"""The last grants of a lock as a picture: a bar for each, and now at the right edge. Tables have the same in words."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Timeline(NamedTuple):
     height: int
     label: str
     bars: list[tuple[str, int, list[tuple[str, str, str]]]]
-    """The text of each, its pixels from the upper edge, and its parts: what it is, where it begins, and how wide it is."""
+    """The text of each, its pixels from the upper edge, and its parts: what it is, where it begins, its width."""
     ticks: list[tuple[str, str]]
 
 
@@ -96,10 +96,9 @@ def picture(bars: Sequence[Bar]) -> Timeline | None:
 
 
 def _span(ages: list[float]) -> float:
-    """Return the seconds to show. The oldest is left out if all others would be tenfold as wide without it."""
-    while len(ages) > 1 and ages[1] < ages[0] / 10:
-        del ages[0]
-    return ages[0]
+    """Return the seconds to show. A few old ones are left out if all others are tenfold as wide without them."""
+    cuts = (index for index in range(len(ages) // 3, 0, -1) if ages[index] < ages[index - 1] / 10)
+    return ages[next(cuts, 0)]
 
 
 def _ago(seconds: int) -> str:
