@@ -105,8 +105,9 @@ def span(contender: ScannedContender) -> str:
 def age(seconds: float, since: datetime | None = None) -> str:
     """Return an age that the script of the page keeps up to date."""
     return format_html(
-        '<time class="zklock-age" datetime="{}" data-age="{}">{}</time>',
+        '<time class="zklock-age" datetime="{}" title="{}" data-age="{}">{}</time>',
         since.isoformat() if since else "",
+        time_text(since) if since else "",
         f"{max(seconds, 0):.1f}",
         duration(seconds),
     )

@@ -49,6 +49,7 @@ class OfServers(Incident):
     """A cause that a finding of `inspection.ensemble` has found."""
 
     act = "health"
+    word = _("Degraded")
     command = "doctor"
     of_host = True
 
@@ -71,6 +72,7 @@ class Quorum(OfServers):
 
     cause = "quorum"
     severity = "error"
+    word = _("Blocked")
     title = _("ZooKeeper has no quorum")
     remedy = _("Start the servers that are down, or repair the network. Locks then go on by themselves.")
     ends = "A quorum answers."
@@ -103,6 +105,7 @@ class Split(OfServers):
 
     cause = "split"
     severity = "error"
+    word = _("Unsafe")
     title = _("The servers are not one ensemble, so two processes may hold one lock")
     remedy = _("Stop the work that must not run twice. Then correct URL, or the configuration of the servers.")
     ends = "The servers are one ensemble."

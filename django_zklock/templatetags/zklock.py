@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 from django import template
 from django.contrib.admin.utils import quote
 from django.urls import reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.report.formatting import (
+    MAX_ERROR,
     age,
     age_of,
     clean,
@@ -30,6 +32,8 @@ from django_zklock.report.formatting import (
 if TYPE_CHECKING:
     from django_zklock.inspection import ContenderInfo
 
+_UUID: Final = re.compile(r"\b([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\b")
+
 register = template.Library()
 register.filter("zklock_clean", clean)
 register.filter("zklock_duration", duration)
@@ -45,6 +49,17 @@ register.filter("zklock_who", process_of)
 register.filter("zklock_work", use_of)
 register.simple_tag(age, name="zklock_age")
 register.simple_tag(age_of, name="zklock_age_of")
+
+
+@register.filter
+def zklock_short(text: object) -> str:
+    """Return a text with each UUID cut. The whole one is shown on focus, or below the mouse."""
+    parts = _UUID.split(clean(text, MAX_ERROR))
+    return format_html_join("", "{}{}", ((_short(part) if place % 2 else part, "") for place, part in enumerate(parts)))
+
+
+def _short(uuid: str) -> str:
+    return format_html('<span class="zklock-id" tabindex="0" title="{}">{}</span>', uuid, uuid[:8])
 
 
 @register.simple_tag(takes_context=True)

@@ -40,6 +40,9 @@ MOST_GRANTS: Final = 20
 """Grants on the page of a lock."""
 HISTORY_ROWS: Final = 50
 """Rows of a page of the history."""
+RECENT_ACTIONS: Final = 30
+"""Last actions among which the forms look for reasons."""
+RECENT_REASONS: Final = 5
 CSV_ROWS: Final = 10_000
 """Rows of a download of it; the filter by time reaches the others."""
 FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
@@ -109,6 +112,13 @@ def chart_panel(snapshot: Snapshot) -> Panel | None:
     locks = None if snapshot.problem else snapshot.locks
     series: list[Any] = _read(partial(chart.series_of, "", locks, complete=snapshot.complete), default=[])
     return Panel("admin/zklock/lock/chart.html", series) if series else None
+
+
+def recent_reasons() -> list[str]:
+    """Return the last few reasons of operators, for the forms."""
+    rows = OperatorAction._default_manager.exclude(reason="").order_by("-at").values_list("reason", flat=True)
+    reasons: list[str] = _read(lambda: list(rows[:RECENT_ACTIONS]), default=[])
+    return list(dict.fromkeys(reasons))[:RECENT_REASONS]
 
 
 def host_panel(host: str, pid: int, held: Collection[int]) -> Panel:
