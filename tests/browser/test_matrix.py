@@ -99,19 +99,20 @@ def faults_of(
 
     Contrasts, and those of the rings of the focus, are measured in English on two widths.
     """
-    viewer = visit(browser, site, "operator", locale=language, viewport={"width": widths[0], "height": 900})
-    assert viewer.open(PAGES[name]).status == 200
     acts = None
-    for width, scheme in itertools.product(widths, ("light", "dark")):
-        viewer.page.set_viewport_size({"width": width, "height": 900})
-        viewer.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        viewer.picture(f"{name}-{language}-{width}-{scheme}")
-        colours = width in {1280, 390} and language == "en"
-        found = viewer.page.evaluate(MEASURE, {"acts": acts, "colours": colours})
-        acts = acts or found["shown"]
-        for fault in found["faults"]:
-            yield fault, f"{language} {width} {scheme}"
-    viewer.page.context.close()
+    for scheme in ("light", "dark"):
+        look = {"locale": language, "color_scheme": scheme, "viewport": {"width": widths[0], "height": 900}}
+        viewer = visit(browser, site, "operator", **look)
+        assert viewer.open(PAGES[name]).status == 200
+        for width in widths:
+            viewer.page.set_viewport_size({"width": width, "height": 900})
+            viewer.picture(f"{name}-{language}-{width}-{scheme}")
+            colours = width in {1280, 390} and language == "en"
+            found = viewer.page.evaluate(MEASURE, {"acts": acts, "colours": colours})
+            acts = acts or found["shown"]
+            for fault in found["faults"]:
+                yield fault, f"{language} {width} {scheme}"
+        viewer.page.context.close()
 
 
 @pytest.mark.parametrize("themed", THEMES[:1], indirect=True)
