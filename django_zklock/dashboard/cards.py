@@ -34,9 +34,9 @@ def cards_of(incidents: Sequence[Incident], snapshot: Snapshot) -> list[dict[str
     cards = []
     for (_cause, kind), equal in groups.items():
         size = len(equal) if len(equal) >= EQUAL else 1
-        for place in range(0, len(equal), size):
-            folded = [incident.describe() for incident in equal[place + 1 : place + size]]
-            cards.append({**_card(equal[place], snapshot), "equal": folded, "kind": formatting.clean(kind)})
+        for start in range(0, len(equal), size):
+            folded = [incident.describe() for incident in equal[start + 1 : start + size]]
+            cards.append({**_card(equal[start], snapshot), "equal": folded, "kind": formatting.clean(kind)})
     return cards
 
 

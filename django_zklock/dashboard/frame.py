@@ -57,7 +57,7 @@ class Tab(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the last look of this process has found."""
+    """The figures of the last look of this process."""
 
     at: float
     incidents: int
@@ -121,7 +121,7 @@ def _named() -> str:
 
 
 plural_name: Final = deferred(_named, str)()
-"""What the index of the admin calls the locks. The models of a migration have another one."""
+"""The name of the locks in the index of the admin. The models of a migration have another one."""
 
 
 class Named:

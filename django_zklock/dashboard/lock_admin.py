@@ -186,7 +186,11 @@ class LockAdminMixin(LockViews):
             "verdict": seen,
             "snapshot": snapshot,
             "figures": figures,
-            "severity": "error" if any(one.severity == "error" for one in present) else "warning" if present else "",
+            "severity": "error"
+            if any(incident.severity == "error" for incident in present)
+            else "warning"
+            if present
+            else "",
             "count_text": cards.strip_text(len(present)),
             "waits_text": cards.waits_text(figures),
             "read_text": cards.read_text(snapshot.total, len(servers.servers)),

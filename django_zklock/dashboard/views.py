@@ -136,7 +136,7 @@ _DENIED: Final = {
     "limit_lock": gettext_lazy("You may see locks but not set their limits."),
     "show_stack_lock": gettext_lazy("You may see locks but not what their holders do."),
 }
-"""What a user without this permission reads."""
+"""The text for a user without this permission."""
 
 
 class Denied(PermissionDenied):

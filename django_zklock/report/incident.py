@@ -40,7 +40,7 @@ class Incident:
     severity: ClassVar[str] = "warning"
     """ "error" if work is blocked, or no longer exclusive, until a person acts."""
     word: ClassVar[Any] = gettext_lazy("Slow")
-    """What it is in one word, for the head of its card."""
+    """One word for it, for the head of its card."""
     title: ClassVar[Any] = ""
     who: ClassVar[Any] = ""
     """A sentence about its holders. A card has them as rows instead."""

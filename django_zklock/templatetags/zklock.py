@@ -55,7 +55,7 @@ register.simple_tag(age_of, name="zklock_age_of")
 def zklock_short(text: object) -> str:
     """Return a text with each UUID cut. The whole one is shown on focus, or below the mouse."""
     parts = _UUID.split(clean(text, MAX_ERROR))
-    return format_html_join("", "{}{}", ((_short(part) if place % 2 else part, "") for place, part in enumerate(parts)))
+    return format_html_join("", "{}{}", ((_short(part) if index % 2 else part, "") for index, part in enumerate(parts)))
 
 
 def _short(uuid: str) -> str:
