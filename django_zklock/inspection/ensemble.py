@@ -30,6 +30,7 @@ from django_zklock.core.zk.gateway import Callback, Gateway, Node, NodeReply
 from django_zklock.core.zk.options import SessionOptions, TlsProblem
 from django_zklock.core.zk.outage import address
 from django_zklock.core.zk.outside import context, resolve
+from django_zklock.core.zk.session import ConnectionState
 from django_zklock.core.zk.troubles import gettext_noop
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.requests import call
@@ -127,6 +128,11 @@ class EnsembleReport:
     epochs: tuple[tuple[float, int], ...] = ()
     """Of the leaders that this process has seen lately: the last time on `clock.now()`, and the epoch."""
 
+    @property
+    def answers(self) -> bool:
+        """Whether any server has said something."""
+        return any(not server.problem.startswith(_AWAY) for server in self.servers)
+
 
 def ensemble(*, reply_timeout: float = 1.0, max_age: float = 5.0) -> EnsembleReport:
     """
@@ -175,9 +181,14 @@ def _own_answer(timeout: float) -> tuple[int, str]:
         gateway.read(_CONFIG, done)
 
     session, deadline = process.peek(), clock.now() + timeout
-    if session is None or not session.connected:
+    if session is None or not (session.connected or session.state is ConnectionState.CONNECTING):
         return 0, ""
+
+    def connect(gateway: Gateway, done: Callback[Any]) -> None:
+        session.call_when_connected(partial(done, None))
+
     try:
+        call(session, connect, deadline)
         zxid, config = call(session, Gateway.last_zxid, deadline), call(session, read, deadline)
     except ZooKeeperUnavailable:
         return 0, ""

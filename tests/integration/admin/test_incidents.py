@@ -31,6 +31,7 @@ from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk import troubles
 from django_zklock.management.exit_codes import ExitCode
+from django_zklock.report import facts as report_facts
 from django_zklock.report import holders
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.timeout(120)]
@@ -49,7 +50,7 @@ def operator() -> Client:
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holders, "LEAST_SECONDS", HUNG)
+    monkeypatch.setattr(report_facts, "LEAST_SECONDS", HUNG)
     monkeypatch.setattr(facts, "LATE", 2.0)
 
 
