@@ -23,7 +23,7 @@ from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock.core import clock
-from django_zklock.core.queue.escaping import printable
+from django_zklock.core.queue.escaping import gettext_noop, printable
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import ZkError
 from django_zklock.core.zk.gateway import Callback, Gateway, Node, NodeReply
@@ -31,7 +31,6 @@ from django_zklock.core.zk.options import SessionOptions, TlsProblem
 from django_zklock.core.zk.outage import address
 from django_zklock.core.zk.outside import context, resolve
 from django_zklock.core.zk.session import ConnectionState
-from django_zklock.core.zk.troubles import gettext_noop
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.requests import call
 from django_zklock.shared import Shared
