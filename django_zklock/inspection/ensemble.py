@@ -145,7 +145,8 @@ def ensemble(*, reply_timeout: float = 1.0, max_age: float = 5.0) -> EnsembleRep
     return _reports.get((process.current().options, reply_timeout), reply_timeout, max_age)
 
 
-def _ask_all(key: tuple[SessionOptions, float], timeout: float) -> EnsembleReport:
+@Shared
+def _reports(key: tuple[SessionOptions, float], timeout: float) -> EnsembleReport:
     options, reply_timeout = key
     ask = partial(_ask, options=options, timeout=timeout)
     with ThreadPoolExecutor(1 + min(len(options.hosts), 16)) as pool:
@@ -224,7 +225,6 @@ def _may_be_one(looks: _Looks, pair: tuple[int, int]) -> bool:
     )
 
 
-_reports: Final = Shared(_ask_all)
 _epochs: Final[dict[object, deque[tuple[float, int]]]] = {}  # by servers; each epoch when this process last saw it
 _peers: Final[dict[tuple[str, int], tuple[str, int]]] = {}  # the address that answered last, by host; it is tried first
 

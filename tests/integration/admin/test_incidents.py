@@ -337,6 +337,17 @@ def test_a_holder_that_is_not_the_first_waiter_elsewhere_is_no_cause(operator: C
     assert "do=break" in operator.get(f"{LIST}root/change/").content.decode()
 
 
+def test_who_waits_is_said_to_be_unknown_if_not_all_waiters_are_read(
+    operator: Client, contend: Contend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_facts, "MAX_WAITERS", 1)
+    attempts(5, Attempt.RELEASED, template="slow")
+    for number in (1, 2, 3):
+        contend("root", f"other-{number}", number, template="slow", owner=number)
+    await_cause(operator, "hung")
+    assert "Not known: which holders themselves wait" in str(operator.get(LIST).context["verdict"])
+
+
 def test_a_lock_that_is_refused_to_many_is_named(operator: Client, contend: Contend) -> None:
     """A third of 20 callers or more. A row may be about several; those of other minutes, and of few, do not count."""
     now = timezone.now()
