@@ -49,7 +49,7 @@ from django_zklock.dashboard.forms import (
 from django_zklock.exceptions import LockChangedHands, ZkLockError, ZooKeeperUnavailable
 from django_zklock.models import Lock
 from django_zklock.names.template import MAX_KEY, is_key
-from django_zklock.report import lazy, past, servers, verdict
+from django_zklock.report import lazy, past, servers, timeline, verdict
 from django_zklock.report.facts import Facts
 from django_zklock.report.formatting import (
     CONNECTION_LABELS,
@@ -82,6 +82,15 @@ ANY_AGE: Final = 7 * 24 * 3600.0
 """Seconds: how old a snapshot may be while ZooKeeper does not answer."""
 MAX_KEYS: Final = 20
 """Most locks that are broken without a typed confirmation, which a page of a host always needs."""
+FIGURES: Final = {
+    "locks": gettext_lazy("Locks"),
+    "held": gettext_lazy("Held"),
+    "contended": gettext_lazy("Contended"),
+    "waiting": gettext_lazy("Waiting"),
+    "longest_wait": gettext_lazy("Longest wait"),
+    "longest_hold": gettext_lazy("Longest hold"),
+}
+"""By which the groups can be sorted."""
 MAX_NAMED: Final = 5
 """Locks that one message names."""
 MAX_TIME: Final = 15.0
@@ -369,6 +378,7 @@ class LockViews:
         if lock is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
         shown = self.read_lock(lock.key)
+        panel = past.ask("history.lock_panel", shown.info, is_current=not shown.problem)
         context = {
             "title": key_text(lock.key, MAX_KEY),
             "subtitle": None,
@@ -376,7 +386,10 @@ class LockViews:
             "change": True,
             "show_history": True,
             "lock": shown,
-            "panel": past.ask("history.lock_panel", shown.info, is_current=not shown.problem),
+            "panel": panel,
+            "timeline": timeline.picture(
+                [*([] if shown.problem else timeline.present(shown.info)), *(panel.content.bars if panel else ())]
+            ),
             "extra_links": self.extra_links(lock=lock.key) if shown.state == "free" and not shown.problem else [],
             **(extra_context or {}),
         }
@@ -391,28 +404,34 @@ class LockViews:
             by = "path"
         within = request.GET.get("in", "") if by == "path" else ""
         snapshot = self.snapshot(request)
-        here = self.url("groups")
+        here, order = self.url("groups"), request.GET.get("o", "")
         context = {
             "title": key_text(within, MAX_KEY) or _("Groups of locks"),
             "by": by,
             "groupings": [(name, label, f"{here}?{urlencode({'by': name})}") for name, label in GROUPINGS.items()],
-            "groups": self._group_rows(grouped(snapshot.locks, by, within), by),
+            "groups": self._group_rows(grouped(snapshot.locks, by, within), by, order),
+            "order": order,
+            "columns": FIGURES.items(),
             "problem": clean(snapshot.problem),
             "age": snapshot.age,
         }
         return self.page(request, "groups", context)
 
-    def _group_rows(self, groups: Mapping[str, list[LockInfo]], by: str) -> list[dict[str, Any]]:
-        """Return the groups with their figures, those with the longest wait and then the longest hold first."""
+    def _group_rows(self, groups: Mapping[str, list[LockInfo]], by: str, order: str) -> list[dict[str, Any]]:
+        """Return the groups, the greatest in the figure `order` first, else the longest wait, then the longest hold."""
         figures = {name: lazy.inspection.Figures.of(locks) for name, locks in sorted(groups.items())}
+        order = order if order in FIGURES else "trouble"
+        lost = past.ask("facts.losses_by_host", default={}) if by == "host" else {}
         rows = []
-        for name in sorted(figures, key=lambda name: figures[name].trouble, reverse=True):
+        for name in sorted(figures, key=lambda name: getattr(figures[name], order) or 0, reverse=True):
             list_url = f"{self.url('changelist')}?{urlencode({by: name})}"
             deeper = by == "path" and name.endswith("/")
             url = f"{self.url('groups')}?{urlencode({'by': by, 'in': name})}" if deeper else list_url
             url = self.host_url(name) if by == "host" and name else url
             shown = key_text(name, 200) or _("(none)")
-            rows.append({"name": shown, "figures": figures[name], "url": url, "list_url": list_url})
+            processes = {holder.pid for lock in groups[name] for holder in lock.holders if holder.host == name}
+            figure = {"figures": figures[name], "processes": len(processes), "lost": lost.get(name, 0)}
+            rows.append({"name": shown, "url": url, "list_url": list_url, **figure})
         return rows
 
     @shows_denial
@@ -567,6 +586,8 @@ class LockViews:
             "connection": connection,
             "connection_label": CONNECTION_LABELS[connection.state],
             "servers": report.servers,
+            "summary": servers.summary(report),
+            "split": any(finding.splits for finding in report.findings),
             "findings": [incident.describe() for incident in verdict.found(Facts(snapshot, report), servers.CAUSES)],
             "unasked": [finding.text for finding in report.findings if not finding.cause],
         }
@@ -675,14 +696,7 @@ class LockViews:
         if not host and not locks:
             self.show_message(request, _("No lock was chosen, so nothing was done."), messages.WARNING)
             return self.redirect_to()
-        holds: list[tuple[LockInfo, Row]] = []
-        waits: list[tuple[LockInfo, Row]] = []
-        for lock in locks:
-            contenders = (*lock.holders, *lock.expired_holds, *lock.waiters)
-            for number, contender in enumerate(contenders, 1 + len(lock.waiters) - len(contenders)):
-                if not host or (contender.host == host and pid in {0, contender.pid}):
-                    (waits if number > 0 else holds).append((lock, row_of(lock.key, contender, number)))
-        holds.sort(key=lambda held: (-held[0].waiting, -held[1].info.certain_duration))
+        holds, waits = _rows(locks, host, pid, {(wait.holds, wait.owner) for wait in read.pop("all_waits", ())})
         shown, rows = holds[:MAX_TARGETS], [row for _lock, row in holds[:MAX_TARGETS]]
         context: dict[str, Any] = {
             **read,
@@ -695,7 +709,7 @@ class LockViews:
             "holds": shown,
             "hidden": len(holds) - len(shown),
             "waits": waits if host else [],
-            "ticked": [row.target for row in rows],
+            "ticked": request.GET.getlist("target") or [row.target for row in rows if not row.waits],
         }
         if host:
             tokens = {row.info.token for _lock, row in holds}
@@ -741,7 +755,8 @@ class LockViews:
             snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=0.0, max_locks=None)
             fresh = snapshot.answers and snapshot.age < 1
             problem = clean(snapshot.problem, MAX_ERROR)
-            return list(snapshot.locks), {"problem": problem, "incomplete": fresh, "age": snapshot.age}
+            read = {"problem": problem, "incomplete": fresh, "age": snapshot.age}
+            return list(snapshot.locks), {**read, "all_waits": snapshot.waits}
         shown = []
         for key in [key for key in dict.fromkeys(keys) if is_key(key)][:MAX_TARGETS]:
             shown.append(self.read_lock(key))
@@ -753,6 +768,24 @@ class LockViews:
 def user_name(request: HttpRequest) -> str:
     """Return the name of the user, for the audit log."""
     return clean(request.user.get_username(), 150)
+
+
+def _rows(
+    locks: Iterable[LockInfo], host: str, pid: int, victims: Collection[object]
+) -> tuple[list[tuple[LockInfo, Row]], list[tuple[LockInfo, Row]]]:
+    """Return the holders and the waiters of a host, or of all if that is empty. `victims` wait with what they hold."""
+    holds: list[tuple[LockInfo, Row]] = []
+    waits: list[tuple[LockInfo, Row]] = []
+    for lock in locks:
+        contenders = (*lock.holders, *lock.expired_holds, *lock.waiters)
+        for number, contender in enumerate(contenders, 1 + len(lock.waiters) - len(contenders)):
+            if not host or (contender.host == host and pid in {0, contender.pid}):
+                owner = lazy.inspection.deadlocks.owners(contender)[:1]
+                is_victim = not lock.deadlocked and bool(owner) and (lock.key, *owner) in victims
+                row = row_of(lock.key, contender, number, waits=is_victim)
+                (waits if number > 0 else holds).append((lock, row))
+    holds.sort(key=lambda held: (-held[0].waiting, -held[1].info.certain_duration))
+    return holds, waits
 
 
 def _word(host: str, count: int) -> str:

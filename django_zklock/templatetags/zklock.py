@@ -17,6 +17,8 @@ from django_zklock.report.formatting import (
     age,
     age_of,
     clean,
+    clock_text,
+    day_text,
     duration,
     key_text,
     kind_text,
@@ -38,6 +40,8 @@ register.filter("zklock_duration", duration)
 register.filter("zklock_request", request_text)
 register.filter("zklock_key", key_text)
 register.filter("zklock_time", time_text)
+register.filter("zklock_clock", clock_text)
+register.filter("zklock_day", day_text)
 register.filter("zklock_kind", kind_text)
 register.filter("zklock_role", role_text)
 register.filter("zklock_session", session_hex)
@@ -74,7 +78,7 @@ def zklock_link(context: Any, key: str) -> str:
     """Return a link to the page of a lock, in the admin site of the present page."""
     site = context["request"].current_app
     return format_html(
-        '<a href="{}">{}</a>',
+        '<a href="{0}" title="{1}">{1}</a>',
         reverse("admin:zklock_lock_change", args=[quote(key)], current_app=site),
         key_text(key, 200),
     )
