@@ -525,10 +525,11 @@ class LockViews:
         if not is_key(key):  # or a GET
             return self.redirect_to()
         try:
-            stacks = lazy.operations.show_stacks(key, by=user_name(request))
+            shown = lazy.operations.show_stacks(key, by=user_name(request))
         except ZkLockError as error:
             self.show_message(request, clean(error, MAX_ERROR), messages.ERROR)
             return self.redirect_to({key})
+        stacks = {holder: [_(line) if line else "" for line in lines] for holder, lines in shown.items()}  # the notes
         title = _("What the holder of %(lock)s does") % {"lock": key_text(key, MAX_KEY)}
         return self.page(request, "stack", {"title": title, "key": key, "stacks": stacks})
 

@@ -23,14 +23,14 @@ from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock.core import clock
-from django_zklock.core.queue.escaping import printable
+from django_zklock.core.queue.escaping import gettext_noop, printable
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import ZkError
 from django_zklock.core.zk.gateway import Callback, Gateway, Node, NodeReply
 from django_zklock.core.zk.options import SessionOptions, TlsProblem
 from django_zklock.core.zk.outage import address
 from django_zklock.core.zk.outside import context, resolve
-from django_zklock.core.zk.troubles import gettext_noop
+from django_zklock.core.zk.session import ConnectionState
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.requests import call
 from django_zklock.shared import Shared
@@ -132,6 +132,11 @@ class EnsembleReport:
     epochs: tuple[tuple[float, int], ...] = ()
     """Of the leaders that this process has seen lately: the last time on `clock.now()`, and the epoch."""
 
+    @property
+    def answers(self) -> bool:
+        """Whether any server has said something."""
+        return any(not server.problem.startswith(_AWAY) for server in self.servers)
+
 
 def ensemble(*, reply_timeout: float = 1.0, max_age: float = 5.0) -> EnsembleReport:
     """
@@ -145,7 +150,8 @@ def ensemble(*, reply_timeout: float = 1.0, max_age: float = 5.0) -> EnsembleRep
     return _reports.get((process.current().options, reply_timeout), reply_timeout, max_age)
 
 
-def _ask_all(key: tuple[SessionOptions, float], timeout: float) -> EnsembleReport:
+@Shared
+def _reports(key: tuple[SessionOptions, float], timeout: float) -> EnsembleReport:
     options, reply_timeout = key
     ask = partial(_ask, options=options, timeout=timeout)
     with ThreadPoolExecutor(1 + min(len(options.hosts), 16)) as pool:
@@ -180,9 +186,14 @@ def _own_answer(timeout: float) -> tuple[int, str]:
         gateway.read(_CONFIG, done)
 
     session, deadline = process.peek(), clock.now() + timeout
-    if session is None or not session.connected:
+    if session is None or not (session.connected or session.state is ConnectionState.CONNECTING):
         return 0, ""
+
+    def connect(gateway: Gateway, done: Callback[Any]) -> None:
+        session.call_when_connected(partial(done, None))
+
     try:
+        call(session, connect, deadline)
         zxid, config = call(session, Gateway.last_zxid, deadline), call(session, read, deadline)
     except ZooKeeperUnavailable:
         return 0, ""
@@ -219,7 +230,6 @@ def _may_be_one(looks: _Looks, pair: tuple[int, int]) -> bool:
     )
 
 
-_reports: Final = Shared(_ask_all)
 _epochs: Final[dict[object, deque[tuple[float, int]]]] = {}  # by servers; each epoch when this process last saw it
 _peers: Final[dict[tuple[str, int], tuple[str, int]]] = {}  # the address that answered last, by host; it is tried first
 

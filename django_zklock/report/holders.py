@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from django.utils.translation import gettext_lazy as _
 
@@ -15,29 +15,10 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from django_zklock.inspection import LockInfo, ScannedContender
     from django_zklock.report.facts import Facts, Held
 
-TIMES_USUAL: Final = 3.0
-"""Ratio to the usual hold from which on a holder counts as hung."""
-LEAST_SECONDS: Final = 10.0
-"""A shorter hold is never hung, however short the usual one is. Another client may block a waiter for so long."""
 FORGOTTEN: Final = 0.9
 """Share of its planned time after which an operator hold that others wait for may be forgotten."""
-
-
-def is_hung(facts: Facts, lock: LockInfo, holder: ScannedContender) -> bool:
-    """Return whether a holder has the lock for too long, and no other lock is the cause of that."""
-    if holder.lasts:
-        is_late = holder.silent_for > 0
-    elif holder.source == "other":  # it does not say since when it holds the lock
-        is_late = (lock.longest_wait or 0.0) >= min(facts.long_held, LEAST_SECONDS)
-    else:
-        certain, usual = holder.certain_duration, None
-        if LEAST_SECONDS <= certain < facts.long_held and holder.template:
-            usual = facts.past("usual_hold", holder.template, default=None)
-        is_late = certain >= facts.long_held or (usual is not None and certain >= TIMES_USUAL * usual)
-    return is_late and not facts.is_victim(lock, holder)
 
 
 class Deadlock(Incident):
@@ -96,7 +77,7 @@ class Host(Incident):
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
         hosts: defaultdict[str, list[Held]] = defaultdict(list)
-        for (host, _pid), (_stuck, held) in _processes(facts).items():
+        for (host, _pid), (_stuck, held) in facts.hung.items():
             hosts[host] += held if _is_many(held) else []
         for held in hosts.values():
             yield from cls.of(facts, held)
@@ -117,7 +98,7 @@ class Foreign(Incident):
     def find(cls, facts: Facts) -> Iterator[Self]:
         for lock, holder in facts.holds:
             is_other = holder.source == "other" and not holder.lasts
-            yield from cls.of(facts, [(lock, holder)] if is_other and is_hung(facts, lock, holder) else [])
+            yield from cls.of(facts, [(lock, holder)] if is_other and facts.is_hung(lock, holder) else [])
 
 
 class Silent(Incident):
@@ -136,7 +117,7 @@ class Silent(Incident):
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
         for lock, holder in facts.holds:
-            if holder.lasts and holder.operator is None and is_hung(facts, lock, holder):
+            if holder.is_silent and facts.is_hung(lock, holder):
                 silence = formatting.duration(holder.silent_for)
                 yield from cls.of(facts, [(lock, holder)], since=holder.renewal_due, values={"time": silence})
 
@@ -154,7 +135,7 @@ class Hung(Incident):
 
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
-        for stuck, held in _processes(facts).values():
+        for stuck, held in facts.hung.values():
             for pair in [] if _is_many(held) else stuck:
                 yield from cls.of(facts, [pair])
 
@@ -176,22 +157,6 @@ class Operator(Incident):
             hold = holder.operator
             if hold is not None and lock.waiting and holder.duration >= FORGOTTEN * hold.seconds:
                 yield from cls.of(facts, [(lock, holder)])
-
-
-def _processes(facts: Facts) -> dict[Any, tuple[list[Held], list[Held]]]:
-    """Return by process the holds that others wait for too long, and all its holds, but for those of victims."""
-    processes: defaultdict[Any, tuple[list[Held], list[Held]]] = defaultdict(lambda: ([], []))
-    for lock, holder in facts.holds:
-        if holder.operator is None and not holder.lasts and holder.source != "other":
-            stuck, held = processes[holder.host, holder.pid]
-            held.append((lock, holder))
-            if lock.waiting and holder.idle_for is None and is_hung(facts, lock, holder):
-                stuck.append((lock, holder))
-    hung = {process: holds for process, holds in processes.items() if holds[0]}
-    return {
-        process: (stuck, [pair for pair in held if not facts.is_victim(*pair)])
-        for process, (stuck, held) in hung.items()
-    }
 
 
 def _is_many(held: list[Held]) -> bool:

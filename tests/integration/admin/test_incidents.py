@@ -31,6 +31,7 @@ from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk import troubles
 from django_zklock.management.exit_codes import ExitCode
+from django_zklock.report import facts as report_facts
 from django_zklock.report import holders
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.timeout(120)]
@@ -49,7 +50,7 @@ def operator() -> Client:
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holders, "LEAST_SECONDS", HUNG)
+    monkeypatch.setattr(report_facts, "LEAST_SECONDS", HUNG)
     monkeypatch.setattr(facts, "LATE", 2.0)
 
 
@@ -334,6 +335,17 @@ def test_a_holder_that_is_not_the_first_waiter_elsewhere_is_no_cause(operator: C
     assert "It waits for root. Only that one helps." in page
     assert "do=break" not in page
     assert "do=break" in operator.get(f"{LIST}root/change/").content.decode()
+
+
+def test_who_waits_is_said_to_be_unknown_if_not_all_waiters_are_read(
+    operator: Client, contend: Contend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_facts, "MAX_WAITERS", 1)
+    attempts(5, Attempt.RELEASED, template="slow")
+    for number in (1, 2, 3):
+        contend("root", f"other-{number}", number, template="slow", owner=number)
+    await_cause(operator, "hung")
+    assert "Not known: which holders themselves wait" in str(operator.get(LIST).context["verdict"])
 
 
 def test_a_lock_that_is_refused_to_many_is_named(operator: Client, contend: Contend) -> None:
