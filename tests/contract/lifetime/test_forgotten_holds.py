@@ -194,13 +194,13 @@ async def test_a_caller_that_gives_up_leaves_no_directory(zoo: Zoo) -> None:
 
     with proxied(zoo, session_timeout=20) as proxy:
         connected()
-        proxy.delay_op(CREATE_CONTAINER, 0.5)
+        proxy.delay_op(CREATE_CONTAINER, 60)
         task = asyncio.create_task(use())
         await asyncio.to_thread(proxy.wait_for, lambda: proxy.counts[CREATE_CONTAINER])
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        proxy.delay_op(CREATE_CONTAINER, 0)
+        proxy.heal()
         await asyncio.to_thread(
             proxy.wait_for, lambda: any(f.opcode == CREATE_CONTAINER and not f.request for f in proxy.frames)
         )

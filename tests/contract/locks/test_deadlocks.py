@@ -411,16 +411,16 @@ def test_a_circle_that_ends_as_the_victim_leaves_is_no_deadlock(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     """ZooKeeper carries out the victim's transaction only if the circle is still there."""
-    monkeypatch.setattr(deadlock, "LOOK_AFTER", 0.5)
+    monkeypatch.setattr(deadlock, "LOOK_AFTER", 1.5)
     ready = threading.Event()
     with proxied(zoo, 10, DEADLOCK_TIMEOUT=SOON) as proxy:
-        own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b"), partial(ready.wait, 10)))
+        own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b"), partial(ready.wait, 30)))
         zoo.wait_contenders("a", 1)
         with others(zoo, BELIEVED) as (holder, waiter):
             ready.set()
             eventually(lambda: text_of(zoo, "a"))
             proxy.reset()
-            proxy.delay_op(MULTI, 1.0)
+            proxy.delay_op(MULTI, 60)
             proxy.wait_for(lambda: proxy.counts[MULTI])
             if change == "break":
                 zoo.client.delete(holder)
@@ -428,6 +428,7 @@ def test_a_circle_that_ends_as_the_victim_leaves_is_no_deadlock(
                 zoo.client.set(holder, PAYLOAD.encode())
             else:
                 zoo.client.delete(waiter)
+            proxy.heal()
         assert own.result() is None
 
 
