@@ -161,7 +161,7 @@ def test_an_entry_whose_hold_is_gone_is_deleted_at_its_end(zoo: Zoo) -> None:
 
 def test_an_adopter_keeps_the_lock_after_the_end_of_the_hand_over(zoo: Zoo) -> None:
     """A text that nobody has adopted in time is refused, by the same error as ever."""
-    text, late = give("a", 2.0), give("b", SHORT)
+    text, late = give("a", 4.0), give("b", 1.0)
     with zk_adopt(text) as adopted:
         eventually(lambda: snapshot(max_age=0) and not entries(zoo))
         adopted.check()

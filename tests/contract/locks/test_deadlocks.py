@@ -445,6 +445,7 @@ def test_a_wait_inside_a_lock_costs_one_write_and_two_reads_a_link(zoo: Zoo) -> 
         before = zoo.client.exists(path).version
         proxy.reset()
         zk_lock("b").acquire(timeout=0.8)
+        eventually(lambda: proxy.counts[GET_DATA] >= 5)
         counts = proxy.counts
         assert (zoo.client.exists(path).version, counts[SYNC]) == (before + 1, 1)
         assert counts[GET_CHILDREN] == 1 + 1  # that of the contender itself

@@ -361,7 +361,7 @@ def counted(zoo: Zoo, warm_proxy: Proxy) -> Proxy:
     """A proxy that counts requests, while the directories of all keys exist. No reply comes before all are sent."""
     for key in KEYS:
         zoo.client.ensure_path(f"{zoo.base}/{key}")
-    warm_proxy.delay = 0.1
+    warm_proxy.delay = 0.25
     return warm_proxy
 
 

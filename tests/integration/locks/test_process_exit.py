@@ -135,7 +135,7 @@ sys.exit(0)
 """
     with zoo.hold_elsewhere("crowd"):
         process = zoo.spawn(script)
-        eventually(lambda: len(zoo.contenders()) == 21)
+        eventually(lambda: len(zoo.contenders()) == 21, 40)
         _, errors = ended(zoo, process, within=5)
         assert process.returncode == 0
         assert "Traceback" not in errors
