@@ -182,7 +182,7 @@ def test_the_example_project_starts_a_beat(zoo: Zoo, tmp_path: Path) -> None:
         assert payload is not None
         assert payload.what == "celery beat example_project"
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0
+        assert process.wait(30) == 0
     finally:
         process.kill()
         print(log.read_text())

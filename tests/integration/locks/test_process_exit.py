@@ -30,7 +30,7 @@ def ended(zoo: Zoo, process: subprocess.Popen[str], *, within: float) -> tuple[s
 def wait_printed(process: subprocess.Popen[str], line: str) -> None:
     assert process.stdout
     printed = process.stdout.readline()
-    assert printed == line + "\n", process.communicate("\n", timeout=5)
+    assert printed == line + "\n", process.communicate("\n", timeout=50)
 
 
 @pytest.mark.parametrize(

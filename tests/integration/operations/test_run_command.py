@@ -326,7 +326,7 @@ def test_a_command_that_takes_too_long_is_stopped_before_the_lock_is_free(zoo: Z
     child = pid_in(mark)
     with zoo.configured(), zk_lock("k", timeout=50):
         assert gone(child)
-    assert process.wait(20) == ExitCode.LOST
+    assert process.wait(30) == ExitCode.LOST
     assert process.stderr is not None
     *_, report, message = process.stderr.read().splitlines()
     assert json.loads(report)["lost"] == "it was held for longer than max_hold, 2 s"
