@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -109,6 +110,15 @@ def foreign_calls_file(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Have this process, and those that the tests start, record foreign code that runs on the protocol's threads."""
     os.environ[foreign_calls.FILE] = str(tmp_path_factory.mktemp("foreign") / "calls")
     foreign_calls.install()
+
+
+@pytest.fixture(autouse=True)
+def no_look_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No page has a thread look at the locks of a test that is over, or at its database while the test writes."""
+    from django_zklock.dashboard import frame
+
+    monkeypatch.setattr(frame, "LOOK_EVERY", math.inf)
+    frame.last.clear()
 
 
 @pytest.fixture(autouse=True)

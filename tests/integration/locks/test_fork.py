@@ -95,7 +95,7 @@ with zk_lock("block") as hold:
     if pid:
         _, status = os.waitpid(pid, 0)
         hold.check()
-        others = zk_lock("block").acquire(blocking=False) is hold
+        others = zk_lock("block").acquire(blocking=False).token == hold.token
         print("parent", status, others, flush=True)
         held_of(hold).contender and zk_lock("block").release()
 if not pid:
