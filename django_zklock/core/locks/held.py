@@ -15,7 +15,6 @@ import weakref
 from collections.abc import Callable, Container, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from threading import get_ident
 from typing import Any, Final, TypeAlias
 
 from django_zklock.core import clock, hooks, log
@@ -111,7 +110,6 @@ class HeldLock:
         "policy",
         "reads",
         "table_key",
-        "thread",
         "work",
     )
 
@@ -131,7 +129,6 @@ class HeldLock:
         self.policy = policy
         self.work = work.current()  # in which it was acquired
         self._uses = Uses(uses)  # or what they were some time ago
-        self.thread = get_ident()  # which alone changes its entry in the table
         self.observer: object = None  # of the open transactions that keep it; set by `Scope.keep`
         self.hold: weakref.ref[Any] | None = None  # what users have of it; set by the program around the core
         self.handed_over = False  # to another process; its block may go on
@@ -425,7 +422,7 @@ class HeldLocks:
     """
     The held locks of this process, by owner, key, and whether they are held only for reading.
 
-    This table makes locks reentrant. Only an owner's own thread reads and writes its entries. For locks that were
+    This table makes locks reentrant. Only an owner's own thread adds its entries. For locks that were
     acquired by `with` it has weak references only, because their block keeps them.
     """
 
@@ -486,10 +483,12 @@ class HeldLocks:
             held.grant.session.attached(OwnerWatch).start()
 
     def remove(self, held: HeldLock) -> None:
-        """Remove a held lock. The call is idempotent. `find` ignores one that another thread has released."""
+        """Remove a held lock; from any thread. The call is idempotent, and `find` ignores one that is released."""
         self._kept.pop(held, None)
-        if held.thread == get_ident() and self._weak.get(held.table_key) is held:
-            del self._weak[held.table_key]
+        if self._weak.get(held.table_key) is held:
+            removed = self._weak.pop(held.table_key, None)
+            if removed is not None and removed is not held:  # meanwhile, its owner has acquired the lock again
+                self._weak.setdefault(held.table_key, removed)
 
     # --- open blocks ----------------------------------------------------------------------------------------------
 
