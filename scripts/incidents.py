@@ -46,7 +46,7 @@ class Expected:
     causes: dict[str, str]
     """The locks or hosts in the title of each card, and its cause; without a cause, a line that is no alarm."""
     texts: tuple[str, ...]
-    """What the card says."""
+    """Texts of the card."""
     remedy: str = ""
     within: float = 30.0
     """Seconds."""
@@ -128,7 +128,7 @@ def tasks(drill: Drill) -> Iterator[Callable[[], None]]:
     home = drill.project.directory / "celery"
     home.mkdir()
     program = [*namespaces.on_host("worker-3"), sys.executable, "-m", "celery"]
-    with Worker(drill.zoo, home, program=program, env=drill.site.environment, session_timeout=4) as worker:
+    with Worker(drill.zoo, home, program=program, env=drill.site.environment) as worker:
         outer, inner = [worker.gate(), worker.gate()], [worker.gate(), worker.gate()]
         for number, (source, target) in enumerate((("a", "b"), ("b", "a"))):
             worker.send("transfer", source, target, str(outer[number]), str(inner[number]))
