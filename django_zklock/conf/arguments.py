@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import json
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -139,7 +140,11 @@ class SideOptions(LeaderOptions, total=False):
         Seconds | None,
         Check(f"a number of seconds (0 = do not wait, None = no limit; at most {LONGEST_WAIT:.0f})", read_seconds),
     ]
-    """Seconds that a block or a call waits for the lock. 0 does not wait, None waits without limit. Default 5."""
+    """
+    Seconds that a block or a call waits for the lock. 0 does not wait, None waits without limit. Default 5.
+
+    A Celery task with a timeout has another default for `on_conflict`: "retry", not "wait".
+    """
     reentrant: bool
     """Whether the owner may acquire it again (default). If not, that raises `LockBusy` at once."""
     atomic: Annotated[Atomic, Check("True, False, the alias of a database, or a list of aliases", read_databases)]
@@ -192,7 +197,19 @@ class LeaderArguments(LeaderOptions, NameArguments, total=False):
     """The arguments of `zk_leader`."""
 
 
-class BlockArguments(NameArguments, total=False):
+class CallArguments(NameArguments, total=False):
+    """The arguments that are for the waits of one call."""
+
+    cancel: threading.Event | Callable[[], object] | None
+    """
+    A `threading.Event`, or a callable: once that is set or returns True, the wait ends with `LockNotAcquired`.
+
+    The waiter keeps its place until then, and leaves nothing behind. It looks at once, and about once a second. It
+    raises what the callable raises. For threads only: in a coroutine, cancel the task.
+    """
+
+
+class BlockArguments(CallArguments, total=False):
     """The arguments of a lock that are for one call: no entry of the settings changes what a block does when busy."""
 
     on_conflict: FunctionPolicy
@@ -203,7 +220,7 @@ class BlockArguments(NameArguments, total=False):
     """
 
 
-class NamedSide(SideOptions, NameArguments, total=False):
+class NamedSide(SideOptions, CallArguments, total=False):
     """`SideArguments` without `on_conflict`, which decides on the type of the lock."""
 
 
@@ -227,7 +244,7 @@ class AdoptArguments(TypedDict, total=False):
     about: Mapping[str, str] | None
 
 
-class NamedLock(KindOptions, NameArguments, total=False):
+class NamedLock(KindOptions, CallArguments, total=False):
     """`LockArguments` without `on_conflict`."""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
+import warnings
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, Protocol, TypeVar, overload
 
@@ -35,6 +36,7 @@ from django_zklock.conf.arguments import (
     Unset,
 )
 from django_zklock.conf.options import LockOptions, given_options, over_defaults
+from django_zklock.conf.spelling import frames_of_package
 from django_zklock.decorators import context as contexts
 from django_zklock.decorators.context import AcquireAgain, FunctionContext
 from django_zklock.decorators.validation import (
@@ -165,7 +167,7 @@ class LockedFunction:
         self.binder = KeyBinder(self.name if isinstance(name, Unset) else name, function)
         self.is_async = iscoroutinefunction(function)
         self._resolved: tuple[conf.Config, LockOptions] | None = None  # replaced as a whole, by an equal one
-        self._check_templates()
+        self._check_templates(is_named=not isinstance(name, Unset))
         wrapper: Any = functools.wraps(function)(_async_wrapper(self) if self.is_async else _sync_wrapper(self))
         # Celery checks arguments with getfullargspec, which does not look behind __wrapped__.
         wrapper.__signature__ = self.binder.signature
@@ -178,9 +180,12 @@ class LockedFunction:
     def __repr__(self) -> str:
         return self.name
 
-    def _check_templates(self) -> None:
+    def _check_templates(self, *, is_named: bool) -> None:
         """
         Refuse a template with a field that the function does not get, and options that contradict each other.
+
+        Warn if no name was given: the lock becomes another one when the function moves. A project may have many of
+        these, so it is a kind of warning that Python shows in tests only.
 
         This happens at the decoration, if the settings can be read by then, so that the program does not fail later.
         """
@@ -191,6 +196,9 @@ class LockedFunction:
                 return  # the system checks report it
             options = resolve_options(config, name, self.options)
             self.binder.check_fields(options.get("path", name))
+            if not is_named and name not in config.locks:
+                text = f"{name} is locked by its dotted name. To keep the lock when it moves: @zk_locked({name!r})."
+                warnings.warn(text, PendingDeprecationWarning, stacklevel=frames_of_package())
 
     def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return the key of a call's lock; of several locks, one key that represents all. Raises `InvalidLockName`."""

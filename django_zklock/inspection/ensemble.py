@@ -85,6 +85,11 @@ class ServerReport:
         return self.serves or self.problem in {_NO_QUORUM, _READ_ONLY}
 
     @property
+    def is_unknown(self) -> bool:
+        """Whether it may serve: only the command is refused to this process."""
+        return self.problem.startswith((_CLOSED, _SILENT, _TLS_FAILED))
+
+    @property
     def serves(self) -> bool:
         """Whether it belongs to a quorum, and answers clients."""
         return self.role in {"leader", "follower", "observer", "standalone"}
@@ -313,7 +318,7 @@ def _findings(
     (answered, recluse), servers, strangers = answer, looks[-1], _strangers(looks, answer[0])
     alone = {server.address for server in servers if server.role == "standalone"} | {recluse} - {""}
     are_one = all(_may_be_one(looks, pair) for pair in combinations(range(len(servers)), 2))
-    known = not any(server.problem.startswith((_CLOSED, _SILENT, _TLS_FAILED)) for server in servers)
+    known = not any(server.is_unknown for server in servers)
     voters = [server for server in servers if server.role != "observer"]  # one that is down may be an observer
     serving, majority = sum(server.serves for server in voters), len(voters) // 2 + 1
     if (alone or strangers) and not are_one:

@@ -7,12 +7,11 @@ with a waiter that blocks the thread. A coroutine awaits it.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, overload
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -27,7 +26,7 @@ from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.zk import process
-from django_zklock.exceptions import LockDeadlock, LockLost, LockNotAcquired, LockNotAdopted, LockNotHeld, ZkLockError
+from django_zklock.exceptions import LockDeadlock, LockNotAcquired, LockNotAdopted, LockNotHeld, ZkLockError
 from django_zklock.locks.arguments import (
     check_bound,
     check_no_running_loop,
@@ -36,6 +35,7 @@ from django_zklock.locks.arguments import (
     threading_timeout,
 )
 from django_zklock.locks.queue_reader import read_queue
+from django_zklock.locks.release import Use, finish_release, release
 
 logger = Logger("django_zklock.locks")
 
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     GivenPolicy = TypeVarWithDefault("GivenPolicy", bound=FunctionPolicy, default=Literal["raise"])
 else:
     BlockPolicy = GivenPolicy = TypeVar("BlockPolicy", bound=FunctionPolicy)
-_Held = TypeVar("_Held")
-_Use: TypeAlias = "tuple[HeldLock, object, str | None]"  # a hold, its use to end, and the option release_on
 
 
 class BlockExit:
@@ -90,9 +88,29 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         """
         raise NotImplementedError
 
-    def _view(self, holds: list[HeldLock]) -> AnyHold:
-        """Return the holds as the caller sees them."""
+    def _view(self, acquisition: Acquisition) -> AnyHold:
+        """Return the holds of an acquisition as the caller sees them."""
         raise NotImplementedError
+
+    def _cancel_by(self, cancel: object) -> None:
+        """End the waits of this lock as soon as an event is set, or a callable returns True."""
+        is_cancelled = getattr(cancel, "is_set", cancel)
+        if not callable(is_cancelled):
+            raise TypeError(f"cancel is a threading.Event or a callable, not {cancel!r}.")
+
+        def look() -> LockNotAcquired | None:
+            if not is_cancelled():
+                return None
+            keys = [spec.key for spec in self.specs]
+            text = f"The wait for {', '.join(map(repr, keys))} was cancelled."
+            return LockNotAcquired(text, lock=keys[0] if len(keys) == 1 else None)
+
+        def on_wait(waiter: Any) -> None:
+            if not isinstance(waiter, ThreadWaiter):
+                raise TypeError("cancel is for threads only. In a coroutine, cancel the task that waits.")
+            waiter.look = look
+
+        self._on_wait = on_wait
 
     def __bool__(self) -> NoReturn:
         raise TypeError('"if" locks nothing. Use "with zk_lock(...):", "if lock.acquire(timeout=0):" or "is not None".')
@@ -137,14 +155,14 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         specs = self.specs
         _refuse_atomic(specs[-1], is_async=new_waiter is not ThreadWaiter)
         try:
-            yield from acquisition.acquire(specs, timeout, new_waiter, self._on_wait, kept=True)
+            yield from acquisition.acquire(specs, timeout, new_waiter, self._on_wait, lock=self, kept=True)
         except (LockDeadlock, LockNotAdopted):
             raise  # they are no matter of time
         except LockNotAcquired:
             return None
         for hold in acquisition.holds:
             hold.grant.begun = True
-        return self._view(acquisition.holds)
+        return self._view(acquisition)
 
     @abort.shielded
     def release(self) -> None:
@@ -160,29 +178,16 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         If the owner has ended, any owner can release the lock by the lock object that acquired it.
         """
         check_no_running_loop("release", "await lock.arelease()")
-        uses: list[_Use] = []
-        with CleanupOnError(functools.partial(_finish_release, uses, self._uses_to_release, _release)):
-            uses += self._uses_to_release()
-            lost = _loss_of(uses)
-            _release(uses)
-            run(released([held for held, _, _ in uses], ThreadWaiter, confirmed=True))
-        if lost is not None:
-            raise lost
+        run(release(self._uses_to_release, ThreadWaiter))
 
     async def arelease(self) -> None:
         """Release as `release` does."""
-        uses = self._uses_to_release()
-        lost = _loss_of(uses)
-        with CleanupOnError(functools.partial(_release, uses)):
-            _release(uses)
-            await Awaited(released([held for held, _, _ in uses], TaskWaiter, confirmed=True))
-        if lost is not None:
-            raise lost
+        await Awaited(release(self._uses_to_release, TaskWaiter))
 
     @abort.shielded
-    def _uses_to_release(self) -> list[_Use]:
+    def _uses_to_release(self) -> list[Use]:
         """Return the uses that a release ends, in the order of the keys. Raises `LockNotHeld`."""
-        uses: list[_Use] = []
+        uses: list[Use] = []
         for spec in self.specs:
             held = _held_lock(spec)
             use = None if held is None else held.last_use(self)
@@ -270,13 +275,13 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
             if new_waiter is not ThreadWaiter:
                 _refuse_atomic(specs[-1], is_async=True)
             try:
-                yield from acquisition.acquire(specs, specs[-1].timeout, new_waiter, self._on_wait)
+                yield from acquisition.acquire(specs, specs[-1].timeout, new_waiter, self._on_wait, lock=self)
             except LockNotAcquired:
                 if not self._skips:
                     raise
                 acquisition.specs = ()  # the block has no locks: its end finds it as any other, and releases nothing
             acquisition.open_block(self._blocks)
-            return self._view(acquisition.holds) if acquisition.specs else None
+            return self._view(acquisition) if acquisition.specs else None
         except BaseException as error:
             run(self._finish(error, *acquisition.end_block(error), None))
             raise
@@ -350,7 +355,7 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
     ) -> tuple[BaseException | None, tuple[HeldLock, ...]]:
         """End the block that was `opened`, or the caller's innermost one. Return what `end_block` returns."""
         innermost = list(opened)
-        with CleanupOnError(functools.partial(_finish_release, innermost, self._innermost, _release_block)):
+        with CleanupOnError(functools.partial(finish_release, innermost, self._innermost, _release_block)):
             innermost += [] if opened else self._innermost()
             return innermost[0].end_block(error)
 
@@ -395,44 +400,10 @@ def _held_lock(spec: LockSpec) -> HeldLock | None:
     return held
 
 
-def _loss_of(uses: list[_Use]) -> LockLost | None:
-    """Return the error that follows the release of these uses, if a lock is lost."""
-    present = sys.exc_info()[1]
-    if present is not None and not isinstance(present, Exception):
-        return None  # in a `finally`, it would hide an abort, a cancellation or an exit
-    for held, _, _ in uses:
-        reason = held.grant.why_lost()
-        if reason is not None and (held.policy.abort_on == "suspended" or held.grant.overdue):
-            return held.grant.loss(reason)
-    return None
-
-
-@abort.shielded
-def _finish_release(
-    held: list[_Held], find: Callable[[], list[_Held]], release: Callable[[list[_Held]], object]
-) -> None:
-    """
-    Finish a release that an exception has interrupted, because its caller does not release a second time.
-
-    `held` is what `find` has returned. It is empty if the exception struck before `find` returned.
-    """
-    if not held:
-        with contextlib.suppress(LockNotHeld):
-            held += find()  # before the release, which makes them impossible to find
-    release(held)
-
-
 @abort.shielded
 def _release_block(acquisitions: list[Acquisition]) -> None:
     for acquisition in acquisitions:
         acquisition.release()
-
-
-@abort.shielded
-def _release(uses: list[_Use]) -> None:
-    """End these uses, the last one first. It is idempotent."""
-    for held, use, release_on in reversed(uses):
-        held.release_use(use, release_on)
 
 
 def _refuse_atomic(spec: LockSpec, *, is_async: bool) -> None:

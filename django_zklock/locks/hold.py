@@ -15,6 +15,7 @@ from django_zklock import conf
 from django_zklock.conf.arguments import Seconds
 from django_zklock.conf.table import seconds
 from django_zklock.core import clock
+from django_zklock.core.execution import abort
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.core.locks.held import HeldLock, enclosing_holds, held_locks, not_held
@@ -26,6 +27,7 @@ from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.exceptions import LockInTransaction, LockNotHeld
 from django_zklock.locks.arguments import check_no_running_loop
 from django_zklock.locks.hand_over import signed
+from django_zklock.locks.release import Use, release
 from django_zklock.locks.transactions import open_blocks
 from django_zklock.names.template import check_type
 
@@ -45,9 +47,33 @@ class HoldBase:
 
     __slots__ = ()
 
-    def _release_acquired(self) -> None:
-        """End the caller's last use by `acquire()`, if there is one."""
-        raise NotImplementedError
+    _holds: Sequence[Hold]
+
+    @abort.shielded
+    def release(self) -> None:
+        """
+        End the acquisition that returned this hold, and nothing else; once. Any thread or task can do this.
+
+        Call it instead of `release` of the lock, not in addition: later calls raise `LockNotHeld`, and free no newer
+        hold of the same owner. It waits, and raises `LockLost` after the release, as that does. Only its owner can end
+        the hold of a block, which then raises `LockNotHeld` at its end; and a hold with `release_on="commit"`, which
+        lasts until the transaction has ended. Another thread knows nothing of the owner's open transactions.
+        """
+        check_no_running_loop("release", "await hold.arelease()")
+        run(release(self._uses_to_release, ThreadWaiter))
+
+    async def arelease(self) -> None:
+        """End the acquisition as `release` does."""
+        await Awaited(release(self._uses_to_release, TaskWaiter))
+
+    @abort.shielded
+    def _uses_to_release(self) -> list[Use]:
+        """Return what a release ends, and mark it as released. Raises `LockNotHeld`."""
+        holds = [hold for hold in self._holds if hold.state != "released"] or self._holds
+        uses = [hold._use_to_release() for hold in holds]
+        for hold in holds:
+            hold._ended = True
+        return uses
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("A hold cannot be pickled. Pass its hold.token or hold.signed_token() instead.")
@@ -60,7 +86,9 @@ class HoldBase:
 
         def __enter__(self) -> NoReturn:
             """Raise `TypeError`. First release what `with lock.acquire():` would hold for good."""
-            self._release_acquired()
+            for hold in self._holds:
+                if hold._held.uses.get(hold._use) and hold._held.owner == current_owner():
+                    hold._held.release_use(hold._use, None)
             raise TypeError(
                 '"with" needs a lock: "with zk_lock(...) as hold:". What acquire() has acquired is released.'
             )
@@ -70,7 +98,6 @@ class HoldBase:
 
 _INSTEAD = {
     "extend": ". A hold needs no extension: it lasts until the release.",
-    "release": ". Call release() of the lock, or leave the block.",
 }
 
 
@@ -78,19 +105,39 @@ class Hold(HoldBase):
     """
     A lock that is held: what `with zk_lock(...) as hold` gives, and `Lock.acquire()` returns.
 
-    It is valid while its lease is. Once lost, it stays lost; the lock may be acquired again.
+    It is valid while its lease is. Once lost, it stays lost; the lock may be acquired again. Each acquisition returns
+    a hold of its own, also to an owner that has the lock already.
     """
 
-    __slots__ = ("__weakref__", "_held")
+    __slots__ = ("__weakref__", "_ended", "_held", "_release_on", "_use")
 
-    def __init__(self, held: HeldLock) -> None:
+    def __init__(self, held: HeldLock, use: object) -> None:
         self._held = held
+        self._use = use  # the acquisition that returned it
+        self._release_on: str | None = None  # its option
+        self._ended = False  # by its own `release`
 
     def __repr__(self) -> str:
         return f"<Hold of {self.key!r}, token {self.token}, {self.state}>"
 
-    def _release_acquired(self) -> None:
-        self._held.release_acquired()
+    @property
+    def _is_released(self) -> bool:
+        return self._ended or self._held.is_released
+
+    @property
+    def _holds(self) -> Sequence[Hold]:  # type: ignore[override]
+        return (self,)
+
+    def _use_to_release(self) -> Use:
+        held, use = self._held, self._use
+        if held.grant.inherited or use not in held.uses:
+            raise held.not_held_error()
+        if held.owner != current_owner():
+            if not held.uses.get(use):
+                raise LockNotHeld("Only its owner can release the hold of a block.", lock=self.key)
+            if self._release_on == "commit" and not held.owner.is_over:
+                raise LockNotHeld('Only its owner can release a hold with release_on="commit".', lock=self.key)
+        return held, use, self._release_on
 
     @property
     def state(self) -> str:
@@ -99,7 +146,7 @@ class Hold(HoldBase):
 
         A suspect hold is held again if the connection is back in time. Otherwise it is lost.
         """
-        if self._held.is_released:
+        if self._is_released:
             return "released"
         if self.lost:
             return "lost"
@@ -128,6 +175,8 @@ class Hold(HoldBase):
         lock was released, `LockLost` when it was lost, and `ZkLockError` if it is no read-write lock or if its
         owner has acquired it for writing more than once.
         """
+        if self._is_released:
+            raise self._held.not_held_error()
         self._held.downgrade()
 
     @property
@@ -161,7 +210,7 @@ class Hold(HoldBase):
         until = self._held.grant.session.leased_until  # first, as in `why_invalid`
         if self._held.grant.ends_at is not None:
             until = min(until, self._held.grant.ends_at)
-        if self._held.grant.why_invalid() is not None or self._held.is_released:
+        if self._held.grant.why_invalid() is not None or self._is_released:
             return 0.0
         return max(0.0, until - clock.now())
 
@@ -172,6 +221,8 @@ class Hold(HoldBase):
         A suspended connection counts as lost, too, unless `abort_on` is "lost" or "never", or `grace` is not over.
         Raises `LockNotHeld` when the lock was released, or in a child process that was forked after the grant.
         """
+        if self._is_released:
+            raise self._held.not_held_error()
         self._held.check()
 
     def wait_lost(self, timeout: float | None = None) -> bool:
@@ -226,6 +277,8 @@ class Hold(HoldBase):
                 "that you pass to transaction.on_commit().",
                 lock=self.key,
             )
+        if self._is_released:
+            raise self._held.not_held_error()
         keys = conf.token_keys()  # before the hand-over, because they may be invalid
         given = yield from hand_over(self._held, number, new_waiter)
         return signed(given, keys, conf.current().base)
@@ -305,12 +358,20 @@ class Hold(HoldBase):
         return signed
 
 
-def hold_of(held: HeldLock) -> Hold:
-    """Return the hold of a held lock: the same object, as long as anybody has it."""
+def hold_of(held: HeldLock, use: object = None, release_on: str | None = None) -> Hold:
+    """
+    Return the hold of a use of this held lock: the same object, as long as anybody has it.
+
+    Without `use`, it is that of the first use that still lasts, as far as anybody has it, else of the last one.
+    """
     hold: Hold | None = None if held.hold is None else held.hold()
-    if hold is None:
-        hold = Hold(held)
-        held.hold = weakref.ref(hold)
+    uses = held.uses
+    if hold is None or (hold._use is not use if use is not None else uses and hold._use not in uses):
+        is_first = hold is None or hold._use not in uses
+        hold = Hold(held, use or next(reversed(uses), None))
+        if is_first:
+            held.hold = weakref.ref(hold)
+    hold._release_on = release_on or hold._release_on
     return hold
 
 

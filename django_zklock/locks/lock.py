@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -27,7 +28,7 @@ from django_zklock.conf.arguments import (
 from django_zklock.conf.options import NOT_GIVEN, LockOptions, contradiction, given_options
 from django_zklock.conf.spelling import check_spelling
 from django_zklock.core import hooks
-from django_zklock.core.locks.held import HeldLock
+from django_zklock.core.locks.acquisition import Acquisition
 from django_zklock.core.locks.spec import NOTHING, LockSpec, Policy
 from django_zklock.core.queue.escaping import path
 from django_zklock.core.queue.nodes import Kind
@@ -77,6 +78,8 @@ class Lock(LockBase[Hold, BlockPolicy]):
             check_type(name)
         super().__init__()
         fields, what, about = options.pop("fields", None), options.pop("what", ""), options.pop("about", None)
+        if (cancel := options.pop("cancel", None)) is not None:
+            self._cancel_by(cancel)
         fields = mapping("fields", fields) if fields else None
         about = mapping("about", about) if about else NOTHING
         if on_conflict != "raise":
@@ -109,10 +112,10 @@ class Lock(LockBase[Hold, BlockPolicy]):
         """
         check_own_key(key := show_tails(key))
         work = options.pop("what", ""), options.pop("about", None) or NOTHING
-        on_conflict: Any = options.pop("on_conflict", "raise")
+        own: Any = {option: options.pop(option) for option in ("on_conflict", "cancel") if option in options}
         complete = {**conf.current().options_of_key(key), **given_options(options)}
         check_contradictions(key, complete)
-        lock = cls(key, on_conflict=on_conflict)
+        lock = cls(key, **own)
         lock.resolve = partial(spec_of_key, key, complete, work)
         return lock
 
@@ -140,8 +143,8 @@ class Lock(LockBase[Hold, BlockPolicy]):
             self._resolved = config, (replace(spec, lasts=self._lasts) if self._lasts else spec,)
         return self._resolved[1]
 
-    def _view(self, holds: list[HeldLock]) -> Hold:
-        return hold_of(holds[0])
+    def _view(self, acquisition: Acquisition) -> Hold:
+        return hold_of(acquisition.holds[0], acquisition.use, acquisition.specs[0].release_on)
 
 
 def zk_lock(
@@ -151,6 +154,7 @@ def zk_lock(
     what: str = "",
     about: Mapping[str, str] | None = None,
     on_conflict: GivenPolicy = "raise",  # type: ignore[assignment]
+    cancel: threading.Event | Callable[[], object] | None = None,
     timeout: Seconds | Unset | None = UNSET,
     kind: KindOfLock | Unset = UNSET,
     limit: int | Unset | None = UNSET,

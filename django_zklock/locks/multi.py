@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from django_zklock import conf
 from django_zklock.conf.arguments import FunctionPolicy, LockArguments, NamedLock
 from django_zklock.conf.options import given_options
-from django_zklock.core.locks.held import HeldLock
+from django_zklock.core.locks.acquisition import Acquisition
 from django_zklock.core.locks.spec import DEFAULT_TIMEOUT, LockSpec
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.exceptions import InvalidLockName
@@ -50,10 +50,6 @@ class MultiHold(HoldBase):
         is_released = any(hold.state == "released" for hold in self._holds)
         state = "released" if is_released else "lost" if self.lost else "held"
         return f"<MultiHold of {', '.join(map(repr, self.keys))}, {state}>"
-
-    def _release_acquired(self) -> None:
-        for hold in self._holds:
-            held_of(hold).release_acquired()
 
     def __iter__(self) -> Iterator[Hold]:
         return iter(self._holds)
@@ -138,6 +134,7 @@ class MultiLock(LockBase[MultiHold, BlockPolicy]):
         check_arguments("zk_locks", written, (), options, LockArguments)
         if not names:
             raise InvalidLockName("zk_locks() needs the name of at least one lock.")
+        cancel = options.pop("cancel", None)
         single = {option: value for option, value in options.items() if option != "timeout"}
         self._options = given_options({name: options[name] for name in ("timeout", "atomic") if name in options})
         self._given = tuple(name if isinstance(name, Lock) else Lock(name, **single) for name in names)
@@ -147,6 +144,8 @@ class MultiLock(LockBase[MultiHold, BlockPolicy]):
             if lock not in names:
                 lock.fields = {}
         super().__init__()
+        if cancel is not None:
+            self._cancel_by(cancel)
         if on_conflict != "raise":
             self._skips = skips(on_conflict)
 
@@ -180,8 +179,12 @@ class MultiLock(LockBase[MultiHold, BlockPolicy]):
         outer = [replace(spec, timeout=timeout, atomic=()) for spec in specs[:-1]]
         return (*outer, replace(specs[-1], timeout=timeout, atomic=atomic))
 
-    def _view(self, holds: list[HeldLock]) -> MultiHold:
-        return MultiHold(tuple(map(hold_of, holds)), {lock.name: lock.key for lock in self._given})
+    def _view(self, acquisition: Acquisition) -> MultiHold:
+        holds = (
+            hold_of(held, acquisition.use, spec.release_on)
+            for held, spec in zip(acquisition.holds, acquisition.specs, strict=True)
+        )
+        return MultiHold(tuple(holds), {lock.name: lock.key for lock in self._given})
 
 
 def zk_locks(

@@ -27,7 +27,9 @@ class Deadlock(Incident):
     cause = "deadlock"
     severity = "error"
     title = _("Deadlock: %(keys)s")
-    sentence = _("Each waits for a lock that another one holds. %(holders)s")
+    word = _("Blocked")
+    who = "%(holders)s."
+    sentence = _("Each waits for a lock that another one holds.")
     remedy = _("Break one of them: its work is stopped, and the others continue.")
     ends = "One of them leaves its block."
     act = "break"
@@ -45,7 +47,9 @@ class Orphan(Incident):
     cause = "orphan"
     severity = "error"
     title = _("Contender without a session: %(keys)s")
-    sentence = _("%(holders)s. Nothing deletes it: it was restored from a backup or copied, or its client made it so.")
+    word = _("Blocked")
+    who = "%(holders)s."
+    sentence = _("Nothing deletes it: it was restored from a backup or copied, or its client made it so.")
     remedy = _("If its program is gone, break the lock. If it only waits, delete its znode with zkCli.sh.")
     ends = "The znode is deleted."
     act = "break"
@@ -61,6 +65,7 @@ class Host(Incident):
 
     cause = "host"
     severity = "error"
+    word = _("Blocked")
     title = _("%(process)s hangs, with %(count)d locks")
     sentence = _("It has held a lock for %(time)s. It is dead or silent, or its work hangs.")
     remedy = _("Look at the host. If it is dead, its locks are free when its session ends. If it hangs, break them.")
@@ -83,7 +88,8 @@ class Foreign(Incident):
 
     cause = "foreign"
     title = _("Another client blocks %(keys)s")
-    sentence = _("%(holders)s cannot be asked to release the lock.")
+    who = "%(holders)s."
+    sentence = _("It cannot be asked to release the lock.")
     remedy = _("End its program, or break the lock.")
     ends = "It releases the lock."
     act = "break"
@@ -100,9 +106,8 @@ class Silent(Incident):
 
     cause = "silent"
     title = _("The leader of %(keys)s gives no sign of life")
-    sentence = _(
-        "%(holders)s. Its next one is overdue by %(time)s. Its session lives, so no other candidate takes over."
-    )
+    who = "%(holders)s."
+    sentence = _("Its next one is overdue by %(time)s. Its session lives, so no other candidate takes over.")
     remedy = _(
         "Look at its log: it may wait for its broker or database. If it hangs, break the lock: the next one leads."
     )
@@ -122,7 +127,8 @@ class Hung(Incident):
 
     cause = "hung"
     title = _("%(holder)s has held %(keys)s for %(time)s")
-    sentence = "%(work)s"
+    who = "%(runs)s"
+    sentence = "%(times)s"
     remedy = _("Too long? 1. Request release (work that looks for requests finishes). 2. Break (work is stopped).")
     ends = "It releases the lock."
     act = "ask"
@@ -138,6 +144,7 @@ class Operator(Incident):
     """Others wait for an operator, and 90 % of the planned time is over."""
 
     cause = "operator"
+    word = _("Held")
     title = _("Forgotten hold? %(keys)s, %(holder)s")
     sentence = _("It has lasted %(time)s. %(operator)s")
     remedy = _("If the reason is gone, end this hold.")

@@ -69,6 +69,16 @@ SEARCHES = [
     ("prometheus", FIRST, "how-to/observe/"),
     ("admin", FIRST, "how-to/admin/"),
     ("changelog", FIRST, "changelog/"),
+    ("pglocks", FIRST, "how-to/move-from-django-pglock/"),
+    ("migrate once", FIRST, "how-to/deploy/#migrate-once"),
+    ("branch", FIRST, "how-to/environments/"),
+    ("laptop", FIRST, "how-to/environments/"),
+    ("cancel", FIRST, "reference/locks/#options"),
+    ("mypy", FIRST, "reference/locks/#types"),
+    ("is False", FIRST, "how-to/move-from-cache-lock/"),
+    ("ready()", FIRST, "how-to/lock-any-code/"),
+    ("RunPython", FIRST, "how-to/deploy/#migrate-once"),
+    ("purge", FIRST, "how-to/intervene/#purge-all-locks"),
 ]
 
 

@@ -26,7 +26,8 @@ def test_a_browser_test_may_lock(browser: Browser, monkeypatch: pytest.MonkeyPat
             context.new_page().set_content("<h1>Lamp</h1>")
             zklock.assert_held("inventory/lamp")
             with lock as inner:
-                assert inner is block is hold
+                assert hold
+                assert inner.token == block.token == hold.token
         lock.release()
         with zklock.busy_by("inventory/lamp"):
             assert lock.locked()

@@ -11,13 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Task
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import override_settings
 from support.brokers import Redis
 from support.docs import assert_settings, files_of, run, text_of
@@ -98,8 +98,6 @@ def test_the_move_from_kazoo_has_no_gap(kazoos: Callable[[str], Restock]) -> Non
     with override_settings(ZKLOCK={**own, "LOCKS": {"stock": {"path": "stock/{sku}", "compat": "kazoo"}}}):
         in_first = run(files["after.py"].replace('"stock/{sku}"', '"stock"'), "after")["restock"]
         keeps_out(in_first, after)
-    with override_settings(ZKLOCK=own):
-        keeps_out(kazoos(files["patterns.py"]), after)
 
 
 def test_the_key_shows_the_path_that_kazoo_must_use(zoo: Zoo) -> None:
@@ -253,3 +251,52 @@ def test_the_move_from_advisory_locks_has_no_gap(zoo: Zoo, stand_in: Callable[..
 
     for first, other in ((old, both), (both, new)):
         keeps_out(first, other)
+
+
+def test_a_wrapper_gives_a_bool(zoo: Zoo) -> None:
+    """Code that tests `acquired is False` skips its work; the owner may acquire the lock again."""
+    advisory_lock = run(files_of("how-to/move-from-django-pglock.md")["advisory.py"])["advisory_lock"]
+    try_lock = run(files_of("how-to/move-from-cache-lock.md")["acquired.py"])["try_lock"]
+    with zoo.hold_elsewhere("advisory/7"), advisory_lock(7, wait=False) as acquired, try_lock("advisory/7") as other:
+        assert acquired is other is False
+    for lock_id in ("feeds", 7, (7, 8)):
+        with advisory_lock(lock_id) as acquired, advisory_lock(lock_id, wait=False) as again:
+            assert acquired is again is True
+
+    def try_elsewhere(shared: bool) -> object:
+        with advisory_lock("a", shared=shared, wait=False) as acquired:
+            return acquired
+
+    with advisory_lock("a", shared=True), ThreadPoolExecutor(1) as another_owner:
+        assert [another_owner.submit(try_elsewhere, shared).result() for shared in (True, False)] == [True, False]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_lock_of_viewflow_keeps_others_out(zoo: Zoo, stand_in: Callable[..., None]) -> None:
+    """It fails as viewflow expects if the flow is locked, and the work of a process may lock it again."""
+
+    class FlowLockFailed(Exception):
+        pass
+
+    stand_in("viewflow.workflow.exceptions", FlowLockFailed=FlowLockFailed)
+    code = files_of("how-to/move-from-other-locks.md")["flow_lock.py"].replace("timeout=10", "timeout=0")
+    lock = run(code)["ZkLock"]()
+    flow = SimpleNamespace(instance=SimpleNamespace(flow_label="shop/order"))
+    with lock(flow, 7), lock(flow, 7):
+        assert connection.in_atomic_block
+    with zoo.hold_elsewhere("flow/shop%2Forder/7"), pytest.raises(FlowLockFailed), lock(flow, 7):
+        pass
+
+
+def test_a_handle_that_is_released_late_frees_no_newer_one(zoo: Zoo) -> None:
+    """It may expire, be released twice, and in another thread."""
+    handle = run(files_of("how-to/move-from-other-locks.md")["handles.py"])["Handle"]
+    expired = handle("a", 0.2)
+    eventually(lambda: expired.hold.lost)
+    newer = handle("a", 60)
+    for _ in range(2):
+        expired.release()
+        with pytest.raises(RuntimeError, match="a is busy"):
+            handle("a", 60)
+    BackgroundCall(newer.release).result()
+    handle("a", 60).release()

@@ -173,6 +173,7 @@ async def use_async() -> None:
         assert_type(hold, Hold)
     lock = zk_lock("a")
     assert_type(await lock.aacquire(timeout=1), Hold | None)
+    await current_hold().arelease()
     await lock.arelease()
 
 

@@ -109,9 +109,14 @@ def settle(rows: Sequence[Attempt]) -> None:
         new = [row for row in new if row.outcome == row.HELD]
 
 
+def losses_by_host() -> dict[str, int]:
+    """Return how many sessions of each host have lost locks."""
+    return dict(table.past_losses.get(WITHIN, 0.0, RECENT_FOR))
+
+
 def losses() -> list[tuple[str, int, str]]:
     """Return the hosts whose sessions have lost many locks, how many, and since when that goes on."""
-    counts = table.past_losses.get(WITHIN, 0.0, RECENT_FOR).items()
+    counts = losses_by_host().items()
     of = {"outcome": Attempt.LOST, "reason__in": troubles.ALL}
     return [(host, count, table.began(WITHIN, host=host, **of)) for host, count in counts if count >= MANY]
 

@@ -25,7 +25,7 @@ from django_zklock.core.execution.owner import DISPATCHER, Owner, current_owner
 from django_zklock.core.execution.waiters import Routine, ThreadWaiter
 from django_zklock.core.locks.batch import Batch
 from django_zklock.core.locks.guard import Guard, apply_bounds
-from django_zklock.core.locks.held import Enclosing, HeldLock, enclosing_holds, held_locks
+from django_zklock.core.locks.held import RELEASED, Enclosing, HeldLock, enclosing_holds, held_locks
 from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
 from django_zklock.core.locks.refusals import AnyContender, refusal
 from django_zklock.core.locks.spec import LockSpec
@@ -87,14 +87,15 @@ class Acquisition:
         new_waiter: Callable[[], Any],
         on_wait: Callable[[Any], None] | None = None,
         *,
+        lock: object = None,
         kept: bool = False,
     ) -> Routine[None]:
         """
         Acquire all locks, within `timeout` seconds; when this raises, all are released.
 
         If one of several is lost during the wait for another, no work has begun: all are acquired again. `on_wait` is
-        called with each waiter before it waits. A waiter's `on_queued` is called if it has to wait. `kept`: a call of
-        `release` ends the use of the locks, and no block.
+        called with each waiter before it waits. A waiter's `on_queued` is called if it has to wait. `lock` is the lock
+        object that the caller uses. `kept`: a call of `release` ends the use of the locks, and no block.
         """
         self.specs, self._timeout = specs, timeout
         self._began = self._since = clock.now()
@@ -104,7 +105,7 @@ class Acquisition:
             try:
                 for index, spec in enumerate(specs):
                     held = held_locks.find(self.owner, spec.key)
-                    if held is not None and self._acquire_again(held, spec, kept=kept):
+                    if held is not None and self._acquire_again(held, spec, lock, kept=kept):
                         continue
                     # Coroutines, and messages that wait for their work to begin, have no transactions.
                     if new_waiter is ThreadWaiter and hooks.scope.is_open():
@@ -126,18 +127,16 @@ class Acquisition:
                 if not self._release_after(error):
                     raise
 
-    def _acquire_again(self, held: HeldLock, spec: LockSpec, *, kept: bool) -> bool:
-        """Add a use to the lock, which the owner holds already. Return False if it has just ceased to."""
+    def _acquire_again(self, held: HeldLock, spec: LockSpec, lock: object, *, kept: bool) -> bool:
+        """Add a use to the lock, which the owner holds already. Return False if it has ceased to."""
+        if held.drop_left(lock):
+            return False
         if held.is_over:
-            if held.grant.why_invalid() is None:
-                raise ZkLockError(
-                    f"The lock {spec.key!r} was acquired by an earlier call in this pool thread, which has ended. If "
-                    "this call waited, it might prevent the release. In coroutines, use await lock.aacquire().",
-                    lock=spec.key,
-                )
-            held.release_uses()
-        if held_locks.find(self.owner, spec.key) is not held:
-            return False  # it was lost, or another thread has released it for a call that has ended
+            raise ZkLockError(
+                f"The lock {spec.key!r} was acquired by an earlier call in this pool thread, which has ended. If "
+                "this call waited, it might prevent the release. In coroutines, use await lock.aacquire().",
+                lock=spec.key,
+            )
         if spec.kind is Kind.READ:
             held = held_locks.find(self.owner, spec.key, reads=True) or held
         share = held.reentrant_share(spec.kind)
@@ -149,7 +148,10 @@ class Acquisition:
                 lock=spec.key,
             )
         self.holds.append(share)  # first, so that `release` ends the use, whatever strikes
-        share.uses[self.use] = kept
+        if not share.add_use(self.use, kept=kept) or held.uses is RELEASED:
+            share.release_use(self.use, "exit")
+            self.holds.pop()
+            return False  # another thread has just released its hold
         if kept or share is not held:
             held_locks.add(share, keep=kept)  # it may be released after the block that acquired it first
         return True
@@ -167,7 +169,7 @@ class Acquisition:
             remaining = self._timeout - (clock.now() - self._began)
             seconds = max(remaining, SHORTEST_WAIT) if self._timeout else 0.0
             seconds_for_reply = max(0.0, min(REPLY_TIMEOUT, REPLY_TIMEOUT + remaining))
-        if len(self.specs) == 1 or not self._start_several(specs, new_waiter, seconds):
+        if len(self.specs) == 1 or not self._start_several(specs, new_waiter, on_wait, seconds):
             waiter = new_waiter()
             if on_wait is not None:
                 on_wait(waiter)
@@ -179,7 +181,13 @@ class Acquisition:
             hold.grant.observe(observer)
         return seconds, seconds_for_reply
 
-    def _start_several(self, specs: tuple[LockSpec, ...], new_waiter: Callable[[], Any], seconds: float | None) -> bool:
+    def _start_several(
+        self,
+        specs: tuple[LockSpec, ...],
+        new_waiter: Callable[[], Any],
+        on_wait: Callable[[Any], None] | None,
+        seconds: float | None,
+    ) -> bool:
         """Start contenders for these locks together, unless that is done. Return False if that has no use."""
         for waiter, contender in list(self._batch.contenders.items()) if self._batch is not None else ():
             if contender.spec is specs[0]:
@@ -192,6 +200,8 @@ class Acquisition:
         if len(fresh) < (2 if seconds == 0 else 3):
             return False
         waiters = {new_waiter(): spec for spec in fresh}
+        if on_wait is not None:
+            list(map(on_wait, waiters))
         contenders: Any = {waiter: self._new_contender(spec, waiter, seconds) for waiter, spec in waiters.items()}
         self.waiter, self.contender = next(iter(contenders.items()))
         self._batch = Batch(contenders)
@@ -227,9 +237,8 @@ class Acquisition:
         assert contender is not None
         if not isinstance(outcome, Grant):
             raise refusal(contender, self.owner, outcome, clock.now() - self._since)
-        held = HeldLock(contender, outcome, self.owner, spec.policy)
+        held = HeldLock(contender, outcome, self.owner, spec.policy, {self.use: kept})
         self.holds.append(held)
-        held.uses[self.use] = kept
         self.contender = None
         if self._loss_observers:
             self._detach_observers()
@@ -251,7 +260,7 @@ class Acquisition:
         waiting = self.contender
         self.release()  # first, because another exception may strike the rest
         now = clock.now()
-        if waiting is not None and type(error) is not LockNotAcquired:  # else `Leader.stop` has ended the wait
+        if waiting is not None and type(error) is not LockNotAcquired:  # else its user ended the wait
             hooks.events.failed(waiting, error, now - self._since, waits=bool(self._timeout))
         if len(self.specs) == 1:
             return False

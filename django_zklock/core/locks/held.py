@@ -12,15 +12,16 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any, Final, TypeAlias
 
 from django_zklock.core import clock, hooks, log
 from django_zklock.core.errors import LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.core.execution import abort, work
-from django_zklock.core.execution.owner import Owner, current_owner
+from django_zklock.core.execution.owner import Owner
 from django_zklock.core.execution.waiters import Routine
 from django_zklock.core.locks.guard import Guard, Receipt, release_if_overdue
 from django_zklock.core.locks.spec import Policy
@@ -71,6 +72,25 @@ class KeptUse:
     is_reported: bool = False  # protocol's thread only
 
 
+class Uses(dict[object, bool]):
+    """
+    The acquisitions that use a held lock at one time. True: it is kept, as by `acquire`: no block ends it.
+
+    It never changes: what comes after it is put into `after`, by one `setdefault`. So if one thread releases a hold
+    while its owner acquires the lock again, one of them is first, and the other one sees that and looks again.
+    """
+
+    __slots__ = ("after",)
+
+    def __init__(self, uses: Mapping[object, bool] | None = None) -> None:
+        super().__init__(uses or {})
+        self.after: dict[None, Uses] = {}
+
+
+RELEASED: Final = Uses()
+"""The uses of a lock that is released, or is about to be: nothing comes after them."""
+
+
 class HeldLock:
     """
     A lock that one owner holds: its share of a grant.
@@ -81,6 +101,8 @@ class HeldLock:
     __slots__ = (
         "__weakref__",
         "_reference",
+        "_thread",
+        "_uses",
         "contender",
         "grant",
         "handed_over",
@@ -90,20 +112,26 @@ class HeldLock:
         "policy",
         "reads",
         "table_key",
-        "uses",
         "work",
     )
 
     def __init__(
-        self, contender: GrantedContender, grant: Grant, owner: Owner, policy: Policy, *, reads: bool = False
+        self,
+        contender: GrantedContender,
+        grant: Grant,
+        owner: Owner,
+        policy: Policy,
+        uses: Mapping[object, bool] | None = None,
+        *,
+        reads: bool = False,
     ) -> None:
         self.contender = contender
         self.grant = grant
         self.owner = owner
         self.policy = policy
         self.work = work.current()  # in which it was acquired
-        # The acquisitions that use it. True: it is kept, as by `acquire`: no block ends it. Changed by its owner only.
-        self.uses: dict[object, bool] = {}
+        self._uses = Uses(uses)  # or what they were some time ago
+        self._thread = get_ident()
         self.observer: object = None  # of the open transactions that keep it; set by `Scope.keep`
         self.hold: weakref.ref[Any] | None = None  # what users have of it; set by the program around the core
         self.handed_over = False  # to another process; its block may go on
@@ -117,6 +145,40 @@ class HeldLock:
     def key(self) -> str:
         """The key of the lock."""
         return self.grant.key
+
+    @property
+    def uses(self) -> Uses:
+        """The acquisitions that use it now. Only its owner adds one; any thread may end one."""
+        uses = self._uses
+        while uses.after:
+            uses = uses.after[None]
+        return uses
+
+    def _follow(self, uses: Uses, following: Uses) -> bool:
+        """Let these uses follow those, unless others do."""
+        if uses.after.setdefault(None, following) is not following:
+            return False
+        self._uses = following
+        return True
+
+    def add_use(self, use: object, *, kept: bool) -> bool:
+        """Add a use. Return False if another thread has released the lock before."""
+        while (uses := self.uses) is not RELEASED:
+            if self._follow(uses, Uses({**uses, use: kept})):
+                return True
+        return False
+
+    def _end_uses(self, ended: Container[object]) -> None:
+        """End these uses. Without any, the lock is released, unless open transactions keep it."""
+        while (uses := self.uses) is not RELEASED:
+            left = Uses({use: kept for use, kept in uses.items() if use not in ended})
+            if self._follow(uses, RELEASED if not left and self.observer is None else left):
+                return
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the calling thread has acquired it, so that no other thread changes its entry in the table now."""
+        return self._thread == get_ident()
 
     @property
     def is_released(self) -> bool:
@@ -135,26 +197,29 @@ class HeldLock:
         Raises `LockNotHeld` when it was released, or in a forked child.
         """
         grant = self.grant
-        if grant.inherited:
-            raise LockNotHeld(
-                "A forked child does not hold its parent's locks. Acquire the lock in the child.", lock=self.key
-            )
-        if self.is_released:
-            raise LockNotHeld(f"The lock was {'handed over' if self.handed_over else 'released'}.", lock=self.key)
+        if grant.inherited or self.is_released:
+            raise self.not_held_error()
         grant.check()
         since, policy = grant.suspect_since, self.policy
         if policy.abort_on == "suspended" and since is not None and clock.now() - since >= policy.grace:
             raise grant.loss(grant.suspect_reason)
 
+    def not_held_error(self) -> LockNotHeld:
+        """Return the error for a hold that was released, or is used in a forked child."""
+        text = f"The lock was {'handed over' if self.handed_over else 'released'}."
+        if self.grant.inherited:
+            text = "A forked child does not hold its parent's locks. Acquire the lock in the child."
+        return LockNotHeld(text, lock=self.key)
+
     @property
     def is_unwatched(self) -> bool:
         """Whether no block and no transaction would notice that the lock is lost."""
-        return self.observer is None and all(list(self.uses.values()))
+        return self.observer is None and all(self.uses.values())
 
     @property
     def is_over(self) -> bool:
         """Whether its owner, or the calls of a thread pool that acquired it, ended without a release."""
-        uses = list(self.uses)
+        uses = self.uses
         ends = (isinstance(use, KeptUse) and (use.has_ended() or self.owner.is_over) for use in uses)
         return bool(uses) and all(ends)
 
@@ -226,7 +291,7 @@ class HeldLock:
         # If the call that acquired it has ended, the caller may be another one of the same thread.
         mine = {
             use: kept
-            for use, kept in list(self.uses.items())
+            for use, kept in self.uses.items()
             if not (isinstance(use, KeptUse) and use.lock is not lock and use.has_ended())
         }
         return ([use for use, kept in mine.items() if kept] or list(mine) or [None])[-1]
@@ -241,47 +306,65 @@ class HeldLock:
         if self.grant.inherited:  # the lock is the parent's
             return
         # Without `release_on`, the lock was acquired before the transaction began. So only its last release matters.
-        is_last = len(self.uses) <= (use in self.uses)  # no other use remains
+        uses = self.uses
+        is_last = len(uses) <= (use in uses)  # no other use remains
         if (release_on == "commit" or (release_on is None and is_last)) and hooks.scope.is_open():
             hooks.scope.keep(self)  # otherwise their work would be committed after the release
-        if is_last and isinstance(use, KeptUse) and use.has_ended():
-            held_locks.remove(self)  # first, because its thread may be in `_acquire_again`
-        self.uses.pop(use, None)
+        self._end_uses((use,))
         self._release_unused()
 
     @abort.shielded
     def release_uses(self, *, except_for: Container[object] = ()) -> None:
         """End all uses but some, as `release_use` does, even inside open transactions."""
-        for use in [use for use in self.uses if use not in except_for]:
-            self.uses.pop(use, None)
+        self._end_uses([use for use in self.uses if use not in except_for])
         if not self.grant.inherited:
             self._release_unused()
 
     @abort.shielded
-    def release_acquired(self) -> None:
-        """End the last use by `acquire` of the calling owner, if there is one."""
-        use = self.last_use()
-        if self.uses.get(use) and self.owner == current_owner():
-            self.release_use(use, None)
-
-    @abort.shielded
     def _release_unused(self) -> None:
         """Release the lock if nothing uses it and no transaction keeps it. Not in a forked child."""
+        if self.uses is RELEASED:
+            self._drop()
+        if self.grant.shares:
+            release_if_overdue(self.grant, self.contender)
+
+    @abort.shielded
+    def _drop(self) -> None:
+        """Drop this share of the grant, and release the lock with the last one. The call is idempotent."""
         grant = self.grant
-        if not self.uses and self.observer is None:
-            held_locks.remove(self)  # first, or its owner could acquire again what is being released
-            # First drop this share, then look at the others: of two released at the same time, one sees none left.
-            if self._reference is not None:
-                grant.shares.pop(self._reference, None)
-            if not grant.shares:
-                self.contender.abandon()
-                self._reference = None
-                if grant.first_to_report_end():
-                    hooks.events.ended(self)
-                return
+        held_locks.remove(self)
+        # First drop this share, then look at the others: of two released at the same time, one sees none left.
+        if self._reference is not None:
+            grant.shares.pop(self._reference, None)
+        if grant.shares:
             self._reference = None
             downgrade_if_all_read(self.contender, grant)
-        release_if_overdue(grant, self.contender)
+            return
+        self.contender.abandon()
+        self._reference = None
+        if grant.first_to_report_end():
+            hooks.events.ended(self)
+
+    @abort.shielded
+    def drop_left(self, lock: object) -> bool:
+        """
+        Drop it if it is lost, and all that uses it is a call that has ended, or `acquire` of another lock object.
+
+        Return whether it was. Its uses remain, so that a late release of its hold reports the loss.
+        """
+        shares = self.grant.held_shares()
+        if self.grant.why_invalid() is None or not all(share._is_left(lock) for share in shares):
+            return False
+        for share in shares:
+            share._drop()
+        return True
+
+    def _is_left(self, lock: object) -> bool:
+        ended = self.owner.is_over
+        return self.observer is None and all(
+            isinstance(use, KeptUse) and (ended or use.has_ended() or (kept and use.lock is not lock))
+            for use, kept in self.uses.items()
+        )
 
     # --- its loss -------------------------------------------------------------------------------------------------
 
@@ -367,7 +450,7 @@ class HeldLocks:
         """Return the owner's held lock of this key, or None. `reads`: whether it only reads; None: either way."""
         for only_reads in (False, True) if reads is None else (reads,) if self._weak else ():
             held = self._weak.get((owner.subject, key, only_reads))
-            if held is not None:
+            if held is not None and held.uses is not RELEASED:
                 return held
         return None
 
@@ -398,7 +481,7 @@ class HeldLocks:
         """Return what this lock object acquired for an owner that has ended, and its use. Raises `LockNotHeld`."""
         ended = [held for held in self.kept() if held.key == key and held.reads is reads and held.is_over]
         for held in ended:
-            for use, kept in reversed(list(held.uses.items())):
+            for use, kept in reversed(held.uses.items()):
                 if kept and isinstance(use, KeptUse) and use.lock is lock:
                     return held, use
         raise not_held(key, _OVER if ended else "")
@@ -411,9 +494,9 @@ class HeldLocks:
             held.grant.session.attached(OwnerWatch).start()
 
     def remove(self, held: HeldLock) -> None:
-        """Remove a held lock. The call is idempotent."""
+        """Remove a held lock. The call is idempotent. `find` ignores one that another thread has released."""
         self._kept.pop(held, None)
-        if self._weak.get(held.table_key) is held:
+        if held.is_here and self._weak.get(held.table_key) is held:
             del self._weak[held.table_key]
 
     # --- open blocks ----------------------------------------------------------------------------------------------
@@ -471,7 +554,7 @@ class OwnerWatch:
         self._is_started = False
         for held in held_locks.kept():
             self.start()
-            use = next(iter(dict(held.uses)), None)
+            use = next(iter(held.uses), None)
             if isinstance(use, KeptUse) and not use.is_reported and held.is_over and not held.lost:
                 use.is_reported = True
                 logger.warning(

@@ -43,6 +43,7 @@ SLOW_SHARE: Final = 0.05  # of the session timeout; slower writes may let leases
 MAX_COMMANDS: Final = 2  # of one incident, so that several incidents fit on a screen
 FOLDER: Final = "!doctor"
 """The directory of the check of rights, below the base and deleted at the end. No key contains a "!"."""
+NEW: Final = " (new: no process has used it. Is it the address of your other hosts?)"
 TOO_SHORT: Final = "The time was too short for all checks. Raise --reply-timeout."
 _WORLD: Final = ("world", "anyone")
 
@@ -167,7 +168,8 @@ def _connection(reply_timeout: float) -> Iterator[Check]:
         is_connected, milliseconds = True, (clock.now() - started) * 1000
         text = f"to {session.server} within {milliseconds:.0f} ms, session {session_hex(session.session_id or 0)}"
         yield Check("connection", "ok", text)
-        yield Check("address", "info", config.url_for_log)
+        is_new = isinstance(ask(lambda gateway, done: gateway.children(config.base, done)), NodeMissing)
+        yield Check("address", "info", f"{config.url_for_log}{NEW if is_new else ''}")
         if abs(session.timeout - config.session_timeout) < 0.01:
             yield Check("session timeout", "ok", f"{session.timeout:g} s, as requested")
         else:

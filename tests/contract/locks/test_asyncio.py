@@ -51,7 +51,9 @@ async def test_aacquire_is_acquire_for_tasks(zoo: Zoo) -> None:
     with pytest.raises(ValueError, match="non-blocking"):
         await lock.aacquire(False, 1)
     hold = await lock.aacquire()
-    assert await lock.aacquire(False) is hold
+    assert (again := await lock.aacquire(False))
+    assert hold
+    assert again.token == hold.token
     await lock.arelease()
     assert await lock.alocked()
     await lock.arelease()

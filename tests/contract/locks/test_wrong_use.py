@@ -30,9 +30,9 @@ def test_a_negative_timeout_does_not_wait(zoo: Zoo) -> None:
     """`deadline - now` may be negative: even -1, which means for ever to a thread's own lock, ends at once."""
     with zk_lock("own") as hold, zk_locks("a", "b") as several:
         for seconds in (0, -0.5, -1, -1.0, -2):
-            assert BackgroundCall(functools.partial(hold.wait_lost, seconds)).result(5) is False
-            assert BackgroundCall(functools.partial(several.wait_lost, seconds)).result(5) is False
-            assert BackgroundCall(functools.partial(hold.wait_release_requested, seconds)).result(5) is None
+            assert BackgroundCall(functools.partial(hold.wait_lost, seconds)).result(30) is False
+            assert BackgroundCall(functools.partial(several.wait_lost, seconds)).result(30) is False
+            assert BackgroundCall(functools.partial(hold.wait_release_requested, seconds)).result(30) is None
 
 
 def test_an_error_says_what_was_wrong_and_what_to_do(zoo: Zoo) -> None:
@@ -109,9 +109,10 @@ def test_a_hold_in_a_with_statement_is_refused_and_released(zoo: Zoo) -> None:
             raise AssertionError
         assert not lock.owned()
         eventually(lambda: not zoo.contenders())
-        for name, instead in {"extend": "needs no extension", "release": r"Call release\(\) of the lock"}.items():
-            with pytest.raises(AttributeError, match=f"has no attribute '{name}'. .*{instead}"):
-                getattr(hold, name)
+        with pytest.raises(LockNotHeld):
+            hold.release()
+        with pytest.raises(AttributeError, match=r"has no attribute 'extend'\. .*needs no extension"):
+            hold.extend()
         assert not hasattr(hold, "resolve_expression")
         with pytest.raises(TypeError, match="are given as timeout"):
             lock.acquire(blocking_timeout=5)  # type: ignore[arg-type]

@@ -15,9 +15,9 @@ from typing import Any
 
 import greenlet
 import pytest
-from support.faults import BackgroundCall, acquired_by_many, proxied
+from support.faults import BackgroundCall, acquired_by_many, proxied, within
 from support.proxy import GET_CHILDREN, Proxy
-from support.zoo import Zoo, eventually, next_line
+from support.zoo import ROOM, Zoo, eventually, next_line
 
 from django_zklock import zk_lock
 from django_zklock.core.execution import stack
@@ -108,11 +108,10 @@ def test_a_thread_or_greenlet_shows_the_line_that_it_hangs_in(zoo: Zoo, work: An
         holder = BackgroundCall(lambda: start(locked))
         assert entered.wait(10)
         eventually(lambda: any(line.endswith("# here") for line in shown()))
-        began = time.monotonic()
-        lines = shown()
-        assert time.monotonic() - began < 2
+        with within(2):
+            lines = shown()
         end()
-        holder.result(10)
+        holder.result(30)
     places = [line for line in lines if line.endswith("# here")]
     assert len(places) == 1
     assert places[0].startswith(f"{work.__name__}.<locals>.hang at {__file__}:")
@@ -174,7 +173,7 @@ def test_a_task_that_runs_shows_the_functions_that_it_calls(zoo: Zoo) -> None:
         eventually(lambda: any(line.endswith("# here") for line in shown()))
         lines = shown()
         end()
-        holder.result(10)
+        holder.result(30)
     assert lines[0].startswith("task ")
     assert lines[-1].endswith(": hang()")
 
@@ -223,7 +222,7 @@ def test_many_operators_may_ask_at_the_same_time(zoo: Zoo, caplog: pytest.LogCap
     """Each gets an answer, each request is in the audit log, and nothing is left."""
     with caplog.at_level(logging.WARNING, "zklock.audit"), zk_lock("k") as hold:
         asking = [BackgroundCall(shown) for _ in range(8)]
-        assert all(len(call.result(10)) > 1 for call in asking)
+        assert all(len(call.result(30)) > 1 for call in asking)
         eventually(lambda: answers(zoo) == [])
         hold.check()
     records = [record for record in caplog.records if record.name == "zklock.audit"]
@@ -278,7 +277,7 @@ def test_a_process_whose_interpreter_is_busy_is_named_after_two_seconds(zoo: Zoo
         eventually(lambda: shown() == [NO_ANSWER])
         began = time.monotonic()
         assert shown() == [NO_ANSWER]
-        assert 1.9 < time.monotonic() - began < 4
+        assert 1.9 < time.monotonic() - began < 4 + ROOM
         eventually(lambda: answers(zoo) == [])
     zoo.wait_contenders("k", 0)
 
@@ -290,7 +289,7 @@ def test_an_answer_goes_away_after_a_loss_of_the_connection(zoo: Zoo, proxy: Pro
         asking = BackgroundCall(shown)
         eventually(lambda: answers(zoo))
         proxy.hang = True
-        assert asking.result(10) == [NO_ANSWER]
+        assert asking.result(30) == [NO_ANSWER]
         proxy.heal()
         proxy.cut_all()
         eventually(lambda: answers(zoo) == [], timeout=4)

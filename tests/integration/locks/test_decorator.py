@@ -7,14 +7,17 @@ import concurrent.futures
 import contextlib
 import functools
 import inspect
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import Permission
 from django.test import override_settings
+from support.faults import caught_up
 from support.zoo import Zoo
 
 from django_zklock import zk_lock, zk_locked
@@ -135,7 +138,7 @@ async def test_an_async_function_is_locked_while_it_runs(zoo: Zoo) -> None:
         seen.append(0)
         if len(seen) == 1:
             await asyncio.to_thread(zoo.wait_contenders, "async", 2)
-            await asyncio.sleep(0.1)  # the second would begin now
+            await asyncio.to_thread(caught_up)  # the second would begin now
             assert len(seen) == 1
         seen[-1] = len(await asyncio.to_thread(zoo.children, "async"))
 
@@ -371,7 +374,8 @@ def test_without_a_name_the_function_names_its_lock(zoo: Zoo) -> None:
     where = f"{zoo.base}/{__name__}"
     assert Shop().restock(zoo)[0].rpartition("/")[0] == f"{where}.Shop.restock"
     assert asyncio.run(nightly(zoo))[0].rpartition("/")[0] == f"{where}.nightly"
-    assert len(zk_locked()(zoo.contenders)()) == 1
+    with pytest.warns(PendingDeprecationWarning, match=r"To keep the lock when it moves: @zk_locked\('support\.zoo\."):
+        assert len(zk_locked()(zoo.contenders)()) == 1
     scripts: dict[str, dict[str, Any]] = {name: {"__name__": name} for name in ("__main__", "__mp_main__")}
     scripts["none"] = {}
     for script in scripts.values():
@@ -388,3 +392,22 @@ def test_without_a_name_the_function_names_its_lock(zoo: Zoo) -> None:
     for wrong in nothings:
         with pytest.raises((TypeError, InvalidLockName)):
             zk_locked(wrong)(_coroutine)
+
+
+def test_a_name_is_asked_for_only_where_it_helps() -> None:
+    """Not for an entry. With `STRICT`, the error says which entry is missing; a function that has moved has two."""
+    name = f"{__name__}._coroutine"
+    entries = {name: {"path": name}, "moved._coroutine": {"path": "moved._coroutine"}}
+    for strict in (False, True):
+        with (
+            override_settings(ZKLOCK={**settings.ZKLOCK, "STRICT": strict, "LOCKS": entries}),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("error")
+            zk_locked()(_coroutine)
+            zk_locked([name, "moved._coroutine"])(_coroutine)
+    with (
+        override_settings(ZKLOCK={**settings.ZKLOCK, "STRICT": True, "LOCKS": {}}),
+        pytest.raises(InvalidLockName, match=r"Add it: \{'[\w.]+_coroutine': \{'path': '"),
+    ):
+        zk_locked()(_coroutine)

@@ -176,6 +176,17 @@ def test_the_doctor_finds_a_healthy_ensemble_healthy(zoo: Zoo) -> None:
     assert "!doctor" not in zoo.names(zoo.base)
 
 
+def test_the_doctor_says_that_an_address_is_new(zoo: Zoo) -> None:
+    """A misspelt chroot excludes nobody. As soon as the address is used, it is not new."""
+
+    def address() -> str:
+        return str(next(check["text"] for check in as_json("doctor")["checks"] if check["name"] == "address"))
+
+    assert "new: no process has used it" in address()
+    with zk_lock("a"):
+        assert "new: no process has used it" not in address()
+
+
 def test_the_doctor_names_orphans_and_unreadable_queues(zoo: Zoo) -> None:
     """A contender without a session stays for ever. An unknown name blocks a queue."""
     stays = zoo.client.create(f"{zoo.base}/stuck/{nodes.prefix(GUID)}0000000000", b"", makepath=True)

@@ -1,0 +1,304 @@
+"""`hold.release()` ends the acquisition that returned the hold, from any thread, once; it never frees a newer hold."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from support.faults import BackgroundCall
+from support.primitives import KEY, SEMAPHORE, Primitive
+from support.work import lose
+from support.zoo import Zoo, eventually
+
+from django_zklock import Hold, current_hold, zk_lock, zk_locks, zk_read, zk_write
+from django_zklock.core.locks.held import held_locks
+from django_zklock.exceptions import LockLost, LockNotHeld
+from django_zklock.locks.multi import MultiHold
+
+Call = Callable[[Callable[[], Any]], Any]
+
+
+def here(call: Callable[[], Any]) -> Any:
+    """Call in this thread."""
+    return call()
+
+
+def elsewhere(call: Callable[[], Any]) -> Any:
+    """Call in another thread."""
+    return BackgroundCall(call).result()
+
+
+def acquired(lock: Any) -> Any:
+    """Return the hold of a lock that is free, or the caller's."""
+    hold = lock.acquire(timeout=10)
+    assert hold is not None
+    return hold
+
+
+def is_free(key: str = KEY) -> bool:
+    """Return whether another thread gets the lock at once."""
+
+    def is_granted() -> bool:
+        hold = zk_lock(key).acquire(blocking=False)
+        if hold is not None:
+            hold.release()
+        return hold is not None
+
+    return bool(elsewhere(is_granted))
+
+
+@pytest.mark.parametrize("where", [here, elsewhere])
+def test_a_hold_is_released_once_from_any_thread(zoo: Zoo, primitive: Primitive, where: Call) -> None:
+    """Of each kind of lock. Later calls say that it is not held, and the lock object holds nothing."""
+    lock = primitive.lock()
+    hold: Hold = acquired(lock)
+    where(hold.release)
+    assert hold.state == "released"
+    assert not lock.owned()
+    assert not held_locks.kept()
+    for again in (hold.release, hold.check, lock.release):
+        with pytest.raises(LockNotHeld):
+            again()
+    primitive.wait_released(zoo)
+    zoo.assert_empty()
+
+
+@pytest.mark.parametrize("where", [here, elsewhere])
+def test_each_acquisition_of_an_owner_has_its_own_hold(zoo: Zoo, where: Call) -> None:
+    """Of several by one owner, in any order; the lock is free after the last one."""
+    holds = [acquired(zk_lock(KEY)) for _ in range(3)]
+    for released in (1, 0):
+        where(holds[released].release)
+        assert holds[released].state == "released"
+        with pytest.raises(LockNotHeld):
+            where(holds[released].release)
+        with pytest.raises(LockNotHeld):
+            holds[released].hand_over()
+        assert current_hold(KEY).token == holds[2].token
+        assert not is_free()
+        holds[2].check()
+    zk_lock(KEY).release()
+    with pytest.raises(LockNotHeld):
+        where(holds[2].release)
+    zoo.assert_empty()
+
+
+def test_a_lock_object_and_a_hold_release_two_acquisitions(zoo: Zoo) -> None:
+    """`release` of the lock ends the last one, as before, and the hold of the first one still ends the first."""
+    first, second = acquired(zk_lock(KEY)), acquired(zk_lock(KEY))
+    zk_lock(KEY).release()
+    with pytest.raises(LockNotHeld):
+        second.release()
+    first.check()
+    elsewhere(first.release)
+    zoo.assert_empty()
+
+
+def test_the_hold_of_a_block_is_released_by_its_owner_only(zoo: Zoo) -> None:
+    """Then the block says so at its end, as for `release` of the lock. An acquisition inside it may go anywhere."""
+    with zk_lock(KEY) as hold:
+        inner = acquired(zk_lock(KEY))
+        with pytest.raises(LockNotHeld, match="Only its owner"):
+            elsewhere(hold.release)
+        elsewhere(inner.release)
+        hold.check()
+    with pytest.raises(LockNotHeld, match="released inside the block"), zk_lock(KEY):
+        current_hold().release()
+    zoo.assert_empty()
+
+
+@pytest.mark.parametrize("where", [here, elsewhere])
+def test_the_release_of_several_ends_all(zoo: Zoo, where: Call) -> None:
+    """One of them may go first. The others are then released together, once."""
+    hold: MultiHold = acquired(zk_locks("b", "a"))
+    where(hold["a"].release)
+    assert is_free("a")
+    assert not is_free("b")
+    where(hold.release)
+    with pytest.raises(LockNotHeld):
+        where(hold.release)
+    zoo.assert_empty()
+
+
+def test_a_writer_that_reads_has_two_holds(zoo: Zoo) -> None:
+    """Whichever thread ends the one for writing, readers come in then; after a downgrade, too."""
+    write, read = acquired(zk_write(KEY)), acquired(zk_read(KEY))
+    elsewhere(write.release)
+    eventually(lambda: elsewhere(lambda: zk_read(KEY).acquire(blocking=False)))
+    read.check()
+    read.release()
+    with pytest.raises(LockNotHeld):
+        write.release()
+    held_locks.kept()[0].release_uses()
+    zoo.assert_empty()
+    write = acquired(zk_write(KEY))
+    write.downgrade()
+    elsewhere(write.release)
+    zoo.assert_empty()
+
+
+def test_a_hold_that_was_handed_over_has_nothing_to_release(zoo: Zoo) -> None:
+    """Its adopter keeps it."""
+    hold: Hold = acquired(zk_lock(KEY))
+    hold.hand_over(within=1)
+    with pytest.raises(LockNotHeld, match="handed over"):
+        hold.release()
+    eventually(lambda: not zoo.contenders())
+
+
+def test_a_hold_outlives_its_thread(zoo: Zoo) -> None:
+    """It can be released when its owner has ended, without the lock object."""
+    hold = elsewhere(lambda: acquired(zk_lock(KEY)))
+    with ThreadPoolExecutor(1) as pool:
+        pooled = pool.submit(lambda: acquired(zk_lock("pooled"))).result()
+        for left in (hold, pooled):
+            left.check()
+            left.release()
+            with pytest.raises(LockNotHeld):
+                left.release()
+    zoo.assert_empty()
+
+
+@pytest.mark.parametrize("lock", [zk_lock(KEY, max_hold=0.2), zk_lock(KEY, max_hold=0.2, linger=0.05)])
+def test_an_expired_hold_does_not_stop_its_thread(zoo: Zoo, lock: Any) -> None:
+    """Another lock object gets the lock anew. The same object, and work inside its call, learn of the loss."""
+    expired: Hold = acquired(lock)
+    assert expired.wait_lost(10)
+    for same in (lock.acquire, lock.__enter__):
+        with pytest.raises(LockLost, match="max_hold"):
+            same()
+    newer: Hold = acquired(zk_lock(KEY))
+    assert newer.token != expired.token
+    with pytest.raises(LockLost, match="max_hold"):
+        elsewhere(expired.release)
+    with pytest.raises(LockNotHeld):
+        expired.release()
+    newer.check()
+    assert not is_free()
+    with zk_lock(KEY) as hold:
+        assert hold.token == newer.token
+    newer.release()
+    eventually(lambda: not zoo.contenders())
+
+
+def test_an_expired_hold_of_a_writer_that_reads_does_not_stop_its_thread(zoo: Zoo) -> None:
+    """Both are dropped, or the read lock would wait for the write lock of its own owner."""
+    write, read = acquired(zk_write(KEY)), acquired(zk_read(KEY))
+    lose(write)
+    assert write.wait_lost(10)
+    newer = acquired(zk_write(KEY)), acquired(zk_read(KEY))
+    for lost in (read, write):
+        with pytest.raises(LockLost):
+            lost.release()
+    for hold in newer:
+        hold.check()
+        hold.release()
+    zoo.assert_empty()
+
+
+def test_a_lost_block_around_is_still_told(zoo: Zoo) -> None:
+    """A block, and a transaction, must not go on under a lock that another lock object has acquired anew."""
+    with pytest.raises(LockLost), zk_lock(KEY, abort_on="never") as hold:
+        lose(hold)
+        assert hold.wait_lost(10)
+        with pytest.raises(LockLost):
+            zk_lock(KEY).acquire()
+        hold.check()
+    zoo.assert_empty()
+
+
+async def test_a_task_releases_the_hold_of_another_one(zoo: Zoo) -> None:
+    """So does a thread; and a task that of a thread."""
+    lock = zk_lock(KEY)
+
+    async def acquire() -> Hold:
+        hold = await lock.aacquire()
+        assert hold
+        return hold
+
+    for release in ("task", "thread"):
+        hold = await asyncio.create_task(acquire())
+        if release == "task":
+            await hold.arelease()
+        else:
+            await asyncio.to_thread(hold.release)
+        with pytest.raises(LockNotHeld):
+            await hold.arelease()
+    hold = await asyncio.to_thread(lambda: elsewhere(lambda: acquired(lock)))
+    await hold.arelease()
+    assert not await lock.alocked()
+    zoo.assert_empty()
+
+
+def test_no_order_of_releases_frees_a_newer_hold(zoo: Zoo) -> None:
+    """Late, twice, after a loss, from another thread: what was not released stays held, and nobody else gets it."""
+    for seed in range(100):
+        choose = random.Random(seed)
+        live: list[Hold] = []
+        old: list[Hold] = []
+        for _ in range(12):
+            act(f"key/{seed}", choose, live, old)
+            for hold in live:
+                hold.check()
+            assert not live or not is_free(f"key/{seed}"), seed
+        for hold in live:
+            hold.release()
+        for hold in old:
+            with pytest.raises((LockNotHeld, LockLost)):
+                hold.release()
+            with pytest.raises(LockNotHeld):
+                hold.release()
+    eventually(lambda: not zoo.contenders())
+
+
+def act(key: str, choose: random.Random, live: list[Hold], old: list[Hold]) -> None:
+    """Acquire, or release one of the `live` or of the `old` holds, or lose all: what chance says."""
+    where = choose.choice([here, elsewhere])
+    action = choose.choice(["acquire", "acquire", "release", "late", "late", "lose"])
+    if action == "acquire":
+        lock = choose.choice([zk_lock, zk_write])(key, linger=choose.choice([0, 0, 0.05]))
+        if not live or lock.spec.kind.word == live[0].kind:
+            live.append(acquired(lock))
+    elif action == "release" and live:
+        old.append(live.pop(choose.randrange(len(live))))
+        where(old[-1].release)
+    elif action == "late" and old:
+        with pytest.raises((LockNotHeld, LockLost)):
+            where(choose.choice(old).release)
+    elif action == "lose" and live:
+        lose(live[0])
+        assert live[0].wait_lost(10)
+        old += live
+        live.clear()
+
+
+@pytest.mark.parametrize("options", [{}, {"linger": 0.05}, SEMAPHORE.options], ids=["lock", "linger", "semaphore"])
+def test_a_release_elsewhere_races_with_the_owner_who_acquires_again(zoo: Zoo, options: dict[str, Any]) -> None:
+    """The owner either keeps the lock by its newer hold, or gets it anew; and nothing is left in the end."""
+    start = threading.Barrier(2)
+    holds: list[Hold] = []
+
+    def release() -> None:
+        for _ in range(200):
+            start.wait(10)
+            holds.pop().release()
+            start.wait(10)
+
+    other = BackgroundCall(release)
+    for _ in range(200):
+        holds.append(acquired(zk_lock(KEY, **options)))
+        start.wait(10)
+        newer: Hold = acquired(zk_lock(KEY, **options))
+        newer.check()
+        start.wait(10)
+        newer.check()
+        assert zk_lock(KEY, **options).owned()
+        newer.release()
+    other.result()
+    assert not held_locks.kept()
+    eventually(lambda: not zoo.contenders())
