@@ -128,7 +128,8 @@ def tasks(drill: Drill) -> Iterator[Callable[[], None]]:
     home = drill.project.directory / "celery"
     home.mkdir()
     program = [*namespaces.on_host("worker-3"), sys.executable, "-m", "celery"]
-    with Worker(drill.zoo, home, program=program, env=drill.site.environment) as worker:
+    env = {**drill.site.environment, "ZKLOCK_URL": drill.zoo.url(session_timeout=10)}
+    with Worker(drill.zoo, home, program=program, env=env) as worker:
         outer, inner = [worker.gate(), worker.gate()], [worker.gate(), worker.gate()]
         for number, (source, target) in enumerate((("a", "b"), ("b", "a"))):
             worker.send("transfer", source, target, str(outer[number]), str(inner[number]))
