@@ -228,11 +228,11 @@ def crowd(drill: Drill) -> Iterator[Expected]:
 
 def forgotten(drill: Drill) -> Iterator[Expected]:
     """A forgotten hold of an operator."""
-    held = drill.shell("python manage.py zklock hold stock/berlin --for 90s --reason 'a deploy'")
+    held = drill.shell("python manage.py zklock hold stock/berlin --for 150s --reason 'a deploy'")
     assert held.returncode == 0, held.stderr
     web = drill.program("web-1")
     web.tell("wait", "stock/berlin")
-    yield Expected({"stock/berlin": "operator"}, ("a deploy", "1 caller waits"), "end this hold", 100)
+    yield Expected({"stock/berlin": "operator"}, ("a deploy", "1 caller waits"), "end this hold", 170)
     web.hear("used stock/berlin")
 
 
