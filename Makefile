@@ -13,7 +13,7 @@ RUN_DEMO := cd example_project && $(BIN)/python -m
 unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-check test check lint typing pyright imports pytest green chaos bench bench-celery bench-devserver scale docs release measure kazoo-tests clean zookeeper postgres mariadb brokers curator lease-clients chromium promtool browser
+.PHONY: help demo demo-check test check lint typing pyright imports pytest green chaos incidents bench bench-celery bench-devserver scale docs release measure kazoo-tests clean zookeeper postgres mariadb brokers curator lease-clients chromium promtool browser
 
 help:
 	@echo "make demo         the example shop with traffic, on http://127.0.0.1:8000/ (Ctrl-C ends it)"
@@ -26,6 +26,8 @@ help:
 	@echo "make green        all tests RUNS=10 times, one line for each run; BUSY=1: while a process on each core computes"
 	@echo "make chaos        the locks under faults, and a soak (about an hour); SECONDS=600 SEED=7: that soak alone;"
 	@echo "                  LOCK=kazoo: the tests that kazoo's own lock must fail"
+	@echo "make incidents    the incidents that operators meet, with real processes: what the pages say of each (ten minutes);"
+	@echo "                  ARGS=chain: those with this word in their names"
 	@echo "make browser      the admin's pages in a browser, all of them; SCREENSHOTS=dir: with pictures"
 	@echo "                  DJANGO=6.1: on that version, from Python 3.12 on (PYTHON=python3.13); UNFOLD=1: under that theme"
 	@echo "make bench        round trips, and acquire and release in pairs with kazoo's Lock, Curator's mutex and redis-py's lock;"
@@ -79,6 +81,9 @@ green: $(VENV)/.installed-test
 chaos: $(VENV)/.installed-test .cache/agents/.installed zookeeper postgres mariadb brokers curator lease-clients
 	@$(BIN)/python scripts/chaos.py $(if $(SECONDS),--seconds=$(SECONDS)) $(if $(SEED),--seed=$(SEED)) \
 		$(if $(LOCK),--lock=$(LOCK)) $(ARGS)
+
+incidents: $(VENV)/.installed-test zookeeper
+	@$(BIN)/python scripts/incidents.py $(ARGS)
 
 # A version of Django has a virtual environment of its own: without DJANGO, it is that of the other tests.
 BROWSER_VENV := $(if $(DJANGO),.cache/django-$(DJANGO),$(VENV))

@@ -9,10 +9,15 @@ from __future__ import annotations
 
 from django.contrib import admin
 
+from django_zklock.dashboard import frame
 from django_zklock.dashboard.lock_admin import LockAdminMixin
 from django_zklock.models import Lock
 
 __all__ = ["LockAdmin", "LockAdminMixin"]
+
+
+# Migrations see the name in the class, and the index of the admin this one, which may have a count.
+Lock._meta.verbose_name_plural = frame.plural_name
 
 
 @admin.register(Lock)

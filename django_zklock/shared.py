@@ -22,7 +22,7 @@ class _Result(Generic[_Value]):
 
 
 class Shared(Generic[_Key, _Value]):
-    """The last results of a function, by key. Callers at the same time wait for one call."""
+    """The last results of a function, by key; may decorate it. Callers at the same time wait for one call."""
 
     def __init__(self, compute: Callable[[_Key, float], _Value], *, most: int = 8) -> None:
         self._compute = compute

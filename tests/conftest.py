@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -101,7 +102,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     On a busy machine, an answer may take longer. A test that ran into this limit would be red with nothing wrong.
     """
     judges_time = any(item.get_closest_marker(name) for name in ("chaos", "timed"))
-    os.environ[reply_timeout.ADDED] = "0" if judges_time else str(ROOM)
+    os.environ[reply_timeout.ADDED] = "0" if judges_time else str(min(ROOM, 5.0))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -109,6 +110,15 @@ def foreign_calls_file(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Have this process, and those that the tests start, record foreign code that runs on the protocol's threads."""
     os.environ[foreign_calls.FILE] = str(tmp_path_factory.mktemp("foreign") / "calls")
     foreign_calls.install()
+
+
+@pytest.fixture(autouse=True)
+def no_look_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No page has a thread look at the locks of a test that is over, or at its database while the test writes."""
+    from django_zklock.dashboard import frame
+
+    monkeypatch.setattr(frame, "LOOK_EVERY", math.inf)
+    frame.last.clear()
 
 
 @pytest.fixture(autouse=True)

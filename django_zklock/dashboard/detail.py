@@ -18,10 +18,19 @@ from django_zklock.core.queue.command_line import word
 from django_zklock.dashboard.forms import Target
 from django_zklock.names import template as names
 from django_zklock.report import lazy, verdict
-from django_zklock.report.formatting import MAX_ERROR, clean, commands, key_text, limit_text, reasons, state_text
+from django_zklock.report.formatting import (
+    MAX_ERROR,
+    clean,
+    commands,
+    holder_text,
+    key_text,
+    limit_text,
+    reasons,
+    state_text,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from django_zklock.inspection import ContenderInfo, LockInfo, ScannedContender, Snapshot, Wait
 
@@ -45,6 +54,8 @@ class Row:
     target: str
     other_locks: tuple[str, ...]
     """Keys of other locks that its process holds."""
+    waits: bool
+    """Whether it is a holder that waits for another lock: to break it helps nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +73,8 @@ class Detail:
     expired_holds: tuple[Row, ...]
     """Operator holds whose time is over."""
     waiters: tuple[Row, ...]
+    queue: tuple[tuple[Row, int, int], ...]
+    """The waiters by process: the first of it, how many there are, and the place of the last."""
     hidden: int
     """The number of waiters that are not shown."""
     commands: tuple[str, ...]
@@ -70,6 +83,9 @@ class Detail:
     """Why the lock is not released: its holder waits for another one, the holder of that one for a third, and so on."""
     is_cycle: bool
     """Whether they are a deadlock: the last of them waits for a lock that was named before, and none ends by itself."""
+    root: str
+    """The key of the lock that a holder that waits waits for, at the end of the chain: only that one helps."""
+    root_holder: str
     victims: tuple[str, ...]
     """Keys of the locks to break: this one, or those of the deadlock; empty if nobody holds it, or its holder waits."""
     next_commands: tuple[str, ...]
@@ -78,6 +94,11 @@ class Detail:
     """Keys of locks whose holders wait for this one."""
     age: float
     problem: str
+
+    @property
+    def queue_in_order(self) -> list[tuple[Row, int, int]]:
+        """Each waiter as a row of its own."""
+        return [(row, 1, row.number) for row in self.waiters]
 
     @property
     def of_operators(self) -> bool:
@@ -105,8 +126,13 @@ def detail(
     is_victim = bool(waiting) and all(waiting) and not cycle  # to break it would stop work that is not to blame
     victims = tuple(wait.holds for wait in cycle) or (key,) if info.holders or info.expired_holds else ()
     advice = str(incidents[0].remedy) if incidents else ""
-    if is_victim and chain:
-        advice = _("It waits for %(lock)s. Only that one helps.") % {"lock": key_text(chain[-1].waits_for)}
+    root = chain[-1].waits_for if chain and not cycle else ""
+    root_lock = next((lock for lock in others.locks if lock.key == root and lock.holders), None)
+    if is_victim and root:
+        advice = _("It waits for %(lock)s. Only that one helps.") % {"lock": key_text(root)}
+    waiters = tuple(
+        row_of(key, waiter, numbers[waiter.name], numbers.get(waiter.waits_behind, 0)) for waiter in info.waiters
+    )
     return Detail(
         info=info,
         limit_set=limit_text(info.limit_set) if info.limit_set else "",
@@ -115,17 +141,18 @@ def detail(
         reasons=tuple(reasons(info)),
         advice=advice,
         holders=tuple(
-            row_of(key, holder, number, others=_others(key, holder, others))
-            for number, holder in enumerate(info.holders, 1)
+            row_of(key, holder, number, others=_others(key, holder, others), waits=waits and not cycle)
+            for number, (holder, waits) in enumerate(zip(info.holders, waiting, strict=True), 1)
         ),
         expired_holds=tuple(row_of(key, hold, number) for number, hold in enumerate(info.expired_holds, 1)),
-        waiters=tuple(
-            row_of(key, waiter, numbers[waiter.name], numbers.get(waiter.waits_behind, 0)) for waiter in info.waiters
-        ),
+        waiters=waiters,
+        queue=tuple(_by_process(waiters)),
         hidden=0 if info.problem else max(0, info.waiting - len(info.waiters)),
         commands=tuple(_commands(info)),
         chain=chain,
         is_cycle=bool(cycle),
+        root=root if is_victim else "",
+        root_holder=holder_text(root_lock.holders[0]) if root_lock else "",
         victims=() if is_victim else victims,
         next_commands=() if is_victim else tuple(commands(info)),
         blocked=tuple(dict.fromkeys(wait.holds for wait in facts.waits if wait.waits_for == key))[:MAX_KEYS],
@@ -155,7 +182,9 @@ def _chain(
     return chain, next((cycle for cycle in cycles if chain and chain[-1] in cycle), ())
 
 
-def row_of(key: str, info: ScannedContender, number: int, behind: int = 0, others: Sequence[str] = ()) -> Row:
+def row_of(
+    key: str, info: ScannedContender, number: int, behind: int = 0, others: Sequence[str] = (), *, waits: bool = False
+) -> Row:
     """Return a contender for a page."""
     return Row(
         info=info,
@@ -164,7 +193,17 @@ def row_of(key: str, info: ScannedContender, number: int, behind: int = 0, other
         links=tuple(links(key, info)),
         target=str(Target(key, info.guid, info.token)),
         other_locks=tuple(others),
+        waits=waits,
     )
+
+
+def _by_process(waiters: Sequence[Row]) -> Iterator[tuple[Row, int, int]]:
+    """Group the waiters by process, the first to come first."""
+    processes: dict[object, list[Row]] = {}
+    for row in waiters:
+        processes.setdefault((row.info.host, row.info.pid, row.info.pid or row.number), []).append(row)
+    for rows in processes.values():
+        yield rows[0], len(rows), rows[-1].number
 
 
 def _others(key: str, holder: ScannedContender, others: Snapshot) -> list[str]:

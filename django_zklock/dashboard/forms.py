@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +19,10 @@ MAX_MINUTES: Final = 7 * 24 * 60
 MAX_WAIT: Final = 10  # seconds; a page that takes longer seems to hang
 MAX_TARGETS: Final = 50
 """Holders in one form. More of them would take longer than web servers let a request take."""
+TIMES: Final = ((15, _("For 15 min")), (60, _("For 1 h")), (480, _("For 8 h")))
+"""Minutes for which an incident can be acknowledged. The first is that of Enter."""
+REASONS: Final = "zklock-reasons"
+"""The id of the element with the reasons that a field offers."""
 _NO_COMPLETION: Final = forms.TextInput(attrs={"autocomplete": "off"})
 _MAX_TARGET: Final = 36 + 20 + MAX_KEY + 2
 _MODEL_FIELDS: Final[dict[type[forms.Field], Any]] = {
@@ -102,6 +106,7 @@ class HoldForm(_LockForm):
         min_value=0.1,
         max_value=MAX_MINUTES,
         initial=15,
+        widget=forms.NumberInput(attrs={"list": "zklock-minutes"}),
         help_text=_("Then the hold ends, even if this server is down."),
     )
     wait = forms.FloatField(
@@ -115,12 +120,9 @@ class HoldForm(_LockForm):
 
 
 class AcknowledgeForm(forms.Form):
-    """Which incident to acknowledge, for how long, and why."""
+    """For how long to acknowledge an incident, by the pressed button, and why."""
 
-    identity = forms.CharField(max_length=32, widget=forms.HiddenInput)
-    minutes = forms.FloatField(
-        label=_("Minutes"), min_value=0, max_value=MAX_MINUTES, help_text=_("Then it needs attention again.")
-    )
+    minutes = forms.FloatField(min_value=0, max_value=MAX_MINUTES, widget=forms.HiddenInput)
     reason = _ReasonField(help_text=_("For the audit log, the history, and the next operator who looks."))
 
 
@@ -156,3 +158,18 @@ def focus_first_error(form: forms.Form) -> None:
         if name in form.errors and not field.widget.is_hidden:
             field.widget.attrs["autofocus"] = True
             return
+
+
+def offer_reasons(form: forms.Form, reasons: Sequence[str]) -> Sequence[str]:
+    """Let the field of the reason offer these, and have the focus if the rest is known. Return them."""
+    field = form.fields.get("reason")
+    if field is None:
+        return ()
+    if reasons:
+        field.widget.attrs["list"] = REASONS
+    is_known = not form.is_bound and all(
+        form.get_initial_for_field(other, name) or not other.required or name == "reason" or other.widget.is_hidden
+        for name, other in form.fields.items()
+    )
+    field.widget.attrs.setdefault("autofocus", is_known)
+    return reasons

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
@@ -12,16 +13,18 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_zklock.conf.options import LONG_HELD
-from django_zklock.dashboard import extension
+from django_zklock.dashboard import cards, frame
 from django_zklock.dashboard.changelist import FILTERS, LockQuerySet
-from django_zklock.dashboard.views import LockViews
+from django_zklock.dashboard.views import LockViews, shows_denial
 from django_zklock.models import Lock
 from django_zklock.names.template import MAX_KEY
 from django_zklock.report import formatting, lazy, past, verdict
 from django_zklock.report.incident import times_usual
 
-MAX_CARDS: Final = 20
-"""Incidents on the page."""
+TUTORIAL: Final = "https://django-zklock.readthedocs.io/en/latest/tutorial/"
+if TYPE_CHECKING:
+    from django_zklock.inspection import Snapshot
+
 MAX_BARS: Final = 5
 """Bars for the waiters of a lock."""
 
@@ -149,36 +152,67 @@ class LockAdminMixin(LockViews):
         """Ask for a reason, on the same page."""
         return self.holders_page(request, [lock.key for lock in queryset], meant="ask")
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """
-        Show what needs attention, if anything does and the request has no query; else the list.
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return _Locks
 
-        An empty query (`?`) asks for the list, too.
-        """
+    @shows_denial
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Show what needs attention, or the list if the request has a query: `?q=` is all of it."""
         self.require(self.has_view_permission(request))
         snapshot = self.snapshot(request)
-        landing = not request.GET and request.method != "POST"  # a query, even an empty one, asks for the list
-        servers = verdict.servers_now(self.reply_timeout) if landing else None
-        seen = verdict.look(snapshot, servers, self.long_held) if servers else None
-        present = seen.incidents if seen else ()
+        if not request.GET and request.method != "POST":
+            return self._attention(request, snapshot)
         words = request.GET.get("q", "").strip()
         context = {
             **self.context(request),
-            "title": _("Needs attention") if present else _("Locks"),
-            "verdict": seen,
+            "title": _("Locks"),
             "snapshot": snapshot,
-            "chart": past.ask("history.chart_panel", snapshot),
-            "connection_label": formatting.CONNECTION_LABELS[snapshot.state],
             "figures": lazy.inspection.Figures.of(snapshot.locks),
-            "extra_pages": [(self.url(page.name), page.label) for page in extension.pages.values()],
             "extra_links": self.extra_links(words) if words and snapshot.answers else [],
             **(extra_context or {}),
         }
-        if seen and (present or seen.acknowledged):
-            cards = [incident.describe() for incident in present[:MAX_CARDS]]
-            context |= {"cards": cards, "hidden": len(present) - len(cards)}
-            return self.page(request, "attention", context)
         return super().changelist_view(request, context)  # type: ignore[misc,no-any-return]
+
+    def _attention(self, request: HttpRequest, snapshot: Snapshot) -> HttpResponse:
+        servers = verdict.servers_now(self.reply_timeout)
+        seen = verdict.look(snapshot, servers, self.long_held)
+        frame.last.store(snapshot, servers, seen)
+        present = seen.incidents
+        shown = cards.cards_of(present, snapshot)
+        figures = lazy.inspection.Figures.of(snapshot.locks)
+        context = {
+            "title": _("Attention"),
+            "change": True,  # so that there are tools
+            "verdict": seen,
+            "snapshot": snapshot,
+            "figures": figures,
+            "severity": "error"
+            if any(incident.severity == "error" for incident in present)
+            else "warning"
+            if present
+            else "",
+            "count_text": cards.strip_text(len(present)),
+            "waits_text": cards.waits_text(figures),
+            "read_text": cards.read_text(snapshot.total, len(servers.servers)),
+            "ends_next": cards.ends_next(snapshot),
+            "cards": shown[: cards.MAX_CARDS],
+            "hidden": sum(1 + len(card["equal"]) for card in shown[cards.MAX_CARDS :]),
+            "chart": past.ask("history.chart_panel", snapshot),
+            "tutorial": TUTORIAL,
+        }
+        return self.page(request, "attention", context)
+
+
+class _Locks(ChangeList):
+    """The list. No link of it, such as the one that clears all filters, leads to the first page instead."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.opts = cast(Any, frame.Named(self.opts))
+
+    def get_query_string(self, *args: Any, **kwargs: Any) -> str:
+        query: str = super().get_query_string(*args, **kwargs)
+        return query if query != "?" else "?q="
 
 
 def _text_of(lock: Lock) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partialmethod
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -19,33 +20,36 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, JsonResponse
 from django.template.response import TemplateResponse
 from django.urls import path, re_path, reverse
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext_lazy
+from django.utils.translation import gettext_lazy, ngettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from django_zklock import conf
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
-from django_zklock.dashboard import extension
+from django_zklock.dashboard import extension, frame
 from django_zklock.dashboard.changelist import GROUPINGS, grouped
 from django_zklock.dashboard.detail import Detail, Row, detail, read_detail, row_of
 from django_zklock.dashboard.forms import (
     MAX_TARGETS,
+    TIMES,
     AcknowledgeForm,
     HoldForm,
     LimitForm,
     ReasonForm,
     Target,
     focus_first_error,
+    offer_reasons,
     use_widgets,
 )
 from django_zklock.exceptions import LockChangedHands, ZkLockError, ZooKeeperUnavailable
 from django_zklock.models import Lock
 from django_zklock.names.template import MAX_KEY, is_key
-from django_zklock.report import lazy, past, servers, verdict
+from django_zklock.report import lazy, past, servers, timeline, verdict
 from django_zklock.report.facts import Facts
 from django_zklock.report.formatting import (
     CONNECTION_LABELS,
@@ -61,7 +65,7 @@ from django_zklock.report.formatting import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from django.contrib.admin import AdminSite
 
@@ -71,12 +75,22 @@ if TYPE_CHECKING:
 logger = Logger("django_zklock.dashboard")
 
 VIEW: Final = "zklock.view_lock"
+FORBIDDEN: Final = 403
 CONFLICT: Final = 409
 UNAVAILABLE: Final = 503
 ANY_AGE: Final = 7 * 24 * 3600.0
 """Seconds: how old a snapshot may be while ZooKeeper does not answer."""
 MAX_KEYS: Final = 20
 """Most locks that are broken without a typed confirmation, which a page of a host always needs."""
+FIGURES: Final = {
+    "locks": gettext_lazy("Locks"),
+    "held": gettext_lazy("Held"),
+    "contended": gettext_lazy("Contended"),
+    "waiting": gettext_lazy("Waiting"),
+    "longest_wait": gettext_lazy("Longest wait"),
+    "longest_hold": gettext_lazy("Longest hold"),
+}
+"""By which the groups can be sorted."""
 MAX_NAMED: Final = 5
 """Locks that one message names."""
 MAX_TIME: Final = 15.0
@@ -105,6 +119,47 @@ _ACTIONS: Final[dict[str, tuple[str, Any, Any]]] = {
     ),
 }
 """By the names of their buttons: the operation, the label of the button, and the message after it."""
+
+
+_PERMISSIONS: Final = {"ask": "request_release_lock", "break": "break_lock", "end": "hold_lock"}
+_ASKED: Final = {
+    "ask": (gettext_lazy("Request release of %(lock)s?"), gettext_lazy("Request release of %(count)d locks?")),
+    "break": (gettext_lazy("Break %(lock)s?"), gettext_lazy("Break %(count)d locks?")),
+    "end": (gettext_lazy("End the hold of %(lock)s?"), gettext_lazy("End the holds of %(count)d locks?")),
+}
+"""The title of the form of an action, for one lock and for several."""
+_DENIED: Final = {
+    "view_lock": gettext_lazy("You may not see locks."),
+    "break_lock": gettext_lazy("You may see locks but not break them."),
+    "request_release_lock": gettext_lazy("You may see locks but not request their release."),
+    "hold_lock": gettext_lazy("You may see locks but not hold them."),
+    "limit_lock": gettext_lazy("You may see locks but not set their limits."),
+    "show_stack_lock": gettext_lazy("You may see locks but not what their holders do."),
+}
+"""The text for a user without this permission."""
+
+
+class Denied(PermissionDenied):
+    """The user lacks this permission."""
+
+    def __init__(self, permission: str) -> None:
+        super().__init__(permission)
+        self.permission = permission
+
+
+def shows_denial(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """Return a view that shows within the admin which permission the user lacks."""
+
+    @functools.wraps(view)
+    def run(pages: LockViews, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        try:
+            return view(pages, request, *args, **kwargs)
+        except Denied as denied:
+            needed = denied.permission if pages.has_view_permission(request) else "view_lock"
+            context = {"title": _("Not allowed"), "text": _DENIED[needed], "permission": needed}
+            return pages.page(request, "denied", context, FORBIDDEN)
+
+    return run
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +220,10 @@ class LockViews:
             checks["stack"] = self.has_show_stack_permission
         return [name for name, check in checks.items() if check(request)]
 
-    def require(self, allowed: bool) -> None:
-        """Raise `PermissionDenied` unless this is allowed."""
+    def require(self, allowed: bool, permission: str = "view_lock") -> None:
+        """Raise `Denied` unless this is allowed."""
         if not allowed:
-            raise PermissionDenied(_("You may not do this."))
+            raise Denied(permission)
 
     def url(self, name: str, *args: str) -> str:
         """Return the address of a page, in the admin site that this one belongs to."""
@@ -210,7 +265,9 @@ class LockViews:
         refreshed page but its live parts, and several pages of one user may be open.
         """
         kept = {"messages": ()} if "X-ZkLock-Refresh" in request.headers else {}
-        return {"may": self.allowed(request), "zklock_refresh": self.refresh, **kept}
+        snapshot = getattr(request, "zklock_snapshot", None)
+        around = {"frame": frame.context(self.url, request, self.long_held, snapshot), "opts": frame.Named(self.opts)}
+        return {"may": self.allowed(request), "zklock_refresh": self.refresh, **around, **kept}
 
     def page(self, request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
         """Return a page within the admin site that this one belongs to."""
@@ -218,7 +275,6 @@ class LockViews:
         common = {
             **self.admin_site.each_context(request),
             **self.context(request),
-            "opts": self.opts,
             "media": self.media,  # type: ignore[attr-defined]
             "has_view_permission": self.has_view_permission(request),
             "original": Breadcrumb(context["title"]),
@@ -226,8 +282,10 @@ class LockViews:
         form: forms.Form | None = context.get("form")
         if form is not None:
             use_widgets(form, self.formfield_overrides)
+            common["reasons"] = offer_reasons(form, past.ask("history.recent_reasons", default=[]))
             focus_first_error(form)
-            common["adminform"] = AdminForm(form, [(None, {"fields": list(form.fields)})], {}, model_admin=self)  # type: ignore[arg-type]
+            shown = [name for name, field in form.fields.items() if not field.widget.is_hidden]
+            common["adminform"] = AdminForm(form, [(None, {"fields": shown})], {}, model_admin=self)  # type: ignore[arg-type]
             common["errors"] = AdminErrorList(form, [])  # type: ignore[arg-type]
         template = f"admin/zklock/lock/{name}.html"
         return TemplateResponse(request, template, {**common, **context}, status=status)
@@ -272,8 +330,8 @@ class LockViews:
             path("stack/", action(self.stack_view), name="zklock_lock_stack"),
         ]
         for page in extension.pages.values():
-            extra_view = action(lambda request, page=page: import_module(page.module).view(self, request))
-            own.append(path(f"{page.name}/", extra_view, name=f"zklock_lock_{page.name}"))
+            extra_view = functools.partial(self.extra_view, module=page.module)
+            own.append(path(f"{page.name}/", action(extra_view), name=f"zklock_lock_{page.name}"))
         # Themes link `original` to its page. A `Breadcrumb` without a lock links to the list, which comes first here.
         no_lock = re_path("^(?P<object_id>)$", view(self.change_view), name="zklock_lock_change")
         return [*own, *super().get_urls(), no_lock]  # type: ignore[misc]
@@ -292,6 +350,12 @@ class LockViews:
 
         return self.admin_site.admin_view(run)
 
+    @shows_denial
+    def extra_view(self, request: HttpRequest, module: str) -> HttpResponse:
+        """Show the page of another app."""
+        page: HttpResponse = import_module(module).view(self, request)
+        return page
+
     def extra_links(self, words: str = "", lock: str | None = None) -> list[tuple[str, str]]:
         """Return what the pages of other apps have with these words, or of this lock: a text and an address."""
         return [
@@ -300,6 +364,7 @@ class LockViews:
             for text, query in import_module(page.module).links(words, lock=lock, reply_timeout=self.reply_timeout)
         ]
 
+    @shows_denial
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
@@ -311,6 +376,7 @@ class LockViews:
         if lock is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
         shown = self.read_lock(lock.key)
+        panel = past.ask("history.lock_panel", shown.info, is_current=not shown.problem)
         context = {
             "title": key_text(lock.key, MAX_KEY),
             "subtitle": None,
@@ -318,12 +384,16 @@ class LockViews:
             "change": True,
             "show_history": True,
             "lock": shown,
-            "panel": past.ask("history.lock_panel", shown.info, is_current=not shown.problem),
+            "panel": panel,
+            "timeline": timeline.picture(
+                [*([] if shown.problem else timeline.present(shown.info)), *(panel.content.bars if panel else ())]
+            ),
             "extra_links": self.extra_links(lock=lock.key) if shown.state == "free" and not shown.problem else [],
             **(extra_context or {}),
         }
         return self.page(request, "detail", context)
 
+    @shows_denial
     def groups_view(self, request: HttpRequest) -> HttpResponse:
         """Show the locks in groups: by path, template or host."""
         self.require(self.has_view_permission(request))
@@ -332,30 +402,37 @@ class LockViews:
             by = "path"
         within = request.GET.get("in", "") if by == "path" else ""
         snapshot = self.snapshot(request)
-        here = self.url("groups")
+        here, order = self.url("groups"), request.GET.get("o", "")
         context = {
             "title": key_text(within, MAX_KEY) or _("Groups of locks"),
             "by": by,
             "groupings": [(name, label, f"{here}?{urlencode({'by': name})}") for name, label in GROUPINGS.items()],
-            "groups": self._group_rows(grouped(snapshot.locks, by, within), by),
+            "groups": self._group_rows(grouped(snapshot.locks, by, within), by, order),
+            "order": order,
+            "columns": FIGURES.items(),
             "problem": clean(snapshot.problem),
             "age": snapshot.age,
         }
         return self.page(request, "groups", context)
 
-    def _group_rows(self, groups: Mapping[str, list[LockInfo]], by: str) -> list[dict[str, Any]]:
-        """Return the groups with their figures, those with the longest wait and then the longest hold first."""
+    def _group_rows(self, groups: Mapping[str, list[LockInfo]], by: str, order: str) -> list[dict[str, Any]]:
+        """Return the groups, the greatest in the figure `order` first, else the longest wait, then the longest hold."""
         figures = {name: lazy.inspection.Figures.of(locks) for name, locks in sorted(groups.items())}
+        order = order if order in FIGURES else "trouble"
+        lost = past.ask("facts.losses_by_host", default={}) if by == "host" else {}
         rows = []
-        for name in sorted(figures, key=lambda name: figures[name].trouble, reverse=True):
+        for name in sorted(figures, key=lambda name: getattr(figures[name], order) or 0, reverse=True):
             list_url = f"{self.url('changelist')}?{urlencode({by: name})}"
             deeper = by == "path" and name.endswith("/")
             url = f"{self.url('groups')}?{urlencode({'by': by, 'in': name})}" if deeper else list_url
             url = self.host_url(name) if by == "host" and name else url
             shown = key_text(name, 200) or _("(none)")
-            rows.append({"name": shown, "figures": figures[name], "url": url, "list_url": list_url})
+            processes = {holder.pid for lock in groups[name] for holder in lock.holders if holder.host == name}
+            figure = {"figures": figures[name], "processes": len(processes), "lost": lost.get(name, 0)}
+            rows.append({"name": shown, "url": url, "list_url": list_url, **figure})
         return rows
 
+    @shows_denial
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
@@ -365,16 +442,19 @@ class LockViews:
         page = past.source.history.page(self, request, lock.key, extra_context) if past.source and lock else None
         return page or super().history_view(request, object_id, extra_context)  # type: ignore[misc,no-any-return]
 
+    @shows_denial
     def all_history_view(self, request: HttpRequest) -> HttpResponse:
         """Show the history of all locks that an app adds. Without one, say what to install."""
         self.require(self.has_view_permission(request))
         page: HttpResponse | None = past.source.history.page(self, request, "") if past.source else None
         return page or self.page(request, "no_history", {"title": _("History of all locks")})
 
+    @shows_denial
     def hold_view(self, request: HttpRequest) -> HttpResponse:
         """Hold a lock for the user, with a reason and an end."""
-        self.require(self.has_hold_permission(request))
-        form = HoldForm(request.POST or None, initial={"key": request.GET.get("key", "")[:MAX_KEY]})
+        self.require(self.has_hold_permission(request), "hold_lock")
+        asked = request.GET.get("key", "")
+        form = HoldForm(request.POST or None, initial={"key": asked if is_key(asked) else ""})
         status = 200
         if form.is_valid():
             given = form.cleaned_data
@@ -390,11 +470,14 @@ class LockViews:
                 values = {"lock": key_text(key), "until": time_text(hold.until)}
                 self.show_message(request, text % values, messages.SUCCESS)
                 return self.redirect_to({key})
-        return self.page(request, "hold", {"title": _("Hold a lock"), "form": form}, status)
+        title = _("Hold %(lock)s?") % {"lock": key_text(asked)} if form.initial["key"] else _("Hold a lock")
+        now = self.read_lock(asked) if form.initial["key"] and status != UNAVAILABLE else None
+        return self.page(request, "hold", {"title": title, "form": form, "lock": now}, status)
 
+    @shows_denial
     def acknowledge_view(self, request: HttpRequest) -> HttpResponse:
         """Acknowledge a present incident for a time, with a reason; 0 minutes withdraw that."""
-        self.require(self.has_break_permission(request))
+        self.require(self.has_break_permission(request), "break_lock")
         identity = request.POST.get("identity") or request.GET.get("identity", "")
         snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=0.0, max_waiters=1)
         seen = verdict.look(snapshot, verdict.servers_now(self.reply_timeout), self.long_held)
@@ -404,39 +487,56 @@ class LockViews:
             text = _("This incident is over. Nothing was recorded.") if seen.complete else str(seen)
             self.show_message(request, text, messages.WARNING)
             status = CONFLICT if seen.complete else UNAVAILABLE
-            return self.page(request, "acknowledge", {"title": _("Acknowledge")}, status)
-        initial, status = {"identity": identity, "minutes": request.GET.get("minutes") or 60}, 200
-        form = AcknowledgeForm(request.POST or None, initial=initial)
+            over = {"title": _("Acknowledge this incident?"), "back_url": self.url("changelist")}
+            return self.page(request, "acknowledge", over, status)
+        title, status = card["title"], 200
+        form = AcknowledgeForm(request.POST or None)
         if form.is_valid():
-            given = form.cleaned_data
-            seconds, by = given["minutes"] * 60, user_name(request)
+            seconds, reason = form.cleaned_data["minutes"] * 60, form.cleaned_data["reason"]
             try:
                 lazy.operations.acknowledge(
-                    identity, title=card["title"], seconds=seconds, reason=given["reason"], by=by
+                    identity, title=title, seconds=seconds, reason=reason, by=user_name(request)
                 )
             except (ZkLockError, ValueError) as error:
                 status = refuse(form, error)
             else:
+                until = time_text(timezone.now() + timedelta(seconds=seconds))
+                text = _("Acknowledged until %(until)s: %(title)s.") if seconds else _("Withdrawn: %(title)s.")
+                withdraw = f"{self.url('acknowledge')}?{urlencode({'identity': identity, 'minutes': '0'})}"
+                link = format_html(' <a href="{}">{}</a>', withdraw, _("Withdraw…")) if seconds else ""
+                self.show_message(
+                    request, format_html("{}{}", text % {"until": until, "title": title}, link), messages.SUCCESS
+                )
                 return self.redirect_to()
-        return self.page(request, "acknowledge", {"title": _("Acknowledge"), "form": form, "card": card}, status)
+        withdraws = request.GET.get("minutes") == "0"
+        context = {
+            "title": _("Withdraw the acknowledgement?") if withdraws else _("Acknowledge this incident?"),
+            "form": form,
+            "card": card,
+            "times": [(0, _("Withdraw"))] if withdraws else TIMES,
+        }
+        return self.page(request, "acknowledge", context, status)
 
+    @shows_denial
     def stack_view(self, request: HttpRequest) -> HttpResponse:
         """Ask the holders of a lock what they run now, and show it."""
-        self.require("stack" in self.allowed(request))
+        self.require("stack" in self.allowed(request), "show_stack_lock")
         key = request.POST.get("key", "")
         if not is_key(key):  # or a GET
             return self.redirect_to()
         try:
-            stacks = lazy.operations.show_stacks(key, by=user_name(request))
+            shown = lazy.operations.show_stacks(key, by=user_name(request))
         except ZkLockError as error:
             self.show_message(request, clean(error, MAX_ERROR), messages.ERROR)
             return self.redirect_to({key})
+        stacks = {holder: [_(line) if line else "" for line in lines] for holder, lines in shown.items()}  # the notes
         title = _("What the holder of %(lock)s does") % {"lock": key_text(key, MAX_KEY)}
         return self.page(request, "stack", {"title": title, "key": key, "stacks": stacks})
 
+    @shows_denial
     def limit_view(self, request: HttpRequest) -> HttpResponse:
         """Set the limit of a semaphore for all processes, or clear it. Show the present one."""
-        self.require(self.has_limit_permission(request))
+        self.require(self.has_limit_permission(request), "limit_lock")
         key, clear, status = request.GET.get("key", ""), "clear" in request.POST, 200
         form = LimitForm(request.POST or None, clear=clear, initial={"key": key if is_key(key) else ""})
         if form.is_valid():
@@ -448,7 +548,8 @@ class LockViews:
             else:
                 return self.redirect_to({given["key"]})
         key = form.cleaned_data.get("key", "") if form.is_bound else form.initial["key"]
-        context: dict[str, Any] = {"title": _("Set a limit"), "form": form, "key": key}
+        title = _("Set the limit of %(lock)s?") % {"lock": key_text(key)} if key else _("Set a limit")
+        context: dict[str, Any] = {"title": title, "form": form, "key": key}
         if key and status != UNAVAILABLE:
             try:
                 limit = lazy.operations.limit_of(key, reply_timeout=self.reply_timeout)
@@ -472,6 +573,7 @@ class LockViews:
             text, level = _("No limit was set for the lock '%(lock)s'."), messages.WARNING
         self.show_message(request, text % values, level)
 
+    @shows_denial
     def health_view(self, request: HttpRequest) -> HttpResponse:
         """Show the servers of the ensemble, and what is wrong with them."""
         self.require(self.has_view_permission(request))
@@ -483,26 +585,31 @@ class LockViews:
             "connection": connection,
             "connection_label": CONNECTION_LABELS[connection.state],
             "servers": report.servers,
+            "summary": servers.summary(report),
+            "split": any(finding.splits for finding in report.findings),
             "findings": [incident.describe() for incident in verdict.found(Facts(snapshot, report), servers.CAUSES)],
             "unasked": [finding.text for finding in report.findings if not finding.cause],
         }
         return self.page(request, "health", context)
 
+    @shows_denial
     def json_view(self, request: HttpRequest) -> HttpResponse:
         self.require(self.has_view_permission(request))
         return _json(self.snapshot(request))
 
     # --- Holders: break their locks, ask them to release, end their holds -------------------------------------------
 
+    @shows_denial
     def holders_view(self, request: HttpRequest) -> HttpResponse:
         """Show the holders of a host or of some locks. A POST acts on exactly the ticked ones."""
         host, pid = self._process(request)
         allowed = [name for name in self.allowed(request) if name in _ACTIONS]
-        self.require(bool(allowed) or (bool(host) and self.has_view_permission(request)))
+        action, meant = next((name for name in _ACTIONS if name in request.POST), ""), request.GET.get("do", "")
+        needed = _PERMISSIONS.get(action or meant, "break_lock")
+        self.require(bool(allowed) or (bool(host) and self.has_view_permission(request)), needed)
         if request.method != "POST":
-            return self.holders_page(request, request.GET.getlist("key"), meant=request.GET.get("do", ""))
-        action = next((name for name in _ACTIONS if name in request.POST), "")
-        self.require(not action or action in allowed)
+            return self.holders_page(request, request.GET.getlist("key"), meant=meant)
+        self.require(not action or action in allowed, needed)
         ticked = request.POST.getlist("target")[:MAX_TARGETS] if action else []
         targets = [target for text in ticked if (target := Target.parse(text)) is not None]
         keys = {target.key for target in targets}
@@ -577,7 +684,8 @@ class LockViews:
         """
         Show the present holders of a host, or else of the locks with these keys, with a form that names each of them.
 
-        The button of the `meant` action comes first, so Enter presses it. If nothing is meant, Enter presses no button.
+        It has the button of the `meant` action, and links to the others. If nothing is meant, it has a button for each,
+        and Enter presses none.
         If some were `stale`, nothing is ticked, no reason is filled in and the first button leads back: they have other
         holders now. After another failure, the same ones are ticked.
         """
@@ -587,19 +695,11 @@ class LockViews:
         if not host and not locks:
             self.show_message(request, _("No lock was chosen, so nothing was done."), messages.WARNING)
             return self.redirect_to()
-        holds: list[tuple[LockInfo, Row]] = []
-        waits: list[tuple[LockInfo, Row]] = []
-        for lock in locks:
-            contenders = (*lock.holders, *lock.expired_holds, *lock.waiters)
-            for number, contender in enumerate(contenders, 1 + len(lock.waiters) - len(contenders)):
-                if not host or (contender.host == host and pid in {0, contender.pid}):
-                    (waits if number > 0 else holds).append((lock, row_of(lock.key, contender, number)))
-        holds.sort(key=lambda held: (-held[0].waiting, -held[1].info.certain_duration))
+        holds, waits = _rows(locks, host, pid, {(wait.holds, wait.owner) for wait in read.pop("all_waits", ())})
         shown, rows = holds[:MAX_TARGETS], [row for _lock, row in holds[:MAX_TARGETS]]
-        title = _("Holders of %(lock)s") % {"lock": key_text(locks[0].key)} if len(locks) == 1 else _("Chosen locks")
         context: dict[str, Any] = {
             **read,
-            "title": host_and_pid(host, pid) if host else title,
+            "title": host_and_pid(host, pid),
             "is_host": bool(host),
             "host_url": self.host_url(host) if pid else "",
             "form_url": self.host_url(host, pid) if host else self.url("break"),
@@ -608,28 +708,44 @@ class LockViews:
             "holds": shown,
             "hidden": len(holds) - len(shown),
             "waits": waits if host else [],
-            "ticked": [row.target for row in rows],
+            "ticked": request.GET.getlist("target") or [row.target for row in rows if not row.waits],
         }
         if host:
             tokens = {row.info.token for _lock, row in holds}
             context["panel"] = past.ask("history.host_panel", host, pid, tokens)
         if "target" in request.POST:
             context["ticked"] = [] if stale else request.POST.getlist("target")
-        allowed = [] if away or not rows else [name for name in _ACTIONS if name in self.allowed(request)]
-        offered = {
-            "ask": any(row.info.can_be_asked for row in rows),
-            "end": all(row.info.operator for row in rows),
-            "break": "end" not in allowed or not all(row.info.operator for row in rows),
-        }
-        allowed.sort(key=lambda name: name != meant)
-        buttons = [(name, _ACTIONS[name][1] % {"count": len(rows)}) for name in allowed if offered[name]]
+        labels = {} if away or not rows else self._offered(request, rows)
+        is_meant = meant in labels
+        buttons = [(name, label) for name, label in labels.items() if not is_meant or name == meant]
+        if not host:
+            context |= self._asked(locks, labels, meant if is_meant else "")
         if buttons:
             word = _word(host, len(rows)) if "break" in dict(buttons) else ""
             form = ReasonForm(word=word) if form is None or stale else form
-            is_meant = meant == buttons[0][0]
             form.fields["reason"].widget.attrs["autofocus"] = is_meant and not (form.errors or stale)
-            context |= {"buttons": buttons, "form": form, "needs_click": len(buttons) > 1 and not is_meant}
+            context |= {"buttons": buttons, "form": form, "needs_click": len(buttons) > 1}
         return self.page(request, "holders", context, UNAVAILABLE if away else status)
+
+    def _offered(self, request: HttpRequest, rows: Sequence[Row]) -> dict[str, str]:
+        """Return the labels of the actions that a user may carry out on these holders, by name."""
+        allowed, are_holds = self.allowed(request), all(row.info.operator for row in rows)
+        offered = {
+            "ask": any(row.info.can_be_asked for row in rows),
+            "end": are_holds,
+            "break": "end" not in allowed or not are_holds,
+        }
+        return {
+            name: _ACTIONS[name][1] % {"count": len(rows)} for name in _ACTIONS if name in allowed and offered[name]
+        }
+
+    def _asked(self, locks: Sequence[LockInfo], labels: Mapping[str, str], meant: str) -> dict[str, Any]:
+        """Return the title of the form of an action, and links to those of the others; of no action, a title."""
+        titles = _ASKED[meant] if meant else (_("Holders of %(lock)s"), _("Chosen locks"))
+        where = urlencode({"key": [lock.key for lock in locks]}, doseq=True)
+        others = [(labels[name], f"{self.url('break')}?{where}&do={name}") for name in labels if name != meant]
+        title = titles[len(locks) > 1] % {"lock": key_text(locks[0].key), "count": len(locks)}
+        return {"title": title, "others": others if meant else []}
 
     def _read(self, host: str, keys: Collection[str]) -> tuple[list[LockInfo], dict[str, Any]]:
         """Return all locks, or those with these keys, and what is wrong with that."""
@@ -638,7 +754,8 @@ class LockViews:
             snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=0.0, max_locks=None)
             fresh = snapshot.answers and snapshot.age < 1
             problem = clean(snapshot.problem, MAX_ERROR)
-            return list(snapshot.locks), {"problem": problem, "incomplete": fresh, "age": snapshot.age}
+            read = {"problem": problem, "incomplete": fresh, "age": snapshot.age}
+            return list(snapshot.locks), {**read, "all_waits": snapshot.waits}
         shown = []
         for key in [key for key in dict.fromkeys(keys) if is_key(key)][:MAX_TARGETS]:
             shown.append(self.read_lock(key))
@@ -650,6 +767,24 @@ class LockViews:
 def user_name(request: HttpRequest) -> str:
     """Return the name of the user, for the audit log."""
     return clean(request.user.get_username(), 150)
+
+
+def _rows(
+    locks: Iterable[LockInfo], host: str, pid: int, victims: Collection[object]
+) -> tuple[list[tuple[LockInfo, Row]], list[tuple[LockInfo, Row]]]:
+    """Return the holders and the waiters of a host, or of all if that is empty. `victims` wait with what they hold."""
+    holds: list[tuple[LockInfo, Row]] = []
+    waits: list[tuple[LockInfo, Row]] = []
+    for lock in locks:
+        contenders = (*lock.holders, *lock.expired_holds, *lock.waiters)
+        for number, contender in enumerate(contenders, 1 + len(lock.waiters) - len(contenders)):
+            if not host or (contender.host == host and pid in {0, contender.pid}):
+                owner = lazy.inspection.deadlocks.owners(contender)[:1]
+                is_victim = not lock.deadlocked and bool(owner) and (lock.key, *owner) in victims
+                row = row_of(lock.key, contender, number, waits=is_victim)
+                (waits if number > 0 else holds).append((lock, row))
+    holds.sort(key=lambda held: (-held[0].waiting, -held[1].info.certain_duration))
+    return holds, waits
 
 
 def _word(host: str, count: int) -> str:

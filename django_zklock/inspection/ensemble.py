@@ -23,14 +23,14 @@ from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock.core import clock
-from django_zklock.core.queue.escaping import printable
+from django_zklock.core.queue.escaping import gettext_noop, printable
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import ZkError
 from django_zklock.core.zk.gateway import Callback, Gateway, Node, NodeReply
 from django_zklock.core.zk.options import SessionOptions, TlsProblem
 from django_zklock.core.zk.outage import address
 from django_zklock.core.zk.outside import context, resolve
-from django_zklock.core.zk.troubles import gettext_noop
+from django_zklock.core.zk.session import ConnectionState
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.requests import call
 from django_zklock.shared import Shared
@@ -85,6 +85,11 @@ class ServerReport:
         return self.serves or self.problem in {_NO_QUORUM, _READ_ONLY}
 
     @property
+    def is_unknown(self) -> bool:
+        """Whether it may serve: only the command is refused to this process."""
+        return self.problem.startswith((_CLOSED, _SILENT, _TLS_FAILED))
+
+    @property
     def serves(self) -> bool:
         """Whether it belongs to a quorum, and answers clients."""
         return self.role in {"leader", "follower", "observer", "standalone"}
@@ -127,6 +132,11 @@ class EnsembleReport:
     epochs: tuple[tuple[float, int], ...] = ()
     """Of the leaders that this process has seen lately: the last time on `clock.now()`, and the epoch."""
 
+    @property
+    def answers(self) -> bool:
+        """Whether any server has said something."""
+        return any(not server.problem.startswith(_AWAY) for server in self.servers)
+
 
 def ensemble(*, reply_timeout: float = 1.0, max_age: float = 5.0) -> EnsembleReport:
     """
@@ -140,7 +150,8 @@ def ensemble(*, reply_timeout: float = 1.0, max_age: float = 5.0) -> EnsembleRep
     return _reports.get((process.current().options, reply_timeout), reply_timeout, max_age)
 
 
-def _ask_all(key: tuple[SessionOptions, float], timeout: float) -> EnsembleReport:
+@Shared
+def _reports(key: tuple[SessionOptions, float], timeout: float) -> EnsembleReport:
     options, reply_timeout = key
     ask = partial(_ask, options=options, timeout=timeout)
     with ThreadPoolExecutor(1 + min(len(options.hosts), 16)) as pool:
@@ -175,9 +186,14 @@ def _own_answer(timeout: float) -> tuple[int, str]:
         gateway.read(_CONFIG, done)
 
     session, deadline = process.peek(), clock.now() + timeout
-    if session is None or not session.connected:
+    if session is None or not (session.connected or session.state is ConnectionState.CONNECTING):
         return 0, ""
+
+    def connect(gateway: Gateway, done: Callback[Any]) -> None:
+        session.call_when_connected(partial(done, None))
+
     try:
+        call(session, connect, deadline)
         zxid, config = call(session, Gateway.last_zxid, deadline), call(session, read, deadline)
     except ZooKeeperUnavailable:
         return 0, ""
@@ -214,7 +230,6 @@ def _may_be_one(looks: _Looks, pair: tuple[int, int]) -> bool:
     )
 
 
-_reports: Final = Shared(_ask_all)
 _epochs: Final[dict[object, deque[tuple[float, int]]]] = {}  # by servers; each epoch when this process last saw it
 _peers: Final[dict[tuple[str, int], tuple[str, int]]] = {}  # the address that answered last, by host; it is tried first
 
@@ -303,7 +318,7 @@ def _findings(
     (answered, recluse), servers, strangers = answer, looks[-1], _strangers(looks, answer[0])
     alone = {server.address for server in servers if server.role == "standalone"} | {recluse} - {""}
     are_one = all(_may_be_one(looks, pair) for pair in combinations(range(len(servers)), 2))
-    known = not any(server.problem.startswith((_CLOSED, _SILENT, _TLS_FAILED)) for server in servers)
+    known = not any(server.is_unknown for server in servers)
     voters = [server for server in servers if server.role != "observer"]  # one that is down may be an observer
     serving, majority = sum(server.serves for server in voters), len(voters) // 2 + 1
     if (alone or strangers) and not are_one:

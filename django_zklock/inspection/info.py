@@ -94,6 +94,11 @@ class ScannedContender(ContenderInfo):
         return max(0.0, self.age - (self.renewal_due - self.came).total_seconds())
 
     @property
+    def is_silent(self) -> bool:
+        """Whether it is meant to last, and a sign of life of its work is overdue."""
+        return bool(self.lasts) and self.silent_for > 0
+
+    @property
     def source(self) -> str:
         """The kind of its program: "celery", "view", "operator", "other" client or "code"."""
         if self.operator is not None:

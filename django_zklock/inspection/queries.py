@@ -82,7 +82,8 @@ _last: tuple[SessionOptions, Described, float] | None = None
 """The last snapshot that has listed all directories, and when it ended; written by any thread."""
 
 
-def _take_snapshot(key: tuple[SessionOptions, ScanLimits, float], timeout: float) -> tuple[Described, float]:
+@Shared
+def _snapshots(key: tuple[SessionOptions, ScanLimits, float], timeout: float) -> tuple[Described, float]:
     """Return a snapshot and when it ended. If this scan fails, it is the last one, with the present problem."""
     global _last
     options, limits, _ = key
@@ -125,9 +126,6 @@ def _scan(session: Session, limits: ScanLimits, timeout: float) -> ScanResult | 
     waiter: ThreadWaiter[ScanResult] = ThreadWaiter()
     session.post(lambda: Scan(session, limits, timeout, waiter.set).begin())
     return waiter.wait(timeout + SLACK)
-
-
-_snapshots: Final = Shared(_take_snapshot)
 
 
 def describe(result: ScanResult) -> tuple[LockInfo, ...]:
@@ -217,15 +215,13 @@ def check_quorum(*, reply_timeout: float = 1.0, max_age: float = 1.0) -> None:
         raise ZooKeeperUnavailable(problem)
 
 
-def _check_quorum(key: tuple[SessionOptions, float], timeout: float) -> str:
+@Shared
+def _quorum_checks(key: tuple[SessionOptions, float], timeout: float) -> str:
     try:
         reply: int | ZkError = call(process.current(), Gateway.last_zxid, clock.now() + timeout)
     except ZooKeeperUnavailable as error:
         return str(error)
     return str(reply) if isinstance(reply, ZkError) else ""
-
-
-_quorum_checks: Final = Shared(_check_quorum)
 
 
 def connection() -> ConnectionInfo:

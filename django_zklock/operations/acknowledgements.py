@@ -81,7 +81,8 @@ def acknowledgements(*, reply_timeout: float = REPLY_TIMEOUT) -> dict[str, Ackno
     return {identity: replace(written, ends=min(written.ends, now + LONGEST)) for identity, written in valid.items()}
 
 
-def _read(options: SessionOptions, timeout: float) -> dict[str, Acknowledgement]:
+@Shared
+def _shared(options: SessionOptions, timeout: float) -> dict[str, Acknowledgement]:
     """Return those that are not over by ZooKeeper's clock, for a week at most. Delete the others."""
     session, parent = process.current(), acknowledgement.directory(options.base)
     ask: Callable[[Any], Any] = partial(call, session, deadline=clock.now() + timeout)
@@ -103,6 +104,3 @@ def _read(options: SessionOptions, timeout: float) -> dict[str, Acknowledgement]
     for delete in over[:BATCH]:  # the next call deletes more
         session.post(session.gateway.commit, (delete,), lambda _reply: None)
     return known
-
-
-_shared: Final = Shared(_read)

@@ -11,6 +11,7 @@ from django_zklock.core.execution.stack import DIRECTORY, read_answer
 from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.protocol.contender_info import OURS, ContenderInfo
 from django_zklock.core.protocol.registry import Deletion, Registry
+from django_zklock.core.queue.escaping import gettext_noop
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk.errors import NodeExists, NodeMissing, Outdated
 from django_zklock.core.zk.gateway import Node, NodeReply, WriteReply
@@ -23,8 +24,8 @@ ANSWER_WITHIN: Final = 2.0
 """Seconds that the holders have to answer."""
 MOST: Final = 10
 """Holders of a shared lock that are asked."""
-FOREIGN: Final = b"It is not work of django-zklock, so nothing can answer."
-NO_ANSWER: Final = b"No answer: the interpreter is busy, or its process is stopped or cut off."
+FOREIGN: Final = gettext_noop("It is not work of django-zklock, so nothing can answer.")
+NO_ANSWER: Final = gettext_noop("No answer: the interpreter is busy, or its process is stopped or cut off.")
 
 
 def show_stacks(key: str, *, by: str, reply_timeout: float = REPLY_TIMEOUT) -> dict[ContenderInfo, list[str]]:
@@ -45,7 +46,7 @@ def show_stacks(key: str, *, by: str, reply_timeout: float = REPLY_TIMEOUT) -> d
             if (node := client.read(child.name)) is None:
                 continue
             holder = ContenderInfo.from_node(key, child, node)
-            shown[holder] = FOREIGN
+            shown[holder] = FOREIGN.encode()
             if holder.client == OURS and holder.operator is None:
                 record_action("stack shown", client.key, by, "", holder=holder)
                 answers[holder] = f"{client.base}/{DIRECTORY}/{child.name}:{uuid.uuid4()}.note"
@@ -88,7 +89,7 @@ def _read(client: QueueClient, path: str, until: float) -> bytes:
             waiter.set(reply.data)
 
     client.session.post(read)
-    return waiter.wait(until - clock.now()) or NO_ANSWER
+    return waiter.wait(until - clock.now()) or NO_ANSWER.encode()
 
 
 def _delete(client: QueueClient, path: str) -> None:

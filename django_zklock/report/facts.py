@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from django.utils.translation import gettext as _
 
 from django_zklock.conf.options import LONG_HELD
+from django_zklock.core import clock
 from django_zklock.report import lazy, past
 
 if TYPE_CHECKING:
@@ -18,24 +19,43 @@ if TYPE_CHECKING:
 
     Held: TypeAlias = tuple[LockInfo, ScannedContender]
 
+TIMES_USUAL: Final = 3.0
+"""Ratio to the usual hold from which on a holder counts as hung."""
+LEAST_SECONDS: Final = 10.0
+"""A shorter hold is never hung, however short the usual one is. Another client may block a waiter for so long."""
 MAX_WAITERS: Final = 500
 """Waiters of a lock among which a holder is searched, before it is blamed for its hold."""
 
 
+REST: Final = 1.5
+"""Seconds that a look at what was read may take to read more."""
+
+
 class Facts:
-    """The facts of one look, for the causes. With `sure`, the past may wait until it is known who has ended."""
+    """
+    The facts of one look, for the causes, which ends `until` then on `clock.now()`.
+
+    With `sure`, the past may wait until it is known who has ended.
+    """
 
     def __init__(
-        self, snapshot: Snapshot, servers: EnsembleReport, long_held: float = LONG_HELD, *, sure: bool = False
+        self,
+        snapshot: Snapshot,
+        servers: EnsembleReport,
+        long_held: float = LONG_HELD,
+        *,
+        sure: bool = False,
+        until: float | None = None,
     ) -> None:
         self.snapshot = snapshot
         self.servers = servers
         self.long_held = long_held
         self.locks = {lock.key: lock for lock in snapshot.locks}
         self._sure = sure
+        self._until = clock.now() + REST if until is None else until
         self.waits = snapshot.waits
         """The owners that hold one lock and wait for another, as far as they were read."""
-        self._is_whole = not snapshot.answers or all(lock.waiting <= len(lock.waiters) for lock in snapshot.locks)
+        self._is_whole = not snapshot.answers or _is_whole(snapshot)
         self.unseen: list[str] = []
         """Sentences about what was not looked at, and why."""
 
@@ -64,6 +84,40 @@ class Facts:
         others = [lock for lock in self.snapshot.locks if not lock.deadlocked]
         return [(lock, holder) for lock in others for holder in lock.holders if not holder.is_orphan]
 
+    @cached_property
+    def hung(self) -> dict[Any, tuple[list[Held], list[Held]]]:
+        """By process, the holds of our own work that others wait for too long, and all its holds that may be blamed."""
+        processes: defaultdict[Any, tuple[list[Held], list[Held]]] = defaultdict(lambda: ([], []))
+        for lock, holder in self.holds:
+            if holder.source in {"operator", "other"} or holder.is_silent:
+                continue
+            stuck, held = processes[holder.host, holder.pid]
+            if lock.waiting and holder.idle_for is None and self.is_hung(lock, holder):
+                stuck.append((lock, holder))
+            if not holder.lasts or (lock, holder) in stuck[-1:]:
+                held.append((lock, holder))
+        return {
+            process: (stuck, [pair for pair in held if not self.is_victim(*pair)])
+            for process, (stuck, held) in processes.items()
+            if stuck
+        }
+
+    def is_hung(self, lock: LockInfo, holder: ScannedContender) -> bool:
+        """Return whether a holder has the lock for too long, and no other lock is the cause of that."""
+        return self._is_late(lock, holder) and not self.is_victim(lock, holder)
+
+    def _is_late(self, lock: LockInfo, holder: ScannedContender) -> bool:
+        if holder.lasts:  # others stand by, unless they hold other locks meanwhile
+            locks = [self.locks[wait.holds] for _depth, wait in self.behind([lock.key])[1] if wait.holds in self.locks]
+            pairs = [(other, victim) for other in locks if other.waiting for victim in other.holders]
+            return holder.is_silent or any(self._is_late(*pair) for pair in pairs if not pair[1].lasts)
+        if holder.source == "other":  # it does not say since when it holds the lock
+            return (lock.longest_wait or 0.0) >= min(self.long_held, LEAST_SECONDS)
+        certain, usual = holder.certain_duration, None
+        if LEAST_SECONDS <= certain < self.long_held and holder.template:
+            usual = self.past("usual_hold", holder.template, default=None)
+        return certain >= self.long_held or (usual is not None and certain >= TIMES_USUAL * usual)
+
     def is_victim(self, lock: LockInfo, holder: ScannedContender) -> bool:
         """
         Return whether a holder itself waits for another lock: then that one is the cause, and not this hold.
@@ -72,7 +126,10 @@ class Facts:
         """
         if not self.waits_elsewhere(lock, holder) and not self._is_whole:
             self._is_whole = True
-            more = lazy.inspection.snapshot(max_age=5.0, max_waiters=MAX_WAITERS)
+            left = round(self._until - clock.now(), 1)  # pages of one moment share the look
+            more = lazy.inspection.snapshot(reply_timeout=max(0.1, left), max_age=5.0, max_waiters=MAX_WAITERS)
+            if more.problem or not _is_whole(more):
+                self.unseen.append(_("Not known: which holders themselves wait, as not all waiters were read."))
             hidden = more.deadlocked - self.snapshot.deadlocked  # no card says so, so their holders are blamed
             self.waits = tuple({wait: None for wait in (*self.waits, *more.waits) if wait.holds not in hidden})
             for name in ("_edges", "_waits_for"):
@@ -113,3 +170,7 @@ class Facts:
                 tree.append((depth, wait))
                 rest += [(depth + 1, other) for other in reversed(self._waits_for.get(wait.holds, []))]
         return sum(self.locks[key].waiting for key in reached if key in self.locks), tuple(tree)
+
+
+def _is_whole(snapshot: Snapshot) -> bool:
+    return all(lock.waiting <= len(lock.waiters) for lock in snapshot.locks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from django.utils.formats import date_format
 from django.utils.html import format_html
 from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as _
@@ -104,8 +105,9 @@ def span(contender: ScannedContender) -> str:
 def age(seconds: float, since: datetime | None = None) -> str:
     """Return an age that the script of the page keeps up to date."""
     return format_html(
-        '<time class="zklock-age" datetime="{}" data-age="{}">{}</time>',
+        '<time class="zklock-age" datetime="{}" title="{}" data-age="{}">{}</time>',
         since.isoformat() if since else "",
+        time_text(since) if since else "",
         f"{max(seconds, 0):.1f}",
         duration(seconds),
     )
@@ -319,9 +321,24 @@ def _held_by(lock: LockInfo) -> str:
     return _("%(place)s has held it for %(age)s, for %(work)s.") % values
 
 
-def time_text(time: datetime) -> str:
-    """Return a time in the project's present time zone, with its name; without USE_TZ, in that of the system."""
+def local(time: datetime) -> datetime:
+    """Return a time in the project's present time zone; without USE_TZ, in that of the system."""
     try:
-        return f"{time.astimezone(get_current_timezone()):%Y-%m-%d %H:%M:%S %Z}"
+        return time.astimezone(get_current_timezone())
     except OverflowError:  # at the end of the year 9999, as znodes of others may say
-        return f"{time:%Y-%m-%d %H:%M:%S %Z}"
+        return time
+
+
+def time_text(time: datetime) -> str:
+    """Return a time in that zone, with its name."""
+    return f"{local(time):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def clock_text(time: datetime) -> str:
+    """Return the time of a day."""
+    return f"{local(time):%H:%M:%S}"
+
+
+def day_text(time: datetime) -> str:
+    """Return a day as this language writes it, with the zone."""
+    return f"{date_format(local(time).date())} ({local(time):%Z})"

@@ -28,6 +28,7 @@ class Broken(Incident):
     """An operator broke the lock in the last 30 minutes, and no end of its work is recorded."""
 
     cause = "broken"
+    word = _("Check")
     title = _("Broken by %(by)s %(time)s ago, and its work has not ended yet: %(keys)s")
     sentence = _("The work on %(process)s lost the lock and may still run without it. No end of its work is recorded.")
     remedy = _("Look at the process. If it still runs this work, end the process; then check the work.")
@@ -71,6 +72,7 @@ class Order(Incident):
     """In the last 30 minutes, a deadlock ended by itself. The card has its story, and the work to change."""
 
     cause = "order"
+    word = _("Check")
     title = _("Deadlock %(time)s ago, which has ended by itself: %(keys)s")
     sentence = _("%(count)d in the last 30 minutes. In the last one, %(stories)s.")
     remedy = _("Always lock %(order)s, or all at once with `zk_locks`. To change: %(works)s.")
@@ -110,6 +112,7 @@ class Ended(Incident):
     """In the last 30 minutes, its processes never released three locks or more: they were killed, paused or cut off."""
 
     cause = "ended"
+    word = _("Check")
     title = _("Processes on %(process)s ended or were cut off, with %(count)d locks")
     sentence = _(
         "They were killed or paused, or the host is down. The locks are free. Work may be incomplete or still run."
@@ -131,6 +134,7 @@ class Dying(Incident):
     """In the last 30 minutes, three holders of one lock never released it: it flaps."""
 
     cause = "dying"
+    word = _("Check")
     title = _("%(keys)s: its holder died %(deaths)d times in %(time)s")
     sentence = _("It flaps: each next holder was killed, paused or cut off, too. The last one was on %(process)s.")
     remedy = _("Look at the log of the process, at its memory, and at what the work does. Check the work of this lock.")
@@ -155,6 +159,7 @@ class Flapping(Incident):
     """In the last 30 minutes, the network took the locks from three sessions of a host."""
 
     cause = "flapping"
+    word = _("Check")
     title = _("%(process)s has lost its locks %(count)d times in the last 30 minutes")
     sentence = _("Its connections to ZooKeeper break, or its processes pause.")
     remedy = _("Look at its network, its load and its memory.")

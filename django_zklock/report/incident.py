@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from django_zklock.core.queue.command_line import command
 from django_zklock.core.queue.untrusted import iso_time
@@ -38,7 +39,11 @@ class Incident:
     cause: ClassVar[str] = ""
     severity: ClassVar[str] = "warning"
     """ "error" if work is blocked, or no longer exclusive, until a person acts."""
+    word: ClassVar[Any] = gettext_lazy("Slow")
+    """One word for it, for the head of its card."""
     title: ClassVar[Any] = ""
+    who: ClassVar[Any] = ""
+    """A sentence about its holders. A card has them as rows instead."""
     sentence: ClassVar[Any] = "%(detail)s"
     remedy: ClassVar[Any] = ""
     ends: ClassVar[str] = ""
@@ -120,7 +125,7 @@ class Incident:
             "holders": "; ".join(holders),
         }
         for _key, holder in named[:1]:
-            values |= {"holder": formatting.process_of(holder), "work": _work(holder)}
+            values |= {"holder": formatting.process_of(holder), **_work(holder)}
             values["time"] = values["time"] if self.of_host else formatting.span(holder)
             values["operator"] = "" if holder.operator is None else formatting.operator_text(holder.operator)
         return {**values, **self.values}
@@ -136,13 +141,13 @@ class Incident:
     def describe(self) -> dict[str, Any]:
         """Return the texts, the facts and the commands, for a page, for JSON or for a terminal."""
         values = self.texts()
-        title, sentence, remedy = (str(text) % values for text in (self.title, self.sentence, self.remedy))
+        title, who, remedy = (str(text) % values for text in (self.title, self.who, self.remedy))
         waits = formatting.waits_text(self.blocked) if self.blocked else ""
         names = ("cause", "identity", "severity", "act", "host", "pid", "age", "blocked")
         return {
             **{name: getattr(self, name) for name in names},
             "title": title,
-            "explanation": " ".join(filter(None, (waits, sentence, self._tree(), self._asked()))),
+            "explanation": " ".join(filter(None, (waits, who, self.sentences(), self._tree()))),
             "remedy": remedy,
             "commands": self.commands(),
             "token": next((holder.token for _key, holder in self.holders), None),
@@ -152,6 +157,10 @@ class Incident:
                 for depth, wait in self.behind
             ],
         }
+
+    def sentences(self) -> str:
+        """Return the sentences that no row of a card says."""
+        return " ".join(filter(None, (str(self.sentence) % self.texts(), self._asked())))
 
     def _tree(self) -> str:
         text = _("%(lock)s of %(who)s")
@@ -179,11 +188,11 @@ class Incident:
         return _("Asked by %(name)s %(time)s ago: %(reason)s.") % values
 
 
-def _work(holder: ScannedContender) -> str:
-    """Return what a holder runs, and how long that usually takes."""
+def _work(holder: ScannedContender) -> dict[str, str]:
+    """Return what a holder runs, and how long that usually takes, as sentences."""
     work, times = formatting.work_of(holder), times_usual(holder.certain_duration, holder.template)
     runs = _("The holder runs %(work)s.") % {"work": work} if work else ""
-    return " ".join(filter(None, (runs, f"{times}." if times else "")))
+    return {"runs": runs, "times": f"{times}." if times else ""}
 
 
 def times_usual(seconds: float, template: str) -> str:

@@ -53,6 +53,7 @@ class Counter(OfDirectory):
 
     cause = "counter"
     severity = "error"
+    word = _("Blocked")
     title = _("Counter used up: %(keys)s")
     remedy = _("Let the contenders finish. Then delete the empty directory, so that ZooKeeper counts from 0 again.")
     ends = "The directory is deleted."
@@ -63,6 +64,7 @@ class Unreadable(OfDirectory):
 
     cause = "unreadable"
     severity = "error"
+    word = _("Blocked")
     title = _("Unknown znode in the queue: %(keys)s")
     remedy = _("Find the program that made the znode, give it another path, and delete the znode.")
     ends = "The znode is deleted."
@@ -72,6 +74,7 @@ class Wearing(OfDirectory):
     """Less than a tenth of the 2,146,435,073 acquisitions of a directory is left."""
 
     cause = "wearing"
+    word = _("Check")
     title = _("Counter nearly used up: %(keys)s")
     remedy = _("Delete its directory in a moment in which it is empty, so that ZooKeeper counts from 0 again.")
     ends = "The directory is deleted."

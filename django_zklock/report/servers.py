@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock.core import clock
@@ -15,16 +15,41 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from django_zklock.inspection import EnsembleReport
     from django_zklock.report.facts import Facts
 
 WITHIN: Final = 600.0
 """Seconds in which elections are counted."""
 
 
+def summary(report: EnsembleReport) -> str:
+    """Return in a sentence or two how many servers run, and how many more may fail."""
+    voters = [server for server in report.servers if server.role != "observer"]
+    running, unknown = sum(server.serves for server in voters), sum(server.is_unknown for server in voters)
+    spare = running - len(voters) // 2 - 1
+    values = {"running": running, "count": len(voters), "unknown": unknown, "spare": spare}
+    if unknown:
+        text = gettext("%(unknown)d of %(count)d servers cannot be asked, so it is not known how many may fail.")
+    elif spare < 0:
+        text = gettext("%(running)d of %(count)d servers run. That is no majority, so no lock is granted.")
+    elif len(voters) == 1:
+        text = gettext("The only server runs. If it stops, all locks stop.")
+    elif not spare:
+        text = gettext("%(running)d of %(count)d servers run. One more failure stops all locks.")
+    else:
+        text = ngettext(
+            "%(running)d of %(count)d servers run. Locks go on if %(spare)d more fails.",
+            "%(running)d of %(count)d servers run. Locks go on if %(spare)d more fail.",
+            spare,
+        )
+    return text % values
+
+
 class OfServers(Incident):
     """A cause that a finding of `inspection.ensemble` has found."""
 
     act = "health"
+    word = _("Degraded")
     command = "doctor"
     of_host = True
 
@@ -47,6 +72,7 @@ class Quorum(OfServers):
 
     cause = "quorum"
     severity = "error"
+    word = _("Blocked")
     title = _("ZooKeeper has no quorum")
     remedy = _("Start the servers that are down, or repair the network. Locks then go on by themselves.")
     ends = "A quorum answers."
@@ -79,6 +105,7 @@ class Split(OfServers):
 
     cause = "split"
     severity = "error"
+    word = _("Unsafe")
     title = _("The servers are not one ensemble, so two processes may hold one lock")
     remedy = _("Stop the work that must not run twice. Then correct URL, or the configuration of the servers.")
     ends = "The servers are one ensemble."

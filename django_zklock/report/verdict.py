@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
 from django_zklock.conf.options import LONG_HELD
+from django_zklock.core import clock
 from django_zklock.report import formatting, history, holders, lazy, queues, servers
 from django_zklock.report.facts import Facts
 
@@ -28,6 +29,8 @@ CAUSES: Final[dict[str, type[Incident]]] = {
     )
 }
 """The causes, the worst first."""
+SERVERS_SHARE: Final = 0.3
+"""Share of the time in which the servers have to answer. The first round of a new connection takes about as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +67,32 @@ class Verdict:
         return " ".join([text % {"what": self.looked_at}, *self.unseen])
 
 
+class Look(NamedTuple):
+    """What was read at one moment, and what needs attention."""
+
+    snapshot: Snapshot
+    servers: EnsembleReport
+    verdict: Verdict
+
+
+def now(reply_timeout: float, *, sure: bool = False, max_age: float = 1.0, **limits: Any) -> Look:
+    """
+    Ask all servers, and read all locks, in `reply_timeout` seconds. If no server answers, stop earlier.
+
+    With `sure`, wait until it is known who has ended. `limits` are those of `inspection.snapshot`.
+    """
+    until = clock.now() + reply_timeout
+    lazy.inspection.connection()  # connects, while the servers are asked
+    servers = lazy.inspection.ensemble(reply_timeout=reply_timeout * SERVERS_SHARE, max_age=max_age)
+    is_away = not servers.answers and lazy.inspection.connection().state != "connected"
+    left = round(max(0.1, until - clock.now()), 1)
+    snapshot = lazy.inspection.snapshot(reply_timeout=0.1 if is_away else left, max_age=max_age, **limits)
+    return Look(snapshot, servers, look(snapshot, servers, sure=sure, until=until))
+
+
 def as_json(reply_timeout: float, *, sure: bool = False) -> dict[str, Any]:
     """Return what needs attention now in all locks, for JSON. With `sure`, wait until it is known who has ended."""
-    snapshot = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_locks=None, max_waiters=50 if sure else 1)
-    verdict = look(snapshot, servers_now(reply_timeout), sure=sure)
+    snapshot, _servers, verdict = now(reply_timeout, sure=sure, max_locks=None, max_waiters=50 if sure else 1)
     return {
         "healthy": verdict.healthy,
         "problem": snapshot.problem,
@@ -86,9 +111,20 @@ def servers_now(reply_timeout: float) -> EnsembleReport:
     return lazy.inspection.ensemble(reply_timeout=reply_timeout, max_age=1.0)
 
 
-def look(snapshot: Snapshot, servers: EnsembleReport, long_held: float = LONG_HELD, *, sure: bool = False) -> Verdict:
-    """Return what needs attention, and what was looked at. With `sure`, wait until it is known who has ended."""
-    facts = Facts(snapshot, servers, long_held, sure=sure)
+def look(
+    snapshot: Snapshot,
+    servers: EnsembleReport,
+    long_held: float = LONG_HELD,
+    *,
+    sure: bool = False,
+    until: float | None = None,
+) -> Verdict:
+    """
+    Return what needs attention, and what was looked at.
+
+    With `sure`, wait until it is known who has ended. What else has to be read is read `until` then on `clock.now()`.
+    """
+    facts = Facts(snapshot, servers, long_held, sure=sure, until=until)
     present = found(facts)
     is_asked = present and facts.snapshot.answers
     known = lazy.operations.acknowledgements(reply_timeout=1.5) if is_asked else {}

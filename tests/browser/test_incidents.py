@@ -57,7 +57,7 @@ def test_a_dead_host_with_fifty_locks_is_one_card(stage: Stage, hasty: Visitor) 
     for number in range(50):
         stage.join_queue(f"orders/{number:03}", Part("worker-1", 77, session_timeout=10_000, waited=1))
     stage.join_queue("orders/000", RESTOCK)
-    hasty.open()
+    hasty.open(LIST)
     assert hasty.page.locator(".zklock-card").count() == 1
     assert_first_screen(hasty, "worker-1 · pid 77 hangs, with 50 locks", "Look at the host.", "and 45 more")
     hasty.picture("incident-host")
@@ -87,7 +87,7 @@ def test_the_worst_cause_is_the_first_card(stage: Stage, hasty: Visitor) -> None
     for part in (Part("worker-1", 455, what="shop.tasks.import_prices", waited=1), *[Part("web-1", 77)] * 3):
         stage.join_queue(KEY, part)
     hasty.page.set_viewport_size({"width": 1240, "height": 640})
-    hasty.open()
+    hasty.open(LIST)
     titles = hasty.page.locator(".zklock-card h2").all_inner_texts()
     assert [title.split()[0] for title in titles] == ["Deadlock:", "worker-1"]
     hasty.picture("worst-first", full_page=False)
@@ -98,7 +98,7 @@ def test_a_deadlock_of_two_tasks_is_drawn(stage: Stage, operator: Visitor) -> No
     stage.join_queue(KEY, RESTOCK)
     stage.join_queue(KEY, CHARGE)
     stage.join_queue("stock/lamp", RESTOCK)
-    operator.open()
+    operator.open(LIST)
     assert_first_screen(
         operator, f"Deadlock: {KEY}, stock/lamp", "Break one of them", f"Break {KEY}…", "Break stock/lamp…"
     )

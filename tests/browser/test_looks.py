@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from support.browser.actors import Part, Stage
-from support.browser.pages import LIST, PHONE, Visitor, address
+from support.browser.pages import LIGHT, LIST, PHONE, Visitor, address
 from support.browser.policy import THEMED
 from support.browser.scene import busy_shop
 
@@ -16,24 +16,6 @@ Visit = Callable[..., Visitor]
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
 own_rows = pytest.mark.skipif(THEMED, reason="a theme has its own rows")
 
-LIGHT = """
-    const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
-    const luminance = color => {
-        canvas.fillStyle = color;
-        canvas.fillRect(0, 0, 1, 1);
-        const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map(
-            part => (part /= 255) <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-    };
-    const background = element => {
-        const color = getComputedStyle(element).backgroundColor;
-        return color === 'rgba(0, 0, 0, 0)' && element.parentElement ? background(element.parentElement) : color;
-    };
-    const ratio = (...colors) => {
-        const [less, more] = colors.map(luminance).sort((one, other) => one - other);
-        return (more + 0.05) / (less + 0.05);
-    };
-"""
 CONTRASTS = f"""states => {{{LIGHT}
     const ratios = [];
     for (const label of document.querySelectorAll('#result_list .zklock-state')) for (const state of states) {{
@@ -97,7 +79,7 @@ def test_the_ring_of_the_focus_has_enough_contrast(shop: Stage, visitor: Visit, 
     for path in (LIST, f"{LIST}?q=", address("a"), address("a", "break"), address("a", "hold")):
         viewer.open(path)
         viewer.page.keyboard.press("Tab")  # the browser shows the focus of keyboards
-        where = ":is(#zklock-status, .zklock-page, .zklock-card, .submit-row, li.zklock-tool, #zklock-filters, form)"
+        where = ":is(#zklock-frame, .zklock-page, .zklock-card, .submit-row, li.zklock-tool, #zklock-filters, form)"
         rings = viewer.page.evaluate(RINGS, f"#content {where} :is(a.button, li a, input[type=submit], summary)")
         assert rings or THEMED, path  # which has the buttons of forms outside of the content
         assert all(ratio >= 3 for ratio, _html in rings), (path, rings[0])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.browser.actors import Stage
-from support.browser.pages import LIST, PHONE, Visitor, address
+from support.browser.pages import ALL, LIST, PHONE, Visitor, address
 from support.browser.policy import THEMED
 from support.browser.scene import busy_shop
 
@@ -16,13 +16,14 @@ pytestmark = pytest.mark.zookeeper
 
 KEY = "orders/1042"
 PAGES = {
-    "list": LIST,
+    "attention": LIST,
+    "list": ALL,
     "groups": f"{LIST}groups/",
     "health": f"{LIST}health/",
     "detail": address(KEY),
     "history": address(KEY, "history"),
     "all-history": f"{LIST}history/",
-    "break": address(KEY, "break"),
+    "break": f"{address(KEY, 'break')}&do=break",
     "hold": address(KEY, "hold"),
     "semaphore": address("printers"),
     "limit": address("printers", "limit"),
@@ -30,16 +31,17 @@ PAGES = {
     "reservation": f"{LIST}unique/?key=task/shop.tasks.update_feed/feed/shoes",
 }
 TITLES = {
+    "attention": "Attention",
     "list": "Locks",
     "groups": "Groups of locks",
     "health": "Health of ZooKeeper",
     "detail": KEY,
     "history": f"History of {KEY}",
     "all-history": "History of all locks",
-    "break": "Holders of",
-    "hold": "Hold a lock",
+    "break": f"Break {KEY}?",
+    "hold": f"Hold {KEY}?",
     "semaphore": "printers",
-    "limit": "Set a limit",
+    "limit": "Set the limit of printers?",
     "reservations": "Reservations of unique tasks",
     "reservation": "Reservations of unique tasks",
 }

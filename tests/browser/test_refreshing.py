@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.browser.actors import Part, Stage
-from support.browser.pages import LIST, Visitor, address
+from support.browser.pages import ALL, LIST, Visitor, address
 from support.browser.policy import THEMED
 from support.zoo import eventually
 
@@ -19,7 +19,7 @@ KEY = "orders/1042"
 INTERVAL = 2  # seconds between two refreshes: the shortest
 
 
-def refreshing(visitor: Visit, user: str = "viewer", path: str = LIST) -> Visitor:
+def refreshing(visitor: Visit, user: str = "viewer", path: str = ALL) -> Visitor:
     """Open the list, with a clock that the test puts forward, and have it refresh."""
     viewer = visitor(user)
     viewer.install_clock()

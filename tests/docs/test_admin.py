@@ -20,6 +20,7 @@ from django_zklock.conf.options import LONG_HELD
 from django_zklock.contrib.events import facts
 from django_zklock.core.queue import order
 from django_zklock.models import Lock
+from django_zklock.report import facts as report_facts
 from django_zklock.report import holders
 from django_zklock.report.incident import MANY
 
@@ -69,8 +70,8 @@ def test_the_probe_of_the_example_answers(blocks: dict[str, str], rf: RequestFac
 NUMBERS = {
     f"reads {inspect.signature(inspection.snapshot).parameters['max_locks'].default:,} locks": 1,
     f"three locks or {'more' if MANY == 3 else '...'}": 2,
-    f"for {'a minute' if LONG_HELD == 60 else '...'}, or for {holders.LEAST_SECONDS:g} s and "
-    f"{'three' if holders.TIMES_USUAL == 3 else '...'} times": 1,
+    f"for {'a minute' if LONG_HELD == 60 else '...'}, or for {report_facts.LEAST_SECONDS:g} s and "
+    f"{'three' if report_facts.TIMES_USUAL == 3 else '...'} times": 1,
     f"{holders.FORGOTTEN:.0%} of the planned time".replace("%", " %"): 1,
     f"{facts.LEAST_REFUSED} callers or more": 1,
     f"in the last {facts.WITHIN / 60:g} minutes": 2,

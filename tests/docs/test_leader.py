@@ -37,10 +37,10 @@ def test_the_command_leads_until_it_is_told_to_stop(tmp_path: Path, zoo: Zoo) ->
         assert first.stdout is not None
         assert first.stdout.readline().startswith("leads, token ")
         second = project.start("-u", "manage.py", "consume_feed", ZKLOCK_URL=zoo.url())
-        zoo.wait_contenders("feeds/consumer", 2)
+        zoo.wait_contenders("feeds/consumer", 2, timeout=30)
         for process in (first, second):
             process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=15)
+            out, err = process.communicate(timeout=30)
             assert process.returncode == 0, err
         assert out.startswith("leads, token ")
         zoo.assert_empty()

@@ -120,6 +120,27 @@ def cut(proxy: Proxy) -> None:
     eventually(lambda: not session().suspect)
 
 
+def due(seconds: float) -> None:
+    """Wait until the protocol's thread has done all that is due within so many seconds, and users' code has run."""
+    done = threading.Event()
+    current = session()
+    current.post(lambda: current.loop.call_later(seconds, lambda: current.dispatch(done.set)))
+    assert done.wait(30)
+
+
+def caught_up() -> None:
+    """
+    Wait until this process has heard of all that has happened in ZooKeeper, and has done what follows from it.
+
+    A server sends an event before the replies to later requests of the session. What the event makes the process ask
+    for is answered before the second lock of another key.
+    """
+    for _ in range(2):
+        with zk_lock("caught-up", timeout=30, reentrant=False):
+            pass
+    due(0)
+
+
 def expire(zoo: Zoo) -> None:
     """End the session of this process, as its time would: a second client takes it over and closes it."""
     victim = client()  # kazoo's own client_id is None while the connection is cut
@@ -151,7 +172,7 @@ class BackgroundCall(threading.Thread, Generic[T]):
         finally:
             self.took = clock.now() - began
 
-    def result(self, timeout: float = 15.0) -> T:
+    def result(self, timeout: float = 30.0) -> T:
         self.join(timeout)
         assert not self.is_alive(), f"still at it after {timeout:g} s"
         if self._error is not None:

@@ -180,6 +180,7 @@ class Proxy:
         self.drop_requests = self.drop_replies = False
         self._run(self._faults.clear)
         self._run(self._op_delays.clear)
+        self._run(self._hurry)
         self.hang = False
         self.refuse = False
 
@@ -304,6 +305,11 @@ class Proxy:
         for link in self._links.copy():
             link.requests.pump()
             link.replies.pump()
+
+    def _hurry(self) -> None:
+        for link in self._links:
+            link.requests.hurry()
+            link.replies.hurry()
 
     def _add_fault(self, fault: _Fault) -> threading.Event:
         self._run(lambda: self._faults.append(fault))
@@ -506,6 +512,11 @@ class _Pipe:
                 return
             self._queue.popleft()
             action(self.transport)
+
+    def hurry(self) -> None:
+        """Have all be due now."""
+        self._queue = deque((0.0, action) for _, action in self._queue)
+        self.pump()
 
     def clear(self) -> None:
         self._queue.clear()

@@ -279,7 +279,7 @@ def work_hand_over(key: str) -> None:
         eventually(lambda: len(lingering_waiters(lock)) == 2)
     gc.collect()  # the traceback has the end of the block
     for waiter in waiters:
-        waiter.result(10)
+        waiter.result(30)
 
 
 def strike_at_any_moment(lock: Lock | MultiLock, key: str, way: str, rounds: int) -> None:

@@ -51,7 +51,7 @@ class Wire:
         self._names = names or Names()
         self._xid = 0
         self._asked: dict[int, int] = {}  # opcodes of requests without a reply, by xid
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def connect(
@@ -144,7 +144,7 @@ class Wire:
         """Take in the events that were sent before now."""
         self.until(self.send("ping", xid=XID_PING))
 
-    def wait_event(self, timeout: float = 10.0) -> None:
+    def wait_event(self, timeout: float = 30.0) -> None:
         """Take in frames up to the first event."""
         before = self.events
         deadline = time.monotonic() + timeout

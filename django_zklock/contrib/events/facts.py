@@ -13,7 +13,6 @@ from django.utils.translation import gettext as _
 
 from django_zklock.contrib.events import table
 from django_zklock.contrib.events.models import Attempt
-from django_zklock.contrib.events.table import Unfinished
 from django_zklock.core.zk import troubles
 from django_zklock.report.formatting import keys_text
 from django_zklock.report.incident import MANY, MAX_NAMED
@@ -45,7 +44,7 @@ REFUSED_SHARE: Final = 1 / 3
 """A smaller share of the callers of a lock needs no attention."""
 
 
-def unfinished(snapshot: Snapshot, sure: bool) -> tuple[list[Unfinished], list[str]]:
+def unfinished(snapshot: Snapshot, sure: bool) -> tuple[list[Attempt], list[str]]:
     """
     Return the holds that were broken or whose processes ended, and sentences about what is not sure yet.
 
@@ -65,7 +64,7 @@ def unfinished(snapshot: Snapshot, sure: bool) -> tuple[list[Unfinished], list[s
     return [row for row in rows if row.broken_by or (row.missed_at and row.missed_at <= late)], unsure
 
 
-def _unfinished(snapshot: Snapshot) -> list[Unfinished]:
+def _unfinished(snapshot: Snapshot) -> list[Attempt]:
     """Return the holds without an end that were broken, or whose processes have no contender; store the latter."""
     contenders = [contender for lock in snapshot.locks for contender in (*lock.holders, *lock.waiters)]
     alive = {(contender.host, contender.pid) for contender in contenders}
@@ -74,7 +73,7 @@ def _unfinished(snapshot: Snapshot) -> list[Unfinished]:
     if is_known:
         before = timezone.now() - timedelta(seconds=LATE)  # others are about to get their end
         missed = [row for row in rows if (row.host, row.pid) not in alive]
-        new = [row.row for row in missed if row.missed_at is None and row.at <= before]
+        new = [row.pk for row in missed if row.missed_at is None and row.at <= before]
         if new:
             table.mark_missed(new)
             rows = table.past_unfinished.get(WITHIN, 0.0, 0.0)  # some have their end by now
@@ -83,7 +82,7 @@ def _unfinished(snapshot: Snapshot) -> list[Unfinished]:
     return [row for row in rows if row.broken_by or (is_known and row.missed_at and (row.host, row.pid) not in alive)]
 
 
-def _not_sure(rows: Sequence[Unfinished]) -> list[Unfinished]:
+def _not_sure(rows: Sequence[Attempt]) -> list[Attempt]:
     """Return the rows of hosts or locks with many missed holds, of which some may get their end yet."""
     missed, late = [row for row in rows if not row.broken_by], timezone.now() - timedelta(seconds=LATE)
     counts = Counter(name for row in missed for name in {("host", row.host), ("key", row.key)})
@@ -110,9 +109,14 @@ def settle(rows: Sequence[Attempt]) -> None:
         new = [row for row in new if row.outcome == row.HELD]
 
 
+def losses_by_host() -> dict[str, int]:
+    """Return how many sessions of each host have lost locks."""
+    return dict(table.past_losses.get(WITHIN, 0.0, RECENT_FOR))
+
+
 def losses() -> list[tuple[str, int, str]]:
     """Return the hosts whose sessions have lost many locks, how many, and since when that goes on."""
-    counts = table.past_losses.get(WITHIN, 0.0, RECENT_FOR).items()
+    counts = losses_by_host().items()
     of = {"outcome": Attempt.LOST, "reason__in": troubles.ALL}
     return [(host, count, table.began(WITHIN, host=host, **of)) for host, count in counts if count >= MANY]
 

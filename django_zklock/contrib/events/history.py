@@ -25,7 +25,7 @@ from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import shortened
 from django_zklock.core.queue.untrusted import LATEST
 from django_zklock.names.template import MAX_KEY
-from django_zklock.report import lazy, past
+from django_zklock.report import formatting, lazy, past, timeline
 from django_zklock.report.formatting import action_text, clean, duration, host_and_pid, key_text
 from django_zklock.report.incident import times_usual
 
@@ -40,6 +40,9 @@ MOST_GRANTS: Final = 20
 """Grants on the page of a lock."""
 HISTORY_ROWS: Final = 50
 """Rows of a page of the history."""
+RECENT_ACTIONS: Final = 30
+"""Last actions among which the forms look for reasons."""
+RECENT_REASONS: Final = 5
 CSV_ROWS: Final = 10_000
 """Rows of a download of it; the filter by time reaches the others."""
 FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
@@ -72,9 +75,15 @@ def lock_panel(lock: LockInfo, *, is_current: bool = True) -> Panel:
     template = first.template if first is not None else grants[0].template if grants else ""
     usual = past.ask("facts.usual_hold", template)
     tokens = {holder.token for holder in lock.holders} if is_known else None
+    events = _events_of(grants, lambda attempt: tokens)
     content = Past(
         chart=_read(chart.series_of, lock.key, [lock] if is_known else None, default=[]),
-        grants=tuple(_events_of(grants, lambda attempt: tokens)),
+        bars=[
+            _bar(attempt, event, tokens)
+            for attempt, event in zip(grants, events, strict=True)
+            if attempt.token not in (tokens or ()) or attempt.outcome != attempt.HELD
+        ],
+        grants=tuple(events),
         summaries=(
             *_summary(_("Hold"), [grant.held for grant in grants]),
             *_summary(_("Wait"), [grant.waited for grant in grants]),
@@ -85,6 +94,19 @@ def lock_panel(lock: LockInfo, *, is_current: bool = True) -> Panel:
     return Panel("admin/zklock/lock/grants.html", content)
 
 
+def _bar(attempt: Attempt, event: PastEvent, held: _Tokens) -> timeline.Bar:
+    ago = max(0.0, (timezone.now() - attempt.at).total_seconds())
+    is_open = attempt.outcome == Attempt.HELD
+    text = timeline.in_words(f"{event.who} · {event.work}", event.waited, event.lasted, event.what)
+    return timeline.Bar(
+        text,
+        began=ago + (event.waited or 0.0),
+        granted=ago,
+        ended=max(0.0, ago - (event.lasted or 0.0)),
+        is_bad=attempt.outcome == Attempt.LOST or (is_open and held is not None and not _is_recent(attempt)),
+    )
+
+
 def chart_panel(snapshot: Snapshot) -> Panel | None:
     """Return the panel of the first page and of the list; None if there is nothing to show."""
     locks = None if snapshot.problem else snapshot.locks
@@ -92,11 +114,18 @@ def chart_panel(snapshot: Snapshot) -> Panel | None:
     return Panel("admin/zklock/lock/chart.html", series) if series else None
 
 
+def recent_reasons() -> list[str]:
+    """Return the last few reasons of operators, for the forms."""
+    rows = OperatorAction._default_manager.exclude(reason="").order_by("-at").values_list("reason", flat=True)
+    reasons: list[str] = _read(lambda: list(rows[:RECENT_ACTIONS]), default=[])
+    return list(dict.fromkeys(reasons))[:RECENT_REASONS]
+
+
 def host_panel(host: str, pid: int, held: Collection[int]) -> Panel:
     """Return the panel of a host, or of a process of it. `held` are the tokens of its present holds."""
     attempts: list[Attempt] = _read(table.last_losses, host, pid, MOST_GRANTS + len(held), default=[])
     rows = [attempt for attempt in attempts if attempt.token not in held and not _is_recent(attempt)][:MOST_GRANTS]
-    return Panel("admin/zklock/lock/losses.html", _events_of(rows, lambda attempt: set(held)))
+    return Panel("admin/zklock/lock/losses.html", by_day(_events_of(rows, lambda attempt: set(held))))
 
 
 def page(pages: LockViews, request: HttpRequest, key: str, extra_context: dict[str, Any] | None = None) -> HttpResponse:
@@ -118,7 +147,9 @@ def page(pages: LockViews, request: HttpRequest, key: str, extra_context: dict[s
     except Error:
         logger.exception("the table of events cannot be read")
         return pages.page(request, "history", {**context, "unreadable": True}, status=UNAVAILABLE)
-    return _csv(rows) if is_csv else pages.page(request, "history", {**context, "events": rows, "older": older})
+    if is_csv:
+        return _csv(rows)
+    return pages.page(request, "history", {**context, "days": by_day(rows), "older": older, "kinds": WHAT.items()})
 
 
 def history(
@@ -149,9 +180,8 @@ class HistoryForm(forms.Form):
     """Which rows of the history to show."""
 
     part = forms.CharField(label=gettext_lazy("Lock"), required=False)
-    what = forms.ChoiceField(
-        label=gettext_lazy("What"), required=False, choices=[("", gettext_lazy("All")), *WHAT.items()]
-    )
+    what = forms.ChoiceField(required=False, choices=[("", ""), *WHAT.items()], widget=forms.HiddenInput)
+    """The page has links for it."""
     who = forms.CharField(label=gettext_lazy("Who, or which work"), required=False)
     host = forms.CharField(label=gettext_lazy("Host"), required=False)
     since = forms.DateTimeField(label=gettext_lazy("From"), required=False, widget=_LOCAL_TIME, validators=_YEARS)
@@ -197,6 +227,44 @@ class PastEvent:
         """Return the fields for JSON and CSV. The time is in UTC, and what is absent is null."""
         known = {**asdict(self), "at": self.at.astimezone(zones.utc).isoformat(), "pid": self.pid or None}
         return {name: None if value == "" else value for name, value in known.items()}
+
+
+class Entry(NamedTuple):
+    """A row of the page: an event, or equal successes of a lock, newest first."""
+
+    events: list[PastEvent]
+
+    @property
+    def since(self) -> datetime:
+        """Return the time of the oldest one."""
+        return self.events[-1].at
+
+    @property
+    def who(self) -> str:
+        """Return the processes, or the operator."""
+        names = list(dict.fromkeys(event.who for event in self.events))
+        return ", ".join(names[:2]) + (" …" if names[2:] else "")
+
+    @property
+    def lasted(self) -> str:
+        """Return how long, or the shortest and the longest time."""
+        spans = sorted(event.lasted for event in self.events if event.lasted is not None)
+        return " – ".join(dict.fromkeys(duration(span) for span in (*spans[:1], *spans[-1:])))
+
+
+def by_day(events: Sequence[PastEvent]) -> list[tuple[datetime, list[Entry]]]:
+    """Return the rows of each day, with its newest time; equal successes that follow each other are one row."""
+    days: list[tuple[datetime, list[Entry]]] = []
+    for event in events:
+        if not days or formatting.local(days[-1][0]).date() != formatting.local(event.at).date():
+            days.append((event.at, []))
+        entries = days[-1][1]
+        before = entries[-1].events if entries else None
+        if before and event.kind == Attempt.RELEASED and (event.kind, event.key) == (before[0].kind, before[0].key):
+            before.append(event)
+        else:
+            entries.append(Entry([event]))
+    return days
 
 
 def _events_of(records: Sequence[Attempt | OperatorAction], held: Callable[[Attempt], _Tokens]) -> list[PastEvent]:
@@ -299,6 +367,8 @@ class Past:
     """The past of a lock."""
 
     chart: Sequence[tuple[str, Sequence[Any]]]
+    bars: list[timeline.Bar]
+    """Those that are over, newest first."""
     grants: tuple[PastEvent, ...]
     summaries: tuple[tuple[str, str], ...]
     """The title and the text of a summary of the holds, and of one of the waits."""
@@ -306,6 +376,16 @@ class Past:
     """The usual hold of its template."""
     times: str
     """The ratio of the present hold to it, as a text; empty for an ordinary hold."""
+
+    @property
+    def released(self) -> list[PastEvent]:
+        """Return the grants that were simply released."""
+        return [grant for grant in self.grants if grant.kind == Attempt.RELEASED]
+
+    @property
+    def others(self) -> list[PastEvent]:
+        """Return the other grants."""
+        return [grant for grant in self.grants if grant.kind != Attempt.RELEASED]
 
 
 def _summary(title: str, values: Sequence[float | None]) -> list[tuple[str, str]]:

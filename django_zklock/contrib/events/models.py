@@ -47,6 +47,9 @@ class Attempt(models.Model):
     """When a page or the doctor first saw that its process has no contender, though the row has no end."""
     count: models.Field[int, int] = models.IntegerField(default=1, db_default=1)  # older processes do not name it
     """How many callers it is about: tries that did not wait and were refused share a row."""
+    broken_by: str = ""
+    """The operator who broke the lock under it, and when; no columns, `table.past_unfinished` sets them."""
+    broken_at: datetime | None = None
 
     class Meta:
         """The indexes for the history of all locks, a lock and a host, for usual holds, and for losses."""

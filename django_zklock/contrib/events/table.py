@@ -93,25 +93,6 @@ class Acted(NamedTuple):
     """Those of an `operations.audit.Action`."""
 
 
-class Unfinished(NamedTuple):
-    """A grant without an end."""
-
-    row: int
-    """Its primary key."""
-    host: str
-    pid: int
-    key: str
-    token: int
-    at: datetime
-    """When it was granted, by the clock of its host."""
-    missed_at: datetime | None
-    """When a look first found no contender of its process; None if none did."""
-    broken_by: str
-    """The operator who broke the lock under it; empty if nobody did."""
-    broken_at: datetime | None
-    work: str
-
-
 Event: TypeAlias = Granted | Ended | TimedOut | Deadlocked | Acted
 _Row = TypeVar("_Row")
 
@@ -316,7 +297,8 @@ def _read_usual(template: str, timeout: float) -> tuple[float, float] | None:
 usual: Final = Shared(_read_usual, most=1000)
 
 
-def _read_losses(seconds: float, timeout: float) -> dict[str, int]:
+@Shared
+def past_losses(seconds: float, timeout: float) -> dict[str, int]:
     """
     Return by host how many sessions have lost locks within the last so many seconds.
 
@@ -333,9 +315,6 @@ def _read_losses(seconds: float, timeout: float) -> dict[str, int]:
     return dict(Counter(host for host, _ in sessions))
 
 
-past_losses: Final = Shared(_read_losses)
-
-
 def began(pause: float, **of: Any) -> str:
     """Return when the last refusals or losses began: after the last pause of so many seconds, or the day before."""
     since = timezone.now() - SEARCHED
@@ -348,7 +327,8 @@ def began(pause: float, **of: Any) -> str:
     return str(starts[-1] if starts else since.date())
 
 
-def _read_unfinished(seconds: float, timeout: float) -> list[Unfinished]:
+@Shared
+def past_unfinished(seconds: float, timeout: float) -> list[Attempt]:
     """
     Return the newest grants of the last so many seconds without an end, and those whose locks were broken since then.
 
@@ -362,16 +342,10 @@ def _read_unfinished(seconds: float, timeout: float) -> list[Unfinished]:
     if broken:
         keys, tokens = zip(*broken, strict=True)
         late += _read(rows.filter(key__in=set(keys), token__in=set(tokens), at__lt=since))
-    unfinished = []
     for row in late:
-        action = broken.get((row.key, row.token))
-        by, at = ("", None) if action is None else (action.by or "?", action.at)
-        fields = row.pk, row.host, row.pid, row.key, row.token or 0, row.at, row.missed_at
-        unfinished.append(Unfinished(*fields, by, at, row.work))
-    return unfinished
-
-
-past_unfinished: Final = Shared(_read_unfinished)
+        if (action := broken.get((row.key, row.token))) is not None:
+            row.broken_by, row.broken_at = action.by or "?", action.at
+    return late
 
 
 def refresh(rows: Iterable[Attempt]) -> None:
@@ -382,14 +356,12 @@ def refresh(rows: Iterable[Attempt]) -> None:
             row.refresh_from_db(database)
 
 
-def _read_deadlocks(seconds: float, timeout: float) -> list[list[Attempt]]:
+@Shared
+def past_deadlocks(seconds: float, timeout: float) -> list[list[Attempt]]:
     """Return the waits of each deadlock of the last so many seconds, in the order of its circle; the newest first."""
     since = timezone.now() - timedelta(seconds=seconds)
     rows = Attempt._default_manager.filter(outcome=Attempt.DEADLOCK, at__gte=since).order_by("-at", "pk")
     return [list(circle) for _, circle in groupby(_read(rows[:DEADLOCKED]), key=lambda row: row.at)]
-
-
-past_deadlocks: Final = Shared(_read_deadlocks)
 
 
 def mark_missed(rows: Sequence[int]) -> None:
@@ -401,7 +373,8 @@ def mark_missed(rows: Sequence[int]) -> None:
             table.filter(pk__in=rows[first : first + 500]).update(missed_at=timezone.now())
 
 
-def _read_refused(seconds: float, timeout: float) -> dict[str, tuple[int, int]]:
+@Shared
+def past_refused(seconds: float, timeout: float) -> dict[str, tuple[int, int]]:
     """Return by key how many callers were refused in the last so many seconds, and how many there were."""
     rows = Attempt._default_manager.filter(at__gte=timezone.now() - timedelta(seconds=seconds)).order_by()
     counted = rows.values("key").annotate(
@@ -411,17 +384,13 @@ def _read_refused(seconds: float, timeout: float) -> dict[str, tuple[int, int]]:
     return {key: (refused, callers) for key, refused, callers in _read(refused)}
 
 
-past_refused: Final = Shared(_read_refused)
-
-
-def _read_epochs(seconds: float, timeout: float) -> list[int]:
+@Shared
+def past_epochs(seconds: float, timeout: float) -> list[int]:
+    """Return the first and the last epoch of the grants of the last so many seconds, if there are any."""
     rows = Attempt._default_manager.filter(at__gte=timezone.now() - timedelta(seconds=seconds), token__gte=1 << 32)
     with transaction.atomic(rows.db):
         tokens = rows.aggregate(Min("token"), Max("token"))
     return [token >> 32 for token in tokens.values() if token is not None]
-
-
-past_epochs: Final = Shared(_read_epochs)
 
 
 def _read(rows: QuerySet[Any, _Row]) -> list[_Row]:

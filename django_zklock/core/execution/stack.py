@@ -13,13 +13,17 @@ from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 from typing import Any, Final
 
 from django_zklock.core.execution.owner import Owner
-from django_zklock.core.queue.escaping import printable
+from django_zklock.core.queue.escaping import gettext_noop, printable
 
 DIRECTORY: Final = "!stacks"
 """The directory of the answers. No segment of a key begins with `!`, which is percent-encoded there."""
 MAX_FRAMES: Final = 60
 MAX_ANSWER: Final = 16 * 1024  # bytes
-CUT: Final = b"\n... The outer functions are left out."
+NO_WORK: Final = gettext_noop("No work runs under the lock.")
+OVER: Final = gettext_noop("It has ended without a release.")
+OFF: Final = gettext_noop("STACKS is False in its settings.")
+CUT: Final = gettext_noop("... The outer functions are left out.")
+"""Lines that are no code. Pages translate them."""
 
 _AWAITED: Final = ("cr_await", "gi_yieldfrom", "ag_await")
 _THREAD: Final = threading.Thread._bootstrap.__code__  # type: ignore[attr-defined]
@@ -32,17 +36,17 @@ def stack_of(owner: Owner | None) -> bytes:
     No values are read: neither arguments nor other variables. It reads source files, so it may take some time.
     """
     if owner is None or owner.kind == "message":
-        return b"No work runs under the lock."
+        return NO_WORK.encode()
     frames = itertools.islice(() if owner.is_over else _frames(owner), MAX_FRAMES + 1)
     rows = [(frame.f_code, frame.f_lineno or 0, frame.f_globals) for frame in frames]  # at once, as it goes on
-    lines = [str(owner) if rows else f"{owner} has ended without a release."]
+    lines = [str(owner), *([] if rows else [OVER])]
     for code, line, module in rows:
         linecache.checkcache(code.co_filename)
         text = linecache.getline(code.co_filename, line, module).strip()
         lines.append(f"{getattr(code, 'co_qualname', code.co_name)} at {code.co_filename}:{line}: {text}")
     data = "\n".join(map(printable, lines)).encode()
     is_cut = len(rows) > MAX_FRAMES or len(data) > MAX_ANSWER
-    return data[: MAX_ANSWER - len(CUT)].rpartition(b"\n")[0] + CUT if is_cut else data
+    return data[: MAX_ANSWER - len(CUT) - 1].rpartition(b"\n")[0] + b"\n" + CUT.encode() if is_cut else data
 
 
 def read_answer(answer: bytes) -> list[str]:

@@ -100,6 +100,7 @@ class Grant:
         self.max_hold = 0.0  # seconds, if it has a maximum hold
         self.ends_at: float | None = None  # of the maximum hold, on clock.now(); set before anybody has the hold
         self.release_request: ReleaseRequest | None = None  # the last one
+        self.asked_version = 0  # of its znode, at the last request for its stack
         self.shares: dict[weakref.ref[HeldLock], bool] = {}  # those that are not released yet; True: it only reads
         self.begun = False  # the work under the lock has begun; written by its owner
         self.released = False

@@ -9,11 +9,12 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 
-from django_zklock.core.execution.stack import DIRECTORY
+from django_zklock.core.execution.stack import DIRECTORY, OFF
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import RECORD_TIMEOUT, Grant
 from django_zklock.core.queue import break_record, release_request
 from django_zklock.core.queue.break_record import BreakRecord
+from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk.errors import NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Gateway, NamesReply, Node, NodeReply
 from django_zklock.core.zk.session import Session
@@ -104,8 +105,10 @@ def read_request(gateway: Gateway, grant: Grant, node: Node, own: bytes) -> None
 
 def read_stack_requests(session: Session, grant: Grant, node: Node) -> None:
     """Write the stack of the holder into the znodes of those who have asked for it; they delete them."""
-    if grant.released or b"asked_version" not in node.data:
-        return
+    payload = Payload.decode(node.data) if b"asked_version" in node.data else None
+    if grant.released or payload is None or payload.asked_version == grant.asked_version:
+        return  # nobody has asked since
+    grant.asked_version = payload.asked_version
     directory = f"{session.options.base}/{DIRECTORY}"
 
     def on_listed(names: NamesReply) -> None:
@@ -117,7 +120,7 @@ def read_stack_requests(session: Session, grant: Grant, node: Node) -> None:
         if session.options.stacks:
             grant.show_stack(answer)
         else:
-            answer(b"STACKS is False in its settings.")
+            answer(OFF.encode())
 
     def write(names: list[str], data: bytes) -> None:
         for name in names:  # the version of one that was filled before is not 0

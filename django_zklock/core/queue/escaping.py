@@ -48,6 +48,11 @@ MAX_REASON = 160
 """Characters of a person's reason that are stored in a znode."""
 
 
+def gettext_noop(text: str) -> str:
+    """Mark a text for translation. Django's own function needs settings, and locks are imported without them, too."""
+    return text
+
+
 def escape(value: str, *, what: str = "lock name") -> str:
     """
     Return `value` as a path segment, in ASCII. `unescape` reverses it.

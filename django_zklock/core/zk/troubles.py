@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-
-def gettext_noop(text: str) -> str:
-    """Mark a text for translation. Django's own function needs settings, and locks are imported without them, too."""
-    return text
-
+from django_zklock.core.queue.escaping import gettext_noop
 
 SESSION_OVER: Final = gettext_noop("the ZooKeeper session is over")
 LEASE_OVER: Final = gettext_noop("the lease is over: no quorum has confirmed the session in time")

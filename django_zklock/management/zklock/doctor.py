@@ -15,7 +15,7 @@ import contextlib
 import platform
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import metadata
@@ -34,10 +34,9 @@ from django_zklock.locks.requests import call
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, count, width_of, write_json, write_line, write_table
-from django_zklock.report import queues, verdict
-from django_zklock.report.facts import Facts
+from django_zklock.report import verdict
 from django_zklock.report.formatting import different_limits, key_text, process_of
-from django_zklock.report.holders import Deadlock, Orphan
+from django_zklock.report.verdict import Look
 
 WRITES: Final = 20  # that are timed
 SLOW_SHARE: Final = 0.05  # of the session timeout; slower writes may let leases end
@@ -72,12 +71,13 @@ def run(out: Output, options: argparse.Namespace) -> None:
     if options.incident:
         _incidents(out, options.reply_timeout, json=options.json)
         return
-    of_connection = list(_connection(options.reply_timeout))  # first: the report of the servers uses the connection
-    checks = [*_versions(), *_servers(options.reply_timeout), *of_connection]
+    look = verdict.now(options.reply_timeout, max_age=0, max_locks=None, max_waiters=50)
+    of_connection = list(_connection(options.reply_timeout if look.snapshot.answers else 0.0))
+    checks = [*_versions(), *_servers(look.servers), *of_connection, *_attention(look)]
     is_connected = of_connection[0].result == "ok"
     if is_connected:
         reserved = listing.findings(listing.read(reply_timeout=options.reply_timeout))
-        checks += [*_locks(options.reply_timeout), *(Check("reservations", *finding) for finding in reserved)]
+        checks += [*_locks(look.snapshot), *(Check("reservations", *finding) for finding in reserved)]
     results = Counter(check.result for check in checks)
     healthy = not results["error"] and not (options.strict and results["warning"])
     if options.json:
@@ -106,8 +106,7 @@ def _incidents(out: Output, reply_timeout: float, *, json: bool) -> None:
             for command in incident["commands"][:MAX_COMMANDS]:
                 write_line(out, f"   $ {command}")
         for incident in report["acknowledged"]:
-            text = f"Acknowledged by {incident['by']} until {incident['until']}: {incident['reason']}"
-            write_line(out, f"- {incident['title']}. {text}")
+            write_line(out, f"- {_acknowledged(incident)}")
         for text in report["recently_ended"]:
             write_line(out, f"- Recently ended, no alarm: {text}")
         if report["healthy"] or (present and not report["complete"]):
@@ -128,16 +127,32 @@ def _versions() -> Iterator[Check]:
     yield Check("versions", "info", ", ".join(known))
 
 
-def _servers(reply_timeout: float) -> Iterator[Check]:
-    report = inspection.ensemble(reply_timeout=reply_timeout, max_age=0)
+def _servers(report: inspection.EnsembleReport) -> Iterator[Check]:
     for server in report.servers:
-        if not server.problem:  # else it is among the findings
+        if not server.problem:  # else it needs attention, or it is among the findings
             latency = f", {server.milliseconds} ms on average" if server.milliseconds else ""
             text = f"{server.address}: {server.role}, ZooKeeper {server.version}{latency}"
             yield Check("server", "ok" if server.serves else "warning", text)
     for finding in report.findings:
-        remedy = verdict.CAUSES[finding.cause].remedy if finding.cause else ""
-        yield Check("ensemble", finding.result, f"{finding.text} {remedy}".rstrip())
+        if not finding.cause:
+            yield Check("server", finding.result, finding.text)
+
+
+def _attention(look: Look) -> Iterator[Check]:
+    seen = look.verdict
+    for incident in seen.incidents:
+        shown = incident.describe()
+        yield Check(incident.cause, incident.severity, f"{shown['title']}. {shown['explanation']} {shown['remedy']}")
+    for shown in seen.acknowledged:
+        yield Check(shown["cause"], "info", _acknowledged(shown))
+    for text in seen.recently_ended:
+        yield Check("ended", "info", text)
+    for text in dict.fromkeys((*seen.unseen, *look.snapshot.skipped)):
+        yield Check("skipped", "info", text)
+
+
+def _acknowledged(shown: Mapping[str, Any]) -> str:
+    return f"{shown['title']}. Acknowledged by {shown['by']} until {shown['until']}: {shown['reason']}"
 
 
 def _connection(reply_timeout: float) -> Iterator[Check]:
@@ -218,18 +233,10 @@ def _access_list(config: Config, ask: Ask) -> Iterator[Check]:
         yield Check("access list", "info" if open_to_all else "ok", text)
 
 
-def _locks(reply_timeout: float) -> Iterator[Check]:
-    snapshot = inspection.snapshot(reply_timeout=reply_timeout, max_age=0, max_waiters=50)
-    if snapshot.problem:
-        yield Check("locks", "error", snapshot.problem)
+def _locks(snapshot: inspection.Snapshot) -> Iterator[Check]:
     idle = sum(lock.idle_for is not None for lock in snapshot.locks)
     kept = f", {idle} of them kept for the next user" if idle else ""
     yield Check("locks", "info", f"{snapshot.total} held or waited for{kept}")
-    facts = Facts(snapshot, inspection.EnsembleReport((), ()))
-    for incident in verdict.found(facts, [Deadlock, Orphan, *queues.COUNTERS]):
-        name = "queue" if isinstance(incident, queues.OfDirectory) else incident.cause
-        shown = incident.describe()
-        yield Check(name, incident.severity, f"{shown['title']}. {shown['explanation']}")
     for lock in snapshot.locks:
         if lock.own_limits:
             yield Check("limits", "warning", f"{key_text(lock.key)}: {different_limits(lock)}")
@@ -237,5 +244,3 @@ def _locks(reply_timeout: float) -> Iterator[Check]:
             if contender.session_id and contender.client == "unknown":
                 text = f"{key_text(lock.key)}: {contender.name} belongs to an unknown program ({process_of(contender)})"
                 yield Check("orphan", "warning", text)
-    for text in snapshot.skipped:
-        yield Check("skipped", "info", text)

@@ -26,7 +26,7 @@ def read_all(options: argparse.Namespace, words: str = "") -> Snapshot:
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    snapshot = read_all(options)
+    snapshot, _servers, seen = verdict.now(options.reply_timeout, max_age=0, max_waiters=1)
     figures = Figures.of(snapshot.locks)
     if options.json:
         counts = {"held": figures.held, "idle": figures.kept, "contended": figures.contended}
@@ -34,8 +34,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         summary = {name: value for name, value in to_json(snapshot).items() if name != "locks"}
         write_json(out, {**summary, **counts, **waits})
     else:
-        number = 0 if snapshot.problem else _incidents(snapshot, options.reply_timeout)
-        if number:
+        if number := len(seen.incidents):
             needs = f"{count(number, 'incident')} need{'s' if number == 1 else ''} attention"
             write_line(out, f"{needs}: {command('doctor --incident')}")
         connection = snapshot.connection
@@ -52,11 +51,6 @@ def run(out: Output, options: argparse.Namespace) -> None:
             write_line(out, f"{held} held{kept}, {figures.contended} contended, {figures.waiting} waiting{wait}")
         write_findings(out, snapshot)
     fail_if_incomplete(snapshot)
-
-
-def _incidents(snapshot: Snapshot, reply_timeout: float) -> int:
-    """Return how many incidents need attention."""
-    return len(verdict.look(snapshot, verdict.servers_now(reply_timeout)).incidents)
 
 
 def write_findings(out: Output, snapshot: Snapshot) -> None:

@@ -370,7 +370,7 @@ def test_reservations_are_refused_before_they_are_too_many(zoo: Zoo) -> None:
         with pytest.raises(TooManyLocks):
             reservations.reserve(f"{long}/more", "two")
         for number, worker in enumerate(workers):
-            assert reservations.end(f"{long}/{number}", "one", attached=worker, reply_timeout=5)
+            assert reservations.end(f"{long}/{number}", "one", attached=worker, reply_timeout=30)
         assert path_bytes() == 0
         assert reserved_names(zoo) == []
 
@@ -387,7 +387,7 @@ def test_an_update_that_was_carried_out_is_not_refused(zoo: Zoo) -> None:
         with pytest.raises(TooManyLocks):
             for number in range(200):
                 reserved(f"{long}/{number}")
-        assert reservations.end(long, "one", attached=copy, reply_timeout=5)
+        assert reservations.end(long, "one", attached=copy, reply_timeout=30)
 
 
 def test_a_reservation_whose_publisher_gave_up_is_withdrawn(zoo: Zoo) -> None:

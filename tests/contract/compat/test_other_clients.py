@@ -90,15 +90,15 @@ def test_a_key_that_ends_in_ten_digits_is_shown_as_it_was_written(zoo: Zoo) -> N
     with lock as hold, pytest.raises(LockBusy, match=f"'{key}' is held") as caught:
         assert lock.key == hold.key == key
         assert hold.path.rpartition("/")[0] == f"{zoo.base}/{as_path}"
-        assert [info.key for info in snapshot(max_age=0, reply_timeout=5).locks] == [key]
+        assert [info.key for info in snapshot(max_age=0, reply_timeout=30).locks] == [key]
         for name in (key, as_path):
-            info = look_at(name, reply_timeout=5)
+            info = look_at(name, reply_timeout=30)
             assert info
             assert (info.key, len(info.holders)) == (key, 1)
             assert Lock.of_key(name).key == key
             assert Lock.of_key(name).owned()
             assert current_hold(key) is hold
-        BackgroundCall(Lock.of_key(as_path, timeout=0).__enter__).result(5)
+        BackgroundCall(Lock.of_key(as_path, timeout=0).__enter__).result(30)
     assert caught.value.lock == key
 
 

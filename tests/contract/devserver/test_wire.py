@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from support.jute import (
     ADD_PERSISTENT,
@@ -45,8 +43,9 @@ from support.jute import (
     sync,
     ttl,
 )
-from support.transcripts import ALICE, REAPED, Pair, Script, changed_in_3_9, compare, scripts, who_may
+from support.transcripts import ALICE, Pair, Script, changed_in_3_9, compare, scripts, who_may
 from support.wire import Talk, Wire
+from support.zoo import eventually
 
 pytestmark = pytest.mark.zookeeper
 
@@ -217,7 +216,7 @@ def empty_containers(talk: Talk) -> None:
     a.do(container("/never"), container("/used"), create("/used/a"), create("/plain"), create("/plain/a"))
     a.do(container("/outer"), container("/outer/inner"), create("/outer/inner/a"), delete("/outer/inner/a"))
     a.do(delete("/plain/a"), exists("/used", True), exists("/never", True), children("/", True), delete("/used/a"))
-    time.sleep(6 * REAPED)  # more sweeps than it takes, as there is no event of what is not swept
+    eventually(lambda: not (a.ask(children("/")) or {"used", "outer"} & {*a.listed}))  # "/never" saw sweeps
     a.fence()
     talk.lines[:] = sorted(line for line in talk.lines if "EVENT" in line)  # their order is the sweep's
     talk.join("b").do(exists("/never"), exists("/used"), exists("/plain"), exists("/outer"), children("/"))

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from support import faults
 from support.proxy import Proxy
-from support.zoo import Zoo
+from support.zoo import Zoo, eventually
 
 from django_zklock import inspection, zk_lock
 from django_zklock.conf.leases import LeaseClient
@@ -21,6 +21,7 @@ from django_zklock.contrib.leases.access import ANYBODY
 from django_zklock.contrib.leases.coordinator import Coordinator, LeaseRequest
 from django_zklock.contrib.leases.lease import Lease
 from django_zklock.contrib.leases.refusal import Code, Refusal
+from django_zklock.core import clock
 from django_zklock.exceptions import LockLost
 
 pytestmark = pytest.mark.zookeeper
@@ -55,7 +56,7 @@ async def acquire(coordinator: Coordinator, client: LeaseClient = ANYBODY, **req
 async def waiting(coordinator: Coordinator, zoo: Zoo, **request: Any) -> asyncio.Task[Lease]:
     """Return a call that waits in the queue behind one other."""
     call = asyncio.ensure_future(acquire(coordinator, wait_limit_ms=20_000, **request))
-    while len(await asyncio.to_thread(zoo.children, KEY)) < 2:
+    while not call.done() and len(await asyncio.to_thread(zoo.children, KEY)) < 2:
         await asyncio.sleep(0.02)
     return call
 
@@ -73,7 +74,7 @@ def refused(code: Code, match: str = ".") -> Iterator[None]:
     assert caught.value.code is code
 
 
-@pytest.mark.parametrize("term", [500, LONG])
+@pytest.mark.parametrize("term", [3000, LONG])
 async def test_the_end_is_the_smaller_of_the_term_and_what_zookeeper_guarantees(
     zoo: Zoo, coordinator: Coordinator, term: int
 ) -> None:
@@ -244,34 +245,34 @@ async def test_without_a_connection_a_lease_ends_at_its_announced_end(
     """Keeping it moves its end no further, as no quorum has confirmed the session."""
     lease = await acquire(coordinator)
     proxy.hang = True
-    ends = []
-    while lease.is_held:
-        coordinator.keep(ANYBODY, lease.id)
-        before, left, now = time.monotonic(), lease.remaining, time.monotonic()
-        if left and now - before < 0.05:  # it was not paused in between
-            ends.append(now + left)
-        await asyncio.sleep(0.05)
-    assert max(ends) - min(ends[3:]) < 0.1
-    assert time.monotonic() < max(ends) + 1.0
+    await asyncio.to_thread(eventually, lambda: faults.session().suspect)  # no reply is on its way any more
+    end = faults.session().leased_until
+    with faults.within(2):
+        while lease.is_held:
+            coordinator.keep(ANYBODY, lease.id)
+            now = clock.now()
+            assert lease.remaining <= max(0, end - now)
+            await asyncio.sleep(0.05)
+    assert clock.now() >= end
     proxy.hang = False
 
 
 async def test_a_drain_waits_for_the_leases(zoo: Zoo, coordinator: Coordinator) -> None:
     """Those that wait are sent away; those that are held are asked for, and may be kept for one more term only."""
-    lease = await acquire(coordinator, session_timeout_ms=1000)
+    lease = await acquire(coordinator, session_timeout_ms=3000)
     call = await waiting(coordinator, zoo)
+    coordinator.keep(ANYBODY, lease.id)
     drain = asyncio.ensure_future(coordinator.drain())
     with refused(Code.UNAVAILABLE):
         await call
     with refused(Code.UNAVAILABLE):
         await acquire(coordinator, resource_path="other")
     assert lease.release_requested
-    began = time.monotonic()
-    with refused(Code.OVER):
-        while time.monotonic() < began + 10:
+    with faults.within(10), refused(Code.OVER):
+        for _ in range(1000):
             coordinator.keep(ANYBODY, lease.id)
             await asyncio.sleep(0.05)
-    await asyncio.wait_for(drain, 10)
+    await asyncio.wait_for(drain, 20)
     assert zoo.children(KEY) == []
 
 
@@ -331,11 +332,10 @@ async def test_a_call_ends_in_time_behind_others_of_its_client(zoo: Zoo, proxy: 
     coordinator = Coordinator()
     await acquire(coordinator, resource_path="connects")
     proxy.hang = True
-    began = time.monotonic()
     calls = [acquire(coordinator, resource_path=f"g/{number}", wait_limit_ms=1000) for number in range(20)]
-    refusals = await asyncio.gather(*calls, return_exceptions=True)
+    with faults.within(10):
+        refusals = await asyncio.gather(*calls, return_exceptions=True)
     assert {type(refusal) for refusal in refusals} == {Refusal}
-    assert time.monotonic() - began < 10
     proxy.hang = False
     await asyncio.wait_for(coordinator.stop(), 20)
 
@@ -367,7 +367,7 @@ async def test_threads_of_two_lease_clients_are_no_deadlock(zoo: Zoo, coordinato
     for key in (KEY, other):
         while len(await asyncio.to_thread(zoo.children, key)) < 2:
             await asyncio.sleep(0.02)
-    snapshot = await asyncio.to_thread(inspection.snapshot, max_age=0, reply_timeout=5)
+    snapshot = await asyncio.to_thread(inspection.snapshot, max_age=0, reply_timeout=30)
     assert (snapshot.waits, snapshot.cycles) == ((), ())
     for lease in leases:
         lease.end("the client has released it")

@@ -50,7 +50,7 @@ def test_the_delete_of_its_znode_stops_the_work(
         with Lock("deleted") as hold:
             delete_soon(zoo, hold)
             try:
-                work(10)
+                work(20)
             except Exception as error:  # must not see it
                 seen.append(error)
             except BaseException as error:
@@ -82,7 +82,7 @@ def test_a_swallowed_interrupt_becomes_lock_lost_at_the_end_of_the_block(
         with Lock("swallowed") as hold:
             lose(hold)
             try:
-                compute(5)
+                compute(20)
             except:  # noqa: E722 - just what is tested
                 pass
 
@@ -101,7 +101,7 @@ async def test_a_swallowed_cancellation_becomes_lock_lost_at_the_end_of_the_bloc
         async with Lock("swallowed") as hold:
             lose(hold)
             try:
-                await asyncio.sleep(5)
+                await asyncio.sleep(20)
             except asyncio.CancelledError:
                 pass
             await asyncio.sleep(0.01)

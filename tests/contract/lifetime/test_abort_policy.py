@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall
+from support.faults import BackgroundCall, due
 from support.work import compute, in_each_thread, lose
 from support.zoo import Zoo, eventually
 
@@ -18,6 +18,8 @@ from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 
 pytestmark = pytest.mark.zookeeper
+
+REPEATED = 0.06  # seconds after which an abort would have been asked for again
 
 
 @in_each_thread
@@ -35,7 +37,7 @@ def test_lock_lost_comes_from_the_block_of_the_lost_lock(
                     with Lock("inner") as inner:
                         for hold in {"outer": [outer], "inner": [inner], "both": [outer, inner]}[which]:
                             lose(hold)
-                        compute(5)
+                        compute(20)
                 except LockLost as error:
                     raised.append(("inner", error.lock))
                     outer.check()
@@ -44,7 +46,7 @@ def test_lock_lost_comes_from_the_block_of_the_lost_lock(
 
     run(block)
     assert raised == [(raiser, raiser)]
-    compute(0.06)  # longer than an abort that is asked for again
+    due(REPEATED)
 
 
 @pytest.mark.parametrize(("which", "raiser"), [("outer", "outer"), ("inner", "inner"), ("both", "outer")])
@@ -59,13 +61,13 @@ async def test_lock_lost_comes_from_the_block_of_the_lost_lock_in_a_coroutine(
                 async with Lock("inner") as inner:
                     for hold in {"outer": [outer], "inner": [inner], "both": [outer, inner]}[which]:
                         lose(hold)
-                    await asyncio.sleep(5)
+                    await asyncio.sleep(20)
             except LockLost as error:
                 raised.append(("inner", error.lock))
     except LockLost as error:
         raised.append(("outer", error.lock))
     assert raised == [(raiser, raiser)]
-    await asyncio.sleep(0.06)
+    await asyncio.to_thread(due, REPEATED)
 
 
 @pytest.mark.parametrize("which", ["outer", "both"])
@@ -77,8 +79,8 @@ async def test_a_task_is_stopped_once_for_a_lock_it_holds_twice(
     with pytest.raises(LockLost):
         async with lock as hold, lock if which == "both" else Lock("other"):
             lose(hold)
-            await asyncio.sleep(5)
-    await asyncio.sleep(0.1)
+            await asyncio.sleep(20)
+    await asyncio.to_thread(due, REPEATED)
     assert len(reports) == 1
     assert reports[0]["receipt"].delivered
 
@@ -91,7 +93,7 @@ async def test_a_real_cancellation_is_not_mistaken_for_an_abort(zoo: Zoo) -> Non
             if lost:
                 lose(hold)
                 await asyncio.to_thread(hold.wait_lost, 5)
-            await asyncio.sleep(5)
+            await asyncio.sleep(20)
 
     task = asyncio.create_task(work(False))
     await asyncio.to_thread(zoo.wait_contenders, "cancelled", 1)
@@ -112,7 +114,7 @@ def test_abort_on_never_lets_the_work_continue_after_a_loss(
         with Lock("policy", abort_on=abort_on) as hold:
             lose(hold)
             eventually(lambda: hold.lost)
-            compute(0.1)
+            compute(20) if raises else due(REPEATED)
             with pytest.raises(LockLost):
                 hold.check()
             ended = True
@@ -132,7 +134,7 @@ def test_an_error_of_the_body_is_not_masked(zoo: Zoo) -> None:
     with pytest.raises(KeyError), Lock("body") as hold:
         try:
             lose(hold)
-            compute(5)
+            compute(20)
         except LockLostInterrupt:
             raise KeyError from None
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.faults import within
 from support.work import compute, in_each_thread, lose, sleep_in_pieces
-from support.zoo import Zoo, eventually
+from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.abort import ABORT_SIGNAL
@@ -42,10 +42,10 @@ def test_a_swallowed_interrupt_is_repeated(
             lose(hold)
             for _ in range(3):
                 try:
-                    work(5)
+                    work(20)
                 except BaseException as error:
                     caught.append(error)
-            work(5)
+            work(20)
 
     with within(2), pytest.raises(LockLost):
         run(block)
@@ -74,7 +74,7 @@ def test_no_repetition_strikes_the_clean_up_of_a_block(
             for hold in (outer, inner):
                 lose(hold)
             try:
-                compute(5)
+                compute(20)
             finally:
                 clean_up()
 
@@ -94,11 +94,11 @@ def test_a_block_inside_the_clean_up_is_aborted_for_its_own_lock(zoo: Zoo, run: 
         with Lock("outer") as outer:
             lose(outer)
             try:
-                compute(5)
+                compute(20)
             finally:
                 with Lock("inner") as inner:
                     lose(inner)
-                    compute(5)
+                    compute(20)
 
     with within(2), pytest.raises(LockLost, match="outer"):
         run(block)
@@ -115,11 +115,11 @@ async def test_a_swallowed_cancellation_is_repeated(zoo: Zoo, reports: list[dict
             lose(hold)
             for _ in range(2):
                 try:
-                    await asyncio.sleep(5)
+                    await asyncio.sleep(20)
                 except asyncio.CancelledError as error:
                     caught.append(error)
                     began = asyncio.get_running_loop().time()
-            assert asyncio.get_running_loop().time() - began < 2
+            assert asyncio.get_running_loop().time() - began < 2 + ROOM
     assert len(caught) == 2
     await asyncio.sleep(0.01)
     assert sys.version_info < (3, 11) or task.cancelling() == 0
@@ -133,7 +133,7 @@ async def test_the_clean_up_of_a_task_is_not_struck_within_the_pause(zoo: Zoo, m
         async with Lock("slow") as hold:
             lose(hold)
             try:
-                await asyncio.sleep(5)
+                await asyncio.sleep(20)
             finally:
                 await asyncio.sleep(0.8)
                 done.append(True)
@@ -170,7 +170,7 @@ def test_the_main_thread_is_interrupted_without_the_signal(
         with within(1.3), pytest.raises(LockLost), Lock("silent") as hold:
             silence()
             lose(hold)
-            compute(5)
+            compute(20)
         compute(0.3)  # nothing strikes later
         (report,) = eventually(lambda: list(reports))
     assert report["receipt"].how == "thread"
@@ -186,7 +186,7 @@ def test_a_process_that_was_started_with_the_signal_blocked_is_interrupted_by_it
         signal.pthread_sigmask(signal.SIG_BLOCK, {ABORT_SIGNAL})
         with within(1.3), pytest.raises(LockLost), Lock("inherited") as hold:
             lose(hold)
-            compute(5)
+            compute(20)
         (report,) = eventually(lambda: list(reports))
     assert report["receipt"].how == "signal"
 
@@ -198,7 +198,7 @@ def test_a_call_into_c_is_interrupted_once_after_its_end(zoo: Zoo, reports: list
         lose(hold)
         try:
             hashlib.pbkdf2_hmac("sha256", b"word", b"salt", 800_000)
-            compute(5)
+            compute(20)
         finally:
             compute(0.4)
             done.append(True)
@@ -237,7 +237,7 @@ def test_an_interrupt_in_a_group_becomes_lock_lost(zoo: Zoo, run: Callable[..., 
         with Lock("grouped") as hold:
             lose(hold)
             try:
-                compute(5)
+                compute(20)
             except BaseException as error:
                 inner = BaseExceptionGroup("step", [error])
                 raise BaseExceptionGroup("steps", [ValueError("a step"), inner]) from None
@@ -257,7 +257,7 @@ def test_a_group_without_an_interrupt_is_not_masked(zoo: Zoo, run: Callable[...,
         with Lock("grouped") as hold:
             lose(hold)
             try:
-                compute(5)
+                compute(20)
             except BaseException:
                 raise BaseExceptionGroup("steps", [KeyError("a step")]) from None
 

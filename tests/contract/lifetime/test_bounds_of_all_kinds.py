@@ -221,7 +221,7 @@ def test_a_minimum_hold_that_began_with_a_lost_reply_ends_in_time(zoo: Zoo) -> N
         fired = proxy.kill_after_op(MULTI)
         proxy.refuse = True
         lock.release()
-        assert fired.wait(5)
+        assert fired.wait(30)
         (name,) = zoo.wait_contenders("k", 1)
         assert is_operator(name)
         wait_over(zoo, name)

@@ -162,7 +162,7 @@ def test_a_hold_is_lost_at_once_when_its_session_expires(zoo: Zoo, proxy: Proxy)
     """The lease does not matter, because the session is over."""
     hold, why = lose(zk_lock("a", abort_on="lost"), lambda hold: expire(zoo), LEASE / 2)
     assert "session" in why
-    with zk_lock("a", timeout=5) as again:
+    with zk_lock("a", timeout=30) as again:
         assert again.token > hold.token
 
 
@@ -173,7 +173,7 @@ def test_a_waiter_times_out_in_time_although_its_session_expired(zoo: Zoo, proxy
         zoo.wait_contenders("a", 2)
         expire(zoo)
         assert waiter.result() is None
-        assert 1.5 <= waiter.took <= 2.5
+        assert 1.5 <= waiter.took <= 2.5 + LATER
 
 
 def test_the_end_of_the_lease_does_not_matter_to_a_waiter(

@@ -30,10 +30,11 @@ def sent() -> Iterator[Sent]:
         yield sent
 
 
-def begin_to_wait(events: list[str]) -> BackgroundCall[None]:
-    """Have another thread wait for the lock, and record that it has got it."""
+def begin_to_wait(events: list[str], held: threading.Event) -> BackgroundCall[None]:
+    """Have another thread wait for the lock once it is held, and record that it has got it."""
 
     def acquire() -> None:
+        held.wait(30)
         with zk_lock("k", timeout=20):
             events.append("next")
 
@@ -69,11 +70,12 @@ def test_max_hold_grants_the_next_waiter_after_the_work_has_stopped(zoo: Zoo, ac
     """Work that takes a while to stop still has the lock for itself. An acquired hold is released later, as ever."""
     events: list[str] = []
     lock = zk_lock("k", max_hold=1.0)
+    held = threading.Event()
+    waiter = begin_to_wait(events, held)
     hold = lock.acquire() if acquired else None
     with pytest.raises(LockLost, match="max_hold"), lock:
-        waiter = begin_to_wait(events)
-        zoo.wait_contenders("k", 2)
         try:
+            held.set()
             sleep_in_pieces(20)
         finally:
             time.sleep(0.5)

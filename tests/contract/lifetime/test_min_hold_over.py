@@ -56,13 +56,13 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fresh() -> Snapshot:
-    shown = snapshot(max_age=0, reply_timeout=5)
+    shown = snapshot(max_age=0, reply_timeout=30)
     assert not shown.problem
     return shown
 
 
 def is_free(key: str) -> bool:
-    return look_at(key, reply_timeout=5) is None
+    return look_at(key, reply_timeout=30) is None
 
 
 def wait_as_curator(zoo: Zoo, key: str, kind: str = "lock-", guid: str = "") -> str:
@@ -213,7 +213,7 @@ def test_a_permit_of_an_expired_minimum_hold_is_not_in_use(zoo: Zoo) -> None:
         first = wait_as_curator(zoo, "k", "lease-", new_guid(Mark.OWN))
 
         def holders() -> Any:
-            lock = look_at("k", reply_timeout=5)
+            lock = look_at("k", reply_timeout=30)
             return lock if lock and len(lock.holders) == 1 else None
 
         lock = eventually(holders)

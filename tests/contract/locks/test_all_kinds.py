@@ -172,7 +172,7 @@ def test_tokens_rise(zoo: Zoo, primitive: Primitive) -> None:
     """Each grant after a release has a higher token, also in a new directory; the owners of one stay share theirs."""
     tokens = []
     for count in range(6):
-        with primitive.lock(timeout=5) as hold:
+        with primitive.lock(timeout=30) as hold:
             tokens.append(hold.token)
             assert zoo.client.exists(hold.path).czxid == hold.token
         if count == 3:

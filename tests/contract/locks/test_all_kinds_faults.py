@@ -59,7 +59,7 @@ def test_a_waiter_survives_a_cut_at_any_read(
         proxy.reset()
         fired = getattr(proxy, when)(opcode)
         waiter = BackgroundCall(lambda: acquire(zoo, primitive))
-        assert fired.wait(5)
+        assert fired.wait(30)
         zoo.wait_contenders(KEY, len(blockers) + 1)
         eventually(lambda: watched(zoo) >= set(blockers))
         zoo.client.delete(blockers[-1])

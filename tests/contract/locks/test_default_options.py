@@ -25,7 +25,7 @@ def settings(zoo: Zoo, **defaults: Any) -> Iterator[None]:
 
 
 def wants(key: str) -> str:
-    lock = look_at(key, reply_timeout=5)
+    lock = look_at(key, reply_timeout=30)
     assert lock is not None
     return lock.holders[0].kind
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
-from support.faults import BackgroundCall
+from support.faults import BackgroundCall, caught_up
 from support.primitives import Taker
 from support.proxy import MULTI, Proxy
 from support.signalled import signalled
@@ -50,9 +49,9 @@ class Crowd:
             self.takers[number].go()
 
     def hold(self, *numbers: int) -> None:
-        """Wait until exactly these have permits, and stay so for a moment."""
+        """Wait until exactly these have permits, and nobody else is granted."""
         eventually(lambda: self._holders() == set(numbers), message=f"not {numbers}")
-        time.sleep(0.1)  # nothing is awaited: nobody else may be granted
+        caught_up()
         assert self._holders() == set(numbers)
 
     def _holders(self) -> set[int]:

@@ -74,7 +74,7 @@ def filled(stack: contextlib.ExitStack, prefix: str = "", **options: Any) -> str
 def test_locks_are_refused_before_they_are_too_many_and_the_error_has_the_figures(zoo: Zoo) -> None:
     """It counts what the server would carry, names the remedies, and is no error of the connection."""
     with contextlib.ExitStack() as stack:
-        error = filled(stack, timeout=5)
+        error = filled(stack, timeout=30)
         number = len(registry().guids)
         assert carried(zoo) == counted() <= LIMIT < counted() + 900
         assert f"{number} locks and waiters" in error
@@ -95,7 +95,7 @@ def test_each_kind_is_refused_and_leaves_nothing(zoo: Zoo) -> None:
     """Nothing is sent and nothing is kept: the next try after a release succeeds."""
     too_much = {f"{LONG}/{'x' * 100}{number}": primitive for number, primitive in enumerate(PRIMITIVES)}
     with contextlib.ExitStack() as stack:
-        filled(stack, timeout=5)
+        filled(stack, timeout=30)
         before = counted(), dict(registry().guids)
         for key, primitive in too_much.items():
             for options in ({"timeout": 5}, {"timeout": 0}):
@@ -105,7 +105,7 @@ def test_each_kind_is_refused_and_leaves_nothing(zoo: Zoo) -> None:
             assert registry()._local_queues == {}, primitive.name
             assert zoo.children(key) == [], primitive.name
     for key, primitive in too_much.items():
-        with primitive.lock(key, timeout=5):
+        with primitive.lock(key, timeout=30):
             settle()
             assert counted() == carried(zoo)
 
@@ -116,12 +116,12 @@ def test_a_lock_fits_as_soon_as_a_block_that_made_room_has_ended(zoo: Zoo) -> No
         connected()
         block = contextlib.ExitStack()
         stack.enter_context(block)
-        block.enter_context(zk_lock(f"{LONG}/first", timeout=5))
-        filled(stack, timeout=5)
+        block.enter_context(zk_lock(f"{LONG}/first", timeout=30))
+        filled(stack, timeout=30)
         proxy.delay_op(DELETE, 0.3)
         for key in first(3, "next"):
             block.close()
-            block.enter_context(zk_lock(key, timeout=5))
+            block.enter_context(zk_lock(key, timeout=30))
             settle()
             assert counted() == carried(zoo) <= LIMIT
         with pytest.raises(TooManyLocks), zk_lock(f"{LONG}/more"):
@@ -132,7 +132,7 @@ def test_a_try_of_a_lock_that_another_has_is_busy_as_ever(zoo: Zoo) -> None:
     """It would write nothing, so there is nothing to refuse."""
     busy = f"{LONG}/busy"
     with contextlib.ExitStack() as stack, zoo.hold_elsewhere(busy):
-        filled(stack, timeout=5)
+        filled(stack, timeout=30)
         with pytest.raises(LockBusy), zk_lock(busy, timeout=0):
             pass
 
@@ -149,7 +149,7 @@ def test_waiters_count_until_they_leave(zoo: Zoo) -> None:
             stack.enter_context(zoo.hold_elsewhere(key))
         threads = [BackgroundCall(functools.partial(wait, key)) for key in first(100)]
         eventually(lambda: len(registry().guids) == 100)
-        filled(stack, "plain", timeout=5)
+        filled(stack, "plain", timeout=30)
         assert 100 < len(registry().guids) < 200
         assert carried(zoo) == counted()
     for thread in threads:
@@ -171,18 +171,18 @@ def test_a_candidate_is_elected_once_there_is_room(zoo: Zoo) -> None:
     elected = threading.Event()
     leader = zk_leader(f"{LONG}/leader")
     with contextlib.ExitStack() as stack:
-        filled(stack, timeout=5)
+        filled(stack, timeout=30)
         candidate = BackgroundCall(lambda: leader.run(lambda hold: elected.set()))
         assert not elected.wait(0.3)
     assert elected.wait(10)
-    candidate.result(10)
+    candidate.result(30)
 
 
 async def test_coroutines_are_refused_as_threads_are(zoo: Zoo) -> None:
     async with contextlib.AsyncExitStack() as stack:
         with pytest.raises(TooManyLocks):
             for key in first(200):
-                lock: Any = zk_lock(key, timeout=5)
+                lock: Any = zk_lock(key, timeout=30)
                 await stack.enter_async_context(lock)
     settle()
     assert counted() == 0
@@ -191,23 +191,23 @@ async def test_coroutines_are_refused_as_threads_are(zoo: Zoo) -> None:
 def test_idle_locks_that_linger_give_way(zoo: Zoo) -> None:
     """A process that only keeps locks for later is not refused one that it needs now."""
     for key in first(300):
-        with zk_lock(key, linger=60, timeout=5):
+        with zk_lock(key, linger=60, timeout=30):
             pass
         assert counted() <= LIMIT
     eventually(lambda: counted() <= NEARLY_FULL * LIMIT)
     with contextlib.ExitStack() as stack:
         for number in range(LIMIT // 900):
-            stack.enter_context(zk_lock(f"{LONG}/plain{number}", timeout=5))
+            stack.enter_context(zk_lock(f"{LONG}/plain{number}", timeout=30))
 
 
 def test_a_marker_that_does_not_fit_costs_the_holder_nothing(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
     """The writer becomes a reader for itself; other readers wait for its release."""
     key = f"{LONG}/marked"
     with contextlib.ExitStack() as stack:
-        hold = stack.enter_context(zk_write(key, timeout=5, abort_on="never"))
-        filled(stack, timeout=5)
+        hold = stack.enter_context(zk_write(key, timeout=30, abort_on="never"))
+        filled(stack, timeout=30)
         while LIMIT - counted() > PATH_EXTRA + 760:
-            stack.enter_context(zk_lock(f"x{LIMIT - counted()}", timeout=5, abort_on="never"))
+            stack.enter_context(zk_lock(f"x{LIMIT - counted()}", timeout=30, abort_on="never"))
         hold.downgrade()
         eventually(lambda: "no other readers can share" in caplog.text)
         hold.check()

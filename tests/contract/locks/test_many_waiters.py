@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, connected, cut, expire, proxied, session, warmed
+from support.faults import BackgroundCall, connected, cut, expire, proxied, session, warmed, within
 from support.proxy import CREATE2, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
 from support.zoo import Zoo, eventually
 
@@ -116,10 +116,8 @@ async def test_a_waiter_that_gives_up_in_the_local_queue_writes_nothing(
     async with zk_lock(KEY):
         cleared += begin(MAX_WAITING, order)
         await asyncio.to_thread(zoo.wait_contenders, KEY, MAX_WAITING + 1)
-        began = time.monotonic()
-        with pytest.raises(LockTimeout, match="many other callers of this process"):
+        with within(5), pytest.raises(LockTimeout, match="many other callers of this process"):
             await asyncio.create_task(acquire(timeout=0.2))
-        assert time.monotonic() - began < 5
         given_up = begin(5, [], timeout=30)
         last = asyncio.create_task(acquire(timeout=30))
         await in_local_queue(6)
@@ -143,14 +141,14 @@ async def test_a_waiter_with_too_little_time_lets_others_go_first(zoo: Zoo, clea
         cleared.append(asyncio.create_task(stay()))
         cleared += begin(MAX_WAITING - 1, [])
         await asyncio.to_thread(zoo.wait_contenders, KEY, MAX_WAITING + 1)
-        late = asyncio.create_task(acquire(timeout=2.0, what="late"))
-        cleared.append(asyncio.create_task(acquire(timeout=None, what="patient")))
+        late = asyncio.create_task(acquire(timeout=20, what="late"))
+        cleared += [late, asyncio.create_task(acquire(timeout=None, what="patient"))]
         await in_local_queue(2)
-        await asyncio.sleep(1.5)  # the first one has waited for so long, and the late one has half a second left
+        (queue,) = session().attached(Registry)._local_queues.values()
+        for contender in queue._admitted:
+            queue._admitted[contender] -= 60  # as if they had waited for a minute
     await until(lambda: any(payload and payload.what == "patient" for payload in zoo.payloads(KEY)))
     assert not any(payload and payload.what == "late" for payload in zoo.payloads(KEY))
-    with pytest.raises(LockTimeout):
-        await late
     done.set()
 
 
@@ -252,11 +250,9 @@ async def test_one_more_than_max_waiters_is_refused(zoo: Zoo, most: int, cleared
     with zoo.hold_elsewhere(KEY):
         cleared += begin(most, [], max_waiters=most)
         await asyncio.to_thread(zoo.wait_contenders, KEY, most + 1)
-        began = time.monotonic()
-        with pytest.raises(LockBusy, match=rf"{most} callers? waits? .*max_waiters is {most}"):
+        with within(10), pytest.raises(LockBusy, match=rf"{most} callers? waits? .*max_waiters is {most}"):
             async with zk_lock(KEY, timeout=60, max_waiters=most):
                 pass
-        assert time.monotonic() - began < 10
         await asyncio.to_thread(zoo.wait_contenders, KEY, most + 1)
         for task in cleared:
             task.cancel()

@@ -269,7 +269,7 @@ async def test_a_lost_lock_of_an_earlier_call_is_in_nobodys_way(zoo: Zoo) -> Non
         assert await asyncio.to_thread(hold.wait_lost, 10)
 
         def use() -> None:
-            with zk_lock("k", timeout=5) as again:
+            with zk_lock("k", timeout=30) as again:
                 assert again.token > hold.token
 
         pool.submit(use).result()
@@ -352,7 +352,7 @@ def test_the_command_of_the_warning_frees_the_lock(
     assert reason == "--reason=", "the operator fills it in"
     monkeypatch.setattr("sys.stdin", io.StringIO("yes\n"))
     call_command("zklock", name, f"{reason}its thread has ended", *key)
-    with zk_lock("{name}", fields={"name": "it's"}, timeout=5) as hold:
+    with zk_lock("{name}", fields={"name": "it's"}, timeout=30) as hold:
         hold.check()
     give_back()
 
@@ -502,7 +502,7 @@ def test_open_blocks_of_one_lock_object_end_in_any_task(
     zoo: Zoo, tasks: Callable[[Awaitable[Any]], Any], order: tuple[int, ...], through: str
 ) -> None:
     """Each gives back its own permit, in any order."""
-    lock = zk_read("k", timeout=3)
+    lock = zk_read("k", timeout=30)
 
     async def fixture() -> Any:
         if through == "async with":

@@ -118,7 +118,7 @@ def have_it_broken(zoo: Zoo) -> None:
 def read_on(zoo: Zoo) -> None:
     with zk_write(KEY) as hold:
         hold.downgrade()
-        with zk_lock(KEY, kind="read", timeout=5):
+        with zk_lock(KEY, kind="read", timeout=30):
             pass
 
 

@@ -240,7 +240,7 @@ def test_a_downgrade_survives_a_cut(zoo: Zoo, warm_proxy: Proxy, when: str) -> N
         eventually(lambda: hold.path in watched(zoo))
         fired = getattr(warm_proxy, when)(MULTI)
         hold.downgrade()
-        assert fired.wait(5)
+        assert fired.wait(30)
         reader.wait_granted()
         hold.check()
         assert len(zoo.reading(KEY)) == 1

@@ -38,7 +38,7 @@ def test_a_release_that_zookeeper_refuses_is_logged(zoo: Zoo, caplog: pytest.Log
     (record, *_) = [record for record in caplog.records if record.getMessage() == message]
     assert (record.levelname, vars(record)["lock"]) == ("ERROR", "shop/1")
     zoo.client.set_acls(directory, OPEN_ACL_UNSAFE)
-    with zk_lock("shop/1", timeout=5):
+    with zk_lock("shop/1", timeout=30):
         pass
 
 
@@ -70,10 +70,10 @@ def test_a_lock_whose_znode_was_deleted_is_told_after_a_short_hold(
 def test_a_lost_reply_is_no_late_release(zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
     """The second delete finds no znode, as the first has deleted it."""
     for op, min_hold in ((DELETE, 0.0), (MULTI, 0.05)):
-        with zk_lock("k", timeout=5, min_hold=min_hold):
+        with zk_lock("k", timeout=30, min_hold=min_hold):
             fired = proxy.kill_after_op(op)
         eventually(fired.is_set)
-        with zk_lock("k", timeout=5):
+        with zk_lock("k", timeout=30):
             pass
     confirmed()
     assert not messages(caplog, LATE)
@@ -85,7 +85,7 @@ def test_a_break_is_no_late_release(zoo: Zoo, caplog: pytest.LogCaptureFixture) 
         break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="a test", by="ann")
     with zk_lock("k", min_hold=0.05) as hold:
         pass
-    with zk_lock("k", timeout=5) as hold:
+    with zk_lock("k", timeout=30) as hold:
         text = hold.hand_over(within=5)
     with zk_adopt(text):
         pass

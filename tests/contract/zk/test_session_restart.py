@@ -107,4 +107,4 @@ def test_a_wait_without_a_limit_ends_when_the_session_is_closed(zoo: Zoo) -> Non
         zoo.wait_contenders("a", 2)
         process.reset()
         with pytest.raises(ZooKeeperUnavailable):
-            waiter.result(5)
+            waiter.result(30)

@@ -16,9 +16,12 @@ from support.zoo import Zoo
 
 from django_zklock import inspection
 from django_zklock.contrib.health_check import ZooKeeper
+from django_zklock.inspection.ensemble import EnsembleReport, ServerReport
+from django_zklock.report.servers import summary
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 
+CLOSED = "may not be asked until srvr is in 4lw.commands.whitelist of its configuration"
 PAGE = "/admin/zklock/lock/health/"
 
 
@@ -44,7 +47,26 @@ def test_the_page_shows_servers_and_the_connection(zoo: Zoo) -> None:
     page = user_with("view_lock").get(PAGE).content.decode()
     assert zoo.address in page
     assert "standalone" in page
-    assert "The server answers." in page
+    assert "The only server runs. If it stops, all locks stop." in page
+
+
+@pytest.mark.parametrize(
+    ("problems", "sentence"),
+    [
+        (["", "", ""], "3 of 3 servers run. Locks go on if 1 more fails."),
+        (["", "", "does not answer: timed out"], "2 of 3 servers run. One more failure stops all locks."),
+        (["", *["does not answer: timed out"] * 2], "1 of 3 servers run. That is no majority, so no lock is granted."),
+        (["", "", CLOSED], "1 of 3 servers cannot be asked, so it is not known how many may fail."),
+    ],
+)
+def test_the_page_says_first_how_many_servers_may_fail(problems: list[str], sentence: str) -> None:
+    """A server that only refuses the command is not called down."""
+    reports = [
+        ServerReport(address=f"zk{number}", role="" if problem else "follower", problem=problem)
+        for number, problem in enumerate(problems)
+    ]
+    assert summary(EnsembleReport(tuple(reports), ())) == sentence
+    assert [report.is_unknown for report in reports] == [problem == CLOSED for problem in problems]
     assert user_with().get(PAGE).status_code == 403
 
 

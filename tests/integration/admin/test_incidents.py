@@ -31,6 +31,7 @@ from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk import troubles
 from django_zklock.management.exit_codes import ExitCode
+from django_zklock.report import facts as report_facts
 from django_zklock.report import holders
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.timeout(120)]
@@ -49,7 +50,7 @@ def operator() -> Client:
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holders, "LEAST_SECONDS", HUNG)
+    monkeypatch.setattr(report_facts, "LEAST_SECONDS", HUNG)
     monkeypatch.setattr(facts, "LATE", 2.0)
 
 
@@ -336,6 +337,17 @@ def test_a_holder_that_is_not_the_first_waiter_elsewhere_is_no_cause(operator: C
     assert "do=break" in operator.get(f"{LIST}root/change/").content.decode()
 
 
+def test_who_waits_is_said_to_be_unknown_if_not_all_waiters_are_read(
+    operator: Client, contend: Contend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_facts, "MAX_WAITERS", 1)
+    attempts(5, Attempt.RELEASED, template="slow")
+    for number in (1, 2, 3):
+        contend("root", f"other-{number}", number, template="slow", owner=number)
+    await_cause(operator, "hung")
+    assert "Not known: which holders themselves wait" in str(operator.get(LIST).context["verdict"])
+
+
 def test_a_lock_that_is_refused_to_many_is_named(operator: Client, contend: Contend) -> None:
     """A third of 20 callers or more. A row may be about several; those of other minutes, and of few, do not count."""
     now = timezone.now()
@@ -417,7 +429,7 @@ def test_trouble_that_comes_back_after_a_pause_is_another_incident(
     assert identity(*days[0]) == identity(*days[1]) != first, "what lasts for more than a day is of that day"
 
 
-def test_a_release_request_stays_on_the_card_and_the_figures_above_it(operator: Client, contend: Contend) -> None:
+def test_a_release_request_stays_on_the_card_and_the_verdict_above_it(operator: Client, contend: Contend) -> None:
     attempts(5, Attempt.RELEASED, template="orders/1")
     contend("orders/1")
     contend("orders/1", "worker-2", 5)
@@ -429,7 +441,7 @@ def test_a_release_request_stays_on_the_card_and_the_figures_above_it(operator: 
     assert_named(operator, "hung", ExitCode.HUNG, *texts)
     assert cards(operator)[0]["identity"] == before["identity"]
     page = operator.get(LIST).content.decode()
-    for text in ("Connected", "1 held", "1 contended", "1 waiting", "longest wait", "Needs attention (1)"):
+    for text in ("Connected", "1 thing needs attention", "1 caller waits, for "):
         assert text in page
 
 
@@ -484,7 +496,8 @@ def test_a_part_of_the_locks_is_not_green_on_the_page_and_the_doctor_reads_all(o
 def test_calm_is_one_green_sentence(operator: Client, zoo: Zoo) -> None:
     page = operator.get(LIST).content.decode()
     assert "Nothing needs attention." in page
-    assert "All locks" in page
+    assert "0 locks and 1 server read " in page
+    assert "No lock is held now." in page
     assert doctor() == ("Nothing needs attention. Looked at: 0 of 0 locks, 1 of 1 servers.\n", 0)
     looked_at = "0 of 0 locks, 1 of 1 servers"
     verdict = f"Nothing needs attention. Looked at: {looked_at}."

@@ -18,9 +18,9 @@ from support.serving import Serving
 from support.zoo import TESTS, Zoo, eventually
 
 from django_zklock import inspection
-from django_zklock.dashboard import incidents
 from django_zklock.inspection import LockInfo
 from django_zklock.management.exit_codes import ExitCode
+from django_zklock.report import verdict
 from django_zklock.report.formatting import state_text
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.timeout(180)]
@@ -55,8 +55,8 @@ def locks() -> dict[str, LockInfo]:
 
 
 def causes(long_held: float = LONG) -> list[tuple[str, tuple[str, ...]]]:
-    verdict = incidents.look(inspection.snapshot(max_age=0, max_waiters=1), inspection.ensemble(), long_held)
-    return [(incident.cause, incident.keys) for incident in verdict.incidents]
+    seen = verdict.look(inspection.snapshot(max_age=0, max_waiters=1), inspection.ensemble(), long_held)
+    return [(incident.cause, incident.keys) for incident in seen.incidents]
 
 
 def test_holds_that_are_meant_to_last_are_no_incident_however_long_others_wait(zoo: Zoo, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ WEB = (
     + """
 import json
 from django_zklock import inspection
-from django_zklock.dashboard import incidents
+
 for line in sys.stdin:
     snapshot = inspection.snapshot(max_age=0, max_waiters=1)
     verdict = incidents.look(snapshot, inspection.ensemble())

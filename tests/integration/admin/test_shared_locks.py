@@ -58,7 +58,7 @@ def set_to(client: Client, **form: Any) -> Any:
 
 def test_the_list_shows_the_permits_in_use(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
     with zk_lock("plain"), zk_lock("rates", kind="read"):
-        page = operator.get(LIST).content.decode()
+        page = operator.get(f"{LIST}?q=").content.decode()
         assert "2 of 2 permits" in page
         assert "Read-write lock" in page
         for kind, key in (("semaphore", "printers"), ("read-write", "rates"), ("lock", "plain")):

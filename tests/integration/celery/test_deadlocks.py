@@ -34,7 +34,7 @@ def worker(zoo: Zoo, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator
 
 
 def waits() -> Snapshot:
-    return inspection.snapshot(max_age=0, reply_timeout=5)
+    return inspection.snapshot(max_age=0, reply_timeout=30)
 
 
 def break_holder(key: str) -> None:
@@ -62,7 +62,7 @@ def test_two_tasks_that_wait_for_each_other_are_shown_as_a_deadlock(worker: Work
     gates[1].open()
     ((first, second),) = eventually(lambda: waits().cycles)
     assert [(first.holds, first.waits_for), (second.holds, second.waits_for)] == [(FIRST, SECOND), (SECOND, FIRST)]
-    shown = read_detail(FIRST, reply_timeout=5)
+    shown = read_detail(FIRST, reply_timeout=30)
     assert shown.is_cycle
     assert shown.holders[0].other_locks == (), "another task holds the other lock"
 

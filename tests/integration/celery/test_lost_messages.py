@@ -162,7 +162,7 @@ def test_a_reservation_that_has_changed_is_not_deleted(publisher: Worker) -> Non
     """The form and the command name the task that the operator has seen; another one may have the key by then."""
     operator = user_with("view_lock", "break_lock")
     first = lost(publisher, "race")
-    info = listing.read_one(record.key_of(reserved_names(publisher.zoo)[0]), reply_timeout=5)
+    info = listing.read_one(record.key_of(reserved_names(publisher.zoo)[0]), reply_timeout=30)
     assert info is not None
     assert reservations.end(info.key, first.id)
     lost(publisher, "race")

@@ -19,7 +19,7 @@ from support.zoo import eventually
 ACQUIRE = """
 import django; django.setup()
 from django_zklock import zk_lock
-with zk_lock("a", timeout=5) as hold:
+with zk_lock("a", timeout=30) as hold:
     print("token", hold.token)
 """
 
@@ -57,8 +57,8 @@ class Running:
     def end(self, number: signal.Signals) -> str:
         """Send it a signal and wait for its orderly end; return all it has written."""
         self.process.send_signal(number)
-        code = self.process.wait(10)
-        self._reader.join(10)
+        code = self.process.wait(30)
+        self._reader.join(30)
         assert self.process.stderr is not None
         errors = self.process.stderr.read()
         assert (code, errors) == (0, "")

@@ -17,6 +17,7 @@ import pytest
 from django.conf import settings
 from django.contrib.auth.models import Permission
 from django.test import override_settings
+from support.faults import caught_up
 from support.zoo import Zoo
 
 from django_zklock import zk_lock, zk_locked
@@ -137,7 +138,7 @@ async def test_an_async_function_is_locked_while_it_runs(zoo: Zoo) -> None:
         seen.append(0)
         if len(seen) == 1:
             await asyncio.to_thread(zoo.wait_contenders, "async", 2)
-            await asyncio.sleep(0.1)  # the second would begin now
+            await asyncio.to_thread(caught_up)  # the second would begin now
             assert len(seen) == 1
         seen[-1] = len(await asyncio.to_thread(zoo.children, "async"))
 

@@ -120,12 +120,12 @@ for use in (False, True):
         {ending}
     began = time.monotonic()
     os.waitpid(pid, 0)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 40
     hold.check()
 session = hold._held.grant.session
 assert session._client._connection._socket.fileno() > 0
-time.sleep(0.2)
-hold.check()
+with zk_lock("later"):
+    hold.check()
 print(session.state, session.session_id == hold._held.grant.session_id, hold._held.grant.suspect_since)
 zk_lock("stays").release()
 """
@@ -151,7 +151,7 @@ def child():
         pass
 print(forked(child), got, flush=True)
 sys.stdin.readline()
-thread.join(5)
+thread.join(30)
 print(len(got))
 """
     process = zoo.spawn(PRELUDE + script)

@@ -284,7 +284,7 @@ def test_a_pair_of_exceptions_leaves_nothing(zoo: Zoo, work: Callable[[str], Non
 
     def check(key: str) -> None:
         assert_nothing_held(zoo, key)
-        with zk_lock(key, timeout=5):
+        with zk_lock(key, timeout=30):
             pass
 
     sweep(OF_PAIRS, work, check, FIRST, clean=held_locks._kept.clear, second_stride=SECOND)
@@ -343,7 +343,7 @@ def test_two_signals_in_a_wait_leave_no_contender(zoo: Zoo, linger_for: float) -
                 pass
             striker.result()
         holder.go()
-        with zk_lock("k", linger=0.001, timeout=5):
+        with zk_lock("k", linger=0.001, timeout=30):
             pass
 
 

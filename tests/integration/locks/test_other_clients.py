@@ -219,7 +219,7 @@ def test_a_lock_next_to_a_recipe_of_curator_that_ignores_it_is_refused(
         lock.acquire()
     zoo.wait_contenders("a", 1)
     jvm.release("1", their, path)
-    with zk_lock("a", **options_of(our), timeout=5):
+    with zk_lock("a", **options_of(our), timeout=30):
         pass
 
 

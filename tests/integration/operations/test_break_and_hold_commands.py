@@ -94,7 +94,7 @@ def test_a_hold_keeps_the_lock_until_it_is_ended(zoo: Zoo) -> None:
     assert as_json("show", "k")["holders"][0]["operator"]["token"] == held["token"]
     assert ending("hold", "k", "--for=1m", WHY)[0] == ExitCode.BUSY
     assert "has ended" in zklock("end-hold", "k")
-    with zk_lock("k", timeout=5):
+    with zk_lock("k", timeout=30):
         assert ending("end-hold", "k")[0] == ExitCode.NO_HOLDER
 
 

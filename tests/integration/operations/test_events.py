@@ -196,7 +196,7 @@ def test_a_deadlock_has_a_row_for_each_wait(alias: str, zoo: Zoo, caplog: pytest
     assert waits[0].waited is not None
     assert waits[1].waited is None
     assert not [row for row in rows() if row.outcome == Attempt.TIMED_OUT]
-    events, _older = history.history(10, reply_timeout=5, what=Attempt.DEADLOCK)
+    events, _older = history.history(10, reply_timeout=30, what=Attempt.DEADLOCK)
     assert [(event.key, event.what, event.reason) for event in events] == [
         ("stock/7", "Deadlock: held inventory/7", ""),
         ("inventory/7", "Deadlock: held stock/7; its wait was ended", ""),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from typing import Any
@@ -253,6 +255,19 @@ def test_without_zookeeper_the_exit_code_is_69(zoo: Zoo, command: list[str]) -> 
         assert message
         assert "locks held" not in text
         assert ("number of locks unknown: not connected" in text) is (command[0] in ("status", "list"))
+
+
+@pytest.mark.parametrize("command", [["status"], ["doctor"], ["doctor", "--incident"]])
+def test_a_look_ends_earlier_if_no_server_answers(zoo: Zoo, command: list[str]) -> None:
+    """All servers have a share of the time, at once. A slow one may need it all."""
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]  # they accept nothing
+        hosts = ",".join(f"127.0.0.1:{server.getsockname()[1]}" for server in servers)
+        stack.enter_context(override_settings(ZKLOCK={"URL": f"zk://{hosts}/x"}))
+        stack.enter_context(within(8))
+        status, text, message = ending(*command, "--reply-timeout=20s")
+    assert status == ExitCode.UNAVAILABLE, message
+    assert "0 of 3 servers answered within 6 s" in text or command == ["status"]
 
 
 def test_the_doctor_reports_dead_and_unreadable_reservations(zoo: Zoo) -> None:

@@ -193,7 +193,7 @@ def test_a_remaining_contender_fails_the_test_and_is_deleted(server: DevServer, 
     """The error shows the queues."""
     tester = LockTester(server)
     tester.start()
-    assert zk_lock("a", **options).acquire(timeout=5) is not None
+    assert zk_lock("a", **options).acquire(timeout=30) is not None
     with pytest.raises(AssertionError, match=r"these contenders are left:\na\n  holds  "):
         tester.stop()
     eventually(lambda: not [path for path in server.paths() if path.startswith(f"{tester.chroot}/zklock/a/")])
@@ -202,7 +202,7 @@ def test_a_remaining_contender_fails_the_test_and_is_deleted(server: DevServer, 
 def test_the_error_of_a_block_is_not_hidden(server: DevServer) -> None:
     """A test that has failed already reports its own error, not the contenders that are left."""
     with pytest.raises(KeyError), LockTester(server):
-        zk_lock("a").acquire(timeout=5)
+        zk_lock("a").acquire(timeout=30)
         raise KeyError("the reason")
 
 

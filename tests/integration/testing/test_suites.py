@@ -180,11 +180,10 @@ def project(tmp_path: Path) -> Project:
 OPTIONS = ["--reverse", "--shuffle", "--keepdb", "--debug-mode", "--pdb"]
 
 
-@pytest.mark.parametrize("options", [[], OPTIONS], ids=["alone", "with many options"])
-def test_the_runner_gives_locks_to_all_tests(project: Project, options: list[str]) -> None:
-    """Test cases of all kinds, their classes and their module find the locks free."""
+def test_the_runner_gives_locks_to_all_tests(project: Project) -> None:
+    """Test cases of all kinds, their classes and their module find the locks free, and its options are Django's."""
     project.write("test_shop.py", TESTS)
-    done = project.succeed("-W", "error::ResourceWarning", "manage.py", "test", "--failfast", *options)
+    done = project.succeed("-W", "error::ResourceWarning", "manage.py", "test", "--failfast", *OPTIONS)
     assert f"Ran {COUNT} tests" in done.stderr
 
 
@@ -208,11 +207,11 @@ class Second(Both, SimpleTestCase): ...
 
 
 FORK_SERVER = pytest.param(
-    "forkserver", marks=pytest.mark.skipif(django.VERSION < (6,), reason="unknown to this Django")
+    "forkserver", marks=[pytest.mark.chaos, pytest.mark.skipif(django.VERSION < (6,), reason="unknown to this Django")]
 )
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", FORK_SERVER])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.chaos), FORK_SERVER])
 def test_parallel_processes_do_not_see_each_others_locks(project: Project, method: str) -> None:
     """Two tests hold the same lock at the same time, each in its process. All other tests pass there, too."""
     project.write("test_parallel.py", PARALLEL)
@@ -370,7 +369,7 @@ def test_finds_it_free():
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "zklock_all=true")
 
 
-@pytest.mark.parametrize("options", [[], ["-n", "2"]], ids=str)
+@pytest.mark.parametrize("options", [[], pytest.param(["-n", "2"], marks=pytest.mark.chaos)], ids=str)
 def test_an_option_of_pytest_gives_locks_to_all_tests_and_fixtures(project: Project, options: list[str]) -> None:
     """A test that leaves a lock has an error. No other test sees that lock."""
     project.write("test_fixtures.py", PYTEST_TESTS)

@@ -199,7 +199,7 @@ def test_a_session_comes_back_after_a_long_outage(zoo: Zoo, proxy: Proxy) -> Non
     proxy.heal()
     with within(3):
         connected()
-    with zk_lock("a", timeout=1) as hold:
+    with zk_lock("a", timeout=10) as hold:
         hold.check()
 
 

@@ -100,12 +100,12 @@ def test_a_release_over_tls_arrives_although_the_process_ends(
             pass
         end()
 
-    with zoo.configured(TLS=tls(pki)):
+    with zoo.configured(session_timeout=10, TLS=tls(pki)):
         for _ in range(int(os.environ.get("ZKLOCK_EXITS", "3"))):
             child = multiprocessing.get_context("fork").Process(target=work)
             child.start()
             child.join(30)
-            with zk_lock("child", timeout=3):
+            with zk_lock("child", timeout=8):
                 pass
 
 

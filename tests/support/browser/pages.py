@@ -25,10 +25,33 @@ if TYPE_CHECKING:
     from support.browser.site import Site
 
 LIST = "/admin/zklock/lock/"
+"""The first page, whose address is the beginning of all others."""
+ALL = f"{LIST}?q="
+"""The list of locks."""
 SCREENSHOTS = os.environ.get("SCREENSHOTS", "")
 """A directory for pictures of the pages, for people to look at; none are made without."""
 
 PHONE = {"width": 390, "height": 844}
+
+LIGHT = """
+    const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+    const luminance = color => {
+        canvas.fillStyle = color;
+        canvas.fillRect(0, 0, 1, 1);
+        const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map(
+            part => (part /= 255) <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const background = element => {
+        const color = getComputedStyle(element).backgroundColor;
+        return color === 'rgba(0, 0, 0, 0)' && element.parentElement ? background(element.parentElement) : color;
+    };
+    const ratio = (...colors) => {
+        const [less, more] = colors.map(luminance).sort((one, other) => one - other);
+        return (more + 0.05) / (less + 0.05);
+    };
+"""
+"""JavaScript: the `background` of an element, and the `ratio` of two colours, as WCAG measures contrast."""
 
 _BREAK = re.compile("Break the locks?")
 
@@ -69,7 +92,7 @@ class Visitor:
         self.complaints.append(f"a dialog: {dialog.message}")
         dialog.dismiss()
 
-    def open(self, path: str = LIST, *, refresh: bool = True) -> Response:
+    def open(self, path: str = ALL, *, refresh: bool = True) -> Response:
         """Open a page. Without `refresh`, it may show a snapshot that is up to a second old."""
         if refresh:
             self._refresh_snapshot()
@@ -148,7 +171,6 @@ class Visitor:
                 const at = document.activeElement, style = getComputedStyle(at);
                 return {
                     tag: at.tagName, id: at.id, text: at.textContent.trim(),
-                    ours: at.closest('#zklock-status') !== null,
                     outlined: style.outlineStyle !== 'none' || style.boxShadow !== 'none',
                 };
             }"""

@@ -68,8 +68,10 @@ def operator(**fields: Any) -> dict[str, Any]:
         (queue("root", {"owner": 1, "kind": "read"}, waiters=(2,), kind="read-write"), "hung"),
         (queue("root", operator(owner=None), waiters=(2,)), "operator"),
         (queue("root", {"client": "unknown", "owner": None}, waiters=(2,)), "foreign"),
+        (queue("root", {"owner": 1, "lasts": "leader"}, waiters=(2,)), "hung"),
+        (queue("root", {"owner": 1, "lasts": "run"}, waiters=(2,)), "hung"),
     ],
-    ids=["lock", "reader", "operator", "foreign"],
+    ids=["lock", "reader", "operator", "foreign", "leader", "command"],
 )
 def test_only_the_root_of_a_chain_is_blamed(root: LockInfo, cause: str) -> None:
     """The others wait, too. All that are behind it count, and the tree says who they are."""
@@ -83,6 +85,12 @@ def test_only_the_root_of_a_chain_is_blamed(root: LockInfo, cause: str) -> None:
     ]
     assert "3 callers wait." in shown["explanation"]
     assert not any("mid" in command or "leaf" in command for command in shown["commands"])
+
+
+def test_candidates_that_stand_by_are_no_incident() -> None:
+    """Nor is a short wait of a holder for a leader."""
+    leader = queue("root", {"owner": 1, "lasts": "leader"}, waiters=(2, 9))
+    assert found(leader, queue("mid", {"owner": 2, "age": 5.0}, waiters=(3,)), queue("own", 9)) == []
 
 
 def test_a_task_that_waits_in_another_session_is_no_cause() -> None:

@@ -1,0 +1,371 @@
+"""
+Play the incidents that operators meet, with real processes on three real servers. `make incidents` is this script.
+
+Prints for each: after how many seconds the first page names it, whether its cause and remedy are right and nobody else
+is blamed, whether the printed commands run as pasted, and how it goes away. Exits with 1 if one is not right.
+
+    scripts/incidents.py                all, which takes about ten minutes
+    scripts/incidents.py chain hung     those whose names contain one of these words
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests"
+sys.path[:0] = [str(TESTS), str(ROOT)]
+
+from support.chaos import namespaces  # noqa: E402
+from support.chaos.servers import repair, repaired  # noqa: E402
+from support.drill import CALM, NO_REASON, REASON, Drill, Program, plain  # noqa: E402
+from support.ensemble import Ensemble  # noqa: E402
+from support.quietday import LEADER  # noqa: E402
+from support.worker import Worker  # noqa: E402
+from support.zoo import Zoo, eventually  # noqa: E402
+
+NEVER: Final = {"DEADLOCK_TIMEOUT": None}
+"""The setting by which no deadlock ends by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The incidents that have to be named, and nothing else."""
+
+    causes: dict[str, str]
+    """The locks or hosts in the title of each card, and its cause; without a cause, a line that is no alarm."""
+    texts: tuple[str, ...]
+    """What the card says."""
+    remedy: str = ""
+    within: float = 30.0
+    """Seconds."""
+    acknowledged: bool = False
+    """Whether it goes away by an operator's acknowledgement, or much later."""
+
+
+Play: TypeAlias = Callable[[Drill], Iterator[Expected]]
+"""Begins an incident, yields what has to be seen, and then ends it."""
+
+
+def hung(drill: Drill, *, learns: bool = True) -> Iterator[Expected]:
+    """A hung call whose usual time is known."""
+    worker, web = drill.program("worker-1"), drill.program("web-1")
+    if learns:
+        worker.learn("stock/berlin")
+    worker.hold("stock/berlin")
+    web.tell("wait", "stock/berlin")
+    texts = ("worker-1", "1 caller waits", *(["its usual time"] if learns else []))
+    yield Expected({"stock/berlin": "hung"}, texts, "Request release", 20 if learns else 70)
+    web.hear("used stock/berlin")  # as it was broken
+    worker.tell("answer")
+
+
+def hung_unknown(drill: Drill) -> Iterator[Expected]:
+    """A hung call without a history."""
+    return hung(drill, learns=False)
+
+
+def deadlock(drill: Drill) -> Iterator[Expected]:
+    """A deadlock of two processes."""
+    with processes(drill) as programs:
+        yield Expected({"stock/berlin": "deadlock"}, ("stock/paris", "worker-1", "worker-2"), "Break one of them")
+        for program in programs:
+            program.tell("answer")
+
+
+def deadlock_over(drill: Drill) -> Iterator[Expected]:
+    """A deadlock of two processes that ends by itself."""
+    with processes(drill) as programs:
+        for program in programs:
+            program.tell("answer")
+        texts = ("has ended by itself", "stock/paris", "worker-1", "worker-2")
+        yield Expected({"stock/berlin": "order"}, texts, "Always lock", acknowledged=True)
+
+
+@contextlib.contextmanager
+def processes(drill: Drill) -> Iterator[list[Program]]:
+    """Have two processes, each of which holds a lock and wants that of the other."""
+    pairs = {"worker-1": ("stock/berlin", "stock/paris"), "worker-2": ("stock/paris", "stock/berlin")}
+    programs = [drill.program(host) for host in pairs]
+    for program, keys in zip(programs, pairs.values(), strict=True):
+        program.tell("nest", *keys)
+        program.hear(f"held {keys[0]}")
+    for program in programs:
+        program.tell("want")
+    yield programs
+
+
+def deadlock_celery(drill: Drill) -> Iterator[Expected]:
+    """A deadlock of two Celery tasks."""
+    with tasks(drill) as transfer:
+        texts = ("account/b", "worker-3", "transfer")
+        yield Expected({"account/a": "deadlock"}, texts, "Break one of them")
+        transfer()
+
+
+def deadlock_celery_over(drill: Drill) -> Iterator[Expected]:
+    """A deadlock of two Celery tasks that ends by itself."""
+    with tasks(drill) as transfer:
+        transfer()
+        texts = ("has ended by itself", "account/b", "worker-3", "transfer")
+        yield Expected({"account/a": "order"}, texts, "Always lock", acknowledged=True)
+
+
+@contextlib.contextmanager
+def tasks(drill: Drill) -> Iterator[Callable[[], None]]:
+    """Have two Celery tasks in a deadlock; yield a function that ends their work, once they have their locks."""
+    home = drill.project.directory / "celery"
+    home.mkdir()
+    program = [*namespaces.on_host("worker-3"), sys.executable, "-m", "celery"]
+    with Worker(drill.zoo, home, program=program, env=drill.site.environment, session_timeout=4) as worker:
+        outer, inner = [worker.gate(), worker.gate()], [worker.gate(), worker.gate()]
+        for number, (source, target) in enumerate((("a", "b"), ("b", "a"))):
+            worker.send("transfer", source, target, str(outer[number]), str(inner[number]))
+        for gate in outer:
+            gate.wait_at_work()
+            gate.open()
+        yield lambda: [gate.open() for gate in inner] and None
+        worker.process.send_signal(signal.SIGTERM)
+
+
+def killed(drill: Drill, *keys: str) -> None:
+    """Kill a process that holds these locks, while another one waits for the first of them."""
+    worker, web = drill.program("worker-1"), drill.program("web-1")
+    worker.hold(*keys)
+    web.tell("wait", keys[0])
+    drill.wait_recorded(len(keys))
+    worker.kill()
+
+
+def killed_one(drill: Drill) -> Iterator[Expected]:
+    """A kill -9 with one lock."""
+    killed(drill, "stock/berlin")
+    texts = ("worker-1", "ended or was cut off while it held stock/berlin")
+    yield Expected({"stock/berlin": ""}, texts, acknowledged=True)
+
+
+def killed_three(drill: Drill) -> Iterator[Expected]:
+    """A kill -9 with three locks."""
+    killed(drill, "stock/berlin", "stock/paris", "stock/rome")
+    yield Expected({"worker-1": "ended"}, ("with 3 locks",), "Check the work of these locks", acknowledged=True)
+
+
+def follower(drill: Drill) -> Iterator[Expected]:
+    """A follower of ZooKeeper that is down."""
+    with repaired(drill.zoo.ensemble):
+        server = drill.zoo.ensemble.followers[0]
+        server.kill()
+        texts = (server.address, "Connection refused", "Locks go on", "if one more server fails")
+        yield Expected({"2 of 3 servers": "down"}, texts, "Start this server")
+
+
+def quorum(drill: Drill) -> Iterator[Expected]:
+    """A lost quorum."""
+    ensemble = drill.zoo.ensemble
+    with repaired(ensemble):
+        web = drill.program("web-1")
+        web.hold("stock/berlin")
+        lost = [ensemble.followers[0], ensemble.leader]
+        for server in lost:
+            server.kill()
+        texts = ("1 of 3 servers runs", *(server.address for server in lost))
+        yield Expected({"no quorum": "quorum"}, texts, "Start the servers that are down")
+        repair(ensemble)
+        web.tell("answer")
+
+
+def elections(drill: Drill) -> Iterator[Expected]:
+    """A leader of ZooKeeper that is killed 4 times."""
+    ensemble, web = drill.zoo.ensemble, drill.program("web-1")
+    for _ in range(4):
+        ensemble.leader.kill()
+        web.tell("use", "stock/berlin")
+        web.hear("used stock/berlin")  # as there is a leader again
+        repair(ensemble)
+    yield Expected({"one leader after the other": "elections"}, ("elections",), "Look at the log", acknowledged=True)
+
+
+def leader(drill: Drill) -> Iterator[Expected]:
+    """A leader by `zk_leader` that is killed 4 times."""
+
+    def lead(number: int) -> None:
+        process = drill.zoo.spawn(LEADER, host="lead-1", **drill.site.environment)
+        eventually(lambda: "reports" in drill.open("/admin/zklock/lock/data.json"), 30)
+        drill.wait_recorded(number)
+        process.kill()
+        process.communicate()
+        eventually(lambda: not drill.zoo.contenders(), 30)
+
+    for number in range(1, 5):
+        lead(number)
+    texts = ("its holder died 4 times", "lead-1")
+    yield Expected({"reports": "dying"}, texts, "Look at the log of the process", acknowledged=True)
+
+
+def crowd(drill: Drill) -> Iterator[Expected]:
+    """A lock with 203 waiters."""
+    holder, webs = drill.program("worker-1"), [drill.program(f"web-{number}") for number in range(7)]
+    holder.hold("report/all")
+    for web in webs:
+        web.tell("wait", *["report/all"] * 29)
+    yield Expected({"report/all": "crowded"}, ("203 callers wait", "worker-1"), "Look at the holder")
+    holder.tell("answer")
+    for web in webs:
+        web.hear(*["used report/all"] * 29)
+
+
+def forgotten(drill: Drill) -> Iterator[Expected]:
+    """A forgotten hold of an operator."""
+    held = drill.shell("python manage.py zklock hold stock/berlin --for 90s --reason 'a deploy'")
+    assert held.returncode == 0, held.stderr
+    web = drill.program("web-1")
+    web.tell("wait", "stock/berlin")
+    yield Expected({"stock/berlin": "operator"}, ("a deploy", "1 caller waits"), "end this hold", 100)
+    web.hear("used stock/berlin")
+
+
+def chain(drill: Drill) -> Iterator[Expected]:
+    """A chain of three holders."""
+    programs = [drill.program(f"worker-{number}") for number in range(1, 4)]
+    keys = ("root/1", "mid/1", "leaf/1")
+    for program, inner, key in zip(programs, (None, *keys), keys, strict=False):
+        program.tell("nest", *filter(None, (key, inner)))
+        program.hear(f"held {key}")
+    for program in programs[1:]:
+        program.tell("want")
+    web = drill.program("web-1")
+    web.tell("wait", "leaf/1")
+    texts = ("worker-1", "3 callers wait", "Behind it", "mid/1", "leaf/1")
+    yield Expected({"root/1": "hung"}, texts, "Request release", 70)
+    for program in programs:
+        program.tell("answer")
+    web.hear("used leaf/1")
+
+
+def slow_processes(drill: Drill) -> Iterator[Expected]:
+    """Three slow processes of a host, with a lock each."""
+    keys = ["stock/berlin", "stock/paris", "stock/rome"]
+    workers, web = [drill.program("worker-9") for _ in keys], drill.program("web-1")
+    for worker, key in zip(workers, keys, strict=True):
+        worker.hold(key)
+    web.tell("wait", *keys)
+    yield Expected(dict.fromkeys(keys, "hung"), ("worker-9", "1 caller waits"), "Request release", 70)
+    for worker in workers:
+        worker.tell("answer")
+
+
+PLAYS: Final[tuple[Play, ...]] = (
+    *(hung, hung_unknown, deadlock, deadlock_over, deadlock_celery, deadlock_celery_over, killed_one, killed_three),
+    *(leader, crowd, forgotten, chain, slow_processes, follower, quorum, elections),
+)
+
+
+def judge(drill: Drill, expected: Expected, play: Iterator[Expected]) -> list[str]:
+    """Return the cells of the row of an incident that has begun."""
+    began, wanted = time.monotonic(), [cause for cause in expected.causes.values() if cause]
+
+    def seen() -> list[str]:
+        return [card.text for card in drill.cards()] if wanted else [plain(drill.open())]
+
+    def is_named() -> bool:
+        cards = seen()
+        return len(cards) >= len(expected.causes) and all(text in cards[0] for text in expected.texts)
+
+    while not is_named() and time.monotonic() < began + expected.within:
+        time.sleep(0.1)
+    if not is_named():
+        return ["never", "cards: " + " | ".join(seen())[:400], "", "", ""]
+    named, card = time.monotonic() - began, seen()[0]
+    done = drill.shell("python manage.py zklock doctor --incident --json")
+    report = json.loads(done.stdout)
+    incidents = report["incidents"]
+    of = {name: cause for name, cause in expected.causes.items() if cause}
+    right = [incident["cause"] for incident in incidents] == list(of.values()) and all(
+        any(name in incident["title"] for incident in incidents) for name in of
+    )
+    right = right if of else report["healthy"] and all(text in str(report) for text in expected.texts)
+    remedy = all(expected.remedy in text for text in (card, *(incident["remedy"] for incident in incidents)))
+    ran = paste(drill, incidents)
+    ended, away = time.monotonic(), ""
+    next(play, None)
+    if expected.acknowledged and wanted:
+        drill.acknowledge()
+        away = "acknowledged"
+    elif wanted:
+        eventually(lambda: CALM in plain(drill.open()), 60, "the page is not calm after")
+        away = f"{time.monotonic() - ended:.1f} s"
+        drill.is_calm()
+    return [f"{named:.1f} s", yes(right, incidents or report), yes(remedy, card), ran, away]
+
+
+def paste(drill: Drill, incidents: list[dict[str, Any]]) -> str:
+    """Paste the first printed command of each verb; the one that asks for a reason gets it."""
+    first = {line.split()[3]: line for incident in incidents for line in reversed(incident["commands"])}
+    results = {}
+    for verb, line in sorted(first.items(), key=lambda item: item[0] == "break"):
+        refused = NO_REASON not in line or drill.shell(line).returncode == 2
+        done = drill.shell(line.replace(NO_REASON, f"--reason='{REASON}'"))
+        results[verb] = refused and (done.returncode == 0 or (verb == "doctor" and bool(done.stdout)))
+        if not results[verb]:
+            sys.stderr.write(f"   {line}\n   {done.returncode} {done.stdout[-500:]} {done.stderr[-500:]}\n")
+    return ", ".join(verb if ran else f"NO: {verb}" for verb, ran in results.items()) or "-"
+
+
+def yes(right: object, seen: object) -> str:
+    """Return the cell of a judgement. If it is not right, write what was seen."""
+    if not right:
+        sys.stderr.write(f"   not right: {str(seen)[:1500]}\n")
+    return "yes" if right else "NO"
+
+
+def played(ensemble: Ensemble, home: Path, play: Play) -> list[str]:
+    """Play an incident on a site of its own; return the cells of its row."""
+    zoo = Zoo(ensemble.hosts, ensemble)
+    drill = Drill(zoo, home / play.__name__)
+    if play in {deadlock, deadlock_celery}:
+        drill.site.environment["SITE_ZKLOCK"] = json.dumps(NEVER)
+    try:
+        with drill:
+            eventually(lambda: CALM in plain(drill.open()), 30, "the site is not calm before")
+            playing = play(drill)
+            cells = judge(drill, next(playing), playing)
+            playing.close()
+            return cells
+    except (AssertionError, OSError, subprocess.SubprocessError):
+        traceback.print_exc(limit=-3)
+        return ["failed", "", "", "", ""]
+    finally:
+        repair(ensemble)
+        zoo.close()
+
+
+def main(words: list[str]) -> int:
+    """Play the incidents, and write a row for each."""
+    failed, row = 0, "| {:60} | {:6} | {:5} | {:6} | {:30} | {:12} |\n"
+    sys.stdout.write(row.format("incident", "named", "cause", "remedy", "commands that ran", "went away"))
+    with Ensemble(nodes=3) as ensemble, tempfile.TemporaryDirectory() as home:
+        for play in PLAYS:
+            name = str(play.__doc__).removesuffix(".")
+            if words and not any(word in name for word in words):
+                continue
+            cells = played(ensemble, Path(home), play)
+            failed += cells[1:3] != ["yes", "yes"] or "NO" in cells[3]
+            sys.stdout.write(row.format(name, *cells))
+            sys.stdout.flush()
+    sys.stdout.write(f"{failed} not right\n" if failed else "all right\n")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,148 @@
+"""The first page is read in five seconds: contrast, the first card on a phone, keyboard, and no JavaScript."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.browser.actors import Part, Stage
+from support.browser.pages import LIGHT, LIST, PHONE, Visitor, address, visit
+from support.browser.policy import THEMED
+from support.browser.site import Site
+from support.zoo import Zoo
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+Visit = Callable[..., Visitor]
+pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
+
+SLOW = replace(Part.task("shop.tasks.import_prices", "worker-1", 455), waited=1)
+THERE = Part.task("shop.tasks.move_stock", "worker-3", 812)
+BACK = Part.task("shop.tasks.move_stock", "worker-4", 911)
+CONTRASTS = f"""() => {{{LIGHT}
+    const texts = document.querySelectorAll('.zklock-strip :is(strong, span), .zklock-card h2 span, .zklock-alarm');
+    return [...texts].map(text => ratio(getComputedStyle(text).color, background(text)));
+}}"""
+
+
+@pytest.fixture
+def hasty(stage: Stage, den: Zoo, browser: Browser, tmp_path: Path, monkeypatch: Any) -> Iterator[Visit]:
+    """Visitors of a site where a hold of a millisecond is long."""
+    monkeypatch.setenv("SITE_LONG_HELD", "0.001")
+    visitors: list[Visitor] = []
+    with Site(tmp_path, den.url()) as site:
+
+        def come(**look: Any) -> Visitor:
+            visitors.append(visit(browser, site, "operator", **look))
+            return visitors[-1]
+
+        yield come
+        for visitor in visitors:
+            visitor.page.context.close()
+    assert not [complaint for visitor in visitors for complaint in visitor.complaints]
+
+
+def deadlock(stage: Stage) -> None:
+    for key, part in (("stock/berlin", THERE), ("stock/paris", BACK), ("stock/paris", THERE), ("stock/berlin", BACK)):
+        stage.join_queue(key, part)
+
+
+def chain(stage: Stage) -> None:
+    victim = Part.task("shop.tasks.refund", "worker-2", 604)
+    for key, part in (("root/1", SLOW), ("mid/1", victim), ("root/1", victim), ("mid/1", Part("web-1", 77))):
+        stage.join_queue(key, part)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_heads_of_cards_have_dark_text_on_a_tint(stage: Stage, hasty: Visit, scheme: str) -> None:
+    """7:1, as WCAG 1.4.6 asks, for the verdict and the cards; calm, too. A symbol and a word say the severity."""
+    viewer = hasty(color_scheme=scheme)
+    viewer.open(LIST)
+    assert min(viewer.page.evaluate(CONTRASTS)) >= 7, "calm"
+    deadlock(stage)
+    chain(stage)
+    viewer.open(LIST)
+    viewer.picture(f"attention-{scheme}")
+    assert min(viewer.page.evaluate(CONTRASTS)) >= 7
+    assert viewer.page.locator(".zklock-word").all_inner_texts() == ["BLOCKED", "SLOW"]
+    symbols = "words => words.map(word => getComputedStyle(word, '::before').content)"
+    assert viewer.page.locator(".zklock-word").evaluate_all(symbols) == ['"■ "', '"▲ "']
+    viewer.assert_accessible()
+
+
+@pytest.mark.parametrize("language", ["en", "de", "fr", "ar"])
+@pytest.mark.parametrize("incident", [deadlock, chain])
+def test_a_phone_shows_cause_and_main_button_at_once(
+    stage: Stage, hasty: Visit, language: str, incident: Callable[[Stage], None]
+) -> None:
+    """The strip, the first card with its rows, and its first button end above 600 px."""
+    incident(stage)
+    viewer = hasty(viewport=PHONE, locale=language)
+    viewer.open(LIST)
+    viewer.picture(f"attention-{language}-{incident.__name__}", full_page=False)
+    card = viewer.page.locator(".zklock-card").first
+    for shown in (viewer.page.locator(".zklock-strip"), card.locator("h2"), card.locator(".button").first):
+        box = shown.bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] <= 600
+    viewer.assert_fits()
+
+
+def test_a_cut_task_id_is_whole_on_focus(stage: Stage, visitor: Visit) -> None:
+    deadlock(stage)
+    viewer = visitor("operator")
+    viewer.open(LIST)
+    cut = viewer.page.locator(".zklock-id").first
+    assert THERE.about["id"].startswith(cut.inner_text())
+    cut.focus()
+    assert THERE.about["id"] in cut.evaluate("cut => getComputedStyle(cut, '::after').content + cut.title")
+    assert cut.evaluate("cut => getComputedStyle(cut, '::after').content") not in {"none", "normal"}
+
+
+def test_only_a_break_is_red(stage: Stage, hasty: Visit) -> None:
+    """A card has one filled button, the first. To break is red, and apart unless it is that one."""
+    deadlock(stage)
+    chain(stage)
+    viewer = hasty()
+    viewer.open(LIST)
+    colours = """card => [...card.querySelectorAll('.button')].map(button => {
+        const style = getComputedStyle(button);
+        return [button.textContent.trim().slice(0, 5), style.backgroundColor !== 'rgba(0, 0, 0, 0)',
+                /^rgb\\(186, 33, 33/.test(style.borderColor) || /^rgb\\(186, 33, 33/.test(style.backgroundColor)];
+    })"""
+    first, second = (viewer.page.locator(".zklock-card").nth(number).evaluate(colours) for number in (0, 1))
+    assert first == [["Break", True, True], ["Break", False, True]]
+    assert second == [["Show ", True, False], ["Reque", False, False], ["Break", False, True]]
+
+
+@pytest.mark.skipif(THEMED, reason="this theme shows nothing without its own scripts")
+def test_an_operator_breaks_a_deadlock_without_scripts(stage: Stage, visitor: Visit, swept: Zoo) -> None:
+    """From the card, by keyboard, with a reason; the reason has the focus."""
+    deadlock(stage)
+    operator = visitor("operator", java_script_enabled=False)
+    operator.open(LIST)
+    operator.follow("Break stock/berlin…")
+    operator.page.keyboard.type("it hangs")
+    with operator.page.expect_navigation():
+        operator.page.keyboard.press("Enter")
+    assert "1 lock was broken: stock/berlin." in operator.messages()
+    operator.wait_until(lambda: len(swept.children("stock/berlin")) == 1)
+
+
+@pytest.mark.parametrize("path", [LIST, address("a"), f"{LIST}history/", f"{LIST}health/", f"{LIST}break/?key=a"])
+def test_the_frame_is_at_the_same_place_on_all_pages(stage: Stage, visitor: Visit, path: str) -> None:
+    """Above the title. The current tab is underlined, and no tab is filled."""
+    stage.join_queue("a", THERE)
+    viewer = visitor("operator")
+    viewer.open()
+    box = viewer.page.locator("#zklock-frame").bounding_box()
+    viewer.open(path)
+    assert viewer.page.locator("#zklock-frame").bounding_box() == pytest.approx(box, abs=2)
+    style = "tabs => tabs.map(tab => [getComputedStyle(tab).borderBottomColor, getComputedStyle(tab).backgroundColor])"
+    lines, fills = zip(*viewer.page.locator(".zklock-tabs a").evaluate_all(style), strict=True)
+    assert len([line for line in lines if line != "rgba(0, 0, 0, 0)"]) == 1
+    assert set(fills) == {"rgba(0, 0, 0, 0)"}

@@ -1,0 +1,263 @@
+"""The first page says what is wrong, who is concerned and what to do; and the frame has that on all pages."""
+
+from __future__ import annotations
+
+import html
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from django.test import Client, override_settings
+from django.utils import timezone
+from support.adminsite import user_with
+from support.browser.actors import Part, Stage, staged
+from support.ensemble import free_ports
+from support.faults import within
+from support.zoo import Zoo, eventually
+
+from django_zklock import inspection, operations
+from django_zklock.contrib.events.models import OperatorAction
+from django_zklock.dashboard import frame
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
+
+LIST = "/admin/zklock/lock/"
+ALL_PERMISSIONS = ("view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock", "show_stack_lock")
+PAGES = {
+    "": "Attention",
+    "?q=": "Locks",
+    "root/change/": "Locks",
+    "root/history/": "Locks",
+    "break/?key=root&do=break": "Locks",
+    "hold/?key=root": "Locks",
+    "limit/?key=root": "Locks",
+    "acknowledge/?identity=x": "Attention",
+    "groups/": "Groups",
+    "groups/?by=host": "Hosts",
+    "host/?host=w1": "Hosts",
+    "history/": "History",
+    "unique/": "Unique tasks",
+    "health/": "Servers",
+}
+"""The pages by the tab to which they belong."""
+
+
+@pytest.fixture
+def operator() -> Client:
+    return user_with(*ALL_PERMISSIONS)
+
+
+@pytest.fixture
+def stage(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """Queues in which each holder that others wait for hangs."""
+    monkeypatch.setattr("django_zklock.admin.LockAdmin.long_held", 0.001)
+    with staged(zoo) as stage:
+        yield stage
+
+
+def task(name: str, host: str, pid: int = 7) -> Part:
+    return replace(Part.task(f"shop.tasks.{name}", host, pid), waited=1)
+
+
+def page(client: Client, path: str = "") -> str:
+    """Return a page as it is now, without its tags' spaces."""
+    inspection.snapshot(max_age=0.0, max_waiters=1)
+    return html.unescape(" ".join(client.get(LIST + path).content.decode().split()))
+
+
+def chain(stage: Stage) -> None:
+    """Let w1 hold root, and w2 hold mid and wait for root, and w3 hold leaf and wait for mid."""
+    slow, refund, charge = task("slow", "w1"), task("refund", "w2"), task("charge", "w3")
+    for key, part in (("root", slow), ("mid", refund), ("root", refund), ("leaf", charge), ("mid", charge)):
+        stage.join_queue(key, part)
+    stage.join_queue("leaf", Part("web-1", 5))
+
+
+def deadlock(stage: Stage) -> tuple[Part, Part]:
+    there, back = task("move", "w3"), task("move", "w4")
+    for key, part in (("a", there), ("b", back), ("b", there), ("a", back)):
+        stage.join_queue(key, part)
+    return there, back
+
+
+def test_every_page_has_the_tabs_and_names_its_own(stage: Stage, operator: Client) -> None:
+    """With the counts of the last look. No tab is a button; JSON is at the foot."""
+    chain(stage)
+    for path, label in PAGES.items():
+        text = page(operator, path)
+        (tabs,) = re.findall(r'<nav class="zklock-tabs.*?</nav>', text)
+        (current,) = re.findall(r'aria-current="\w+">([\w ]+?)(?: <|<)', tabs)
+        assert current == label, path
+        assert 'Attention <span class="zklock-count zklock-alarm">1</span>' in tabs, path
+        assert 'Locks <span class="zklock-count">3</span>' in tabs, path
+        assert 'Servers <span class="zklock-count">1</span>' in tabs, path
+        assert "button" not in tabs, path
+        assert 'href="/admin/zklock/lock/data.json">JSON</a>' in text.partition("</nav>")[2], path
+
+
+def test_a_chain_is_one_card_with_a_tree(stage: Stage, operator: Client) -> None:
+    """The root has the buttons, its victims have none, wherever they are."""
+    chain(stage)
+    text = page(operator)
+    assert text.count("<section") == 1
+    assert "3 callers wait" in text
+    tree = text.partition('<ul class="zklock-tree">')[2].partition("</ul>")[0]
+    assert re.findall(r'zklock-depth-(\d)"><a href="[^"]*">(\w+)</a>', tree) == [("1", "mid"), ("2", "leaf")]
+    assert "waits for root" in tree
+    assert re.findall(r"break/\?key=(\w+)&do=(\w+)", text) == [("root", "ask"), ("root", "break")]
+
+
+def test_a_deadlock_is_a_row_for_each_holder(stage: Stage, operator: Client) -> None:
+    """Each has what it holds, waits for and runs, and a button. The id of its task is cut, and whole in the title."""
+    parts = deadlock(stage)
+    text = page(operator)
+    rows = re.findall("<tr>.*?</tr>", text.partition("<tbody>")[2].partition("</tbody>")[0])
+    assert len(rows) == 2
+    for row, part, holds, waits in zip(rows, parts, "ab", "ba", strict=True):
+        assert re.findall(r"lock/(\w)/change/", row) == [holds, waits]
+        assert f"{part.host} · pid 7" in row
+        assert f"break/?key={holds}&do=break" in row
+        identity = part.about["id"]
+        assert f'title="{identity}">{identity[:8]}</span>' in row
+        assert row.count(identity) == 1
+    assert "Break a…" not in page(user_with("view_lock"))
+
+
+def test_equal_cards_are_folded(stage: Stage, operator: Client) -> None:
+    """Five holders that hang in one task are a card with a list; the count is that of the incidents."""
+    for number in range(5):
+        stage.join_queue(f"pay/{number}", task("pay", f"w{number}"))
+        stage.join_queue(f"pay/{number}", Part("web-1", 77))
+    stage.join_queue("other", task("other", "w9"))
+    stage.join_queue("other", Part("web-1", 77))
+    text = page(operator)
+    assert text.count("<section") == 2
+    assert "6 things need attention" in text
+    folded = text.partition("4 more of shop.tasks.pay")[2].partition("</details>")[0]
+    assert len(set(re.findall(r"lock/(pay_2F\d)/change/", folded))) == 4
+    assert folded.count("Acknowledge…") == 4
+
+
+def test_a_calm_page_says_what_was_read_and_what_comes_next(zoo: Zoo, operator: Client) -> None:
+    text = page(operator)
+    assert "Nothing needs attention." in text
+    assert "No lock is held now." in text
+    hold = operations.hold_lock("stock", seconds=600, reason="deploy of 2.3", by="anna")
+    text = page(operator)
+    assert re.search("1 lock and 1 server read <time [^>]*>0.. s</time> ago", text)
+    assert re.search("operator anna: deploy of 2.3 <span[^>]*>ends in 9 min 5. s", text)
+    assert "No lock is held now." not in text
+    assert "zklock-strip zklock-calm" in text
+    operations.end_hold("stock", token=hold.token, by="anna", reason="done")
+
+
+def test_without_zookeeper_nothing_is_offered(stage: Stage, zoo: Zoo, operator: Client) -> None:
+    """The page says why. The last state has its age."""
+    deadlock(stage)
+    assert "Acknowledge…" in page(operator)
+    with zoo.configured(f"127.0.0.1:{free_ports(1)[0]}"), within(15):
+        text = page(operator)
+    assert "Until it answers, nothing can be broken, held or acknowledged." in text
+    assert "Start the servers that are down" in text
+    for offer in ("do=break", "Acknowledge…", "Hold a lock…", "Set limit…"):
+        assert offer not in text
+
+
+def test_a_missing_permission_is_named_within_the_admin(zoo: Zoo) -> None:
+    """With the permission that is needed, and a way back; but no tabs for those who may not see locks."""
+    viewer = user_with("view_lock")
+    for path, text in (
+        ("break/?key=a&do=break", "but not break them. Needs: break_lock."),
+        ("break/?key=a&do=ask", "but not request their release. Needs: request_release_lock."),
+        ("hold/", "but not hold them. Needs: hold_lock."),
+        ("limit/", "but not set their limits. Needs: limit_lock."),
+        ("stack/", "but not what their holders do. Needs: show_stack_lock."),
+        ("acknowledge/", "but not break them. Needs: break_lock."),
+    ):
+        answer = viewer.get(LIST + path)
+        shown = " ".join(re.sub("<[^>]*>", "", answer.content.decode()).split())
+        assert (answer.status_code, f"You may see locks {text}" in shown) == (403, True), path
+        assert "Back to the locks" in shown
+        assert "breadcrumbs" in answer.content.decode()
+    stranger = user_with().get(LIST)
+    assert stranger.status_code == 403
+    assert "You may not see locks." in stranger.content.decode()
+    assert "zklock-tabs" not in stranger.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "title", "text"),
+    [
+        ("break/?key=root&do=break", "Break root?", "After a break, the holder learns"),
+        ("break/?key=root&do=ask", "Request release of root?", "After a request, the work goes on"),
+        ("break/?key=root&key=mid&do=break", "Break 2 locks?", "Only the ticked holders"),
+        ("hold/?key=root", "Hold root?", "Your hold queues behind them."),
+        ("limit/?key=root", "Set the limit of root?", "No limit is set for root."),
+    ],
+)
+def test_a_form_is_about_one_action(stage: Stage, operator: Client, path: str, title: str, text: str) -> None:
+    """Its title names it. It says what happens and who is next, and offers the last reasons."""
+    chain(stage)
+    for _ in range(2):
+        OperatorAction(key="x", what="broken", by="anna", reason="rush hour", at=timezone.now()).save()
+    shown = page(operator, path)
+    assert f"<h1>{title}</h1>" in shown
+    assert text in shown
+    assert 'list="zklock-reasons"' in shown
+    assert shown.count('<option value="rush hour">') == 1
+    if "do=" in path:
+        assert "next: w2 · pid 7" in shown
+        assert ("Instead:" in shown, shown.count('type="submit" form="lock_form"')) == (True, 1)
+
+
+def test_an_acknowledgement_is_one_click_and_can_be_withdrawn(stage: Stage, operator: Client) -> None:
+    """The message after it has the link."""
+    deadlock(stage)
+    page(operator)
+    identity = operator.get(LIST).context["cards"][0]["identity"]
+    form = page(operator, f"acknowledge/?identity={identity}")
+    assert re.findall(r'name="minutes" value="(\d+)">(.*?)<', form) == [
+        ("15", "For 15 min"),
+        ("60", "For 1 h"),
+        ("480", "For 8 h"),
+    ]
+    url = f"{LIST}acknowledge/?identity={identity}"
+    done = operator.post(url, {"minutes": "480", "reason": "looks at it"}, follow=True).content.decode()
+    (message,) = re.findall('<ul class="messagelist">(.*?)</ul>', done, re.DOTALL)
+    assert "Acknowledged until" in message
+    (withdraw,) = re.findall('href="([^"]*)">Withdraw…</a>', message)
+    form = operator.get(html.unescape(withdraw)).content.decode()
+    assert "Withdraw the acknowledgement?" in form
+    assert 'name="minutes" value="0">Withdraw<' in form
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_index_has_the_count_of_the_last_look_and_waits_for_none(
+    stage: Stage, zoo: Zoo, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread looks, for the next page. Without ZooKeeper, and for those who may not see locks, there is no count."""
+    deadlock(stage)
+
+    def index(client: Client = operator) -> str:
+        return client.get("/admin/").content.decode()
+
+    def looks() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name == "zklock-look"]
+
+    monkeypatch.setattr(frame, "LOOK_EVERY", 0.0)
+    assert "need attention" not in index()
+    eventually(lambda: "Locks (1 needs attention)" in index(), 30)
+    assert "Locks (1 needs attention)" not in operator.get(f"{LIST}?q=").content.decode().partition("content-main")[2]
+    monkeypatch.undo()
+    for look in looks():
+        look.join(30)
+    assert "attention" not in index(user_with())
+    frame.last.clear()
+    monkeypatch.setattr(frame, "LOOK_EVERY", 0.0)
+    with override_settings(ZKLOCK={"URL": f"zk://127.0.0.1:{free_ports(1)[0]}/app"}), within(1.0):
+        assert "attention" not in index()
+        monkeypatch.setattr(frame, "LOOK_EVERY", 1e9)
+        for look in looks():
+            look.join(30)
