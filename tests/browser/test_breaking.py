@@ -67,6 +67,8 @@ def test_enter_does_nothing_where_no_action_is_meant(swept: Zoo, stage: Stage, v
     stage.join_queue(KEY, Part.task("shop.tasks.charge", "worker-9", 812))
     operator = visitor("operator")
     operator.open(f"{LIST}host/?host=worker-9")
+    assert not operator.page.get_by_label("Reason").is_visible()
+    operator.page.get_by_role("link", name="Request their release, or break them").click()  # it unfolds the form
     operator.page.get_by_label("Reason").fill("it hangs")
     operator.page.get_by_label("Confirmation").fill("worker-9")
     operator.page.keyboard.press("Enter")
