@@ -4,7 +4,6 @@ Change one line of the package at a time, and list the changes that no test noti
     scripts/mutants.py --count=40 --seed=7     draw forty mutants by that seed
     scripts/mutants.py django_zklock/fencing   only of these folders or files
     scripts/mutants.py --only=core/zk/lease.py:93    all mutants of that line
-    scripts/mutants.py --again=survivors.txt   those of a file with lines as in the table that this prints
 
 A mutant is killed if a test of its room fails, cannot be collected, or does not end in time. The tests run on a copy
 of the tree, the quick tiers first. `equivalent_mutants.txt` has the mutants that no test can kill, with the reason.
@@ -25,11 +24,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "django_zklock"
@@ -162,10 +159,10 @@ def tiers(path: str) -> list[list[str]]:
 
 
 class Copy:
-    """A copy of the tree, in which one mutant at a time lives."""
+    """A copy of the tree with one mutant at a time."""
 
-    def __init__(self, parent: str, number: int, workers: int, tiers: int) -> None:
-        self._root = Path(parent) / f"copy-{number}"
+    def __init__(self, parent: str, workers: int, tiers: int) -> None:
+        self._root = Path(parent) / "tree"
         self._workers, self._tiers = workers, tiers
         shutil.copytree(ROOT, self._root, ignore=LEFT_OUT, symlinks=True)
 
@@ -212,27 +209,17 @@ class Copy:
         return next(failed, lines[-1] if lines else "no output") if run.returncode not in (0, 5) else None
 
 
-def judge(mutants: list[Mutant], copies: list[Copy]) -> list[Mutant]:
-    """Try all mutants, and print each result; return the survivors, in order."""
-    waiting = deque(mutants)
+def judge(mutants: list[Mutant], copy: Copy) -> list[Mutant]:
+    """Try all mutants, and print each result; return the survivors."""
     survivors = []
-
-    def work(copy: Copy) -> None:
-        while waiting:
-            mutant = waiting.popleft()
-            began = time.monotonic()
-            killer = copy.killer(mutant)
-            if killer is None:
-                survivors.append(mutant)
-            what = f"killed by {killer}" if killer else "SURVIVED"
-            say(f"{mutant}\n    {what}, {time.monotonic() - began:.0f} s")
-
-    threads = [Thread(target=work, args=(copy,)) for copy in copies]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sorted(survivors, key=mutants.index)
+    for mutant in mutants:
+        began = time.monotonic()
+        killer = copy.killer(mutant)
+        if killer is None:
+            survivors.append(mutant)
+        what = f"killed by {killer}" if killer else "SURVIVED"
+        say(f"{mutant}\n    {what}, {time.monotonic() - began:.0f} s")
+    return survivors
 
 
 def say(line: str) -> None:
@@ -250,25 +237,22 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=datetime.datetime.now(datetime.timezone.utc).toordinal())
     parser.add_argument("--only", metavar="FILE:LINE", action="append", help="all mutants of that line")
-    parser.add_argument("--again", metavar="FILE", type=Path, help="a file with lines as in the table of survivors")
-    parser.add_argument("--copies", type=int, default=1, help="how many mutants are tried at the same time")
     parser.add_argument("--workers", type=int, default=4, help="how many processes test one of them")
     parser.add_argument(
         "--tiers", type=int, default=3, help="how many tiers of tests may kill it, the quick ones first"
     )
     options = parser.parse_args()
     mutants = draw(options.folders, options.count, options.seed)
-    if options.only or options.again:
+    if options.only:
         every = draw(options.folders, sys.maxsize, 0)
-        lines = set(options.again.read_text().splitlines()) if options.again else ()
-        mutants = [m for m in every if str(m) in lines or str(m).split(": ")[0] in (options.only or ())]
+        mutants = [mutant for mutant in every if str(mutant).split(": ")[0] in options.only]
     say(f"{len(mutants)} mutants, seed {options.seed}")
     with tempfile.TemporaryDirectory(prefix="zklock-mutants-") as parent:
-        copies = [Copy(parent, number, options.workers, options.tiers) for number in range(options.copies)]
+        copy = Copy(parent, options.workers, options.tiers)
         for tests in {str(tests): tests for m in mutants for tests in tiers(m.path)[: options.tiers]}.values():
-            if (red := copies[0].failing(tests)) is not None:
+            if (red := copy.failing(tests)) is not None:
                 raise SystemExit(f"red without a mutant: {red}")
-        survivors = judge(mutants, copies)
+        survivors = judge(mutants, copy)
     say(f"\n{len(survivors)} of {len(mutants)} survived, seed {options.seed}")
     for mutant in survivors:
         say(str(mutant))
