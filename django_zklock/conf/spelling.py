@@ -33,8 +33,9 @@ def check_spelling(config: Config, name: str) -> None:
         close = difflib.get_close_matches(name, config.locks, n=1, cutoff=SIMILAR)
         meant = f"Did you mean {close[0]!r}?" if close else ""
         if config.strict:
-            hint = meant or f"Add it: { ({name: {'path': name}}) }."
-            raise InvalidLockName(f'{name!r} is not an entry of ZKLOCK["LOCKS"], and ZKLOCK["STRICT"] is True. {hint}')
+            raise InvalidLockName(
+                f'{name!r} is not an entry of ZKLOCK["LOCKS"], and ZKLOCK["STRICT"] is True. {meant}'.rstrip()
+            )
         if meant and _DIGITS.sub("", name) != _DIGITS.sub("", close[0]):  # report1 and report2 differ on purpose
             fault = f'{name!r} is not an entry of ZKLOCK["LOCKS"], so it is a separate lock.'
             warning = f"{fault} {meant} If not, add it to LOCKS."

@@ -7,11 +7,12 @@ with a waiter that blocks the thread. A coroutine awaits it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar, overload
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -26,7 +27,7 @@ from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.zk import process
-from django_zklock.exceptions import LockDeadlock, LockNotAcquired, LockNotAdopted, LockNotHeld, ZkLockError
+from django_zklock.exceptions import LockDeadlock, LockLost, LockNotAcquired, LockNotAdopted, LockNotHeld, ZkLockError
 from django_zklock.locks.arguments import (
     check_bound,
     check_no_running_loop,
@@ -35,7 +36,6 @@ from django_zklock.locks.arguments import (
     threading_timeout,
 )
 from django_zklock.locks.queue_reader import read_queue
-from django_zklock.locks.release import Use, finish_release, release
 
 logger = Logger("django_zklock.locks")
 
@@ -47,6 +47,10 @@ if TYPE_CHECKING:
     GivenPolicy = TypeVarWithDefault("GivenPolicy", bound=FunctionPolicy, default=Literal["raise"])
 else:
     BlockPolicy = GivenPolicy = TypeVar("BlockPolicy", bound=FunctionPolicy)
+
+
+_Held = TypeVar("_Held")
+Use: TypeAlias = "tuple[HeldLock, object, str | None]"  # a held lock, its use to end, and the option release_on
 
 
 class BlockExit:
@@ -99,11 +103,9 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
             raise TypeError(f"cancel is a threading.Event or a callable, not {cancel!r}.")
 
         def look() -> LockNotAcquired | None:
-            if not is_cancelled():
-                return None
-            keys = [spec.key for spec in self.specs]
+            keys = [spec.key for spec in self.specs] if is_cancelled() else ()
             text = f"The wait for {', '.join(map(repr, keys))} was cancelled."
-            return LockNotAcquired(text, lock=keys[0] if len(keys) == 1 else None)
+            return LockNotAcquired(text, lock=keys[0] if len(keys) == 1 else None) if keys else None
 
         def on_wait(waiter: Any) -> None:
             if not isinstance(waiter, ThreadWaiter):
@@ -178,11 +180,11 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         If the owner has ended, any owner can release the lock by the lock object that acquired it.
         """
         check_no_running_loop("release", "await lock.arelease()")
-        run(release(self._uses_to_release, ThreadWaiter))
+        run(release_all(self._uses_to_release, ThreadWaiter))
 
     async def arelease(self) -> None:
         """Release as `release` does."""
-        await Awaited(release(self._uses_to_release, TaskWaiter))
+        await Awaited(release_all(self._uses_to_release, TaskWaiter))
 
     @abort.shielded
     def _uses_to_release(self) -> list[Use]:
@@ -355,7 +357,7 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
     ) -> tuple[BaseException | None, tuple[HeldLock, ...]]:
         """End the block that was `opened`, or the caller's innermost one. Return what `end_block` returns."""
         innermost = list(opened)
-        with CleanupOnError(functools.partial(finish_release, innermost, self._innermost, _release_block)):
+        with CleanupOnError(functools.partial(_finish_release, innermost, self._innermost, _release_block)):
             innermost += [] if opened else self._innermost()
             return innermost[0].end_block(error)
 
@@ -398,6 +400,53 @@ def _held_lock(spec: LockSpec) -> HeldLock | None:
         held = held_locks.find(owner, spec.key, reads=False)
         return held if held is not None and held.only_reads else None
     return held
+
+
+@abort.shielded
+def release_all(find: Callable[[], list[Use]], new_waiter: Callable[[], Any]) -> Routine[None]:
+    """End the uses that `find` returns, and wait for the confirmation. Then raise `LockLost` if a lock was lost."""
+    uses: list[Use] = []
+    with CleanupOnError(functools.partial(_finish_release, uses, find, _release)):
+        uses += find()
+        lost = _loss_of(uses)
+        _release(uses)
+        yield from released([held for held, _, _ in uses], new_waiter, confirmed=True)
+    if lost is not None:
+        raise lost
+
+
+@abort.shielded
+def _finish_release(
+    held: list[_Held], find: Callable[[], list[_Held]], release: Callable[[list[_Held]], object]
+) -> None:
+    """
+    Finish a release that an exception has interrupted, because its caller does not release a second time.
+
+    `held` is what `find` has returned. It is empty if the exception struck before `find` returned.
+    """
+    if not held:
+        with contextlib.suppress(LockNotHeld):
+            held += find()  # before the release, which makes them impossible to find
+    release(held)
+
+
+def _loss_of(uses: list[Use]) -> LockLost | None:
+    """Return the error that follows the release of these uses, if a lock is lost."""
+    present = sys.exc_info()[1]
+    if present is not None and not isinstance(present, Exception):
+        return None  # in a `finally`, it would hide an abort, a cancellation or an exit
+    for held, _, _ in uses:
+        reason = held.grant.why_lost()
+        if reason is not None and (held.policy.abort_on == "suspended" or held.grant.overdue):
+            return held.grant.loss(reason)
+    return None
+
+
+@abort.shielded
+def _release(uses: list[Use]) -> None:
+    """End these uses, the last one first. It is idempotent."""
+    for held, use, release_on in reversed(uses):
+        held.release_use(use, release_on)
 
 
 @abort.shielded

@@ -26,8 +26,8 @@ from django_zklock.core.queue.operator_hold import LONGEST
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.exceptions import LockInTransaction, LockNotHeld
 from django_zklock.locks.arguments import check_no_running_loop
+from django_zklock.locks.base import Use, release_all
 from django_zklock.locks.hand_over import signed
-from django_zklock.locks.release import Use, release
 from django_zklock.locks.transactions import open_blocks
 from django_zklock.names.template import check_type
 
@@ -60,11 +60,11 @@ class HoldBase:
         lasts until the transaction has ended. Another thread knows nothing of the owner's open transactions.
         """
         check_no_running_loop("release", "await hold.arelease()")
-        run(release(self._uses_to_release, ThreadWaiter))
+        run(release_all(self._uses_to_release, ThreadWaiter))
 
     async def arelease(self) -> None:
         """End the acquisition as `release` does."""
-        await Awaited(release(self._uses_to_release, TaskWaiter))
+        await Awaited(release_all(self._uses_to_release, TaskWaiter))
 
     @abort.shielded
     def _uses_to_release(self) -> list[Use]:
@@ -105,8 +105,8 @@ class Hold(HoldBase):
     """
     A lock that is held: what `with zk_lock(...) as hold` gives, and `Lock.acquire()` returns.
 
-    It is valid while its lease is. Once lost, it stays lost; the lock may be acquired again. Each acquisition returns
-    a hold of its own, also to an owner that has the lock already.
+    It is valid while its lease is. Once lost, it stays lost; the lock may be acquired again. Each call of `acquire`
+    returns a hold of its own, also to an owner that has the lock already. A block gets the first hold of its owner.
     """
 
     __slots__ = ("__weakref__", "_ended", "_held", "_release_on", "_use")
@@ -371,7 +371,7 @@ def hold_of(held: HeldLock, use: object = None, release_on: str | None = None) -
         hold = Hold(held, use or next(reversed(uses), None))
         if is_first:
             held.hold = weakref.ref(hold)
-    hold._release_on = release_on or hold._release_on
+    hold._release_on = hold._release_on or release_on
     return hold
 
 

@@ -42,7 +42,7 @@ PAGES = {
     "history": f"{LIST}history/",
     "lock-history": address(LONG, "history"),
     "host": f"{LIST}host/?host=worker-3",
-    "hosts": f"{LIST}host/",
+    "hosts": f"{LIST}groups/?by=host",
     "groups": f"{LIST}groups/",
     "health": f"{LIST}health/",
     "break": address(LONG, "break"),

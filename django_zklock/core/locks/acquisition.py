@@ -78,6 +78,11 @@ class Acquisition:
     open_blocks: OpenBlocks = field(default_factory=dict)  # of the lock object; has this while the block is open
     finalizers: Finalizers | None = None  # of the `__exit__` of the block; None once that has run
 
+    @property
+    def kept_use(self) -> object:
+        """Its use that a release ends; None if that is the end of a block."""
+        return self.use if self.block is None else None
+
     # --- acquire --------------------------------------------------------------------------------------------------
 
     def acquire(
