@@ -204,8 +204,7 @@ class CallArguments(NameArguments, total=False):
     """
     A `threading.Event`, or a callable: once that is set or returns True, the wait ends with `LockNotAcquired`.
 
-    The waiter keeps its place until then, and leaves nothing behind. It looks at once, and about once a second. It
-    raises what the callable raises. For threads only: in a coroutine, cancel the task.
+    The waiter looks at once, and about once a second. For threads only: in a coroutine, cancel the task.
     """
 
 

@@ -266,7 +266,9 @@ class LockViews:
         """
         kept = {"messages": ()} if "X-ZkLock-Refresh" in request.headers else {}
         snapshot = getattr(request, "zklock_snapshot", None)
-        around = {"frame": frame.context(self.url, request, self.long_held, snapshot), "opts": frame.Named(self.opts)}
+        around: dict[str, Any] = {"opts": frame.Named(self.opts)}
+        if self.has_view_permission(request):
+            around["frame"] = frame.context(self.url, request, self.long_held, snapshot)
         return {"may": self.allowed(request), "zklock_refresh": self.refresh, **around, **kept}
 
     def page(self, request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:

@@ -103,11 +103,9 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
             raise TypeError(f"cancel is a threading.Event or a callable, not {cancel!r}.")
 
         def look() -> LockNotAcquired | None:
-            if not is_cancelled():
-                return None
-            keys = [spec.key for spec in self.specs]
+            keys = [spec.key for spec in self.specs] if is_cancelled() else ()
             text = f"The wait for {', '.join(map(repr, keys))} was cancelled."
-            return LockNotAcquired(text, lock=keys[0] if len(keys) == 1 else None)
+            return LockNotAcquired(text, lock=keys[0] if len(keys) == 1 else None) if keys else None
 
         def on_wait(waiter: Any) -> None:
             if not isinstance(waiter, ThreadWaiter):

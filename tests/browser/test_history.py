@@ -14,6 +14,7 @@ Visit = Callable[..., Visitor]
 pytestmark = pytest.mark.zookeeper
 
 HISTORY = f"{LIST}history/"
+ROWS = ".zklock-history tbody tr:not(.zklock-day)"
 TASK = "shop.tasks.process_order"
 LINES = """(cells, word) => cells.map(cell => {
     const node = cell.firstChild, range = document.createRange(), at = node.data.indexOf(word);
@@ -50,7 +51,7 @@ def test_no_cell_of_the_history_breaks_a_word_into_letters(visitor: Visit, width
     operator.open(HISTORY)
     operator.picture(f"history-rows-{width}", full_page=False)
     page = operator.page
-    assert page.locator(".zklock-history tbody tr").count() == 50
+    assert page.locator(ROWS).count() == 50
     widths = page.locator(".zklock-history tbody td").evaluate_all(
         "cells => cells.filter(cell => cell.textContent.trim()).map(cell => cell.getBoundingClientRect().width)"
     )
@@ -67,7 +68,7 @@ def test_no_cell_of_the_history_breaks_a_word_into_letters(visitor: Visit, width
     assert max(heights) <= 220
     operator.assert_accessible()
     operator.assert_fits()
-    operator.follow("Only operators' actions")
+    operator.follow("Operators' actions")
     page.get_by_label("Who, or which work").fill("admin")
     operator.press("Filter")
     assert page.get_by_text("its worker hangs in the payment provider").is_visible()
@@ -79,13 +80,13 @@ def test_the_history_is_filtered_and_turned_by_an_operator(visitor: Visit) -> No
     operator.open(f"{HISTORY}?host=worker-3")
     operator.follow("Older")
     operator.picture("history-older")
-    rows = operator.page.locator(".zklock-history tbody tr")
+    rows = operator.page.locator(ROWS)
     assert rows.count() == 10, rows.all_inner_texts()
     operator.follow("Newest")
     operator.page.get_by_label("Host").fill("worker-4")
-    operator.page.get_by_label("What").select_option("lost")
     operator.press("Filter")
-    rows = operator.page.locator(".zklock-history tbody tr")
+    operator.follow("Held and lost")
+    rows = operator.page.locator(ROWS)
     assert rows.count() == 1
     assert "stock/import" in rows.first.inner_text()
     operator.page.get_by_label("Host").fill("nobody")

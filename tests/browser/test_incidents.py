@@ -88,7 +88,7 @@ def test_the_worst_cause_is_the_first_card(stage: Stage, hasty: Visitor) -> None
         stage.join_queue(KEY, part)
     hasty.page.set_viewport_size({"width": 1240, "height": 640})
     hasty.open(LIST)
-    titles = hasty.page.locator(".zklock-card h2").all_inner_texts()
+    titles = hasty.page.locator(".zklock-card h2 span:nth-child(2)").all_inner_texts()
     assert [title.split()[0] for title in titles] == ["Deadlock:", "worker-1"]
     hasty.picture("worst-first", full_page=False)
 

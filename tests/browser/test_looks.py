@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from support.browser.actors import Part, Stage
-from support.browser.pages import LIGHT, LIST, PHONE, Visitor, address
+from support.browser.pages import LIGHT, PHONE, Visitor, address
 from support.browser.policy import THEMED
 from support.browser.scene import busy_shop
 
@@ -24,65 +24,12 @@ CONTRASTS = f"""states => {{{LIGHT}
     }}
     return ratios.sort((one, other) => one[0] - other[0]);
 }}"""
-RINGS = f"""async selector => {{{LIGHT}
-    const ratios = [];
-    for (const one of document.querySelectorAll(selector)) if (one.checkVisibility({{visibilityProperty: true}})) {{
-        one.focus();
-        await Promise.all(one.getAnimations().map(animation => animation.finished));
-        const style = getComputedStyle(one), is_there = style.outlineStyle !== 'none' && style.outlineWidth !== '0px';
-        ratios.push([is_there ? ratio(style.outlineColor, background(one.parentElement)) : 0, one.outerHTML]);
-    }}
-    return ratios.sort((one, other) => one[0] - other[0]);
-}}"""
-CUT = """table => {
-    const {left, right} = (table.closest('.results') ?? table.parentElement).getBoundingClientRect();
-    return [...table.querySelectorAll('th, td')].filter(cell => {
-        const box = cell.getBoundingClientRect(), may_end_early = cell.matches('tbody th, .field-holder');
-        const is_wide = cell.scrollWidth > cell.clientWidth + 1 && !may_end_early;
-        return cell.checkVisibility() && (box.left < left - 1 || box.right > right + 1 || is_wide);
-    }).map(cell => `${cell.className}: ${cell.textContent.trim()}`);
-}"""
-LONG = "orders/" + "a-very-long-key-" * 7
 
 
 @pytest.fixture
 def shop(stage: Stage) -> Stage:
     busy_shop(stage)
     return stage
-
-
-@pytest.mark.parametrize("width", [1280, 640, 390, 320])
-@pytest.mark.parametrize("language", ["en", "de", "fr", "ar"])
-def test_no_cell_of_the_list_is_cut(shop: Stage, visitor: Visit, width: int, language: str) -> None:
-    """In both themes, with a long key: only it and its holder may end in an ellipsis. Rows can be ticked at 200 %."""
-    shop.join_queue(LONG, Part.task("shop.tasks.charge_the_card_of_a_customer", "worker-with-a-long-name-3", 812))
-    viewer = visitor("operator", viewport={"width": width, "height": 844}, locale=language)
-    viewer.open(f"{LIST}?q=")
-    viewer.picture(f"whole-{width}-{language}")
-    table = viewer.page.locator("#result_list")
-    assert table.evaluate(CUT) == []
-    needed, shown = table.evaluate("table => [table.scrollWidth, table.parentElement.clientWidth]")
-    assert needed <= shown + 1
-    viewer.page.locator(".action-select").first.check()
-    assert viewer.page.locator("select[name=action]").is_visible()
-    viewer.assert_fits()
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_ring_of_the_focus_has_enough_contrast(shop: Stage, visitor: Visit, scheme: str) -> None:
-    """3:1 to what is around it, as WCAG 1.4.11 asks: on cards, tabs, tools and forms."""
-    back = Part.task("shop.tasks.move_stock", "worker-4", 911)
-    there = Part.task("shop.tasks.move_stock", "worker-3", 812)
-    for key, part in (("a", back), ("b", there), ("a", there), ("b", back)):
-        shop.join_queue(key, part)
-    viewer = visitor("operator", color_scheme=scheme)
-    for path in (LIST, f"{LIST}?q=", address("a"), address("a", "break"), address("a", "hold")):
-        viewer.open(path)
-        viewer.page.keyboard.press("Tab")  # the browser shows the focus of keyboards
-        where = ":is(#zklock-frame, .zklock-page, .zklock-card, .submit-row, li.zklock-tool, #zklock-filters, form)"
-        rings = viewer.page.evaluate(RINGS, f"#content {where} :is(a.button, li a, input[type=submit], summary)")
-        assert rings or THEMED, path  # which has the buttons of forms outside of the content
-        assert all(ratio >= 3 for ratio, _html in rings), (path, rings[0])
 
 
 @own_rows

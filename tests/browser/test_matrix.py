@@ -42,7 +42,7 @@ PAGES = {
     "history": f"{LIST}history/",
     "lock-history": address(LONG, "history"),
     "host": f"{LIST}host/?host=worker-3",
-    "hosts": f"{LIST}host/",
+    "hosts": f"{LIST}groups/?by=host",
     "groups": f"{LIST}groups/",
     "health": f"{LIST}health/",
     "break": address(LONG, "break"),
@@ -69,10 +69,15 @@ def scene(stage: Stage, themed: Site) -> Iterator[Site]:
     """A busy shop with a deadlock, a chain of three, a queue of one process, a long key, and a past of all kinds."""
     busy_shop(stage)
     long = Part.task("shop.tasks.charge_the_card_of_a_customer", "worker-with-a-long-name-3.internal", 812)
-    one, other, third = (Part.task("shop.tasks.move_stock", f"worker-{number}", number) for number in (3, 4, 5))
-    queues = {"stock/berlin": (one, other), "stock/paris": (other, one), "root": (long, third), "leaf": (third, one)}
-    for place, key in itertools.product((0, 1), queues):
-        stage.join_queue(key, queues[key][place])
+    first, second, third = (Part.task("shop.tasks.move_stock", f"worker-{number}", number) for number in (3, 4, 5))
+    queues = {
+        "stock/berlin": (first, second),
+        "stock/paris": (second, first),
+        "root": (long, third),
+        "leaf": (third, first),
+    }
+    for index, key in itertools.product((0, 1), queues):
+        stage.join_queue(key, queues[key][index])
     for part in (long, third, long, long):
         stage.join_queue(LONG, part)
     work = "task shop.tasks.charge_the_card_of_a_customer 1b68d6cb-24cb-4041-8ce1-1dd19c9c43fb"
@@ -108,9 +113,9 @@ def faults_of(
             viewer.page.set_viewport_size({"width": width, "height": 900})
             viewer.picture(f"{name}-{language}-{width}-{scheme}")
             colours = width in {1280, 390} and language == "en"
-            found = viewer.page.evaluate(MEASURE, {"acts": acts, "colours": colours})
-            acts = acts or found["shown"]
-            for fault in found["faults"]:
+            measured = viewer.page.evaluate(MEASURE, {"acts": acts, "colours": colours})
+            acts = acts or measured["shown"]
+            for fault in measured["faults"]:
                 yield fault, f"{language} {width} {scheme}"
         viewer.page.context.close()
 

@@ -16,6 +16,7 @@ Visit = Callable[..., Visitor]
 pytestmark = pytest.mark.zookeeper
 
 KEY = "orders/1042"
+HOLDER = "section[aria-labelledby=zklock-holder-1]"
 INTERVAL = 2  # seconds between two refreshes: the shortest
 
 
@@ -186,7 +187,7 @@ def test_the_page_of_a_lock_follows_the_lock(stage: Stage, visitor: Visit) -> No
     operator.page.evaluate("window.same = true")
     stage.quit_queue(first)
     operator.await_refresh(INTERVAL)
-    holder = operator.page.locator("section.module").first
+    holder = operator.page.locator(HOLDER)
     holder.filter(has_text="worker-4").wait_for()
     assert "web-1" in operator.page.locator(".zklock-queue tbody").first.inner_text()
     operator.ask("please")
@@ -195,7 +196,7 @@ def test_the_page_of_a_lock_follows_the_lock(stage: Stage, visitor: Visit) -> No
     operator.refresh_every(INTERVAL)
     stage.quit_queue(second)
     operator.await_refresh(INTERVAL)
-    operator.page.locator("section.module").first.filter(has_text="web-1").wait_for()
+    operator.page.locator(HOLDER).filter(has_text="web-1").wait_for()
 
 
 @pytest.mark.chaos
@@ -212,7 +213,7 @@ def test_a_refresh_repeats_no_row_of_the_queue(stage: Stage, visitor: Visit) -> 
     for path, held, left in ((first, 701, [702, 703, 704]), (second, 702, [703, 704])):
         stage.quit_queue(path)
         viewer.await_refresh(INTERVAL)
-        viewer.page.locator("section.module").first.filter(has_text=f"pid {held}").wait_for()
+        viewer.page.locator(HOLDER).filter(has_text=f"pid {held}").wait_for()
         eventually(functools.partial(listed, left))
 
 

@@ -101,7 +101,7 @@ print([report.apply(("monday",)).get(), fetch_rates.apply().get()])
 """
     with zoo.hold_elsewhere("rates"):
         process = zoo.spawn(code + shown)
-        said, problems = process.communicate(timeout=30)
+        said, problems = process.communicate(timeout=50)
     assert said == (
         "['account 7 is settled', 'account 7 is closed', 'the index of lamps is new']\n"
         "['report of monday', 'another task does it']\n"

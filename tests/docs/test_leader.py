@@ -40,7 +40,7 @@ def test_the_command_leads_until_it_is_told_to_stop(tmp_path: Path, zoo: Zoo) ->
         zoo.wait_contenders("feeds/consumer", 2, timeout=30)
         for process in (first, second):
             process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=30)
+            out, err = process.communicate(timeout=50)
             assert process.returncode == 0, err
         assert out.startswith("leads, token ")
         zoo.assert_empty()

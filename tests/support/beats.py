@@ -63,7 +63,7 @@ class Beat:
         self.process.kill()
         self.process.wait()
 
-    def stop(self, timeout: float = 10) -> int:
+    def stop(self, timeout: float = 30) -> int:
         """Ask it to end; return its exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
@@ -109,7 +109,7 @@ class Beats:
                 beat.process.terminate()  # so that they are out of the queue
         for beat in self.all.values():
             try:
-                beat.process.wait(10)
+                beat.process.wait(30)
             finally:
                 beat.kill()
                 print(f"--- {beat.name}\n{beat.said}")

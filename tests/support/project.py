@@ -90,7 +90,7 @@ class Project:
             env=environment(**env),
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=250,
             check=False,
         )
 

@@ -9,7 +9,7 @@ import linecache
 import sys
 import threading
 from collections.abc import Iterator
-from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
+from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
 from typing import Any, Final
 
 from django_zklock.core.execution.owner import Owner
@@ -37,8 +37,7 @@ def stack_of(owner: Owner | None) -> bytes:
     """
     if owner is None or owner.kind == "message":
         return NO_WORK.encode()
-    frames = itertools.islice(() if owner.is_over else _frames(owner), MAX_FRAMES + 1)
-    rows = [(frame.f_code, frame.f_lineno or 0, frame.f_globals) for frame in frames]  # at once, as it goes on
+    rows = [] if owner.is_over else _rows(owner)
     lines = [str(owner), *([] if rows else [OVER])]
     for code, line, module in rows:
         linecache.checkcache(code.co_filename)
@@ -52,6 +51,23 @@ def stack_of(owner: Owner | None) -> bytes:
 def read_answer(answer: bytes) -> list[str]:
     """Return the lines of an answer, which any program may have written."""
     return list(map(printable, answer[:MAX_ANSWER].decode(errors="replace").split("\n", MAX_FRAMES + 1)))
+
+
+def _rows(owner: Owner) -> list[tuple[CodeType, int, dict[str, Any]]]:
+    """
+    Return the code, line and module of the frames of an owner, at once, as it goes on.
+
+    In Python 3.11, `f_back` of a running thread may run the garbage collector, which may let that thread go on and end
+    the very frame: the process would crash. So there is no collection meanwhile.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        frames = itertools.islice(_frames(owner), MAX_FRAMES + 1)
+        return [(frame.f_code, frame.f_lineno or 0, frame.f_globals) for frame in frames]
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _frames(owner: Owner) -> Iterator[FrameType]:

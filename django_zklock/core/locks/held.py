@@ -15,7 +15,6 @@ import weakref
 from collections.abc import Callable, Container, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from threading import get_ident
 from typing import Any, Final, TypeAlias
 
 from django_zklock.core import clock, hooks, log
@@ -101,7 +100,6 @@ class HeldLock:
     __slots__ = (
         "__weakref__",
         "_reference",
-        "_thread",
         "_uses",
         "contender",
         "grant",
@@ -131,7 +129,6 @@ class HeldLock:
         self.policy = policy
         self.work = work.current()  # in which it was acquired
         self._uses = Uses(uses)  # or what they were some time ago
-        self._thread = get_ident()
         self.observer: object = None  # of the open transactions that keep it; set by `Scope.keep`
         self.hold: weakref.ref[Any] | None = None  # what users have of it; set by the program around the core
         self.handed_over = False  # to another process; its block may go on
@@ -154,17 +151,11 @@ class HeldLock:
             uses = uses.after[None]
         return uses
 
-    def _follow(self, uses: Uses, following: Uses) -> bool:
-        """Let these uses follow those, unless others do."""
-        if uses.after.setdefault(None, following) is not following:
-            return False
-        self._uses = following
-        return True
-
     def add_use(self, use: object, *, kept: bool) -> bool:
         """Add a use. Return False if another thread has released the lock before."""
         while (uses := self.uses) is not RELEASED:
-            if self._follow(uses, Uses({**uses, use: kept})):
+            self._uses = following = uses.after.setdefault(None, Uses({**uses, use: kept}))
+            if use in following:
                 return True
         return False
 
@@ -172,13 +163,10 @@ class HeldLock:
         """End these uses. Without any, the lock is released, unless open transactions keep it."""
         while (uses := self.uses) is not RELEASED:
             left = Uses({use: kept for use, kept in uses.items() if use not in ended})
-            if self._follow(uses, RELEASED if not left and self.observer is None else left):
+            left = RELEASED if not left and self.observer is None else left
+            self._uses = following = uses.after.setdefault(None, left)
+            if following is left:
                 return
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the calling thread has acquired it, so that no other thread changes its entry in the table now."""
-        return self._thread == get_ident()
 
     @property
     def is_released(self) -> bool:
@@ -352,12 +340,13 @@ class HeldLock:
 
         Return whether it was. Its uses remain, so that a late release of its hold reports the loss.
         """
-        shares = self.grant.held_shares()
-        if self.grant.why_invalid() is None or not all(share._is_left(lock) for share in shares):
+        if self.grant.why_invalid() is None:
             return False
-        for share in shares:
+        shares = self.grant.held_shares()
+        are_left = all(share._is_left(lock) for share in shares)
+        for share in shares if are_left else ():
             share._drop()
-        return True
+        return are_left
 
     def _is_left(self, lock: object) -> bool:
         ended = self.owner.is_over
@@ -433,7 +422,7 @@ class HeldLocks:
     """
     The held locks of this process, by owner, key, and whether they are held only for reading.
 
-    This table makes locks reentrant. Only an owner's own thread reads and writes its entries. For locks that were
+    This table makes locks reentrant. Only an owner's own thread adds its entries. For locks that were
     acquired by `with` it has weak references only, because their block keeps them.
     """
 
@@ -494,10 +483,12 @@ class HeldLocks:
             held.grant.session.attached(OwnerWatch).start()
 
     def remove(self, held: HeldLock) -> None:
-        """Remove a held lock. The call is idempotent. `find` ignores one that another thread has released."""
+        """Remove a held lock; from any thread. The call is idempotent, and `find` ignores one that is released."""
         self._kept.pop(held, None)
-        if held.is_here and self._weak.get(held.table_key) is held:
-            del self._weak[held.table_key]
+        if self._weak.get(held.table_key) is held:
+            removed = self._weak.pop(held.table_key, None)
+            if removed is not None and removed is not held:  # meanwhile, its owner has acquired the lock again
+                self._weak.setdefault(held.table_key, removed)
 
     # --- open blocks ----------------------------------------------------------------------------------------------
 

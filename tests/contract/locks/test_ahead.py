@@ -141,7 +141,7 @@ def test_a_busy_lock_is_busy_even_if_the_read_of_its_holder_takes_too_long(zoo: 
     zoo.client.ensure_path(f"{zoo.base}/{KEY}")
     with zoo.hold_elsewhere(KEY):
         proxy.alter_reply(GET_CHILDREN, empty)
-        proxy.delay_op(GET_DATA, 1.5)
+        proxy.delay_op(GET_DATA, 60)
         error = refused(zk_lock(KEY, timeout=0))
     assert (type(error), error.ahead) == (LockBusy, None)
 

@@ -27,7 +27,7 @@ def test_a_lock_costs_two_round_trips_while_there_is_room(
         for taker in takers:
             taker.wait_granted()
         warm_proxy.reset()
-        warm_proxy.delay = 0.05  # no reply comes between two requests that are sent together
+        warm_proxy.delay = 0.15  # no reply comes between two requests that are sent together
         with primitive.lock():
             pass
         primitive.wait_released(zoo)

@@ -149,7 +149,7 @@ def test_a_waiter_that_looks_too_late_is_not_granted_the_lock(zoo: Zoo, proxy: P
         zoo.client.create(after, data)
         before, after = after, f"{prefix}{before[-10:]}"
     proxy.reset()
-    proxy.delay_op(GET_DATA, 0.5)
+    proxy.delay_op(GET_DATA, 60 if step == "hand-over" else 2)
     waiter = Taker(zk_lock(KEY, timeout=20))
     reads = 1 if step == "hand-over" else 2  # a hold is read once more, to see when it ends
     proxy.wait_for(lambda: proxy.counts[GET_DATA] >= reads)
@@ -157,6 +157,7 @@ def test_a_waiter_that_looks_too_late_is_not_granted_the_lock(zoo: Zoo, proxy: P
         transaction.set_data(before, b"")
         transaction.delete(before)
         transaction.create(after, data, ephemeral=step == "adoption")
+    proxy.heal()
     eventually(lambda: after in watched(zoo))
     assert not waiter.granted.is_set()
     zoo.client.delete(after)

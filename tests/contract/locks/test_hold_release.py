@@ -54,7 +54,7 @@ def is_free(key: str = KEY) -> bool:
 
 @pytest.mark.parametrize("where", [here, elsewhere])
 def test_a_hold_is_released_once_from_any_thread(zoo: Zoo, primitive: Primitive, where: Call) -> None:
-    """Of each kind of lock. Later calls say that it is not held, and the lock object holds nothing."""
+    """Later calls say that it is not held, and the lock object holds nothing. So it is for each kind of lock."""
     lock = primitive.lock()
     hold: Hold = acquired(lock)
     where(hold.release)
@@ -70,7 +70,7 @@ def test_a_hold_is_released_once_from_any_thread(zoo: Zoo, primitive: Primitive,
 
 @pytest.mark.parametrize("where", [here, elsewhere])
 def test_each_acquisition_of_an_owner_has_its_own_hold(zoo: Zoo, where: Call) -> None:
-    """Of several by one owner, in any order; the lock is free after the last one."""
+    """An owner that has several releases them in any order, and the lock is free after the last one."""
     holds = [acquired(zk_lock(KEY)) for _ in range(3)]
     for released in (1, 0):
         where(holds[released].release)
@@ -166,7 +166,7 @@ def test_a_hold_outlives_its_thread(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("lock", [zk_lock(KEY, max_hold=0.2), zk_lock(KEY, max_hold=0.2, linger=0.05)])
 def test_an_expired_hold_does_not_stop_its_thread(zoo: Zoo, lock: Any) -> None:
-    """Another lock object gets the lock anew. The same object, and work inside its call, learn of the loss."""
+    """Another lock object gets the lock as any other caller. The same object tells of the loss."""
     expired: Hold = acquired(lock)
     assert expired.wait_lost(10)
     for same in (lock.acquire, lock.__enter__):
@@ -202,7 +202,7 @@ def test_an_expired_hold_of_a_writer_that_reads_does_not_stop_its_thread(zoo: Zo
 
 
 def test_a_lost_block_around_is_still_told(zoo: Zoo) -> None:
-    """A block, and a transaction, must not go on under a lock that another lock object has acquired anew."""
+    """A block, and a transaction, must not go on under a lock that another lock object has acquired again."""
     with pytest.raises(LockLost), zk_lock(KEY, abort_on="never") as hold:
         lose(hold)
         assert hold.wait_lost(10)
@@ -279,7 +279,7 @@ def act(key: str, choose: random.Random, live: list[Hold], old: list[Hold]) -> N
 
 @pytest.mark.parametrize("options", [{}, {"linger": 0.05}, SEMAPHORE.options], ids=["lock", "linger", "semaphore"])
 def test_a_release_elsewhere_races_with_the_owner_who_acquires_again(zoo: Zoo, options: dict[str, Any]) -> None:
-    """The owner either keeps the lock by its newer hold, or gets it anew; and nothing is left in the end."""
+    """The owner either keeps the lock by its newer hold, or acquires it again; and nothing is left in the end."""
     start = threading.Barrier(2)
     holds: list[Hold] = []
 

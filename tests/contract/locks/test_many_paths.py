@@ -230,15 +230,15 @@ def test_waiters_of_a_full_process_wait_on_in_its_next_session(zoo: Zoo) -> None
             for key in first(count):
                 stack.enter_context(zoo.hold_elsewhere(key))
             threads = [BackgroundCall(functools.partial(wait, key)) for key in first(count)]
-            eventually(lambda: len(zoo.contenders()) == 2 * count)
+            eventually(lambda: len(zoo.contenders()) == 2 * count, 40)
             full = counted_on_loop()
             assert full > LIMIT - 6 * SIZE
             old = session().session_id
             expire(zoo)
             eventually(lambda: session().session_id not in (old, None))
-            eventually(lambda: len(zoo.contenders()) == 2 * count and counted_on_loop() == full)
+            eventually(lambda: len(zoo.contenders()) == 2 * count and counted_on_loop() == full, 40)
             reconnect(proxy)
-            eventually(lambda: len(zoo.contenders()) == 2 * count and counted_on_loop() == full)
+            eventually(lambda: len(zoo.contenders()) == 2 * count and counted_on_loop() == full, 40)
         for thread in threads:
             thread.result(30)
         settle()

@@ -205,7 +205,7 @@ async def test_an_outcome_that_comes_just_before_the_caller_gives_up_counts(
         warm.hang = True
         attempt = asyncio.create_task(acquire(timeout=0))
         await asyncio.sleep(0)
-        loop.call_later(0.2, time.sleep, 1.0)  # so that the loop runs two timers in one go: the caller's, and the next
+        loop.call_soon(time.sleep, 1.2)  # so that the loop runs two timers in one go: the caller's, and the next
         loop.call_later(1.1, reply)
         with pytest.raises(LockBusy) if busy else contextlib.nullcontext():
             await attempt

@@ -12,6 +12,7 @@ from support.proxy import DELETE, MULTI, Proxy
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import Hold, zk_adopt, zk_lock
+from django_zklock.core.protocol import contender
 from django_zklock.operations import break_lock
 
 pytestmark = pytest.mark.zookeeper
@@ -55,9 +56,10 @@ def confirmed() -> None:
 
 
 def test_a_lock_whose_znode_was_deleted_is_told_after_a_short_hold(
-    zoo: Zoo, primitive: Primitive, caplog: pytest.LogCaptureFixture
+    zoo: Zoo, primitive: Primitive, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before a hold is watched, only its release shows it."""
+    monkeypatch.setattr(contender, "WATCH_SELF_AFTER", 60.0)
     with primitive.lock() as hold:
         end(zoo, hold)
     (message,) = eventually(lambda: messages(caplog, LATE))

@@ -234,7 +234,7 @@ def test_a_process_that_is_paused_again_and_again_blames_no_request(zoo: Zoo) ->
             assert state.si_code == os.CLD_STOPPED, process.communicate()
             zoo.wait_contenders("a", 0)
             process.send_signal(signal.SIGCONT)
-        printed, errors = process.communicate(timeout=30)
+        printed, errors = process.communicate(timeout=50)
     finally:
         process.kill()
         process.communicate()

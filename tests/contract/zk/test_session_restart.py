@@ -91,12 +91,13 @@ def test_a_contender_that_starts_while_the_session_closes_gets_an_error(zoo: Zoo
     """It was not there yet when the others got the error, and could wait for ever."""
     with proxied(zoo) as proxy:
         session = connected()
-        proxy.delay = 0.3
+        proxy.delay = 60.0
         closing = BackgroundCall(process.reset)
         eventually(lambda: session.closing)
         waiter: ThreadWaiter[Outcome] = ThreadWaiter()
         Contender(session, Lock("late").spec, Caller(thread="", what="test"), waiter.set, waits=True).start()
-        assert isinstance(waiter.wait(5), ZooKeeperUnavailable)
+        assert isinstance(waiter.wait(30), ZooKeeperUnavailable)
+        proxy.heal()
         closing.result()
 
 

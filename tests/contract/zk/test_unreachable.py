@@ -104,7 +104,7 @@ def test_a_server_of_another_kind_is_recognized(answer: bytes | None, cause: str
 def test_tls_to_a_port_without_it_is_recognized(server: Ensemble | DevServer) -> None:
     """The message says that ZooKeeper does not speak TLS at this port."""
     where = server.hosts
-    assert failure(where, scheme="zk+tls") == (
+    assert failure(where, scheme="zk+tls", connect_timeout=5) == (
         f"No connection to ZooKeeper at {where} within N s: "
         "it speaks no TLS; use its port for TLS, or zk:// instead of zk+tls://."
     )

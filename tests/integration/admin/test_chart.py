@@ -71,7 +71,7 @@ def test_a_row_counts_in_all_bars_that_it_covers(table: str) -> None:
     assert sum(hour.waited) == pytest.approx(10.0, abs=0.01)
     assert max(hour.waited) == pytest.approx(1.0)
     assert sum(hour.refused) == 1
-    assert [index for index, count in enumerate(hour.refused) if count] in ([44], [45], [46])
+    assert [index for index, count in enumerate(hour.refused) if count] in ([index] for index in range(40, 47))
     of_lock = chart._count(("k", HOUR), 0.0)
     assert sum(of_lock.held) == pytest.approx(50.0, abs=1.1)
     day = chart._count(("", DAY), 0.0)

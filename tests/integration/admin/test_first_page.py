@@ -104,7 +104,7 @@ def test_a_chain_is_one_card_with_a_tree(stage: Stage, operator: Client) -> None
     assert text.count("<section") == 1
     assert "3 callers wait" in text
     tree = text.partition('<ul class="zklock-tree">')[2].partition("</ul>")[0]
-    assert re.findall(r'zklock-depth-(\d)"><a href="[^"]*">(\w+)</a>', tree) == [("1", "mid"), ("2", "leaf")]
+    assert re.findall(r'zklock-depth-(\d)"><a [^>]*>(\w+)</a>', tree) == [("1", "mid"), ("2", "leaf")]
     assert "waits for root" in tree
     assert re.findall(r"break/\?key=(\w+)&do=(\w+)", text) == [("root", "ask"), ("root", "break")]
 

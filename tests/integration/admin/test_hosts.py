@@ -103,9 +103,8 @@ def test_all_locks_of_a_host_are_broken_with_its_name_typed(
     assert all(map(zoo.client.exists, held))
     with caplog.at_level(logging.INFO, "zklock.audit"):
         response = operator.post(WORKER, {**form, "confirm": "worker-7", "break": "1"}, follow=True)
-    assert [str(message) for message in response.context["messages"]] == [
-        f"{MANY} locks were broken: orders/00, orders/01, orders/02, orders/03, orders/04 and 25 more."
-    ]
+    (message,) = map(str, response.context["messages"])
+    assert re.fullmatch(rf"{MANY} locks were broken: (orders/\d\d, ){{4}}orders/\d\d and 25 more\.", message)
     assert not any(map(zoo.client.exists, held[:MANY]))
     assert LogEntry.objects.count() == caplog.text.count("it hangs") == MANY
 

@@ -33,7 +33,7 @@ def test_a_warm_shutdown_gives_waiting_messages_back(zoo: Zoo, redis: Redis, tmp
         worker.process.send_signal(signal.SIGTERM)
         zoo.wait_contenders("warm", 1)
         gate.open()
-        worker.process.wait(20)
+        worker.process.wait(30)
         zoo.wait_contenders("warm", 0, timeout=1)
         with Worker(zoo, tmp_path, conf=redis.conf) as second:
             for result in (first, *later):

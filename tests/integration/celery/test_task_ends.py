@@ -137,7 +137,7 @@ def test_a_warm_shutdown_lets_tasks_finish_and_closes_the_sessions(zoo: Zoo, tmp
             gate.open()
         for result in results:
             worker.get(result)
-        assert worker.process.wait(20) == 0
+        assert worker.process.wait(30) == 0
         eventually(lambda: not any(f"{session:x}" in sessions(zoo) for session in known), 2, "sessions are left")
         assert zoo.contenders() == []
 

@@ -68,7 +68,7 @@ def messages(home: Any) -> int:
 def test_the_reservation_of_a_publisher_that_ended_stays(zoo: Zoo, client: Celery, tmp_path: Any) -> None:
     """Its message is still queued."""
     publisher = publish(zoo, tmp_path, "never")
-    first = publisher.communicate(timeout=30)[0].strip()
+    first = publisher.communicate(timeout=60)[0].strip()
     assert client.tasks["until_done"].delay("k").id == first
     assert messages(tmp_path) == 1
 
@@ -79,7 +79,7 @@ def test_a_publisher_killed_while_it_sends_blocks_others_for_a_short_time(
 ) -> None:
     """The next publisher waits until the session of the killed one ends: its message may never have been sent."""
     publisher = publish(zoo, tmp_path, moment)
-    assert publisher.wait(30) == -signal.SIGKILL
+    assert publisher.wait(60) == -signal.SIGKILL
     publisher.communicate()
     assert messages(tmp_path) == sent
     dead = holder(KEY)

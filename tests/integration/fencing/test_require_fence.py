@@ -24,9 +24,9 @@ from django.views import View
 from support import fencesite
 from support.ledgers.models import Account
 from support.tokens import MemoryTokens
-from support.zoo import TESTS, Zoo, eventually
+from support.zoo import TESTS, Zoo, eventually, next_line
 
-from django_zklock import zk_lock
+from django_zklock import Hold, zk_lock
 from django_zklock.contrib.fences.models import Fence
 from django_zklock.core.queue.escaping import escape
 from django_zklock.exceptions import InvalidLockName, LockLost, LockNotHeld, StaleToken
@@ -113,34 +113,36 @@ from django_zklock.fencing import FenceVerifier
 from django_zklock.fencing.stores import DatabaseTokens
 call_command("migrate", verbosity=0)
 try:
-    fence = FenceVerifier(DatabaseTokens()).verify(sys.argv[3], key="stock/7")
+    print("ready", flush=True)
+    fence = FenceVerifier(DatabaseTokens()).verify(input(), key="stock/7")
     print(fence.key, fence.token, fence.holder.pid, threading.active_count())
 except Exception as error:
     print(type(error).__name__)
 """
 
 
-def receive(secret_key: str, token_key: str, signed: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", RECEIVER, secret_key, token_key, signed],
+def receive(secret_key: str, token_key: str, hold: Hold) -> str:
+    """Return what a receiver says of a token that is signed when it is ready: such a token is valid for seconds."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", RECEIVER, secret_key, token_key],
         env={**os.environ, "PYTHONPATH": str(TESTS.parent)},
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=50,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    assert next_line(process) == "ready"
+    said, _ = process.communicate(f"{hold.signed_token()}\n", timeout=50)
+    assert process.returncode == 0
+    return said.strip()
 
 
 def test_another_project_verifies_without_zookeeper(zoo: Zoo) -> None:
     """The receiver needs the key and a table: no ensemble, and no app except that of the table."""
     with zoo.configured(session_timeout=10, TOKEN_KEYS=[KEY]), zk_lock("stock/7") as hold:
-        signed = hold.signed_token()
-        assert receive("its own", KEY, signed) == f"stock/7 {hold.token} {os.getpid()} 1"
-        assert receive("its own", "another" * 6, signed) == "InvalidToken"
-        assert receive(KEY, "", hold.signed_token()) == f"stock/7 {hold.token} {os.getpid()} 1"
-        assert receive("test", "", hold.signed_token()) == "InvalidToken"  # the sender's SECRET_KEY
+        assert receive("its own", KEY, hold) == f"stock/7 {hold.token} {os.getpid()} 1"
+        assert receive("its own", "another" * 6, hold) == "InvalidToken"
+        assert receive(KEY, "", hold) == f"stock/7 {hold.token} {os.getpid()} 1"
+        assert receive("test", "", hold) == "InvalidToken"  # the sender's SECRET_KEY
 
 
 # --- views -----------------------------------------------------------------------------------------------------------

@@ -189,7 +189,7 @@ print(ledger.seen())
 
 def test_a_forked_child_leaves_its_parents_transaction_alone(zoo: Zoo, tmp_path: Path) -> None:
     """A child that reaches the end of the block neither commits nor rolls back."""
-    output, errors = zoo.spawn(FORK, str(tmp_path / "forked.sqlite3")).communicate(timeout=20)
+    output, errors = zoo.spawn(FORK, str(tmp_path / "forked.sqlite3")).communicate(timeout=50)
     assert output == "['x']\n", errors
 
 

@@ -48,7 +48,7 @@ def test_the_second_beat_continues_at_once_when_the_first_one_stops(beats: Beats
     beats.wait_queue(first, second)
     beats.wait_sent(2, since=beats.sent()[-1].at)
     first.strike(signal.SIGTERM)
-    assert first.process.wait(10) == 0
+    assert first.process.wait(30) == 0
     ended = time.monotonic()
     beats.wait_queue(second)
     after = beats.wait_sent(2, since=ended)
@@ -182,7 +182,7 @@ def test_the_example_project_starts_a_beat(zoo: Zoo, tmp_path: Path) -> None:
         assert payload is not None
         assert payload.what == "celery beat example_project"
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0
+        assert process.wait(30) == 0
     finally:
         process.kill()
         print(log.read_text())

@@ -74,7 +74,7 @@ def test_watching_shows_each_change_until_it_is_interrupted(zoo: Zoo, as_json: b
             assert told().endswith(f"token {hold.token}\n")
         assert told() == "no leader\n"
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=50)
         assert (process.returncode, err) == (0, "")
     finally:
         process.kill()

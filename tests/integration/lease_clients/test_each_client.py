@@ -82,7 +82,7 @@ def test_a_loss_is_noticed(zoo: Zoo, language: str) -> None:
             holder.token()
             coordinator.kill()
             assert "was not kept in time" in holder.line()
-            assert holder.process.wait(10) == 0
+            assert holder.process.wait(30) == 0
     zoo.assert_empty(10)
 
 
@@ -99,7 +99,7 @@ def test_release_requests_are_passed_on(zoo: Zoo, language: str) -> None:
             coordinator.process.terminate()
             assert holder.line() == "wanted the coordinator is about to end"
             holder.release()
-            assert coordinator.process.wait(20) == 0
+            assert coordinator.process.wait(30) == 0
 
 
 def test_a_coordinator_that_is_gone_is_left_for_another(zoo: Zoo, language: str) -> None:

@@ -293,7 +293,7 @@ forked(lambda: lock(ZkLockClient("{address}")))
 """
     process = zoo.spawn(script)
     try:
-        out, errors = process.communicate(timeout=20)
+        out, errors = process.communicate(timeout=50)
     finally:
         process.kill()
     refused = f"Process {process.pid} was forked while it used"

@@ -66,9 +66,9 @@ async def test_the_life_of_a_lease(zoo: Zoo, served: Served) -> None:
 
 
 async def test_one_stream_renews_many_leases_and_reports_their_ends(zoo: Zoo, served: Served) -> None:
-    leases = [await served.acquire(f"many/{number}", session_timeout_ms=1500) for number in range(3)]
+    leases = [await served.acquire(f"many/{number}", session_timeout_ms=3000) for number in range(3)]
     stream = served.stub.KeepAlive()
-    until = time.monotonic() + 3
+    until = time.monotonic() + 4
     while time.monotonic() < until:
         for lease in leases:
             await stream.write(pb.KeepAliveRequest(lease_id=lease.lease_id))
@@ -83,10 +83,10 @@ async def test_one_stream_renews_many_leases_and_reports_their_ends(zoo: Zoo, se
 
 
 async def test_an_open_stream_alone_renews_no_lease(zoo: Zoo, served: Served) -> None:
-    lease = await served.acquire(session_timeout_ms=1000)
+    lease = await served.acquire(session_timeout_ms=2500)
     stream = served.stub.KeepAlive()
     await stream.write(pb.KeepAliveRequest(lease_id=lease.lease_id))
-    states = [await stream.read(), await asyncio.wait_for(stream.read(), 10)]
+    states = [await stream.read(), await asyncio.wait_for(stream.read(), 20)]
     assert [state.state for state in states] == [HELD, OVER]
     assert states[-1].detail == "it was not kept in time"
     stream.cancel()

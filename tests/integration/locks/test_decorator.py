@@ -395,7 +395,7 @@ def test_without_a_name_the_function_names_its_lock(zoo: Zoo) -> None:
 
 
 def test_a_name_is_asked_for_only_where_it_helps() -> None:
-    """Not for an entry. With `STRICT`, an entry is required; a function that has moved has two."""
+    """An entry needs none. With `STRICT`, an entry is required; a function that has moved has two."""
     name = f"{__name__}._coroutine"
     entries = {name: {"path": name}, "moved._coroutine": {"path": "moved._coroutine"}}
     for strict in (False, True):

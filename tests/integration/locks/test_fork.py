@@ -159,7 +159,7 @@ print(len(got))
     with zoo.hold_elsewhere("busy"):
         assert process.stdout.readline() == "0 []\n", process.communicate()
         zoo.wait_contenders("busy", 2, timeout=6)
-    output, errors = process.communicate("\n", timeout=10)
+    output, errors = process.communicate("\n", timeout=50)
     assert output == "1\n", errors
 
 

@@ -101,7 +101,7 @@ def other():
         return "not held"
 with lock:
     print(gevent.spawn(other).get())
-assert lock.acquire() is lock.acquire()
+assert lock.acquire().token == lock.acquire().token
 lock.release(); lock.release()
 print(lock.locked())
 """

@@ -148,7 +148,7 @@ def test_an_asynchronous_exception_ends_the_wait_of_a_thread(zoo: Zoo) -> None:
 
     def wait() -> None:
         try:
-            with Lock("busy", timeout=1.5):
+            with Lock("busy", timeout=4):
                 pass
         except Struck as error:
             caught.append(error)
@@ -168,8 +168,8 @@ def test_control_c_while_waiting_leaves_no_contender(zoo: Zoo) -> None:
     """KeyboardInterrupt in another process that waits ends it at once, and its place in the queue is free at once."""
     with zoo.hold_elsewhere("busy"):
         process = zoo.spawn("with zk_lock('busy', timeout=None): pass")
-        zoo.wait_contenders("busy", 2)
+        zoo.wait_contenders("busy", 2, timeout=40)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=50)
         assert "KeyboardInterrupt" in errors
         zoo.wait_contenders("busy", 1, timeout=1)

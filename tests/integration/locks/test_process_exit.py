@@ -30,7 +30,7 @@ def ended(zoo: Zoo, process: subprocess.Popen[str], *, within: float) -> tuple[s
 def wait_printed(process: subprocess.Popen[str], line: str) -> None:
     assert process.stdout
     printed = process.stdout.readline()
-    assert printed == line + "\n", process.communicate("\n", timeout=5)
+    assert printed == line + "\n", process.communicate("\n", timeout=50)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ sys.exit(0)
 """
     with zoo.hold_elsewhere("crowd"):
         process = zoo.spawn(script)
-        eventually(lambda: len(zoo.contenders()) == 21)
+        eventually(lambda: len(zoo.contenders()) == 21, 40)
         _, errors = ended(zoo, process, within=5)
         assert process.returncode == 0
         assert "Traceback" not in errors

@@ -47,7 +47,7 @@ def test_a_broken_lock_goes_to_the_next_waiter(
         assert waiter.stdout is not None
         assert waiter.stdout.readline().startswith("mine")
     finally:
-        waiter.communicate("\n", timeout=20)
+        waiter.communicate("\n", timeout=50)
         with pytest.raises(LockLost):
             lock.release()
     asked = capsys.readouterr().err

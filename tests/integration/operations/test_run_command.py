@@ -57,7 +57,7 @@ def run(zoo: Zoo) -> Iterator[Run]:
     for process in started:
         if process.poll() is None:
             process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=50)
 
 
 def wait_told_of_loss(process: subprocess.Popen[str]) -> None:
@@ -85,7 +85,7 @@ def test_the_command_has_its_own_input_output_and_status(zoo: Zoo, run: Run) -> 
     (payload,) = zoo.payloads("backup/db")
     assert payload is not None
     assert (payload.what, dict(payload.about)) == ("run: sh", {"command": "sh"})
-    out, err = process.communicate("hello\n", timeout=20)
+    out, err = process.communicate("hello\n", timeout=50)
     report = json.loads(err)
     assert out == f"hello -- secret backup/db {report['token']}\n"
     assert process.returncode == report["status"] == 7
@@ -107,7 +107,7 @@ def test_run_waits_for_the_lock(zoo: Zoo, run: Run) -> None:
     with zk_lock("k"):
         process = run("k", "--timeout=forever", "--", "echo", "mine")
         zoo.wait_contenders("k", 2, 20)
-    assert process.communicate(timeout=20) == ("mine\n", "")
+    assert process.communicate(timeout=50) == ("mine\n", "")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_signal_ends_the_wait_of_run(zoo: Zoo, run: Run, number: signal.Signal
         process = run("k", "--timeout=forever", "--", "true")
         zoo.wait_contenders("k", 2, 20)
         process.send_signal(number)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=50)
         assert (process.returncode, err) == (128 + number, "")
         zoo.wait_contenders("k", 1, 2)
 
@@ -133,7 +133,7 @@ def test_signals_are_forwarded_to_the_command(zoo: Zoo, run: Run, number: signal
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     process.send_signal(number)
-    out, _ = process.communicate(timeout=20)  # the shell may say of its `sleep` that the signal has ended that, too
+    out, _ = process.communicate(timeout=50)  # the shell may say of its `sleep` that the signal has ended that, too
     assert (process.returncode, out) == (9, "got\n")
 
 
@@ -160,7 +160,7 @@ def test_a_lost_lock_stops_the_command_and_its_children(zoo: Zoo, run: Run, tmp_
     inner = pid_in(file)
     (path,) = zoo.contenders()
     zoo.client.delete(path)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=50)
     assert process.returncode == ExitCode.LOST, err
     assert "was lost" in err
     eventually(lambda: gone(inner), 5)
@@ -172,7 +172,7 @@ def test_with_abort_on_never_a_command_survives_the_loss(zoo: Zoo, run: Run) -> 
     (name,) = zoo.wait_contenders("k", 1, 20)
     zoo.client.delete(f"{zoo.base}/k/{name}")
     wait_told_of_loss(process)
-    _, err = process.communicate("\n", timeout=20)
+    _, err = process.communicate("\n", timeout=50)
     assert process.returncode == 3
     assert "was lost while the command ran; the policy let it finish" in err
 
@@ -184,7 +184,7 @@ def test_ignored_signals_stay_ignored(zoo: Zoo, run: Run) -> None:
         process = run("k", "--", sys.executable, "-c", "import time; print(open('/proc/self/status').read())")
     finally:
         signal.signal(signal.SIGHUP, before)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=50)
     (line,) = [line for line in out.splitlines() if line.startswith("SigIgn:")]
     python = {signal.SIGPIPE, signal.SIGXFSZ}  # which it ignores itself
     ignored = {number for number in signal.Signals if int(line.split()[1], 16) >> (number - 1) & 1}
@@ -218,7 +218,7 @@ def test_the_command_is_stopped_before_another_process_gets_the_lock(single: Ens
         assert time.monotonic() - paused_at < 4
     finally:
         server.resume()
-    process.communicate(timeout=20)
+    process.communicate(timeout=50)
     assert process.returncode == ExitCode.LOST
 
 
@@ -298,7 +298,7 @@ def test_a_loss_before_the_end_of_the_command_is_reported(zoo: Zoo, run: Run) ->
     (name,) = zoo.wait_contenders("k", 1, 20)
     zoo.client.delete(f"{zoo.base}/k/{name}")
     wait_told_of_loss(process)
-    _, err = process.communicate("\n", timeout=20)
+    _, err = process.communicate("\n", timeout=50)
     assert process.returncode == ExitCode.LOST, err
 
 
@@ -324,9 +324,9 @@ def test_a_command_that_takes_too_long_is_stopped_before_the_lock_is_free(zoo: Z
         STUBBORN.format(mark),
     )  # fmt: skip
     child = pid_in(mark)
-    with zoo.configured(), zk_lock("k", timeout=20):
+    with zoo.configured(), zk_lock("k", timeout=50):
         assert gone(child)
-    assert process.wait(20) == ExitCode.LOST
+    assert process.wait(30) == ExitCode.LOST
     assert process.stderr is not None
     *_, report, message = process.stderr.read().splitlines()
     assert json.loads(report)["lost"] == "it was held for longer than max_hold, 2 s"

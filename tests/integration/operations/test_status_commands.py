@@ -139,7 +139,7 @@ def test_list_watch_writes_a_line_for_each_scan(zoo: Zoo) -> None:
         assert eventually(lambda: [lock["key"] for lock in json.loads(lines.readline())["locks"]]) == ["seen"]
     eventually(lambda: not json.loads(lines.readline())["locks"])
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=50)
     assert (process.returncode, err) == (0, "")
 
 

@@ -73,7 +73,7 @@ class Actor:
     def end(self) -> None:
         """Have it go in order; its session goes with it."""
         try:
-            self.process.communicate(timeout=10)
+            self.process.communicate(timeout=50)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.communicate()

@@ -41,7 +41,7 @@ async ({acts, colours}) => {
 
     if (document.documentElement.scrollWidth > innerWidth) faults.add(`the page has ${document.documentElement.scrollWidth} px`);
     for (const element of content.querySelectorAll("*")) {
-        if (element.namespaceURI.endsWith("svg") || ["SELECT", "OPTION", "TEXTAREA"].includes(element.tagName) || !isSeen(element)) continue;
+        if (element.namespaceURI.endsWith("svg") || ["INPUT", "SELECT", "OPTION", "TEXTAREA"].includes(element.tagName) || !isSeen(element)) continue;
         const {overflowX, textOverflow} = getComputedStyle(element);
         const isCut = element.clientWidth > 1 && element.scrollWidth > element.clientWidth + 1 && overflowX !== "visible";
         const isSaid = textOverflow === "ellipsis" && (element.closest("[title]") ?? element.querySelector("[title]"));
@@ -74,14 +74,18 @@ async ({acts, colours}) => {
             const style = getComputedStyle(element), below = background(isSvg ? element.closest("svg").parentElement : element);
             const isLarge = parseFloat(style.fontSize) >= 24 || (parseFloat(style.fontSize) >= 18.6 && style.fontWeight >= 600);
             const found = ratio(over(rgba(isSvg ? style.fill : style.color), below), below);
-            if (found < (isLarge ? 3 : 4.5) && !element.closest(":disabled")) faults.add(`contrast ${found.toFixed(2)}: ${named(element)}`);
+            const isIcon = style.fontFamily.includes("Symbols");
+            if (!isIcon && found < (isLarge ? 3 : 4.5) && !element.closest(":disabled")) faults.add(`contrast ${found.toFixed(2)}: ${named(element)}`);
         }
+    }
+    for (const element of content.querySelectorAll(".object-tools a, a.button, input[type=submit], button")) {
+        if (isSeen(element)) texts.push({element, ...element.getBoundingClientRect().toJSON()});
     }
     texts.sort((one, other) => one.top - other.top);
     texts.forEach((one, i) => {
         for (let j = i + 1; j < texts.length && texts[j].top < one.bottom; j++) {
             const other = texts[j], wide = Math.min(one.right, other.right) - Math.max(one.left, other.left);
-            if (wide > 2 && one.element !== other.element) faults.add(`overlap: ${named(one.element)} | ${named(other.element)}`);
+            if (wide > 2 && !one.element.contains(other.element) && !other.element.contains(one.element)) faults.add(`overlap: ${named(one.element)} | ${named(other.element)}`);
         }
     });
 

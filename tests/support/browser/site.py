@@ -63,6 +63,6 @@ class Site:
 
     def __exit__(self, *about: object) -> None:
         self.process.terminate()
-        self.process.wait(10)
+        self.process.wait(30)
         assert self.process.stdout is not None
         self.process.stdout.close()

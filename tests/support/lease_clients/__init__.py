@@ -91,7 +91,7 @@ class Holder:
 
     def release(self) -> None:
         """Have it release the lock, and end."""
-        out, errors = self.process.communicate("\n", timeout=20)
+        out, errors = self.process.communicate("\n", timeout=50)
         ended = (out, errors, self.process.returncode)
         assert ended == ("released\n", "", 0), ended
 
