@@ -13,6 +13,9 @@ PROGRAMS := @cd tests && PYTHONPATH=.. ../$(BIN)/python -m support.programs
 
 # A virtual environment that is half made, has lost its Python, or came from another place with its folder, is of no use.
 ifneq ($(wildcard $(VENV)),)
+ifneq ($(shell grep -qs '^uv = ' $(VENV)/pyvenv.cfg && ! $(BIN)/python -c "import pip" 2>/dev/null && echo uv),)
+$(error $(VENV) was made by uv, and has no pip. Run: uv pip install pip, or: rm -r $(VENV))
+endif
 $(shell grep -qsF "$$(pwd -P)/$(VENV)/" $(BIN)/pip && $(BIN)/python -c "import pip" 2>/dev/null || rm -rf $(VENV))
 endif
 
