@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import pytest
 from django.test import override_settings
 from support import adminsite
+from support.zoo import ROOM
 
+from django_zklock.admin import LockAdmin
 from django_zklock.contrib.events import chart, table
 
 
@@ -16,6 +18,12 @@ def site() -> Iterator[None]:
     """Set what the admin needs: URLs, middleware and templates."""
     with override_settings(**adminsite.SETTINGS):
         yield
+
+
+@pytest.fixture(autouse=True)
+def patient_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ZooKeeper be late on a busy machine: a page that waits no longer shows that it does not answer."""
+    monkeypatch.setattr(LockAdmin, "reply_timeout", LockAdmin.reply_timeout + ROOM)
 
 
 @pytest.fixture(autouse=True)
