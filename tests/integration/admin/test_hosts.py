@@ -18,6 +18,7 @@ from support.adminsite import user_with
 from support.ensemble import Ensemble
 from support.zoo import Zoo
 
+from django_zklock.admin import LockAdmin
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.dashboard import views
@@ -169,7 +170,12 @@ def test_a_request_ends_before_a_web_server_ends_it(
 
 
 def test_a_bulk_break_tells_what_was_done_when_zookeeper_goes_away(
-    single: Ensemble, zoo: Zoo, held: list[str], operator: Client, caplog: pytest.LogCaptureFixture
+    single: Ensemble,
+    zoo: Zoo,
+    held: list[str],
+    operator: Client,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It names what was done, what may have been done, and what was not tried. The audit log has what was sent."""
     broken: list[str] = []
@@ -178,6 +184,7 @@ def test_a_bulk_break_tells_what_was_done_when_zookeeper_goes_away(
         broken.append(lock)
         if len(broken) == 3:
             single.servers[0].pause()
+            monkeypatch.setattr(LockAdmin, "reply_timeout", 1.5)  # no answer comes
 
     form = {"target": ticks(operator.get(WORKER)), "reason": "it hangs", "confirm": "worker-7", "break": "1"}
     try:
