@@ -20,7 +20,7 @@ def site() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def patient_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ZooKeeper be late on a busy machine: a page that waits no longer shows that it does not answer."""
     monkeypatch.setattr(LockAdmin, "reply_timeout", LockAdmin.reply_timeout + ROOM)

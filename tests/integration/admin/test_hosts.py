@@ -24,7 +24,7 @@ from django_zklock.core.queue.nodes import Payload
 from django_zklock.dashboard import views
 from django_zklock.signals import lock_broken
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
+pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.usefixtures("patient_pages")]
 
 LIST = "/admin/zklock/lock/"
 HOST = f"{LIST}host/"

@@ -457,6 +457,7 @@ def test_a_database_that_cannot_be_written_is_not_green_if_processes_may_have_en
     assert doctor()[1] == ExitCode.PARTIAL
 
 
+@pytest.mark.usefixtures("patient_pages")
 def test_a_part_of_the_locks_is_not_green_on_the_page_and_the_doctor_reads_all(operator: Client, zoo: Zoo) -> None:
     zoo.client.ensure_path(f"{zoo.base}/orders")
     payload = Payload(guid=(guid := str(uuid.uuid4())), host="w", pid=7, thread="", what="", since="", template="o")

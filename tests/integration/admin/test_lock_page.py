@@ -41,7 +41,7 @@ def test_a_victim_leads_to_the_root_and_is_not_to_be_broken(stage: Stage, operat
         for part in parts:
             stage.join_queue(key, part)
     page = opened(operator, "mid")
-    assert 'class="button default" href="/admin/zklock/lock/root/change/">Go to root' in page
+    assert 'class="button" href="/admin/zklock/lock/root/change/">Go to root' in page
     assert "do=break" not in page
     assert re.search(
         r'href="/admin/zklock/lock/root/change/"[^>]*>root</a> <span>held by worker-1 · pid 1 · shop', page

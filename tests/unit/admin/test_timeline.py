@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from django_zklock.report.timeline import NARROWEST, Bar, picture
 
 
@@ -30,6 +32,14 @@ def test_a_bar_has_its_wait_and_then_its_hold_on_one_axis() -> None:
     assert abs(parts[1][0][2] - parts[1][1][1]) < 0.1, "the hold begins where the wait ends"
     assert abs(parts[3][0][2] - parts[3][0][1] - NARROWEST) < 0.01
     assert 1 <= len(shown.ticks) <= 4
+
+
+@pytest.mark.parametrize("span", [1.0, 7.0, 21.0, 65.0, 79.0, 500.0, 5000.0, 100_000.0, 500_000.0])
+def test_a_mark_is_neither_cut_nor_beside_now(span: float) -> None:
+    shown = picture([Bar("", began=span, granted=span)])
+    assert shown
+    assert shown.ticks
+    assert all(5 < float(x.rstrip("%")) < 72 for x, _text in shown.ticks)
 
 
 def test_a_few_old_grants_do_not_shrink_all_others() -> None:
