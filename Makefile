@@ -1,31 +1,44 @@
 # Every target works on a new machine: what it needs is installed into .venv, once.
-# The demo brings a ZooKeeper of its own. The real one comes from ZOOKEEPER_HOME or Debian's package, which is installed where that is allowed,
-# and so are PostgreSQL, MariaDB, Redis, RabbitMQ, Apache Curator and Chromium, for the tests.
+# The demo brings a ZooKeeper of its own. The tests need a real one, PostgreSQL, MariaDB, Redis, RabbitMQ, Apache Curator and Chromium.
+# As root, with apt, they are installed. Otherwise one line says how, and the tests of what is missing are skipped: see ZKLOCK_TESTS_ALL.
 
 PYTHON ?= python3
 VENV := .venv
-BIN := $(CURDIR)/$(VENV)/bin
-PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
-RUN_DEMO := cd example_project && $(BIN)/python -m
+# Relative: make cannot have spaces in the name of a target.
+BIN := $(VENV)/bin
+# setuptools warns, in a box, of a folder that has the name of the package.
+PIP_INSTALL = PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check
+RUN_DEMO := cd example_project && ../$(BIN)/python -m
+PROGRAMS := @cd tests && PYTHONPATH=.. ../$(BIN)/python -m support.programs
+
+# A virtual environment that is half made, has lost its Python, or came from another place with its folder, is of no use.
+ifneq ($(wildcard $(VENV)),)
+ifneq ($(shell grep -qs '^uv = ' $(VENV)/pyvenv.cfg && ! $(BIN)/python -c "import pip" 2>/dev/null && echo uv),)
+$(error $(VENV) was made by uv, and has no pip. Run: uv pip install pip, or: rm -r $(VENV))
+endif
+$(shell grep -qsF "$$(pwd -P)/$(VENV)/" $(BIN)/pip && $(BIN)/python -c "import pip" 2>/dev/null || rm -rf $(VENV))
+endif
 
 # The tests start hundreds of processes. Without compiled modules each of them would compile all that it imports. And
 # output without a buffer hides what users see: a failed write is tried again at the exit.
 unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-check test check lint typing pyright imports pytest green chaos incidents bench bench-celery bench-devserver scale docs release measure kazoo-tests clean zookeeper postgres mariadb brokers curator lease-clients chromium promtool browser
+.PHONY: help demo demo-check test check lint typing pyright imports pytest green chaos incidents bench bench-celery bench-devserver scale docs release measure kazoo-tests clean programs lease-clients browser mutants
 
 help:
 	@echo "make demo         the example shop with traffic, on http://127.0.0.1:8000/ (Ctrl-C ends it)"
 	@echo "                  on the dev server; ZOOKEEPER=real: on a real ZooKeeper; ZKLOCK_URL=zk://...: on that one"
 	@echo "make demo-check   prove that the shop sells nothing twice; UNSAFE=1: without locks, which must fail;"
 	@echo "                  UNSAFE=broken: with locks that grant everybody, where fenced writes must hold out"
-	@echo "make test         lint, types, import contracts and all tests"
-	@echo "make lint | typing | imports | pytest   one of them (ARGS=... for pytest)"
+	@echo "make test         lint, types, import contracts and all tests; ZKLOCK_TESTS_ALL=1: a missing program is an error, as it is with CI=1"
+	@echo "make lint | typing | imports | pytest   one of them (ARGS=... for pytest; ARGS=tests/unit needs Python alone)"
 	@echo "make pyright      what users of pyright see of the types; needs Node"
 	@echo "make green        all tests RUNS=10 times, one line for each run; BUSY=1: while a process on each core computes"
 	@echo "make chaos        the locks under faults, and a soak (about an hour); SECONDS=600 SEED=7: that soak alone;"
 	@echo "                  LOCK=kazoo: the tests that kazoo's own lock must fail"
+	@echo "make mutants      change one line of the package, and run the tests of its room, for COUNT=40 lines that a SEED=7 draws:"
+	@echo "                  what no test notices is in the table at the end"
 	@echo "make incidents    the incidents that operators meet, with real processes: what the pages say of each (ten minutes);"
 	@echo "                  ARGS=chain: those with this word in their names"
 	@echo "make browser      the admin's pages in a browser, all of them; SCREENSHOTS=dir: with pictures"
@@ -52,7 +65,7 @@ demo-check: export UNSAFE := $(UNSAFE)
 demo-check: $(VENV)/.installed-demo
 	@$(RUN_DEMO) demo.check
 
-test: check zookeeper postgres mariadb brokers curator chromium promtool pytest
+test: check programs pytest
 
 check: lint typing imports
 
@@ -72,17 +85,24 @@ pyright: $(VENV)/.installed-test
 imports: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 
-pytest: $(VENV)/.installed-test zookeeper postgres mariadb brokers curator chromium promtool
+# The unit tests need no programs.
+pytest: $(VENV)/.installed-test $(if $(filter tests/unit%,$(ARGS)),$(if $(filter tests/%,$(filter-out tests/unit%,$(ARGS))),programs),programs)
 	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder --randomly-seed=$(or $(SEED),1) $(ARGS)
 
 green: $(VENV)/.installed-test
 	@$(BIN)/python scripts/green.py --runs=$(or $(RUNS),10) $(if $(BUSY),--busy)
 
-chaos: $(VENV)/.installed-test .cache/agents/.installed zookeeper postgres mariadb brokers curator lease-clients
+chaos: $(VENV)/.installed-test .cache/agents/.installed lease-clients
+	$(PROGRAMS) zookeeper postgres mariadb redis rabbitmq curator
 	@$(BIN)/python scripts/chaos.py $(if $(SECONDS),--seconds=$(SECONDS)) $(if $(SEED),--seed=$(SEED)) \
 		$(if $(LOCK),--lock=$(LOCK)) $(ARGS)
 
-incidents: $(VENV)/.installed-test zookeeper
+mutants: $(VENV)/.installed-test
+	$(PROGRAMS) zookeeper postgres mariadb redis rabbitmq curator
+	@$(BIN)/python scripts/mutants.py $(if $(COUNT),--count=$(COUNT)) $(if $(SEED),--seed=$(SEED)) $(ARGS)
+
+incidents: $(VENV)/.installed-test
+	$(PROGRAMS) zookeeper
 	@$(BIN)/python scripts/incidents.py $(ARGS)
 
 # A version of Django has a virtual environment of its own: without DJANGO, it is that of the other tests.
@@ -90,9 +110,11 @@ BROWSER_VENV := $(if $(DJANGO),.cache/django-$(DJANGO),$(VENV))
 
 browser: export SCREENSHOTS := $(abspath $(SCREENSHOTS))
 browser: export UNFOLD := $(UNFOLD)
-browser: $(BROWSER_VENV)/.installed-test zookeeper chromium
+browser: BIN := $(BROWSER_VENV)/bin
+browser: $(BROWSER_VENV)/.installed-test
+	$(PROGRAMS) zookeeper chromium
 	$(if $(SCREENSHOTS),@mkdir -p $(SCREENSHOTS))
-	$(BROWSER_VENV)/bin/python -m pytest tests/browser -m "chaos or not chaos" $(ARGS)
+	$(BIN)/python -m pytest tests/browser -m "chaos or not chaos" $(ARGS)
 
 .cache/django-%/.installed-test: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(@D)
@@ -107,18 +129,22 @@ browser: $(BROWSER_VENV)/.installed-test zookeeper chromium
 	@touch $@
 
 # All of them run, even if one misses a budget.
-bench: $(VENV)/.installed-test zookeeper brokers curator
+bench: $(VENV)/.installed-test
+	$(PROGRAMS) zookeeper redis rabbitmq curator
 	@failed=0; for name in acquire hot_key crowd leases events; do \
 		$(BIN)/python benchmarks/$$name.py $(ARGS) || failed=1; \
 	done; exit $$failed
 
-bench-celery: $(VENV)/.installed-test zookeeper brokers
+bench-celery: $(VENV)/.installed-test
+	$(PROGRAMS) zookeeper redis rabbitmq
 	$(BIN)/python benchmarks/celery_waiting.py $(ARGS)
 
-bench-devserver: $(VENV)/.installed-test zookeeper
+bench-devserver: $(VENV)/.installed-test
+	$(PROGRAMS) zookeeper
 	$(BIN)/python benchmarks/devserver.py $(ARGS)
 
-scale: $(VENV)/.installed-test zookeeper
+scale: $(VENV)/.installed-test
+	$(PROGRAMS) zookeeper
 	$(BIN)/python benchmarks/scale.py $(ARGS)
 
 docs: $(VENV)/.installed-docs
@@ -136,30 +162,12 @@ measure: $(VENV)/.installed-test
 kazoo-tests: $(VENV)/.installed-test
 	$(BIN)/python scripts/kazoo_tests.py $(ARGS)
 
-zookeeper: $(VENV)/.installed-demo
-	@$(RUN_DEMO) demo.zookeeper
-
-postgres: $(VENV)/.installed-test
-	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.postgres
-
-mariadb: $(VENV)/.installed-test
-	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.mariadb
-
-brokers: $(VENV)/.installed-test
-	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.brokers
-
-curator: $(VENV)/.installed-test
-	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.neighbours.curator
+programs: $(VENV)/.installed-test
+	$(PROGRAMS)
 
 lease-clients: $(VENV)/.installed-test
 	$(PIP_INSTALL) --group go
-	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.lease_clients
-
-chromium: $(VENV)/.installed-test
-	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.browser.chromium
-
-promtool: $(VENV)/.installed-test
-	@cd tests && PYTHONPATH=$(CURDIR) $(BIN)/python -m support.promtool
+	@cd tests && PYTHONPATH=.. ../$(BIN)/python -m support.lease_clients
 
 clean:
 	rm -rf $(VENV) .cache .demo .green build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
@@ -186,4 +194,6 @@ $(VENV)/.installed-package: setup.cfg pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+	@said=$$($(PYTHON) -m venv --clear $(VENV) 2>&1) || { rm -rf $(VENV); case "$$said" in \
+		*ensurepip*) echo "Python has no venv here. Install it (Debian, Ubuntu): sudo apt-get install python3-venv";; \
+		*) echo "$$said";; esac; exit 1; }

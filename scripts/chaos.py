@@ -20,7 +20,6 @@ import argparse
 import os
 import secrets
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 sys.path[:0] = [str(TESTS), str(ROOT), str(ROOT / "example_project")]
 
-from demo.zookeeper import may_install  # noqa: E402
+from support import debian  # noqa: E402
 from support.chaos import namespaces  # noqa: E402
 from support.chaos.firewall import IPTABLES  # noqa: E402
 from support.chaos.preload import COMPILER  # noqa: E402
@@ -105,17 +104,13 @@ def ensure_tools() -> None:
     missing = [package for tool, packages in TOOLS if tool is None for package in packages]
     if not missing or sys.platform != "linux":
         return
-    if not may_install():
+    if not debian.may_install():
         say(f"Some tests will be skipped. They need: sudo apt-get install {' '.join(missing)}")
         return
-    say(f"Installing: apt-get install {' '.join(missing)}")
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["update"], ["install", "--yes", "--no-install-recommends", *missing]):
-        apt = ["apt-get", "-qq", *command]
-        done = subprocess.run(apt, env=env, check=False, stdout=subprocess.DEVNULL)
-        if done.returncode:
-            say(f"apt-get {command[0]} failed: some tests will be skipped.")
-            return
+    try:
+        debian.install(*missing)
+    except SystemExit as problem:
+        say(f"{problem} Some tests will be skipped.")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
 import subprocess
 import sys
 import tempfile
@@ -46,7 +45,7 @@ class Expected:
     causes: dict[str, str]
     """The locks or hosts in the title of each card, and its cause; without a cause, a line that is no alarm."""
     texts: tuple[str, ...]
-    """What the card says."""
+    """Texts of the card."""
     remedy: str = ""
     within: float = 30.0
     """Seconds."""
@@ -108,35 +107,38 @@ def processes(drill: Drill) -> Iterator[list[Program]]:
 
 def deadlock_celery(drill: Drill) -> Iterator[Expected]:
     """A deadlock of two Celery tasks."""
-    with tasks(drill) as transfer:
-        texts = ("account/b", "worker-3", "transfer")
-        yield Expected({"account/a": "deadlock"}, texts, "Break one of them")
-        transfer()
+    finish = tasks(drill)
+    yield Expected({"account/a": "deadlock"}, ("account/b", "worker-3", "transfer"), "Break one of them")
+    finish()
 
 
 def deadlock_celery_over(drill: Drill) -> Iterator[Expected]:
     """A deadlock of two Celery tasks that ends by itself."""
-    with tasks(drill) as transfer:
-        transfer()
-        texts = ("has ended by itself", "account/b", "worker-3", "transfer")
-        yield Expected({"account/a": "order"}, texts, "Always lock", acknowledged=True)
+    tasks(drill)()
+    texts = ("has ended by itself", "account/b", "worker-3", "transfer")
+    yield Expected({"account/a": "order"}, texts, "Always lock", acknowledged=True)
 
 
-@contextlib.contextmanager
-def tasks(drill: Drill) -> Iterator[Callable[[], None]]:
-    """Have two Celery tasks in a deadlock; yield a function that ends their work, once they have their locks."""
+def tasks(drill: Drill) -> Callable[[], None]:
+    """Have two Celery tasks in a deadlock; return a function that ends their work, once they have their locks."""
     home = drill.project.directory / "celery"
     home.mkdir()
     program = [*namespaces.on_host("worker-3"), sys.executable, "-m", "celery"]
-    with Worker(drill.zoo, home, program=program, env=drill.site.environment, session_timeout=4) as worker:
-        outer, inner = [worker.gate(), worker.gate()], [worker.gate(), worker.gate()]
-        for number, (source, target) in enumerate((("a", "b"), ("b", "a"))):
-            worker.send("transfer", source, target, str(outer[number]), str(inner[number]))
-        for gate in outer:
-            gate.wait_at_work()
+    env = {**drill.site.environment, "ZKLOCK_URL": drill.zoo.url(session_timeout=10)}
+    worker = drill.keep(Worker(drill.zoo, home, program=program, env=env))  # until it has written what has ended
+    outer, inner = [worker.gate(), worker.gate()], [worker.gate(), worker.gate()]
+    for number, (source, target) in enumerate((("a", "b"), ("b", "a"))):
+        worker.send("transfer", source, target, str(outer[number]), str(inner[number]))
+    for gate in outer:
+        gate.wait_at_work()
+    for gate in outer:
+        gate.open()
+
+    def finish() -> None:
+        for gate in inner:
             gate.open()
-        yield lambda: [gate.open() for gate in inner] and None
-        worker.process.send_signal(signal.SIGTERM)
+
+    return finish
 
 
 def killed(drill: Drill, *keys: str) -> None:
@@ -227,11 +229,11 @@ def crowd(drill: Drill) -> Iterator[Expected]:
 
 def forgotten(drill: Drill) -> Iterator[Expected]:
     """A forgotten hold of an operator."""
-    held = drill.shell("python manage.py zklock hold stock/berlin --for 90s --reason 'a deploy'")
+    held = drill.shell("python manage.py zklock hold stock/berlin --for 150s --reason 'a deploy'")
     assert held.returncode == 0, held.stderr
     web = drill.program("web-1")
     web.tell("wait", "stock/berlin")
-    yield Expected({"stock/berlin": "operator"}, ("a deploy", "1 caller waits"), "end this hold", 100)
+    yield Expected({"stock/berlin": "operator"}, ("a deploy", "1 caller waits"), "end this hold", 170)
     web.hear("used stock/berlin")
 
 
@@ -280,7 +282,7 @@ def judge(drill: Drill, expected: Expected, play: Iterator[Expected]) -> list[st
 
     def is_named() -> bool:
         cards = seen()
-        return len(cards) >= len(expected.causes) and all(text in cards[0] for text in expected.texts)
+        return bool(cards) and all(text in cards[0] for text in expected.texts)  # equal cards are folded
 
     while not is_named() and time.monotonic() < began + expected.within:
         time.sleep(0.1)

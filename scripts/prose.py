@@ -11,6 +11,7 @@ With `--names`, check the names and docstrings alone, in all Python files or in 
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import subprocess
 import sys
@@ -42,6 +43,7 @@ FORBIDDEN = {
 }
 #: Generated, translated, not ours, or a list of the turns themselves.
 SKIPPED = re.compile(r"\.(po|mo|png|ico)$|(^|/)LICENSE$|_pb2|(^|/)(test_)?prose\.py$")
+BUILT = re.compile(r"^\.|^(build|dist)/|^docs/_build/|__pycache__|\.egg-info/")
 
 #: No sentences: fenced code, comments, tables, headings, labels, and the addresses of links, also at the end of a page.
 NO_PROSE = re.compile(
@@ -175,11 +177,24 @@ def complaints_of_names(name: str, text: str, replaced: dict[str, str]) -> list[
     return [f"{name}:{at}: {fault}" for at, fault in sorted(all_faults)]
 
 
+def listed() -> list[str]:
+    """
+    Return the files that git knows or would add.
+
+    Where git is missing, has no checkout here, or mistrusts its owner: all files outside of hidden folders and builds.
+    """
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        return done.stdout.split("\0")[:-1]
+    return [name for path in sorted(ROOT.rglob("*")) if not BUILT.search(name := str(path.relative_to(ROOT)))]
+
+
 def main(arguments: list[str]) -> int:
-    """Print the faults of all files that git knows or would add; return 1 if there are any."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
-    texts = {name: (ROOT / name).read_text() for name in listed if not SKIPPED.search(name) and (ROOT / name).is_file()}
+    """Print the faults of all files of the project; return 1 if there are any."""
+    texts = {
+        name: (ROOT / name).read_text() for name in listed() if not SKIPPED.search(name) and (ROOT / name).is_file()
+    }
     only_names = arguments[:1] == ["--names"]
     folders = tuple(arguments[1:])
     replaced = replaced_words(GLOSSARY.read_text())

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 import os
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support import foreign_calls, reply_timeout
+from support import debian, foreign_calls, programs, reply_timeout
 from support.brokers import Broker, RabbitMQ, Redis
 from support.drill import Drill
 from support.ensemble import Ensemble
@@ -94,8 +96,19 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return reported
 
 
-@pytest.hookimpl(tryfirst=True)  # before fixtures, which may start processes
-def pytest_runtest_setup(item: pytest.Item) -> None:
+@contextlib.contextmanager
+def skipping() -> Iterator[None]:
+    """Skip a test whose program is missing, unless all are wanted."""
+    try:
+        yield
+    except debian.NotInstalled as problem:
+        if debian.all_wanted():
+            raise AssertionError(f"{problem}: {debian.advice([problem])}") from problem
+        pytest.skip(str(problem))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before fixtures, which may start processes
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
     """
     Add `ROOM` to the time that a call which does not wait gives ZooKeeper for its answer, unless the test judges time.
 
@@ -103,6 +116,28 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """
     judges_time = any(item.get_closest_marker(name) for name in ("chaos", "timed"))
     os.environ[reply_timeout.ADDED] = "0" if judges_time else str(min(ROOM, 5.0))
+    with skipping():
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Skip the test, too, if it starts the program itself."""
+    with skipping():
+        yield
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List what was skipped, and why, and how to install what was missing."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    if not reasons:
+        return
+    terminalreporter.section("skipped")
+    for reason, count in reasons.most_common():
+        terminalreporter.line(f"{count:5}  {reason}")
+    if missing := [problem for find in programs.FINDS if (problem := debian.missing(find))]:
+        terminalreporter.line(f"To run more of them: {debian.advice(missing)}")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -180,21 +215,21 @@ def drill(single: Ensemble, tmp_path: Path) -> Iterator[Drill]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """One PostgreSQL for the whole run; without one its tests fail, and say what to install."""
+    """One PostgreSQL for the whole run; without one its tests are skipped."""
     with Postgres() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDB]:
-    """One MariaDB for the whole run; without one its tests fail, and say what to install."""
+    """One MariaDB for the whole run; without one its tests are skipped."""
     with MariaDB() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def redis() -> Iterator[Redis]:
-    """One Redis for the whole run; without one its tests fail, and say what to install."""
+    """One Redis for the whole run; without one its tests are skipped."""
     with Redis() as server:
         yield server
 

@@ -68,7 +68,7 @@ class Verdict:
 
 
 class Look(NamedTuple):
-    """What was read at one moment, and what needs attention."""
+    """All that was read at one moment, with what needs attention."""
 
     snapshot: Snapshot
     servers: EnsembleReport

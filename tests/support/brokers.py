@@ -1,8 +1,4 @@
-"""
-A Redis and a RabbitMQ of the tests' own: in temporary directories, on free ports of loopback.
-
-`python -m support.brokers` installs Debian's packages where that is allowed.
-"""
+"""A Redis and a RabbitMQ of the tests' own: in temporary directories, on free ports of loopback."""
 
 from __future__ import annotations
 
@@ -234,7 +230,3 @@ class RabbitMQ(Broker):
             connection.connect()
             return True
         return False
-
-
-if __name__ == "__main__":
-    debian.ensure(find_redis, find_rabbitmq, installing=debian.no_services)

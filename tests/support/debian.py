@@ -1,4 +1,4 @@
-"""Install what tests need from Debian's packages, and stop a server with the tests."""
+"""Install the programs that tests need, or say in one line how, and stop a server with the tests."""
 
 from __future__ import annotations
 
@@ -6,48 +6,91 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 POLICY = Path("/usr/sbin/policy-rc.d")
 """Debian's packages run this script before they start the service that they bring."""
 
+MANAGERS = {
+    "apt-get": "apt-get install --no-install-recommends",
+    "dnf": "dnf install",
+    "apk": "apk add",
+    "brew": "brew install",
+}
+ELSEWHERE = {
+    "libzookeeper-java": ("", "", "zookeeper"),
+    "default-jre-headless": ("java-latest-openjdk-headless", "openjdk21-jre-headless", "openjdk"),
+    "postgresql": ("postgresql-server", "postgresql", "postgresql"),
+    "mariadb-server-core": ("mariadb-server", "mariadb", "mariadb"),
+    "redis-server": ("redis", "redis", "redis"),
+    "rabbitmq-server": ("rabbitmq-server", "rabbitmq-server", "rabbitmq"),
+    "chromium": ("chromium", "chromium", "chromium"),
+    "fonts-dejavu-core": ("dejavu-sans-fonts", "font-dejavu", ""),
+}
+"""Debian's packages under their names in Fedora, Alpine and Homebrew, where we know them."""
+
 
 class NotInstalled(RuntimeError):
-    """A program that tests need is missing. The message says what to install."""
+    """A program that tests need is missing. `packages` are Debian's that bring it; none if no package can."""
 
     def __init__(self, what: str, *packages: str) -> None:
-        super().__init__(
-            f"No {what} was found, and tests need it. Install it with `apt-get install {' '.join(packages)}` (Debian, "
-            "Ubuntu), or put it on the PATH."
-        )
+        super().__init__(f"no {what}")
         self.packages = packages
 
 
 def ensure(
-    *finds: Callable[[], object], installing: Callable[[], AbstractContextManager[object]] = nullcontext
+    *finds: Callable[[], object],
+    installing: Callable[[], AbstractContextManager[object]] = nullcontext,
+    or_skip: bool = False,
 ) -> None:
     """
-    Make sure that these find what they look for, and say so.
+    Make sure that these find what they look for. Each of them raises `NotInstalled`.
 
-    What is missing is installed where that is allowed; with `installing()` around it. Each of them raises
-    `NotInstalled`.
+    What is missing is installed where that is allowed; with `installing()` around it. Elsewhere, one message says how.
+    It ends this process, unless the tests may skip what is missing (`or_skip`).
     """
-    missing: list[str] = []
-    for find in finds:
-        try:
-            find()
-        except NotInstalled as problem:
-            if not may_install():
-                raise SystemExit(str(problem)) from None
-            missing += problem.packages
-    if missing:
+    problems = list(filter(None, map(missing, finds)))
+    packages = list(dict.fromkeys(package for problem in problems for package in problem.packages))
+    if packages and may_install():
         with installing():
-            install(*missing)
-    for find in finds:
+            install(*packages)
+        problems = list(filter(None, map(missing, finds)))
+    if problems:
+        message = "; ".join(map(str, problems)) + f".\n    {advice(problems)}"
+        if not or_skip or all_wanted():
+            raise SystemExit(f"Missing: {message}")
+        print(f"The tests that need these programs are skipped: {message}", flush=True)
+
+
+def missing(find: Callable[[], object]) -> NotInstalled | None:
+    """Return what this does not find; None if it does."""
+    try:
         find()
-        print(f"{find.__name__.removeprefix('find_')} is installed")
+    except NotInstalled as problem:
+        return problem
+    return None
+
+
+def all_wanted() -> bool:
+    """Tell whether a missing program is an error: in CI, where nobody sees what is skipped, or as the user says."""
+    return any(os.environ.get(name, "").lower() not in ("", "0", "false") for name in ("CI", "ZKLOCK_TESTS_ALL"))
+
+
+def advice(problems: Sequence[NotInstalled]) -> str:
+    """Return the command that installs all of these, and what to do about those that it cannot install."""
+    packages = dict.fromkeys(package for problem in problems for package in problem.packages)
+    manager = next(filter(shutil.which, MANAGERS), "apt-get")
+    if manager != "apt-get":
+        column = list(MANAGERS).index(manager) - 1
+        packages = dict.fromkeys(name for package in packages if (name := ELSEWHERE.get(package, ("", "", ""))[column]))
+    words = [] if manager == "brew" or os.geteuid() == 0 else ["sudo"]
+    command = " ".join([*words, MANAGERS[manager], *packages]) if packages else ""
+    if manager in ("dnf", "apk") and any("libzookeeper-java" in problem.packages for problem in problems):
+        release = "unpack https://zookeeper.apache.org/releases.html and set ZOOKEEPER_HOME to its directory"
+        return "; ".join(filter(None, (command, release)))
+    return command or "Put them on the PATH."
 
 
 def tied(signal_name: str) -> list[str]:
@@ -64,10 +107,13 @@ def install(*packages: str) -> None:
     """Install packages; raise SystemExit where that fails."""
     print(f"Installing: apt-get install {' '.join(packages)}", flush=True)
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["update"], ["install", "--yes", "--no-install-recommends", *packages]):
+    # An update that reaches no server would end with 0, and the install would not find the packages.
+    update = ["update", "-o", "APT::Update::Error-Mode=any"]
+    for command in (update, ["install", "--yes", "--no-install-recommends", *packages]):
         done = subprocess.run(["apt-get", "-qq", *command], env=env, stdout=subprocess.DEVNULL, check=False)
         if done.returncode:
-            raise SystemExit(f"apt-get {command[0]} failed. Mend that, or install {' and '.join(packages)} otherwise.")
+            why = "reached not all of its servers" if command is update else "failed"
+            raise SystemExit(f"apt-get {command[0]} {why}. Mend that, or install {' '.join(packages)} otherwise.")
 
 
 @contextlib.contextmanager

@@ -268,10 +268,12 @@ class Drill:
         return self.open(path, None, **{"target": target, "reason": REASON, button: "1", **form})
 
     def acknowledge(self) -> None:
-        """Acknowledge the only card by its form, as it is filled in but for the reason."""
+        """Acknowledge the only card by its form, with the first of its buttons."""
         ((path,),) = [[href for label, href in card.links.items() if "Acknowledge" in label] for card in self.cards()]
-        inputs = re.findall(r'<input[^>]*name="(identity|title|minutes)"[^>]*? value="(.*?)"', self.open(path))
-        page = self.open(path, None, reason=REASON, **{name: unescape(value) for name, value in inputs})
+        form = self.open(path)
+        inputs = re.findall('<(?:input|button)[^>]*name="(identity|minutes)"[^>]*? value="(.*?)"', form)
+        given = {name: unescape(value) for name, value in reversed(inputs)}
+        page = self.open(path, None, reason=REASON, **given)
         assert "Nothing else needs attention; acknowledged: 1." in plain(page), plain(page)
         lines, status = self.doctor()
         assert (status, f"Acknowledged by {LOGIN}" in lines[0]) == (0, True), lines

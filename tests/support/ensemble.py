@@ -34,6 +34,8 @@ MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 #: The jars that Debian's ZooKeeper 3.8 needs as a server, alone or in a quorum.
 DEBIAN_JARS: Final = ("zookeeper", "zookeeper-jute", "slf4j-api", "slf4j-simple", "metrics-core", "snappy-java")
 DEBIAN_DIRECTORY: Final = Path("/usr/share/java")
+#: Debian's jars and a Java without windows; its package `zookeeper` would bring a service and a desktop's libraries.
+PACKAGES: Final = ("libzookeeper-java", "default-jre-headless")
 HOMEBREW_DIRECTORIES: Final = (
     Path("/opt/homebrew/opt/zookeeper/libexec"),
     Path("/usr/local/opt/zookeeper/libexec"),
@@ -58,15 +60,8 @@ _starter = ThreadPoolExecutor(1)
 """Linux kills a tied process when the *thread* that started it ends. This thread lives as long as the process."""
 
 
-class ZooKeeperNotFound(RuntimeError):
-    """No ZooKeeper server, or no Java to run it, was found on this machine. The message says what to install."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(
-            f"{what} Install one with `apt-get install zookeeper` (Debian, Ubuntu) or `brew install zookeeper` "
-            "(macOS), or unpack a release from https://zookeeper.apache.org/releases.html and set ZOOKEEPER_HOME to "
-            "its directory. Without Java: `docker run --rm -p 2181:2181 zookeeper:3.9` is a server to use instead."
-        )
+class ZooKeeperNotFound(debian.NotInstalled):
+    """No ZooKeeper server, or no Java to run it, was found on this machine."""
 
 
 class ServerFailed(RuntimeError):
@@ -77,26 +72,23 @@ def find_classpath() -> list[Path]:
     """
     Find the jars that make a ZooKeeper server: `$ZOOKEEPER_HOME` if it is set, else Debian's package, else Homebrew's.
 
-    Raises ZooKeeperNotFound, which says what to install. A ZOOKEEPER_HOME without a server raises it, too: otherwise a
-    test would silently run against another version.
+    Raises ZooKeeperNotFound. A ZOOKEEPER_HOME without a server raises it, too: otherwise a test would silently run
+    against another version.
     """
     home = os.environ.get("ZOOKEEPER_HOME")
     if home:
         jars = _jars_of_release(Path(home))
         if not jars:
-            raise ZooKeeperNotFound(f"ZOOKEEPER_HOME is {home!r}, and there is no zookeeper*.jar in it or in its lib/.")
+            raise ZooKeeperNotFound(f"zookeeper*.jar in {home!r} or its lib/, which ZOOKEEPER_HOME names")
         return jars
-    debian = [DEBIAN_DIRECTORY / f"{name}.jar" for name in DEBIAN_JARS]
-    if debian[0].exists():
-        missing = [str(jar) for jar in debian if not jar.exists()]
-        if missing:
-            raise ZooKeeperNotFound(f"Debian's zookeeper is here, but not {', '.join(missing)}.")
-        return debian
+    jars = [DEBIAN_DIRECTORY / f"{name}.jar" for name in DEBIAN_JARS]
+    if all(jar.exists() for jar in jars):
+        return jars
     for directory in HOMEBREW_DIRECTORIES:
         jars = _jars_of_release(directory)
         if jars:
             return jars
-    raise ZooKeeperNotFound("No ZooKeeper server was found.")
+    raise ZooKeeperNotFound("ZooKeeper", *PACKAGES)
 
 
 def _jars_of_release(home: Path) -> list[Path]:
@@ -111,8 +103,14 @@ def find_java() -> str:
         return str(Path(home) / "bin" / "java")
     java = shutil.which("java")
     if java is None:
-        raise ZooKeeperNotFound("ZooKeeper needs Java, and there is no `java` on the PATH.")
+        raise ZooKeeperNotFound("Java", PACKAGES[1])
     return java
+
+
+def find_zookeeper() -> None:
+    """Make sure that a server can be started here. Raises ZooKeeperNotFound."""
+    find_classpath()
+    find_java()
 
 
 def four_letter(host: str, port: int, word: str, timeout: float = 2.0) -> str:

@@ -1,8 +1,4 @@
-"""
-A PostgreSQL of the tests' own: a cluster in a temporary directory, on a free port of loopback.
-
-`python -m support.postgres` installs Debian's package where that is allowed.
-"""
+"""A PostgreSQL of the tests' own: a cluster in a temporary directory, on a free port of loopback."""
 
 from __future__ import annotations
 
@@ -11,7 +7,9 @@ import os
 import pwd
 import shutil
 import signal
+import stat
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,7 +50,7 @@ class Postgres(Served):
 
     def __init__(self) -> None:
         self._programs = find_postgres()
-        super().__init__()
+        super().__init__(_open_parent() if os.geteuid() == 0 else None)
         self._prefix: list[str] = []  # what makes another account of root
         self._as: dict[str, Any] = {}  # the same
         (self.port,) = free_ports(1)
@@ -114,13 +112,20 @@ def _alone_in_namespace() -> bool:
     return sum(int(line.split()[2]) for line in lines if line) == 1
 
 
+def _open_parent() -> str:
+    """Return a directory that another account can enter: perhaps TMPDIR is below a folder of root's own."""
+    own = Path(tempfile.gettempdir()).resolve()
+    entered = all(folder.stat().st_mode & stat.S_IXOTH for folder in (own, *own.parents))
+    return str(own) if entered else "/tmp"
+
+
 def _other_account() -> pwd.struct_passwd:
     known = {account.pw_name: account for account in pwd.getpwall()}
     return next(known[name] for name in ACCOUNTS if name in known)
 
 
 @contextlib.contextmanager
-def _no_cluster() -> Iterator[None]:
+def no_cluster() -> Iterator[None]:
     """Keep Debian's package from making a cluster, and starting a service, that nobody asked for."""
     folder = Path("/etc/postgresql-common/createcluster.d")
     note = folder / "django-zklock-tests.conf"
@@ -133,7 +138,3 @@ def _no_cluster() -> Iterator[None]:
         yield
     finally:
         note.unlink()
-
-
-if __name__ == "__main__":
-    debian.ensure(find_postgres, installing=_no_cluster)

@@ -1,7 +1,7 @@
 """
 Prometheus' promtool, which tests rules of alerts; of Debian's package.
 
-`python -m support.promtool` unpacks it into `.cache`. The package is not installed, as it brings a service.
+The package is not installed, as it brings a service: the program is unpacked into `.cache`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def find() -> str | None:
     return shutil.which("promtool", path=CACHE / "usr" / "bin") or shutil.which("promtool")
 
 
-def ensure() -> None:
+def unpack() -> None:
     """Make sure that promtool is here, where there is apt. Its test is skipped without it."""
     if find() is not None or shutil.which("apt-get") is None:
         return
@@ -33,7 +33,3 @@ def ensure() -> None:
         if find() is not None:
             break
     (CACHE / "usr" / "bin" / "prometheus").unlink(missing_ok=True)  # 50 MB, which nobody needs
-
-
-if __name__ == "__main__":
-    ensure()

@@ -25,8 +25,8 @@ class Served(abc.ABC):
 
     end: ClassVar[signal.Signals] = signal.SIGKILL  # at once: nobody will read its files
 
-    def __init__(self) -> None:
-        self._directory = Path(tempfile.mkdtemp(prefix=f"zklock-{type(self).__name__.lower()}-"))
+    def __init__(self, parent: str | None = None) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix=f"zklock-{type(self).__name__.lower()}-", dir=parent))
         self._log = self._directory / "log"
         self._processes: list[subprocess.Popen[bytes]] = []
 

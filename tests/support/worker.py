@@ -20,6 +20,7 @@ from celery.result import AsyncResult
 from kazoo.exceptions import KazooException
 
 from support import celeryapp
+from support.debian import NotInstalled
 from support.zoo import TESTS, Zoo, eventually
 
 
@@ -88,6 +89,8 @@ class Worker:
         return self._process
 
     def __enter__(self) -> Worker:
+        if sys.platform == "linux" and not os.access("/dev/shm", os.W_OK):
+            raise NotInstalled("/dev/shm to write to, in which Celery keeps its semaphores")
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 self._command, cwd=TESTS, env=self.env, stdout=log, stderr=log, start_new_session=True

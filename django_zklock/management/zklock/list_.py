@@ -14,7 +14,7 @@ from django_zklock.inspection import LockInfo, Snapshot
 from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import add_answer, add_wide, integer, seconds
 from django_zklock.management.output import Output, count, width_of, write_json, write_line, write_table
-from django_zklock.management.zklock.status import UNKNOWN, fail_if_incomplete, read_all, write_findings
+from django_zklock.management.zklock.status import UNKNOWN, fail_if_incomplete, read_all, write_skipped
 from django_zklock.report import formatting
 
 CLEAR: Final = "\x1b[H\x1b[J"  # the cursor goes to the top, and all below is erased
@@ -81,7 +81,7 @@ def _list(out: Output, options: argparse.Namespace) -> Snapshot:
         total = f"{len(locks)} of " if snapshot.total != len(locks) else ""
         age = f", as they were {snapshot.age:.0f} s ago" if snapshot.age > 1 else ""
         write_line(out, f"{total}{count(snapshot.total, 'lock')}{age}")
-        write_findings(out, snapshot)
+        write_skipped(out, snapshot)
     return snapshot
 
 

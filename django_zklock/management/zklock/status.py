@@ -14,7 +14,7 @@ from django_zklock.management.arguments import add_answer
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, count, write_json, write_line
 from django_zklock.report import verdict
-from django_zklock.report.formatting import counter_text, cycle_text, duration, key_text
+from django_zklock.report.formatting import duration
 
 UNKNOWN: Final = "number of locks unknown: not connected"
 add_arguments = add_answer
@@ -37,6 +37,8 @@ def run(out: Output, options: argparse.Namespace) -> None:
         if number := len(seen.incidents):
             needs = f"{count(number, 'incident')} need{'s' if number == 1 else ''} attention"
             write_line(out, f"{needs}: {command('doctor --incident')}")
+        for incident in seen.incidents:
+            write_line(out, f"- {incident.describe()['title']}")
         connection = snapshot.connection
         server = f" to {connection.server}" if connection.server else ""
         write_line(out, f"{connection.state.upper()}{server}, one of {', '.join(connection.hosts)}")
@@ -49,19 +51,14 @@ def run(out: Output, options: argparse.Namespace) -> None:
             wait = f", longest wait {duration(figures.longest_wait)}" if figures.longest_wait else ""
             held = count(figures.held, "lock")
             write_line(out, f"{held} held{kept}, {figures.contended} contended, {figures.waiting} waiting{wait}")
-        write_findings(out, snapshot)
+        write_skipped(out, snapshot)
     fail_if_incomplete(snapshot)
 
 
-def write_findings(out: Output, snapshot: Snapshot) -> None:
-    """Write the deadlocks, and what the scan has skipped."""
+def write_skipped(out: Output, snapshot: Snapshot) -> None:
+    """Write what the scan has skipped."""
     if snapshot.total > len(snapshot.locks):
         write_line(out, f"read: {len(snapshot.locks)} of {snapshot.total} locks, those with the most waiters")
-    for cycle in snapshot.cycles:
-        write_line(out, f"DEADLOCK: {cycle_text(cycle)}")
-    for lock in snapshot.locks:
-        if lock.numbers_left is not None:
-            write_line(out, f"COUNTER of {key_text(lock.key)}: {counter_text(lock)}")
     for text in snapshot.skipped:
         write_line(out, f"skipped: {text}")
 

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import re
+import runpy
 import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 from support.chaos import namespaces, wrap
-from support.chaos.servers import repair, repaired
 from support.drill import LOGIN, OPERATOR, Drill
 from support.ensemble import Ensemble
 from support.neighbours.protocol import OtherClient
 from support.proxy import Proxy
 from support.worker import Worker
-from support.zoo import Zoo
+from support.zoo import TESTS, Zoo
 
 from django_zklock.core.queue.order import LAST_SEQUENCE
 
@@ -27,6 +28,16 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(300)]
 
 KEY = "orders/1042"
 FIFTY = [f"orders/{number:03}" for number in range(50)]
+
+
+INCIDENTS = runpy.run_path(str(TESTS.parent / "scripts" / "incidents.py"))
+
+
+@pytest.mark.parametrize("play", INCIDENTS["PLAYS"], ids=lambda play: play.__name__)
+def test_an_incident_is_named_with_its_cause_and_remedy(three: Ensemble, tmp_path: Path, play: Any) -> None:
+    """The page and the doctor name it, and nothing else, the printed commands run, and it goes away."""
+    _named, cause, remedy, commands, _away = INCIDENTS["played"](three, tmp_path, play)
+    assert (cause, remedy, "NO" in commands) == ("yes", "yes", False), commands
 
 
 def test_a_hung_holder_with_forty_waiters(drill: Drill) -> None:
@@ -43,19 +54,6 @@ def test_a_hung_holder_with_forty_waiters(drill: Drill) -> None:
     worker.tell("answer")
     worker.hear(f"lost {KEY} LockLost")
     drill.is_calm()
-
-
-def test_a_killed_host_with_fifty_locks(drill: Drill) -> None:
-    """Nothing is to be done for its locks: the next ones have them. The card goes when an operator has seen it."""
-    batch, web = drill.program("batch-1"), drill.program("web-1")
-    batch.hold(*FIFTY)
-    web.tell("wait", FIFTY[0])
-    drill.wait_recorded(50)
-    batch.kill()
-    commands = drill.finds("ended", "batch-1", "with 50 locks", "Check the work of these locks")
-    web.hear(f"used {FIFTY[0]}")
-    assert "batch-1" in drill.paste(commands, "history --host=batch-1")
-    drill.acknowledge()
 
 
 def test_a_paused_host_is_not_said_to_be_dead(drill: Drill) -> None:
@@ -87,23 +85,6 @@ def test_a_hung_host_with_fifty_locks(drill: Drill) -> None:
     batch.tell("answer")
     batch.hear(*(f"lost {key} LockLost" for key in FIFTY))
     drill.is_calm()
-
-
-def test_a_lost_quorum(three: Ensemble, tmp_path: Path) -> None:
-    """Two of three servers are down; the remedy is to start them."""
-    zoo = Zoo(three.hosts, three)
-    with repaired(three), Drill(zoo, tmp_path / "site") as drill:
-        web = drill.program("web-1")
-        web.hold(KEY)
-        drill.is_calm()
-        for server in (three.followers[0], three.leader):
-            server.kill()
-        texts = ("ZooKeeper has no quorum", "1 of 3 servers runs, 2 are needed", "Start the servers that are down")
-        drill.finds("quorum", *texts)
-        repair(three)
-        drill.is_calm(60)
-        web.tell("answer")
-    zoo.close()
 
 
 def test_flapping_connections_of_one_host(drill: Drill) -> None:
@@ -198,21 +179,6 @@ def test_a_planned_hold_with_a_waiter_is_no_incident(drill: Drill) -> None:
     web = drill.program("web-1")
     web.tell("wait", "orders/shop")
     drill.zoo.wait_contenders("orders/shop", 2)
-    drill.is_calm()
-
-
-def test_a_forgotten_hold(drill: Drill) -> None:
-    held = drill.shell("python manage.py zklock hold orders/shop --for 90s --reason 'a deploy'")
-    assert held.returncode == 0, held.stderr
-    web = drill.program("web-1")
-    web.tell("wait", "orders/shop")
-    drill.zoo.wait_contenders("orders/shop", 2)
-    drill.is_calm()
-    commands = drill.finds(
-        "operator", "orders/shop", OPERATOR, "a deploy", "1 caller waits", "end this hold", within=90
-    )
-    drill.paste(commands, "end-hold")
-    web.hear("used orders/shop")
     drill.is_calm()
 
 

@@ -106,7 +106,7 @@ def test_worn_out_keys_are_named_between_two_callers_and_the_remedy_works(pool: 
             assert "Counter used up: called" in page
             assert "Counter nearly used up: wearing" in page
             assert "No acquisition is left" in zklock("doctor")[0]
-            assert "COUNTER of called" in zklock("status")[0]
+            assert "Counter used up: called" in zklock("status")[0]
             assert "Counter nearly used up" in operator.get(f"{LIST}?q=").content.decode()
             assert "wearing" in zklock("list", "--state", "wearing")[0]
             for key in WORN | WEARING:

@@ -444,6 +444,21 @@ def test_a_hold_that_exceeded_max_hold_ends_the_lingering(zoo: Zoo) -> None:
     assert token_of(lock) > token
 
 
+def test_the_end_of_its_lease_does_not_free_a_lingering_lock(zoo: Zoo) -> None:
+    """The session lives on, and the work is not stopped yet: the end of the block gives the lock back."""
+    lock = zk_lock(KEY, linger=LONG, abort_on="never")
+    with contextlib.suppress(LockLost), lock as hold:
+        shared, done = lingering_lock(lock), threading.Event()
+        assert shared is not None
+        assert shared.base is not None
+        session().post(shared.base.lose, "its lease is over")
+        session().post(done.set)
+        assert done.wait(10)
+        assert hold.lost
+        assert zoo.children(KEY) == [shared.base.path.rpartition("/")[2]]
+    zoo.wait_contenders(KEY, 0)
+
+
 def test_a_downgraded_writer_does_not_linger(zoo: Zoo) -> None:
     lock = zk_write(KEY, linger=LONG)
     with lock as hold:

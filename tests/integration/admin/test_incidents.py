@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
-from django.test import Client, override_settings
+from django.test import Client
 from django.utils import timezone
 from kazoo.security import make_digest_acl
 from support.adminsite import user_with
-from support.ensemble import free_ports
 from support.faults import within
 from support.zoo import Zoo, eventually
 
@@ -169,15 +168,6 @@ def test_a_slow_task_can_be_asked_or_broken(operator: Client, contend: Contend) 
     page = user_with("view_lock").get(LIST).content.decode()
     assert "break/?key" not in page
     assert "You lack the permission to break locks." in page
-
-
-def test_a_server_that_is_away_says_what_to_start(operator: Client) -> None:
-    """Three servers that lost two are a test of their own, as those servers must be stopped."""
-    (port,) = free_ports(1)
-    with override_settings(ZKLOCK={"URL": f"zk://127.0.0.1:{port}/app"}):
-        options = ["--reply-timeout=500ms"]
-        texts = ("ZooKeeper has no quorum", "Start the servers")
-        assert_named(operator, "quorum", ExitCode.UNAVAILABLE, *texts, options=options)
 
 
 def test_the_causes_of_a_whole_night_fit_into_the_first_lines(
@@ -337,7 +327,7 @@ def test_a_holder_that_is_not_the_first_waiter_elsewhere_is_no_cause(operator: C
     assert "do=break" in operator.get(f"{LIST}root/change/").content.decode()
 
 
-def test_who_waits_is_said_to_be_unknown_if_not_all_waiters_are_read(
+def test_the_verdict_says_so_if_not_all_waiters_were_read(
     operator: Client, contend: Contend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report_facts, "MAX_WAITERS", 1)

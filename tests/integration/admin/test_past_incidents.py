@@ -61,12 +61,13 @@ WEB = (
     + """
 import json
 from django_zklock import inspection
+from django_zklock.report import verdict
 
 for line in sys.stdin:
     snapshot = inspection.snapshot(max_age=0, max_waiters=1)
-    verdict = incidents.look(snapshot, inspection.ensemble())
-    cards = [incidents.describe(incident) for incident in verdict.incidents]
-    print(json.dumps([verdict.healthy, str(verdict), cards]), flush=True)
+    seen = verdict.look(snapshot, inspection.ensemble())
+    cards = [incident.describe() for incident in seen.incidents]
+    print(json.dumps([seen.healthy, str(seen), cards]), flush=True)
 """
 )
 Start = Callable[[str], "subprocess.Popen[str]"]

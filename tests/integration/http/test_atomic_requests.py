@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import transaction
 from django.http import HttpRequest
 from django.test import AsyncClient, Client, RequestFactory, override_settings
 from support import ledgersite
@@ -116,6 +117,15 @@ def test_a_lock_inside_a_transaction_of_the_projects_own_is_refused(
     with pytest.raises(LockInTransaction):
         client.get(f"/{view}/")
     assert ledger.seen() == []
+
+
+@pytest.mark.parametrize(("view", "alias"), [("handler", "audit"), ("handler_opted_out", "ledger")])
+def test_a_transaction_around_the_request_is_not_taken_for_djangos(
+    zoo: Zoo, ledger: Ledger, audit: Ledger, client: Client, view: str, alias: str
+) -> None:
+    """A middleware may begin one, on a database without ATOMIC_REQUESTS, or around a view that has opted out."""
+    with pytest.raises(LockInTransaction), transaction.atomic(using=alias):
+        client.get(f"/{view}/")
 
 
 @pytest.mark.parametrize("view", [*EXACT, *KEPT])

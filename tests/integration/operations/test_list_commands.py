@@ -70,10 +70,14 @@ def listed(*arguments: object) -> list[str]:
 
 def test_a_deadlock_is_shown_by_list_status_and_show(zoo: Zoo, deadlock: None) -> None:
     """The lock with a waiter that is not part of it is only contended."""
-    for command in (["list"], ["status"], ["show", "a"], ["show", "b"]):
+    for command in (["show", "a"], ["show", "b"]):
         text = zklock(*command)
         assert "DEADLOCK: " in text, command
         assert "holds a and waits for b" in text
+    assert zklock("status").splitlines()[:2] == [
+        "1 incident needs attention: python manage.py zklock doctor --incident",
+        "- Deadlock: a, b",
+    ]
     assert "DEADLOCK" not in zklock("show", "c")
     assert "request-release" not in zklock("show", "a"), "a holder that waits cannot finish"
     states = {lock["key"]: lock["state"] for lock in as_json("list")["locks"]}
@@ -108,15 +112,6 @@ def test_tables_fit_the_terminal(zoo: Zoo, contend: Contend, monkeypatch: pytest
         assert "TOKEN" in text
         # the times differ between two calls
         assert zklock(name, "--wide", *([key] if name == "show" else [])).splitlines()[0] == text.splitlines()[0]
-
-
-def test_status_begins_with_what_needs_attention(zoo: Zoo, deadlock: None) -> None:
-    first, second, *_ = zklock("status").splitlines()
-    assert first == "1 incident needs attention: python manage.py zklock doctor --incident"
-    assert second.startswith("CONNECTED to ")
-    status, text, message = ending("doctor", "--incident")
-    assert (status, message) == (ExitCode.DEADLOCK, "1 incident.")
-    assert text.startswith("1. ")
 
 
 def test_without_a_sub_command_all_are_listed() -> None:

@@ -1,8 +1,4 @@
-"""
-Finds a Chromium, and starts it.
-
-`python -m support.browser.chromium` installs Debian's package where that is allowed.
-"""
+"""Find a Chromium, and start it."""
 
 from __future__ import annotations
 
@@ -48,7 +44,3 @@ def started() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
-
-
-if __name__ == "__main__":
-    debian.ensure(find_chromium)

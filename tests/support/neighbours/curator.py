@@ -1,9 +1,8 @@
 """
 Apache Curator, as Debian ships it, in a Java process that tests drive.
 
-`python -m support.neighbours.curator` installs Debian's package where that is allowed. It is small, as what it needs
-came with ZooKeeper; so did the compiler, Eclipse's, which Debian's ZooKeeper depends on by way of Jetty. So no JDK is
-needed.
+Its package is small, as what it needs came with ZooKeeper; so did the compiler, Eclipse's, which Debian's ZooKeeper
+depends on by way of Jetty. So no JDK is needed.
 """
 
 from __future__ import annotations
@@ -62,7 +61,3 @@ def curator(hosts: str, session_timeout: float = 4.0) -> OtherClient:
     """Return a process with one client of Curator's, which is started as a context; paths are from the root on."""
     path = os.pathsep.join(map(str, [_classes(), *find_curator()[:-1]]))
     return OtherClient([find_java(), *_SMALL, "-cp", path, "Neighbour", hosts, str(round(session_timeout * 1000))])
-
-
-if __name__ == "__main__":
-    debian.ensure(find_curator)

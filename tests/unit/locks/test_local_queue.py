@@ -37,3 +37,17 @@ def test_a_late_waiter_keeps_its_position_when_grants_are_fast_again() -> None:
         now.return_value = 91.0
         queue.remove(patient, granted=True)
         assert entered == ["patient", "first"]
+
+
+def test_only_a_wait_that_was_granted_says_how_long_grants_take() -> None:
+    """A waiter that gives up after a long time makes nobody late."""
+    entered: list[str] = []
+    queue = LocalQueue(lambda: None, most_waiting=1)
+    with mock.patch.object(clock, "now", return_value=0.0) as now:
+        impatient = Caller("", None, entered)
+        assert queue.admit(impatient)
+        queue.append(Caller("hurried", 100.0, entered))
+        queue.append(Caller("patient", None, entered))
+        now.return_value = 90.0
+        queue.remove(impatient)
+    assert entered == ["hurried"]

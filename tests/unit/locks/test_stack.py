@@ -27,7 +27,7 @@ def test_an_answer_has_a_limit_however_long_the_names_are() -> None:
     answer = module["f"](50)  # type: ignore[operator]
     assert len(answer) <= MAX_ANSWER
     assert answer.endswith(CUT.encode())
-    assert all(name in line for line in read_answer(answer)[4:-1])
+    assert all(name in line for line in read_answer(answer)[5:-1])
 
 
 def test_the_name_of_an_owner_is_one_line() -> None:

@@ -1,0 +1,263 @@
+"""
+Change one line of the package at a time, and list the changes that no test notices. `make mutants` is this script.
+
+    scripts/mutants.py --count=40 --seed=7     draw forty mutants by that seed
+    scripts/mutants.py django_zklock/fencing   only of these folders or files
+    scripts/mutants.py --only=core/zk/lease.py:93    all mutants of that line
+
+A mutant is killed if a test of its room fails, cannot be collected, or does not end in time. The tests run on a copy
+of the tree, the quick tiers first. `equivalent_mutants.txt` has the mutants that no test can kill, with the reason.
+The exit status is 1 if others survived.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import datetime
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "django_zklock"
+EQUIVALENT = Path(__file__).with_name("equivalent_mutants.txt")
+LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "_build", "*.egg-info", "node_modules")
+SLOWEST = 600  # seconds for one tier of a room
+CALLS = "tests/contract/locks tests/contract/lifetime"
+ENDS = "tests/integration/locks tests/contract/leader"
+ROOMS = {
+    "core/queue": ("tests/unit/queue", CALLS, f"tests/contract/operations tests/model {ENDS}"),
+    "core/zk": ("tests/unit/zk", "tests/contract/zk", f"{CALLS} tests/integration/zk"),
+    "core": ("tests/unit/locks tests/unit/queue tests/unit/zk tests/unit/log", CALLS, f"tests/contract/zk {ENDS}"),
+    "locks": ("tests/unit/locks tests/unit/settings", CALLS, f"tests/integration/http {ENDS}"),
+    "fencing": ("tests/unit/fencing", "tests/integration/fencing", "tests/integration/http"),
+    "contrib/celery": (
+        "tests/unit/celery",
+        "tests/contract/celery",
+        "tests/integration/celery tests/integration/leader",
+    ),
+}
+"""The tests of each room, by tier. All of a tier run at once, and the next ones only if none of them failed."""
+
+COMPARISONS = {
+    ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
+    ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in",  # codespell:ignore
+}  # fmt: skip
+
+
+STATEMENTS = (ast.Assign, ast.AugAssign, ast.Raise, ast.Break, ast.Continue, ast.Delete)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change: the bytes from `start` to `end` of a file become `after`."""
+
+    path: str
+    line: int
+    start: int
+    end: int
+    before: str
+    after: str
+
+    @property
+    def key(self) -> str:
+        """The name of this mutant, on whichever line its code is."""
+        return f"{self.path.removeprefix(f'{PACKAGE}/')}: {self.before} => {flat(self.after)}"
+
+    def __str__(self) -> str:
+        path, change = self.key.split(": ", 1)
+        return f"{path}:{self.line}: {change}"
+
+
+def mutants_of(path: str) -> Iterator[Mutant]:
+    """Yield all mutants of a file."""
+    source = (ROOT / path).read_bytes()
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for node, after in changes(ast.parse(source)):
+        start = starts[node.lineno - 1] + node.col_offset
+        end = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
+        yield Mutant(path, node.lineno, start, end, flat(source[start:end].decode()), after)
+
+
+def flat(code: str) -> str:
+    """Return code on one line, without its comments."""
+    with contextlib.suppress(SyntaxError):
+        code = ast.unparse(ast.parse(code.strip()))
+    return " ".join(code.split())
+
+
+def changes(tree: ast.AST, within: bool = False) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
+    """Yield what can be replaced within functions, and the calls of modules, each with what replaces it."""
+    for node in ast.iter_child_nodes(tree):
+        if within or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
+            yield from changes_of(node)
+        if not isinstance(node, ast.JoinedStr):  # before Python 3.12, what is in it has wrong positions
+            yield from changes(node, within or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+
+
+def changes_of(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:  # noqa: C901 - a table
+    """Yield what can replace this node."""
+    if isinstance(node, (ast.If, ast.While, ast.IfExp)):
+        yield node.test, f"(not ({ast.unparse(node.test)}))"
+    elif isinstance(node, ast.comprehension):
+        for condition in node.ifs:
+            yield condition, f"(not ({ast.unparse(condition)}))"
+    elif isinstance(node, ast.BoolOp):
+        for dropped in node.values:
+            kept = [value for value in node.values if value is not dropped]
+            yield node, f"({ast.unparse(ast.BoolOp(node.op, kept) if len(kept) > 1 else kept[0])})"
+    elif isinstance(node, ast.Compare) and len(node.ops) == 1:
+        left, right = ast.unparse(node.left), ast.unparse(node.comparators[0])
+        yield node, f"({left} {COMPARISONS[type(node.ops[0])]} {right})"
+    elif isinstance(node, ast.Call) and len(node.args) == 2 and ast.unparse(node.func) != "isinstance":
+        yield node, ast.unparse(ast.Call(node.func, node.args[::-1], node.keywords))
+    elif isinstance(node, ast.Return) and node.value is not None:
+        if not (isinstance(node.value, ast.Constant) and node.value.value is None):
+            yield node, "return None"
+    elif isinstance(node, ast.Expr):
+        if not isinstance(node.value, (ast.Constant, ast.Yield)):
+            yield node, "pass"
+    elif isinstance(node, STATEMENTS) or (isinstance(node, ast.AnnAssign) and node.value is not None):
+        yield node, "pass"
+
+
+def draw(folders: list[str], count: int, seed: int) -> list[Mutant]:
+    """Return that many mutants of these folders, without those that are known to be equivalent."""
+    files = sorted(str(file.relative_to(ROOT)) for name in folders for file in python_files(ROOT / name))
+    known = set(equivalent())
+    mutants = [mutant for file in files for mutant in mutants_of(file) if mutant.key not in known]
+    return random.Random(seed).sample(mutants, min(count, len(mutants)))  # noqa: S311 - to draw the same again
+
+
+def python_files(root: Path) -> Iterator[Path]:
+    """Yield the Python files of a folder, or the file itself."""
+    yield from [root] if root.is_file() else root.rglob("*.py")
+
+
+def equivalent() -> Iterator[str]:
+    """Yield the mutants that no test can kill. Lines that begin with a space say why."""
+    for line in EQUIVALENT.read_text().splitlines():
+        if line and not line.startswith((" ", "#")):
+            yield line
+
+
+def tiers(path: str) -> list[list[str]]:
+    """Return the tests of the room of a file, by tier."""
+    return [tier.split() for tier in next(ROOMS[name] for name in ROOMS if path.startswith(f"{PACKAGE}/{name}/"))]
+
+
+class Copy:
+    """A copy of the tree with one mutant at a time."""
+
+    def __init__(self, parent: str, workers: int, tiers: int) -> None:
+        self._root = Path(parent) / "tree"
+        self._workers, self._tiers = workers, tiers
+        shutil.copytree(ROOT, self._root, ignore=LEFT_OUT, symlinks=True)
+
+    def killer(self, mutant: Mutant) -> str | None:
+        """Return what killed a mutant: the first test that failed; None if it survived."""
+        file = self._root / mutant.path
+        source = file.read_bytes()
+        try:
+            file.write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
+            return next(filter(None, (self.failing(tests) for tests in tiers(mutant.path))), None)
+        finally:
+            file.write_bytes(source)
+
+    def failing(self, tests: list[str]) -> str | None:
+        """Run these tests; return the first that failed, or else what stopped them."""
+        for compiled in self._root.glob(f"{PACKAGE}/**/*.pyc"):
+            compiled.unlink()  # two mutants of one size, written in one second, are one to Python
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-p",
+            "no:randomly",
+            "-p",
+            "no:cacheprovider",
+            "--tb=line",
+        ]
+        command += [f"-n{self._workers}", *tests]
+        env = {**os.environ, "PYTHONPATH": str(self._root)}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        run = subprocess.Popen(command, cwd=self._root, env=env, start_new_session=True, **pipes)
+        try:
+            output, _ = run.communicate(timeout=SLOWEST)
+        except subprocess.TimeoutExpired:
+            return f"no end within {SLOWEST} s"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+        lines = output.splitlines()
+        failed = (line.split(" - ")[0] for line in lines if line.startswith(("FAILED tests", "ERROR tests")))
+        return next(failed, lines[-1] if lines else "no output") if run.returncode not in (0, 5) else None
+
+
+def judge(mutants: list[Mutant], copy: Copy) -> list[Mutant]:
+    """Try all mutants, and print each result; return the survivors."""
+    survivors = []
+    for mutant in mutants:
+        began = time.monotonic()
+        killer = copy.killer(mutant)
+        if killer is None:
+            survivors.append(mutant)
+        what = f"killed by {killer}" if killer else "SURVIVED"
+        say(f"{mutant}\n    {what}, {time.monotonic() - began:.0f} s")
+    return survivors
+
+
+def say(line: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Draw mutants, try them, and print the table of survivors; return 1 if there are any."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "folders", nargs="*", default=[f"{PACKAGE}/{room}" for room in ("core", "locks", "fencing", "contrib/celery")]
+    )
+    parser.add_argument("--count", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=datetime.datetime.now(datetime.timezone.utc).toordinal())
+    parser.add_argument("--only", metavar="FILE:LINE", action="append", help="all mutants of that line")
+    parser.add_argument("--workers", type=int, default=4, help="how many processes test one of them")
+    parser.add_argument(
+        "--tiers", type=int, default=3, help="how many tiers of tests may kill it, the quick ones first"
+    )
+    options = parser.parse_args()
+    mutants = draw(options.folders, options.count, options.seed)
+    if options.only:
+        every = draw(options.folders, sys.maxsize, 0)
+        mutants = [mutant for mutant in every if str(mutant).split(": ")[0] in options.only]
+    say(f"{len(mutants)} mutants, seed {options.seed}")
+    with tempfile.TemporaryDirectory(prefix="zklock-mutants-") as parent:
+        copy = Copy(parent, options.workers, options.tiers)
+        for tests in {str(tests): tests for m in mutants for tests in tiers(m.path)[: options.tiers]}.values():
+            if (red := copy.failing(tests)) is not None:
+                raise SystemExit(f"red without a mutant: {red}")
+        survivors = judge(mutants, copy)
+    say(f"\n{len(survivors)} of {len(mutants)} survived, seed {options.seed}")
+    for mutant in survivors:
+        say(str(mutant))
+    return bool(survivors)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""
+The programs that tests need, besides Python.
+
+`python -m support.programs` looks for all of them, and installs what is missing where that is allowed. Elsewhere it
+says how to, in one line, and the tests of a missing program are skipped. With names of programs, these must be there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+
+from support import debian, promtool
+from support.brokers import find_rabbitmq, find_redis
+from support.browser.chromium import find_chromium
+from support.ensemble import find_zookeeper
+from support.mariadb import find_mariadb
+from support.neighbours.curator import find_curator
+from support.postgres import find_postgres, no_cluster
+
+FINDS = (find_zookeeper, find_postgres, find_mariadb, find_redis, find_rabbitmq, find_curator, find_chromium)
+BY_NAME = {find.__name__.removeprefix("find_"): find for find in FINDS}
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Keep the packages from starting what nobody asked for."""
+    with no_cluster(), debian.no_services():
+        yield
+
+
+if __name__ == "__main__":
+    names = sys.argv[1:]
+    debian.ensure(*(BY_NAME[name] for name in names or BY_NAME), installing=quietly, or_skip=not names)
+    if not names:
+        promtool.unpack()
