@@ -76,7 +76,10 @@ class HoldBase:
     def _uses_to_release(self) -> list[Use]:
         """Return what a release ends. Raises `LockNotHeld`."""
         holds = [hold for hold in self._holds if hold._use in hold._held.uses]
-        return [hold._use_to_release() for hold in holds or self._holds]
+        uses = [hold._use_to_release() for hold in holds or self._holds]
+        for hold in holds:
+            hold._ended = True
+        return uses
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("A hold cannot be pickled. Pass its hold.token or hold.signed_token() instead.")
@@ -112,21 +115,21 @@ class Hold(HoldBase):
     returns a hold of its own, also to an owner that has the lock already. A block gets the first hold of its owner.
     """
 
-    __slots__ = ("__weakref__", "_held", "_release_on", "_use")
+    __slots__ = ("__weakref__", "_ended", "_held", "_release_on", "_use")
 
     def __init__(self, held: HeldLock, use: object) -> None:
         self._held = held
         self._use = use  # the acquisition that returned it
         self._release_on: str | None = None  # its option
+        self._ended = False  # by its own `release`
 
     def __repr__(self) -> str:
         return f"<Hold of {self.key!r}, token {self.token}, {self.state}>"
 
     @property
     def _is_released(self) -> bool:
-        """Whether its acquisition has ended, and so have the blocks of its owner, which share it."""
-        uses = self._held.uses
-        return self._use not in uses and all(uses.values()) and (bool(uses) or self._held.is_released)
+        # Open blocks of its owner share it.
+        return self._held.is_released or (self._ended and all(self._held.uses.values()))
 
     @property
     def _holds(self) -> Sequence[Hold]:  # type: ignore[override]
@@ -370,6 +373,8 @@ def hold_of(held: HeldLock, use: object = None, release_on: str | None = None) -
     """
     hold: Hold | None = None if held.hold is None else held.hold()
     uses = held.uses
+    if hold is not None and held.observer is not None and hold._use not in uses and uses.get(use) is False:
+        hold._use = use  # a transaction has kept the lock after the block of that hold
     lasts = hold is not None and (hold._use in uses or not uses)
     if hold is None or not lasts or (uses.get(use) and hold._use is not use):
         hold = Hold(held, use or next(reversed(uses), None))
