@@ -23,6 +23,7 @@ from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.core.locks.acquisition import Acquisition, OpenBlocks
 from django_zklock.core.locks.held import HeldLock, KeptUse, held_locks, released
+from django_zklock.core.locks.refusals import CANCELLED
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.nodes import Kind
@@ -102,15 +103,10 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         if not callable(is_cancelled):
             raise TypeError(f"cancel is a threading.Event or a callable, not {cancel!r}.")
 
-        def look() -> LockNotAcquired | None:
-            keys = [spec.key for spec in self.specs] if is_cancelled() else ()
-            text = f"The wait for {', '.join(map(repr, keys))} was cancelled."
-            return LockNotAcquired(text, lock=keys[0] if len(keys) == 1 else None) if keys else None
-
         def on_wait(waiter: Any) -> None:
             if not isinstance(waiter, ThreadWaiter):
                 raise TypeError("cancel is for threads only. In a coroutine, cancel the task that waits.")
-            waiter.look = look
+            waiter.look = lambda: CANCELLED if is_cancelled() else None
 
         self._on_wait = on_wait
 
@@ -180,11 +176,15 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         If the owner has ended, any owner can release the lock by the lock object that acquired it.
         """
         check_no_running_loop("release", "await lock.arelease()")
-        run(release_all(self._uses_to_release, ThreadWaiter))
+        uses: list[Use] = []
+        with CleanupOnError(functools.partial(finish_release, uses, self._uses_to_release, release_uses)):
+            run(release_all(uses, self._uses_to_release, ThreadWaiter))
 
     async def arelease(self) -> None:
         """Release as `release` does."""
-        await Awaited(release_all(self._uses_to_release, TaskWaiter))
+        uses: list[Use] = []
+        with CleanupOnError(functools.partial(finish_release, uses, self._uses_to_release, release_uses)):
+            await Awaited(release_all(uses, self._uses_to_release, TaskWaiter))
 
     @abort.shielded
     def _uses_to_release(self) -> list[Use]:
@@ -357,7 +357,7 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
     ) -> tuple[BaseException | None, tuple[HeldLock, ...]]:
         """End the block that was `opened`, or the caller's innermost one. Return what `end_block` returns."""
         innermost = list(opened)
-        with CleanupOnError(functools.partial(_finish_release, innermost, self._innermost, _release_block)):
+        with CleanupOnError(functools.partial(finish_release, innermost, self._innermost, _release_block)):
             innermost += [] if opened else self._innermost()
             return innermost[0].end_block(error)
 
@@ -403,20 +403,22 @@ def _held_lock(spec: LockSpec) -> HeldLock | None:
 
 
 @abort.shielded
-def release_all(find: Callable[[], list[Use]], new_waiter: Callable[[], Any]) -> Routine[None]:
-    """End the uses that `find` returns, and wait for the confirmation. Then raise `LockLost` if a lock was lost."""
-    uses: list[Use] = []
-    with CleanupOnError(functools.partial(_finish_release, uses, find, _release)):
-        uses += find()
-        lost = _loss_of(uses)
-        _release(uses)
-        yield from released([held for held, _, _ in uses], new_waiter, confirmed=True)
+def release_all(uses: list[Use], find: Callable[[], list[Use]], new_waiter: Callable[[], Any]) -> Routine[None]:
+    """
+    End the uses that `find` returns, and wait for the confirmation. Then raise `LockLost` if a lock was lost.
+
+    It adds them to `uses`, for `finish_release`: a caller needs that, as an exception may strike even its first line.
+    """
+    uses += find()
+    lost = _loss_of(uses)
+    release_uses(uses)
+    yield from released([held for held, _, _ in uses], new_waiter, confirmed=True)
     if lost is not None:
         raise lost
 
 
 @abort.shielded
-def _finish_release(
+def finish_release(
     held: list[_Held], find: Callable[[], list[_Held]], release: Callable[[list[_Held]], object]
 ) -> None:
     """
@@ -443,7 +445,7 @@ def _loss_of(uses: list[Use]) -> LockLost | None:
 
 
 @abort.shielded
-def _release(uses: list[Use]) -> None:
+def release_uses(uses: list[Use]) -> None:
     """End these uses, the last one first. It is idempotent."""
     for held, use, release_on in reversed(uses):
         held.release_use(use, release_on)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from django_zklock.conf.arguments import Seconds
 from django_zklock.conf.table import seconds
 from django_zklock.core import clock
 from django_zklock.core.execution import abort
+from django_zklock.core.execution.abort import CleanupOnError
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.core.locks.held import HeldLock, enclosing_holds, held_locks, not_held
@@ -26,7 +28,7 @@ from django_zklock.core.queue.operator_hold import LONGEST
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.exceptions import LockInTransaction, LockNotHeld
 from django_zklock.locks.arguments import check_no_running_loop
-from django_zklock.locks.base import Use, release_all
+from django_zklock.locks.base import Use, finish_release, release_all, release_uses
 from django_zklock.locks.hand_over import signed
 from django_zklock.locks.transactions import open_blocks
 from django_zklock.names.template import check_type
@@ -60,17 +62,21 @@ class HoldBase:
         lasts until the transaction has ended. Another thread knows nothing of the owner's open transactions.
         """
         check_no_running_loop("release", "await hold.arelease()")
-        run(release_all(self._uses_to_release, ThreadWaiter))
+        uses: list[Use] = []
+        with CleanupOnError(functools.partial(finish_release, uses, self._uses_to_release, release_uses)):
+            run(release_all(uses, self._uses_to_release, ThreadWaiter))
 
     async def arelease(self) -> None:
         """End the acquisition as `release` does."""
-        await Awaited(release_all(self._uses_to_release, TaskWaiter))
+        uses: list[Use] = []
+        with CleanupOnError(functools.partial(finish_release, uses, self._uses_to_release, release_uses)):
+            await Awaited(release_all(uses, self._uses_to_release, TaskWaiter))
 
     @abort.shielded
     def _uses_to_release(self) -> list[Use]:
-        """Return what a release ends, and mark it as released. Raises `LockNotHeld`."""
-        holds = [hold for hold in self._holds if hold.state != "released"] or self._holds
-        uses = [hold._use_to_release() for hold in holds]
+        """Return what a release ends. Raises `LockNotHeld`."""
+        holds = [hold for hold in self._holds if hold._use in hold._held.uses]
+        uses = [hold._use_to_release() for hold in holds or self._holds]
         for hold in holds:
             hold._ended = True
         return uses
@@ -122,7 +128,8 @@ class Hold(HoldBase):
 
     @property
     def _is_released(self) -> bool:
-        return self._ended or self._held.is_released
+        # Open blocks of its owner share it.
+        return self._held.is_released or (self._ended and all(self._held.uses.values()))
 
     @property
     def _holds(self) -> Sequence[Hold]:  # type: ignore[override]
@@ -366,10 +373,12 @@ def hold_of(held: HeldLock, use: object = None, release_on: str | None = None) -
     """
     hold: Hold | None = None if held.hold is None else held.hold()
     uses = held.uses
-    if hold is None or (hold._use is not use if use is not None else uses and hold._use not in uses):
-        is_first = hold is None or hold._use not in uses
+    if hold is not None and held.observer is not None and hold._use not in uses and uses.get(use) is False:
+        hold._use = use  # a transaction has kept the lock after the block of that hold
+    lasts = hold is not None and (hold._use in uses or not uses)
+    if hold is None or not lasts or (uses.get(use) and hold._use is not use):
         hold = Hold(held, use or next(reversed(uses), None))
-        if is_first:
+        if not lasts:
             held.hold = weakref.ref(hold)
     hold._release_on = hold._release_on or release_on
     return hold

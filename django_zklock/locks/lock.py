@@ -144,7 +144,7 @@ class Lock(LockBase[Hold, BlockPolicy]):
         return self._resolved[1]
 
     def _view(self, acquisition: Acquisition) -> Hold:
-        return hold_of(acquisition.holds[0], acquisition.kept_use, acquisition.specs[0].release_on)
+        return hold_of(acquisition.holds[0], acquisition.use, acquisition.specs[0].release_on)
 
 
 def zk_lock(

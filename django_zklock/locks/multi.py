@@ -181,7 +181,7 @@ class MultiLock(LockBase[MultiHold, BlockPolicy]):
 
     def _view(self, acquisition: Acquisition) -> MultiHold:
         holds = (
-            hold_of(held, acquisition.kept_use, spec.release_on)
+            hold_of(held, acquisition.use, spec.release_on)
             for held, spec in zip(acquisition.holds, acquisition.specs, strict=True)
         )
         return MultiHold(tuple(holds), {lock.name: lock.key for lock in self._given})

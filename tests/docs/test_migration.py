@@ -8,7 +8,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -20,12 +20,13 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.test import override_settings
 from support.brokers import Redis
+from support.deadlock import rivals
 from support.docs import assert_settings, files_of, run, text_of
 from support.faults import BackgroundCall
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
-from django_zklock.exceptions import LockBusy, LockInTransaction
+from django_zklock.exceptions import LockBusy, LockDeadlock, LockInTransaction
 
 pytestmark = pytest.mark.zookeeper
 
@@ -269,6 +270,10 @@ def test_a_wrapper_gives_a_bool(zoo: Zoo) -> None:
 
     with advisory_lock("a", shared=True), ThreadPoolExecutor(1) as another_owner:
         assert [another_owner.submit(try_elsewhere, shared).result() for shared in (True, False)] == [True, False]
+    with ExitStack() as stack, zk_lock("advisory/b"):
+        stack.enter_context(rivals(zoo, {"advisory/a": "advisory/b"}))
+        with pytest.raises(LockDeadlock), advisory_lock("a"):
+            pass  # calls that wait do not look at the result
 
 
 @pytest.mark.django_db(transaction=True)

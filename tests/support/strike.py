@@ -99,8 +99,12 @@ class LineStrike:
             self._left -= 1
             if self._left < 0:
                 self.where = f"{frame.f_code.co_name}:{frame.f_lineno}"
-                raise Struck(self.where)
+                self.strike()
         return self._on_line
+
+    def strike(self) -> None:
+        """Raise, or do what else may happen between two lines."""
+        raise Struck(self.where)
 
 
 class PairStrike(LineStrike):

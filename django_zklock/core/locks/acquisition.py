@@ -78,11 +78,6 @@ class Acquisition:
     open_blocks: OpenBlocks = field(default_factory=dict)  # of the lock object; has this while the block is open
     finalizers: Finalizers | None = None  # of the `__exit__` of the block; None once that has run
 
-    @property
-    def kept_use(self) -> object:
-        """Its use that a release ends; None if that is the end of a block."""
-        return self.use if self.block is None else None
-
     # --- acquire --------------------------------------------------------------------------------------------------
 
     def acquire(
@@ -242,7 +237,7 @@ class Acquisition:
         assert contender is not None
         if not isinstance(outcome, Grant):
             raise refusal(contender, self.owner, outcome, clock.now() - self._since)
-        held = HeldLock(contender, outcome, self.owner, spec.policy, {self.use: kept})
+        held = HeldLock(contender, outcome, self.owner, spec.policy, [(self.use, kept)])
         self.holds.append(held)
         self.contender = None
         if self._loss_observers:

@@ -12,7 +12,7 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 from django_zklock.core import clock, hooks, log
 from django_zklock.core.errors import LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.core.execution import abort, work
-from django_zklock.core.execution.owner import Owner
+from django_zklock.core.execution.owner import Owner, current_owner
 from django_zklock.core.execution.waiters import Routine
 from django_zklock.core.locks.guard import Guard, Receipt, release_if_overdue
 from django_zklock.core.locks.spec import Policy
@@ -79,10 +79,8 @@ class Uses(dict[object, bool]):
     while its owner acquires the lock again, one of them is first, and the other one sees that and looks again.
     """
 
-    __slots__ = ("after",)
-
-    def __init__(self, uses: Mapping[object, bool] | None = None) -> None:
-        super().__init__(uses or {})
+    def __init__(self, uses: Iterable[tuple[object, bool]] = ()) -> None:
+        super().__init__(uses)
         self.after: dict[None, Uses] = {}
 
 
@@ -119,7 +117,7 @@ class HeldLock:
         grant: Grant,
         owner: Owner,
         policy: Policy,
-        uses: Mapping[object, bool] | None = None,
+        uses: Iterable[tuple[object, bool]] = (),
         *,
         reads: bool = False,
     ) -> None:
@@ -154,7 +152,7 @@ class HeldLock:
     def add_use(self, use: object, *, kept: bool) -> bool:
         """Add a use. Return False if another thread has released the lock before."""
         while (uses := self.uses) is not RELEASED:
-            self._uses = following = uses.after.setdefault(None, Uses({**uses, use: kept}))
+            self._uses = following = uses.after.setdefault(None, Uses([*uses.items(), (use, kept)]))
             if use in following:
                 return True
         return False
@@ -162,7 +160,7 @@ class HeldLock:
     def _end_uses(self, ended: Container[object]) -> None:
         """End these uses. Without any, the lock is released, unless open transactions keep it."""
         while (uses := self.uses) is not RELEASED:
-            left = Uses({use: kept for use, kept in uses.items() if use not in ended})
+            left = Uses((use, kept) for use, kept in uses.items() if use not in ended)
             left = RELEASED if not left and self.observer is None else left
             self._uses = following = uses.after.setdefault(None, left)
             if following is left:
@@ -342,18 +340,15 @@ class HeldLock:
         """
         if self.grant.why_invalid() is None:
             return False
-        shares = self.grant.held_shares()
-        are_left = all(share._is_left(lock) for share in shares)
+        shares, ended = self.grant.held_shares(), self.owner.is_over
+        uses = [(use, kept) for share in shares for use, kept in share.uses.items()]
+        are_left = not any(share.observer for share in shares) and all(
+            isinstance(use, KeptUse) and (ended or use.has_ended() or (kept and use.lock is not lock))
+            for use, kept in uses
+        )
         for share in shares if are_left else ():
             share._drop()
         return are_left
-
-    def _is_left(self, lock: object) -> bool:
-        ended = self.owner.is_over
-        return self.observer is None and all(
-            isinstance(use, KeptUse) and (ended or use.has_ended() or (kept and use.lock is not lock))
-            for use, kept in self.uses.items()
-        )
 
     # --- its loss -------------------------------------------------------------------------------------------------
 
@@ -378,10 +373,11 @@ class HeldLock:
         """Release a lock that only these transactions have kept. Return it then, for `released`, in a list."""
         if self.observer is observer:
             self.observer = None
-        if self.grant.inherited or self.uses or self.observer is not None:
+        if self.grant.inherited:
             return []
-        self.release_uses()
-        return [self]
+        self._end_uses(())  # not those that its owner adds meanwhile
+        self._release_unused()
+        return [self] if self.uses is RELEASED else []
 
 
 def downgrade_if_all_read(contender: GrantedContender, grant: Grant) -> None:
@@ -422,8 +418,8 @@ class HeldLocks:
     """
     The held locks of this process, by owner, key, and whether they are held only for reading.
 
-    This table makes locks reentrant. Only an owner's own thread adds its entries. For locks that were
-    acquired by `with` it has weak references only, because their block keeps them.
+    This table makes locks reentrant. Only an owner itself changes its entries. For locks that were acquired by `with`
+    it has weak references only, because their block keeps them.
     """
 
     def __init__(self) -> None:
@@ -446,7 +442,8 @@ class HeldLocks:
     def all(self) -> list[HeldLock]:
         """Return every held lock of this process."""
         # A list made in one step: other threads add and remove meanwhile.
-        return [held for reference in self._weak.valuerefs() if (held := reference()) is not None]
+        every = [reference() for reference in self._weak.valuerefs()]
+        return [held for held in every if held is not None and held.uses is not RELEASED]
 
     def may_have(self, owner: Owner) -> bool:
         """Return whether the owner may hold a lock. It is cheap."""
@@ -483,12 +480,11 @@ class HeldLocks:
             held.grant.session.attached(OwnerWatch).start()
 
     def remove(self, held: HeldLock) -> None:
-        """Remove a held lock; from any thread. The call is idempotent, and `find` ignores one that is released."""
+        """Remove a held lock; from any thread. The call is idempotent, and others ignore one that is released."""
         self._kept.pop(held, None)
-        if self._weak.get(held.table_key) is held:
-            removed = self._weak.pop(held.table_key, None)
-            if removed is not None and removed is not held:  # meanwhile, its owner has acquired the lock again
-                self._weak.setdefault(held.table_key, removed)
+        # While its owner runs elsewhere, that may put a newer one in its place at any moment.
+        if self._weak.get(held.table_key) is held and (held.owner == current_owner() or held.owner.is_over):
+            self._weak.pop(held.table_key, None)
 
     # --- open blocks ----------------------------------------------------------------------------------------------
 

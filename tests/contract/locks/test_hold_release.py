@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 from support.faults import BackgroundCall
 from support.primitives import KEY, SEMAPHORE, Primitive
+from support.strike import LineStrike, functions_of
 from support.work import lose
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, current_hold, zk_lock, zk_locks, zk_read, zk_write
-from django_zklock.core.locks.held import held_locks
+from django_zklock.core.locks.acquisition import Acquisition
+from django_zklock.core.locks.held import HeldLock, HeldLocks, held_locks
 from django_zklock.exceptions import LockLost, LockNotHeld
 from django_zklock.locks.multi import MultiHold
 
@@ -109,6 +111,28 @@ def test_the_hold_of_a_block_is_released_by_its_owner_only(zoo: Zoo) -> None:
         hold.check()
     with pytest.raises(LockNotHeld, match="released inside the block"), zk_lock(KEY):
         current_hold().release()
+    zoo.assert_empty()
+
+
+def test_a_block_outlives_the_hold_of_an_acquisition_around_it(zoo: Zoo) -> None:
+    """It shares that hold. After the block, the hold is released."""
+    hold: Hold = acquired(zk_lock(KEY))
+    with zk_lock(KEY) as inner:
+        hold.release()
+        inner.check()
+        with pytest.raises(LockNotHeld):
+            hold.release()
+    assert hold.state == inner.state == "released"
+    zoo.assert_empty()
+
+
+def test_the_release_of_several_skips_what_has_ended(zoo: Zoo) -> None:
+    """One of them was released by a lock object, and its owner holds that lock by another acquisition."""
+    first, several = acquired(zk_lock("a")), acquired(zk_locks("a", "b"))
+    zk_lock("a").release()
+    several.release()
+    first.check()
+    first.release()
     zoo.assert_empty()
 
 
@@ -275,6 +299,42 @@ def act(key: str, choose: random.Random, live: list[Hold], old: list[Hold]) -> N
         assert live[0].wait_lost(10)
         old += live
         live.clear()
+
+
+class ReleasedAt(LineStrike):
+    """Releases a hold in another thread at one line of this one."""
+
+    def __init__(self, hold: Hold, at: int) -> None:
+        super().__init__(functions_of(HeldLock, HeldLocks, Acquisition._acquire_again), at)
+        self._hold = hold
+
+    def strike(self) -> None:
+        """Release it."""
+        elsewhere(self._hold.release)
+
+
+def test_a_release_elsewhere_at_any_line_of_the_owner(zoo: Zoo) -> None:
+    """The owner acquires the lock again, or releases it once more: it has the lock, or nobody has."""
+    for acquires in (True, False):
+        at, where = 0, "."
+        while where:
+            hold = acquired(zk_lock(KEY))
+            newer: Hold | None = None if acquires else acquired(zk_lock(KEY))
+            with ReleasedAt(hold, at) as strike:
+                if newer is None:
+                    newer = acquired(zk_lock(KEY))
+                else:
+                    newer.release()
+            at, where = at + 1, strike.where
+            if acquires:
+                newer.check()
+                assert zk_lock(KEY).owned(), where
+                newer.release()
+            if not where:
+                hold.release()
+            assert not held_locks.kept(), where
+        assert at > 5
+    zoo.assert_empty()
 
 
 @pytest.mark.parametrize("options", [{}, {"linger": 0.05}, SEMAPHORE.options], ids=["lock", "linger", "semaphore"])

@@ -32,7 +32,7 @@ from django_zklock import Lock, ReadWriteLock, zk_adopt, zk_lock, zk_locks
 from django_zklock.core.execution import owner, waiters
 from django_zklock.core.execution.abort import CleanupOnError, finalizers_of
 from django_zklock.core.locks import acquisition, batch, guard, hand_over, held, lingering
-from django_zklock.core.locks.held import held_locks
+from django_zklock.core.locks.held import HeldLock, held_locks
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.exceptions import LockBusy, LockNotAcquired, LockNotAdopted, LockNotHeld
@@ -62,6 +62,12 @@ def work_nested(mutex: Lock) -> None:
 def work_several(locks: MultiLock) -> None:
     with locks, ExitStack() as stack:
         stack.enter_context(zk_locks(locks.locks[1], "c"))
+
+
+def work_release_of_hold(locks: MultiLock) -> None:
+    hold = locks.acquire()
+    assert hold is not None
+    hold.release()
 
 
 def work_several_in_vain(locks: MultiLock) -> None:
@@ -97,6 +103,7 @@ def make_locks(key: str) -> MultiLock:
         (work_acquire_around_with, make_lock, CALLER, 1),
         (work_several, make_locks, FUNCTIONS, 11),
         (work_acquire_around_with, make_locks, FUNCTIONS, 11),
+        (work_release_of_hold, make_locks, [*functions_of(base, hold), HeldLock.release_use], 1),
         (work_several_in_vain, make_locks, FUNCTIONS, 11),
         (work_skipped, make_skipping, CALLER, 1),
     ],
