@@ -482,8 +482,11 @@ class HeldLocks:
     def remove(self, held: HeldLock) -> None:
         """Remove a held lock; from any thread. The call is idempotent, and others ignore one that is released."""
         self._kept.pop(held, None)
-        # While its owner runs elsewhere, that may put a newer one in its place at any moment.
-        if self._weak.get(held.table_key) is held and (held.owner == current_owner() or held.owner.is_over):
+        # While its owner runs elsewhere, that may put a newer one in its place at any moment. A message does not run.
+        owner = held.owner
+        if self._weak.get(held.table_key) is held and (
+            owner.kind == "message" or owner == current_owner() or owner.is_over
+        ):
             self._weak.pop(held.table_key, None)
 
     # --- open blocks ----------------------------------------------------------------------------------------------
