@@ -90,7 +90,7 @@ def picture(bars: Sequence[Bar]) -> Timeline | None:
         held = part("lost" if bar.is_bad else "hold", bar.granted, bar.ended) if bar.granted is not None else []
         rows.append((bar.text, index * PITCH, waits + held))
     step = next((step for step in STEPS if span / step <= MOST_TICKS), STEPS[-1])
-    # Not beside the word "now", which is long in some languages.
+    # Not next to the word "now", which is long in some languages.
     shown = [ago for ago in range(step, int(0.93 * span) + 1, step) if ago > 0.28 * span]
     ticks = [(f"{100 - 100 * ago / span:.2f}%", _ago(ago)) for ago in shown]
     label = _("The last grants, from %(time)s ago until now. The tables of this page have the same in words.")

@@ -35,7 +35,7 @@ def test_a_bar_has_its_wait_and_then_its_hold_on_one_axis() -> None:
 
 
 @pytest.mark.parametrize("span", [1.0, 7.0, 21.0, 65.0, 79.0, 500.0, 5000.0, 100_000.0, 500_000.0])
-def test_a_mark_is_neither_cut_nor_beside_now(span: float) -> None:
+def test_marks_are_whole_and_leave_room_for_now(span: float) -> None:
     shown = picture([Bar("", began=span, granted=span)])
     assert shown
     assert shown.ticks
