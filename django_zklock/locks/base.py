@@ -7,12 +7,11 @@ with a waiter that blocks the thread. A coroutine awaits it.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, overload
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -28,7 +27,7 @@ from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.zk import process
-from django_zklock.exceptions import LockDeadlock, LockLost, LockNotAcquired, LockNotAdopted, LockNotHeld, ZkLockError
+from django_zklock.exceptions import LockDeadlock, LockNotAcquired, LockNotAdopted, LockNotHeld, ZkLockError
 from django_zklock.locks.arguments import (
     check_bound,
     check_no_running_loop,
@@ -37,6 +36,7 @@ from django_zklock.locks.arguments import (
     threading_timeout,
 )
 from django_zklock.locks.queue_reader import read_queue
+from django_zklock.locks.release import Use, finish_release, release_all, release_uses
 
 logger = Logger("django_zklock.locks")
 
@@ -48,10 +48,6 @@ if TYPE_CHECKING:
     GivenPolicy = TypeVarWithDefault("GivenPolicy", bound=FunctionPolicy, default=Literal["raise"])
 else:
     BlockPolicy = GivenPolicy = TypeVar("BlockPolicy", bound=FunctionPolicy)
-
-
-_Held = TypeVar("_Held")
-Use: TypeAlias = "tuple[HeldLock, object, str | None]"  # a held lock, its use to end, and the option release_on
 
 
 class BlockExit:
@@ -400,55 +396,6 @@ def _held_lock(spec: LockSpec) -> HeldLock | None:
         held = held_locks.find(owner, spec.key, reads=False)
         return held if held is not None and held.only_reads else None
     return held
-
-
-@abort.shielded
-def release_all(uses: list[Use], find: Callable[[], list[Use]], new_waiter: Callable[[], Any]) -> Routine[None]:
-    """
-    End the uses that `find` returns, and wait for the confirmation. Then raise `LockLost` if a lock was lost.
-
-    It adds them to `uses`, for `finish_release`: a caller needs that, as an exception may strike even its first line.
-    """
-    uses += find()
-    lost = _loss_of(uses)
-    release_uses(uses)
-    yield from released([held for held, _, _ in uses], new_waiter, confirmed=True)
-    if lost is not None:
-        raise lost
-
-
-@abort.shielded
-def finish_release(
-    held: list[_Held], find: Callable[[], list[_Held]], release: Callable[[list[_Held]], object]
-) -> None:
-    """
-    Finish a release that an exception has interrupted, because its caller does not release a second time.
-
-    `held` is what `find` has returned. It is empty if the exception struck before `find` returned.
-    """
-    if not held:
-        with contextlib.suppress(LockNotHeld):
-            held += find()  # before the release, which makes them impossible to find
-    release(held)
-
-
-def _loss_of(uses: list[Use]) -> LockLost | None:
-    """Return the error that follows the release of these uses, if a lock is lost."""
-    present = sys.exc_info()[1]
-    if present is not None and not isinstance(present, Exception):
-        return None  # in a `finally`, it would hide an abort, a cancellation or an exit
-    for held, _, _ in uses:
-        reason = held.grant.why_lost()
-        if reason is not None and (held.policy.abort_on == "suspended" or held.grant.overdue):
-            return held.grant.loss(reason)
-    return None
-
-
-@abort.shielded
-def release_uses(uses: list[Use]) -> None:
-    """End these uses, the last one first. It is idempotent."""
-    for held, use, release_on in reversed(uses):
-        held.release_use(use, release_on)
 
 
 @abort.shielded

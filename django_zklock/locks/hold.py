@@ -28,8 +28,8 @@ from django_zklock.core.queue.operator_hold import LONGEST
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.exceptions import LockInTransaction, LockNotHeld
 from django_zklock.locks.arguments import check_no_running_loop
-from django_zklock.locks.base import Use, finish_release, release_all, release_uses
 from django_zklock.locks.hand_over import signed
+from django_zklock.locks.release import Use, finish_release, release_all, release_uses
 from django_zklock.locks.transactions import open_blocks
 from django_zklock.names.template import check_type
 

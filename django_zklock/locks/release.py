@@ -1,0 +1,65 @@
+"""Releases that a caller asks for, by a lock or by a hold: what they end, and what they report."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+from django_zklock.core.execution import abort
+from django_zklock.core.execution.waiters import Routine
+from django_zklock.core.locks.held import HeldLock, released
+from django_zklock.exceptions import LockLost, LockNotHeld
+
+_Held = TypeVar("_Held")
+Use: TypeAlias = "tuple[HeldLock, object, str | None]"  # a held lock, its use to end, and the option release_on
+
+
+@abort.shielded
+def release_all(uses: list[Use], find: Callable[[], list[Use]], new_waiter: Callable[[], Any]) -> Routine[None]:
+    """
+    End the uses that `find` returns, and wait for the confirmation. Then raise `LockLost` if a lock was lost.
+
+    It adds them to `uses`, for `finish_release`: a caller needs that, as an exception may strike even its first line.
+    """
+    uses += find()
+    lost = _loss_of(uses)
+    release_uses(uses)
+    yield from released([held for held, _, _ in uses], new_waiter, confirmed=True)
+    if lost is not None:
+        raise lost
+
+
+@abort.shielded
+def finish_release(
+    held: list[_Held], find: Callable[[], list[_Held]], release: Callable[[list[_Held]], object]
+) -> None:
+    """
+    Finish a release that an exception has interrupted, because its caller does not release a second time.
+
+    `held` is what `find` has returned. It is empty if the exception struck before `find` returned.
+    """
+    if not held:
+        with contextlib.suppress(LockNotHeld):
+            held += find()  # before the release, which makes them impossible to find
+    release(held)
+
+
+def _loss_of(uses: list[Use]) -> LockLost | None:
+    """Return the error that follows the release of these uses, if a lock is lost."""
+    present = sys.exc_info()[1]
+    if present is not None and not isinstance(present, Exception):
+        return None  # in a `finally`, it would hide an abort, a cancellation or an exit
+    for held, _, _ in uses:
+        reason = held.grant.why_lost()
+        if reason is not None and (held.policy.abort_on == "suspended" or held.grant.overdue):
+            return held.grant.loss(reason)
+    return None
+
+
+@abort.shielded
+def release_uses(uses: list[Use]) -> None:
+    """End these uses, the last one first. It is idempotent."""
+    for held, use, release_on in reversed(uses):
+        held.release_use(use, release_on)
