@@ -78,7 +78,8 @@ class LastLook:
         """Forget it."""
         self._look: Look | None = None
         self._renewed = 0.0
-        self._mutex = threading.Lock()  # guards _renewed
+        self._thread: threading.Thread | None = None  # that renews it
+        self._mutex = threading.Lock()  # only one thread is started
 
     def store(self, snapshot: Snapshot, servers: EnsembleReport, seen: Verdict) -> None:
         """Remember a look that a page has taken."""
@@ -87,13 +88,17 @@ class LastLook:
         self._look = Look(now, len(seen.incidents), snapshot.total, running, len(servers.servers), snapshot.state)
 
     def get(self, long_held: float = LONG_HELD) -> Look | None:
-        """Return it at once, unless it is too old. A thread renews it for the next page."""
+        """
+        Return it at once, unless it is too old. A thread renews it for the next page.
+
+        If that thread hangs, as in a query to the tables of events, no second one is started.
+        """
         now = clock.now()
         with self._mutex:
-            is_due = now - self._renewed >= LOOK_EVERY
-            self._renewed = now if is_due else self._renewed
-        if is_due:
-            threading.Thread(target=self._renew, args=(long_held,), name="zklock-look", daemon=True).start()
+            if now - self._renewed >= LOOK_EVERY and not (self._thread and self._thread.is_alive()):
+                self._renewed = now
+                self._thread = threading.Thread(target=self._renew, args=(long_held,), name="zklock-look", daemon=True)
+                self._thread.start()
         return self._look if self._look and now - self._look.at < SHOWN_FOR else None
 
     def _renew(self, long_held: float) -> None:

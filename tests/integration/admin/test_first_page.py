@@ -20,6 +20,7 @@ from support.zoo import Zoo, eventually
 from django_zklock import inspection, operations
 from django_zklock.contrib.events.models import OperatorAction
 from django_zklock.dashboard import frame
+from django_zklock.report import verdict
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 
@@ -261,3 +262,25 @@ def test_the_index_has_the_count_of_the_last_look_and_waits_for_none(
         monkeypatch.setattr(frame, "LOOK_EVERY", 1e9)
         for look in looks():
             look.join(30)
+
+
+def test_a_look_that_hangs_is_not_joined_by_others(zoo: Zoo, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of events that do not answer cost one thread, however many pages are asked for."""
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> None:
+        hangs.set()
+        goes_on.wait(60)
+
+    monkeypatch.setattr(verdict, "look", hang)
+    monkeypatch.setattr(frame, "LOOK_EVERY", 0.0)
+    try:
+        operator.get("/admin/")
+        assert hangs.wait(30)
+        for _ in range(3):
+            assert operator.get("/admin/").status_code == 200
+        looks = [thread for thread in threading.enumerate() if thread.name == "zklock-look"]
+        assert len(looks) == 1
+    finally:
+        goes_on.set()
+    looks[0].join(30)
