@@ -10,7 +10,7 @@ from django.utils.translation import ngettext
 from django_zklock.report import formatting
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from django_zklock.inspection import Figures, ScannedContender, Snapshot
     from django_zklock.report.incident import Incident
@@ -31,12 +31,14 @@ def cards_of(incidents: Sequence[Incident], snapshot: Snapshot) -> list[dict[str
     groups: dict[tuple[str, str], list[Incident]] = {}
     for incident in incidents:
         groups.setdefault((incident.cause, _kind(incident) or incident.identity), []).append(incident)
+    waits_for = {wait.holds: wait.waits_for for cycle in snapshot.cycles for wait in cycle}
+    waiting = {lock.key: lock.waiting for lock in snapshot.locks}
     cards = []
     for (_cause, kind), equal in groups.items():
         size = len(equal) if len(equal) >= EQUAL else 1
         for start in range(0, len(equal), size):
             folded = [incident.describe() for incident in equal[start + 1 : start + size]]
-            cards.append({**_card(equal[start], snapshot), "equal": folded, "kind": formatting.clean(kind)})
+            cards.append({**_card(equal[start], waits_for, waiting), "equal": folded, "kind": formatting.clean(kind)})
     return cards
 
 
@@ -46,9 +48,7 @@ def _kind(incident: Incident) -> str:
     return works[0] if len(works) == 1 else ""
 
 
-def _card(incident: Incident, snapshot: Snapshot) -> dict[str, Any]:
-    waits_for = {wait.holds: wait.waits_for for cycle in snapshot.cycles for wait in cycle}
-    waiting = {lock.key: lock.waiting for lock in snapshot.locks}
+def _card(incident: Incident, waits_for: Mapping[str, str], waiting: Mapping[str, int]) -> dict[str, Any]:
     card = incident.describe()
     return {
         **card,
