@@ -204,7 +204,8 @@ class CallArguments(NameArguments, total=False):
     """
     A `threading.Event`, or a callable: once that is set or returns True, the wait ends with `LockNotAcquired`.
 
-    The waiter looks at once, and about once a second. For threads only: in a coroutine, cancel the task.
+    The waiter looks at once, and about once a second. Meanwhile the wait cannot end, so the callable must not wait
+    itself. For threads only: in a coroutine, cancel the task.
     """
 
 
