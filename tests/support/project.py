@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+from support.warm import Warm
 
 SETTINGS = """
 import os
@@ -48,9 +51,11 @@ def sell(sku, pay=lambda: None):
 PLAIN_PYTEST = """
 [pytest]
 pythonpath = .
-addopts = -p no:asyncio -p no:anyio -p no:hypothesispytest -p no:randomly
+addopts =
+    -p no:asyncio -p no:anyio -p no:hypothesispytest -p no:randomly
+    -W ignore::pytest.PytestAssertRewriteWarning
 """
-"""Without the plugins that only this repository needs, a run starts in half the time."""
+"""A run starts sooner without the plugins that only this repository needs. `Warm` has imported this package."""
 
 PYTEST = f"{PLAIN_PYTEST}DJANGO_SETTINGS_MODULE = project_settings\nfilterwarnings = error\n"
 
@@ -60,6 +65,11 @@ def environment(**more: str) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "ZKLOCK"))}
     inherited.pop("DJANGO_SETTINGS_MODULE", None)
     return {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **more}
+
+
+@functools.cache
+def _warm() -> Warm:
+    return Warm(environment())
 
 
 class Project:
@@ -83,7 +93,11 @@ class Project:
         return path
 
     def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run Python to its end."""
+        """Run Python to its end, from the point where it has imported Django and the package."""
+        return _warm().run(arguments, self.directory, environment(**env))
+
+    def run_cold(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run Python to its end, from its start."""
         return subprocess.run(
             [sys.executable, *arguments],
             cwd=self.directory,
