@@ -17,8 +17,9 @@ IDS = re.compile(r"zklock\.[EW]\d{3}")
 
 def run(raw: object, *, deploy: bool = False) -> list[django_checks.CheckMessage]:
     with override_settings(ZKLOCK=raw):
-        messages = django_checks.run_checks(include_deployment_checks=deploy)
-    return [message for message in messages if IDS.fullmatch(str(message.id))]
+        messages = django_checks.run_checks(tags=["zklock"], include_deployment_checks=deploy)
+    assert all(IDS.fullmatch(str(message.id)) for message in messages)
+    return messages
 
 
 def ids(raw: object, *, deploy: bool = False) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_zklock import conf
@@ -175,6 +175,7 @@ WILD = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(st.sampled_from(sorted(KEYS)) | st.text(max_size=5) | st.integers(), WILD))
 def test_no_value_breaks_the_validator(raw: dict[Any, Any]) -> None:
     """Each problem has a message and a hint, and no value causes a traceback."""
