@@ -68,7 +68,8 @@ def environment(**more: str) -> dict[str, str]:
 
 
 @functools.cache
-def _warm() -> Warm:
+def warm() -> Warm:
+    """Return the process that is forked for each program."""
     return Warm(environment())
 
 
@@ -94,7 +95,7 @@ class Project:
 
     def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run Python to its end, from the point where it has imported Django and the package."""
-        return _warm().run(arguments, self.directory, environment(**env))
+        return warm().run(arguments, self.directory, environment(**env))
 
     def run_cold(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run Python to its end, from its start."""

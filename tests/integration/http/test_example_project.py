@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from support.ensemble import Ensemble
+from support.project import warm
 
 SHOP = Path(__file__).resolve().parents[3] / "example_project"
 
@@ -110,14 +110,6 @@ def run(script: str, *arguments: str, var: Path, **variables: str) -> list[str]:
         "ALLOWED_HOSTS": "testserver",
         **variables,
     }
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        cwd=SHOP,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
+    done = warm().run(("-c", script, *arguments), SHOP, env)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

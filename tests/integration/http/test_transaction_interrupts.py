@@ -144,7 +144,8 @@ def test_no_abort_interrupts_a_commit(zoo: Zoo, ledger: Ledger, inside: bool, ma
     def during_commit() -> None:
         grant = holds[0]._held.grant
         grant.session.post(grant.lose, "taken away")
-        end = time.monotonic() + 0.3
+        assert holds[0].wait_lost(20)
+        end = time.monotonic() + 0.05
         while time.monotonic() < end:  # an abort would come at one of these bytecodes
             pass
         done.append("commit")
