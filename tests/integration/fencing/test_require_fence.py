@@ -209,7 +209,7 @@ def test_a_refusal_is_logged_without_the_token(zoo: Zoo, client: Client, caplog:
     with caplog.at_level(logging.WARNING, "django_zklock"):
         post(client, "/function/7/", signed)
     (record,) = (record for record in caplog.records if record.name == "django_zklock.fencing")
-    assert "support.fencesite.write refused" in record.getMessage()
+    assert "support.fencesite.answer refused" in record.getMessage()
     assert record.lock == "stock/7"  # type: ignore[attr-defined]
     assert signed not in caplog.text
 
