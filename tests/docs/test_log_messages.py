@@ -44,7 +44,8 @@ def loggers(tree: ast.Module, module: str) -> dict[str, str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and "Logger" in ast.dump(node.value.func):
             (argument,) = node.value.args
-            names[ast.unparse(node.targets[0])] = module if ast.unparse(argument) == "__name__" else ast.literal_eval(argument)
+            name = module if ast.unparse(argument) == "__name__" else ast.literal_eval(argument)
+            names[ast.unparse(node.targets[0])] = name
         elif isinstance(node, ast.ImportFrom) and "logger" in [alias.name for alias in node.names]:
             names["logger"] = import_module(str(node.module)).logger.name
     return names

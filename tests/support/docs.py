@@ -67,8 +67,7 @@ def written(page: str, directory: Path, files: Mapping[str, str] | None = None, 
     return project
 
 
-def assert_passes(project: Project, test: str, count: int, *options: str, **env: str) -> None:
-    """Run a module of tests next to the files of a page; all of its `count` tests pass."""
+def assert_passes(project: Project, test: str, *options: str) -> None:
+    """Run a module of tests next to the files of a page; all of them pass."""
     project.write("test_shown.py", test)
-    done = project.succeed("-m", "pytest", "-q", *options, "test_shown.py", **env)
-    assert f"{count} passed" in done.stdout
+    assert " passed" in project.succeed("-m", "pytest", "-q", *options, "test_shown.py").stdout
