@@ -92,20 +92,21 @@ def test_the_examples_of_fencing_another_service_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.zookeeper
-def test_the_examples_for_celery_run(zoo: Zoo) -> None:
+def test_the_examples_for_celery_run(tmp_path: Path, zoo: Zoo) -> None:
     """The code of `how-to/celery.md` makes tasks that do what their names say, and what the page says in a conflict."""
-    code = "\n".join(["from celery import Celery", "Celery('documented')", *files_of("how-to/celery.md").values()])
+    begin = "import django; django.setup(); from celery import Celery; Celery('documented')"
+    code = "\n".join([begin, *files_of("how-to/celery.md").values()])
     shown = """
 print([settle.apply(("7",)).get(), close.apply(("7",)).get(), rebuild_index.apply(("lamps",)).get()])
 print([report.apply(("monday",)).get(), fetch_rates.apply().get()])
 """
     with zoo.hold_elsewhere("rates"):
-        process = zoo.spawn(code + shown)
-        said, problems = process.communicate(timeout=50)
-    assert said == (
+        env = {"DJANGO_SETTINGS_MODULE": "project_settings", "ZKLOCK_URL": zoo.url()}
+        done = Project(tmp_path).succeed("-c", code + shown, **env)
+    assert done.stdout == (
         "['account 7 is settled', 'account 7 is closed', 'the index of lamps is new']\n"
         "['report of monday', 'another task does it']\n"
-    ), problems
+    )
 
 
 @pytest.mark.zookeeper

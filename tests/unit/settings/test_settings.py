@@ -114,16 +114,6 @@ def test_no_deadlock_is_looked_for_without_a_time() -> None:
     assert (config().deadlock_timeout, config(DEADLOCK_TIMEOUT=None).deadlock_timeout) == (1.0, None)
 
 
-def test_configuration_is_built_once_and_dropped_on_request() -> None:
-    """The settings are read once, and again only after `forget()`."""
-    with override_settings(ZKLOCK={"URL": URL}):
-        first = conf.current()
-        assert conf.current() is first
-        conf.forget()
-        assert conf.current() == first
-        assert conf.current() is not first
-
-
 def test_configuration_cannot_be_changed() -> None:
     """The configuration is immutable, and independent of the dict in the settings."""
     raw: dict[str, Any] = {"stock": {"path": "stock"}}
