@@ -45,7 +45,7 @@ IMPORTS = (
     "django_zklock.locks.lock",
     "django_zklock.operations.breaks",
 )
-"""What most programs import is this. None of it starts a thread, or reads settings, which each program has for itself."""
+"""Most programs import these. None of them starts a thread, or reads settings, which each program has for itself."""
 FOR_PYTHON = ("PYTHON", "LC_", "LANG", "TZ", "COVERAGE")
 """How the names of variables begin that the interpreter reads when it starts."""
 PATCHING = ("gevent", "eventlet")
