@@ -73,6 +73,16 @@ def start_fresh(command: Sequence[str], *, host: str = "", **options: Any) -> su
     return subprocess.Popen([*on_host, sys.executable, *command], **options)
 
 
+def run(command: Sequence[str], *, timeout: float, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Start it, wait for its end for at most `timeout` seconds, and return what it printed."""
+    with start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as process:
+        try:
+            printed = process.communicate(timeout=timeout)
+        finally:
+            process.kill()
+    return subprocess.CompletedProcess(process.args, process.returncode, *printed)
+
+
 def _can_fork(command: Sequence[str], env: Mapping[str, str]) -> bool:
     """Return whether the program is the same as a fork. One that runs pytest rewrites what it imports."""
     same = all(
@@ -80,8 +90,9 @@ def _can_fork(command: Sequence[str], env: Mapping[str, str]) -> bool:
         for name in {*env, *os.environ}
         if name.startswith(FOR_PYTHON) and name != "PYTHONPATH"
     )
+    kind = command[command[0] == "-u"]
     special = "pytest" in command or any(name in word for word in command for name in PATCHING)
-    return sys.platform == "linux" and same and not special
+    return sys.platform == "linux" and same and not special and (kind in ("-c", "-m") or not kind.startswith("-"))
 
 
 class _Fork(subprocess.Popen[Any]):
