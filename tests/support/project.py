@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-from support.warm import Warm
+from support import forked
 
 SETTINGS = """
 import os
@@ -55,7 +54,7 @@ addopts =
     -p no:asyncio -p no:anyio -p no:hypothesispytest -p no:randomly
     -W ignore::pytest.PytestAssertRewriteWarning
 """
-"""A run starts sooner without the plugins that only this repository needs. `Warm` has imported this package."""
+"""A run starts sooner without the plugins that only this repository needs. A fork has imported this package before."""
 
 PYTEST = f"{PLAIN_PYTEST}DJANGO_SETTINGS_MODULE = project_settings\nfilterwarnings = error\n"
 
@@ -65,12 +64,6 @@ def environment(**more: str) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "ZKLOCK"))}
     inherited.pop("DJANGO_SETTINGS_MODULE", None)
     return {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **more}
-
-
-@functools.cache
-def warm() -> Warm:
-    """Return the process that is forked for each program."""
-    return Warm(environment())
 
 
 class Project:
@@ -94,20 +87,8 @@ class Project:
         return path
 
     def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run Python to its end, from the point where it has imported Django and the package."""
-        return warm().run(arguments, self.directory, environment(**env))
-
-    def run_cold(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run Python to its end, from its start."""
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.directory,
-            env=environment(**env),
-            capture_output=True,
-            text=True,
-            timeout=250,
-            check=False,
-        )
+        """Run Python to its end."""
+        return forked.run(arguments, cwd=self.directory, env=environment(**env), timeout=250)
 
     def succeed(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run Python to its end, and fail unless it ends with status 0."""
@@ -117,8 +98,8 @@ class Project:
 
     def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
         """Start Python, with text pipes to its ends; the caller ends it."""
-        return subprocess.Popen(
-            [sys.executable, *arguments],
+        return forked.start(
+            arguments,
             cwd=self.directory,
             env=environment(**env),
             stdout=subprocess.PIPE,

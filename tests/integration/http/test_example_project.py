@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import forked
 from support.ensemble import Ensemble
-from support.project import warm
 
 SHOP = Path(__file__).resolve().parents[3] / "example_project"
 
@@ -110,6 +110,6 @@ def run(script: str, *arguments: str, var: Path, **variables: str) -> list[str]:
         "ALLOWED_HOSTS": "testserver",
         **variables,
     }
-    done = warm().run(("-c", script, *arguments), SHOP, env)
+    done = forked.run(["-c", script, *arguments], cwd=SHOP, env=env, timeout=50)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

@@ -183,7 +183,7 @@ OPTIONS = ["--reverse", "--shuffle", "--keepdb", "--debug-mode", "--pdb"]
 def test_the_runner_gives_locks_to_all_tests(project: Project) -> None:
     """Test cases of all kinds, their classes and their module find the locks free, and its options are Django's."""
     project.write("test_shop.py", TESTS)
-    done = project.run_cold("-W", "error::ResourceWarning", "manage.py", "test", "--failfast", *OPTIONS)
+    done = project.run("-W", "error::ResourceWarning", "manage.py", "test", "--failfast", *OPTIONS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"Ran {COUNT} tests" in done.stderr
 
