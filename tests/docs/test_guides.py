@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.docs import assert_passes, assert_settings, files_of, written
+from support.docs import assert_passes, written
 
 ASKING = """
 import threading
@@ -386,11 +386,6 @@ def test_the_examples_of_a_guide_do_as_it_says(page: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("settings", OBSERVED)
 def test_metrics_traces_and_logs_are_as_the_guide_says(settings: str, tmp_path: Path) -> None:
     assert_passes(written("how-to/observe.md", tmp_path), OBSERVED[settings], "--ds", settings)
-
-
-@pytest.mark.parametrize("page", ["linger", "semaphores"])
-def test_the_settings_of_a_guide_are_sound(page: str) -> None:
-    assert_settings(files_of(f"how-to/{page}.md")["settings.py"])
 
 
 BOOKS = """

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from django_zklock import conf
 from support.project import Project
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -49,13 +48,6 @@ def run_all(page: str, **names: Any) -> dict[str, Any]:
     names.setdefault("__name__", "example")
     for name, code in files_of(page).items():
         run(code, name, names)
-    return names
-
-
-def assert_settings(code: str) -> dict[str, Any]:
-    """Fail unless the checks accept `ZKLOCK` of these settings; return the names."""
-    names = run(code)
-    assert conf.problems(names["ZKLOCK"]) == []
     return names
 
 
