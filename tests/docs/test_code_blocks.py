@@ -14,6 +14,7 @@ from django.conf import settings
 from django.db import connection
 from django.test import Client, RequestFactory, override_settings
 from django.test.utils import isolate_apps
+from django.utils.module_loading import import_string
 from support import lockssite
 from support.docs import BLOCK, DOCS, files_of, run, run_all, text_of, written
 from support.project import SETTINGS, Project
@@ -32,11 +33,12 @@ SETTINGS_SHOWN = [
 
 @pytest.mark.parametrize("code", SETTINGS_SHOWN)
 def test_the_settings_of_every_page_are_sound(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checks accept them."""
+    """The checks accept them, and they work in a file of `startproject` without another import."""
     monkeypatch.setenv("ZOOKEEPER", "zk1:2181/shop")
     monkeypatch.setenv("ZOOKEEPER_PASSWORD", "s3cr3t")
     names = run(code, "settings.py", {"INSTALLED_APPS": [], "MIDDLEWARE": []})
     assert conf.problems({"URL": "zk://zk1/shop", **names["ZKLOCK"]}) == []
+    assert all(map(import_string, names["MIDDLEWARE"]))
 
 
 @pytest.fixture

@@ -11,15 +11,11 @@ import tarfile
 import zipfile
 from configparser import ConfigParser
 from pathlib import Path
-from typing import Any
 
 import pytest
-from django.utils.module_loading import import_string
 from support.project import Project
 
 import django_zklock
-from django_zklock import conf
-from django_zklock.middleware import LockConflictMiddleware
 
 ROOT = Path(__file__).parents[3]
 
@@ -130,18 +126,6 @@ def test_the_readme_names_the_version_and_what_is_supported() -> None:
         assert f"{name} {versions[0]} to {versions[-1]}" in readme.partition("## Compatibility")[2]
         assert f"badge/{name}-{versions[0]}_to_{versions[-1]}-" in readme
         assert json.dumps(versions) in workflow
-
-
-def test_the_settings_in_the_readme_can_be_copied() -> None:
-    """They work in a file of startproject without another import."""
-    (block,) = re.findall(
-        r"^```python\n# settings.py\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
-    )
-    settings: dict[str, Any] = {"INSTALLED_APPS": ["django.contrib.admin"], "MIDDLEWARE": []}
-    exec(block, settings)
-    assert settings["INSTALLED_APPS"] == ["django.contrib.admin", "django_zklock"]
-    assert import_string(*settings["MIDDLEWARE"]) is LockConflictMiddleware
-    assert conf.problems(settings["ZKLOCK"]) == []
 
 
 def test_every_file_of_the_package_is_in_the_wheel() -> None:
