@@ -113,7 +113,7 @@ def test_refused_at_last():
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What a run of all these tests has printed."""
+    """Run all these tests; return what was printed."""
     return Runs(tmp_path_factory.mktemp("runs")).pytest(TESTS, "-v").stdout
 
 

@@ -61,7 +61,7 @@ class Locks(abc.ABC):
         """Return a lock, or a `Candidate`."""
 
     @abc.abstractmethod
-    def take(self, lock: Any, wait: float) -> bool:
+    def acquired(self, lock: Any, wait: float) -> bool:
         """Acquire a lock; tell whether it was acquired."""
 
     def send(self, actor: str, call: Callable[[], str]) -> Future[str]:
@@ -77,8 +77,8 @@ class Locks(abc.ABC):
             lock = self._locks.get((actor, kind, path))
             if lock is None or isinstance(lock, Candidate):
                 lock = self._locks[actor, kind, path] = self.make(kind, path, name)
-            taken = lock.acquire(wait) is not None if isinstance(lock, Candidate) else self.take(lock, wait)
-            return str(taken).lower()
+            done = lock.acquire(wait) is not None if isinstance(lock, Candidate) else self.acquired(lock, wait)
+            return str(done).lower()
 
         return self.send(actor, call)
 

@@ -35,8 +35,8 @@ class Kazoos(Locks):
         if kind.startswith("election"):
             election = self._election(kind, path, name)
             return Candidate(election.run, election.cancel)
-        recipe = getattr(self._client, KINDS[kind.rstrip("+")])
-        return recipe(path, "a neighbour", extra_lock_patterns=PATTERNS.get(kind, ()))
+        make = getattr(self._client, KINDS[kind.rstrip("+")])
+        return make(path, "a neighbour", extra_lock_patterns=PATTERNS.get(kind, ()))
 
     def _election(self, kind: str, path: str, name: str) -> Any:
         election = self._client.Election(path, name)
@@ -44,7 +44,7 @@ class Kazoos(Locks):
             election.lock = self._client.Lock(path, name, extra_lock_patterns=PATTERNS[kind])
         return election
 
-    def take(self, lock: Any, wait: float) -> bool:
+    def acquired(self, lock: Any, wait: float) -> bool:
         try:
             return bool(lock.acquire(blocking=wait != 0, timeout=wait if wait > 0 else None))
         except LockTimeout:

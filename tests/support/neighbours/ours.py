@@ -39,7 +39,7 @@ class Ours(Locks):
             return Candidate(leader.run, leader.stop)
         return zk_lock(key, **options_of(kind))
 
-    def take(self, lock: Any, wait: float) -> bool:
+    def acquired(self, lock: Any, wait: float) -> bool:
         hold = lock.acquire(blocking=False) if wait == 0 else lock.acquire(timeout=wait if wait > 0 else -1)
         if hold is not None:
             hold.check()
