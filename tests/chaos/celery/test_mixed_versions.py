@@ -17,7 +17,6 @@ from typing import Any
 import psycopg
 import pytest
 from support.brokers import Redis
-from support.chaos.report import Figures
 from support.ensemble import Ensemble
 from support.postgres import Postgres
 from support.versions.fleet import ACTORS, BEATS, SLOTS, WEBS, WORKERS, Fleet
@@ -85,7 +84,6 @@ def test_two_versions_keep_the_promises_together(
     redis: Redis,
     database: dict[str, Any],
     tmp_path: Path,
-    figure: Figures,
 ) -> None:
     """No overlap, no task twice or missing, no error, while processes are replaced one by one, in both directions."""
     new = checkout()
@@ -109,10 +107,6 @@ def test_two_versions_keep_the_promises_together(
             logs=fleet.logs(),
         )
         statuses = {name: status for name, status in fleet.statuses.items() if status}
-    figure("seed", seed)
-    figure("old version", old.what)
-    for label, value in verdict.figures.items():
-        figure(label, value)
     wrong = [
         *verdict.problems,
         *traffic.failures,

@@ -12,7 +12,6 @@ from pathlib import Path
 import psutil
 import pytest
 from support.brokers import Redis
-from support.chaos.report import Figures
 from support.ensemble import four_letter
 from support.proxy import Proxy
 from support.worker import Gate, Worker
@@ -76,7 +75,7 @@ def interrupt_twice(worker: Worker) -> None:
     ids=["SIGQUIT", "REMAP_SIGTERM", "Ctrl-C twice"],
 )
 def test_a_cold_shutdown_ends_the_worker_and_frees_its_locks(
-    zoo: Zoo, tmp_path: Path, figure: Figures, tell: Callable[[Worker], None], env: dict[str, str]
+    zoo: Zoo, tmp_path: Path, tell: Callable[[Worker], None], env: dict[str, str]
 ) -> None:
     """
     Three at a time: if threads of ours took signals, every second worker would hang here.
@@ -85,28 +84,22 @@ def test_a_cold_shutdown_ends_the_worker_and_frees_its_locks(
     one in answer. A thread that does not block it would die of it with the process, and the lock never be free again.
     """
     with busy_workers(zoo, tmp_path, 3, session_timeout=LONG, env=env) as workers:
-        began = time.monotonic()
         for worker in workers:
             tell(worker)
         zoo.assert_empty(timeout=4)
-        figure("locks free after", time.monotonic() - began, "s")
         for worker in workers:
             worker.wait_ended(15)
-        figure("worker ended after", time.monotonic() - began, "s")
 
 
-def test_the_pool_of_a_killed_worker_ends_and_its_locks_are_released(zoo: Zoo, tmp_path: Path, figure: Figures) -> None:
+def test_the_pool_of_a_killed_worker_ends_and_its_locks_are_released(zoo: Zoo, tmp_path: Path) -> None:
     """No orphaned process keeps working under a lock, or keeps it for longer than its session timeout and two ticks."""
     session_timeout = 4.0
     with busy_workers(zoo, tmp_path, 2, session_timeout=session_timeout) as workers:
-        began = time.monotonic()
         for worker in workers:
             worker.process.kill()
         for worker in workers:
             worker.wait_ended(5)
-        figure("pool ended after", time.monotonic() - began, "s")
         zoo.assert_empty(timeout=session_timeout + 2 * TICK + 1)
-        figure("locks free after", time.monotonic() - began, "s")
 
 
 TASKS = "--include=support.endingtasks"
@@ -119,7 +112,7 @@ def keep_in(worker: Worker, key: str) -> tuple[int, Gate]:
     return gate.wait_at_work(), gate
 
 
-def test_a_process_closes_its_session_after_max_tasks_per_child(zoo: Zoo, tmp_path: Path, figure: Figures) -> None:
+def test_a_process_closes_its_session_after_max_tasks_per_child(zoo: Zoo, tmp_path: Path) -> None:
     """With `max_tasks_per_child` each process ends in an orderly way; what it forgot to release is free then."""
     option = ["--max-tasks-per-child=1", TASKS]
     with Worker(zoo, tmp_path, session_timeout=LONG, options=option) as worker:
@@ -134,12 +127,11 @@ def test_a_process_closes_its_session_after_max_tasks_per_child(zoo: Zoo, tmp_pa
             zoo.wait_contenders(f"one/{number}", 0, timeout=1)
             eventually(lambda session=session: session not in told(zoo), 1, "the session is left")  # type: ignore[misc]
             longest = max(longest, time.monotonic() - ended)
-        figure("session gone after its process, at most", longest, "s")
         assert worker.stop() == 0
 
 
 @pytest.mark.parametrize("way", ["autoscale", "pool_shrink"])
-def test_a_pool_that_shrinks_closes_sessions(zoo: Zoo, redis: Redis, tmp_path: Path, figure: Figures, way: str) -> None:
+def test_a_pool_that_shrinks_closes_sessions(zoo: Zoo, redis: Redis, tmp_path: Path, way: str) -> None:
     """
     The processes that are no longer wanted close theirs; the one that stays keeps what it has, and works.
 
@@ -172,7 +164,6 @@ def test_a_pool_that_shrinks_closes_sessions(zoo: Zoo, redis: Redis, tmp_path: P
             zoo.wait_contenders(f"shrunk/{number}", 0, timeout=1)
             eventually(lambda session=session: session not in told(zoo), 1, "the session is left")  # type: ignore[misc]
             longest = max(longest, time.monotonic() - ended)
-        figure("session gone after its process, at most", longest, "s")
         (node,) = zoo.contenders()
         assert f"{zoo.client.get(node)[1].ephemeralOwner:x}" in told(zoo)
         gate_of_last.open()
