@@ -70,7 +70,7 @@ class LeaseClient:
                 await asyncio.sleep(0.1)
         self._recorder.close()
 
-    def _note(self, kind: str, **about: object) -> None:
+    def _note(self, kind: str, **about: Any) -> None:
         self._recorder.write(kind, **self._about, **about)
 
     async def _by_grpc(self, coordinator: Coordinator, key: str, term: float) -> None:
