@@ -65,7 +65,7 @@ def test_a_page_of_a_thousand_locks_takes_little_time(drill: Drill, stage: Stage
 
 
 def test_a_quiet_day_is_green_in_each_web_process(drill: Drill, tmp_path: Path) -> None:
-    """`python -m support.quietday` looks for longer. A holder is hung after a minute, so this takes two."""
+    """A holder is hung after a minute, so this takes two."""
     with quiet_day(drill, tmp_path) as sites:
         seen = look(drill, sites, minutes=2)
     assert {text for text in seen if CALM not in text} == set(), seen

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -116,17 +115,14 @@ def test_a_process_closes_its_session_after_max_tasks_per_child(zoo: Zoo, tmp_pa
     """With `max_tasks_per_child` each process ends in an orderly way; what it forgot to release is free then."""
     option = ["--max-tasks-per-child=1", TASKS]
     with Worker(zoo, tmp_path, session_timeout=LONG, options=option) as worker:
-        longest = 0.0
         for number in range(5):
             pid, gate = keep_in(worker, f"one/{number}")
             (node,) = zoo.contenders(f"{zoo.base}/one/{number}")
             session = f"{zoo.client.get(node)[1].ephemeralOwner:x}"
             gate.open()
             eventually(lambda pid=pid: not psutil.pid_exists(pid), 10, "the process goes on")  # type: ignore[misc]
-            ended = time.monotonic()
             zoo.wait_contenders(f"one/{number}", 0, timeout=1)
             eventually(lambda session=session: session not in told(zoo), 1, "the session is left")  # type: ignore[misc]
-            longest = max(longest, time.monotonic() - ended)
         assert worker.stop() == 0
 
 
@@ -150,7 +146,6 @@ def test_a_pool_that_shrinks_closes_sessions(zoo: Zoo, redis: Redis, tmp_path: P
             # Not from the start: as the autoscaler adds a process, billiard's Supervisor thread may find it in the pool
             # before it is started (Pool._join_exited_workers), take it for one that ended, and crash.
             worker.app.control.autoscale(3, 1)
-        longest = 0.0
         for number, (pid, gate) in enumerate(ending):
             (node,) = zoo.contenders(f"{zoo.base}/shrunk/{number}")
             session = f"{zoo.client.get(node)[1].ephemeralOwner:x}"
@@ -160,10 +155,8 @@ def test_a_pool_that_shrinks_closes_sessions(zoo: Zoo, redis: Redis, tmp_path: P
                 worker.wait_accepted(2 - number)
                 worker.app.control.pool_shrink(1)
             eventually(lambda pid=pid: pid not in worker.children(), 20, "the pool did not shrink")  # type: ignore[misc]
-            ended = time.monotonic()
             zoo.wait_contenders(f"shrunk/{number}", 0, timeout=1)
             eventually(lambda session=session: session not in told(zoo), 1, "the session is left")  # type: ignore[misc]
-            longest = max(longest, time.monotonic() - ended)
         (node,) = zoo.contenders()
         assert f"{zoo.client.get(node)[1].ephemeralOwner:x}" in told(zoo)
         gate_of_last.open()
