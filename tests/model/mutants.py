@@ -67,6 +67,10 @@ class Mutant:
             return explore(schedules, self.seed or seed, often=self.often, draw=drawn_nested if self.nested else drawn)
 
 
+def _stretched(self: Lease, sent_at: float, timeout: float, *_: float) -> bool:
+    return _extended(self, sent_at + 1.2 * timeout)
+
+
 def _unheard(self: Lease, sent_at: float, timeout: float, *_: float) -> bool:
     """Take a write alone for proof that the leader's timer has time left."""
     return _extended(self, sent_at + 0.4 * timeout)
@@ -296,6 +300,7 @@ MUTANTS = (
     Mutant("counts a path no longer once its delete is sent", ((Deletion, "send", _uncounted_delete),)),
     Mutant("deletes no leaving node after a reconnect", ((Registry, "on_connected", _idle_deletes),)),
     Mutant("takes an unanswered create for none when it leaves", ((Contender, "_abandon", _hopeful_abandon),)),
+    Mutant("stretches the lease", ((Lease, "extend", _stretched),)),
     Mutant("counts the lease from the answer", ((Lease, "extend", _from_the_answer),), setting=IDLE),
     Mutant("takes one write for proof after a silence", ((Lease, "extend", _unheard),), setting=IDLE),
     Mutant("grants by a lease that is over", ((Contender, "_prove", _unproven_after_wait),), setting=LASTING),

@@ -29,7 +29,7 @@ def test_an_ensemble_that_lost_its_data_is_reported(pool: WorkerPool, ensemble: 
     """
     It refuses clients that have seen its future for ever, so they are replaced.
 
-    Its transactions, and so the tokens, are counted from 0 again. A fence that is ahead of them reports that.
+    Its transactions, and so the tokens, are counted from 0 again.
     """
     a, b = pool.start("A", "B", session_timeout=TIMEOUT)
     for _ in range(20):

@@ -135,8 +135,9 @@ def _meetings(events: Sequence[Event]) -> Iterator[str]:
     felt = {event["token"]: version_of(event["p"]) for event in events if event["e"] in ("asked", "broken")}
     for holds in check_history(events).run.holds.values():
         for before, after in itertools.pairwise(holds):
-            if excludes(before, after) and version_of(before.process) != version_of(after.process):
-                yield f"locks of {version_of(before.process)}"
+            versions = (version_of(before.process), version_of(after.process))
+            if excludes(before, after) and set(versions) == {OLD, NEW}:  # an operator's hold is of neither
+                yield f"locks of {versions[0]}"
     for event in events:
         if event["e"] == "sent" and done.get(event["ref"], version_of(event["p"])) != version_of(event["p"]):
             yield f"{'tokens' if event['kind'] == 'book' else 'tasks'} of {version_of(event['p'])}"
