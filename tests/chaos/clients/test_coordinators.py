@@ -48,7 +48,7 @@ class LeaseClient:
     """A program that takes leases from any coordinator, keeps them for a while, and releases them, or vanishes."""
 
     def __init__(self, name: str, coordinators: list[Coordinator], home: Path, chance: random.Random) -> None:
-        self._take = self._by_http if name.startswith("http") else self._by_grpc
+        self._lease = self._by_http if name.startswith("http") else self._by_grpc
         self._name = name
         self._coordinators = coordinators
         self._chance = chance
@@ -64,7 +64,7 @@ class LeaseClient:
             self._about = {"op": next(self._ops), "key": key}
             self._note("invoke", timeout=None)
             try:
-                await self._take(self._chance.choice(self._coordinators), key, term)
+                await self._lease(self._chance.choice(self._coordinators), key, term)
             except (Refused, ZkLockError, asyncio.TimeoutError, OSError, EOFError, asyncio.InvalidStateError) as error:
                 self.errors[type(error).__name__] += 1
                 await asyncio.sleep(0.1)

@@ -6,8 +6,8 @@ so that a hold is never taken for longer, nor a fault for earlier, than it was.
 
 * A lease ends when its holder learns of a loss, so a `lost` is written before the lock is given back.
 * A grant that was written late (its process was paused) may be over by then: its lease says so, and it is no claim.
-* SIGKILL gives nothing back, so the lease of a killed process goes on, unless another process has its session; one
-  that was asked to end closes its session.
+* SIGKILL gives nothing back, so the lease of a killed process goes on. With `given_back`, another process has its
+  session, and releases its locks.
 * A fault that takes locks away is written down before it is done. It is over when an event with `what` "done" and
   `of` says so.
 """
@@ -29,8 +29,6 @@ SEMAPHORE: Final = "semaphore"
 
 FORCES: Final = frozenset({"expire", "delete", "wipe"})
 """Faults that take locks away, which no lock can prevent."""
-ENDS: Final = frozenset({"kill", "dismiss"})
-"""Faults that end a process. A `kill` with `given_back`: another process has its session, and releases its locks."""
 OF_CALL: Final = frozenset({"granted", "refused", "valid", "lost", "release", "downgrade"})
 SLOWEST: Final = 10.0  # seconds that a force takes at most, if nobody wrote down its end
 
@@ -110,7 +108,7 @@ class Call:
 
     @property
     def events(self) -> list[Event]:
-        """What there is to show of it."""
+        """Return what there is to show of it."""
         known = [self.invoke, self.answer, *self.valids[-1:], self.lost, self.downgrade, self.release]
         return [event for event in known if event is not None]
 
@@ -140,7 +138,7 @@ class Run:
 
     def ended(self, process: str, start: float, end: float) -> bool:
         """Tell whether the process was ended in this interval."""
-        ends = (event for event in self.nemesis if event["what"] in ENDS and event.get("target") == process)
+        ends = (event for event in self.nemesis if event["what"] == "kill" and event.get("target") == process)
         return any(start <= time_of(event) <= end for event in ends)
 
     def paused(self, process: str, start: float, end: float) -> float:
@@ -181,12 +179,12 @@ def read_run(events: Sequence[Event]) -> Run:
 def _settle(hold: Call, nemesis: Sequence[Event]) -> None:
     """Find the end of the claim: what its holder says, or what took it away by force, or ended its process."""
     proven = max(hold.answered, *(time_of(event) for event in hold.valids), -math.inf)
-    untils = [float(event["until"]) for event in (hold.answer or {}, *hold.valids) if event.get("until") is not None]
-    told = min((time_of(event) for event in (hold.lost, hold.release) if event is not None), default=math.inf)
-    if untils:
-        hold.end = min(max(untils), told)
+    leases = [float(event["until"]) for event in (hold.answer or {}, *hold.valids) if event.get("until") is not None]
+    learned = min((time_of(event) for event in (hold.lost, hold.release) if event is not None), default=math.inf)
+    if leases:
+        hold.end = min(max(leases), learned)
     elif hold.release is not None and hold.lost is None:
-        hold.end = told
+        hold.end = learned
     else:
         hold.end = proven  # without a lease a silence says nothing: held as long as somebody asked, and was told so
     for index, event in enumerate(nemesis):
@@ -195,12 +193,8 @@ def _settle(hold: Call, nemesis: Sequence[Event]) -> None:
             ends = (time_of(e) for e in nemesis[index:] if e["what"] == "done" and e.get("of") == event["what"])
             if next(ends, moment + SLOWEST) >= hold.start:
                 hold.end = min(hold.end, moment)
-        elif _gives_back(event) and event.get("target") == hold.process and hold.start <= moment < hold.end:
+        elif event.get("given_back") and event.get("target") == hold.process and hold.start <= moment < hold.end:
             hold.end = max(moment, proven)
-
-
-def _gives_back(event: Event) -> bool:
-    return event["what"] in ENDS and (event["what"] != "kill" or bool(event.get("given_back")))
 
 
 def _is_meant(force: Event, hold: Call) -> bool:

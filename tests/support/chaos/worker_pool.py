@@ -167,18 +167,6 @@ class LockWorker:
         self.process.wait()
         return t
 
-    def dismiss(self, timeout: float = 20.0) -> None:
-        """End it in an orderly way."""
-        if self.alive:
-            self._pool.note("dismiss", target=self.name)
-            assert self.process.stdin is not None
-            self.process.stdin.close()
-            try:
-                self.process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-
     def close(self) -> None:
         """End it in whatever state it is."""
         if self.alive:

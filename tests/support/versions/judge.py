@@ -32,7 +32,7 @@ def judge(
     ZooKeeper when all processes have ended.
     """
     history = check_history(events, left=left)
-    found = {
+    problems = {
         "packages": packages(events, roots),
         "counters": counters(events, balances),
         "units": units(events),
@@ -40,7 +40,7 @@ def judge(
         "operators": operated(events),
         "logs": [f"{name}: {line}" for name, text in logs.items() for line in text.splitlines() if ERROR.search(line)],
     }
-    lines = (f"{what}: {len(items)}: {'; '.join(items[:SHOWN])}" for what, items in found.items() if items)
+    lines = (f"{what}: {len(items)}: {'; '.join(items[:SHOWN])}" for what, items in problems.items() if items)
     return [*([] if history.ok else [history.short()]), *lines]
 
 
