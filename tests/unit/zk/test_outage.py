@@ -90,7 +90,7 @@ def test_requests_that_were_sent_together_are_named_together() -> None:
 
 
 def test_a_server_that_refused_the_old_session_is_asked_for_a_new_one_at_once(outage: Outage) -> None:
-    """As it does if it has lost all its data."""
+    """Servers that have lost all their data refuse each session that they do not know."""
     assert not outage.may_try(OLD, lambda: True)
     outage.asks_anew()
     assert outage.may_try(OLD, lambda: True)
