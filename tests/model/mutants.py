@@ -338,6 +338,7 @@ MUTANTS = (
     Mutant("adopts a lock with another token", ((GivenHold, "_on_listed", _token_of_hold),), setting=HANDING),
     Mutant("hands on a lock in doubt", ((LingeringLock, "may_be_lost", False),), often={"fault": 0.1}),
     Mutant("does not see who else waits", ((LingeringLock, "_watch_others", lambda self: None),), setting=LINGERING),
+    Mutant("watches for others once", ((LingeringLock, "_on_children_changed", lambda self, deleted: None),)),
     Mutant("keeps the lock from others as long as anybody comes", ((LingeringLock, "ends_on_release", _keeping),)),
     Mutant(
         "forgets the waiters when a lingering lock ends",
