@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 from django_zklock.core import clock
@@ -105,6 +106,12 @@ def _forgetful_delete(self: Deletion, error: ZkError) -> None:
     self._done()
 
 
+def _trusting_listing(self: Registry, parent: str, reply: Any) -> None:
+    """Take a znode for gone as soon as its delete was sent. So the next block of the process may have the lock."""
+    gone = {deletion._path.rpartition("/")[2] for deletion in self.deleting if deletion._path}
+    _on_listed(self, parent, reply if isinstance(reply, ZkError) else [name for name in reply if name not in gone])
+
+
 def _uncounted_delete(self: Deletion) -> None:
     """Count the path no longer once its delete is sent."""
     self._registry.discard(self.guid)
@@ -121,6 +128,31 @@ def _hopeful_abandon(self: Contender) -> None:
     if self._phase in (Phase.CREATING, Phase.SEARCHING):  # nothing there yet, or so it seems
         self._registry.discard(self.guid)
     _abandon(self)
+
+
+def _adopting_found(self: Contender, answer: Any) -> None:
+    if isinstance(answer, Node):
+        self._node = answer
+        self._list()
+    else:
+        _on_searched_read(self, answer)
+
+
+def _create_again_with_guid(self: Contender) -> None:
+    """Take the place with the guid of the first time, as kazoo's lock has one for all its life."""
+    kept = _guids.get(self)
+    module: Any = nodes
+    before = module.new_guid
+    if kept is not None:
+        module.new_guid = lambda mark: kept
+    try:
+        _create(self)
+    finally:
+        module.new_guid = before
+    _guids[self] = self.guid
+
+
+_guids: dict[Contender, str] = {}
 
 
 def _keeping_connected(self: Contender, *, resumed: bool) -> None:
@@ -157,6 +189,17 @@ _unwritten_watch = _watching(lambda answer: replace(answer, version=0) if isinst
 def _trusting(self: Contender, *, was_last: bool) -> None:
     if self._phase is Phase.QUEUED:
         self._grant_if_proven()
+
+
+def _believing_missing(self: Predecessors, name: str) -> None:
+    """Take it for the end of the one ahead that it was gone at the first look."""
+    waiter: Any = self._successor
+    if isinstance(waiter, Contender):
+        calls = {call: getattr(waiter, call) for call in ("on_ahead_read", "on_ahead_changed", "on_refused")}
+        calls["on_ahead_gone"] = lambda *, was_last: waiter.on_ahead_gone(was_last=self._is_last)
+        successor: Any = SimpleNamespace(**calls)
+        self._successor = successor
+    _watch(self, name)
 
 
 def _unwritten(path: str, data: bytes, create: Create) -> tuple[Any, ...]:
@@ -292,12 +335,17 @@ _end, _on_ended, _find_circle = Contender.end_deadlock, Contender._on_deadlock_e
 _must_end, _delete, _send_delete = LingeringLock.ends_on_release, Contender._delete, Deletion.send
 _on_contender_listed, _abandon, _on_missing = Contender._on_listed, Contender._abandon, Contender._on_missing
 _connected, _prove = Contender.on_connected, Contender._prove
+_on_listed, _create, _on_searched_read = Registry._on_listed, Contender._create, Contender._on_searched_read
 _watch, _wait_for = Predecessors._watch, Predecessors.wait_for
 
 MUTANTS = (
     Mutant("lists without a barrier", ((Gateway, "children_after_sync", Gateway.children),)),
     Mutant("deletes a leaving node once", ((Deletion, "_retry", _forgetful_delete),)),
     Mutant("counts a path no longer once its delete is sent", ((Deletion, "send", _uncounted_delete),)),
+    Mutant(
+        "grants the next block of the process although the delete was lost",
+        ((Registry, "_on_listed", _trusting_listing),),
+    ),
     Mutant("deletes no leaving node after a reconnect", ((Registry, "on_connected", _idle_deletes),)),
     Mutant("takes an unanswered create for none when it leaves", ((Contender, "_abandon", _hopeful_abandon),)),
     Mutant("stretches the lease", ((Lease, "extend", _stretched),)),
@@ -312,6 +360,11 @@ MUTANTS = (
         "believes in a hold without a node",
         ((Heartbeat, "_on_checked", _indifferent), (Contender, "_watch", _indifferent_watch)),
         setting=WAITING,
+    ),
+    Mutant(
+        "adopts any node with its guid",
+        ((Contender, "_create", _create_again_with_guid), (Contender, "_on_searched_read", _adopting_found)),
+        often={"fault": 0.06, "closing": 1.0, "reply": 0.1, "request": 0.3},
     ),
     Mutant("trusts a lease again that was over", ((Grant, "lose", _unlost),)),
     Mutant(
@@ -335,6 +388,11 @@ MUTANTS = (
         often={"fault": 0.05, "commit": 0.05},
     ),
     Mutant("hands over a znode that it has not written", ((hand_over, "_replace", _unwritten),), setting=HANDING),
+    Mutant(
+        "takes the one ahead for gone if a hand-over came before the watch",
+        ((Predecessors, "_watch", _believing_missing),),
+        setting=HANDING,
+    ),
     Mutant("adopts a lock with another token", ((GivenHold, "_on_listed", _token_of_hold),), setting=HANDING),
     Mutant("hands on a lock in doubt", ((LingeringLock, "may_be_lost", False),), often={"fault": 0.1}),
     Mutant("does not see who else waits", ((LingeringLock, "_watch_others", lambda self: None),), setting=LINGERING),
