@@ -183,8 +183,6 @@ _stem = _Stem()
 def serve(number: int) -> Any:
     """Fork for each request on this socket. Return, in the child, what runs the program; end with the other side."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    statuses: list[int] = []
-    atexit.register(_end_at_once, statuses)  # as the last of all
     for name in IMPORTS:
         importlib.import_module(name)
     gc.collect()
@@ -209,27 +207,7 @@ def serve(number: int) -> Any:
     for standard, end in enumerate(ends):
         os.dup2(end, standard)
         os.close(end)
-
-    def whole() -> None:
-        try:
-            _run(**request)
-        except SystemExit as end:
-            statuses.extend([end.code or 0] if end.code is None or isinstance(end.code, int) else ())
-            raise
-        statuses.append(0)
-
-    return whole
-
-
-def _end_at_once(statuses: list[int]) -> None:
-    """End a program when all is done but to take its modules apart, which would copy what it shares with the stem."""
-    if statuses:
-        try:
-            sys.stdout.flush()
-            sys.stderr.flush()
-        except (OSError, ValueError):
-            return  # Python tries again, and tells of it
-        os._exit(statuses[0] & 0xFF)
+    return lambda: _run(**request)
 
 
 def _run(command: list[str], cwd: str, env: dict[str, str], own_session: bool, host: str) -> None:
