@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from celery import chain, states
 from celery.exceptions import TaskRevokedError, WorkerLostError
 from support.reserving import holder, reserved_names
-from support.uniquetasks import known_to, until_done
+from support.uniquetasks import until_done
 from support.worker import Worker, settled
 from support.zoo import Zoo, eventually
 
@@ -76,17 +74,16 @@ def test_a_skipped_task_stores_its_end_as_errors_are_stored(worker: Worker) -> N
             worker.get(worker.app.AsyncResult(sent.id), timeout=5)
 
 
-def test_a_chain_ends_at_a_duplicate_within_it(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_chain_ends_at_a_duplicate_within_it(publisher: Worker) -> None:
     """A caller that waits for the last step gets an error, even if it began to wait long before."""
-    with zoo.configured(), Worker(zoo, tmp_path) as worker:
-        same = known_to(worker.app).tasks["until_done"].si("chain")
-        gate = worker.gate()
-        first = worker.app.tasks["until_done"].si("chain", "linger", str(gate))
-        last = chain(first, same, worker.app.signature("ping", immutable=True), app=worker.app).apply_async()
-        gate.wait_at_work()
-        gate.open()
-        error = last.get(timeout=20, interval=0.01, propagate=False)
-        assert isinstance(error, TaskRevokedError)
+    app, gate = publisher.app, publisher.gate()
+    first = app.tasks["until_done"].si("chain", "linger", str(gate))
+    same = app.tasks["until_done"].si("chain")
+    last = chain(first, same, app.signature("ping", immutable=True), app=app).apply_async()
+    gate.wait_at_work()
+    gate.open()
+    error = last.get(timeout=20, interval=0.01, propagate=False)
+    assert isinstance(error, TaskRevokedError)
 
 
 def test_coalesce_and_unique_go_together(worker: Worker) -> None:

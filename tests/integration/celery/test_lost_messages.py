@@ -19,7 +19,6 @@ from support import adminsite
 from support.adminsite import user_with
 from support.locking import as_json, ending, zklock
 from support.reserving import reserved_names
-from support.uniquetasks import known_to
 from support.worker import Worker
 from support.zoo import eventually
 
@@ -36,14 +35,12 @@ NOWHERE = "nowhere"  # a queue that no worker reads
 
 
 @pytest.fixture
-def publisher(worker: Worker) -> Iterator[Worker]:
-    """The worker, with a client that knows its tasks and its locks, and a site with the admin."""
-    if "once" not in worker.app.tasks:
-        known_to(worker.app)
-    with worker.zoo.configured(), override_settings(**adminsite.SETTINGS):
-        yield worker
-        for name in reserved_names(worker.zoo):
-            worker.zoo.client.delete(f"{record.directory(worker.zoo.base)}/{name}", recursive=True)
+def publisher(publisher: Worker) -> Iterator[Worker]:
+    """A site with the admin, too. It forgets the reservations at the end."""
+    with override_settings(**adminsite.SETTINGS):
+        yield publisher
+        for name in reserved_names(publisher.zoo):
+            publisher.zoo.client.delete(f"{record.directory(publisher.zoo.base)}/{name}", recursive=True)
 
 
 def lost(worker: Worker, key: str, name: str = "until_done") -> AsyncResult[Any]:
