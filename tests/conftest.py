@@ -39,26 +39,30 @@ settings.register_profile("zklock", deadline=None, derandomize=True, suppress_he
 settings.load_profile("zklock")
 
 
-PLACES = {"browser": 0, "unit": 2, "chaos": 3}
+PLACES = {"unit": 2, "chaos": 3}
 """
 The order of the tiers; all others are at 1, mixed: some use the processor, others wait.
 
-Those whose files take long come first, so that several workers, each with a file, end at about the same time.
+What takes long comes first, so that several workers, each with a file or a folder, end at about the same time.
 """
 
 
-class FilesOrBrowser(LoadFileScheduling):  # type: ignore[misc]
-    """Gives each worker one file after the other, and one worker all that need the browser and its site."""
+TOGETHER = ("tests/browser/", "tests/integration/brokers/", "tests/integration/celery/")
+"""Folders whose tests run first, each in one worker, as they share what takes long to start."""
+
+
+class FilesOrFolders(LoadFileScheduling):  # type: ignore[misc]
+    """Gives each worker one file after the other, or one folder of those that stay together."""
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
-        return "tests/browser" if file.startswith("tests/browser/") else file
+        return next((folder for folder in TOGETHER if file.startswith(folder)), file)
 
 
 @pytest.hookimpl(optionalhook=True)  # with `-p no:xdist` it is unknown
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesOrBrowser:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesOrFolders:
     """Distribute tests in this way, whatever `--dist` says."""
-    return FilesOrBrowser(config, log)
+    return FilesOrFolders(config, log)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -71,7 +75,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run tests in random order, but for some tiers. All tests in a folder named `chaos` are marked so."""
     tiers = {item: item.path.relative_to(TESTS).parts[:-1] for item in items}
-    items.sort(key=lambda item: PLACES.get(tiers[item][0], 1) if tiers[item] else 0)
+    items.sort(key=lambda item: 0 if item.nodeid.startswith(TOGETHER) else PLACES.get(tiers[item][0], 1))
     for item in items:
         if "chaos" in tiers[item]:
             item.add_marker(pytest.mark.chaos)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from celery import chord
 from celery.exceptions import ChordError, TaskRevokedError
-from support.brokers import Broker
+from support.brokers import RabbitMQ
 from support.ensemble import Ensemble
 from support.worker import Worker
 from support.zoo import Zoo, eventually
@@ -18,13 +18,19 @@ SESSION_TIMEOUT = 4.0
 CRASH = SESSION_TIMEOUT + 2 * 0.5 + 1.0  # seconds until a crashed holder is replaced, and one for a busy machine
 
 
-@pytest.fixture(scope="module")
-def shared_worker(broker: Broker, single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    """A worker on that broker, for the tests that do not end it."""
-    broker.clear()
+@pytest.fixture(scope="module", params=["redis", pytest.param("rabbitmq", marks=pytest.mark.chaos)])
+def shared_worker(
+    request: pytest.FixtureRequest, single: Ensemble, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Worker]:
+    """A worker on each broker, for the tests that do not end it."""
+    if request.param == "redis":
+        yield request.getfixturevalue("redis_worker")
+        return
+    rabbitmq: RabbitMQ = request.getfixturevalue("rabbitmq")
+    rabbitmq.clear()
     zoo = Zoo(single.hosts, single)
     home = tmp_path_factory.mktemp("worker")
-    with Worker(zoo, home, session_timeout=SESSION_TIMEOUT, conf=broker.conf) as worker:
+    with Worker(zoo, home, session_timeout=SESSION_TIMEOUT, conf=rabbitmq.conf) as worker:
         yield worker
     zoo.close()
 

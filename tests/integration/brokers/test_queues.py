@@ -60,7 +60,7 @@ def met_conflict(worker: Worker) -> bool:
 
 @pytest.mark.parametrize(
     ("server", "kind"),
-    [("redis", "fanout"), ("rabbitmq", "fanout"), pytest.param("rabbitmq", "topic", marks=pytest.mark.chaos)],
+    [("redis", "fanout"), *(pytest.param("rabbitmq", kind, marks=pytest.mark.chaos) for kind in ("fanout", "topic"))],
 )
 def test_a_task_that_several_workers_get_is_not_multiplied(
     request: pytest.FixtureRequest, zoo: Zoo, tmp_path: Path, server: str, kind: str
@@ -74,7 +74,9 @@ def test_a_task_that_several_workers_get_is_not_multiplied(
             (home := tmp_path / name).mkdir()
             queue = {"exchange": f"all-{kind}", "exchange_type": kind, "routing_key": "all"}
             conf = {**broker.conf, "task_queues": {name: queue}}
-            workers.append(stack.enter_context(Worker(zoo, home, conf=conf, options=[f"--queues={name}"])))
+            workers.append(
+                stack.enter_context(Worker(zoo, home, concurrency=1, conf=conf, options=[f"--queues={name}"]))
+            )
         with zoo.hold_elsewhere("all"):
             workers[0].send("policy.retry", "all", "tell", None, str(journal), queue="first")
             for worker in workers:
