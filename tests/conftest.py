@@ -47,7 +47,10 @@ What takes long comes first, so that several workers, each with a file or a fold
 """
 
 
-TOGETHER = ("tests/browser/", "tests/integration/brokers/", "tests/integration/celery/")
+TOGETHER = tuple(
+    f"tests/{folder}/"
+    for folder in ("browser", "integration/brokers", "integration/celery", "integration/lease_clients")
+)
 """Folders whose tests run first, each in one worker, as they share what takes long to start."""
 
 
