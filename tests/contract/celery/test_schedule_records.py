@@ -267,6 +267,7 @@ def test_a_naive_time_stays_naive_and_means_utc() -> None:
     assert mine.last_run_at == AT.replace(tzinfo=None)
 
 
+@pytest.mark.chaos  # a matrix
 def test_rows_continue_as_without_records_in_all_time_zones() -> None:
     """Edited, or enabled again; only the run that a dead leader did not save is known from its record."""
     pytest.importorskip("django_celery_beat")
