@@ -137,6 +137,10 @@ def everything(self: Any, key: str) -> dict[str, Any]:
         "shadow": request.shadow,
         "reply_to": request.reply_to,
         "headers": sorted(request.headers or ()),
+        "limits": request.timelimit,
+        "priority": request.delivery_info.get("priority"),
+        "queue": request.delivery_info.get("routing_key"),
+        "expires": request.expires is not None,
     }
 
 

@@ -211,13 +211,9 @@ def exercised(worker: Worker, book: Path) -> dict[str, AsyncResult[Any]]:
 
 SAMPLE = (
     "dispatcher.Dispatcher._enqueue",
-    "dispatcher.Dispatcher._dispatch",
     "dispatcher.Dispatcher._give_task",
-    "loops.HubLoop.call_soon",
     "pool.apply_async",
-    "pool_grants.PoolGrants.add",
     "pool_slots.PoolSlots.use",
-    "shared_grants.SharedGrants.add",
     "waiting_tasks.WaitingTask.step",
     "waiting_tasks.WaitingTasks.add",
 )

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from celery.exceptions import TaskRevokedError, TimeLimitExceeded, WorkerLostError
+from celery import chord
+from celery.exceptions import ChordError, TaskRevokedError, TimeLimitExceeded, WorkerLostError
 from celery.result import AsyncResult
 from support.ensemble import Ensemble
 from support.faults import within
@@ -128,11 +129,6 @@ def test_the_pool_process_shows_the_stack_of_its_task(worker: Worker) -> None:
             assert any(line.startswith("wait at ") and line.endswith(": return do(verb, argument)") for line in lines)
     gate.open()
     worker.get(held)
-
-
-def test_a_computed_key_is_computed_by_the_pool_process(worker: Worker) -> None:
-    """It takes the lock itself."""
-    assert worker.run("waiting.computed", "x") in worker.children()
 
 
 def test_the_znode_shows_the_pool_process_that_works(worker: Worker) -> None:
@@ -340,6 +336,16 @@ def test_a_revoked_or_expired_task_leaves_the_queue(worker: Worker, way: str) ->
 
 
 # --- what happens to a lock -------------------------------------------------------------------------------------------
+
+
+def test_a_skipped_task_fails_a_chord(worker: Worker) -> None:
+    """Also if the backend counts its parts."""
+    with worker.zoo.hold_elsewhere("chord"):
+        parts = [worker.app.signature("skipping", (key,)) for key in ("chord", "free")]
+        result = chord(parts, app=worker.app)(worker.app.signature("follow", (str(worker.home / "body"),)))
+        with pytest.raises((ChordError, TaskRevokedError)):
+            worker.get(result)
+    assert not (worker.home / "body").exists()
 
 
 def test_a_broken_lock_stops_the_work(worker: Worker) -> None:

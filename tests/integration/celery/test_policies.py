@@ -189,8 +189,13 @@ def test_conflicts_may_be_bounded(worker: Worker) -> None:
 
 
 def test_a_task_that_is_sent_again_keeps_its_place_in_the_canvas(worker: Worker) -> None:
-    """Group, root, parent, stamps, shadow name and headers are those of the first message."""
+    """Group, root, parent, stamps, shadow name, headers and all options are those of the first message."""
     options = {
+        "soft_time_limit": 20,
+        "time_limit": 30,
+        "priority": 3,
+        "expires": 60,
+        "queue": "other",
         "root_id": "root",
         "parent_id": "parent",
         "group_id": "group",
@@ -213,6 +218,10 @@ def test_a_task_that_is_sent_again_keeps_its_place_in_the_canvas(worker: Worker)
         "group": "group",
         "group_index": 3,
         "shadow": "shown",
+        "limits": [30, 20],
+        "priority": 3,
+        "queue": "other",
+        "expires": True,
     }
 
 

@@ -10,7 +10,6 @@ from celery import group
 from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
 from support.reserving import reserved_names
-from support.uniquetasks import Extends
 from support.worker import Worker
 from support.zoo import eventually
 
@@ -63,18 +62,6 @@ def test_a_task_that_has_started_lets_the_next_one_wait(publisher: Worker) -> No
     gate.open()
     publisher.get(first)
     publisher.get(second)
-
-
-def test_a_task_that_extends_a_locked_base_class_is_unique_and_waits(publisher: Worker) -> None:
-    """It waits for its lock without a slot, and a second call gets its result."""
-    if "extends" not in publisher.app.tasks:
-        publisher.app.register_task(Extends())
-    with publisher.zoo.hold_elsewhere("unique/base"):
-        first = delay(publisher, "extends", "base")
-        publisher.zoo.wait_contenders("unique/base", 2)
-        assert delay(publisher, "extends", "base").id == first.id
-    publisher.get(first)
-    assert f"extends[{first.id}] retry" not in publisher.log.read_text()
 
 
 def test_a_duplicate_can_be_an_error(publisher: Worker) -> None:
@@ -233,9 +220,3 @@ def test_a_group_ends_also_with_a_duplicate_in_it(publisher: Worker) -> None:
         with pytest.raises(TaskRevokedError, match=first.id):
             result.get(timeout=10)
     publisher.get(first)
-
-
-def test_a_header_tells_workers_the_key_of_a_unique_task(publisher: Worker) -> None:
-    """The header holds the publisher's key, which contains the name of the task."""
-    account = publisher.get(delay(publisher, "until_done", "head/er"))
-    assert account["headers"][UNIQUE_HEADER] == "task/until_done/unique/head%2Fer"
