@@ -258,28 +258,6 @@ def test_a_task_with_several_locks_gets_all_of_them_in_time_or_none(worker: Work
         worker.zoo.wait_contenders("first", 0, timeout=2)
 
 
-def test_a_running_task_gets_a_lock_granted_for_a_task_without_a_process(worker: Worker) -> None:
-    """All processes wait in their work for a lock that the main process was just granted for the next task."""
-    gates = [worker.gate() for _ in range(2)]
-    with worker.zoo.hold_elsewhere("wanted"):
-        waiting = worker.send("waiting.wait", "wanted")
-        worker.zoo.wait_contenders("wanted", 2)
-        holders = [
-            worker.send("waiting.inner", f"outer-{number}", str(gate), "wanted") for number, gate in enumerate(gates)
-        ]
-        for gate in gates:
-            gate.wait_at_work()
-    for gate in gates:
-        gate.open()
-    assert all(worker.get(holder) < 10 for holder in holders)
-    worker.get(waiting)
-
-
-def test_the_loss_of_a_tasks_lock_ends_its_wait_for_another_one(worker: Worker) -> None:
-    """The main process was granted the first lock. The wait of the pool process has no limit."""
-    assert isinstance(worker.lose_lock_in_inner_wait(), LockLost)
-
-
 # --- copies ---------------------------------------------------------------------------------------------------------
 
 

@@ -46,15 +46,6 @@ def test_a_waiting_task_that_dies_is_replaced(worker: Worker) -> None:
     assert worker.get(second) == "done"
 
 
-def test_a_task_with_two_locks_is_sent_again_if_one_is_busy(worker: Worker) -> None:
-    """The task is sent again, whichever of them is busy."""
-    with worker.zoo.hold_elsewhere("inner/two"):
-        result = worker.send("joint.two_locks", "two")
-        assert settled(result) == "RETRY"
-        worker.zoo.wait_contenders("outer/two", 0)  # it has the outer one for a moment each time it is sent
-    assert worker.get(result) > 0
-
-
 def test_a_task_that_is_sent_again_still_hides_its_arguments(worker: Worker) -> None:
     """The message keeps `argsrepr`, `kwargsrepr` and `ignore_result`."""
     begin = worker.log.stat().st_size

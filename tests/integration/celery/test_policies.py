@@ -63,15 +63,6 @@ OF_ITS_OWN: dict[str, Any] = {
 """The outcome of a task where nothing but its policy counts."""
 
 
-def test_policies_of_a_single_task(worker: Worker) -> None:
-    """Some policies end the task at once. With the others it runs when the lock is free."""
-
-    def alone(name: str, key: str) -> AsyncResult[Any]:
-        return worker.send(name, key)
-
-    assert outcomes(worker, alone) == OF_ITS_OWN
-
-
 def test_policies_in_a_chain(worker: Worker) -> None:
     """The steps after a skipped task end with it, so that nothing waits for the last step in vain."""
 
@@ -131,7 +122,7 @@ def test_policies_with_link_and_link_error(worker: Worker) -> None:
             link_error=task(worker, "policy.errback", str(marks / f"{key}-error")),
         )
 
-    outcomes(worker, linked)
+    assert outcomes(worker, linked) == OF_ITS_OWN
     expected = {"raise-linked-error", *(f"{policy}-linked-link" for policy in ("value", "retry", "coalesce", "wait"))}
     eventually(lambda: {path.name for path in marks.iterdir()} >= expected)
     worker.run("ping")
