@@ -218,7 +218,7 @@ def test_of_many_reservations_some_are_shown_and_all_are_counted(
     publisher: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reading is one round trip for all: a page needs no more than a moment."""
-    monkeypatch.setitem(listing.read.__kwdefaults__, "most", 10)
+    monkeypatch.setattr(listing.read, "__kwdefaults__", {**(listing.read.__kwdefaults__ or {}), "most": 10})
     directory = record.directory(publisher.zoo.base)
     own = record.Reservation(task_id="t", token="k", state=record.State.QUEUED)
     for number in range(15):

@@ -174,7 +174,7 @@ async def test_a_lease_of_another_coordinator_is_refused_with_its_address(served
 
 
 async def test_only_known_clients_are_served(zoo: Zoo) -> None:
-    """By any name of the host. One at its limit is told when to try again."""
+    """They may use any name of the host. A client at its limit is told when to try again."""
     billing = LeaseClient(name="billing", tokens=(hash_of("secret"),), prefixes=("invoices",), max_leases=1)
     async with Served(LeaseOptions(clients={"billing": billing})) as served:
         response = await post(served)

@@ -64,8 +64,8 @@ def test_serve_creates_a_new_token(zoo: Zoo) -> None:
 
 def test_serve_refuses_a_port_in_use(zoo: Zoo) -> None:
     """Also one that its program would share."""
-    with socket.create_server(("127.0.0.1", 0), reuse_port=True) as taken:
-        status, _, message = ending("serve", "--grpc", f"127.0.0.1:{taken.getsockname()[1]}")
+    with socket.create_server(("127.0.0.1", 0), reuse_port=True) as listener:
+        status, _, message = ending("serve", "--grpc", f"127.0.0.1:{listener.getsockname()[1]}")
         assert (status, "cannot be used" in message) == (1, True), message
 
 

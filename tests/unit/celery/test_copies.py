@@ -53,8 +53,8 @@ def test_a_result_is_of_an_earlier_call_only_if_the_other_copy_is_still_queued(
     """
     app.backend.mark_as_done("one", "result")
     until = clock.now() + queued_for
-    told = run_copy(app, lambda: clock.now() < until)
-    assert told == (messages.finished_at(app.backend, "one") if earlier else "none")
+    header = run_copy(app, lambda: clock.now() < until)
+    assert header == (messages.finished_at(app.backend, "one") if earlier else "none")
 
 
 @pytest.mark.skipif(celery.VERSION < (5, 7), reason="this Celery stores RETRY in any case")
