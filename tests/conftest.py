@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from support import debian, foreign_calls, programs, reply_timeout
-from support.brokers import Broker, RabbitMQ, Redis
+from support.brokers import RabbitMQ, Redis
 from support.drill import Drill
 from support.ensemble import Ensemble
 from support.mariadb import MariaDB
@@ -262,13 +262,6 @@ def plain_kazoo(single: Ensemble) -> Iterator[OtherClient]:
         yield process
 
 
-@pytest.fixture(scope="module", params=["redis", pytest.param("rabbitmq", marks=pytest.mark.chaos)])
-def broker(request: pytest.FixtureRequest) -> Broker:
-    """One broker after the other, to be cleared by the test that starts a worker on it."""
-    server: Broker = request.getfixturevalue(request.param)
-    return server
-
-
 @pytest.fixture
 def reports() -> Iterator[list[dict[str, Any]]]:
     """The `lock_lost` signals of a test."""
@@ -282,18 +275,9 @@ def reports() -> Iterator[list[dict[str, Any]]]:
     lock_lost.disconnect(receive)
 
 
-@pytest.fixture(scope="module")
-def shared_worker(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    """A prefork worker of two processes, for the tests of a module that leave it alive."""
-    zoo = Zoo(single.hosts, single)
-    with Worker(zoo, tmp_path_factory.mktemp("worker"), session_timeout=4.0) as worker:
-        yield worker
-    zoo.close()
-
-
 @pytest.fixture
 def worker(shared_worker: Worker) -> Iterator[Worker]:
-    """The shared worker, with nothing left in the queues at the end."""
+    """The worker that the tests of a folder or a module share, with nothing left in the queues at the end."""
     with shared_worker.log_shown():
         yield shared_worker
         shared_worker.zoo.assert_empty()
