@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 from pathlib import Path
 from typing import Any
@@ -33,38 +34,6 @@ def report(figure: Figures, workers: PaymentWorkers, verdict: Verdict, seconds: 
     figure.spread("hand-off", verdict.figures.handoffs)
 
 
-def survive(
-    request: pytest.FixtureRequest,
-    zoo: Zoo,
-    tmp_path: Path,
-    figure: Figures,
-    broker: str,
-    *,
-    count: int,
-    every: float = EVERY,
-    **options: Any,
-) -> None:
-    """Send payments, do harm until all are done, and judge; `options` are those of `PaymentWorkers`."""
-    server: RabbitMQ | Redis = request.getfixturevalue(broker)
-    server.clear()
-    conf: dict[str, Any] = server.returning(RETURN) if isinstance(server, Redis) else server.conf
-    seed: int = request.config.getoption("--soak-seed")
-    with contextlib.ExitStack() as stack:
-        options["trail"] = stack.enter_context(Trail(server)) if isinstance(server, Redis) else None
-        options["chance"] = random.Random(seed)
-        workers = stack.enter_context(
-            PaymentWorkers(zoo, tmp_path, conf, KEYS, workers=2, concurrency=4, session_timeout=4, **options)
-        )
-        workers.send(count)
-        seconds = workers.wait_done(300, every=every)
-        workers.stop()
-        for key in KEYS:
-            zoo.wait_contenders(key, 0, timeout=2)
-        verdict = workers.assert_kept()
-        figure("seed", seed)
-        report(figure, workers, verdict, seconds)
-
-
 def test_a_few_payments_survive_a_kill(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     """The short form of the next one: a process is killed in the middle of its work."""
     redis.clear()
@@ -80,38 +49,48 @@ def test_a_few_payments_survive_a_kill(zoo: Zoo, redis: Redis, tmp_path: Path) -
         workers.assert_kept()
 
 
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("broker", ["rabbitmq", "redis"])
-def test_payments_survive_kills(
-    request: pytest.FixtureRequest, zoo: Zoo, tmp_path: Path, figure: Figures, broker: str
-) -> None:
-    """
-    Of 500 payments on five keys, with a kill every five seconds, none is lost, and none booked twice.
-
-    A message that Redis and a killed worker have lost between them is sent again, and counted in the figures.
-    """
-    survive(request, zoo, tmp_path, figure, broker, count=500)
+TROUBLED: dict[str, Any] = {"every": 2.0, "tasks": ["pay"], "troubled": True}
+WAYS: dict[str, dict[str, Any]] = {
+    "kills": {"count": 500},
+    "faults": {"count": 300, **TROUBLED},
+    "faults, and only some workers let them wait": {"count": 200, **TROUBLED, "mixed": True},
+}
+"""How many payments are sent, how often harm is done, and other options of `PaymentWorkers`."""
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("broker", ["rabbitmq", "redis"])
-def test_payments_that_wait_in_the_main_process_survive_faults(
-    request: pytest.FixtureRequest, zoo: Zoo, tmp_path: Path, figure: Figures, broker: str
+@pytest.mark.parametrize(
+    ("way", "broker"), [*itertools.product(WAYS, ["redis"]), ("kills", "rabbitmq"), ("faults", "rabbitmq")]
+)
+def test_payments_survive(
+    request: pytest.FixtureRequest, zoo: Zoo, tmp_path: Path, figure: Figures, way: str, broker: str
 ) -> None:
     """
-    Tasks that wait keep their promises while processes are killed, paused, interrupted and cut off.
+    None of them is lost, and none booked twice, and the work under each key is done in turn.
 
-    The history is judged: in turn under each key, none lost, none booked twice.
+    Processes are killed, or killed, paused, interrupted and cut off. A message that Redis and a killed worker have lost
+    between them is sent again, and counted in the figures.
     """
-    survive(request, zoo, tmp_path, figure, broker, count=300, every=2.0, tasks=["pay"], troubled=True)
-
-
-@pytest.mark.timeout(400)
-def test_payments_survive_faults_if_only_some_workers_queue_them(
-    request: pytest.FixtureRequest, zoo: Zoo, redis: Redis, tmp_path: Path, figure: Figures
-) -> None:
-    """Workers whose tasks wait in the main process, and others, share a broker and keep the promises."""
-    survive(request, zoo, tmp_path, figure, "redis", count=200, every=2.0, tasks=["pay"], troubled=True, mixed=True)
+    server: RabbitMQ | Redis = request.getfixturevalue(broker)
+    server.clear()
+    conf: dict[str, Any] = server.returning(RETURN) if isinstance(server, Redis) else server.conf
+    seed: int = request.config.getoption("--soak-seed")
+    options = {"every": EVERY, **WAYS[way]}
+    count, every = options.pop("count"), options.pop("every")
+    with contextlib.ExitStack() as stack:
+        options["trail"] = stack.enter_context(Trail(server)) if isinstance(server, Redis) else None
+        options["chance"] = random.Random(seed)
+        workers = stack.enter_context(
+            PaymentWorkers(zoo, tmp_path, conf, KEYS, workers=2, concurrency=4, session_timeout=4, **options)
+        )
+        workers.send(count)
+        seconds = workers.wait_done(300, every=every)
+        workers.stop()
+        for key in KEYS:
+            zoo.wait_contenders(key, 0, timeout=2)
+        verdict = workers.assert_kept()
+        figure("seed", seed)
+        report(figure, workers, verdict, seconds)
 
 
 def test_the_checker_accuses_payments_without_a_lock(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
