@@ -121,6 +121,7 @@ def test_the_command_line_inspects(worker: Worker) -> None:
     assert json.loads(ended.stdout) == {worker.name: {"held": [], "idle": [], "waiting": [], "problem": ""}}
 
 
+@pytest.mark.parametrize("shared_worker", ["prefork"], indirect=True)  # a thread cannot be aborted in its sleep
 def test_a_log_line_about_a_lock_names_the_task(worker: Worker) -> None:
     """Lines of the protocol's own thread do so, too. An event reports the loss."""
     with events(worker) as heard:
