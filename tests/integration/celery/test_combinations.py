@@ -18,10 +18,11 @@ pytestmark = pytest.mark.zookeeper
 
 
 def test_a_waiting_task_that_gives_up_is_replaced(worker: Worker) -> None:
-    """The next call must not rely on this one."""
+    """With `max_conflicts` the error is raised in the end. The next call must not rely on this task."""
     with worker.zoo.hold_elsewhere("gives-up"):
         first = worker.send("joint.bounded", "gives-up")
         assert isinstance(worker.wait_failed(first), LockBusy)
+        assert worker.log.read_text().count(f"joint.bounded[{first.id}] retry") == 2
         eventually(lambda: not reserved_names(worker.zoo, "gives-up"))
         second = worker.send("joint.bounded", "gives-up")
         assert settled(second) == "RETRY"

@@ -22,7 +22,7 @@ from support.worker import Gate, Worker, outcome
 from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, COPY_HEADER, MESSAGE_HEADER
-from django_zklock.exceptions import LockBusy, LockLost
+from django_zklock.exceptions import LockLost
 from django_zklock.operations import end_hold
 
 pytestmark = pytest.mark.zookeeper
@@ -169,14 +169,6 @@ def test_policies_of_eager_tasks(zoo: Zoo) -> None:
 
 
 # --- retry ----------------------------------------------------------------------------------------------------------
-
-
-def test_conflicts_may_be_bounded(worker: Worker) -> None:
-    """With `max_conflicts` the error is raised in the end."""
-    with worker.zoo.hold_elsewhere("bounded"):
-        result = worker.send("policy.bounded", "bounded")
-        assert isinstance(worker.wait_failed(result), LockBusy)
-        assert worker.log.read_text().count(f"policy.bounded[{result.id}] retry") == 2
 
 
 def test_a_task_that_is_sent_again_keeps_its_place_in_the_canvas(worker: Worker) -> None:
