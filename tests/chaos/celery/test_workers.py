@@ -101,9 +101,6 @@ def test_the_pool_of_a_killed_worker_ends_and_its_locks_are_released(zoo: Zoo, t
         zoo.assert_empty(timeout=session_timeout + 2 * TICK + 1)
 
 
-TASKS = "--include=support.endingtasks"
-
-
 def keep_in(worker: Worker, key: str) -> tuple[int, Gate]:
     """Have a thread take a lock that it will not release; return its process, and what keeps a task there."""
     gate = worker.gate()
@@ -113,7 +110,7 @@ def keep_in(worker: Worker, key: str) -> tuple[int, Gate]:
 
 def test_a_process_closes_its_session_after_max_tasks_per_child(zoo: Zoo, tmp_path: Path) -> None:
     """With `max_tasks_per_child` each process ends in an orderly way; what it forgot to release is free then."""
-    option = ["--max-tasks-per-child=1", TASKS]
+    option = ["--max-tasks-per-child=1"]
     with Worker(zoo, tmp_path, session_timeout=LONG, options=option) as worker:
         for number in range(5):
             pid, gate = keep_in(worker, f"one/{number}")
@@ -135,7 +132,7 @@ def test_a_pool_that_shrinks_closes_sessions(zoo: Zoo, redis: Redis, tmp_path: P
     that its SIGTERM strikes at the wrong moment (SemLock.__enter__), and the pool is never heard of again.
     """
     redis.clear()
-    options, env = (["--autoscale=3,3", TASKS], {"AUTOSCALE_KEEPALIVE": "2"}) if way == "autoscale" else ([TASKS], {})
+    options, env = (["--autoscale=3,3"], {"AUTOSCALE_KEEPALIVE": "2"}) if way == "autoscale" else ([], {})
     with Worker(
         zoo, tmp_path, concurrency=3, session_timeout=LONG, options=options, env=env, conf=redis.conf
     ) as worker:
