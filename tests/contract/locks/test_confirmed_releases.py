@@ -218,9 +218,9 @@ for line in sys.stdin:
 """
     with zoo.running(script) as process:
         assert process.stdin is not None
-        for primitive in [LOCK] * 9 + list(PRIMITIVES):
+        for primitive in PRIMITIVES:
             options = {**primitive.options, "linger": 0}
-            for _ in range(20):
+            for _ in range(100 if primitive is LOCK else 10):
                 with zk_lock("k", timeout=0, **options):
                     pass
                 process.stdin.write(f"{options}\n")

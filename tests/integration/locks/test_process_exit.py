@@ -223,7 +223,6 @@ if {used}:
     ("begin", "call"),
     [
         ("if zk_lock('self').acquire():", "execv(sys.executable, program)"),
-        ("with zk_lock('self'):", "execve(sys.executable, program, env)"),
         ("with zk_lock('self', linger=60):", "execlp(path.name, *program)"),
     ],
 )
@@ -288,7 +287,7 @@ ENDS = {
     "returns": "",
     "thread exits": "sys.exit()",
 }
-TRIES = int(os.environ.get("ZKLOCK_EXITS", "3"))  # of each kind
+TRIES = int(os.environ.get("ZKLOCK_EXITS", "1"))  # of each kind
 
 
 WITH = """

@@ -101,7 +101,7 @@ def test_a_release_over_tls_arrives_although_the_process_ends(
         end()
 
     with zoo.configured(session_timeout=10, TLS=tls(pki)):
-        for _ in range(int(os.environ.get("ZKLOCK_EXITS", "3"))):
+        for _ in range(int(os.environ.get("ZKLOCK_EXITS", "1"))):
             child = multiprocessing.get_context("fork").Process(target=work)
             child.start()
             child.join(30)
