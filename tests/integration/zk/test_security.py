@@ -159,7 +159,7 @@ def test_the_host_name_check_can_be_turned_off(secure: tuple[Ensemble, int], pki
 
 def test_a_password_in_the_url_works_and_shows_in_no_error(zoo: Zoo) -> None:
     """Credentials may stand in the URL, percent-encoded; no error message repeats them."""
-    zoo.client.add_auth("digest", "shop:s3cr3t/word")
+    zoo.use_own_client().add_auth("digest", "shop:s3cr3t/word")
     url = zoo.url().replace("zk://", "zk://shop:s3cr3t%2Fword@")
     with override_settings(ZKLOCK={"URL": url}), zk_lock("in-url") as hold:
         acls = zoo.client.get_acls(hold.path)[0]
