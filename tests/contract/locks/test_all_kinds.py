@@ -11,7 +11,6 @@ import pytest
 from kazoo.exceptions import NoNodeError, NotEmptyError
 from support.faults import BackgroundCall, connected, session, within
 from support.primitives import KEY, MANY, Primitive, Taker, queued, watched
-from support.signalled import signalled
 from support.zoo import Zoo, eventually
 
 from django_zklock.core.locks.held import held_locks
@@ -183,20 +182,6 @@ def test_tokens_rise(zoo: Zoo, primitive: Primitive) -> None:
             eventually(lambda: reaped(zoo))
     assert tokens == sorted(tokens)
     assert primitive.lingers or len(set(tokens)) == len(tokens)
-
-
-def test_signals_report_contention_grant_and_release(zoo: Zoo, primitive: Primitive) -> None:
-    """It was acquired and released; a caller waits; a caller did not get it."""
-    with signalled("lock_acquired", "lock_released", "lock_lost", "lock_contended", "lock_waiting") as sent:
-        with primitive.lock() as hold:
-            pass
-        primitive.wait_released(zoo)
-        with primitive.full(zoo):
-            assert primitive.lock().acquire(timeout=0.3) is None
-        eventually(lambda: len(sent) == 4, message=sent)
-    assert sent.names == ["lock_acquired", "lock_released", "lock_waiting", "lock_contended"]
-    assert {kwargs["lock"] for _, kwargs in sent} == {KEY}
-    assert sent[0][1]["hold"] is hold
 
 
 def test_the_delete_of_its_znode_stops_the_work_and_grants_the_next(

@@ -36,15 +36,6 @@ def test_a_lock_costs_two_round_trips_while_there_is_room(
         assert shared or warm_proxy.requests == 3 + primitive.lingers  # the others may need a heartbeat
 
 
-def test_a_failed_try_costs_two_reads(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive) -> None:
-    """The list, and the payload of the holder for the error; it writes nothing."""
-    with primitive.full(zoo):
-        warm_proxy.reset()
-        assert primitive.lock().acquire(blocking=False) is None
-        assert requests(warm_proxy) == [0, 1, 1, 0]
-        assert warm_proxy.requests == 2
-
-
 def test_a_waiter_reads_its_predecessors_and_is_granted_by_an_event(
     zoo: Zoo, warm_proxy: Proxy, primitive: Primitive
 ) -> None:

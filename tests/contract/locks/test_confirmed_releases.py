@@ -171,7 +171,7 @@ def delay(proxy: Proxy, seconds: float) -> None:
 
 @pytest.fixture
 def slow(proxy: Proxy) -> None:
-    delay(proxy, 0.3)
+    delay(proxy, 0.15)
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

@@ -240,6 +240,8 @@ def test_an_acquired_hold_needs_no_release(zoo: Zoo) -> None:
     text = hold.hand_over(within=LONG)
     with pytest.raises(LockNotHeld):
         lock.release()
+    with pytest.raises(LockNotHeld, match="handed over"):
+        hold.release()
     adopter = zk_adopt(text)
     assert adopter.acquire() is not None
     adopter.release()

@@ -166,15 +166,6 @@ def test_a_writer_that_reads_has_two_holds(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
-def test_a_hold_that_was_handed_over_has_nothing_to_release(zoo: Zoo) -> None:
-    """Its adopter keeps it."""
-    hold: Hold = acquired(zk_lock(KEY))
-    hold.hand_over(within=1)
-    with pytest.raises(LockNotHeld, match="handed over"):
-        hold.release()
-    eventually(lambda: not zoo.contenders())
-
-
 def test_a_hold_outlives_its_thread(zoo: Zoo) -> None:
     """It can be released when its owner has ended, without the lock object."""
     hold = elsewhere(lambda: acquired(zk_lock(KEY)))

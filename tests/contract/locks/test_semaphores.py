@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +12,6 @@ from support.zoo import Zoo
 
 from django_zklock import Lock, zk_lock
 from django_zklock.core.queue.nodes import Kind
-from django_zklock.exceptions import LockBusy
 
 pytestmark = pytest.mark.zookeeper
 
@@ -28,27 +26,6 @@ def holders(zoo: Zoo, count: int) -> Iterator[list[str]]:
     """Have others hold so many permits; yields the paths of their nodes."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(foreign(zoo, Kind.PERMIT)) for _ in range(count)]
-
-
-@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
-def test_each_release_grants_the_next_waiter(zoo: Zoo, order: tuple[int, ...]) -> None:
-    """Each released permit, not only the oldest, goes to the one who waits longest."""
-    with holders(zoo, 3) as paths, queued(zoo, *(permit() for _ in range(3))) as waiters:
-        for number, waiter in zip(order, waiters, strict=True):
-            assert not waiter.granted.is_set()
-            zoo.client.delete(paths[number])
-            waiter.wait_granted()
-        for waiter in reversed(waiters):
-            waiter.go()
-
-
-def test_a_contender_is_granted_within_its_own_limit_if_none_is_set(zoo: Zoo) -> None:
-    """While the settings of hosts differ, none is let in above what it knows itself."""
-    with holders(zoo, 2):
-        with permit(3, timeout=0):
-            pass
-        with pytest.raises(LockBusy), permit(2, timeout=0):
-            pass
 
 
 # --- costs -------------------------------------------------------------------------------------------------------

@@ -68,6 +68,8 @@ def test_several_locks_are_released_if_one_is_busy(zoo: Zoo) -> None:
         with pytest.raises(LockTimeout, match=message) as late, within(2), zk_locks("c", "a", timeout=0.5):
             pass
         assert late.value.lock == "c"
+        assert late.value.ahead is not None
+        assert late.value.ahead.what == "the other work"
         with zk_lock("a", timeout=0):
             pass
 

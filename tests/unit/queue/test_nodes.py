@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from dataclasses import asdict, replace
 
@@ -106,13 +105,6 @@ def test_a_lease_of_curators_semaphore_is_refused_by_its_name() -> None:
     assert ours.kind is Kind.PERMIT
 
 
-@given(st.text())
-def test_any_name_is_read_or_refused(name: str) -> None:
-    """No child, by any client, raises anything but our error."""
-    with contextlib.suppress(UnreadableQueue):
-        parse(name)
-
-
 @given(st.text(max_size=20), st.integers(0, 2**31 - 1))
 def test_texts_in_any_script_are_read_as_they_were_written(text: str, pid: int) -> None:
     """Names of hosts, threads and views need not be English."""
@@ -174,18 +166,6 @@ def test_long_fields_do_not_cut_the_trace_of_a_task() -> None:
 )
 def test_an_invalid_trace_header_adds_nothing_to_the_payload(header: object) -> None:
     assert trace.of_header(header) == {}
-
-
-@given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
-@example(b"10.0.0.1")
-@example(b"[" * 60_000)
-@example(b'{"guid":' * 5000)
-@example(b'{"guid":"a","pid":' + b"9" * 60_000 + b"}")
-@example(b'{"guid":"a","pid":NaN}')
-@example(b"\xff\xfe")
-def test_decoding_a_payload_never_raises(data: bytes) -> None:
-    """Any bytes of another program are read as a payload or as None."""
-    assert isinstance(Payload.decode(data), (Payload, type(None)))
 
 
 UNSET = {"limit", "owner", "idle", "lasts", "renewed_within", "adopts", "token", "release_request"}
