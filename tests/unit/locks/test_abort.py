@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import os
 import signal
 import subprocess
 import sys
@@ -128,6 +129,22 @@ def test_an_abort_of_a_block_that_is_over_is_dropped(work: Callable[[int], Work]
     busy.blocks[0].disarm()
     busy.end()
     assert not busy.stopped
+
+
+def test_a_child_that_is_forked_during_an_abort_ends_its_block() -> None:
+    """It has no copy of the thread that asks for the abort, and for which the end of the block waits."""
+    block = ThreadAbort()
+    block.arm()
+    block.requesting = True  # by another thread
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(30)
+        block.disarm()
+        os._exit(0)
+    block.requesting = False
+    block.disarm()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_shielded_function_that_is_struck_at_its_start_is_called() -> None:
