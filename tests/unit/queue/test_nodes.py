@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, replace
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from django_zklock.core.queue.nodes import (
@@ -180,6 +180,7 @@ NOT_TEXT = {
 }
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.sampled_from([*asdict(PAYLOAD), "new"]), JSON))
 def test_a_payload_with_odd_fields_is_read_as_far_as_it_goes(fields: dict[str, object]) -> None:
     """A later version, or a hand-made node, shows what can be shown, in the right types."""
@@ -192,6 +193,7 @@ def test_a_payload_with_odd_fields_is_read_as_far_as_it_goes(fields: dict[str, o
     assert all(isinstance(item, str) for pair in payload.about.items() for item in pair)
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.text(max_size=20), JSON, max_size=3), st.integers(0, 3000))
 @example({"new": "\ud800"}, 0)
 @example({"new": 0}, 3000)
