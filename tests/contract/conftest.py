@@ -44,6 +44,8 @@ ALL_KINDS = "test_all_kinds.py"
 """The module whose tests `make test` runs for each kind of lock, on real ZooKeeper."""
 DISTINCT = (LOCK, READ, SEMAPHORE, LINGERING)
 """The kinds that `make test` takes elsewhere. The others differ from these in names and numbers only."""
+ON_DEV = (LOCK, SEMAPHORE)
+"""Those that it takes on the dev server."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
@@ -55,8 +57,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         params = item.callspec.params if hasattr(item, "callspec") else {}
         on_dev = params.get("server") == "dev"
-        every_kind = item.path.name == ALL_KINDS and not on_dev
-        if (on_dev and item.path not in on_both) or not (every_kind or params.get("primitive", LOCK) in DISTINCT):
+        kinds = ON_DEV if on_dev else PRIMITIVES if item.path.name == ALL_KINDS else DISTINCT
+        if (on_dev and item.path not in on_both) or params.get("primitive", LOCK) not in kinds:
             item.add_marker(pytest.mark.chaos)
 
 
