@@ -15,15 +15,14 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
-from support.faults import BackgroundCall, connected, session
+from support.faults import BackgroundCall, connected
 from support.primitives import KEY, LOCK, Primitive, queued
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, zk_lock
-from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue import nodes
-from django_zklock.exceptions import LockBusy, LockNotAcquired, LockTimeout
+from django_zklock.exceptions import LockBusy, LockNotAcquired
 from django_zklock.inspection import ContenderInfo, look_at
 from django_zklock.operations import hold_lock
 
@@ -159,17 +158,6 @@ def test_a_waiter_knows_the_one_just_ahead_and_a_try_the_holder(zoo: Zoo) -> Non
         assert "1 caller waits for the lock" in str(busy)
         assert busy.ahead is not None
         assert busy.ahead.path == holder
-        zoo.client.delete(holder)
-
-
-def test_a_waiter_in_the_local_queue_does_not_know(zoo: Zoo) -> None:
-    """It has not listed the queue."""
-    connected()
-    session().attached(Registry).most_waiting = 1
-    with zoo.hold_elsewhere(KEY) as holder, queued(zoo, zk_lock(KEY, timeout=30)):
-        error = refused(zk_lock(KEY, timeout=0.3))
-        assert (type(error), error.ahead) == (LockTimeout, None)
-        assert "many other callers of this process" in str(error)
         zoo.client.delete(holder)
 
 

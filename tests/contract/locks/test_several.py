@@ -17,7 +17,6 @@ from support.work import in_each_thread
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, current_hold, zk_lock, zk_locks
-from django_zklock.core.locks import acquisition
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.exceptions import (
     InvalidLockName,
@@ -477,13 +476,3 @@ def test_locks_that_linger_and_others_are_acquired_together(zoo: Zoo) -> None:
             with zk_lock("b", linger=locks[1].spec.linger), zk_locks(*locks, timeout=timeout) as hold:
                 assert hold.keys == tuple("abcde")
         eventually(lambda: not zoo.contenders())
-
-
-def test_several_locks_that_are_tried_share_the_replies(
-    zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A try of many locks needs no more time than that of one."""
-    monkeypatch.setattr(acquisition, "REPLY_TIMEOUT", 6.0)
-    proxy.delay = 0.25  # seconds, each way; a lock takes at least two round trips
-    with zk_locks(*"abcdefghij", timeout=0):
-        pass
