@@ -27,7 +27,7 @@ pytestmark = pytest.mark.zookeeper
 LIMIT = 2**17  # bytes: the least that can be set
 LONG = "/".join(["k" * 190] * 4)
 ROOT = "/" + "/".join(["r" * 168] * 8)  # so long that a short key still fits when no long one does
-SMALL = {"JUTE_MAXBUFFER": LIMIT, "ROOT": ROOT}
+SMALL: dict[str, Any] = {"JUTE_MAXBUFFER": LIMIT, "ROOT": ROOT}
 SIZE = len(ROOT) + len(LONG) + 75  # bytes of the path of such a key, about
 
 

@@ -23,6 +23,8 @@ class Compiled(Coroutine[Any, Any, str]):
     def throw(self, *error: Any) -> Any:
         raise NotImplementedError
 
+    def close(self) -> None: ...
+
     def __await__(self) -> Any:
         raise NotImplementedError
 

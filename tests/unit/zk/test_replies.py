@@ -1,4 +1,4 @@
-"""What a reply, or an error instead of it, says of the request."""
+"""A reply belongs to one request, and an error says whether that was carried out."""
 
 from __future__ import annotations
 
