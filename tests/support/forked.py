@@ -46,8 +46,8 @@ IMPORTS = (
     "django_zklock.operations.breaks",
 )
 """Most programs import these. None of them starts a thread, or reads settings, which each program has for itself."""
-FOR_PYTHON = ("PYTHON", "LC_", "LANG", "TZ", "COVERAGE")
-"""How the names of variables begin that the interpreter reads when it starts."""
+FOR_PYTHON = ("PYTHON", "LC_", "LANG", "TZ", "COVERAGE", "REMAP_SIGTERM")
+"""How the names of variables begin that the interpreter reads when it starts, or billiard when it is imported."""
 PATCHING = ("gevent", "eventlet")
 """Libraries that replace parts of others, and so must be imported first."""
 SUBREAPER = 36
