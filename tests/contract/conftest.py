@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from support.ensemble import Ensemble
 from support.faults import connected, proxied, warmed
-from support.primitives import KEY, PRIMITIVES, Primitive
+from support.primitives import KEY, LINGERING, LOCK, PRIMITIVES, READ, SEMAPHORE, Primitive
 from support.proxy import Proxy
 from support.transcripts import REAPED, TICK, Pair
 from support.zoo import Zoo, namespace
 
+from django_zklock.core.execution import waiters
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.testing.server import DevServer
 
@@ -27,15 +28,9 @@ ON_BOTH = frozenset(
         "devserver/test_load",
         "leader/test_current_leader",
         "locks/test_all_kinds",
-        "locks/test_all_kinds_costs",
         "locks/test_core_alone",
-        "locks/test_limits",
-        "locks/test_read_write",
-        "locks/test_semaphores",
         "operations/test_hold_clocks",
         "zk/test_kazoo_surface",
-        "zk/test_refusals",
-        "zk/test_threads",
     ]
 )
 """
@@ -45,13 +40,25 @@ All others are about the package's own calls, timers and threads. `make test` ru
 """
 
 
+ALL_KINDS = "test_all_kinds.py"
+"""The module whose tests `make test` runs for each kind of lock, on real ZooKeeper."""
+DISTINCT = (LOCK, READ, SEMAPHORE, LINGERING)
+"""The kinds that `make test` takes elsewhere. The others differ from these in names and numbers only."""
+ON_DEV = (LOCK, SEMAPHORE)
+"""Those that it takes on the dev server."""
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to `make chaos` the second run of what depends little on the kind of server."""
+    """Leave to `make chaos` the second run of what depends little on the kind of server, or on the kind of lock."""
     on_both = {(CONTRACT / name).with_suffix(".py") for name in ON_BOTH}
     for item in items:
-        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        if item.path.is_relative_to(CONTRACT) and item.path not in on_both and params.get("server") == "dev":
+        if not item.path.is_relative_to(CONTRACT) or not isinstance(item, pytest.Function):
+            continue
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        on_dev = params.get("server") == "dev"
+        kinds = ON_DEV if on_dev else PRIMITIVES if item.path.name == ALL_KINDS else DISTINCT
+        if (on_dev and item.path not in on_both) or params.get("primitive", LOCK) not in kinds:
             item.add_marker(pytest.mark.chaos)
 
 
@@ -103,6 +110,12 @@ def warm_proxy(zoo: Zoo) -> Iterator[Proxy]:
     with warmed(zoo, KEY) as proxy:
         proxy.reset()
         yield proxy
+
+
+@pytest.fixture
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait looks often whether it was cancelled."""
+    monkeypatch.setattr(waiters, "SIGNALS_WITHIN", 0.02)
 
 
 @pytest.fixture

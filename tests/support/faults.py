@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
@@ -126,6 +127,17 @@ def due(seconds: float) -> None:
     current = session()
     current.post(lambda: current.loop.call_later(seconds, lambda: current.dispatch(done.set)))
     assert done.wait(30)
+
+
+@contextlib.contextmanager
+def black_hole(host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """Have an address that answers no connect: the queue of its listener is full, and nobody accepts."""
+    with socket.create_server((host, port), backlog=0) as listener, contextlib.ExitStack() as stack:
+        for _ in range(8):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        yield f"{host}:{listener.getsockname()[1]}"
 
 
 def caught_up() -> None:

@@ -28,12 +28,12 @@ from support.primitives import lingering_waiters
 from support.zoo import eventually
 
 strides = pytest.mark.parametrize(
-    "stride", [pytest.param(97, id="some lines"), pytest.param(1, id="all lines", marks=pytest.mark.chaos)]
+    "stride", [pytest.param(197, id="some lines"), pytest.param(1, id="all lines", marks=pytest.mark.chaos)]
 )
 """For a sweep over all lines of some code: from one line that is struck to the next."""
 
 long_strides = pytest.mark.parametrize(
-    "stride", [pytest.param(97, id="some lines"), pytest.param(11, id="many lines", marks=pytest.mark.chaos)]
+    "stride", [pytest.param(197, id="some lines"), pytest.param(11, id="many lines", marks=pytest.mark.chaos)]
 )
 """Strides for code with so many lines that a sweep over all takes minutes. Each run begins at another line."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import subprocess
 import threading
@@ -116,6 +117,23 @@ class _ThreadedClient(KazooClient):  # type: ignore[misc]
         self._calls.put(None)
 
 
+class _SharedClient(_ThreadedClient):
+    """A client of many tests."""
+
+    def add_auth(self, scheme: str, credential: str) -> bool:
+        raise AssertionError("later tests would have these credentials, too: call `use_own_client` before")
+
+
+@functools.cache
+def _shared_client(hosts: str) -> _SharedClient:
+    """Return the client that the tests on these servers share; to begin a session for each costs more than the rest."""
+    quiet = logging.getLogger("zoo-client")
+    quiet.setLevel(logging.CRITICAL)  # nobody closes it before the servers end
+    client = _SharedClient(hosts=hosts, timeout=10, logger=quiet)
+    client.start(timeout=30)
+    return client
+
+
 class Zoo:
     """One test's namespace in an ensemble, or in a dev server."""
 
@@ -125,6 +143,7 @@ class Zoo:
         self.chroot = f"/t{uuid.uuid4().hex[:8]}"
         self.base = f"{self.chroot}/zklock"
         self._client: KazooClient | None = None
+        self._shares_client = False
 
     @property
     def address(self) -> str:
@@ -161,10 +180,17 @@ class Zoo:
     @property
     def client(self) -> KazooClient:
         """A plain client, to look and to meddle; it takes part in no lock unless told."""
+        if self._shares_client:
+            return _shared_client(self.all_hosts)
         if self._client is None:
             self._client = _ThreadedClient(hosts=self.all_hosts, timeout=10)
             self._client.start(timeout=30)
         return self._client
+
+    def use_own_client(self) -> KazooClient:
+        """Return a client that no other test shares, such as one with credentials."""
+        self._shares_client = False
+        return self.client
 
     def names(self, path: str) -> list[str]:
         """The children of a node. None, if it does not exist: the server removes an empty container at any moment."""
@@ -287,10 +313,12 @@ class Zoo:
         return printed.splitlines()
 
     def close(self) -> None:
-        if self._client is not None:
+        client = self.client if self._shares_client else self._client
+        if client is not None:
             with contextlib.suppress(Exception):
-                if self._client.connected:
-                    self._client.delete(self.chroot, recursive=True)
+                if client.connected:
+                    client.delete(self.chroot, recursive=True)
+        if self._client is not None:
             self._client.stop()
             self._client.close()
 
@@ -299,6 +327,7 @@ class Zoo:
 def namespace(server: Ensemble | DevServer) -> Iterator[Zoo]:
     """Point the locks of this process to a namespace of their own on a server, and see that it is left empty."""
     zoo = Zoo(server.hosts, server)
+    zoo._shares_client = True
     try:
         # As long as the servers allow: a busy machine must not cost a lock whose test is about something else.
         with zoo.configured(session_timeout=10):

@@ -147,7 +147,7 @@ def test_the_audit_deletes_unknown_znodes_of_the_session(zoo: Zoo, caplog: pytes
 
 def test_credentials_guard_the_nodes_and_stay_out_of_the_log(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
     """Each node has the ACL of its maker; neither the password nor the session's is in any line, at any level."""
-    zoo.client.add_auth("digest", "alice:open-sesame")
+    zoo.use_own_client().add_auth("digest", "alice:open-sesame")
     caplog.set_level(1)
     for name in ("django_zklock", "django_zklock.zk.kazoo", "kazoo"):
         caplog.set_level(1, name)

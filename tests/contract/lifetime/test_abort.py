@@ -129,7 +129,7 @@ def test_an_abort_at_the_end_of_the_block_interrupts_no_later_code(zoo: Zoo, run
     outcomes: list[bool] = []
 
     def sweep() -> None:
-        for count in range(250):
+        for count in range(100):
             moment = random.uniform(0, 0.002)
             length = random.uniform(0, 0.002)
             lost = False
@@ -165,7 +165,7 @@ async def test_an_abort_at_the_end_of_the_block_cancels_no_later_code(zoo: Zoo) 
     """The next `await` of a task after the block is not cancelled."""
     lock = Lock("edge")
     outcomes = []
-    for _ in range(200):
+    for _ in range(80):
         try:
             async with lock as hold:
                 lose_later(hold, random.uniform(0, 0.002))

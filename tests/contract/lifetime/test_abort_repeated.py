@@ -62,11 +62,11 @@ def test_no_repetition_strikes_the_clean_up_of_a_block(
     done = []
 
     def clean_up() -> None:
-        compute(0.4)
+        sleep_in_pieces(0.4)
         try:
             raise ValueError
         except ValueError:
-            compute(0.4)
+            sleep_in_pieces(0.4)
         done.append(True)
 
     def block() -> None:
@@ -171,7 +171,7 @@ def test_the_main_thread_is_interrupted_without_the_signal(
             silence()
             lose(hold)
             compute(20)
-        compute(0.3)  # nothing strikes later
+        sleep_in_pieces(0.3)  # nothing strikes later
         (report,) = eventually(lambda: list(reports))
     assert report["receipt"].how == "thread"
     assert not report["receipt"].swallowed
@@ -200,7 +200,7 @@ def test_a_call_into_c_is_interrupted_once_after_its_end(zoo: Zoo, reports: list
             hashlib.pbkdf2_hmac("sha256", b"word", b"salt", 800_000)
             compute(20)
         finally:
-            compute(0.4)
+            sleep_in_pieces(0.4)
             done.append(True)
     assert done
     (report,) = eventually(lambda: list(reports))

@@ -8,8 +8,6 @@ import random
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import pytest
 import trio
@@ -17,7 +15,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from support.zoo import Zoo, eventually
 
-from django_zklock import zk_leader, zk_locks
+from django_zklock import zk_locks
 from django_zklock.exceptions import LockBusy, LockNotHeld, LockTimeout, ZkLockError
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import MultiLock
@@ -95,10 +93,10 @@ async def test_cancel_at_any_moment_leaves_no_contender(zoo: Zoo, lock: Lock | M
             await asyncio.sleep(random.choice([0, 0.001]))
 
     async def sweep() -> None:
-        for count in range(150):
+        for count in range(60):
             task = asyncio.create_task(work())
             if count % 3 == 0:
-                for _ in range(count // 3):
+                for _ in range(count):
                     await asyncio.sleep(0)
             else:
                 await asyncio.sleep(random.uniform(0, 0.008))
@@ -141,8 +139,8 @@ async def test_hundreds_of_coroutines_that_start_together_are_granted_the_lock(z
             hold.check()
             return hold.token
 
-    tokens = await asyncio.gather(*(acquire(number) for number in range(600)))
-    assert len(set(tokens)) == 600
+    tokens = await asyncio.gather(*(acquire(number) for number in range(400)))
+    assert len(set(tokens)) == 400
 
 
 async def test_a_sync_lock_in_a_running_loop_is_refused(zoo: Zoo) -> None:
@@ -217,22 +215,6 @@ def test_a_waiter_whose_event_loop_closes_leaves_the_queue(zoo: Zoo) -> None:
     gc.collect()
 
 
-async def test_a_block_in_a_closed_async_generator_releases(zoo: Zoo) -> None:
-    """A block inside an async generator ends when the generator is closed, by whichever task."""
-    lock = Lock("generator")
-
-    async def rows() -> AsyncIterator[int]:
-        async with lock:
-            yield 1
-
-    generator = rows()
-    async for _ in generator:
-        break
-    await asyncio.create_task(generator.aclose())  # type: ignore[attr-defined]
-    assert not lock._blocks
-    assert not await lock.alocked()
-
-
 def test_event_loops_in_two_threads_share_a_lock_object(zoo: Zoo) -> None:
     """A lock object belongs to no loop: tasks of several loops may share it."""
     lock = Lock("loops", timeout=None)
@@ -275,11 +257,6 @@ def test_trio_uses_locks_in_threads(zoo: Zoo) -> None:
         async with trio.open_nursery() as nursery:
             for _ in range(5):
                 nursery.start_soon(trio.to_thread.run_sync, work)
-        leader = zk_leader("l")
-        calls: list[Callable[[], Any]] = [Lock("outer").__aenter__, Lock("k").alocked, leader.acurrent_leader]
-        for call in calls:
-            with pytest.raises(ZkLockError, match="asyncio"):
-                await call()
 
     with Lock("outer") as hold:
         trio.run(main)

@@ -15,6 +15,8 @@ from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockNotAcquired
 from django_zklock.locks.multi import MultiHold
 
+pytestmark = pytest.mark.usefixtures("looks_often")
+
 
 def test_a_cancelled_wait_raises_and_leaves_the_queue(zoo: Zoo, primitive: Primitive) -> None:
     """Of each kind of lock, without a limit of time."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from support.faults import BackgroundCall, acquire_once, connected, proxied, queue_up, session
-from support.primitives import KEY
+from support.primitives import KEY, SEMAPHORE, Primitive, queued
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, PING, Proxy
 from support.zoo import Zoo, eventually, settle
 
@@ -12,13 +14,13 @@ from django_zklock import zk_lock
 
 pytestmark = pytest.mark.zookeeper
 
-LOCK_REQUESTS = {CREATE2, GET_CHILDREN, GET_DATA, DELETE}
+REQUESTS = (CREATE2, GET_CHILDREN, GET_DATA, DELETE)
 
 
-def requests(warm_proxy: Proxy) -> dict[int, int]:
-    """Count what was sent for locks; the heartbeat is the session's, and comes when it comes."""
+def requests(proxy: Proxy) -> list[int]:
+    """Count the creates, lists, reads and deletes; the heartbeat is the session's, and comes when it comes."""
     settle()
-    return {opcode: count for opcode, count in warm_proxy.counts.items() if opcode in LOCK_REQUESTS}
+    return [proxy.counts[opcode] for opcode in REQUESTS]
 
 
 def test_twenty_waiters_are_woken_one_by_one(zoo: Zoo, warm_proxy: Proxy) -> None:
@@ -39,7 +41,7 @@ def test_a_try_for_a_new_key_sends_no_create_that_must_fail(warm_proxy: Proxy) -
     """It has seen that the directory is missing, and creates that first."""
     with zk_lock("new", timeout=0):
         pass
-    assert requests(warm_proxy) == {GET_CHILDREN: 2, CREATE2: 1, DELETE: 1}
+    assert requests(warm_proxy) == [1, 2, 0, 1]
 
 
 def test_a_process_that_only_waits_writes_nothing(zoo: Zoo) -> None:
@@ -53,12 +55,12 @@ def test_a_process_that_only_waits_writes_nothing(zoo: Zoo) -> None:
             created = next(frame.time for frame in proxy.frames if frame.opcode == CREATE2)
             assert proxy.frames[-1].time - created > 3 * 4 / 6
             assert not proxy.counts[MULTI]
-            assert requests(proxy) == {CREATE2: 1, GET_CHILDREN: 1, GET_DATA: 2}
+            assert requests(proxy) == [1, 1, 2, 0]
             proxy.reset()
         waiter.result()
         assert proxy.counts[MULTI] == 1
         settle()
-        assert requests(proxy) == {DELETE: 1}
+        assert requests(proxy) == [0, 0, 0, 1]
 
 
 def test_an_idle_process_writes_nothing(warm_proxy: Proxy) -> None:
@@ -83,3 +85,74 @@ def test_one_heartbeat_serves_all_holds(warm_proxy: Proxy) -> None:
     assert ended - began > 10 / 6 - 0.2
     for lock in locks:
         lock.release()
+
+
+# --- of each kind -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["free", "shared"])
+def test_a_lock_costs_two_round_trips_while_there_is_room(
+    zoo: Zoo, warm_proxy: Proxy, primitive: Primitive, shared: bool
+) -> None:
+    """One to take it, the create and the list together, and one to give it back. One that lingers watches, too."""
+    with queued(zoo, *(primitive.lock() for _ in range(primitive.room - 1 if shared else 0))) as takers:
+        for taker in takers:
+            taker.wait_granted()
+        warm_proxy.reset()
+        warm_proxy.delay = 0.15  # no reply comes between two requests that are sent together
+        with primitive.lock():
+            pass
+        primitive.wait_released(zoo)
+        assert requests(warm_proxy) == [1, 1 + primitive.lingers, 0, 1]
+        assert 2 <= warm_proxy.round_trips() <= 2 + primitive.lingers  # the watch may be on its way with the delete
+        assert shared or warm_proxy.requests == 3 + primitive.lingers  # the others may need a heartbeat
+
+
+def test_a_waiter_reads_its_predecessors_and_is_granted_by_an_event(
+    zoo: Zoo, warm_proxy: Proxy, primitive: Primitive
+) -> None:
+    """
+    It reads its own znode and one more, but for a permit as many as there are.
+
+    Then it reads the limit, too, after which it lists once more.
+    """
+    permits = primitive.options.get("limit", 0)
+    reads = 2 + permits if permits else 2
+    with primitive.full(zoo) as blockers:
+        warm_proxy.reset()
+        with queued(zoo, primitive.lock()) as (waiter,):
+            warm_proxy.wait_for(lambda: sum(f.opcode == GET_DATA and not f.request for f in warm_proxy.frames) == reads)
+            assert requests(warm_proxy) == [1, 2 if permits else 1, reads, 0]
+            warm_proxy.reset()
+            zoo.client.delete(blockers[-1])
+            waiter.wait_granted()
+            assert warm_proxy.counts[MULTI] == 0  # the create has just extended the lease
+            warm_proxy.wait_for(lambda: requests(warm_proxy) == [0, int(primitive.lingers), 0, 0])  # it watches others
+            assert warm_proxy.watch_events == 1
+
+
+def answered(warm_proxy: Proxy, opcode: int) -> int:
+    """Count the answers to requests of a kind."""
+    return sum(frame.opcode == opcode and not frame.request for frame in warm_proxy.frames)
+
+
+@pytest.mark.parametrize(("which", "woken"), [(0, 1), (1, 2), (2, 3)])
+def test_a_release_wakes_no_more_than_there_are_permits(zoo: Zoo, warm_proxy: Proxy, which: int, woken: int) -> None:
+    """The first of them is let in without a request; the others, at most one less than permits, look once more."""
+    limit, waiting = 3, 8
+    with SEMAPHORE.full(zoo) as paths, queued(zoo, *(SEMAPHORE.lock(timeout=20) for _ in range(waiting))) as waiters:
+        # Each reads the directory, its own znode, and `limit` nodes ahead.
+        warm_proxy.wait_for(lambda: answered(warm_proxy, GET_DATA) == waiting * (2 + limit))
+        warm_proxy.reset()
+        zoo.client.delete(paths[which])
+        waiters[0].wait_granted()
+        warm_proxy.wait_for(lambda: answered(warm_proxy, GET_DATA) == woken - 1)
+        assert warm_proxy.counts[GET_CHILDREN] == woken - 1
+        assert warm_proxy.counts[GET_DATA] == woken - 1
+        assert warm_proxy.watch_events == 1  # of one node, to this one session
+        for path in paths:
+            with contextlib.suppress(Exception):
+                zoo.client.delete(path)
+        for waiter in waiters:
+            waiter.wait_granted()
+            waiter.go()

@@ -77,7 +77,7 @@ def assert_is_ring(victim: LockDeadlock, count: int) -> None:
 # --- kinds of owners ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("count", [2, 5])
 def test_one_thread_of_a_circle_is_the_victim(zoo: Zoo, count: int) -> None:
     """After about a second, by default."""
     with zoo.configured():
@@ -86,8 +86,9 @@ def test_one_thread_of_a_circle_is_the_victim(zoo: Zoo, count: int) -> None:
     zoo.assert_empty()
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_one_coroutine_of_a_circle_is_the_victim(zoo: Zoo, count: int) -> None:
+def test_one_coroutine_of_a_circle_is_the_victim(zoo: Zoo) -> None:
+    count = 3
+
     async def run(outer: str, inner: str, ready: asyncio.Event) -> Outcome:
         async with zk_lock(outer):
             held.append(outer)
@@ -128,10 +129,9 @@ with override_settings(ZKLOCK={**settings.ZKLOCK, "DEADLOCK_TIMEOUT": timeout}),
 """
 
 
-@pytest.mark.parametrize("count", [2, 5])
-def test_one_of_several_processes_is_the_victim(zoo: Zoo, count: int) -> None:
+def test_one_of_several_processes_is_the_victim(zoo: Zoo) -> None:
     """The last owner is a thread of this process."""
-    *others, (outer, inner) = ring(count)
+    *others, (outer, inner) = ring(3)
     with contextlib.ExitStack() as stack:
         processes = [stack.enter_context(zoo.running(NESTED, *keys)) for keys in others]
 
@@ -145,7 +145,9 @@ def test_one_of_several_processes_is_the_victim(zoo: Zoo, count: int) -> None:
 
         own = nested(zk_lock(outer), zk_lock(inner), begin)
         printed = [next_line(process) for process in processes]
-    assert sorted([*printed, str(len(own.circle)) if own else "acquired"]) == [str(count), *["acquired"] * (count - 1)]
+        for process in processes:
+            process.wait(30)  # its session ends with it
+    assert sorted([*printed, str(len(own.circle)) if own else "acquired"]) == ["3", "acquired", "acquired"]
 
 
 # --- kinds of locks -------------------------------------------------------------------------------------------------
@@ -281,7 +283,7 @@ def younger_process(zoo: Zoo, **env: str) -> Iterator[tuple[subprocess.Popen[str
 
 
 @pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("end", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize("end", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=pytest.mark.chaos)])
 def test_the_next_youngest_ends_the_circle_of_a_paused_victim(zoo: Zoo, end: signal.Signals) -> None:
     """It looks again. The session of a killed victim may end before that, and the circle with it."""
     with younger_process(zoo, LOOK_AFTER="60") as (process, wait_last):
@@ -298,15 +300,21 @@ def test_the_next_youngest_ends_the_circle_of_a_paused_victim(zoo: Zoo, end: sig
 def test_a_circle_with_a_process_that_writes_nothing_is_left_to_its_timeouts(zoo: Zoo) -> None:
     """Such as one of an older release."""
     with younger_process(zoo, DEADLOCK_TIMEOUT="0") as (process, wait_last):
-        own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b", timeout=3)))
+        own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b", timeout=2)))
         wait_last()
         with pytest.raises(LockTimeout):
             own.result()
         assert next_line(process) == "acquired"
+        process.wait(30)
 
 
-@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-@pytest.mark.parametrize("step", ["read", "write", "sync", "list", "leave"])
+@pytest.mark.parametrize(
+    ("step", "when"),
+    [
+        *((step, "kill_after_op") for step in ("read", "write", "sync", "list", "leave")),
+        *((step, "kill_before_op") for step in ("write", "leave")),
+    ],
+)
 def test_a_lost_connection_ends_no_circle_twice(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch, step: str, when: str
 ) -> None:
@@ -386,7 +394,7 @@ def test_the_text_of_another_owner_is_believed(zoo: Zoo) -> None:
     assert (event["lock"], event["circle"]) == ("b", caught.value.circle)
 
 
-@pytest.mark.usefixtures("often")
+@pytest.mark.usefixtures("often", "looks_often")
 @pytest.mark.parametrize(
     ("waits_for", "queue"),
     [
@@ -402,8 +410,8 @@ def test_the_text_of_another_owner_is_believed(zoo: Zoo) -> None:
 )
 def test_a_text_that_the_queue_does_not_confirm_is_no_deadlock(zoo: Zoo, waits_for: dict[str, str], queue: str) -> None:
     with proxied(zoo, DEADLOCK_TIMEOUT=SOON) as proxy, zk_lock("a"), others(zoo, waits_for, queue):
-        assert zk_lock("b").acquire(timeout=2) is None
-        assert proxy.counts[SYNC] >= 2  # it has looked, and has looked again
+        # It has looked, and has looked again, when it begins to look once more.
+        assert zk_lock("b", cancel=lambda: proxy.counts[SYNC] > 2).acquire() is None
 
 
 @pytest.mark.parametrize("change", ["break", "write", "abandon"])

@@ -166,15 +166,6 @@ def test_a_writer_that_reads_has_two_holds(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
-def test_a_hold_that_was_handed_over_has_nothing_to_release(zoo: Zoo) -> None:
-    """Its adopter keeps it."""
-    hold: Hold = acquired(zk_lock(KEY))
-    hold.hand_over(within=1)
-    with pytest.raises(LockNotHeld, match="handed over"):
-        hold.release()
-    eventually(lambda: not zoo.contenders())
-
-
 def test_a_hold_outlives_its_thread(zoo: Zoo) -> None:
     """It can be released when its owner has ended, without the lock object."""
     hold = elsewhere(lambda: acquired(zk_lock(KEY)))
@@ -261,7 +252,7 @@ async def test_a_task_releases_the_hold_of_another_one(zoo: Zoo) -> None:
 
 def test_no_order_of_releases_frees_a_newer_hold(zoo: Zoo) -> None:
     """Late, twice, after a loss, from another thread: what was not released stays held, and nobody else gets it."""
-    for seed in range(100):
+    for seed in range(40):
         choose = random.Random(seed)
         live: list[Hold] = []
         old: list[Hold] = []
@@ -344,13 +335,13 @@ def test_a_release_elsewhere_races_with_the_owner_who_acquires_again(zoo: Zoo, o
     holds: list[Hold] = []
 
     def release() -> None:
-        for _ in range(200):
+        for _ in range(80):
             start.wait(10)
             holds.pop().release()
             start.wait(10)
 
     other = BackgroundCall(release)
-    for _ in range(200):
+    for _ in range(80):
         holds.append(acquired(zk_lock(KEY, **options)))
         start.wait(10)
         newer: Hold = acquired(zk_lock(KEY, **options))

@@ -26,13 +26,16 @@ pytestmark = pytest.mark.zookeeper
 
 LIMIT = 2**17  # bytes: the least that can be set
 LONG = "/".join(["k" * 190] * 4)
-SIZE = 845  # bytes of the path of such a key, about
+ROOT = "/" + "/".join(["r" * 168] * 8)  # so long that a short key still fits when no long one does
+SMALL: dict[str, Any] = {"JUTE_MAXBUFFER": LIMIT, "ROOT": ROOT}
+SIZE = len(ROOT) + len(LONG) + 75  # bytes of the path of such a key, about
 
 
 @pytest.fixture(autouse=True)
 def _small(zoo: Zoo) -> Iterator[None]:
     """The least limit; and the end of the session with the test."""
-    with zoo.configured(JUTE_MAXBUFFER=LIMIT, session_timeout=10):
+    zoo.base = zoo.chroot + ROOT
+    with zoo.configured(session_timeout=10, **SMALL):
         connected()
         yield
         process.reset()
@@ -66,7 +69,7 @@ def first(count: int, prefix: str = "") -> list[str]:
 def filled(stack: contextlib.ExitStack, prefix: str = "", **options: Any) -> str:
     """Acquire locks until one is refused; return the error."""
     with pytest.raises(TooManyLocks) as refused:
-        for key in first(200, prefix):
+        for key in first(80, prefix):
             stack.enter_context(zk_lock(key, abort_on="never", **options))
     return str(refused.value)
 
@@ -76,7 +79,7 @@ def test_locks_are_refused_before_they_are_too_many_and_the_error_has_the_figure
     with contextlib.ExitStack() as stack:
         error = filled(stack, timeout=30)
         number = len(registry().guids)
-        assert carried(zoo) == counted() <= LIMIT < counted() + 900
+        assert carried(zoo) == counted() <= LIMIT < counted() + SIZE + 55
         assert f"{number} locks and waiters" in error
         assert f"{counted():,} of {LIMIT:,} bytes" in error
         assert "shorter keys" in error
@@ -112,7 +115,7 @@ def test_each_kind_is_refused_and_leaves_nothing(zoo: Zoo) -> None:
 
 def test_a_lock_fits_as_soon_as_a_block_that_made_room_has_ended(zoo: Zoo) -> None:
     """Nobody waits for the delete: the server has carried it out before it creates the next znode."""
-    with proxied(zoo, 10, JUTE_MAXBUFFER=LIMIT) as proxy, contextlib.ExitStack() as stack:
+    with proxied(zoo, 10, **SMALL) as proxy, contextlib.ExitStack() as stack:
         connected()
         block = contextlib.ExitStack()
         stack.enter_context(block)
@@ -145,12 +148,12 @@ def test_waiters_count_until_they_leave(zoo: Zoo) -> None:
             pass
 
     with contextlib.ExitStack() as stack:
-        for key in first(100):
+        for key in first(30):
             stack.enter_context(zoo.hold_elsewhere(key))
-        threads = [BackgroundCall(functools.partial(wait, key)) for key in first(100)]
-        eventually(lambda: len(registry().guids) == 100)
+        threads = [BackgroundCall(functools.partial(wait, key)) for key in first(30)]
+        eventually(lambda: len(registry().guids) == 30)
         filled(stack, "plain", timeout=30)
-        assert 100 < len(registry().guids) < 200
+        assert 30 < len(registry().guids) < 60
         assert carried(zoo) == counted()
     for thread in threads:
         thread.result(20)
@@ -160,7 +163,7 @@ def test_waiters_count_until_they_leave(zoo: Zoo) -> None:
 
 def test_several_locks_as_one_are_refused_together(zoo: Zoo) -> None:
     """Those that were acquired already are given back."""
-    with pytest.raises(TooManyLocks), zk_locks(*first(200), timeout=20):
+    with pytest.raises(TooManyLocks), zk_locks(*first(80), timeout=20):
         pass
     eventually(lambda: counted() == 0)
     assert carried(zoo) == 0
@@ -181,7 +184,7 @@ def test_a_candidate_is_elected_once_there_is_room(zoo: Zoo) -> None:
 async def test_coroutines_are_refused_as_threads_are(zoo: Zoo) -> None:
     async with contextlib.AsyncExitStack() as stack:
         with pytest.raises(TooManyLocks):
-            for key in first(200):
+            for key in first(80):
                 lock: Any = zk_lock(key, timeout=30)
                 await stack.enter_async_context(lock)
     settle()
@@ -190,13 +193,13 @@ async def test_coroutines_are_refused_as_threads_are(zoo: Zoo) -> None:
 
 def test_idle_locks_that_linger_give_way(zoo: Zoo) -> None:
     """A process that only keeps locks for later is not refused one that it needs now."""
-    for key in first(300):
+    for key in first(100):
         with zk_lock(key, linger=60, timeout=30):
             pass
         assert counted() <= LIMIT
     eventually(lambda: counted() <= NEARLY_FULL * LIMIT)
     with contextlib.ExitStack() as stack:
-        for number in range(LIMIT // 900):
+        for number in range(LIMIT // (SIZE + 55)):
             stack.enter_context(zk_lock(f"{LONG}/plain{number}", timeout=30))
 
 
@@ -206,7 +209,7 @@ def test_a_marker_that_does_not_fit_costs_the_holder_nothing(zoo: Zoo, caplog: p
     with contextlib.ExitStack() as stack:
         hold = stack.enter_context(zk_write(key, timeout=30, abort_on="never"))
         filled(stack, timeout=30)
-        while LIMIT - counted() > PATH_EXTRA + 760:
+        while LIMIT - counted() > PATH_EXTRA + SIZE - 80:
             stack.enter_context(zk_lock(f"x{LIMIT - counted()}", timeout=30, abort_on="never"))
         hold.downgrade()
         eventually(lambda: "no other readers can share" in caplog.text)
@@ -223,7 +226,7 @@ def test_waiters_of_a_full_process_wait_on_in_its_next_session(zoo: Zoo) -> None
         with zk_lock(key, timeout=30):
             pass
 
-    with proxied(zoo, 10, JUTE_MAXBUFFER=LIMIT) as proxy:
+    with proxied(zoo, 10, **SMALL) as proxy:
         connected()
         count = LIMIT // SIZE
         with contextlib.ExitStack() as stack:
@@ -248,12 +251,12 @@ def test_waiters_of_a_full_process_wait_on_in_its_next_session(zoo: Zoo) -> None
 # --- whatever happens -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.chaos) for seed in range(2, 6))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.chaos) for seed in range(1, 6))])
 def test_the_count_covers_what_the_server_carries_whatever_happens(zoo: Zoo, seed: int) -> None:
     """Threads acquire and give up while connections break, sessions end and znodes are deleted. At the end it is 0."""
     dice = random.Random(seed)
     zoo.client.ensure_path(f"{zoo.base}/{LONG}")
-    with proxied(zoo, 4, JUTE_MAXBUFFER=LIMIT) as proxy:
+    with proxied(zoo, 4, **SMALL) as proxy:
         connected()
         stop = threading.Event()
 

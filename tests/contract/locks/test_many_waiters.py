@@ -116,8 +116,9 @@ async def test_a_waiter_that_gives_up_in_the_local_queue_writes_nothing(
     async with zk_lock(KEY):
         cleared += begin(MAX_WAITING, order)
         await asyncio.to_thread(zoo.wait_contenders, KEY, MAX_WAITING + 1)
-        with within(5), pytest.raises(LockTimeout, match="many other callers of this process"):
+        with within(5), pytest.raises(LockTimeout, match="many other callers of this process") as caught:
             await asyncio.create_task(acquire(timeout=0.2))
+        assert caught.value.ahead is None  # it has not listed the queue
         given_up = begin(5, [], timeout=30)
         last = asyncio.create_task(acquire(timeout=30))
         await in_local_queue(6)

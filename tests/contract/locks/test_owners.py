@@ -390,7 +390,7 @@ def test_a_lost_lock_is_neither_owned_nor_locked(zoo: Zoo, primitive: Primitive)
     lose(zoo, hold)
     assert not lock.owned()
     assert not lock.locked()
-    with pytest.raises(LockLost, match=r"call release\(\) before"):
+    with pytest.raises(LockLost, match=r"call release\(\) before you acquire it again"):
         lock.acquire()
     with pytest.raises(LockLost, match="was lost"):
         lock.release()
@@ -425,19 +425,6 @@ def test_one_lost_lock_of_several_is_named_and_all_are_released(zoo: Zoo) -> Non
     assert lock.locked()  # the first
     with pytest.raises(LockLost, match="'b' was lost"):
         lock.release()
-    zoo.assert_empty()
-
-
-def test_each_release_of_a_lost_lock_tells(zoo: Zoo) -> None:
-    """It was acquired twice, so two pieces of work learn of it."""
-    lock = zk_lock("k", max_hold=0.2)
-    hold = lock.acquire()
-    assert hold
-    lock.acquire()
-    assert hold.wait_lost(5)
-    for _ in range(2):
-        with pytest.raises(LockLost, match="max_hold"):
-            lock.release()
     zoo.assert_empty()
 
 

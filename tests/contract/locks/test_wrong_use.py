@@ -20,7 +20,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, current_hold, zk_leader, zk_lock, zk_locked, zk_locks
 from django_zklock.core.queue import nodes
-from django_zklock.exceptions import InvalidLockName, LockBusy, LockLost, LockNotHeld, LockTimeout
+from django_zklock.exceptions import InvalidLockName, LockBusy, LockNotHeld, LockTimeout
 from django_zklock.operations import request_release
 
 pytestmark = pytest.mark.zookeeper
@@ -53,16 +53,6 @@ def test_an_error_says_what_was_wrong_and_what_to_do(zoo: Zoo) -> None:
         zk_lock("k").release()
     with pytest.raises(LockNotHeld, match="'k'"):
         current_hold("k")
-    bounded = zk_lock("k", max_hold=0.1)
-    hold = bounded.acquire()
-    assert hold
-    assert hold.wait_lost(5)
-    with pytest.raises(LockLost, match="'k' was lost"):
-        hold.check()
-    with pytest.raises(LockLost, match=r"call release\(\) before you acquire it again"):
-        bounded.acquire()
-    with pytest.raises(LockLost, match="'k' was lost"):
-        bounded.release()
 
 
 def test_the_log_of_a_failed_callback_names_the_lock(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:

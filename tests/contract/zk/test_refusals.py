@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 from django.test import override_settings
 from support.ensemble import Ensemble
-from support.proxy import CREATE2, CREATE_CONTAINER, GET_CHILDREN, Proxy
+from support.proxy import CREATE_CONTAINER, GET_CHILDREN, Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
@@ -122,8 +122,8 @@ class Hanging(Refusing):
 def test_a_server_that_hangs_does_not_refuse() -> None:
     """This process ends such a connection. The next follows at once, so that a session outlasts the time."""
     server = Hanging(None)
-    with override_settings(ZKLOCK={"URL": f"zk://{server.where}/test", "SESSION_TIMEOUT": 3}):
-        with pytest.raises(ZooKeeperUnavailable) as raised, zk_lock("a", timeout=4):
+    with override_settings(ZKLOCK={"URL": f"zk://{server.where}/test", "SESSION_TIMEOUT": 1}):
+        with pytest.raises(ZooKeeperUnavailable) as raised, zk_lock("a", timeout=1):
             raise AssertionError("nothing is granted")
         assert CLOSES_AT not in str(raised.value)
         assert server.sessions >= 6
@@ -135,8 +135,8 @@ def test_two_names_of_a_server_are_one_server() -> None:
     """Each address has its pauses, however often the URL names it."""
     server = Refusing(None)
     hosts = f"{server.where},{server.where.replace('127.0.0.1', 'localhost')}"
-    with override_settings(ZKLOCK={"URL": f"zk://{hosts}/test", "CONNECT_TIMEOUT": 2.5}):
-        with pytest.raises(ZooKeeperUnavailable), zk_lock("a", timeout=2.5):
+    with override_settings(ZKLOCK={"URL": f"zk://{hosts}/test", "CONNECT_TIMEOUT": 1}):
+        with pytest.raises(ZooKeeperUnavailable), zk_lock("a", timeout=1):
             raise AssertionError("nothing is granted")
         assert 2 <= server.sessions <= 5
         process.reset()
@@ -145,8 +145,8 @@ def test_two_names_of_a_server_are_one_server() -> None:
 
 @pytest.mark.parametrize(
     ("operation", "name"),
-    [(CREATE_CONTAINER, "createContainer"), (CREATE2, "create2"), (GET_CHILDREN, "getChildren")],
-    ids=["createContainer", "create2", "getChildren"],
+    [(CREATE_CONTAINER, "createContainer"), pytest.param(GET_CHILDREN, "getChildren", marks=pytest.mark.chaos)],
+    ids=["createContainer", "getChildren"],
 )
 def test_a_request_at_which_each_connection_is_closed_is_named(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch, operation: int, name: str
@@ -215,7 +215,7 @@ def test_a_server_that_requires_authentication_says_so(option: str) -> None:
 PAUSED = """
 import contextlib, os, signal
 from django_zklock.exceptions import LockLost
-for _ in range(6):
+for _ in range(4):
     with contextlib.suppress(LockLost), zk_lock("a", timeout=20) as hold:
         os.kill(os.getpid(), signal.SIGSTOP)
         while not hold.lost:
@@ -228,7 +228,7 @@ def test_a_process_that_is_paused_again_and_again_blames_no_request(zoo: Zoo) ->
     """Its session has ended meanwhile, so the server closes the connection at whatever it sends next."""
     process = zoo.spawn(PAUSED, ZKLOCK_URL=zoo.url(session_timeout=1))
     try:
-        for _ in range(6):
+        for _ in range(4):
             state = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             assert state is not None
             assert state.si_code == os.CLD_STOPPED, process.communicate()

@@ -200,32 +200,6 @@ print(process.peek() is not None)
     assert run(zoo, script) == ["[0, 0, 0]", "True"]
 
 
-def test_multiprocessing_children_take_turns_with_their_parent(zoo: Zoo) -> None:
-    """Processes forked by multiprocessing, from inside a block, exclude each other and their parent."""
-    script = """
-import multiprocessing
-context = multiprocessing.get_context("fork")
-path = f"/tmp/zklock-{os.getpid()}"
-def work():
-    for _ in range(5):
-        with zk_lock("counter", timeout=20):
-            value = int(open(path).read())
-            time.sleep(0.001)
-            open(path, "w").write(str(value + 1))
-open(path, "w").write("0")
-with zk_lock("counter"):
-    children = [context.Process(target=work) for _ in range(4)]
-    [child.start() for child in children]
-    time.sleep(0.1)
-    assert open(path).read() == "0"
-work()
-[child.join(20) for child in children]
-print(open(path).read(), [child.exitcode for child in children])
-os.unlink(path)
-"""
-    assert run(zoo, script) == ["25 [0, 0, 0, 0]"]
-
-
 def test_a_child_keeps_no_descriptor_of_its_parents_session(zoo: Zoo) -> None:
     """Neither the inherited socket stays open in the child, nor do descriptors pile up from fork to fork."""
     script = """
@@ -252,7 +226,7 @@ def use():
     with zk_lock("parent", timeout=4):
         done.append(1)
 codes, done = [], []
-for _ in range(60):
+for _ in range(20):
     process.reset()
     thread = threading.Thread(target=use)
     thread.start()
@@ -261,7 +235,7 @@ for _ in range(60):
     thread.join()
 print(set(codes), len(done))
 """
-    assert run(zoo, script) == ["{0} 60"]
+    assert run(zoo, script) == ["{0} 20"]
 
 
 def test_a_child_inherits_no_lock_that_lingers(zoo: Zoo) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator
+
 import pytest
-from support.zoo import Zoo
+from support.ensemble import Ensemble
+from support.zoo import Zoo, next_line
 
 pytest.importorskip("gevent")
 pytestmark = pytest.mark.zookeeper
@@ -19,12 +23,40 @@ from django_zklock.core.zk import process
 """
 
 
-def run(zoo: Zoo, script: str) -> list[str]:
-    """Run a script under gevent; return what it printed."""
-    return zoo.output(PRELUDE + script, first=FIRST)
+SERVER = """
+import contextlib, io, json, sys, traceback
+from django.test import override_settings
+for line in sys.stdin:
+    settings, script = json.loads(line)
+    printed = io.StringIO()
+    with override_settings(ZKLOCK=settings), contextlib.redirect_stdout(printed):
+        try:
+            exec(script, {"zk_lock": zk_lock})
+        except BaseException:
+            traceback.print_exc(file=printed)
+    print(json.dumps(printed.getvalue().splitlines()), flush=True)
+"""
+
+Run = Callable[[Zoo, str], list[str]]
 
 
-def test_greenlets_take_turns_in_the_order_they_came(zoo: Zoo) -> None:
+@pytest.fixture(scope="module")
+def run(single: Ensemble) -> Iterator[Run]:
+    """Run a script under gevent, in one process for all; return what it printed."""
+    zoo = Zoo(single.hosts, single)
+
+    def run(zoo: Zoo, script: str) -> list[str]:
+        assert process.stdin is not None
+        print(json.dumps([zoo.settings(session_timeout=10), PRELUDE + script]), file=process.stdin, flush=True)
+        lines: list[str] = json.loads(next_line(process))
+        return lines
+
+    with zoo.running(SERVER, first=FIRST) as process:
+        yield run
+    zoo.close()
+
+
+def test_greenlets_take_turns_in_the_order_they_came(zoo: Zoo, run: Run) -> None:
     """First come, first served among greenlets; one at a time, each may reenter, and all in one thread."""
     script = """
 lock = zk_lock("fifo", timeout=None)
@@ -48,7 +80,7 @@ print(order == list(range(20)), max(most), not lock._blocks, not held_locks._gua
     assert run(zoo, script) == ["True 1 True True"]
 
 
-def test_one_greenlet_of_a_circle_gets_the_deadlock(zoo: Zoo) -> None:
+def test_one_greenlet_of_a_circle_gets_the_deadlock(zoo: Zoo, run: Run) -> None:
     script = """
 from django_zklock.exceptions import LockDeadlock
 def work(number):
@@ -69,7 +101,7 @@ print(sorted(greenlet.value for greenlet in greenlets))
     assert run(zoo, script) == ["[0, 0, 3]"]
 
 
-def test_a_greenlet_shows_its_own_stack(zoo: Zoo) -> None:
+def test_a_greenlet_shows_its_own_stack(zoo: Zoo, run: Run) -> None:
     """It waits for another one, and the greenlet that asks is not a part of it."""
     script = """
 from django_zklock.operations import show_stacks
@@ -89,7 +121,7 @@ greenlet.get()
     assert run(zoo, script) == ["greenlet hang False"] * 3
 
 
-def test_a_greenlet_is_an_owner_of_its_own(zoo: Zoo) -> None:
+def test_a_greenlet_is_an_owner_of_its_own(zoo: Zoo, run: Run) -> None:
     """A greenlet neither acquires again nor releases the lock of another one."""
     script = """
 lock = zk_lock("owner")
@@ -109,7 +141,7 @@ print(lock.locked())
 
 
 @pytest.mark.parametrize("how", [pytest.param("timeout", marks=pytest.mark.chaos), "kill"])
-def test_a_greenlet_stopped_while_it_waits_leaves_no_contender(zoo: Zoo, how: str) -> None:
+def test_a_greenlet_stopped_while_it_waits_leaves_no_contender(zoo: Zoo, run: Run, how: str) -> None:
     """gevent.Timeout and kill end a wait at any moment of it; the queue is as before soon after."""
     script = f"""
 how = {how!r}
@@ -144,7 +176,7 @@ print(len(registry.guids))
     assert run(zoo, script) == ["0"]
 
 
-def test_a_loss_stops_a_greenlet_where_it_waits(zoo: Zoo) -> None:
+def test_a_loss_stops_a_greenlet_where_it_waits(zoo: Zoo, run: Run) -> None:
     """It is thrown out of its block where it waits; LockLost comes out, and later code of it is left alone."""
     script = """
 def lose(hold):
@@ -227,7 +259,7 @@ def test_greenlets_of_others_than_gevent_own_locks_too(zoo: Zoo) -> None:
     assert zoo.output(GREENLETS) == ["lost", "False"]
 
 
-def test_no_abort_interrupts_the_commit_of_a_greenlet(zoo: Zoo) -> None:
+def test_no_abort_interrupts_the_commit_of_a_greenlet(zoo: Zoo, run: Run) -> None:
     """A greenlet that waits for the answer to a COMMIT is not thrown into; the abort comes after it."""
     script = """
 from django.db import connection

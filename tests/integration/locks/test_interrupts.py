@@ -162,14 +162,3 @@ def test_an_asynchronous_exception_ends_the_wait_of_a_thread(zoo: Zoo) -> None:
         thread.join()
         assert len(caught) == 1
         zoo.wait_contenders("busy", 1, timeout=2)
-
-
-def test_control_c_while_waiting_leaves_no_contender(zoo: Zoo) -> None:
-    """KeyboardInterrupt in another process that waits ends it at once, and its place in the queue is free at once."""
-    with zoo.hold_elsewhere("busy"):
-        process = zoo.spawn("with zk_lock('busy', timeout=None): pass")
-        zoo.wait_contenders("busy", 2, timeout=40)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=50)
-        assert "KeyboardInterrupt" in errors
-        zoo.wait_contenders("busy", 1, timeout=1)

@@ -223,7 +223,6 @@ if {used}:
     ("begin", "call"),
     [
         ("if zk_lock('self').acquire():", "execv(sys.executable, program)"),
-        ("with zk_lock('self'):", "execve(sys.executable, program, env)"),
         ("with zk_lock('self', linger=60):", "execlp(path.name, *program)"),
     ],
 )
@@ -261,22 +260,6 @@ with zk_lock("kept") as hold:
     assert zoo.output(script) == ["failed", "failed", "0", "False"]
 
 
-def test_a_multiprocessing_child_leaves_no_lock_behind(zoo: Zoo) -> None:
-    """Such a child ends by os._exit, which runs no exit handlers; its blocks are closed all the same."""
-    script = """
-import multiprocessing, sys
-def work():
-    with zk_lock("child"):
-        sys.exit(0)
-child = multiprocessing.get_context("fork").Process(target=work)
-child.start()
-child.join(10)
-with zk_lock("child", timeout=5):
-    print(child.exitcode)
-"""
-    assert zoo.output(script, ZKLOCK_URL=zoo.url(session_timeout=20)) == ["0"]
-
-
 ENDS = {
     "os._exit": "os._exit(0)",
     "killed": "os.kill(os.getpid(), signal.SIGKILL)",
@@ -288,7 +271,7 @@ ENDS = {
     "returns": "",
     "thread exits": "sys.exit()",
 }
-TRIES = int(os.environ.get("ZKLOCK_EXITS", "3"))  # of each kind
+TRIES = int(os.environ.get("ZKLOCK_EXITS", "1"))  # of each kind
 
 
 WITH = """

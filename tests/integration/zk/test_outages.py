@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.ensemble import Ensemble, Server, free_ports
-from support.faults import BackgroundCall, acquire_once, client, connected, proxied, session, within
+from support.faults import BackgroundCall, acquire_once, black_hole, client, connected, proxied, session, within
 from support.proxy import GET_DATA, Proxy
 from support.zoo import ROOM, Zoo, eventually
 
@@ -146,20 +146,9 @@ def test_a_waiter_keeps_its_deadline_in_an_outage(zoo: Zoo, proxy: Proxy, outage
 def test_an_address_without_zookeeper_keeps_the_deadline(zoo: Zoo, host: str) -> None:
     """A name that nobody resolves, a port that nobody listens on, an address that answers nothing at all."""
     with contextlib.ExitStack() as stack:
-        host = host.format(closed=free_ports(1)[0], blackhole=stack.enter_context(blackhole()))
+        host = host.format(closed=free_ports(1)[0], blackhole=stack.enter_context(black_hole()))
         stack.enter_context(zoo.configured(host))
         make_all_calls(("acquire(timeout=0.5)", "acquire(blocking=False)", "with timeout=1", "with timeout=0"))
-
-
-@contextlib.contextmanager
-def blackhole() -> Iterator[str]:
-    """An address whose SYNs are dropped: the listener's queue is full, and nobody accepts."""
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as stack:
-        for _ in range(8):
-            filler = stack.enter_context(socket.socket())
-            filler.setblocking(False)
-            filler.connect_ex(listener.getsockname())
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 def test_an_outage_that_ends_in_time_is_no_error(zoo: Zoo, proxy: Proxy) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import os
 import signal
 import subprocess
 import sys
@@ -130,6 +131,22 @@ def test_an_abort_of_a_block_that_is_over_is_dropped(work: Callable[[int], Work]
     assert not busy.stopped
 
 
+def test_a_child_that_is_forked_during_an_abort_ends_its_block() -> None:
+    """It has no copy of the thread that asks for the abort, and for which the end of the block waits."""
+    block = ThreadAbort()
+    block.arm()
+    block.requesting = True  # by another thread
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(30)
+        block.disarm()
+        os._exit(0)
+    block.requesting = False
+    block.disarm()
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_a_shielded_function_that_is_struck_at_its_start_is_called() -> None:
     """It gets its arguments. This one is all on its first line, so each place in it is its start."""
     calls: Any = []
@@ -177,7 +194,8 @@ def test_one_place_sets_handlers() -> None:
     calls = {
         path.name
         for path in package.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        if "signal.signal(" in (text := path.read_text())
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "signal.signal"
     }
     assert calls - {"signals.py"} == set()

@@ -1,11 +1,42 @@
-"""The stack of an owner: its bounds, and how others read it."""
+"""The owner of a lock, and its stack: its bounds, and how others read it."""
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import threading
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
 
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.execution.stack import CUT, MAX_ANSWER, MAX_FRAMES, read_answer, stack_of
+
+
+class Compiled(Coroutine[Any, Any, str]):
+    """A coroutine of a compiled module, whose frame nobody sees. It returns the kind of its owner."""
+
+    def send(self, value: Any) -> Any:
+        raise StopIteration(current_owner().kind)
+
+    def throw(self, *error: Any) -> Any:
+        raise NotImplementedError
+
+    def close(self) -> None: ...
+
+    def __await__(self) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("unsafe", [False, True], ids=["", "DJANGO_ALLOW_ASYNC_UNSAFE"])
+def test_a_task_of_compiled_code_is_an_owner(monkeypatch: pytest.MonkeyPatch, unsafe: bool) -> None:
+    """With greenlets, and without them where blocking calls are allowed."""
+    pytest.importorskip("greenlet")
+    if unsafe:
+        monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+        monkeypatch.delitem(sys.modules, "greenlet")
+    assert asyncio.run(Compiled()) == "task"
 
 
 def deep(depth: int) -> bytes:

@@ -18,9 +18,8 @@ from django_zklock.core.queue.escaping import hide_tails, show_tails
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.management.arguments import key_of
 from django_zklock.names.binding import KeyBinder
-from django_zklock.names.field_values import text_of
 from django_zklock.names.template import MAX_DIGESTED, Template, digest
-from unit.queue.test_field_values import ONE_THING, VALUES
+from unit.queue.test_field_values import ONE_THING
 
 ZKLOCK = {"URL": "zk://127.0.0.1:1/x", "LOCKS": {"feed": {"path": "feed/{url:digest}", "timeout": 3}}}
 URL = "https://example.com/feed.xml?q={x}&r= y"
@@ -50,17 +49,6 @@ def test_a_pair_of_surrogates_is_the_character_that_json_makes_of_it() -> None:
 def test_one_thing_has_one_digest_however_it_is_written(text: str) -> None:
     """The value has the same text as in any other field."""
     assert {of(value) for value in ONE_THING[text]} == {digest(text, "field")}
-
-
-@given(VALUES)
-def test_every_value_of_a_field_may_be_digested(value: object) -> None:
-    """The digest is that of the text that the value has elsewhere."""
-    try:
-        text = text_of(value, "field")
-    except InvalidLockName:
-        return
-    if text:
-        assert of(value) == digest(text, "field")
 
 
 def test_a_large_value_may_be_digested() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from dataclasses import asdict, replace
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from django_zklock.core.queue.nodes import (
@@ -106,13 +105,6 @@ def test_a_lease_of_curators_semaphore_is_refused_by_its_name() -> None:
     assert ours.kind is Kind.PERMIT
 
 
-@given(st.text())
-def test_any_name_is_read_or_refused(name: str) -> None:
-    """No child, by any client, raises anything but our error."""
-    with contextlib.suppress(UnreadableQueue):
-        parse(name)
-
-
 @given(st.text(max_size=20), st.integers(0, 2**31 - 1))
 def test_texts_in_any_script_are_read_as_they_were_written(text: str, pid: int) -> None:
     """Names of hosts, threads and views need not be English."""
@@ -176,18 +168,6 @@ def test_an_invalid_trace_header_adds_nothing_to_the_payload(header: object) -> 
     assert trace.of_header(header) == {}
 
 
-@given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
-@example(b"10.0.0.1")
-@example(b"[" * 60_000)
-@example(b'{"guid":' * 5000)
-@example(b'{"guid":"a","pid":' + b"9" * 60_000 + b"}")
-@example(b'{"guid":"a","pid":NaN}')
-@example(b"\xff\xfe")
-def test_decoding_a_payload_never_raises(data: bytes) -> None:
-    """Any bytes of another program are read as a payload or as None."""
-    assert isinstance(Payload.decode(data), (Payload, type(None)))
-
-
 UNSET = {"limit", "owner", "idle", "lasts", "renewed_within", "adopts", "token", "release_request"}
 UNSET |= {"waits_for", "asked_version", "last_write", "unknown"}
 NOT_TEXT = {
@@ -200,6 +180,7 @@ NOT_TEXT = {
 }
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.sampled_from([*asdict(PAYLOAD), "new"]), JSON))
 def test_a_payload_with_odd_fields_is_read_as_far_as_it_goes(fields: dict[str, object]) -> None:
     """A later version, or a hand-made node, shows what can be shown, in the right types."""
@@ -212,6 +193,7 @@ def test_a_payload_with_odd_fields_is_read_as_far_as_it_goes(fields: dict[str, o
     assert all(isinstance(item, str) for pair in payload.about.items() for item in pair)
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.text(max_size=20), JSON, max_size=3), st.integers(0, 3000))
 @example({"new": "\ud800"}, 0)
 @example({"new": 0}, 3000)
@@ -242,7 +224,7 @@ def test_fields_of_later_releases_survive_or_are_dropped_as_a_whole(fields: dict
         b"{}",
         b'{"guid": 1}',
         b'{"guid": ""}',
-        b" " * 70_000 + b"{}",
+        b" " * 70_000 + b'{"guid": "a"}',
     ],
 )
 def test_the_payload_of_another_client_is_none(data: bytes | None) -> None:

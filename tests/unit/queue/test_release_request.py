@@ -63,13 +63,6 @@ def test_a_release_request_is_short_and_printable(
     assert (request.by + request.reason).isprintable()
 
 
-@given(st.one_of(st.binary(), st.builds(lambda value: json.dumps(value).encode(), st.dictionaries(TEXT, TEXT))))
-def test_a_release_request_is_read_from_any_bytes(data: bytes) -> None:
-    """Anybody may write there."""
-    if data != CURATOR:
-        assert requested(data) is None
-
-
 @pytest.mark.parametrize("odd", [7, {"by": 1, "reason": "x"}, {"by": "x", "reason": None}, ["by"], None])
 def test_a_malformed_release_request_is_ignored(odd: object) -> None:
     data = json.dumps({**json.loads(payload().encode()), "release_request": odd}).encode()
