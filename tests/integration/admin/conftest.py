@@ -13,9 +13,9 @@ from django_zklock.admin import LockAdmin
 from django_zklock.contrib.events import chart, table
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def site() -> Iterator[None]:
-    """Set what the admin needs: URLs, middleware and templates."""
+    """Set what the admin needs: URLs, middleware and templates, which are compiled once for all tests."""
     with override_settings(**adminsite.SETTINGS):
         yield
 

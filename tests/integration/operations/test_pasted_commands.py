@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from django.core.management import execute_from_command_line
 from support.locking import ending
 from support.project import Project, environment
 from support.zoo import Zoo
@@ -95,35 +97,36 @@ def test_a_reason_that_says_nothing_is_refused(arguments: tuple[str, ...], reaso
 
 @pytest.mark.django_db
 def test_no_printed_command_runs_what_others_have_written(zoo: Zoo, project: Project) -> None:
-    """Neither a key nor a host nor the id of a task is an option, or a command of the shell, when it is pasted."""
-    pwned = 'open("pwned", "w")\n'
-    evil = project.write("evil/project_settings.py", pwned).parent
-    project.write("evil_settings.py", pwned)
-    shell, printed = Shell(project, zoo), set[str]()
-    quotes = "\n$(touch pwned);`touch pwned`\x1b[2K'\"\u202e"
-    for key, host in (
-        (f"--pythonpath={evil}", f"--pythonpath={evil}"),
-        ("-h", "--settings=evil_settings"),
-        ("k", quotes),
-    ):
-        contend(zoo, key, "k", host)
-        with zoo.configured():
+    """
+    Neither a key nor a host nor the id of a task is an option, or a command of the shell, when it is pasted.
+
+    A real shell makes the words of each, and Django runs them as `manage.py` does, in this process.
+    """
+    quotes, printed = "\n$(touch pwned);`touch pwned`\x1b[2K'\"\u202e", set[str]()
+    names = {"doctor", "show", "list", "history", "request-release", "break", "end-hold", "unique"}
+    before = (os.environ["DJANGO_SETTINGS_MODULE"], list(sys.path))
+    with zoo.configured():
+        for key, host in (("--pythonpath=evil", "--pythonpath=evil"), ("-h", "--settings=evil"), ("k", quotes)):
+            contend(zoo, key, "k", host)
             printed.update(json.loads(ending("show", "--json", "--", key)[1])["commands"])
             held = ending("hold", "--for=60", "--reason=deploy", "--", f"{key}/held")[1]
             reservations.reserve(f"task/t/{key}/free", host)
-            unheld = ending("show", "--", f"{key}/free")[2]
-            reserved = ending("unique", "show", "--", f"task/t/{key}/free")[1]
-        printed.update(text.partition(": ")[2] for text in (held + reserved).splitlines() if "python manage.py" in text)
-        printed.add(unheld.partition("Next: ")[2])
-        for cause in CAUSES.values():
-            printed.update(cause(host=host, keys=(key,)).commands())
-    lines = sorted(line.replace("--reason=''", "--reason=hangs") for line in printed)
-    lines = [line.replace(" break ", " break --no-input ") for line in lines]
-    with ThreadPoolExecutor(3) as pool:
-        ends = list(pool.map(shell.run, lines))
+            printed.add(ending("show", "--", f"{key}/free")[2].partition("Next: ")[2])
+            lines = held + ending("unique", "show", "--", f"task/t/{key}/free")[1]
+            printed.update(text.partition(": ")[2] for text in lines.splitlines() if "python manage.py" in text)
+            for cause in CAUSES.values():
+                printed.update(cause(host=host, keys=(key,)).commands())
+        for line in sorted(printed):
+            filled = line.replace("--reason=''", "--reason=hangs").replace(" break ", " break --no-input ")
+            shell = f"python() {{ printf '%s\\0' \"$@\"; }}; {filled}"
+            words = subprocess.run(["bash", "-c", shell], cwd=project.directory, capture_output=True, check=True).stdout
+            _manage, *arguments = words.decode().split("\0")[:-1]
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                try:
+                    execute_from_command_line(["manage.py", *arguments])
+                except SystemExit as end:
+                    assert end.code != ExitCode.USAGE, line
+            assert (os.environ["DJANGO_SETTINGS_MODULE"], sys.path) == before, line
+            names.discard(arguments[1])
+    assert names == set()
     assert not list(project.directory.rglob("pwned"))
-    usage = [(line, done.stderr) for line, done in zip(lines, ends, strict=True) if done.returncode == ExitCode.USAGE]
-    assert usage == []
-    names = {"doctor", "show", "list", "history", "request-release", "break", "end-hold", "unique"}
-    assert {line.split()[3] for line in lines} == names
-    assert not [done.stderr for done in ends if "Traceback" in done.stderr]
