@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import socket
 from datetime import datetime, timezone
 
 import pytest
+from support.faults import BackgroundCall
 from support.locking import as_json, ending, zklock
 from support.zoo import Zoo
 
@@ -34,25 +36,25 @@ def test_a_broken_lock_goes_to_the_next_waiter(
     """It asks first, and names the holder, its work and the next waiter. The audit log has the reason."""
     answer.write("yes\n")
     answer.seek(0)
-    script = "with zk_lock('k', timeout=30) as hold: print('mine', hold.token); input()"
     lock = zk_lock("k")
     hold = lock.acquire()
     assert hold is not None
-    waiter = zoo.spawn(script)
-    try:
-        zoo.wait_contenders("k", 2)
-        with caplog.at_level(logging.INFO, "zklock.audit"):
-            assert "Broken" in zklock("break", "k", WHY)
-        assert hold.wait_lost(5)
-        assert waiter.stdout is not None
-        assert waiter.stdout.readline().startswith("mine")
-    finally:
-        waiter.communicate("\n", timeout=50)
-        with pytest.raises(LockLost):
-            lock.release()
+
+    def wait() -> None:
+        with zk_lock("k", timeout=30):
+            pass
+
+    waiter = BackgroundCall(wait)
+    zoo.wait_contenders("k", 2)
+    with caplog.at_level(logging.INFO, "zklock.audit"):
+        assert "Broken" in zklock("break", "k", WHY)
+    assert hold.wait_lost(5)
+    waiter.result()
+    with pytest.raises(LockLost):
+        lock.release()
     asked = capsys.readouterr().err
     assert str(hold.token) in asked
-    assert f"Next is {socket.gethostname()} · pid {waiter.pid}" in asked
+    assert f"Next is {socket.gethostname()} · pid {os.getpid()}" in asked
     (record,) = [record for record in caplog.records if record.name == "zklock.audit"]
     assert "the deploy hangs" in record.getMessage()
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -12,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.management import execute_from_command_line
 from django.test import override_settings
 from support.ensemble import free_ports
 from support.locking import MANAGE, as_json, ending, zklock
@@ -179,15 +183,19 @@ def test_an_unreadable_queue_widens_no_other_row(zoo: Zoo, contend: Contend) -> 
 def test_a_reader_that_has_enough_gets_no_traceback(zoo: Zoo, contend: Contend) -> None:
     """The program `head -1` is one. Without a buffer the write fails, and with one Python's last flush."""
     contend("k", 1)
-    for unbuffered in ("", "1"):
-        reader, writer = os.pipe()
-        os.close(reader)
-        environment = {**zoo.environment(), "PYTHONUNBUFFERED": unbuffered}
-        done = subprocess.run(
-            [*MANAGE, "list"], env=environment, stdout=writer, stderr=subprocess.PIPE, text=True, check=False
-        )
-        os.close(writer)
-        assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*MANAGE, "list"], env=zoo.environment(), stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+    with (
+        io.TextIOWrapper(io.FileIO(writer, "wb"), write_through=True) as out,
+        contextlib.redirect_stdout(out),
+        pytest.raises(SystemExit) as end,
+    ):
+        execute_from_command_line(["manage.py", "zklock", "list"])
+    assert end.value.code == 128 + signal.SIGPIPE
 
 
 def test_a_break_and_a_request_find_a_holder_by_its_guid(zoo: Zoo, contend: Contend) -> None:
@@ -268,31 +276,28 @@ def test_without_zookeeper_the_doctor_names_the_reason_once(zoo: Zoo) -> None:
     assert text.count("No connection to ZooKeeper") == 1
 
 
-def coloured(zoo: Zoo, *arguments: str, **env: str) -> str:
+def on_a_terminal(*arguments: str) -> str:
     """Return what a sub-command writes to a terminal."""
-    program = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"
-    command = [sys.executable, "-c", program, *MANAGE, *arguments]
-    environment = {**zoo.environment(), "TERM": "xterm", **env}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL
-    )
-    assert "deadlocked" in done.stdout, done.stderr
-    return done.stdout
+    near, far = pty.openpty()
+    with open(near, "rb", buffering=0) as screen, open(far, "w") as terminal:
+        with contextlib.redirect_stdout(terminal):
+            execute_from_command_line(["manage.py", "zklock", *arguments])
+            terminal.flush()
+        text = screen.read(65536).decode()
+    assert "deadlocked" in text
+    return text
 
 
-def test_the_list_has_colours_on_a_terminal_only(zoo: Zoo, deadlock: None) -> None:
+def test_the_list_has_colours_on_a_terminal_only(zoo: Zoo, deadlock: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """`NO_COLOR` and `--no-color` switch them off, and `--force-color` on."""
-    assert "\x1b[" in coloured(zoo, "list")
-    assert "\x1b[" not in coloured(zoo, "list", NO_COLOR="1")
-    assert "\x1b[" not in coloured(zoo, "list", "--no-color")
-    assert "\x1b[" not in coloured(zoo, "list", "--json")
+    monkeypatch.setenv("TERM", "xterm")
+    assert "\x1b[" in on_a_terminal("list")
+    assert "\x1b[" not in on_a_terminal("list", "--no-color")
+    assert "\x1b[" not in on_a_terminal("list", "--json")
     assert "\x1b[" not in zklock("list")
-    done = subprocess.run(
-        [*MANAGE, "list"], env=zoo.environment(), capture_output=True, text=True, check=False, timeout=60
-    )
-    assert "deadlocked" in done.stdout
-    assert "\x1b[" not in done.stdout + done.stderr
     assert "\x1b[" in zklock("list", "--force-color")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in on_a_terminal("list")
 
 
 def test_a_key_of_a_lock_is_completed(zoo: Zoo, contend: Contend, tmp_path: Path) -> None:
