@@ -185,9 +185,8 @@ def test_a_reader_that_has_enough_gets_no_traceback(zoo: Zoo, contend: Contend) 
     contend("k", 1)
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [*MANAGE, "list"], env=zoo.environment(), stdout=writer, stderr=subprocess.PIPE, text=True, check=False
-    )
+    env = {**zoo.environment(), "PYTHONUNBUFFERED": ""}
+    done = subprocess.run([*MANAGE, "list"], env=env, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
     with (
         io.TextIOWrapper(io.FileIO(writer, "wb"), write_through=True) as out,
