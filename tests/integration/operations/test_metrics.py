@@ -397,11 +397,10 @@ for app in ("metrics", "otel"):
 def test_without_the_libraries_locks_work_and_their_apps_say_what_to_install(zoo: Zoo) -> None:
     """As Django is set up, so that nobody misses metrics or spans later."""
     said, problems = told(zoo, ADDED, WITHOUT)
-    assert said.splitlines() == [
-        "k",
-        "django_zklock.contrib.metrics needs prometheus_client, which is not installed: "
-        'pip install "django-zklock[metrics]".',
-        'django_zklock.contrib.otel needs opentelemetry-api, which is not installed: pip install "django-zklock[otel]".',
+    to_install = {"metrics": "prometheus_client", "otel": "opentelemetry-api"}
+    assert said.splitlines() == ["k"] + [
+        f'django_zklock.contrib.{app} needs {name}, which is not installed: pip install "django-zklock[{app}]".'
+        for app, name in to_install.items()
     ], problems
 
 
