@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
+from django.db.models import F
 from django.test import Client
 from django.utils import timezone
 from kazoo.security import make_digest_acl
@@ -25,7 +26,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import inspection, operations
 from django_zklock.contrib.events import facts, table
-from django_zklock.contrib.events.models import Attempt
+from django_zklock.contrib.events.models import Attempt, OperatorAction
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk import troubles
@@ -144,6 +145,43 @@ def test_locks_that_were_just_released_are_no_incident(operator: Client, zoo: Zo
     table.past_unfinished.clear()
     assert cards(operator) == []
     assert "Nothing needs attention." in operator.get(LIST).content.decode()
+
+
+def test_the_first_look_is_stored_and_counts_for_all_processes(
+    operator: Client, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`chaos/admin/test_past_incidents` has real ones. Here, another process is one that has read nothing yet."""
+
+    def seen() -> list[tuple[str, str]]:
+        table.past_unfinished.clear()
+        return [(card["cause"], card["identity"]) for card in cards(operator)]
+
+    monkeypatch.setattr(facts, "LATE", 600.0)
+    attempts(5, Attempt.HELD, held=None)
+    assert seen() == []
+    verdict = str(operator.get(LIST).context["verdict"])
+    assert verdict.startswith("First look: "), verdict
+    assert "may have ended with 5 locks. Look again in " in verdict
+    Attempt.objects.update(missed_at=F("missed_at") - timedelta(seconds=700))
+    first = seen()
+    assert [cause for cause, _identity in first] == ["ended"]
+    assert first == seen()
+
+
+def test_broken_work_is_an_incident_until_it_ends(operator: Client, zoo: Zoo) -> None:
+    """It is not said that its process was killed."""
+    attempts(1, Attempt.HELD, held=None)
+    given = {"what": "broken", "by": "anna", "via": "command", "reason": "hung", "token": 1, "sure": True}
+    OperatorAction(key="orders/0", at=timezone.now(), **given).save()
+    (card,) = cards(operator)
+    assert card["cause"] == "broken"
+    assert card["title"].startswith("Broken by anna")
+    assert "its work has not ended yet: orders/0" in card["title"]
+    assert "may still run" in card["explanation"]
+    assert "killed" not in str(card)
+    Attempt.objects.update(outcome=Attempt.LOST, held=1.0)
+    table.past_unfinished.clear()
+    assert cards(operator) == []
 
 
 def test_a_slow_task_can_be_asked_or_broken(operator: Client, contend: Contend) -> None:

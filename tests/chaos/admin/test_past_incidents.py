@@ -1,4 +1,8 @@
-"""Work without an end, seen by several processes that share a database: what is said of it is stored, and true."""
+"""
+Work without an end, seen by several processes that share a database: what is said of it is stored, and true.
+
+`integration/admin/test_incidents` has the same in one process.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +140,6 @@ def test_the_look_of_one_process_is_the_first_look_of_all(zoo: Zoo, shop: Projec
     assert card["identity"] == look(web)[2][0]["identity"]
 
 
-@pytest.mark.chaos
 def test_the_doctor_says_of_a_broken_lock_that_its_work_may_go_on(zoo: Zoo, shop: Project, start: Start) -> None:
     """Its process lives, or was killed later: it is not said that it was killed before the locks were free."""
     worker, web = start("hangs.py"), start("web.py")
