@@ -93,8 +93,12 @@ async ({acts, colours}) => {
         .map(act => act.name ?? act.getAttribute("href") ?? act.textContent.trim());
     for (const act of acts ?? []) if (!shown.includes(act)) faults.add(`gone: ${act}`);
 
+    const alike = new Set();  // what has the same rules of style: one of each kind is enough
     if (colours) for (const act of content.querySelectorAll(":is(a[href], button, input, select, summary):not(thead *)")) {
         if (!isSeen(act) || act.disabled) continue;
+        const kind = [act, act.parentElement, act.parentElement.parentElement].map(part => `${part.tagName} ${part.type ?? ""} ${part.getAttribute("class")}`).join();
+        if (alike.has(kind)) continue;
+        alike.add(kind);
         act.focus({preventScroll: true});
         act.getAnimations().forEach(animation => animation.finish());
         const style = getComputedStyle(act), around = background(act.parentElement);

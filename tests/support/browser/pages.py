@@ -31,6 +31,7 @@ ALL = f"{LIST}?q="
 SCREENSHOTS = os.environ.get("SCREENSHOTS", "")
 """A directory for pictures of the pages, for people to look at; none are made without."""
 
+MEASURE = Path(__file__).with_name("measure.js")
 PHONE = {"width": 390, "height": 844}
 
 LIGHT = """
@@ -233,7 +234,8 @@ class Visitor:
         complaints = list(self.complaints)
         self.page.evaluate(axe())
         # What is wrong with a theme's own frame is not ours.
-        context = "{include: [['#content']]}" if THEMED else "document"
+        themed = THEMED or self.site.environment.get("UNFOLD")
+        context = "{include: [['#content']]}" if themed else "document"
         report = self.page.evaluate(f"axe.run({context}, {{resultTypes: ['violations'], preload: false}})")
         self.complaints[:] = complaints  # axe-core tries out styles of its own, which the policy forbids
         violations = [
@@ -247,6 +249,15 @@ class Visitor:
             for violation in report["violations"]
         ]
         assert not violations, "\n".join(violations)
+
+    def measure(self, *, acts: list[str] | None = None, colours: bool = True) -> tuple[list[str], list[str]]:
+        """
+        Return what is wrong with the page as it is now, and what can be done on it.
+
+        It is a fault if one of these `acts` is missing. Contrasts, and those of the rings of the focus, are `colours`.
+        """
+        measured = self.page.evaluate(MEASURE.read_text(), {"acts": acts, "colours": colours})
+        return measured["faults"], measured["shown"]
 
     def assert_fits(self) -> None:
         """Fail if the page is wider than its window, so that people have to scroll sideways."""
