@@ -16,24 +16,6 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
 KEY = "orders/1042"
 
 
-def test_an_open_list_shows_when_an_outage_begins_and_ends(stage: Stage, wire: Proxy, visitor: Visit) -> None:
-    """The banner comes and goes without a reload."""
-    busy_shop(stage)
-    viewer = visitor("viewer")
-    viewer.open(f"{LIST}?q=")
-    viewer.refresh_every(2)
-    wire.refuse = True
-    wire.cut_all()
-    viewer.page.get_by_role("alert").wait_for(timeout=10_000)
-    assert KEY in viewer.shown_keys()
-    viewer.picture("away")
-    viewer.assert_accessible()
-    viewer.assert_fits()
-    wire.heal()
-    viewer.page.get_by_role("alert").wait_for(state="detached", timeout=15_000)
-    assert KEY in viewer.shown_keys()
-
-
 def test_ages_stop_and_rows_are_grey_during_an_outage(stage: Stage, wire: Proxy, visitor: Visit) -> None:
     """Nobody knows who holds what then. They go on afterwards."""
     busy_shop(stage)

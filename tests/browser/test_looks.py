@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.browser.actors import Part, Stage
-from support.browser.pages import LIGHT, PHONE, Visitor, address
+from support.browser.actors import Stage
+from support.browser.pages import LIGHT, Visitor, address
 from support.browser.policy import THEMED
 from support.browser.scene import busy_shop
 
@@ -53,28 +53,6 @@ def test_the_table_is_as_wide_as_the_content(shop: Stage, visitor: Visit, width:
     assert holder is not None
     assert holder["width"] >= 100
     assert holder["height"] <= 80
-
-
-@own_rows
-@pytest.mark.parametrize("width", [390, 320])
-def test_a_phone_shows_the_whole_text_of_a_lock(stage: Stage, visitor: Visit, width: int) -> None:
-    """Its key, its state in words, and its holder are on the screen, however long."""
-    key = "orders/" + "a-very-long-key-" * 6
-    stage.join_queue(key, Part.task("shop.tasks.charge_the_card_of_a_customer", "worker-with-a-long-name-3", 812))
-    viewer = visitor("viewer", viewport={**PHONE, "width": width})
-    viewer.open()
-    row = viewer.row(key)
-    assert row.locator(".zklock-state").inner_text() == "Held"
-    assert "worker-with-a-long-name-3 · pid 812" in row.locator(".field-holder").inner_text()
-    for column in ("shown_key", "state", "holder", "held", "waiters", "waited"):
-        cell = row.locator(f".field-{column}")
-        shown, needed, right = cell.evaluate(
-            "cell => [cell.clientWidth, cell.scrollWidth, cell.getBoundingClientRect().right]"
-        )
-        assert shown >= 60, column
-        assert needed <= shown + 1, column
-        assert right <= width, column
-        assert float(cell.evaluate("cell => parseFloat(getComputedStyle(cell).fontSize)")) >= 10, column
 
 
 @own_rows

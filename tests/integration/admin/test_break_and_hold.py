@@ -68,17 +68,6 @@ def test_only_a_post_breaks_a_lock(zoo: Zoo, operator: Client) -> None:
         assert zoo.client.exists(path)
 
 
-def test_a_reason_is_required(zoo: Zoo, operator: Client) -> None:
-    """Without one, or with blanks, the form is shown again."""
-    with zoo.hold_elsewhere("k") as path:
-        (target,) = targets(operator, "key=k")
-        for reason in ("", "   "):
-            response = operator.post(f"{LIST}break/", {"break": "1", "target": target, "reason": reason})
-            assert response.status_code == 200
-            assert "errornote" in response.content.decode()
-        assert zoo.client.exists(path)
-
-
 @pytest.mark.parametrize("target", ["", ":::", "g:x:k", "g:1:../../up", "g:1:!waiting/k", "g:1:" + "k" * 5000, "g::k"])
 def test_an_invalid_target_breaks_nothing(zoo: Zoo, operator: Client, target: str) -> None:
     """A forged form redirects to the list."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Iterator
@@ -10,13 +9,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import connection, router
+from django.db import router
 from django.test import Client, override_settings
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 from support.adminsite import user_with
 from support.databases import database
-from support.zoo import Zoo
 
 from django_zklock import zk_lock
 from django_zklock.contrib.events import chart
@@ -127,15 +125,3 @@ def test_a_page_says_how_many_there_are_and_when_it_began(operator: Client, path
 @pages
 def test_a_chart_without_rows_is_not_shown(operator: Client) -> None:
     assert texts(operator) == ""
-
-
-@pytest.mark.zookeeper
-@pages
-def test_a_missing_table_leaves_the_page_without_a_chart(
-    operator: Client, caplog: pytest.LogCaptureFixture, zoo: Zoo
-) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(f"ALTER TABLE {Attempt._meta.db_table} RENAME TO elsewhere")
-    with caplog.at_level(logging.ERROR, "django_zklock.dashboard"):
-        assert operator.get(f"{LIST}?").status_code == 200
-    assert "the table of events cannot be read" in caplog.text

@@ -107,11 +107,6 @@ def test_the_history_needs_no_zookeeper(zoo: Zoo, operator: Client) -> None:
         assert len(shown(operator, "history/")) == 1
 
 
-@pytest.mark.parametrize("path", ["history/", "k/history/"])
-def test_the_history_needs_a_permission(zoo: Zoo, path: str) -> None:
-    assert user_with("break_lock").get(f"{LIST}{path}").status_code == 403
-
-
 def test_texts_of_actions_are_escaped(zoo: Zoo, operator: Client) -> None:
     """Another client wrote the work of the holder, and a caller the rest."""
     hostile = "<script>alert(1)</script>"

@@ -9,8 +9,7 @@ import pytest
 from django.test import Client
 from support.adminsite import user_with
 from support.browser.actors import Part, Stage, staged
-from support.ensemble import Ensemble
-from support.zoo import Zoo, eventually
+from support.zoo import Zoo
 
 from django_zklock.core.queue.nodes import Kind
 
@@ -76,22 +75,6 @@ def test_the_holders_of_a_semaphore_are_rows(stage: Stage, operator: Client) -> 
     assert len(links) == 3
     form = operator.get(links[1].replace("&amp;", "&")).content.decode()
     assert re.findall(r'aria-label="printers, ([^"]*)" value="[^"]*" checked', form) == ["web-1 · pid 4711"]
-
-
-def test_nothing_can_be_done_while_zookeeper_is_away(
-    single: Ensemble, stage: Stage, zoo: Zoo, operator: Client
-) -> None:
-    """The page of a lock says why."""
-    stage.join_queue("k", Part("web-1"))
-    assert "do=break" in opened(operator, "k")
-    single.servers[0].pause()
-    try:
-        eventually(lambda: "Nothing can be done from here" in opened(operator, "k"))
-        page = opened(operator, "k")
-    finally:
-        single.servers[0].resume()
-    assert not re.search(r"do=|/hold/\?|/limit/\?|/stack/", page)
-    eventually(lambda: "do=break" in opened(operator, "k"))
 
 
 def test_groups_are_sorted_by_a_figure(stage: Stage, operator: Client) -> None:

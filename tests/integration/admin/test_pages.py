@@ -321,21 +321,25 @@ def aged(response: Any) -> Any:
 
 
 def test_without_zookeeper_the_last_state_is_shown_with_its_age(
-    single: Ensemble, zoo: Zoo, queues: list[str], viewer: Client
+    single: Ensemble, zoo: Zoo, queues: list[str], operator: Client
 ) -> None:
-    assert keys(viewer) == ["orders/42", "invoice"]
+    """Nothing can be done then."""
+    assert keys(operator) == ["orders/42", "invoice"]
     single.servers[0].pause()
     try:
-        response = eventually(lambda: aged(viewer.get(f"{LIST}?q=")))
+        response = eventually(lambda: aged(operator.get(f"{LIST}?q=")))
         page = response.content.decode()
         assert [lock.key for lock in response.context["cl"].result_list] == ["orders/42", "invoice"]
         assert "Age of this state:" in page
-        page = viewer.get(f"{LIST}orders_2F42/change/").content.decode()
+        page = operator.get(f"{LIST}orders_2F42/change/").content.decode()
         assert "web-1" in page
         assert "Its session is alive" not in page  # ZooKeeper may have heard nothing since
+        assert "Nothing can be done from here" in page
+        assert not re.search(r"do=|/hold/\?|/limit/\?|/stack/", page)
     finally:
         single.servers[0].resume()
-    eventually(lambda: "Its session is alive" in viewer.get(f"{LIST}orders_2F42/change/").content.decode())
+    eventually(lambda: "Its session is alive" in operator.get(f"{LIST}orders_2F42/change/").content.decode())
+    assert "do=break" in operator.get(f"{LIST}orders_2F42/change/").content.decode()
 
 
 def test_the_index_lists_locks_only_with_the_permission(zoo: Zoo, viewer: Client) -> None:

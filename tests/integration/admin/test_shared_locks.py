@@ -179,6 +179,8 @@ def test_the_form_to_break_keeps_its_ticks_after_an_error(zoo: Zoo, printing: li
     page = client.get(f"{LIST}break/?key=printers").content.decode()
     assert [f'value="{target}" checked>' in page for target in (chosen, other)] == [True, True]
     page = client.post(f"{LIST}break/", {"break": "1", "target": chosen, "reason": " "}).content.decode()
+    assert "errornote" in page
+    assert not any(hold.lost for hold in printing)
     assert [f'value="{target}" checked>' in page for target in (chosen, other)] == [True, False]
 
 
