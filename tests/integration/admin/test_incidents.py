@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from io import StringIO
 from typing import Any
@@ -22,6 +22,7 @@ from django.utils import timezone
 from kazoo.security import make_digest_acl
 from support.adminsite import user_with
 from support.faults import within
+from support.locking import Contend
 from support.zoo import Zoo, eventually
 
 from django_zklock import inspection, operations
@@ -40,7 +41,6 @@ LIST = "/admin/zklock/lock/"
 PROBE = "/incidents.json"
 LINES = 25
 HUNG = 3.0  # seconds from which on a holder may be hung; 10 in production
-Contend = Callable[..., str]
 
 
 @pytest.fixture
@@ -55,28 +55,13 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def contend(zoo: Zoo) -> Iterator[Contend]:
-    """Have contenders of other processes."""
-    paths: list[str] = []
+def contend(contend: Contend) -> Contend:
+    """Have contenders of tasks that have said when they got the lock."""
 
     def join(key: str, host: str = "worker-1", pid: int = 77, **more: Any) -> str:
-        fields = {
-            "thread": "MainThread",
-            "what": "shop.tasks.charge",
-            "since": "",
-            "template": key,
-            "waited": 1,
-            **more,
-        }
-        payload = Payload(guid=(guid := str(uuid.uuid4())), host=host, pid=pid, **fields)
-        path = f"{zoo.base}/{key}/{nodes.prefix(guid)}"
-        paths.append(zoo.client.create(path, payload.encode(), ephemeral=True, sequence=True, makepath=True))
-        return paths[-1]
+        return contend(key, host=host, pid=pid, **{"what": "shop.tasks.charge", "waited": 1, **more})
 
-    yield join
-    for path in paths:
-        if zoo.client.exists(path):
-            zoo.client.delete(path)
+    return join
 
 
 def attempts(rows: int, outcome: str, **more: Any) -> None:

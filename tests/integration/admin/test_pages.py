@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -15,18 +14,16 @@ from django.test import Client, override_settings
 from support.adminsite import user_with
 from support.ensemble import Ensemble, free_ports
 from support.faults import within
+from support.locking import Contend
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.contrib.events import chart
-from django_zklock.core.queue import nodes
-from django_zklock.core.queue.nodes import Payload
 from django_zklock.report.formatting import process_of
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 
 LIST = "/admin/zklock/lock/"
-GUID = "aaaaaaaa-0000-4000-8000-00000000000%d"
 PAGES = [
     LIST,
     f"{LIST}a/change/",
@@ -52,31 +49,16 @@ def operator() -> Client:
     return user_with("view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock")
 
 
-def contend(zoo: Zoo, key: str, number: int, **more: Any) -> str:
-    """Have a contender of a process that is not there; return the path of its node."""
-    guid = GUID % number
-    fields: dict[str, Any] = {"host": f"web-{number}", "pid": 70 + number, "thread": "MainThread", "what": "", **more}
-    payload = Payload(guid=guid, template=key, **{"since": "", **fields})
-    path: str = zoo.client.create(
-        f"{zoo.base}/{key}/{nodes.prefix(guid)}", payload.encode(), ephemeral=True, sequence=True, makepath=True
-    )
-    return path
-
-
 @pytest.fixture
-def queues(zoo: Zoo) -> Iterator[list[str]]:
+def queues(contend: Contend) -> list[str]:
     """A contended lock of a Celery task, and one of a view."""
     task = {"task": "shop.tasks.charge", "id": "91ab"}
-    paths = [
-        contend(zoo, "orders/42", 1, what="shop.tasks.charge", about=task, session_timeout=10_000),
-        contend(zoo, "orders/42", 2, what="POST /refund", about={"request": "POST /refund"}),
-        contend(zoo, "orders/42", 3),
-        contend(zoo, "invoice", 4, what="GET /invoice", about={"request": "GET /invoice"}),
+    return [
+        contend("orders/42", 1, what="shop.tasks.charge", about=task, session_timeout=10_000),
+        contend("orders/42", 2, what="POST /refund", about={"request": "POST /refund"}),
+        contend("orders/42", 3),
+        contend("invoice", 4, what="GET /invoice", about={"request": "GET /invoice"}),
     ]
-    yield paths
-    for path in paths:
-        if zoo.client.exists(path):
-            zoo.client.delete(path)
 
 
 def keys(client: Client, query: str = "?q=") -> list[str]:
@@ -139,14 +121,13 @@ def test_invalid_lookups_redirect_to_the_list(zoo: Zoo, queues: list[str], viewe
     assert viewer.get(response["Location"]).status_code == 200
 
 
-def test_the_list_is_paginated(zoo: Zoo, viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_is_paginated(contend: Contend, viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_zklock.admin.LockAdmin.list_per_page", 2)
-    paths = [contend(zoo, f"k{number}", number) for number in range(5)]
+    for number in range(5):
+        contend(f"k{number}", number)
     assert keys(viewer) == ["k0", "k1"]
     assert keys(viewer, "?p=3") == ["k4"]
     assert len(keys(viewer, "?all=")) == 5
-    for path in paths:
-        zoo.client.delete(path)
 
 
 def test_the_list_queries_the_database_for_the_user_only(
@@ -188,14 +169,11 @@ def test_admin_links_are_shown(zoo: Zoo, queues: list[str], viewer: Client) -> N
 
 
 @pytest.mark.parametrize("target", [f"{LIST}", f"{LIST}evil/change/", f"{LIST}break/?key=evil", f"{LIST}data.json"])
-def test_hostile_payloads_are_harmless(zoo: Zoo, operator: Client, target: str) -> None:
+def test_hostile_payloads_are_harmless(contend: Contend, operator: Client, target: str) -> None:
     """No markup and no control character of a payload reaches a page."""
     about = {"task": HOSTILE, "id": HOSTILE, HOSTILE: HOSTILE}
-    path = contend(zoo, "evil", 1, host=HOSTILE, thread=HOSTILE, what=HOSTILE, about=about)
-    try:
-        response = operator.get(target)
-    finally:
-        zoo.client.delete(path)
+    contend("evil", host=HOSTILE, thread=HOSTILE, what=HOSTILE, about=about)
+    response = operator.get(target)
     assert response.status_code == 200
     page = response.content.decode()
     if target.endswith("json"):
@@ -347,10 +325,10 @@ def test_the_index_lists_locks_only_with_the_permission(zoo: Zoo, viewer: Client
     assert LIST not in user_with().get("/admin/").content.decode()
 
 
-def test_an_idle_lock_is_shown_as_kept_and_not_as_held(zoo: Zoo, viewer: Client) -> None:
+def test_an_idle_lock_is_shown_as_kept_and_not_as_held(zoo: Zoo, contend: Contend, viewer: Client) -> None:
     """In the list, its filters and its summary, on the page of the lock, and where it is broken."""
     came, idle = datetime.now(timezone.utc), datetime.now(timezone.utc) + timedelta(seconds=0.1)
-    path = contend(zoo, "orders/42", 1, since=came.isoformat(), idle=idle.isoformat())
+    path = contend("orders/42", since=came.isoformat(), idle=idle.isoformat())
     time.sleep(0.2)
     zoo.client.set(path, zoo.client.get(path)[0])  # as its process would
     page = viewer.get(f"{LIST}?q=").content.decode()
@@ -366,14 +344,11 @@ def test_an_idle_lock_is_shown_as_kept_and_not_as_held(zoo: Zoo, viewer: Client)
     page = user_with("view_lock", "break_lock").get(f"{LIST}break/?key=orders/42").content.decode()
     assert "kept for the next user, idle for " in page
     assert "Held for" not in page
-    zoo.client.delete(path)
 
 
-def test_a_deadlock_that_is_over_is_not_shown_for_long(zoo: Zoo, viewer: Client) -> None:
+def test_a_deadlock_that_is_over_is_not_shown_for_long(zoo: Zoo, contend: Contend, viewer: Client) -> None:
     """Else somebody breaks a second lock. The waits of other locks may be older."""
-    paths = [contend(zoo, key, number, owner=number) for key, number in (("a", 1), ("b", 2), ("a", 2), ("b", 1))]
+    paths = [contend(key, number, owner=number) for key, number in (("a", 1), ("b", 2), ("a", 2), ("b", 1))]
     assert "Break one of them: its work" in viewer.get(f"{LIST}a/change/").content.decode()
     zoo.client.delete(paths[1])
     eventually(lambda: "Break one of them: its work" not in viewer.get(f"{LIST}a/change/").content.decode(), 5)
-    for path in (paths[0], *paths[2:]):
-        zoo.client.delete(path)

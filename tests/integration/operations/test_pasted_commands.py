@@ -8,18 +8,15 @@ import json
 import os
 import subprocess
 import sys
-import uuid
 from pathlib import Path
 
 import pytest
 from django.core.management import execute_from_command_line
-from support.locking import ending
+from support.locking import Contend, ending
 from support.project import Project, environment
 from support.zoo import Zoo
 
 from django_zklock.contrib.celery.unique import reservations
-from django_zklock.core.queue import nodes
-from django_zklock.core.queue.escaping import path
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.names.template import own_key
 from django_zklock.report.verdict import CAUSES
@@ -48,23 +45,13 @@ class Shell:
         )
 
 
-def contend(zoo: Zoo, key: str, name: str, host: str = "web-1") -> str:
-    """Put the contender of another process into a queue; return its path."""
-    guid = str(uuid.uuid4())
-    payload = nodes.Payload(guid=guid, host=host, pid=1, thread="", what="", since="", template=name)
-    made: str = zoo.client.create(
-        f"{path(zoo.base, key)}/{nodes.prefix(guid)}", payload.encode(), ephemeral=True, sequence=True, makepath=True
-    )
-    return made
-
-
 @pytest.mark.chaos
-def test_each_printed_command_needs_only_a_reason(zoo: Zoo, project: Project) -> None:
+def test_each_printed_command_needs_only_a_reason(zoo: Zoo, contend: Contend, project: Project) -> None:
     """This holds for any key. A command that is pasted as it is changes nothing."""
     shell = Shell(project, zoo)
     for name in NAMES:
         key = own_key(name)
-        node = contend(zoo, key, name)
+        node = contend(key, template=name)
         with zoo.configured():
             _, text, _ = ending("show", "--json", "--", key)
         (request, breaking) = json.loads(text)["commands"]
@@ -96,7 +83,7 @@ def test_a_reason_that_says_nothing_is_refused(arguments: tuple[str, ...], reaso
 
 
 @pytest.mark.django_db
-def test_no_printed_command_runs_what_others_have_written(zoo: Zoo, project: Project) -> None:
+def test_no_printed_command_runs_what_others_have_written(zoo: Zoo, contend: Contend, project: Project) -> None:
     """
     Neither a key nor a host nor the id of a task is an option, or a command of the shell, when it is pasted.
 
@@ -107,7 +94,7 @@ def test_no_printed_command_runs_what_others_have_written(zoo: Zoo, project: Pro
     before = (os.environ["DJANGO_SETTINGS_MODULE"], list(sys.path))
     with zoo.configured():
         for key, host in (("--pythonpath=evil", "--pythonpath=evil"), ("-h", "--settings=evil"), ("k", quotes)):
-            contend(zoo, key, "k", host)
+            contend(key, host=host, template="k")
             printed.update(json.loads(ending("show", "--json", "--", key)[1])["commands"])
             held = ending("hold", "--for=60", "--reason=deploy", "--", f"{key}/held")[1]
             reservations.reserve(f"task/t/{key}/free", host)

@@ -270,11 +270,6 @@ def test_a_background_job_has_no_input(zoo: Zoo) -> None:
         seen(terminal, "end of input")
 
 
-def test_a_key_from_the_list_is_not_escaped_again(zoo: Zoo) -> None:
-    for arguments in (["files/a%20b"], ["files/a b"], ["files/{name}", "--field=name=a b"]):
-        assert ending("run", *arguments, "--", "sh", "-c", 'test "$ZKLOCK_KEY" = "files/a%20b"')[0] == ExitCode.OK
-
-
 def test_a_loss_before_the_end_of_the_command_is_reported(zoo: Zoo, run: Run) -> None:
     """It is reported even if the command ended by itself."""
     script = "trap '' TERM; read line; exit 0"

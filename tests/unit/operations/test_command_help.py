@@ -6,7 +6,6 @@ import argparse
 import re
 import shlex
 import subprocess
-from pathlib import Path
 
 import pytest
 from django.core.management.base import CommandParser
@@ -94,23 +93,3 @@ def test_bash_completes_a_line(line: str, completed: str) -> None:
         ["bash", "-euc", program, str(SCRIPT), *line.split()], capture_output=True, text=True, check=False
     )
     assert (done.stdout, done.stderr) == (f"{completed}\n", "")
-
-
-def fake_manage(folder: Path, *keys: str) -> None:
-    """Write a `manage.py` that lists these locks."""
-    locks = "".join(f'      "key": "{key}",\n' for key in keys)
-    (folder / "keys").write_text(locks)
-    program = folder / "manage.py"
-    program.write_text('#!/bin/sh\n[ "$*" = "zklock list --json" ] && cat keys\n')
-    program.chmod(0o755)
-
-
-def test_bash_completes_keys_and_runs_no_name(tmp_path: Path) -> None:
-    """Anybody who may write to ZooKeeper can name a lock."""
-    fake_manage(tmp_path, "orders/1", "orders/a%20b", "$(touch${IFS}owned)", "`touch${IFS}owned`", "stock")
-    program = 'source "$0"; COMP_WORDS=(./manage.py zklock show "$1"); COMP_CWORD=3; _zklock; echo "${COMPREPLY[@]}"'
-    for typed, completed in (("", "orders/1 orders/a%20b stock"), ("or", "orders/1 orders/a%20b"), ("$", "")):
-        command = ["bash", "-c", program, str(SCRIPT), typed]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-        assert (done.stdout, done.stderr) == (f"{completed}\n", "")
-    assert {path.name for path in tmp_path.iterdir()} == {"keys", "manage.py"}
