@@ -103,7 +103,7 @@ def test_the_main_pages_can_be_read(stage: Stage, site: Site, visitor: Visit) ->
             operator.picture(f"{name}-light")
             faults, acts = operator.measure()
             operator.assert_accessible()
-            operator.page.set_viewport_size(PHONE)
+            operator.page.set_viewport_size({"width": 390, "height": 844})
             operator.page.emulate_media(color_scheme="dark")
             operator.picture(f"{name}-phone-dark")
             assert (faults, operator.measure(acts=acts)[0]) == ([], []), name
