@@ -247,29 +247,6 @@ def test_a_page_does_not_refresh_while_a_search_is_typed(stage: Stage, visitor: 
 
 
 @pytest.mark.chaos
-def test_groups_show_the_locks_of_a_dead_host_as_one_row(stage: Stage, visitor: Visit) -> None:
-    """The list is grouped by host, by template and by path. Each group leads to its locks, and follows them."""
-    for number in range(5):
-        stage.join_queue(f"orders/eu/{number}", Part("worker-1", number))
-    stage.join_queue("orders/us/7", Part("worker-2"))
-    stage.join_queue("invoice", Part("worker-2"))
-    viewer = refreshing(visitor, path=f"{LIST}groups/?by=host")
-    rows = viewer.page.locator(".zklock-queue tbody tr")
-    assert [row.split()[:2] for row in rows.all_inner_texts()] == [["worker-1", "5"], ["worker-2", "2"]]
-    stage.join_queue("orders/eu/1", Part("web-1"))
-    viewer.await_refresh(INTERVAL)
-    assert rows.first.inner_text().split()[:5] == ["worker-1", "5", "5", "1", "1"]
-    viewer.assert_accessible()
-    viewer.picture("groups")
-    viewer.follow("path")
-    viewer.follow("orders/")
-    assert [row.split()[:2] for row in rows.all_inner_texts()] == [["orders/eu/", "5"], ["orders/us/", "1"]]
-    viewer.page.get_by_role("link", name="5 locks of orders/eu/").click()
-    viewer.page.wait_for_url("**/?path=orders*")
-    assert sorted(viewer.shown_keys()) == [f"orders/eu/{number}" for number in range(5)]
-
-
-@pytest.mark.chaos
 def test_ages_stop_and_rows_are_grey_during_an_outage(stage: Stage, wire: Proxy, visitor: Visit) -> None:
     """Nobody knows who holds what then. They go on afterwards."""
     busy_shop(stage)

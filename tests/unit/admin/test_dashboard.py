@@ -21,7 +21,6 @@ from django_zklock import conf
 from django_zklock.core.queue import order
 from django_zklock.dashboard.changelist import LockQuerySet
 from django_zklock.dashboard.detail import detail, links
-from django_zklock.dashboard.forms import Target
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.inspection import ConnectionInfo, Figures, LockInfo, ScannedContender, Snapshot, Wait
 from django_zklock.models import Lock
@@ -211,15 +210,6 @@ def test_invalid_links_are_errors(wrong: object) -> None:
         conf.current()
 
 
-def test_commands_of_zookeeper_are_quoted_and_printable() -> None:
-    evil = replace(HOLDER, path="/zklock/k/$(reboot)'")
-    with override_settings(ZKLOCK={"URL": "zk://h1,h2"}):
-        shown = detail("k", replace(INFO, holders=(evil,)), NOTHING, long_held=60)
-        assert shown.commands[1] == """zkCli.sh -server h1:2181,h2:2181 get -s '/zklock/k/$(reboot)'"'"''"""
-        unprintable = replace(HOLDER, path="/zklock/k/\n")
-        assert len(detail("k", replace(INFO, holders=(unprintable,)), NOTHING, long_held=60).commands) == 1
-
-
 def test_no_word_of_a_problem_is_taken_for_a_znode() -> None:
     problem = (
         "a mutex of Apache Curator ('_c_x-lock-0000000001') and a znode in kazoo's grammar ('y__lock__0000000002')."
@@ -257,11 +247,6 @@ def test_a_znode_that_is_to_be_deleted_is_named_exactly(name: str) -> None:
     (delete,) = [line for line in shown.commands if " delete " in line] or [""]
     exact = f"zkCli.sh -server h1:2181 delete {shlex.quote(f'/zklock/k/{name}')}"
     assert delete == (exact if name.isprintable() and len(ascii(name)) <= 60 else "")
-
-
-@pytest.mark.parametrize("target", [Target("k", "g", 1), Target("a:b/c d", "g-1", 2**62)])
-def test_a_target_is_parsed_from_its_text(target: Target) -> None:
-    assert Target.parse(str(target)) == target
 
 
 def test_locks_have_no_table_and_no_migration_but_permissions(db: None) -> None:
