@@ -241,7 +241,7 @@ def test_a_duration_keeps_its_order_from_right_to_left(day: Stage, visitor: Visi
 @own_rows
 def test_texts_of_buttons_are_not_underlined(day: Stage, visitor: Visit) -> None:
     viewer = visitor("operator")
-    viewer.open()
+    viewer.open(address("orders/1042"))
     decorations = viewer.page.locator("#content a.button").evaluate_all(
         "links => links.map(link => getComputedStyle(link).textDecorationLine)"
     )
