@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kazoo.exceptions import NoNodeError
 from support.browser import chromium
-from support.browser.actors import Actor, Stage, acting, staged
+from support.browser.actors import Stage, staged
 from support.browser.pages import Visitor, visit
 from support.browser.site import Site
 from support.ensemble import Ensemble
@@ -82,10 +82,3 @@ def stage(swept: Zoo) -> Iterator[Stage]:
     """Queues made node by node, gone at the end."""
     with staged(swept) as stage:
         yield stage
-
-
-@pytest.fixture
-def actor(swept: Zoo) -> Iterator[Actor]:
-    """A process that acquires locks on request."""
-    with acting(swept) as actor:
-        yield actor

@@ -135,7 +135,7 @@ def test_locks_that_were_just_released_are_no_incident(operator: Client, zoo: Zo
 def test_the_first_look_is_stored_and_counts_for_all_processes(
     operator: Client, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`chaos/admin/test_past_incidents` has real ones. Here, another process is one that has read nothing yet."""
+    """The drills in `chaos/admin` have real ones. Here, another process is one that has read nothing yet."""
 
     def seen() -> list[tuple[str, str]]:
         table.past_unfinished.clear()
