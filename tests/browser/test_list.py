@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from urllib.parse import quote
 
@@ -53,24 +52,6 @@ def shop(stage: Stage) -> Stage:
     return stage
 
 
-@pytest.mark.chaos
-@own_rows
-def test_each_lock_is_one_row_of_text(stage: Stage, visitor: Visit) -> None:
-    """Eighteen locks are visible at 1280 x 800 pixels, the longest wait first, then the longest hold."""
-    for number in range(20):
-        stage.join_queue(f"orders/{number:02}", CHARGE)
-    stage.join_queue("orders/07", REFUND)
-    time.sleep(0.01)  # ZooKeeper counts milliseconds
-    stage.join_queue("orders/03", REFUND)
-    viewer = visitor("viewer", viewport={"width": 1280, "height": 800})
-    viewer.open()
-    assert viewer.shown_keys()[:4] == ["orders/07", "orders/03", "orders/00", "orders/01"]
-    viewer.picture("crowded-list", full_page=False)
-    last = viewer.page.locator("#result_list tbody tr").nth(17).bounding_box()
-    assert last is not None
-    assert last["y"] + last["height"] <= 800
-
-
 @own_rows
 @pytest.mark.parametrize("width", [*(pytest.param(width, marks=pytest.mark.chaos) for width in (1280, 800)), 390])
 def test_a_long_key_leaves_room_for_the_holders(stage: Stage, visitor: Visit, width: int) -> None:
@@ -106,24 +87,6 @@ def test_a_key_is_shown_and_found_as_it_is_written(stage: Stage, visitor: Visit)
     assert "Jürgen Groß" in operator.page.title()
     operator.page.get_by_role("link", name="Break…").click()
     expect(operator.page.get_by_role("link", name="kunden/Jürgen Groß")).to_be_visible()
-
-
-@pytest.mark.chaos
-@pytest.mark.skipif(THEMED, reason="a theme has its own bars")
-@pytest.mark.parametrize(("scheme", "name"), [("light", "admin"), ("dark", "admin-dark")])
-def test_a_wide_window_shows_the_first_lock_in_its_upper_half(
-    stage: Stage, visitor: Visit, scheme: str, name: str
-) -> None:
-    """The tabs, the totals and the buttons leave room. The light picture is in `docs/images`."""
-    busy_shop(stage)
-    operator = visitor("operator", viewport={"width": 1240, "height": 640}, color_scheme=scheme)
-    operator.open()
-    operator.page.locator("#toggle-nav-sidebar").click()
-    operator.page.locator("#main:not(.shifted)").wait_for()
-    operator.page.evaluate("window.scrollTo(0, 0)")  # the button was in the middle of a long page
-    row = operator.page.locator("#result_list tbody tr").first
-    operator.wait_until(lambda: (row.bounding_box() or {"y": 640})["y"] < 640 / 2)
-    operator.picture(name, full_page=False)
 
 
 @pytest.mark.skipif(THEMED, reason="the filters of this theme are behind a button")

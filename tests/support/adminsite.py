@@ -17,6 +17,8 @@ from django_zklock.dashboard.views import health_json, incidents_json, locks_jso
 from django_zklock.models import Lock
 from support.admintemplates import ADMIN_TEMPLATES
 
+LIST = "/admin/zklock/lock/"
+"""The first page of the locks, whose address is the beginning of all others."""
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'"
 
 
@@ -64,9 +66,14 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+ALL = ("view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock", "show_stack_lock")
+"""All permissions on locks."""
+
+
 def user_with(*permissions: str) -> Client:
-    """Return the client of a member of staff with these permissions on locks."""
-    user = User.objects.create_user("-".join(["u", *permissions]), is_staff=True)
+    """Return the client of a member of staff with these permissions on locks; with all of them, she is Olga."""
+    name = "olga" if permissions == ALL else "-".join(["u", *permissions])
+    user = User.objects.create_user(name, is_staff=True)
     user.user_permissions.set(Permission.objects.filter(content_type__app_label="zklock", codename__in=permissions))
     client = Client()
     client.force_login(user)

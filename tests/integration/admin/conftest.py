@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from django.test import override_settings
+from django.test import Client, override_settings
 from support import adminsite
 from support.zoo import ROOM
 
@@ -38,3 +38,13 @@ def no_past() -> None:
         chart.past_counts,
     ):
         shared.clear()
+
+
+@pytest.fixture
+def viewer() -> Client:
+    return adminsite.user_with("view_lock")
+
+
+@pytest.fixture
+def operator() -> Client:
+    return adminsite.user_with(*adminsite.ALL)

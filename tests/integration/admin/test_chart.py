@@ -13,14 +13,13 @@ from django.db import router
 from django.test import Client, override_settings
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker
-from support.adminsite import user_with
+from support.adminsite import LIST
 from support.databases import database
 
 from django_zklock import zk_lock
 from django_zklock.contrib.events import chart
 from django_zklock.contrib.events.models import Attempt
 
-LIST = "/admin/zklock/lock/"
 HOUR, DAY = chart.SPANS.values()
 
 
@@ -93,11 +92,6 @@ def test_rows_of_wrong_clocks_and_without_an_end_do_not_count(table: str) -> Non
 
 
 pages = pytest.mark.usefixtures("zoo", "db")
-
-
-@pytest.fixture
-def operator() -> Client:
-    return user_with("view_lock")
 
 
 def texts(client: Client, path: str = "?") -> str:

@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 from django.test import Client, override_settings
 from django.utils import timezone
-from support.adminsite import user_with
+from support.adminsite import LIST, user_with
 from support.browser.actors import Part, Stage, staged
 from support.ensemble import free_ports
 from support.faults import within
@@ -29,8 +29,6 @@ from django_zklock.report import verdict
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 
-LIST = "/admin/zklock/lock/"
-ALL_PERMISSIONS = ("view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock", "show_stack_lock")
 PAGES = {
     "": "Attention",
     "?q=": "Locks",
@@ -48,11 +46,6 @@ PAGES = {
     "health/": "Servers",
 }
 """The pages by the tab to which they belong."""
-
-
-@pytest.fixture
-def operator() -> Client:
-    return user_with(*ALL_PERMISSIONS)
 
 
 @pytest.fixture

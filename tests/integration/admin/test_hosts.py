@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
-from support.adminsite import user_with
+from support.adminsite import LIST, user_with
 from support.ensemble import Ensemble
 from support.locking import Contend
 from support.zoo import Zoo
@@ -24,16 +24,10 @@ from django_zklock.signals import lock_broken
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.usefixtures("patient_pages")]
 
-LIST = "/admin/zklock/lock/"
 HOST = f"{LIST}host/"
 WORKER = f"{HOST}?host=worker-7"
 BREAK = f"{LIST}break/"
 MANY = 30
-
-
-@pytest.fixture
-def operator() -> Client:
-    return user_with("view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock")
 
 
 @pytest.fixture

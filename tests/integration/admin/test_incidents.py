@@ -20,7 +20,7 @@ from django.db.models import F
 from django.test import Client
 from django.utils import timezone
 from kazoo.security import make_digest_acl
-from support.adminsite import user_with
+from support.adminsite import LIST, user_with
 from support.faults import within
 from support.locking import Contend
 from support.zoo import Zoo, eventually
@@ -37,15 +37,9 @@ from django_zklock.report import holders
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.timeout(120)]
 
-LIST = "/admin/zklock/lock/"
 PROBE = "/incidents.json"
 LINES = 25
 HUNG = 3.0  # seconds from which on a holder may be hung; 10 in production
-
-
-@pytest.fixture
-def operator() -> Client:
-    return user_with("view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock", "show_stack_lock")
 
 
 @pytest.fixture(autouse=True)

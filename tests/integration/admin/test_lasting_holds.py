@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.adminsite import user_with
+from support.adminsite import LIST, user_with
 from support.beats import Beats
 from support.faults import BackgroundCall
 from support.locking import MANAGE, ending, zklock
@@ -30,7 +30,6 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.timeout(
 
 LONG = 1.0  # seconds after which a hold is long; 60 in production
 KEY = "celery-beat/beatapp"
-LIST = "/admin/zklock/lock/"
 LEASE = """import time, zklock_client
 with zklock_client.ZkLockClient(["{address}"]).lock("device", wait=100): time.sleep(300)"""
 

@@ -14,7 +14,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.test import Client, override_settings
 from support import adminsite
-from support.adminsite import user_with
+from support.adminsite import LIST, user_with
 from support.ensemble import Ensemble, free_ports
 from support.faults import within
 from support.locking import Contend
@@ -26,7 +26,6 @@ from django_zklock.report.formatting import process_of
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 
-LIST = "/admin/zklock/lock/"
 PAGES = [
     LIST,
     f"{LIST}a/change/",
@@ -40,16 +39,6 @@ PAGES = [
     f"{LIST}data.json",
 ]
 HOSTILE = '<script>alert("x")</script>\x1b[31m\u202e\x00'
-
-
-@pytest.fixture
-def viewer() -> Client:
-    return user_with("view_lock")
-
-
-@pytest.fixture
-def operator() -> Client:
-    return user_with("view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock")
 
 
 @pytest.fixture
@@ -90,23 +79,15 @@ def test_the_list_shows_holders_and_waiters(zoo: Zoo, queues: list[str], viewer:
         ("?q=91ab charge", ["orders/42"]),
         ("?q=orders web-4", []),
         ("?state=contended", ["orders/42"]),
-        ("?state=held", ["orders/42", "invoice"]),
-        ("?state=long", []),
-        ("?state=operator", []),
-        ("?kind=lock", ["orders/42", "invoice"]),
         ("?kind=read-write", []),
         ("?source=celery", ["orders/42"]),
         ("?source=view", ["invoice"]),
-        ("?source=code", []),
         ("?host=web-1", ["orders/42"]),
-        ("?host=web-9", []),
         ("?path=orders/", ["orders/42"]),
-        ("?path=invoice", ["invoice"]),
         ("?path=inv/", []),
         ("?template=nothing", []),
         ("?o=1", ["invoice", "orders/42"]),
         ("?o=-1", ["orders/42", "invoice"]),
-        ("?o=5", ["orders/42", "invoice"]),
         ("?o=-5", ["invoice", "orders/42"]),
         ("?o=3.4.6", ["orders/42", "invoice"]),
     ],
@@ -115,13 +96,6 @@ def test_the_list_is_searched_filtered_and_sorted(
     zoo: Zoo, queues: list[str], operator: Client, query: str, expected: list[str]
 ) -> None:
     assert keys(operator, query) == expected
-
-
-@pytest.mark.parametrize("query", ["?key__regex=x", "?holders=1", "?pk__gt=1"])
-def test_invalid_lookups_redirect_to_the_list(zoo: Zoo, queues: list[str], viewer: Client, query: str) -> None:
-    response = viewer.get(LIST + query)
-    assert response.status_code == 302
-    assert viewer.get(response["Location"]).status_code == 200
 
 
 def test_the_list_is_paginated(contend: Contend, viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +184,7 @@ def test_each_action_has_its_own_permission(zoo: Zoo, queues: list[str], viewer:
     assert zoo.children("orders/42")
 
 
-def test_the_stack_of_a_holder_is_shown_to_those_who_may_see_it(zoo: Zoo, operator: Client) -> None:
+def test_the_stack_of_a_holder_is_shown_to_those_who_may_see_it(zoo: Zoo, viewer: Client) -> None:
     """The button on the page of the lock asks once. That is recorded; other requests ask nobody."""
     client, stack = user_with("view_lock", "show_stack_lock"), f"{LIST}stack/"
     with zk_lock("a"):
@@ -220,9 +194,9 @@ def test_the_stack_of_a_holder_is_shown_to_those_who_may_see_it(zoo: Zoo, operat
         assert LogEntry.objects.get().get_change_message().startswith("Stack shown of ")
         asked = [payload and payload.asked_version for payload in zoo.payloads("a")]
         assert client.get(stack).status_code == 302
-        for other in (operator, user_with("show_stack_lock")):
+        for other in (viewer, user_with("show_stack_lock")):
             assert other.post(stack, {"key": "a"}).status_code == 403
-        assert stack not in operator.get(f"{LIST}a/change/").content.decode()
+        assert stack not in viewer.get(f"{LIST}a/change/").content.decode()
         assert [payload and payload.asked_version for payload in zoo.payloads("a")] == asked
     assert client.post(stack, {"key": "a"}, follow=True).redirect_chain[0][0] == f"{LIST}a/change/"
     assert client.post(stack, {"key": "../x"}).status_code == 302

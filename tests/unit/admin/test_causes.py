@@ -203,17 +203,6 @@ def test_silence_is_a_missing_reply_and_not_the_state_of_the_connection() -> Non
     assert said.incidents[0].describe()["title"] == "ZooKeeper does not answer"
 
 
-def test_each_cause_is_documented_and_has_its_own_texts() -> None:
-    for name, cause in CAUSES.items():
-        assert cause.cause == name
-        assert cause.__doc__
-        assert cause.title
-        assert cause.remedy
-        assert cause.ends
-    titles = [str(cause.title) for cause in CAUSES.values()]
-    assert len(set(titles)) == len(titles)
-
-
 NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 SERVER = ServerReport(address="zk1:2181", role="leader", version="3.9.3", zxid=5 << 32 | 7)
 DOWN = ServerReport(address="zk3:2181", problem="does not answer: Connection refused")
