@@ -31,6 +31,7 @@ from django_zklock.signals import lock_lost
 
 pytest_plugins = ["support.chaos.report"]
 
+gc.disable()  # until all tests are collected: each sweep would look at thousands of them, and find no garbage
 os.environ.pop("COLUMNS", None)  # some runners set it, and tables fit into it
 
 # How long an example takes depends on the load of the machine. The same examples in every run: a test that passed
@@ -81,6 +82,7 @@ def pytest_collection_finish() -> None:
     """Leave thousands of collected tests out of each garbage collection: the sweeps ask for hundreds."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

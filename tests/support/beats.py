@@ -7,12 +7,12 @@ import itertools
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support import forked
 from support.zoo import TESTS, Zoo, eventually
 
 
@@ -35,7 +35,7 @@ class Beat:
         self.home.mkdir()
         self.log = self.home / "log"
         self._command = [
-            *(sys.executable, "-m", "celery", "-A", "support.beatapp", "beat", "--loglevel=INFO"),
+            *("-m", "celery", "-A", "support.beatapp", "beat", "--loglevel=INFO"),
             *(f"--schedule={self.home / 'schedule'}", f"--pidfile={self.home / 'pid'}", "--max-interval=30"),
         ]
         own = {"BEAT_HOME": str(beats.home), "BEAT_STRIKE": str(self.home / "strike")}
@@ -49,7 +49,7 @@ class Beat:
         with contextlib.suppress(FileNotFoundError):
             (self.home / "pid").unlink()
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, cwd=TESTS, env=self._env, stdout=log, stderr=log)
+            self.process = forked.start(self._command, cwd=TESTS, env=self._env, stdout=log, stderr=log)
 
     @property
     def said(self) -> str:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support import forked
+
 SETTINGS = """
 import os
 SECRET_KEY = "test"
@@ -84,15 +86,7 @@ class Project:
 
     def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run Python to its end."""
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.directory,
-            env=environment(**env),
-            capture_output=True,
-            text=True,
-            timeout=250,
-            check=False,
-        )
+        return forked.run(arguments, cwd=self.directory, env=environment(**env), timeout=250)
 
     def succeed(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run Python to its end, and fail unless it ends with status 0."""
@@ -102,8 +96,8 @@ class Project:
 
     def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
         """Start Python, with text pipes to its ends; the caller ends it."""
-        return subprocess.Popen(
-            [sys.executable, *arguments],
+        return forked.start(
+            arguments,
             cwd=self.directory,
             env=environment(**env),
             stdout=subprocess.PIPE,

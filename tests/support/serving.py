@@ -6,12 +6,12 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from support import forked
 from support.ensemble import free_ports
 from support.zoo import TESTS, Zoo, eventually
 
@@ -38,7 +38,7 @@ class Serving:
         self.address = f"127.0.0.1:{self.port}"
         if http:
             options = ("--http", f"127.0.0.1:{self.http_port}", *options)
-        self._command = [sys.executable, "-u", "-m", "django", "zklock", "serve", "--grpc", self.address, *options]
+        self._command = ["-u", "-m", "django", "zklock", "serve", "--grpc", self.address, *options]
         self._env = {**zoo.environment(hosts, session_timeout), **(env or {})}
         self._leases = leases
         self._folder: tempfile.TemporaryDirectory[str]
@@ -54,7 +54,7 @@ class Serving:
             env = {**env, "DJANGO_SETTINGS_MODULE": settings.stem, "PYTHONPATH": path}
         with self._log.open("ab") as log:
             before = log.tell()
-            self.process = subprocess.Popen(self._command, cwd=TESTS, env=env, stdout=log, stderr=log)
+            self.process = forked.start(self._command, cwd=TESTS, env=env, stdout=log, stderr=log)
         try:
             eventually(lambda: self.process.poll() is not None or "gRPC is served" in self.log()[before:], 60)
             assert self.process.poll() is None

@@ -19,7 +19,7 @@ from celery import Celery
 from celery.result import AsyncResult
 from kazoo.exceptions import KazooException
 
-from support import celeryapp
+from support import celeryapp, forked
 from support.debian import NotInstalled
 from support.zoo import TESTS, Zoo, eventually
 
@@ -64,7 +64,7 @@ class Worker:
         env: Mapping[str, str] | None = None,
         conf: Mapping[str, Any] | None = None,
         tasks: str = "support.celeryapp",
-        program: Sequence[str] = (sys.executable, "-m", "celery"),
+        program: Sequence[str] = (),
     ) -> None:
         self.zoo = zoo
         self.home = home
@@ -72,9 +72,10 @@ class Worker:
         self.log = home / f"log-{self.name}"
         if conf is not None:
             (home / celeryapp.SETTINGS).write_text(json.dumps(conf))
+        self._program = program  # instead of Celery's own
         self.app = celeryapp.configure(Celery("client", set_as_current=False), home)
         self._command = [
-            *(*program, "-A", tasks, "worker"),
+            *("-A", tasks, "worker"),
             *(f"--pool={pool}", f"--concurrency={concurrency}", f"--queues={','.join(celeryapp.QUEUES)}"),
             "--loglevel=INFO",
             *("--without-gossip", "--without-mingle", "--without-heartbeat", f"--hostname={self.name}"),
@@ -92,9 +93,9 @@ class Worker:
         if sys.platform == "linux" and not os.access("/dev/shm", os.W_OK):
             raise NotInstalled("/dev/shm to write to, in which Celery keeps its semaphores")
         with self.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                self._command, cwd=TESTS, env=self.env, stdout=log, stderr=log, start_new_session=True
-            )
+            command = [*(self._program or ("-m", "celery")), *self._command]
+            start = subprocess.Popen if self._program else forked.start
+            self._process = start(command, cwd=TESTS, env=self.env, stdout=log, stderr=log, start_new_session=True)
         try:
             eventually(self._is_ready, 30, "the worker was not ready in 30 s")
         except BaseException as error:

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -27,7 +26,7 @@ from django_zklock.core.queue import markers, nodes
 from django_zklock.core.queue.escaping import SEQUENCE_TAIL
 from django_zklock.testing.server import DevServer
 from django_zklock.testing.tester import wait_released
-from support.chaos import namespaces
+from support import forked
 from support.ensemble import Ensemble
 
 T = TypeVar("T")
@@ -254,8 +253,10 @@ class Zoo:
         prelude = (
             f"{interruptible}\n{first}\nimport django; django.setup()\nfrom django_zklock import zk_lock, zk_locked\n"
         )
-        return subprocess.Popen(
-            [*(namespaces.on_host(host) if host else ()), sys.executable, "-u", "-c", prelude + script, *arguments],
+        start = forked.start_fresh if first else forked.start  # it may change what others have imported
+        return start(
+            ["-u", "-c", prelude + script, *arguments],
+            host=host,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from support import forked
 from support.zoo import TESTS
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class Site:
 
     def __enter__(self) -> Self:
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "support.browser.serve"],
+            self.process = forked.start(
+                ["-m", "support.browser.serve"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -1,0 +1,234 @@
+"""
+Start Python programs at once, as forks of a process that has imported Django, Celery and the package already.
+
+The tests start hundreds of them, and most of the processor time of a short one goes into its imports.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import importlib
+import inspect
+import io
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from support.chaos import namespaces
+
+IMPORTS = (
+    "celery.__main__",
+    "celery.apps.worker",
+    "celery.bin.celery",
+    "celery.concurrency.prefork",
+    "celery.concurrency.thread",
+    "celery.fixups.django",
+    "celery.worker.components",
+    "celery.worker.consumer",
+    "django.contrib.admin",
+    "django.core.management",
+    "django.db.backends.sqlite3.base",
+    "django.urls",
+    "kazoo.client",
+    "kombu.transport.filesystem",
+    "django_zklock.contrib.celery.unique",
+    "django_zklock.decorators.locked",
+    "django_zklock.locks.lock",
+    "django_zklock.operations.breaks",
+)
+"""Most programs import these. None of them starts a thread, or reads settings, which each program has for itself."""
+FOR_PYTHON = ("PYTHON", "LC_", "LANG", "TZ", "COVERAGE")
+"""How the names of variables begin that the interpreter reads when it starts."""
+PATCHING = ("gevent", "eventlet")
+"""Libraries that replace parts of others, and so must be imported first."""
+SUBREAPER = 36
+"""`PR_SET_CHILD_SUBREAPER`: the orphans among its descendants become children of this process."""
+NEW_UTS = 0x04000000
+"""`CLONE_NEWUTS`: a name of the host of its own."""
+
+
+def start(command: Sequence[str], *, env: Mapping[str, str], host: str = "", **options: Any) -> subprocess.Popen[Any]:
+    """
+    Start `sys.executable` with these arguments, as `subprocess.Popen` does, which has the other options.
+
+    `host` is the name of the host that the program sees.
+    """
+    if _can_fork(command, env) and (not host or os.geteuid() == 0):
+        return _Fork([sys.executable, *command], env=env, host=host, **options)
+    return start_fresh(command, env=env, host=host, **options)
+
+
+def start_fresh(command: Sequence[str], *, host: str = "", **options: Any) -> subprocess.Popen[Any]:
+    """Start it as a new interpreter in any case."""
+    on_host = namespaces.on_host(host) if host else ()
+    return subprocess.Popen([*on_host, sys.executable, *command], **options)
+
+
+def run(command: Sequence[str], *, timeout: float, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Start it, wait for its end for at most `timeout` seconds, and return what it printed."""
+    with start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as process:
+        try:
+            printed = process.communicate(timeout=timeout)
+        finally:
+            process.kill()
+    return subprocess.CompletedProcess(process.args, process.returncode, *printed)
+
+
+def _can_fork(command: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Return whether the program is the same as a fork. One that runs pytest rewrites what it imports."""
+    same = all(
+        env.get(name) == os.environ.get(name)
+        for name in {*env, *os.environ}
+        if name.startswith(FOR_PYTHON) and name != "PYTHONPATH"
+    )
+    kind = command[command[0] == "-u"]
+    special = "pytest" in command or any(name in word for word in command for name in PATCHING)
+    return sys.platform == "linux" and same and not special and (kind in ("-c", "-m") or not kind.startswith("-"))
+
+
+class _Fork(subprocess.Popen[Any]):
+    """A process that is started by the stem, and is a child of this one all the same."""
+
+    def __init__(self, command: Sequence[str], *, host: str, **options: Any) -> None:
+        self._host = host
+        super().__init__(command, **options)
+
+    def _execute_child(self, *given: Any) -> None:
+        """Fork instead of what `Popen` does here, with the ends of pipes that it has made."""
+        options = inspect.signature(subprocess.Popen._execute_child).bind(self, *given).arguments  # type: ignore[attr-defined]
+        pipes = [options[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")]
+        request = {
+            "command": options["args"][1:],
+            "cwd": os.fspath(options["cwd"] or os.getcwd()),
+            "env": dict(options["env"]),
+            "own_session": options["start_new_session"],
+            "host": self._host,
+        }
+        ends = [pipes[0], pipes[3], pipes[5]]
+        self.pid = _stem.fork(request, [number if end == -1 else end for number, end in enumerate(ends)])
+        self._child_created = True
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+
+class _Stem:
+    """The process that forks. It ends with this one, when its socket is closed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._owner = 0
+
+    def fork(self, request: dict[str, Any], ends: list[int]) -> int:
+        """Start a program with these ends as its standard input, output and error; return its process id."""
+        with self._lock:
+            if self._socket is None or self._owner != os.getpid():
+                self._socket = self._start()
+            text = json.dumps(request).encode()
+            prctl = ctypes.CDLL(None, use_errno=True).prctl
+            prctl(SUBREAPER, 1, 0, 0, 0)
+            try:
+                socket.send_fds(self._socket, [len(text).to_bytes(4, "big")], ends)
+                self._socket.sendall(text)
+                answer = self._socket.recv(4, socket.MSG_WAITALL)
+                assert self._socket.recv(1), "the stem ended"
+            finally:
+                prctl(SUBREAPER, 0, 0, 0, 0)
+            return int.from_bytes(answer, "big")
+
+    def _start(self) -> socket.socket:
+        self._owner = os.getpid()
+        ours, theirs = socket.socketpair()
+        from support.zoo import PYTHONPATH
+
+        code = f"from support.forked import serve; serve({theirs.fileno()})()"
+        env = {**os.environ, "PYTHONPATH": PYTHONPATH}
+        with theirs:
+            command = [sys.executable, "-c", code]
+            process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+
+        def stop() -> None:
+            if os.getpid() == self._owner:
+                ours.close()
+                process.wait()
+
+        atexit.register(stop)
+        return ours
+
+
+_stem = _Stem()
+
+
+def serve(number: int) -> Any:
+    """Fork for each request on this socket. Return, in the child, what runs the program; end with the other side."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in IMPORTS:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    with socket.socket(fileno=number) as client:
+        while True:
+            header, ends, _, _ = socket.recv_fds(client, 4, 3)
+            if not header:
+                return lambda: None
+            request = json.loads(client.recv(int.from_bytes(header, "big"), socket.MSG_WAITALL))
+            between = os.fork()
+            if not between:
+                program = os.fork()
+                if program:
+                    client.sendall(program.to_bytes(4, "big"))
+                    os._exit(0)  # the program is an orphan now, and goes to the process that asked
+                break
+            os.waitpid(between, 0)
+            client.sendall(b".")
+            for end in ends:
+                os.close(end)
+    for standard, end in enumerate(ends):
+        os.dup2(end, standard)
+        os.close(end)
+    return lambda: _run(**request)
+
+
+def _run(command: list[str], cwd: str, env: dict[str, str], own_session: bool, host: str) -> None:
+    """Run a program as a new interpreter would."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if own_session:
+        os.setsid()
+    if host:
+        ctypes.CDLL(None).unshare(NEW_UTS)
+        socket.sethostname(host)
+    os.chdir(cwd)
+    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ.clear()
+    os.environ.update(env)
+    unbuffered = command[0] == "-u"
+    kind, *arguments = command[unbuffered:]
+    what = arguments.pop(0) if kind in ("-c", "-m") else kind
+    first = {"-c": "", "-m": cwd}.get(kind, os.path.dirname(what))
+    ours = env.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:] = [first, *filter(None, ours), *(folder for folder in sys.path if folder not in ("", *before))]
+    importlib.invalidate_caches()
+    for number, name in enumerate(("stdout", "stderr"), 1):
+        stream = io.FileIO(number, "w", closefd=False)
+        buffered = stream if unbuffered else io.BufferedWriter(stream)
+        lines = number == 2 or stream.isatty()
+        errors = "backslashreplace" if number == 2 else "strict"
+        setattr(sys, name, io.TextIOWrapper(buffered, "utf-8", errors, line_buffering=lines, write_through=unbuffered))
+        setattr(sys, f"__{name}__", getattr(sys, name))
+    sys.argv[:] = ["-c" if kind == "-c" else what, *arguments]
+    if kind == "-c":
+        main = type(sys)("__main__")
+        sys.modules["__main__"] = main
+        exec(compile(what, "<string>", "exec"), vars(main))
+    elif kind == "-m":
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(what, run_name="__main__")
