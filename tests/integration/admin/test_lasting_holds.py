@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import shlex
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import forked
 from support.adminsite import LIST, user_with
 from support.beats import Beats
 from support.faults import BackgroundCall
@@ -36,7 +35,7 @@ with zklock_client.ZkLockClient(["{address}"]).lock("device", wait=100): time.sl
 
 @contextlib.contextmanager
 def running(zoo: Zoo, *command: str) -> Iterator[None]:
-    process = subprocess.Popen(command, cwd=TESTS, env=zoo.environment())
+    process = forked.start(command, cwd=TESTS, env=zoo.environment())
     try:
         yield
     finally:
@@ -65,9 +64,9 @@ def test_holds_that_are_meant_to_last_are_no_incident_however_long_others_wait(z
         serving = stack.enter_context(Serving(zoo))
         beats = stack.enter_context(Beats(zoo, tmp_path, {"often": 0.5}, session_timeout=10))
         beats.start("first")
-        command = [*MANAGE, "run", "daemon", "--timeout=forever", "--", "sleep", "300"]
+        command = [*MANAGE[1:], "run", "daemon", "--timeout=forever", "--", "sleep", "300"]
         stack.enter_context(running(zoo, *command))
-        stack.enter_context(running(zoo, sys.executable, "-c", LEASE.format(address=serving.address)))
+        stack.enter_context(running(zoo, "-c", LEASE.format(address=serving.address)))
         BackgroundCall(lambda: zk_leader("reports").run(lead))
         stack.callback(over.set)
         stack.enter_context(zk_lock("plain"))

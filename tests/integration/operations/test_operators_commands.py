@@ -7,13 +7,13 @@ import json
 import logging
 import os
 import socket
-import subprocess
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 from pytest_django import DjangoDbBlocker
+from support import forked
 from support.databases import database, sqlite
 from support.faults import BackgroundCall, acquired_by_many
 from support.locking import MANAGE, as_json, ending, zklock
@@ -101,7 +101,7 @@ def test_a_command_adds_its_action_to_the_table_of_events(
     settings = sqlite(tmp_path / "events.sqlite3")
     env = {**zoo.environment(), RECORD: "600", "TEST_DATABASES": json.dumps({"default": settings})}
     with django_db_blocker.unblock(), database(settings, OperatorAction) as alias:
-        done = subprocess.run([*MANAGE, "limit", "k", "2", WHY], env=env, capture_output=True, text=True, check=True)
+        done = forked.run([*MANAGE[1:], "limit", "k", "2", WHY], env=env, timeout=50)
         (row,) = OperatorAction._default_manager.using(alias).all()
     assert (row.key, row.what, row.via, row.limit) == ("k", "limit set", "command", 2)
     assert row.reason == "the printer is slow"

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support import forked
 from support.ensemble import Ensemble
 from support.locking import MANAGE, ending
 from support.zoo import Zoo, eventually
@@ -41,9 +42,10 @@ def run(zoo: Zoo) -> Iterator[Run]:
     """Start `manage.py zklock run`, and end it with the test."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [*RUN, *arguments],
+    def start(*arguments: str, fresh: bool = False) -> subprocess.Popen[str]:
+        begin = forked.start_fresh if fresh else forked.start
+        process = begin(
+            [*RUN[1:], *arguments],
             env=zoo.environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -176,7 +178,7 @@ def test_ignored_signals_stay_ignored(zoo: Zoo, run: Run) -> None:
     """As nohup needs it for SIGHUP. All others have their default action, SIGPIPE too."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        process = run("k", "--", "cat", "/proc/self/status")
+        process = run("k", "--", "cat", "/proc/self/status", fresh=True)
     finally:
         signal.signal(signal.SIGHUP, before)
     out, _ = process.communicate(timeout=50)

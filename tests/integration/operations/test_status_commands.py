@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from django.test import override_settings
+from support import forked
 from support.ensemble import free_ports
 from support.faults import within
 from support.locking import MANAGE, as_json, ending, zklock
@@ -125,8 +126,8 @@ def test_show_hints_at_an_entry_that_needs_fields(zoo: Zoo) -> None:
 
 def test_list_watch_writes_a_line_for_each_scan(zoo: Zoo) -> None:
     """Until Ctrl-C."""
-    process = subprocess.Popen(
-        [*MANAGE, "list", "--watch=100ms", "--json"],
+    process = forked.start(
+        [*MANAGE[1:], "list", "--watch=100ms", "--json"],
         env=zoo.environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
