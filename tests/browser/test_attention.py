@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.browser.actors import Part, Stage
-from support.browser.pages import LIGHT, LIST, PHONE, Visitor, address, visit
+from support.browser.pages import LIGHT, LIST, PHONE, Visitor, address, visiting
 from support.browser.policy import THEMED
 from support.browser.rows import ATTEMPTS, attempt, recorded
 from support.browser.site import Site
@@ -34,17 +34,8 @@ CONTRASTS = f"""() => {{{LIGHT}
 def hasty(stage: Stage, den: Zoo, browser: Browser, tmp_path: Path, monkeypatch: Any) -> Iterator[Visit]:
     """Visitors of a site where a hold of a millisecond is long."""
     monkeypatch.setenv("SITE_LONG_HELD", "0.001")
-    visitors: list[Visitor] = []
-    with Site(tmp_path, den.url()) as site:
-
-        def come(**look: Any) -> Visitor:
-            visitors.append(visit(browser, site, "operator", **look))
-            return visitors[-1]
-
+    with Site(tmp_path, den.url()) as site, visiting(browser, site) as come:
         yield come
-        for visitor in visitors:
-            visitor.page.context.close()
-    assert not [complaint for visitor in visitors for complaint in visitor.complaints]
 
 
 def deadlock(stage: Stage) -> None:

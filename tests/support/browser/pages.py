@@ -6,7 +6,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -275,3 +276,19 @@ def visit(browser: Browser, site: Site, user: str | None, **context: Any) -> Vis
         cookies.append({"name": "sessionid", "value": site.sessions[user], "url": site.url})
     browser_context.add_cookies(cookies)  # type: ignore[arg-type]
     return Visitor(site, browser_context.new_page())
+
+
+@contextmanager
+def visiting(browser: Browser, site: Site) -> Iterator[Callable[..., Visitor]]:
+    """Make visitors: `come("operator")`. At the end, the browser must have reported no error."""
+    visitors: list[Visitor] = []
+
+    def come(user: str | None = "operator", **context: Any) -> Visitor:
+        visitors.append(visit(browser, site, user, **context))
+        return visitors[-1]
+
+    yield come
+    for visitor in visitors:
+        visitor.page.context.close()
+    complaints = [complaint for visitor in visitors for complaint in visitor.complaints]
+    assert not complaints, "\n".join(complaints)
