@@ -49,10 +49,16 @@ def attempt(age: float, **given: Any) -> Attempt:
     return Attempt(at=at, **{**fields, **given})
 
 
+each_database = pytest.mark.parametrize(
+    "database_settings", ["sqlite", "postgres", "mariadb-read committed"], indirect=True
+)
+
+
 def write(alias: str, *rows: Attempt) -> None:
     Attempt._default_manager.using(alias).bulk_create(rows)
 
 
+@each_database
 def test_a_row_counts_in_all_bars_that_it_covers(table: str) -> None:
     """One hold began before the hour, a wait lasted for ten minutes, and there are many short holds."""
     write(
@@ -75,6 +81,7 @@ def test_a_row_counts_in_all_bars_that_it_covers(table: str) -> None:
     assert sum(day.held) == pytest.approx((4800 + 1800) / 1800, abs=0.01)
 
 
+@each_database
 def test_a_short_row_at_the_edge_of_a_bar_is_in_both(table: str) -> None:
     """So a lock with one holder never has more than one."""
     second = time.time() % 60
@@ -84,6 +91,7 @@ def test_a_short_row_at_the_edge_of_a_bar_is_in_both(table: str) -> None:
     assert sum(hour.held) == pytest.approx(800 / 60, abs=0.01)
 
 
+@each_database
 def test_rows_of_wrong_clocks_and_without_an_end_do_not_count(table: str) -> None:
     rows = (attempt(-7200, held=5.0), attempt(90_000 * 3, held=5.0), attempt(600, held=None, outcome=Attempt.HELD))
     write(table, *rows)
