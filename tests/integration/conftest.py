@@ -17,7 +17,22 @@ from support.locking import Contend
 from support.project import Project
 from support.zoo import Zoo
 
+from django_zklock.contrib.events import chart, table
 from django_zklock.core.queue import escaping, nodes
+
+
+@pytest.fixture(autouse=True)
+def no_past() -> None:
+    """Forget what earlier tests have read from the tables. A database that was rolled back has no cards."""
+    for shared in (
+        table.usual,
+        table.past_losses,
+        table.past_unfinished,
+        table.past_refused,
+        table.past_deadlocks,
+        chart.past_counts,
+    ):
+        shared.clear()
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mariadb-read committed", "mariadb-repeatable read"])

@@ -10,7 +10,6 @@ from support import adminsite
 from support.zoo import ROOM
 
 from django_zklock.admin import LockAdmin
-from django_zklock.contrib.events import chart, table
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -24,20 +23,6 @@ def site() -> Iterator[None]:
 def patient_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ZooKeeper be late on a busy machine: a page that waits no longer shows that it does not answer."""
     monkeypatch.setattr(LockAdmin, "reply_timeout", LockAdmin.reply_timeout + ROOM)
-
-
-@pytest.fixture(autouse=True)
-def no_past() -> None:
-    """Forget what earlier tests have read from the tables. A database that was rolled back has no cards."""
-    for shared in (
-        table.usual,
-        table.past_losses,
-        table.past_unfinished,
-        table.past_refused,
-        table.past_deadlocks,
-        chart.past_counts,
-    ):
-        shared.clear()
 
 
 @pytest.fixture

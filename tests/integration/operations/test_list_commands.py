@@ -15,6 +15,7 @@ import pytest
 from django.core.management import execute_from_command_line
 from django.test import override_settings
 from support.ensemble import free_ports
+from support.faults import BackgroundCall
 from support.locking import MANAGE, Contend, as_json, ending, zklock
 from support.zoo import Zoo
 
@@ -239,13 +240,22 @@ def test_without_zookeeper_the_doctor_names_the_reason_once(zoo: Zoo) -> None:
 
 
 def on_a_terminal(*arguments: str) -> str:
-    """Return what a sub-command writes to a terminal."""
+    """Return what a sub-command writes to a terminal, which has room for a few thousand characters."""
     near, far = pty.openpty()
-    with open(near, "rb", buffering=0) as screen, open(far, "w") as terminal:
+
+    def read() -> bytes:
+        text = b""
+        while not text.endswith(b"<end>"):
+            text += os.read(near, 65536)
+        return text
+
+    with open(far, "w") as terminal:
+        reader = BackgroundCall(read)
         with contextlib.redirect_stdout(terminal):
             execute_from_command_line(["manage.py", "zklock", *arguments])
-            terminal.flush()
-        text = screen.read(65536).decode()
+            print("<end>", end="", flush=True)
+        text = reader.result().decode()
+    os.close(near)
     assert "deadlocked" in text
     return text
 
