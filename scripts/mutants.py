@@ -44,7 +44,7 @@ ROOMS = {
     "contrib/celery": (
         "tests/unit/celery",
         "tests/contract/celery",
-        "tests/integration/celery tests/integration/leader",
+        "tests/integration/celery tests/integration/brokers tests/integration/leader",
     ),
 }
 """The tests of each room, by tier. All of a tier run at once, and the next ones only if none of them failed."""

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PYTHON = f"{shlex.quote(sys.executable)}"
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "_build", "*.egg-info", "node_modules")
 SELECTED = "tests/unit/queue tests/contract/zk/test_sending.py tests/integration/fencing/test_token_stores.py"
-SELECTED += " tests/integration/celery/test_brokers.py"
+SELECTED += " tests/integration/brokers/test_redis_restore.py"
 PYTEST = f"{PYTHON} -m pytest -q -n 2 {SELECTED}"
 LONG = "long" * 25
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from support import debian, foreign_calls, programs, reply_timeout
-from support.brokers import Broker, RabbitMQ, Redis
+from support.brokers import RabbitMQ, Redis
 from support.drill import Drill
 from support.ensemble import Ensemble
 from support.mariadb import MariaDB
@@ -40,26 +40,33 @@ settings.register_profile("zklock", deadline=None, derandomize=True, suppress_he
 settings.load_profile("zklock")
 
 
-PLACES = {"browser": 0, "unit": 2, "chaos": 3}
+PLACES = {"unit": 2, "chaos": 3}
 """
 The order of the tiers; all others are at 1, mixed: some use the processor, others wait.
 
-Those whose files take long come first, so that several workers, each with a file, end at about the same time.
+What takes long comes first, so that several workers, each with a file or a folder, end at about the same time.
 """
 
 
-class FilesOrBrowser(LoadFileScheduling):  # type: ignore[misc]
-    """Gives each worker one file after the other, and one worker all that need the browser and its site."""
+TOGETHER = tuple(
+    f"tests/{folder}/"
+    for folder in ("browser", "integration/brokers", "integration/celery", "integration/lease_clients")
+)
+"""Folders whose tests run first, each in one worker, as they share what takes long to start."""
+
+
+class FilesOrFolders(LoadFileScheduling):  # type: ignore[misc]
+    """Gives each worker one file after the other, or one folder of those that stay together."""
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
-        return "tests/browser" if file.startswith("tests/browser/") else file
+        return next((folder for folder in TOGETHER if file.startswith(folder)), file)
 
 
 @pytest.hookimpl(optionalhook=True)  # with `-p no:xdist` it is unknown
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesOrBrowser:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesOrFolders:
     """Distribute tests in this way, whatever `--dist` says."""
-    return FilesOrBrowser(config, log)
+    return FilesOrFolders(config, log)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -72,7 +79,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run tests in random order, but for some tiers. All tests in a folder named `chaos` are marked so."""
     tiers = {item: item.path.relative_to(TESTS).parts[:-1] for item in items}
-    items.sort(key=lambda item: PLACES.get(tiers[item][0], 1) if tiers[item] else 0)
+    items.sort(key=lambda item: 0 if item.nodeid.startswith(TOGETHER) else PLACES.get(tiers[item][0], 1))
     for item in items:
         if "chaos" in tiers[item]:
             item.add_marker(pytest.mark.chaos)
@@ -257,13 +264,6 @@ def plain_kazoo(single: Ensemble) -> Iterator[OtherClient]:
         yield process
 
 
-@pytest.fixture(scope="module", params=["redis", pytest.param("rabbitmq", marks=pytest.mark.chaos)])
-def broker(request: pytest.FixtureRequest) -> Broker:
-    """One broker after the other, to be cleared by the test that starts a worker on it."""
-    server: Broker = request.getfixturevalue(request.param)
-    return server
-
-
 @pytest.fixture
 def reports() -> Iterator[list[dict[str, Any]]]:
     """The `lock_lost` signals of a test."""
@@ -277,18 +277,9 @@ def reports() -> Iterator[list[dict[str, Any]]]:
     lock_lost.disconnect(receive)
 
 
-@pytest.fixture(scope="module")
-def shared_worker(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    """A prefork worker of two processes, for the tests of a module that leave it alive."""
-    zoo = Zoo(single.hosts, single)
-    with Worker(zoo, tmp_path_factory.mktemp("worker"), session_timeout=4.0) as worker:
-        yield worker
-    zoo.close()
-
-
 @pytest.fixture
 def worker(shared_worker: Worker) -> Iterator[Worker]:
-    """The shared worker, with nothing left in the queues at the end."""
+    """The worker that the tests of a folder or a module share, with nothing left in the queues at the end."""
     with shared_worker.log_shown():
         yield shared_worker
         shared_worker.zoo.assert_empty()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.contrib import admin
 from django.test import RequestFactory
-from support.docs import assert_settings, files_of, run, text_of
+from support.docs import files_of, run, text_of
 from support.zoo import Zoo
 
 from django_zklock import inspection
@@ -30,10 +30,6 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def blocks() -> dict[str, str]:
     return files_of("how-to/admin.md")
-
-
-def test_the_settings_of_the_example_are_sound(blocks: dict[str, str]) -> None:
-    assert_settings(blocks["settings.py"])
 
 
 def test_the_admin_of_the_example_replaces_the_default_one(blocks: dict[str, str]) -> None:

@@ -14,13 +14,31 @@ from django.conf import settings
 from django.db import connection
 from django.test import Client, RequestFactory, override_settings
 from django.test.utils import isolate_apps
+from django.utils.module_loading import import_string
 from support import viewkinds
-from support.docs import BLOCK, DOCS, assert_settings, files_of, run, run_all, text_of, written
+from support.docs import BLOCK, DOCS, files_of, run, run_all, text_of, written
 from support.project import SETTINGS, Project
 from support.zoo import Zoo
 
-from django_zklock import zk_lock
+from django_zklock import conf, zk_lock
 from django_zklock.exceptions import LockBusy
+
+SETTINGS_SHOWN = [
+    pytest.param(code, id=str(page.relative_to(DOCS.parent)))
+    for page in sorted([*DOCS.rglob("*.md"), DOCS.parent / "README.md"])
+    for code in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    if "\nZKLOCK = " in f"\n{code}"
+]
+
+
+@pytest.mark.parametrize("code", SETTINGS_SHOWN)
+def test_the_settings_of_every_page_are_sound(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks accept them, and they work in a file of `startproject` without another import."""
+    monkeypatch.setenv("ZOOKEEPER", "zk1:2181/shop")
+    monkeypatch.setenv("ZOOKEEPER_PASSWORD", "s3cr3t")
+    names = run(code, "settings.py", {"INSTALLED_APPS": [], "MIDDLEWARE": []})
+    assert conf.problems({"URL": "zk://zk1/shop", **names["ZKLOCK"]}) == []
+    assert all(map(import_string, names["MIDDLEWARE"]))
 
 
 @pytest.fixture
@@ -82,30 +100,28 @@ def test_the_message_of_a_former_holder_is_not_written(zklock, db):
 
 
 def test_the_examples_of_fencing_another_service_pass(tmp_path: Path) -> None:
-    """A sender and a service, put together from the page, do what it says; its settings are accepted."""
-    page = "how-to/fence-another-service.md"
-    (settings,) = re.findall(r"^```python\n(ZKLOCK = .*?)^```$", text_of(page), re.MULTILINE | re.DOTALL)
-    assert_settings(settings)
-    project = written(page, tmp_path, {"test_consumer.py": CONSUMER}, unnamed=1)
+    """A sender and a service, put together from the page, do what it says."""
+    project = written("how-to/fence-another-service.md", tmp_path, {"test_consumer.py": CONSUMER}, unnamed=1)
     done = project.succeed("-m", "pytest", "-q", "--ds", "service_settings", "test_service.py", "test_consumer.py")
     assert "3 passed" in done.stdout, done.stdout
 
 
 @pytest.mark.zookeeper
-def test_the_examples_for_celery_run(zoo: Zoo) -> None:
+def test_the_examples_for_celery_run(tmp_path: Path, zoo: Zoo) -> None:
     """The code of `how-to/celery.md` makes tasks that do what their names say, and what the page says in a conflict."""
-    code = "\n".join(["from celery import Celery", "Celery('documented')", *files_of("how-to/celery.md").values()])
+    begin = "import django; django.setup(); from celery import Celery; Celery('documented')"
+    code = "\n".join([begin, *files_of("how-to/celery.md").values()])
     shown = """
 print([settle.apply(("7",)).get(), close.apply(("7",)).get(), rebuild_index.apply(("lamps",)).get()])
 print([report.apply(("monday",)).get(), fetch_rates.apply().get()])
 """
     with zoo.hold_elsewhere("rates"):
-        process = zoo.spawn(code + shown)
-        said, problems = process.communicate(timeout=50)
-    assert said == (
+        env = {"DJANGO_SETTINGS_MODULE": "project_settings", "ZKLOCK_URL": zoo.url()}
+        done = Project(tmp_path).succeed("-c", code + shown, **env)
+    assert done.stdout == (
         "['account 7 is settled', 'account 7 is closed', 'the index of lamps is new']\n"
         "['report of monday', 'another task does it']\n"
-    ), problems
+    )
 
 
 @pytest.mark.zookeeper

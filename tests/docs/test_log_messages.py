@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from importlib import import_module
@@ -41,9 +42,10 @@ def loggers(tree: ast.Module, module: str) -> dict[str, str]:
     if module != "django_zklock.core.log":  # whose messages are those of the other modules
         names["self.logger"] = KAZOO
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and re.match(r"(logging\.get)?Logger\(", ast.unparse(node.value)):
-            (argument,) = node.value.args  # type: ignore[attr-defined]
-            names[ast.unparse(node.targets[0])] = module if ast.unparse(argument) == "__name__" else argument.value
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and "Logger" in ast.dump(node.value.func):
+            (argument,) = node.value.args
+            name = module if ast.unparse(argument) == "__name__" else ast.literal_eval(argument)
+            names[ast.unparse(node.targets[0])] = name
         elif isinstance(node, ast.ImportFrom) and "logger" in [alias.name for alias in node.names]:
             names["logger"] = import_module(str(node.module)).logger.name
     return names
@@ -92,9 +94,10 @@ def documented() -> Iterator[Message]:
                 yield from (((logger,), "ERROR", text) for text in re.findall(r"`([^`]+)`", messages))
 
 
-def pattern(text: str, value: re.Pattern[str]) -> str:
+@functools.cache
+def pattern(text: str, value: re.Pattern[str]) -> re.Pattern[str]:
     """Return a pattern with anything in place of each value."""
-    return ".*".join(map(re.escape, value.split(text)))
+    return re.compile(".*".join(map(re.escape, value.split(text))))
 
 
 def same(call: Message, row: Message) -> bool:
@@ -103,8 +106,8 @@ def same(call: Message, row: Message) -> bool:
     if logger.removesuffix(".kazoo") not in names or level not in ("", shown_level):
         return False
     if shown.endswith("..."):
-        return re.match(pattern(shown.removesuffix("...").rstrip(), VALUE), text) is not None
-    return re.fullmatch(pattern(text, FORMAT), shown) is not None
+        return pattern(shown.removesuffix("...").rstrip(), VALUE).match(text) is not None
+    return pattern(text, FORMAT).fullmatch(shown) is not None
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -15,33 +14,31 @@ RELATIVE = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)")
 SITE = re.compile(r"https://django-zklock\.readthedocs\.io/en/latest/([\w/-]*?)/?(?:#([\w-]+))?(?=[\s)]|$)")
 ABSOLUTE = re.compile(r"https://github\.com/django-zklock/django-zklock/blob/main/([^)\s#]+)(?:#([\w-]+))?")
 
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
-
+@functools.cache
 def anchors(page: Path) -> set[str]:
     """Return the anchors of the headings of a page, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
-@each_page
-def test_links_between_pages_work(page: Path) -> None:
+def test_links_between_pages_work() -> None:
     """The file exists, and so does the heading."""
-    text = page.read_text()
-    links = [(page.parent / path if path else page, anchor) for path, anchor in RELATIVE.findall(text)]
-    links += [(ROOT / path, anchor) for path, anchor in ABSOLUTE.findall(text)]
-    links += [(DOCS / f"{path or 'index'}.md", anchor) for path, anchor in SITE.findall(text)]
-    for path, anchor in links:
-        target = path.resolve()
-        assert target.exists(), path
-        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
+    for page in PAGES:
+        text = page.read_text()
+        links = [(page.parent / path if path else page, anchor) for path, anchor in RELATIVE.findall(text)]
+        links += [(ROOT / path, anchor) for path, anchor in ABSOLUTE.findall(text)]
+        links += [(DOCS / f"{path or 'index'}.md", anchor) for path, anchor in SITE.findall(text)]
+        for path, anchor in links:
+            target = path.resolve()
+            assert target.exists(), (page, path)
+            assert not anchor or anchor in anchors(target), f"{page}: {path}#{anchor}"
 
 
-@each_page
-def test_lines_are_short(page: Path) -> None:
+def test_lines_are_short() -> None:
     """A reader sees the whole line, also of a table."""
-    long = [number for number, line in enumerate(page.read_text().splitlines(), 1) if len(line) > LONGEST]
-    assert long == []
+    lines = ((page, *line) for page in PAGES for line in enumerate(page.read_text().splitlines(), 1))
+    assert [(page, number) for page, number, line in lines if len(line) > LONGEST] == []
 
 
 def test_the_menu_names_every_page() -> None:

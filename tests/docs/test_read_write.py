@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.http import HttpResponse
 from django.test import RequestFactory
 from support.docs import run_all
+from support.faults import BackgroundCall
 from support.zoo import Zoo
 
 from django_zklock import zk_lock, zk_read, zk_write
@@ -19,37 +18,34 @@ from django_zklock.exceptions import LockBusy, LockUpgradeRefused
 pytestmark = pytest.mark.zookeeper
 
 
+def sides() -> str:
+    """Return the sides that another thread can have."""
+
+    def can_have(kind: Any) -> bool:
+        try:
+            with zk_lock("catalogue/berlin", kind=kind, timeout=0):
+                return True
+        except LockBusy:
+            return False
+
+    return BackgroundCall(lambda: ",".join(filter(can_have, ("read", "write")))).result()
+
+
 @pytest.fixture
 def page(zoo: Zoo) -> dict[str, Any]:
-    """Run the page. The functions that its code calls note which side is held meanwhile."""
+    """Run the page. The functions that its code calls note which side is free meanwhile."""
     seen: list[str] = []
 
     def note(*_: object, **__: object) -> list[str]:
-        sides: list[str] = []
-
-        def look() -> None:
-            for kind in ("read", "write"):
-                try:
-                    with zk_lock("catalogue/berlin", kind=kind, timeout=0):
-                        sides.append(kind)
-                except LockBusy:
-                    pass
-
-        thread = threading.Thread(target=look)
-        thread.start()
-        thread.join()
-        seen.append(",".join(sides))
+        seen.append(sides())
         return ["wrong"]
 
-    async def anote(shop: str) -> list[str]:
-        return await asyncio.to_thread(note)
-
     def respond(*_: object) -> HttpResponse:
-        return HttpResponse(note()[0])
+        return HttpResponse(note())
 
     names: dict[str, Any] = dict.fromkeys(("read_all", "write_all", "check_all", "find_mistakes"), note)
-    names |= {"render_catalogue": respond, "store_catalogue": respond, "find_sold_out": anote, "seen": seen}
-    return run_all("how-to/read-write-locks.md", **names)
+    names |= {"render_catalogue": respond, "store_catalogue": respond, "find_sold_out": sync_to_async(note)}
+    return run_all("how-to/read-write-locks.md", seen=seen, **names)
 
 
 def test_readers_and_writers_exclude_each_other_as_the_page_says(page: dict[str, Any]) -> None:

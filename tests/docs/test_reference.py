@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.dispatch import Signal
+from prometheus_client import CollectorRegistry
 from support.docs import DOCS, run, text_of
 from unit.formats.facts import INTERNAL, check_ids, exports
 
@@ -18,6 +19,7 @@ from django_zklock.conf import arguments
 from django_zklock.conf import settings as read_settings
 from django_zklock.conf.arguments import OPTION_NAMES
 from django_zklock.conf.leases import LeaseClient
+from django_zklock.contrib.metrics import connect, disconnect
 from django_zklock.core.protocol.registry import PATH_EXTRA
 from django_zklock.core.queue import nodes
 from django_zklock.core.zk.lease import BEAT_SHARE, LEASE_SHARE
@@ -237,6 +239,20 @@ def test_the_example_of_signals_counts_grants_by_kind(zklock: LockTester) -> Non
     with zk_lock("a", kind="read"), zk_lock("b", limit=2):
         pass
     zklock.eventually(lambda: names["granted"] == {"read": 1, "semaphore": 1})
+
+
+def test_every_metric_is_in_the_table() -> None:
+    """With its type."""
+    registry = CollectorRegistry()
+    connect(registry)
+    made = {
+        f"{metric.name}_total" if metric.type == "counter" else metric.name: metric.type
+        for metric in registry.collect()
+    }
+    disconnect(registry)
+    assert list(registry.collect()) == []
+    shown = re.findall(r"^\| `(zklock_\w+)` \| (\w+) \|", text_of("reference/metrics.md"), flags=re.MULTILINE)
+    assert dict(shown) == made
 
 
 def test_the_picture_shows_the_layers_in_the_order_of_the_contract() -> None:

@@ -48,20 +48,6 @@ def test_a_task_in_its_caller_is_the_same_owner_unless_it_is_async(tasks: Any) -
         assert result(tasks["report"], "monday") is None
 
 
-def test_a_task_fails_if_its_lock_is_busy(tasks: Any, zoo: Zoo) -> None:
-    locked = zk_locked("account/{number}", timeout=0)(_work)
-    with zoo.hold_elsewhere("account/7"):
-        assert result(tasks["task"](locked), 7) == "LockBusy"
-
-
-def test_a_task_has_no_policies_of_celery(tasks: Any) -> None:
-    locked = zk_locked("account/{number}", on_conflict="retry")(_work)
-    assert result(tasks["task"](locked), 7) == "ImproperlyConfigured"
-
-
-def _work(number: int) -> None: ...
-
-
 @pytest.mark.django_db
 def test_a_task_in_a_transaction_fails(tasks: Any) -> None:
     """It would be released before the commit."""

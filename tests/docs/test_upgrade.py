@@ -26,16 +26,27 @@ DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "shop.s
 SILENCED_SYSTEM_CHECKS = ["admin.E403", "admin.E404", "admin.E408", "admin.E409", "admin.E410"]
 """
 
-LOOK = """
+STEPS = """
+import sys
+
 import django
 
 django.setup()
 from django.contrib.auth.models import Permission
+from django.core.management import call_command
 from django.db import connection
 
-names = Permission.objects.filter(content_type__app_label__startswith="zklock").values_list("codename", flat=True)
-tables = connection.introspection.table_names()
-print([*names, *(name for name in tables if name.startswith("zklock"))])
+ours = Permission.objects.filter(content_type__app_label__startswith="zklock").values_list("codename", flat=True)
+
+
+def look():
+    print([*ours.all(), *(name for name in connection.introspection.table_names() if name.startswith("zklock"))])
+
+
+call_command("migrate", verbosity=0)
+look()
+for app in sys.argv[1:]:
+    call_command("migrate", app, "zero", verbosity=0)
 """
 
 
@@ -45,12 +56,8 @@ def test_nothing_is_left_in_the_database(tmp_path: Path) -> None:
     apps = re.findall(r"`(?:python manage.py migrate )?(zklock_\w+)", page)
     project = Project(tmp_path)
     project.write("shop_settings.py", SETTINGS)
-    project.write("look.py", LOOK)
-    project.write("remove.py", f"import django\n\ndjango.setup()\n{textwrap.dedent(code)}")
-    env = {"DJANGO_SETTINGS_MODULE": "shop_settings"}
-    project.succeed("manage.py", "migrate", **env)
-    assert "break_lock" in project.succeed("look.py", **env).stdout
-    for app in apps:
-        project.succeed("manage.py", "migrate", app, "zero", **env)
-    project.succeed("remove.py", **env)
-    assert project.succeed("look.py", **env).stdout == "[]\n"
+    project.write("remove.py", f"{STEPS}{textwrap.dedent(code)}\nlook()\n")
+    before, after = project.succeed("remove.py", *apps, DJANGO_SETTINGS_MODULE="shop_settings").stdout.splitlines()
+    assert "break_lock" in before
+    assert "zklock_events_attempt" in before
+    assert after == "[]"

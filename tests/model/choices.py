@@ -121,16 +121,16 @@ class Chance(Chooser):
 
 
 class Replay(Chooser):
-    """Deviates at given points only, and lists the points that come after the last of these."""
+    """Deviates at given points only, and lists all the others."""
 
     def __init__(self, deviations: Deviations) -> None:
         super().__init__()
         self._wanted = dict(deviations)
-        self.seen: list[tuple[Point, int]] = []  # points after the last deviation, and their numbers of options
+        self.seen: list[tuple[Point, int]] = []  # the points, and their numbers of options
 
     def _decide(self, choice: Choice, point: Point) -> int:
         option = self._wanted.get(point, 0)
-        if not option and len(self.deviations) == len(self._wanted):
+        if not option:
             self.seen.append((point, len(choice.options)))
         return option
 

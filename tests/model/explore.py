@@ -6,9 +6,10 @@ A schedule found is run again with fewer deviations as long as it still breaks t
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 
 from model.choices import Chance, Deviations, Point, Replay, described
@@ -53,13 +54,6 @@ class Report:
         self.steps += played.steps
         self.figures.update(asdict(played.figures))
 
-    def merge(self, other: Report) -> None:
-        """Add another exploration."""
-        self.schedules += other.schedules
-        self.steps += other.steps
-        self.figures.update(other.figures)
-        self.findings += other.findings
-
     def __str__(self) -> str:
         counted = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in self.figures.items())
         return f"{self.schedules} schedules, {self.steps} steps; {counted}; {len(self.findings)} broke a rule"
@@ -92,33 +86,21 @@ def explore(
     return report
 
 
-def exhaust(scenario: Scenario, depth: int, *, limit: int | None = None) -> Report:
-    """Play every schedule with at most `depth` deviations from the default, by replay; at most `limit` of them."""
+def exhaust(scenario: Scenario, *, limit: int | None = None) -> Report:
+    """Play every schedule with one deviation from the default, by replay; at most `limit` of them, evenly chosen."""
     report = Report()
     with stage() as here:
-        for deviations, played in _walk(here, scenario, depth):
+        chooser = Replay({})
+        play(here, scenario, chooser)
+        single = [{point: option} for point, options in chooser.seen for option in range(1, options)]
+        step = 1 if limit is None else max(1, math.ceil(len(single) / limit))
+        for deviations in ({}, *single[::step]):
+            played = play(here, scenario, Replay(deviations))
             report.add(played)
             if played.violation is not None:
-                shrunk = _shrunk(here, scenario, deviations, played.violation)
-                report.findings.append(Finding(played.violation, scenario, shrunk))
-                break
-            if limit is not None and report.schedules >= limit:
+                report.findings.append(Finding(played.violation, scenario, deviations))
                 break
     return report
-
-
-def _walk(here: Stage, scenario: Scenario, depth: int) -> Iterator[tuple[dict[Point, int], Played]]:
-    """Go through them depth first, which takes no memory; a finding is to be shrunk."""
-
-    def walk(deviations: dict[Point, int], left: int) -> Iterator[tuple[dict[Point, int], Played]]:
-        chooser = Replay(deviations)
-        yield deviations, play(here, scenario, chooser)
-        if left:
-            for point, options in chooser.seen:
-                for option in range(1, options):
-                    yield from walk({**deviations, point: option}, left - 1)
-
-    return walk({}, depth)
 
 
 def _shrunk(here: Stage, scenario: Scenario, deviations: dict[Point, int], violation: Violation) -> dict[Point, int]:

@@ -95,6 +95,8 @@ class Invariants:
     _since: dict[str, float] = field(default_factory=dict)  # when the last wait of each owner began
     _gone: dict[str, str] = field(default_factory=dict)  # by guid, why it was no victim; empty if it was one
     _locks: dict[str, Staying] = field(default_factory=dict)  # of locks that linger, by the path of the znode
+    _changes: int = 0  # of the tree
+    _counted: dict[Process, tuple[int, ...]] = field(default_factory=dict)  # what was there at the last count
 
     def begin(self) -> None:
         """Watch from now on."""
@@ -209,6 +211,7 @@ class Invariants:
 
     def _on_change(self, change: Change) -> None:
         now = self.world.now
+        self._changes += 1
         self._made.update({path: now for path, _ in change.created if "/_c_" in path})
         for path in change.deleted:
             self._made.pop(path, None)
@@ -252,6 +255,10 @@ class Invariants:
         if not isinstance(registry, Registry):
             return
         guids = registry.guids
+        there = (self._changes, registry.path_bytes, len(guids), process.session.session_id or -1)
+        if self._counted.get(process) == there:
+            return
+        self._counted[process] = there
         if registry.path_bytes != sum(guids.values()):
             raise Violation("paths are counted", f"{process.name} has {registry.path_bytes}, not {guids}")
         for path in self.ensemble.truth.owned(process.session.session_id or -1):

@@ -15,7 +15,7 @@ from typing import Any
 from django_zklock.core import clock
 from django_zklock.core.locks.lingering import LingeringLock, LingeringWaiter
 from django_zklock.core.protocol import deadlock, hand_over
-from django_zklock.core.protocol.contender import Contender, Phase, Predecessors, ReaderMarker
+from django_zklock.core.protocol.contender import Contender, Phase, Predecessors
 from django_zklock.core.protocol.deadlock import DeadlockSearch
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.hand_over import GivenHold
@@ -23,11 +23,10 @@ from django_zklock.core.protocol.registry import Deletion, Registry
 from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue import nodes, order
 from django_zklock.core.queue.deadlock import Blockers, WaitsFor, blockers
-from django_zklock.core.queue.nodes import Child, Kind
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.core.queue.order import Queue
 from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, ZkError
-from django_zklock.core.zk.gateway import Callback, Gateway, Node, WriteReply
+from django_zklock.core.zk.gateway import Gateway, Node
 from django_zklock.core.zk.heartbeat import Heartbeat
 from django_zklock.core.zk.lease import Lease
 from django_zklock.core.zk.multi import Check, Create, Delete
@@ -65,7 +64,7 @@ class Mutant:
         """Look for a schedule that shows it; at most so many."""
         with replaced(self.patches):
             if self.setting is not None:
-                return exhaust(self.setting, 1, limit=schedules)
+                return exhaust(self.setting)
             return explore(schedules, self.seed or seed, often=self.often, draw=drawn_nested if self.nested else drawn)
 
 
@@ -93,35 +92,12 @@ def _extended(self: Lease, until: float) -> bool:
     return True
 
 
-def _first_unproven(self: Contender) -> None:
-    node = self._node
-    if node is None:
-        return
-    self._phase = Phase.HOLDING
-    self._grant = Grant(self.session, self.spec.key, node.path, node.czxid)
-    self._conclude(self._grant)
-
-
 def _unproven_after_wait(self: Contender) -> None:
     """Take the lock after a long wait, by a lease that is over."""
     if self.session.suspect:
         _prove(self)
     else:
         self._hold()
-
-
-def _unwatched_wait(self: Contender, on_refused: Any = None) -> None:
-    """Watch the znode of a holder only."""
-    if self._node is not None and self._node.path in self._registry.heartbeat._nodes:
-        _watch_own(self)
-
-
-def _always_last(self: Contender, *, was_last: bool) -> None:
-    """Believe that its znode is watched."""
-    if self._phase is Phase.QUEUED and was_last:
-        self._grant_if_proven()
-    else:
-        _ahead_gone(self, was_last=was_last)
 
 
 def _forgetful_delete(self: Deletion, error: ZkError) -> None:
@@ -152,13 +128,6 @@ def _hopeful_abandon(self: Contender) -> None:
     if self._phase in (Phase.CREATING, Phase.SEARCHING):  # nothing there yet, or so it seems
         self._registry.discard(self.guid)
     _abandon(self)
-
-
-def _blind_connected(self: Contender, *, resumed: bool) -> None:
-    if self._phase is Phase.SEARCHING:
-        self._create_again()
-    else:
-        _connected(self, resumed=resumed)
 
 
 def _adopting_found(self: Contender, answer: Any) -> None:
@@ -274,43 +243,12 @@ def _idle_deletes(self: Registry, *, resumed: bool) -> None:
     self.audit()
 
 
-def _seeing_first_writer(queue: Queue, me: str, /) -> order.Verdict:
-    """Have a reader wait for the end of the first writer ahead, and for no other."""
-    verdict = _shared(queue, me)
-    index = queue.index_of(me)
-    if index is None or not isinstance(verdict, order.WaitFor):
-        return verdict
-    first = next(child for child in queue[:index] if child.kind is not Kind.READ)
-    return order.WaitFor((first.name,), is_last=True)
-
-
-def _with_children(choose: Callable[[tuple[Child, ...], int], tuple[Child, ...]], *, hasty: bool = False) -> Any:
-    def permits(self: order.Permits, queue: Queue, me: str, /) -> order.Verdict:
-        verdict = _permits(self, queue, me)
-        index = queue.index_of(me)
-        if index is None or not isinstance(verdict, order.WaitFor) or not verdict.depends_on_limit:
-            return verdict
-        names = tuple(child.name for child in choose(queue[:index], len(verdict.children)))
-        return replace(verdict, children=names, is_last=verdict.is_last or hasty)
-
-    return permits
-
-
 def _marker_first(self: Contender) -> None:
     """Remove the marker before the znode goes."""
     marker, self._marker = self._marker, None
     if marker is not None:
         marker.delete()
     _delete(self)
-
-
-def _marker_alone(self: ReaderMarker, node: Node) -> None:
-    """Create the marker, and wake no waiter."""
-    if not self._exists:
-        self._registry.add(self.name, self._path)
-        marker = Create(path=self._path, ephemeral=True)
-        on_put: Callback[WriteReply] = self._replies.wrap(lambda answer: self._on_put(node.path, answer))
-        self._registry.session.gateway.commit((marker,), on_put)
 
 
 def _keeping_marker(self: Contender) -> None:
@@ -351,12 +289,6 @@ def _carefree_end(self: LingeringLock) -> None:
 
 def _keeping(self: LingeringLock, spec: QueueSpec, grant: Grant) -> bool:
     return _must_end(self, spec, grant) and (not self.has_other_waiters or len(self.queue) == 1)
-
-
-def _last(self: LingeringLock) -> LingeringWaiter | None:
-    """Return the one that has the lock, or else the one that came last."""
-    held = [turn for turn in self.queue if turn is not None and turn.grant is not None]
-    return (held or [*self.queue, None][:-1] or [None])[-1]
 
 
 def _ending_with(change: Callable[[Sequence[Check]], Sequence[Check]]) -> Any:
@@ -400,18 +332,11 @@ def _reading_first(self: DeadlockSearch) -> Any:
 
 
 _end, _on_ended, _find_circle = Contender.end_deadlock, Contender._on_deadlock_ended, DeadlockSearch._find_circle
-_must_end = LingeringLock.ends_on_release
-_shared, _permits, _delete = order.shared, order.Permits.__call__, Contender._delete
-_send_delete, _on_listed, _on_contender_listed = Deletion.send, Registry._on_listed, Contender._on_listed
-_abandon, _on_searched_read, _create, _on_missing, _ahead_gone = (
-    Contender._abandon,
-    Contender._on_searched_read,
-    Contender._create,
-    Contender._on_missing,
-    Contender.on_ahead_gone,
-)
-_connected, _watch, _wait_for = Contender.on_connected, Predecessors._watch, Predecessors.wait_for
-_prove, _watch_own = Contender._prove, Contender._watch
+_must_end, _delete, _send_delete = LingeringLock.ends_on_release, Contender._delete, Deletion.send
+_on_contender_listed, _abandon, _on_missing = Contender._on_listed, Contender._abandon, Contender._on_missing
+_connected, _prove = Contender.on_connected, Contender._prove
+_on_listed, _create, _on_searched_read = Registry._on_listed, Contender._create, Contender._on_searched_read
+_watch, _wait_for = Predecessors._watch, Predecessors.wait_for
 
 MUTANTS = (
     Mutant("lists without a barrier", ((Gateway, "children_after_sync", Gateway.children),)),
@@ -423,17 +348,10 @@ MUTANTS = (
     ),
     Mutant("deletes no leaving node after a reconnect", ((Registry, "on_connected", _idle_deletes),)),
     Mutant("takes an unanswered create for none when it leaves", ((Contender, "_abandon", _hopeful_abandon),)),
-    Mutant("creates again without a look", ((Contender, "on_connected", _blind_connected),)),
     Mutant("stretches the lease", ((Lease, "extend", _stretched),)),
     Mutant("counts the lease from the answer", ((Lease, "extend", _from_the_answer),), setting=IDLE),
     Mutant("takes one write for proof after a silence", ((Lease, "extend", _unheard),), setting=IDLE),
-    Mutant("grants without the lease", ((Contender, "_grant_if_proven", _first_unproven),)),
     Mutant("grants by a lease that is over", ((Contender, "_prove", _unproven_after_wait),), setting=LASTING),
-    Mutant(
-        "does not see that a waiter's node was deleted",
-        ((Contender, "_watch", _unwatched_wait), (Contender, "on_ahead_gone", _always_last)),
-        setting=WAITING,
-    ),
     Mutant("proves the session by a read", ((Gateway, "quorum_check", _by_read),), setting=LASTING),
     Mutant("does not list again after a reconnect", ((Contender, "on_connected", _keeping_connected),)),
     Mutant("misses a node that went before the watch", ((Predecessors, "_watch", _deaf_watch),)),
@@ -443,28 +361,12 @@ MUTANTS = (
         ((Heartbeat, "_on_checked", _indifferent), (Contender, "_watch", _indifferent_watch)),
         setting=WAITING,
     ),
-    Mutant("trusts a lease again that was over", ((Grant, "lose", _unlost),)),
     Mutant(
         "adopts any node with its guid",
         ((Contender, "_create", _create_again_with_guid), (Contender, "_on_searched_read", _adopting_found)),
         often={"fault": 0.06, "closing": 1.0, "reply": 0.1, "request": 0.3},
     ),
-    Mutant("lets a reader look at the first writer only", ((order, "shared", _seeing_first_writer),)),
-    Mutant(
-        "watches, for a permit, only the one that is as far ahead as there are permits",
-        ((order.Permits, "__call__", _with_children(lambda ahead, limit: ahead[-limit : len(ahead) - limit + 1])),),
-        setting=PERMITS,
-    ),
-    Mutant(
-        "watches, for a permit, all but one of those that it should",
-        ((order.Permits, "__call__", _with_children(lambda ahead, limit: ahead[-limit:][-max(1, limit - 1) :])),),
-        setting=PERMITS,
-    ),
-    Mutant(
-        "takes any permit that is given back for its own",
-        ((order.Permits, "__call__", _with_children(lambda ahead, limit: ahead[-limit:], hasty=True)),),
-        setting=PERMITS,
-    ),
+    Mutant("trusts a lease again that was over", ((Grant, "lose", _unlost),)),
     Mutant(
         "misses a limit that was changed before the watch",
         ((Predecessors, "_watch_limit", _unheeding), (Predecessors, "wait_for", _noting_wait)),
@@ -473,11 +375,6 @@ MUTANTS = (
     Mutant(
         "removes the marker of a reader before its znode",
         ((Contender, "_delete", _marker_first),),
-        setting=READERS,
-    ),
-    Mutant(
-        "wakes no waiter when a writer goes on as a reader",
-        ((ReaderMarker, "put", _marker_alone),),
         setting=READERS,
     ),
     Mutant(
@@ -505,7 +402,6 @@ MUTANTS = (
         "forgets the waiters when a lingering lock ends",
         ((LingeringWaiter, "is_waiting", lambda self, lock: False),),
     ),
-    Mutant("hands the lock to the last one", ((LingeringLock, "first", property(_last)),)),
     Mutant(
         "ends an idle lock without a look for new waiters",
         ((LingeringLock, "end_if_idle", _carefree_end),),

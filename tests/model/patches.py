@@ -7,6 +7,7 @@ Only what runs on the thread of the simulation sees it: the sessions of other te
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -125,8 +126,10 @@ class _Complaints(logging.Handler):
 def stage() -> Iterator[Stage]:
     """Put the simulation where the protocol meets the world."""
     new_stage = Stage()
+    pid = os.getpid()
     patches: list[tuple[Any, str, Any]] = [
         (clock, "now", new_stage.now),
+        (os, "getpid", lambda: pid),  # asked at every step, and the system takes its time to say
         (session, "Client", new_stage.client),
         (nodes, "uuid", SimpleNamespace(uuid4=new_stage.uuid4)),
         (Contender, "_payload", lambda contender: new_stage.payload(contender)),  # noqa: PLW0108 - no bound method

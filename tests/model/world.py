@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +96,7 @@ class Pipe:
         self.held = False
         self._world = world
         self._last = 0.0
-        self._backlog: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        self._backlog: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
 
     def send(self, delay: float, call: Callable[..., object], *args: Any) -> None:
         """Have `call(*args)` happen at the other end."""
@@ -108,21 +109,20 @@ class Pipe:
 
     def release(self) -> None:
         """Let through what was held up, and what comes."""
-        if self.held:
-            self.held = False
-            backlog, self._backlog = self._backlog, []
-            for call, args in backlog:
-                self._arrive(call, args)
+        self.held = False
+        while self._backlog and not self.held:
+            call, args = self._backlog.popleft()
+            call(*args)
 
     def close(self) -> None:
         """Lose all that is under way, and what comes."""
         self.closed = True
-        self._backlog = []
+        self._backlog.clear()
 
     def _arrive(self, call: Callable[..., object], args: tuple[Any, ...]) -> None:
         if self.closed:
             return
-        if self.held:
+        if self.held or self._backlog:  # which is being let through, while threads of the receiver are preempted
             self._backlog.append((call, args))
         else:
             call(*args)

@@ -69,25 +69,23 @@ class AsyncParts:
         events.append("closed")
 
 
-@locked
 def stream(request: HttpRequest) -> HttpResponseBase:
     return StreamingHttpResponse(Parts())
 
 
-@locked
-async def async_view(request: HttpRequest) -> HttpResponseBase:
+async def async_stream(request: HttpRequest) -> HttpResponseBase:
     return StreamingHttpResponse(AsyncParts())
 
 
 class Handler(View):
+    """Streams, or renders."""
+
+    body: Any = None
+
     @locked
     def get(self, request: HttpRequest) -> HttpResponseBase:
-        return StreamingHttpResponse(Parts())
-
-
-@locked
-def file(request: HttpRequest) -> HttpResponseBase:
-    return FileResponse(FILE.open("rb"))
+        response: HttpResponseBase = self.body(request)
+        return response
 
 
 def page(request: HttpRequest) -> TemplateResponse:
@@ -96,20 +94,8 @@ def page(request: HttpRequest) -> TemplateResponse:
     return TemplateResponse(request, template, {"held": lambda: not is_free(KEY)})
 
 
-@locked
-def render(request: HttpRequest) -> HttpResponseBase:
+async def async_page(request: HttpRequest) -> HttpResponseBase:
     return page(request)
-
-
-@locked
-async def async_render(request: HttpRequest) -> HttpResponseBase:
-    return page(request)
-
-
-class RenderingHandler(View):
-    @locked
-    def get(self, request: HttpRequest) -> HttpResponseBase:
-        return page(request)
 
 
 class HeldRenderer(BaseRenderer):
@@ -140,27 +126,25 @@ class DispatchedApi(APIView):
         return Response("data")
 
 
-@api_view(["GET"])
-@renderer_classes([HeldRenderer])
-@locked
-def api(request: Request) -> Response:
+def data(request: Request) -> Response:
     return Response("data")
 
 
 STREAMS = {
-    "stream": stream,
-    "async-view": async_view,
-    "handler": Handler.as_view(),
+    "stream": locked(stream),
+    "async-view": locked(async_stream),
+    "handler": Handler.as_view(body=staticmethod(stream)),
 }
 PAGES = {
-    "render": render,
-    "async-render": async_render,
-    "rendering-handler": RenderingHandler.as_view(),
+    "render": locked(page),
+    "async-render": locked(async_page),
+    "rendering-handler": Handler.as_view(body=staticmethod(page)),
     "dispatched-api": DispatchedApi.as_view(),
 }
-REST = {"api-handler": ApiHandler.as_view(), "api": api}
+REST = {"api-handler": ApiHandler.as_view(), "api": api_view(["GET"])(renderer_classes([HeldRenderer])(locked(data)))}
+FILES = {"file": locked(lambda request: FileResponse(FILE.open("rb")))}
 
-urlpatterns = [path(f"{name}/", view) for name, view in {**STREAMS, "file": file, **PAGES, **REST}.items()]
+urlpatterns = [path(f"{name}/", view) for name, view in {**STREAMS, **FILES, **PAGES, **REST}.items()]
 
 
 @contextlib.contextmanager

@@ -32,6 +32,7 @@ HOME = "CELERY_HOME"
 SETTINGS = "settings.json"  # in that folder: Celery settings that go before those below
 QUEUES = ("celery", "other")
 LONG = 40.0  # seconds; no test waits for their end
+TASKS_AT_ONCE = 10  # of the tests' workers whose pools have no processes
 
 
 class Channel(filesystem.Channel):
@@ -89,6 +90,7 @@ app = Celery(
     "celeryapp",
     set_as_current=False,
     include=[
+        "support.endingtasks",
         "support.policytasks",
         "support.uniquetasks",
         "support.jointtasks",

@@ -16,6 +16,9 @@ NETTY_JARS = [DEBIAN_DIRECTORY / f"{name}.jar" for name in (*NETTY, "netty-trans
 WITH_NETTY = "-Xbootclasspath/a:" + ":".join(map(str, NETTY_JARS))
 """The option of the JVM that adds them."""
 
+NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
+"""The options of openssl for a key that takes no time to make."""
+
 
 def skip_without_tls() -> None:
     """Skip the test on a machine that has no server for TLS, or no openssl."""
@@ -32,7 +35,7 @@ def certificate(folder: Path, name: str, authority: str) -> tuple[bytes, bytes]:
     """Return a new key and a certificate for it, signed by an authority in this folder."""
     key, request, signed, more = (folder / f"{name}.{end}" for end in ("key", "csr", "pem", "ext"))
     more.write_text("subjectAltName=DNS:localhost\n")
-    openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(request), "-subj", f"/CN={name}")
+    openssl("req", *NEW_KEY, "-nodes", "-keyout", str(key), "-out", str(request), "-subj", f"/CN={name}")
     signer = ("-CA", str(folder / f"{authority}.pem"), "-CAkey", str(folder / f"{authority}.key"), "-CAcreateserial")
     openssl("x509", "-req", "-in", str(request), *signer, "-out", str(signed), "-days", "2", "-extfile", str(more))
     return key.read_bytes(), signed.read_bytes()
@@ -44,5 +47,5 @@ def authority(folder: Path, name: str) -> bytes:
     made = ("-keyout", str(key), "-out", str(own), "-subj", f"/CN={name}")
     # Python 3.13 and newer refuse an authority that does not say what its key is for.
     use = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
-    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *use, *made)
+    openssl("req", "-x509", *NEW_KEY, "-nodes", "-days", "2", *use, *made)
     return own.read_bytes()

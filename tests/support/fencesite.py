@@ -15,79 +15,59 @@ from django_zklock.fencing import require_fence
 from support.tokens import MemoryTokens
 
 memory = MemoryTokens()
+fenced, in_memory = require_fence("stock/{sku}"), require_fence("stock/{sku}", store=memory)
 
 
-def answer(request: Any) -> HttpResponse:
+def answer(request: Any, sku: str = "") -> HttpResponse:
     return HttpResponse(f"{request.fence.key} {request.fence.token} {request.fence.holder.pid}")
 
 
-@require_fence("stock/{sku}", store=memory)
-def write(request: HttpRequest, sku: str) -> HttpResponse:
+async def aanswer(request: HttpRequest, sku: str) -> HttpResponse:
     return answer(request)
 
 
-@require_fence("stock/{sku}")
-async def awrite(request: HttpRequest, sku: str) -> HttpResponse:
-    return answer(request)
+def write_row(request: Any, sku: str) -> HttpResponse:
+    Fence.objects.update_or_create(name="row", defaults={"token": request.fence.token})
+    return fail(request, sku) if "fail" in request.GET else answer(request)
 
 
-@transaction.atomic
-@require_fence("stock/{sku}")
-def write_row(request: HttpRequest, sku: str) -> HttpResponse:
-    Fence.objects.update_or_create(name="row", defaults={"token": request.fence.token})  # type: ignore[attr-defined]
-    if "fail" in request.GET:
-        raise ZeroDivisionError
-    return answer(request)
-
-
-@require_fence("stock/{sku}")
 def fail(request: HttpRequest, sku: str) -> HttpResponse:
     raise ZeroDivisionError
 
 
-@require_fence("stock", store=memory, header="X-Stock-Fence")
-def write_named(request: HttpRequest, sku: str) -> HttpResponse:
-    return answer(request)
-
-
-@require_fence(lambda request, sku: f"{{{sku}}}", store=memory)
-def write_braced(request: HttpRequest, sku: str) -> HttpResponse:
-    return answer(request)
-
-
-class Write(View):
-    @require_fence("stock/{sku}", store=memory)
+class Plain(View):
     def post(self, request: HttpRequest, sku: str) -> HttpResponse:
         return answer(request)
 
 
-@method_decorator(require_fence("stock/{sku}", store=memory), name="dispatch")
-class WriteDispatched(View):
+class AsyncPlain(View):
+    async def post(self, request: HttpRequest, sku: str) -> HttpResponse:
+        return answer(request)
+
+
+class Write(View):
+    @in_memory
     def post(self, request: HttpRequest, sku: str) -> HttpResponse:
         return answer(request)
 
 
 class AsyncWrite(View):
-    @require_fence("stock/{sku}")
+    @fenced
     async def post(self, request: HttpRequest, sku: str) -> HttpResponse:
         return answer(request)
 
 
-@method_decorator(require_fence("stock/{sku}"), name="dispatch")
-class AsyncWriteDispatched(View):
-    async def post(self, request: HttpRequest, sku: str) -> HttpResponse:
-        return answer(request)
+VIEWS: dict[str, Any] = {
+    "function": in_memory(answer),
+    "async-function": fenced(aanswer),
+    "row": transaction.atomic(fenced(write_row)),
+    "fail": fenced(fail),
+    "named": require_fence("stock", store=memory, header="X-Stock-Fence")(answer),
+    "braced": require_fence(lambda request, sku: f"{{{sku}}}", store=memory)(answer),
+    "class": Write.as_view(),
+    "dispatched": method_decorator(in_memory, name="dispatch")(Plain).as_view(),
+    "async-class": AsyncWrite.as_view(),
+    "async-dispatched": method_decorator(fenced, name="dispatch")(AsyncPlain).as_view(),
+}
 
-
-urlpatterns = [
-    path("function/<str:sku>/", write),
-    path("async-function/<str:sku>/", awrite),
-    path("row/<str:sku>/", write_row),
-    path("fail/<str:sku>/", fail),
-    path("named/<str:sku>/", write_named),
-    path("braced/<str:sku>/", write_braced),
-    path("class/<str:sku>/", Write.as_view()),
-    path("dispatched/<str:sku>/", WriteDispatched.as_view()),
-    path("async-class/<str:sku>/", AsyncWrite.as_view()),
-    path("async-dispatched/<str:sku>/", AsyncWriteDispatched.as_view()),
-]
+urlpatterns = [path(f"{name}/<str:sku>/", view) for name, view in VIEWS.items()]

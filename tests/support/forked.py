@@ -35,19 +35,32 @@ IMPORTS = (
     "celery.worker.components",
     "celery.worker.consumer",
     "django.contrib.admin",
-    "django.core.management",
+    "django.core.management.commands.migrate",
+    "django.core.management.commands.test",
     "django.db.backends.sqlite3.base",
+    "django.test.runner",
     "django.urls",
     "kazoo.client",
     "kombu.transport.filesystem",
+    "kombu.transport.memory",
+    "pytest",
     "django_zklock.contrib.celery.unique",
     "django_zklock.decorators.locked",
     "django_zklock.locks.lock",
+    "django_zklock.middleware",
     "django_zklock.operations.breaks",
+    "django_zklock.testing.cases",
+    "django_zklock.testing.runner",
+    "django_zklock.testing.server",
+    "django_zklock.testing.tester",
 )
-"""Most programs import these. None of them starts a thread, or reads settings, which each program has for itself."""
-FOR_PYTHON = ("PYTHON", "LC_", "LANG", "TZ", "COVERAGE")
-"""How the names of variables begin that the interpreter reads when it starts."""
+"""
+Most programs import these. None of them starts a thread, or reads settings, which each program has for itself.
+
+Plugins of pytest are not among them, as it rewrites those.
+"""
+FOR_PYTHON = ("PYTHON", "LC_", "LANG", "TZ", "COVERAGE", "REMAP_SIGTERM")
+"""How the names of variables begin that the interpreter reads when it starts, or billiard when it is imported."""
 PATCHING = ("gevent", "eventlet")
 """Libraries that replace parts of others, and so must be imported first."""
 SUBREAPER = 36
@@ -84,14 +97,14 @@ def run(command: Sequence[str], *, timeout: float, **options: Any) -> subprocess
 
 
 def _can_fork(command: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Return whether the program is the same as a fork. One that runs pytest rewrites what it imports."""
+    """Return whether the program is the same as a fork."""
     same = all(
         env.get(name) == os.environ.get(name)
         for name in {*env, *os.environ}
         if name.startswith(FOR_PYTHON) and name != "PYTHONPATH"
     )
     kind = command[command[0] == "-u"]
-    special = "pytest" in command or any(name in word for word in command for name in PATCHING)
+    special = any(name in word for word in command for name in PATCHING)
     return sys.platform == "linux" and same and not special and (kind in ("-c", "-m") or not kind.startswith("-"))
 
 

@@ -87,74 +87,28 @@ def main_process(state: Any, **_kwargs: Any) -> dict[str, Any]:
 
 # --- the messages ---------------------------------------------------------------------------------------------------
 
+TEXTS: Final = ("", ".", "..", "/", "a/b", "a//b", "/a", "../../other", "{key}", "{0.__class__}", "%s", "%2F", "!reads")
+CHARACTERS: Final = ("\x00", "\n\t\x1b[2J", "\ud800", "x\udfff", "\u202e", "e\u0301", "\U0001f512")
+NO_TEXTS: Final[tuple[Any, ...]] = (None, 0, -1, 10**40, float("nan"), True, [], [1, [2]], {}, ["x"] * 1000)
 KEYS: Final[tuple[Any, ...]] = (
-    *(
-        "",
-        None,
-        "x" * 300,
-        "\x00",
-        "\n\t\x1b[2J",
-        "\x7f",
-        "\ud800",
-        "x\udfff",
-        ".",
-        "..",
-        "...",
-        "a/b",
-        "/",
-        "a//b",
-        "/a",
-    ),
-    *(
-        "../../other",
-        " ",
-        "{key}",
-        "{0.__class__}",
-        "%s",
-        "%2F",
-        "\u202e",
-        "e\u0301",
-        "\U0001f512",
-        "zookeeper",
-        "!reads",
-    ),
-    *("_c_x-lock-0000000001", 0, -1, 10**40, 1.5, float("nan"), float("inf"), True, False, [], [1, [2]], {}),
-    *({"pk": 1}, {"pk": None}, {"__class__": "x"}, ["x"] * 1000, "x" * 100_000),
+    *(*TEXTS, *CHARACTERS, *NO_TEXTS),
+    *("_c_x-lock-0000000001", "zookeeper", "x" * 300, "x" * 100_000, {"pk": 1}, {"pk": None}, {"__class__": "x"}),
 )
-
-WRONG: Final[tuple[Any, ...]] = (
-    None,
-    "",
-    "x",
-    "{",
-    "[]",
-    "{}",
-    '{"seen": 1}',
-    0,
-    -1,
-    2**62,
-    1.5,
-    True,
-    [],
-    [None],
-    {},
-)
+WRONG: Final[tuple[Any, ...]] = (None, "", "x", "{", "[]", '{"seen": 1}', 0, -1, 2**62, 1.5, True, [], [None], {})
 """Values for headers."""
 
-HEADERS: Final = (
-    *(
-        "zklock_redelivered",
-        "zklock_redelivered_checked",
-        "zklock_message",
-        "zklock_late",
-        "zklock_conflicts",
-        "zklock_lost",
-        "zklock_wait",
-        "zklock_unique",
-        "zklock_waiting",
-    ),
-    *("zklock_beat", "traceparent", "headers", "retries"),
+OURS: Final = (
+    "redelivered",
+    "redelivered_checked",
+    "message",
+    "late",
+    "conflicts",
+    "lost",
+    "wait",
+    "unique",
+    "waiting",
 )
+HEADERS: Final = (*(f"zklock_{name}" for name in OURS), "zklock_beat", "traceparent", "headers", "retries")
 
 FORGED: Final = {
     "zklock_wait": {"memory": [1], "grants": [{"index": 0, "number": 1}], "number": 1, "error": "X", "resend": True},

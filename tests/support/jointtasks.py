@@ -24,14 +24,6 @@ def patient(key: str) -> str:
     return "done"
 
 
-@app.task(name="joint.two_locks")
-@zk_locked("outer/{key}")
-@zk_locked("inner/{key}")
-def two_locks(key: str) -> int:
-    """Acquire two locks; return how often the task was sent again."""
-    return int((current_task.request.headers or {}).get("zklock_conflicts", 0))
-
-
 @app.task(name="joint.hides")
 @zk_locked("{key}", on_conflict="retry")
 def hides(key: str) -> str:

@@ -22,6 +22,11 @@ from django_zklock.locks.hold import Hold
 
 then: list[Callable[[Hold], object]] = []
 """Calls that a view makes with its hold after it has written."""
+locked: Any = zk_locked("stock")
+locked_with_its_own: Any = zk_locked("stock", atomic="ledger")
+in_block: Any = transaction.atomic(using="ledger")
+opted_out: Any = transaction.non_atomic_requests("ledger")
+"""It marks the function that it gets."""
 
 
 def lose_unnoticed(hold: Hold) -> None:
@@ -48,77 +53,22 @@ def write(request: HttpRequest, alias: str = "ledger") -> HttpResponse:
     return HttpResponse(f"{len(connection.atomic_blocks)}")
 
 
-@zk_locked("stock")
-def plain(request: HttpRequest) -> HttpResponse:
-    return write(request)
-
-
-@csrf_exempt
-@zk_locked("stock")
-def wrapped(request: HttpRequest) -> HttpResponse:
-    return write(request)
-
-
-@zk_locked("outer")
-@zk_locked("stock")
-def twice(request: HttpRequest) -> HttpResponse:
-    return write(request)
-
-
 @zk_locked("stock", atomic="audit")
 def both(request: HttpRequest) -> HttpResponse:
     write(request, "audit")
     return write(request)
 
 
-@transaction.non_atomic_requests("ledger")
-@zk_locked("stock")
-def opted_out_above(request: HttpRequest) -> HttpResponse:
+def write_outside(request: HttpRequest) -> HttpResponse:
     return write(request)
 
 
-@zk_locked("stock")
-@transaction.non_atomic_requests("ledger")
-def opted_out_below(request: HttpRequest) -> HttpResponse:
-    return write(request)
+def calls_helper(request: HttpRequest) -> Any:
+    return locked(write)(request)
 
 
-@transaction.non_atomic_requests("ledger")
-@zk_locked("stock", atomic="ledger")
-def opted_out_with_its_own(request: HttpRequest) -> HttpResponse:
-    return write(request)
-
-
-@transaction.atomic(using="ledger")
-@zk_locked("stock")
-def atomic_above(request: HttpRequest) -> HttpResponse:
-    return write(request)
-
-
-@zk_locked("stock")
-@transaction.atomic(using="ledger")
-def atomic_below(request: HttpRequest) -> HttpResponse:
-    return write(request)
-
-
-@zk_locked("stock")
 async def async_view(request: HttpRequest) -> HttpResponse:
     return HttpResponse("async")
-
-
-@transaction.non_atomic_requests("ledger")
-@zk_locked("stock")
-async def async_view_opted_out(request: HttpRequest) -> HttpResponse:
-    return HttpResponse("async")
-
-
-@zk_locked("stock")
-def helper(request: HttpRequest) -> HttpResponse:
-    return write(request)
-
-
-def calls_helper(request: HttpRequest) -> HttpResponse:
-    return helper(request)
 
 
 def acquires_a_lock(request: HttpRequest) -> HttpResponse:
@@ -126,103 +76,88 @@ def acquires_a_lock(request: HttpRequest) -> HttpResponse:
         return write(request)
 
 
+class Plain(View):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return write(request)
+
+
 class Handler(View):
-    @zk_locked("stock")
+    @locked
     def get(self, request: HttpRequest) -> HttpResponse:
         return write(request)
 
 
 class HandlerInBlock(View):
-    @transaction.atomic(using="ledger")
-    @zk_locked("stock")
+    @in_block
+    @locked
     def get(self, request: HttpRequest) -> HttpResponse:
         return write(request)
 
 
-@method_decorator(zk_locked("stock"), name="get")
-class DecoratedHandler(View):
-    def get(self, request: HttpRequest) -> HttpResponse:
-        return write(request)
+@method_decorator(locked, name="get")
+class DecoratedHandler(Plain): ...
 
 
-@method_decorator(zk_locked("stock"), name="dispatch")
-class Dispatched(View):
-    def get(self, request: HttpRequest) -> HttpResponse:
-        return write(request)
+@method_decorator(locked, name="dispatch")
+class Dispatched(Plain): ...
 
 
-class OwnDispatch(View):
-    @zk_locked("stock")
+class OwnDispatch(Plain):
+    @locked
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         return super().dispatch(request, *args, **kwargs)
 
-    def get(self, request: HttpRequest) -> HttpResponse:
-        return write(request)
 
-
-@api_view(["GET"])
-@zk_locked("stock", release_on="commit")
-def api_function(request: Request) -> HttpResponse:
-    return write(request._request)
-
-
-@transaction.non_atomic_requests("ledger")
-@api_view(["GET"])
-@zk_locked("stock", atomic="ledger")
-def api_function_opted_out(request: Request) -> HttpResponse:
+def of_request(request: Request) -> HttpResponse:
     return write(request._request)
 
 
 class Actions(ViewSet):
-    @zk_locked("stock")
+    @locked
     def buy(self, request: Request) -> HttpResponse:
-        return write(request._request)
+        return of_request(request)
 
 
-@method_decorator(transaction.non_atomic_requests("ledger"), name="dispatch")
+@method_decorator(opted_out, name="dispatch")
 class OptedOutActions(ViewSet):
-    @zk_locked("stock", atomic="ledger")
+    @locked_with_its_own
     def buy(self, request: Request) -> HttpResponse:
-        return write(request._request)
+        return of_request(request)
 
-    @transaction.atomic(using="ledger")
+    @in_block
     def cancel(self, request: Request) -> HttpResponse:
-        return write(request._request)
+        return of_request(request)
 
 
+kept: Any = zk_locked("stock", release_on="commit")
 api = NinjaAPI(urls_namespace="ledgersite", docs_url=None)
+api.get("stock/")(kept(write))
 
+VIEWS: dict[str, Any] = {
+    "plain": locked(write),
+    "wrapped": csrf_exempt(locked(write)),
+    "twice": zk_locked("outer")(locked(write)),
+    "both": both,
+    "opted_out_above": opted_out(locked(write)),
+    "opted_out_below": locked(opted_out(write_outside)),
+    "opted_out_with_its_own": opted_out(locked_with_its_own(write)),
+    "atomic_above": in_block(locked(write)),
+    "atomic_below": locked(in_block(write)),
+    "async_view": locked(async_view),
+    "async_view_opted_out": opted_out(locked(async_view)),
+    "calls_helper": calls_helper,
+    "acquires_a_lock": acquires_a_lock,
+    "handler": Handler.as_view(),
+    "handler_in_block": HandlerInBlock.as_view(),
+    "decorated_handler": DecoratedHandler.as_view(),
+    "handler_opted_out": opted_out(Handler.as_view()),
+    "api_function": api_view(["GET"])(kept(of_request)),
+    "api_function_opted_out": opted_out(api_view(["GET"])(locked_with_its_own(of_request))),
+    "action": Actions.as_view({"get": "buy"}),
+    "action_opted_out": OptedOutActions.as_view({"get": "buy"}),
+    "other_action_opted_out": OptedOutActions.as_view({"get": "cancel"}),
+    "dispatched": Dispatched.as_view(),
+    "own_dispatch": OwnDispatch.as_view(),
+}
 
-@api.get("stock/")
-@zk_locked("stock", release_on="commit")
-def operation(request: HttpRequest) -> HttpResponse:
-    return write(request)
-
-
-urlpatterns = [
-    path("plain/", plain),
-    path("wrapped/", wrapped),
-    path("twice/", twice),
-    path("both/", both),
-    path("opted_out_above/", opted_out_above),
-    path("opted_out_below/", opted_out_below),
-    path("opted_out_with_its_own/", opted_out_with_its_own),
-    path("atomic_above/", atomic_above),
-    path("atomic_below/", atomic_below),
-    path("async_view/", async_view),
-    path("async_view_opted_out/", async_view_opted_out),
-    path("calls_helper/", calls_helper),
-    path("acquires_a_lock/", acquires_a_lock),
-    path("handler/", Handler.as_view()),
-    path("handler_in_block/", HandlerInBlock.as_view()),
-    path("decorated_handler/", DecoratedHandler.as_view()),
-    path("handler_opted_out/", transaction.non_atomic_requests("ledger")(Handler.as_view())),
-    path("api_function/", api_function),
-    path("api_function_opted_out/", api_function_opted_out),
-    path("action/", Actions.as_view({"get": "buy"})),
-    path("action_opted_out/", OptedOutActions.as_view({"get": "buy"})),
-    path("other_action_opted_out/", OptedOutActions.as_view({"get": "cancel"})),
-    path("ninja/", api.urls),
-    path("dispatched/", Dispatched.as_view()),
-    path("own_dispatch/", OwnDispatch.as_view()),
-]
+urlpatterns = [*(path(f"{name}/", view) for name, view in VIEWS.items()), path("ninja/", api.urls)]

@@ -12,30 +12,89 @@ import itertools
 import os
 import random
 import signal
+import sqlite3
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from billiard.pool import soft_timeout_sighandler
-from celery.exceptions import Retry, SoftTimeLimitExceeded
+from celery.exceptions import SoftTimeLimitExceeded
 from celery.worker.request import Request
 
-from django_zklock import Hold, zk_lock, zk_locked
+from django_zklock import current_hold, zk_locked
 from django_zklock.core.execution import abort
-from django_zklock.exceptions import LockLost, LockNotAcquired, StaleToken
+from django_zklock.exceptions import LockLost, StaleToken
 from support.celeryapp import HOME, app
 from support.chaos.history import Recorder
-from support.chaos.journal import Journal
 
 JOURNAL = "journal.sqlite3"
 HISTORY = "history"
 WORK = 0.01, 0.12  # seconds, the least and the most, before and after the booking
 CHECK_EVERY = 0.01  # seconds
-TIMEOUT = 20.0  # seconds that a task waits
 
 _numbers = itertools.count(1)
-_running: list[Execution] = []  # the one that runs in this process, if any
+
+SCHEMA = """
+CREATE TABLE fenced (key TEXT PRIMARY KEY, token INTEGER NOT NULL, value INTEGER NOT NULL);
+CREATE TABLE effects (key TEXT NOT NULL, ref TEXT NOT NULL, value INTEGER NOT NULL);
+"""
+FENCE = "UPDATE fenced SET token = ? WHERE key = ? AND token <= ?"
+WRITE = "UPDATE fenced SET value = ? WHERE key = ? AND token = ?"
+TIMEOUT = 60.0  # seconds; a process that is paused within a transaction holds the others up, as with any database
+
+
+class Journal:
+    """
+    Which payment has been booked, how often, and a counter for each key that the token fences; one thread's.
+
+    Nothing in it refuses a payment that is there already: that is what the lock is for. An abort does not strike inside
+    a transaction: one that is left open would stop all the others for good.
+    """
+
+    def __init__(self, path: Path, keys: Sequence[str] = ()) -> None:
+        self._db = sqlite3.connect(path, timeout=TIMEOUT, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=OFF")  # the machine does not crash in these tests
+        if keys:
+            self._db.executescript(SCHEMA)
+            self._db.executemany("INSERT INTO fenced VALUES (?, 0, 0)", [(key,) for key in keys])
+
+    @abort.shielded
+    def claim(self, key: str, token: int) -> int:
+        """Raise the fence to this token and return the counter. Raises StaleToken."""
+        if not self._db.execute(FENCE, (token, key, token)).rowcount:
+            raise StaleToken
+        return int(self._db.execute("SELECT value FROM fenced WHERE key = ?", (key,)).fetchone()[0])
+
+    @abort.shielded
+    def is_done(self, ref: str) -> bool:
+        """Tell whether a payment is booked."""
+        return self._db.execute("SELECT 1 FROM effects WHERE ref = ?", (ref,)).fetchone() is not None
+
+    @abort.shielded
+    def book(self, key: str, ref: str, token: int, value: int) -> None:
+        """Write the counter and the payment. Raises StaleToken."""
+        self._db.execute("BEGIN IMMEDIATE")
+        done = self._db.execute(WRITE, (value, key, token)).rowcount
+        if done:
+            self._db.execute("INSERT INTO effects VALUES (?, ?, ?)", (key, ref, value))
+        self._db.execute("COMMIT")
+        if not done:
+            raise StaleToken
+
+    def times(self) -> Counter[str]:
+        """Return how often each payment was booked."""
+        return Counter(str(ref) for (ref,) in self._db.execute("SELECT ref FROM effects"))
+
+    def values(self, key: str) -> list[int]:
+        """Return what the counter of a key was set to, in the order in which it was."""
+        rows = self._db.execute("SELECT value FROM effects WHERE key = ? ORDER BY rowid", (key,))
+        return [int(value) for (value,) in rows]
+
+    def close(self) -> None:
+        self._db.close()
 
 
 @functools.cache
@@ -48,130 +107,71 @@ def process_name(pid: int) -> str:
     return f"pool-{pid}"
 
 
-class Unguarded:
-    """The hold of a task that has no lock: the task trusts it for a minute."""
-
-    lease_remaining = 60.0
-
-    def __init__(self) -> None:
-        self.token = time.monotonic_ns()
-
-    def check(self) -> None: ...
-
-
-class Execution:
-    """One run of a task: what the history says of it."""
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-        self._op = next(_numbers)
-        self.was_granted = False
-        self.write("invoke", timeout=None)
-
-    @abort.shielded
-    def write(self, kind: str, *, t: float | None = None, **fields: object) -> None:
-        """Append an event."""
-        _recorder(os.getpid()).write(kind, t=t, o="main", op=self._op, key=self.key, **fields)
-
-    @abort.shielded
-    def granted(self, hold: Hold | Unguarded) -> None:
-        """Note that the lock was granted."""
-        self.was_granted = True
-        before = time.monotonic()  # first: a pause in between makes the claim too modest, never too bold
-        self.write("granted", token=hold.token, until=before + hold.lease_remaining)
-
-    def check(self, hold: Hold | Unguarded) -> None:
-        """Ask whether the lock is still held. Raises LockLost."""
-        before = time.monotonic()
-        hold.check()
-        self.write("valid", t=before, until=before + hold.lease_remaining)
-
-    def over(self, error: BaseException | None) -> None:
-        """Note how it ended."""
-        if self.was_granted:
-            self.write("release_failed" if isinstance(error, LockLost) else "released", error=repr(error))
-            return
-        refusal = error.__cause__ if isinstance(error, Retry) else error
-        definite = isinstance(refusal, LockNotAcquired)
-        self.write("refused", error=type(refusal).__name__, definite=definite)
-
-
-def recorded(locked: Callable[[str, str], str]) -> Callable[[str, str], str]:
+def limited(locked: Callable[[str, str], str]) -> Callable[[str, str], str]:
     """
-    Have the history say how each run of a locked function began and ended.
+    Let a soft time limit strike only inside.
 
-    A soft time limit strikes only inside. Celery itself does not survive one while it stores a result on Redis: a
-    transaction that was begun and not ended swallows all later results of the process.
+    Celery itself does not survive one while it stores a result on Redis: a transaction that was begun and not ended
+    swallows all later results of the process.
     """
 
     @functools.wraps(locked)
     def run(key: str, ref: str) -> str:
         try:
             signal.signal(signal.SIGUSR1, soft_timeout_sighandler)
-            return noted(key, ref)
+            return locked(key, ref)
         finally:
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-
-    def noted(key: str, ref: str) -> str:
-        execution = Execution(key)
-        _running.append(execution)
-        try:
-            result = locked(key, ref)
-        except BaseException as error:
-            execution.over(error)
-            raise
-        finally:
-            _running.remove(execution)
-        execution.over(None)
-        return result
 
     return run
 
 
-def book(key: str, ref: str) -> str:
-    """Book a payment unless it is booked, with time for others between reading and writing; return which it was."""
-    execution = _running[-1]
-    with zk_lock(key) as hold:  # the one of the decorator, once more
-        return _book_with(execution, hold, ref)
+class Execution:
+    """One run of a task under its lock, and what the history says of it."""
 
+    def __init__(self, key: str, ref: str) -> None:
+        hold = current_hold()
+        assert hold is not None
+        self._hold = hold
+        self._key = key
+        self._ref = ref
+        self._op = next(_numbers)
+        self._is_granted = False
 
-def _book_with(execution: Execution, hold: Hold | Unguarded, ref: str) -> str:
-    try:
-        execution.granted(hold)
-        with contextlib.closing(Journal(Path(os.environ[HOME], JOURNAL))) as journal:
-            return _book(execution, hold, journal, ref)
-    except LockLost as error:
-        if execution.was_granted:  # an abort may come before the first line
-            execution.write("lost", reason=str(error))
-        raise
-    finally:
-        if execution.was_granted:
-            execution.write("release")
+    @abort.shielded
+    def _write(self, kind: str, *, t: float | None = None, **fields: object) -> None:
+        _recorder(os.getpid()).write(kind, t=t, o="main", op=self._op, key=self._key, **fields)
 
+    @abort.shielded
+    def _begin(self) -> None:
+        self._write("invoke", timeout=None)
+        before = time.monotonic()  # first: a pause in between makes the claim too modest, never too bold
+        self._write("granted", token=self._hold.token, until=before + self._hold.lease_remaining)
+        self._is_granted = True
 
-def _book(execution: Execution, hold: Hold | Unguarded, journal: Journal, ref: str) -> str:
-    value = journal.claim(execution.key, hold.token)
-    execution.write("claimed", token=hold.token, ok=value is not None)
-    if value is None:
-        raise StaleToken
-    if journal.is_done(ref):
-        return "was booked"
-    _work(execution, hold)
-    about = {"token": hold.token, "value": value + 1}
-    execution.write("writing", **about)
-    ok = journal.book(execution.key, ref, hold.token, value + 1)
-    execution.write("fenced", ok=ok, **about)
-    if not ok:
-        raise StaleToken
-    _work(execution, hold)  # for a kill that finds the work done, and the message not acknowledged
-    return "booked"
+    def book(self) -> str:
+        """Book a payment unless it is booked, with time for others between reading and writing; tell which it was."""
+        try:
+            self._begin()
+            with contextlib.closing(Journal(Path(os.environ[HOME], JOURNAL))) as journal:
+                value = journal.claim(self._key, self._hold.token)
+                if journal.is_done(self._ref):
+                    return "was booked"
+                self._work()
+                journal.book(self._key, self._ref, self._hold.token, value + 1)
+                self._work()  # for a kill that finds the work done, and the message not acknowledged
+            return "booked"
+        finally:
+            if self._is_granted:
+                self._write("release")
 
-
-def _work(execution: Execution, hold: Hold | Unguarded) -> None:
-    until = time.monotonic() + random.uniform(*WORK)
-    while time.monotonic() < until:
-        execution.check(hold)
-        time.sleep(CHECK_EVERY)
+    def _work(self) -> None:
+        until = time.monotonic() + random.uniform(*WORK)
+        while time.monotonic() < until:
+            before = time.monotonic()
+            self._hold.check()
+            self._write("valid", t=before, until=before + self._hold.lease_remaining)
+            time.sleep(CHECK_EVERY)
 
 
 SPAWN = "PAYMENTS_SPAWN"
@@ -204,31 +204,16 @@ SURE: dict[str, Any] = {
 
 
 @app.task(name="pay", **SURE)
-@recorded
+@limited
 @zk_locked("{key}")
 def pay(key: str, ref: str) -> str:
     """Book a payment; wait while the lock is busy."""
-    return book(key, ref)
+    return Execution(key, ref).book()
 
 
 @app.task(name="pay_again", **SURE)
-@recorded
+@limited
 @zk_locked("{key}", on_conflict="retry")
 def pay_again(key: str, ref: str) -> str:
     """Book a payment; come again while the lock is busy."""
-    return book(key, ref)
-
-
-@app.task(name="pay_patiently", **SURE)
-@recorded
-@zk_locked("{key}", timeout=TIMEOUT, on_conflict="retry")
-def pay_patiently(key: str, ref: str) -> str:
-    """Book a payment; wait while the lock is busy, and come again after a while."""
-    return book(key, ref)
-
-
-@app.task(name="pay_unguarded", **SURE)
-@recorded
-def pay_unguarded(key: str, ref: str) -> str:
-    """Book a payment without a lock, to see that a test would tell."""
-    return _book_with(_running[-1], Unguarded(), ref)
+    return Execution(key, ref).book()

@@ -91,11 +91,6 @@ def errback(request: Any, error: Any, traceback: Any, mark: str) -> None:
     Path(mark).touch()
 
 
-@app.task(name="policy.bounded")
-@zk_locked("{key}", on_conflict="retry", max_conflicts=2)
-def bounded(key: str) -> None: ...
-
-
 @app.task(name="policy.unlucky")
 @zk_locked("{key}", on_lost="retry", abort_on="lost")
 def unlucky(key: str, gate: str) -> Any:
@@ -137,6 +132,10 @@ def everything(self: Any, key: str) -> dict[str, Any]:
         "shadow": request.shadow,
         "reply_to": request.reply_to,
         "headers": sorted(request.headers or ()),
+        "limits": request.timelimit,
+        "priority": request.delivery_info.get("priority"),
+        "queue": request.delivery_info.get("routing_key"),
+        "expires": request.expires is not None,
     }
 
 

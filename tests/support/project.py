@@ -50,9 +50,11 @@ def sell(sku, pay=lambda: None):
 PLAIN_PYTEST = """
 [pytest]
 pythonpath = .
-addopts = -p no:asyncio -p no:anyio -p no:hypothesispytest -p no:randomly
+addopts =
+    -p no:asyncio -p no:anyio -p no:hypothesispytest -p no:randomly
+    -W ignore::pytest.PytestAssertRewriteWarning
 """
-"""Without the plugins that only this repository needs, a run starts in half the time."""
+"""A run starts sooner without the plugins that only this repository needs. A fork has imported this package before."""
 
 PYTEST = f"{PLAIN_PYTEST}DJANGO_SETTINGS_MODULE = project_settings\nfilterwarnings = error\n"
 

@@ -1,15 +1,8 @@
-"""
-A quiet day of a site: beats, leaders, leases, an operator hold and short tasks. Nothing of it needs attention.
-
-`python -m support.quietday --minutes=10` watches one, in the folder of the tests, and prints what it saw.
-"""
+"""A quiet day of a site: beats, leaders, leases, an operator hold and short tasks. Nothing of it needs attention."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -19,10 +12,9 @@ from pathlib import Path
 from support.beats import Beats
 from support.browser.site import Site
 from support.drill import CALM, Drill, plain
-from support.ensemble import Ensemble
 from support.serving import Serving
 from support.worker import Worker
-from support.zoo import Zoo, next_line
+from support.zoo import next_line
 
 LOOKS = 100
 """Looks at the first page of each web process; the doctor has as many in ten minutes."""
@@ -37,16 +29,9 @@ from django_zklock import zk_leader
 with zk_leader("reports"):
     threading.Event().wait()
 """
-LEASING = f"""
+LEASING = """
 import asyncio, contextlib, sys
 from zklock_client import AsyncZkLockClient
-
-async def main():
-    async with AsyncZkLockClient([sys.argv[1]], client_id="pump") as client, contextlib.AsyncExitStack() as stack:
-        for number in range({LEASES}):
-            await stack.enter_async_context(client.lock(f"pumps/{{number}}", term=5))
-        print("held", flush=True)
-        await asyncio.Event().wait()
 
 asyncio.run(main())
 """
@@ -109,21 +94,3 @@ def look(drill: Drill, sites: list[Site], minutes: float) -> Counter[str]:
             seen[f"doctor: {status} {lines[0] if status else CALM}"] += 1
         time.sleep(max(0.0, began + (number + 1) * minutes * 60 / LOOKS - time.monotonic()))
     return seen
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10)
-    minutes = parser.parse_args().minutes
-    with Ensemble() as ensemble, tempfile.TemporaryDirectory() as home:
-        zoo = Zoo(ensemble.hosts, ensemble)
-        with Drill(zoo, Path(home, "site")) as drill, quiet_day(drill, Path(home)) as sites:
-            seen = look(drill, sites, minutes)
-        zoo.close()
-    for text, count in sorted(seen.items()):
-        print(f"{count:5} {text}")
-    sys.exit(any(CALM not in text for text in seen))
-
-
-if __name__ == "__main__":
-    main()

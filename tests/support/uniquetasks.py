@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from celery import Celery, Task, current_task
+from celery import Celery, current_task
 from celery.exceptions import Ignore, Reject
 
 from django_zklock import zk_locked
@@ -69,27 +69,7 @@ def skips(key: object) -> Any:
     return act("tell", None)
 
 
-class Base(Task[..., Any]):
-    """A base class of tasks, with a locked method."""
-
-    abstract = True
-
-    @zk_locked("unique/{key}", unique="until_done")
-    def run(self, key: object, verb: str = "tell", argument: Any = None) -> Any:
-        return act(verb, argument)
-
-
-class Extends(Base):
-    """A task whose `run` is not decorated itself."""
-
-    name = "extends"
-
-    def run(self, key: object, verb: str = "tell", argument: Any = None) -> Any:
-        return super().run(key, verb, argument)
-
-
 TASKS = (until_done, until_start, once, late_done, skips)
-extends: Any = app.register_task(Extends())
 
 
 def known_to(client: Celery, tasks: Sequence[Any] = TASKS) -> Celery:

@@ -47,39 +47,26 @@ def work() -> HttpResponse:
     return HttpResponse("done")
 
 
-@locked()
-def function(request: HttpRequest) -> HttpResponse:
+def page(request: HttpRequest) -> HttpResponse:
     return work()
 
 
-@locked()
-async def async_function(request: HttpRequest) -> HttpResponse:
+async def async_page(request: HttpRequest) -> HttpResponse:
     return work()
 
 
-@csrf_exempt
-@never_cache
-@cache_page(0)
-@locked()
-@csrf_exempt
-def under_three_decorators(request: HttpRequest) -> HttpResponse:
-    return work()
+class Plain(View):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return work()
 
 
 class Handlers(View):
-    @locked()
-    def get(self, request: HttpRequest) -> HttpResponse:
-        return work()
+    get = locked()(Plain.get)
 
 
 class AsyncHandlers(View):
     @locked()
     async def get(self, request: HttpRequest) -> HttpResponse:
-        return work()
-
-
-class Plain(View):
-    def get(self, request: HttpRequest) -> HttpResponse:
         return work()
 
 
@@ -90,13 +77,11 @@ class Dispatch(Plain):
 
 
 @method_decorator(locked(), name="get")
-class DecoratedHandler(Plain):
-    pass
+class DecoratedHandler(Plain): ...
 
 
 @method_decorator([locked(), never_cache], name="dispatch")
-class DecoratedDispatch(Plain):
-    pass
+class DecoratedDispatch(Plain): ...
 
 
 class Object:
@@ -111,18 +96,6 @@ class News(Feed):  # type: ignore[type-arg]
     @locked()
     def __call__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         return work()
-
-
-@api_view(["GET"])
-@locked()
-def api_above(request: Request) -> HttpResponse:
-    return work()
-
-
-@locked()
-@api_view(["GET"])
-def api_below(request: Request) -> HttpResponse:
-    return work()
 
 
 class Api(APIView):
@@ -142,24 +115,9 @@ router = SimpleRouter()
 router.register("actions", Actions, basename="actions")
 
 api = NinjaAPI(urls_namespace="viewkinds", docs_url=None)
-
-
-@api.get("sync")
-@locked()
-def operation(request: HttpRequest) -> HttpResponse:
-    return work()
-
-
-@api.get("async")
-@locked()
-async def async_operation(request: HttpRequest) -> HttpResponse:
-    return work()
-
-
-@api.get("around")
-@decorate_view(locked())
-def operation_inside(request: HttpRequest) -> HttpResponse:
-    return work()
+api.get("sync")(locked()(page))
+api.get("async")(locked()(async_page))
+api.get("around")(decorate_view(locked())(page))
 
 
 @api.get("paged", response=list[str])
@@ -264,12 +222,12 @@ def admin_of(name: str, model_admin: type[ModelAdmin[Group]]) -> OpenSite:
 
 
 CALLBACKS: dict[str, Callable[..., Any]] = {
-    "function": function,
-    "async-function": async_function,
-    "async-function-made-sync": async_to_sync(async_function),
-    "function-made-async": sync_to_async(function),
-    "partial": functools.partial(function),
-    "decorators": under_three_decorators,
+    "function": locked()(page),
+    "async-function": locked()(async_page),
+    "async-function-made-sync": async_to_sync(locked()(async_page)),
+    "function-made-async": sync_to_async(locked()(page)),
+    "partial": functools.partial(locked()(page)),
+    "decorators": csrf_exempt(never_cache(cache_page(0)(locked()(csrf_exempt(page))))),
     "handler": Handlers.as_view(),
     "async-handler": AsyncHandlers.as_view(),
     "around-a-class": locked()(Plain.as_view()),
@@ -278,8 +236,8 @@ CALLBACKS: dict[str, Callable[..., Any]] = {
     "method_decorator-dispatch": DecoratedDispatch.as_view(),
     "method": Object().page,
     "feed": News(),
-    "api_view-above": api_above,
-    "api_view-below": api_below,
+    "api_view-above": api_view(["GET"])(locked()(page)),
+    "api_view-below": locked()(api_view(["GET"])(page)),
     "api-class": Api.as_view(),
 }
 
@@ -303,13 +261,6 @@ urlpatterns = [
     path("admin-decorated/", admin_of("kinds-decorated", DecoratedAdmin).urls),
 ]
 
-PATHS = [
-    *CALLBACKS,
-    "drf/actions/buy",
-    "ninja/sync",
-    "ninja/async",
-    "ninja/around",
-    "admin/auth/group",
-    "admin-decorated/auth/group",
-]
+NESTED = ["drf/actions/buy", *(f"ninja/{kind}" for kind in ("sync", "async", "around"))]
+PATHS = [*CALLBACKS, *NESTED, "admin/auth/group", "admin-decorated/auth/group"]
 """A path of this site for each kind of view, without the last slash."""

@@ -165,11 +165,11 @@ class Worker:
 
     def get(self, result: AsyncResult[Any], timeout: float = 20) -> Any:
         """Return a task's result, or raise its error."""
-        return result.get(timeout=timeout, interval=0.01)
+        return result.get(timeout=timeout, interval=0.02)
 
     def wait_failed(self, result: AsyncResult[Any], timeout: float = 20) -> BaseException:
         """Return the error that a task ends with."""
-        error = result.get(timeout=timeout, interval=0.01, propagate=False)
+        error = result.get(timeout=timeout, interval=0.02, propagate=False)
         assert isinstance(error, BaseException), error
         return error
 
@@ -253,7 +253,7 @@ class Worker:
 
 def outcome(result: AsyncResult[Any]) -> Any:
     """Return the result of a task, or the name of its error."""
-    value = result.get(timeout=20, interval=0.01, propagate=False)
+    value = result.get(timeout=20, interval=0.02, propagate=False)
     return type(value).__name__ if isinstance(value, BaseException) else value
 
 

@@ -161,6 +161,10 @@ class Outage:
         count, at = self._refusals.get(address, (0, 0.0))
         return not count or clock.now() >= at + (0 if count == 1 or is_wanted() else self._idle_pause)
 
+    def asks_anew(self) -> None:
+        """Let each server be tried at once, because the next client asks for a session. Only the old may be refused."""
+        self._refusals = {address: (count, clock.now()) for address, (count, _) in dict(self._refusals).items()}
+
     @property
     def is_refused(self) -> bool:
         """Whether a server has refused its last connection."""

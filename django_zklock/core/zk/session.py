@@ -276,6 +276,8 @@ class Session(GrantSession):
         old, self._client = self._client, None
         if old is not None:
             old.end()
+        if self.session_id is not None:
+            self.outage.asks_anew()
         self._end_of_session()
         self._start_client()
 

@@ -11,7 +11,6 @@ import pytest
 from celery.exceptions import TaskRevokedError
 from support.agenttasks import AGENT, AGENTS, RUNS
 from support.brokers import Redis
-from support.chaos.report import Figures
 from support.ensemble import Ensemble
 from support.worker import Worker
 from support.zoo import TESTS, Zoo, eventually
@@ -58,14 +57,13 @@ def shared_worker(
     zoo.close()
 
 
-def test_tasks_in_sequence_take_over_their_locks(worker: Worker, figure: Figures) -> None:
+def test_tasks_in_sequence_take_over_their_locks(worker: Worker) -> None:
     """None of them waits behind the place that its own worker has taken for it."""
     for name in ("waiting.wait", "agents.bound"):
         worker.run(name, "sequence")  # the first one connects
         began = time.monotonic()
         for _ in range(6):
             assert worker.run(name, "sequence")["args"] == ["sequence"]
-        figure(f"six of {name}", time.monotonic() - began, "s")
         assert time.monotonic() - began < AT_ONCE
 
 
@@ -112,14 +110,13 @@ def test_a_unique_task_that_a_task_sends_is_known_by_its_arguments(worker: Worke
     assert worker.get(worker.app.AsyncResult(sent))["args"] == ["sent"]
 
 
-def test_agents_do_not_measure_the_wait_for_the_lock(worker: Worker, figure: Figures) -> None:
+def test_agents_do_not_measure_the_wait_for_the_lock(worker: Worker) -> None:
     """Of tasks of one second on one key, none has the time for which it waited for the lock in its duration."""
     for result in [worker.send("agents.measured", "measured") for _ in range(4)]:
         worker.get(result)
     if AGENT not in worker.env:
         return
     eventually(lambda: len(seconds_of_runs(worker)) == 4)  # the agent may report after the result is stored
-    figure("longest run in the report", max(seconds_of_runs(worker)), "s")
     assert all(0.9 < seconds < 1.9 for seconds in seconds_of_runs(worker))
 
 

@@ -10,14 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.beats import Beat, Beats, each_tick_once, longest_gap
-from support.chaos.report import Figures
 from support.ensemble import Ensemble
 from support.postgres import Postgres
 from support.proxy import Proxy
@@ -25,6 +23,7 @@ from support.zoo import TESTS, Zoo, eventually
 
 pytestmark = [pytest.mark.zookeeper]
 
+SECONDS = 40.0  # that leaders are struck in turn
 SESSION_TIMEOUT = 3.0  # seconds
 SERVER_TICK = 0.5  # seconds, of the test's servers
 TICK = 1.0  # seconds between two ticks of the schedule
@@ -83,40 +82,27 @@ def trio(arena: Zoo, tmp_path: Path) -> Iterator[Trio]:
 
 
 @pytest.mark.timeout(900)
-def test_three_beats_send_each_tick_once_while_leaders_fail(
-    trio: Trio, figure: Figures, pytestconfig: pytest.Config
-) -> None:
+def test_three_beats_send_each_tick_once_while_leaders_fail(trio: Trio) -> None:
     """No tick is sent twice, and none is missing for longer than a session timeout and a tick."""
-    seconds = pytestconfig.getoption("--beat-seconds")
     beats = trio.beats
     begin = beats.wait_sent(1)[0].at
-    struck: Counter[str] = Counter()
-    gaps: dict[str, list[float]] = {}
     for strike in itertools.cycle([trio.killed, trio.paused, trio.cut_off]):
-        if time.monotonic() - begin > seconds:
+        if time.monotonic() - begin > SECONDS:
             break
         trio.wait_all_alive({})
         pids = {beat.name: beat.process.pid for beat in beats.all.values()}
         leader = trio.leader()
-        before = beats.sent()[-1]
         undo = strike(leader)
         if strike == trio.killed:
             del pids[leader.name]
         # Until the next one leads, and has sent a few: then the one before comes back, and believes that it leads.
-        after = beats.wait_sent(3, since=time.monotonic() + SESSION_TIMEOUT / 2)
+        beats.wait_sent(3, since=time.monotonic() + SESSION_TIMEOUT / 2)
         undo()
         trio.wait_all_alive(pids)
-        struck[strike.__name__] += 1
-        gaps.setdefault(strike.__name__, []).append(longest_gap(beats.sent(), before.at, after[-1].at))
     end = time.monotonic()
     messages = beats.sent()
     each_tick_once(messages)
     longest = longest_gap(messages, begin, end)
-    figure("strikes", ", ".join(f"{count} {name}" for name, count in struck.items()))
-    figure("ticks sent", len(messages))
-    figure("ticks lost", messages[-1].tick - len(messages))
-    for name, seconds in gaps.items():
-        figure.spread(f"longest time without a tick, {name}", seconds)
     assert longest <= SESSION_TIMEOUT + TICK + 2 * SERVER_TICK + ROOM
 
 

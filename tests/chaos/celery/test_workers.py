@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from support.brokers import Redis
-from support.chaos.report import Figures
 from support.ensemble import four_letter
 from support.proxy import Proxy
 from support.worker import Gate, Worker
@@ -76,7 +74,7 @@ def interrupt_twice(worker: Worker) -> None:
     ids=["SIGQUIT", "REMAP_SIGTERM", "Ctrl-C twice"],
 )
 def test_a_cold_shutdown_ends_the_worker_and_frees_its_locks(
-    zoo: Zoo, tmp_path: Path, figure: Figures, tell: Callable[[Worker], None], env: dict[str, str]
+    zoo: Zoo, tmp_path: Path, tell: Callable[[Worker], None], env: dict[str, str]
 ) -> None:
     """
     Three at a time: if threads of ours took signals, every second worker would hang here.
@@ -85,31 +83,22 @@ def test_a_cold_shutdown_ends_the_worker_and_frees_its_locks(
     one in answer. A thread that does not block it would die of it with the process, and the lock never be free again.
     """
     with busy_workers(zoo, tmp_path, 3, session_timeout=LONG, env=env) as workers:
-        began = time.monotonic()
         for worker in workers:
             tell(worker)
         zoo.assert_empty(timeout=4)
-        figure("locks free after", time.monotonic() - began, "s")
         for worker in workers:
             worker.wait_ended(15)
-        figure("worker ended after", time.monotonic() - began, "s")
 
 
-def test_the_pool_of_a_killed_worker_ends_and_its_locks_are_released(zoo: Zoo, tmp_path: Path, figure: Figures) -> None:
+def test_the_pool_of_a_killed_worker_ends_and_its_locks_are_released(zoo: Zoo, tmp_path: Path) -> None:
     """No orphaned process keeps working under a lock, or keeps it for longer than its session timeout and two ticks."""
     session_timeout = 4.0
     with busy_workers(zoo, tmp_path, 2, session_timeout=session_timeout) as workers:
-        began = time.monotonic()
         for worker in workers:
             worker.process.kill()
         for worker in workers:
             worker.wait_ended(5)
-        figure("pool ended after", time.monotonic() - began, "s")
         zoo.assert_empty(timeout=session_timeout + 2 * TICK + 1)
-        figure("locks free after", time.monotonic() - began, "s")
-
-
-TASKS = "--include=support.endingtasks"
 
 
 def keep_in(worker: Worker, key: str) -> tuple[int, Gate]:
@@ -119,27 +108,23 @@ def keep_in(worker: Worker, key: str) -> tuple[int, Gate]:
     return gate.wait_at_work(), gate
 
 
-def test_a_process_closes_its_session_after_max_tasks_per_child(zoo: Zoo, tmp_path: Path, figure: Figures) -> None:
+def test_a_process_closes_its_session_after_max_tasks_per_child(zoo: Zoo, tmp_path: Path) -> None:
     """With `max_tasks_per_child` each process ends in an orderly way; what it forgot to release is free then."""
-    option = ["--max-tasks-per-child=1", TASKS]
+    option = ["--max-tasks-per-child=1"]
     with Worker(zoo, tmp_path, session_timeout=LONG, options=option) as worker:
-        longest = 0.0
         for number in range(5):
             pid, gate = keep_in(worker, f"one/{number}")
             (node,) = zoo.contenders(f"{zoo.base}/one/{number}")
             session = f"{zoo.client.get(node)[1].ephemeralOwner:x}"
             gate.open()
             eventually(lambda pid=pid: not psutil.pid_exists(pid), 10, "the process goes on")  # type: ignore[misc]
-            ended = time.monotonic()
             zoo.wait_contenders(f"one/{number}", 0, timeout=1)
             eventually(lambda session=session: session not in told(zoo), 1, "the session is left")  # type: ignore[misc]
-            longest = max(longest, time.monotonic() - ended)
-        figure("session gone after its process, at most", longest, "s")
         assert worker.stop() == 0
 
 
 @pytest.mark.parametrize("way", ["autoscale", "pool_shrink"])
-def test_a_pool_that_shrinks_closes_sessions(zoo: Zoo, redis: Redis, tmp_path: Path, figure: Figures, way: str) -> None:
+def test_a_pool_that_shrinks_closes_sessions(zoo: Zoo, redis: Redis, tmp_path: Path, way: str) -> None:
     """
     The processes that are no longer wanted close theirs; the one that stays keeps what it has, and works.
 
@@ -147,7 +132,7 @@ def test_a_pool_that_shrinks_closes_sessions(zoo: Zoo, redis: Redis, tmp_path: P
     that its SIGTERM strikes at the wrong moment (SemLock.__enter__), and the pool is never heard of again.
     """
     redis.clear()
-    options, env = (["--autoscale=3,3", TASKS], {"AUTOSCALE_KEEPALIVE": "2"}) if way == "autoscale" else ([TASKS], {})
+    options, env = (["--autoscale=3,3"], {"AUTOSCALE_KEEPALIVE": "2"}) if way == "autoscale" else ([], {})
     with Worker(
         zoo, tmp_path, concurrency=3, session_timeout=LONG, options=options, env=env, conf=redis.conf
     ) as worker:
@@ -158,7 +143,6 @@ def test_a_pool_that_shrinks_closes_sessions(zoo: Zoo, redis: Redis, tmp_path: P
             # Not from the start: as the autoscaler adds a process, billiard's Supervisor thread may find it in the pool
             # before it is started (Pool._join_exited_workers), take it for one that ended, and crash.
             worker.app.control.autoscale(3, 1)
-        longest = 0.0
         for number, (pid, gate) in enumerate(ending):
             (node,) = zoo.contenders(f"{zoo.base}/shrunk/{number}")
             session = f"{zoo.client.get(node)[1].ephemeralOwner:x}"
@@ -168,11 +152,8 @@ def test_a_pool_that_shrinks_closes_sessions(zoo: Zoo, redis: Redis, tmp_path: P
                 worker.wait_accepted(2 - number)
                 worker.app.control.pool_shrink(1)
             eventually(lambda pid=pid: pid not in worker.children(), 20, "the pool did not shrink")  # type: ignore[misc]
-            ended = time.monotonic()
             zoo.wait_contenders(f"shrunk/{number}", 0, timeout=1)
             eventually(lambda session=session: session not in told(zoo), 1, "the session is left")  # type: ignore[misc]
-            longest = max(longest, time.monotonic() - ended)
-        figure("session gone after its process, at most", longest, "s")
         (node,) = zoo.contenders()
         assert f"{zoo.client.get(node)[1].ephemeralOwner:x}" in told(zoo)
         gate_of_last.open()

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.chaos.report import Figures
 from support.chaos.worker_pool import LockWorker, WorkerPool
 from support.ensemble import Ensemble
 from support.faults import BackgroundCall
@@ -33,9 +32,7 @@ def keys() -> tuple[str, ...]:
 
 
 @pytest.mark.timeout(180)
-def test_a_late_lease_ends_before_its_session_expires(
-    pool: WorkerPool, ensemble: Ensemble, arena: Zoo, figure: Figures
-) -> None:
+def test_a_late_lease_ends_before_its_session_expires(pool: WorkerPool, ensemble: Ensemble, arena: Zoo) -> None:
     """
     A process that was paused for about its session timeout takes a lock as it goes on, and is paused again.
 
@@ -54,7 +51,6 @@ def test_a_late_lease_ends_before_its_session_expires(
         spare += [trial.result(60) for trial in trials]
         for worker in workers:
             worker.kill()
-    figure.spread("from the end of the lease to that of the session", spare)
     assert min(spare) > 0, "a lease outlived its session"
 
 

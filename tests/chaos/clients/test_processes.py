@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import subprocess
+import sys
 
 import pytest
-from support.chaos.clocks import ClockShim
-from support.chaos.preload import needs_compiler
+from support.chaos import namespaces
 from support.chaos.worker_pool import WorkerPool
-from support.zoo import eventually
+from support.zoo import TESTS, eventually
 
 pytestmark = pytest.mark.zookeeper
 
@@ -17,11 +16,9 @@ TICK = 0.5  # seconds, of the test's servers
 T = 3.0  # seconds, the session timeout; the lease is 1.2
 LEFT_BEHIND = 2.0  # seconds that a node may outlive its contender; promised
 
-Figure = Callable[..., None]
-
 
 @pytest.mark.convicts_kazoo
-def test_a_waiter_leaves_the_queue_at_its_soft_time_limit(pool: WorkerPool, figure: Figure) -> None:
+def test_a_waiter_leaves_the_queue_at_its_soft_time_limit(pool: WorkerPool) -> None:
     """Its process lives on, as that of a task does, and the one behind is served as if it had never been there."""
     a, b = pool.start("A", "B")
     b.must_acquire(owner="ahead")
@@ -29,21 +26,19 @@ def test_a_waiter_leaves_the_queue_at_its_soft_time_limit(pool: WorkerPool, figu
     _, mine = pool.wait_contenders(2)
     behind = b.acquire(timeout=10, owner="behind")
     pool.wait_contenders(3)
-    struck = pool.note("alarm", target="A")
+    pool.note("alarm", target="A")
     a.tell("alarm", after=0.05).result()
     assert waiting.result(5)["error"] == "Struck"
     eventually(lambda: mine not in pool.zoo.children("k"), LEFT_BEHIND, "the one that was struck is still in the queue")
-    figure("left the queue after", time.monotonic() - struck, "s")
-    released = b.release(owner="ahead").result()["t"]
+    b.release(owner="ahead").result()
     answer = behind.result(15)
     assert answer["granted"], "the one behind the one that was struck was never served"
-    figure("the one behind served after", max(0.0, answer["t"] - released), "s")
     b.release(owner="behind").result()
     a.must_acquire()
     pool.assert_kept()
 
 
-def test_a_killed_holder_is_replaced_within_its_session_timeout(pool: WorkerPool, figure: Figure) -> None:
+def test_a_killed_holder_is_replaced_within_its_session_timeout(pool: WorkerPool) -> None:
     a, b = pool.start("A", "B")
     a.must_acquire()
     call = b.acquire(timeout=20)
@@ -51,26 +46,12 @@ def test_a_killed_holder_is_replaced_within_its_session_timeout(pool: WorkerPool
     killed = a.kill()
     answer = call.result(25)
     assert answer["granted"]
-    figure("replaced after", answer["t"] - killed, "s")
     assert answer["t"] - killed <= a.session_timeout + 2 * TICK + 0.5
     pool.assert_kept()
 
 
-@needs_compiler
-def test_a_suspend_of_the_machine_ends_the_lease(pool: WorkerPool, figure: Figure) -> None:
+def test_a_suspend_of_the_machine_counts_for_the_lease() -> None:
     """The monotonic clock stops while a machine is suspended, so a lease measured by it would still look valid."""
-    with ClockShim() as clocks:
-        a = pool.start_one("A", session_timeout=T, **clocks.env)
-        a.must_acquire()
-        assert a.check()
-        pool.note("suspend", target="A", seconds=100)
-        with clocks.suspended(a.process.pid, 100):
-            pass
-        resumed = time.monotonic()
-        assert not a.check(), "the lease looks good after the suspend"
-        figure("told after", (time.monotonic() - resumed) * 1000, "ms")
-        a.release().result()
-        a.must_acquire()
-        assert a.check()
-        a.release().result()
-        pool.assert_kept()
+    script = "from django_zklock.core.clock import now; import time; print(now() - time.monotonic())"
+    command = [*namespaces.unshare("--time"), "--boottime=100000", sys.executable, "-c", script]
+    assert float(subprocess.check_output(command, cwd=TESTS.parent)) > 99999

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from support.chaos.servers import repair, repaired, serving
@@ -33,9 +33,7 @@ def ensemble(servers: Ensemble) -> Iterator[Ensemble]:
 
 
 @pytest.mark.timeout(120)
-def test_without_a_quorum_the_holder_is_aborted_and_no_lock_is_granted(
-    pool: WorkerPool, ensemble: Ensemble, figure: Callable[..., None]
-) -> None:
+def test_without_a_quorum_the_holder_is_aborted_and_no_lock_is_granted(pool: WorkerPool, ensemble: Ensemble) -> None:
     """Three session timeouts long; one holder comes out of it."""
     a, b, c = pool.start("A", "B", "C")
     token = a.must_acquire(abort_on="lost")["token"]
@@ -48,7 +46,6 @@ def test_without_a_quorum_the_holder_is_aborted_and_no_lock_is_granted(
         server.kill()
     outcome = working.result(20)
     assert outcome["lost"]
-    figure("told after", outcome["t"] - killed, "s")
     assert outcome["t"] - killed <= LEASE_SHARE * a.session_timeout + LATER
     released = a.release()
     hopeless = c.acquire(timeout=3)
@@ -57,11 +54,10 @@ def test_without_a_quorum_the_holder_is_aborted_and_no_lock_is_granted(
     assert hopeless.done(), "no answer within the deadline"
     assert not hopeless.result()["granted"]
     repair(ensemble)
-    back = pool.note("heal")
+    pool.note("heal")
     serving(pool.zoo)
     answer = waiting.result(100)
     assert answer["granted"]
-    figure("next holder after the restart", answer["t"] - back, "s")
     assert answer["token"] > token
     once_more = c.acquire(timeout=30)
     b.work(seconds=1).result()

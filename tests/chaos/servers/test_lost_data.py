@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from support.chaos.servers import replace_client
@@ -25,22 +25,17 @@ def ensemble() -> Iterator[Ensemble]:
         yield ensemble
 
 
-def test_an_ensemble_that_lost_its_data_is_reported(
-    pool: WorkerPool, ensemble: Ensemble, figure: Callable[..., None]
-) -> None:
+def test_an_ensemble_that_lost_its_data_is_reported(pool: WorkerPool, ensemble: Ensemble) -> None:
     """
     It refuses clients that have seen its future for ever, so they are replaced.
 
-    Its transactions, and so the tokens, are counted from 0 again. A fence that is ahead of them reports that.
+    Its transactions, and so the tokens, are counted from 0 again.
     """
     a, b = pool.start("A", "B", session_timeout=TIMEOUT)
     for _ in range(20):
         a.must_acquire()
         a.release().result()
     old = a.must_acquire()["token"]
-    fenced = {"as": "main", "key": "k"}
-    value = a.tell("claim", **fenced).result()
-    assert a.tell("write", **fenced, value=value + 1).result()
     working = a.work()
     waiting = b.acquire(timeout=60)
     pool.wait_contenders(2)
@@ -51,13 +46,11 @@ def test_an_ensemble_that_lost_its_data_is_reported(
     assert outcome["t"] - wiped <= LEASE_SHARE * TIMEOUT + LATER
     released = a.release()
     ensemble.start()
-    back = pool.note("done", of="wipe")
+    pool.note("done", of="wipe")
     replace_client(pool.zoo)
     answer = waiting.result(REPLACED * TIMEOUT + 5)
     assert answer["granted"]
-    figure("back after", answer["t"] - back, "s")
     assert answer["token"] < old, "the tokens did not start again, so this proves nothing"
-    assert b.tell("claim", **fenced).result() is None, "the fence has let an older token in"
     again = a.acquire(timeout=20)
     b.work(seconds=0.5).result()
     assert not again.done()

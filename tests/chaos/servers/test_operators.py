@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,22 +28,19 @@ def ensemble(request: pytest.FixtureRequest) -> Iterator[Ensemble]:
 
 
 @pytest.mark.parametrize("role", ["follower", "leader"])
-def test_a_full_disk_of_one_server_costs_no_lock(
-    pool: WorkerPool, ensemble: Ensemble, role: str, figure: Callable[..., None]
-) -> None:
+def test_a_full_disk_of_one_server_costs_no_lock(pool: WorkerPool, ensemble: Ensemble, role: str) -> None:
     """The server leaves the quorum. The other two go on, and the hold lives. With space again, a restart is enough."""
     a, b = pool.start("A", "B", session_timeout=TIMEOUT)
     a.must_acquire(abort_on="lost")
     working = a.work(seconds=2 * TIMEOUT)
     server = ensemble.leader if role == "leader" else ensemble.followers[0]
-    full = pool.note("full disk", target=server.address)
+    pool.note("full disk", target=server.address)
     # A write beyond this size fails, as on a full disk.
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     with contextlib.suppress(ConnectionLoss):  # this client may be connected to that server
         pool.zoo.client.ensure_path(f"{pool.zoo.chroot}/written")
     eventually(lambda: server.mode() is None, 20, "the server still serves")
-    token = b.must_acquire("other", timeout=20)
-    figure("other locks after", token["t"] - full, "s")
+    b.must_acquire("other", timeout=20)
     b.release("other").result()
     assert not working.result(30)["lost"]
     a.release().result()
@@ -58,9 +55,7 @@ def test_a_full_disk_of_one_server_costs_no_lock(
 
 
 @pytest.mark.parametrize("ensemble", [{"nodes": 4, "observers": 1}], indirect=True)
-def test_a_hold_through_an_observer_survives_the_leader(
-    pool: WorkerPool, ensemble: Ensemble, figure: Callable[..., None]
-) -> None:
+def test_a_hold_through_an_observer_survives_the_leader(pool: WorkerPool, ensemble: Ensemble) -> None:
     """An observer does not vote, but its clients lock as all others. Without the leader it waits for the next one."""
     observer = ensemble.servers[-1]
     assert observer.mode() == "observer"
@@ -71,10 +66,9 @@ def test_a_hold_through_an_observer_survives_the_leader(
     a.must_acquire(abort_on="lost")
     working = a.work(seconds=2 * TIMEOUT)
     leader = ensemble.leader
-    killed = pool.note("kill server")
+    pool.note("kill server")
     leader.kill()
-    other = b.must_acquire("other", timeout=20)
-    figure("other locks after", other["t"] - killed, "s")
+    b.must_acquire("other", timeout=20)
     b.release("other").result()
     assert not working.result(30)["lost"]
     waiting = b.acquire(timeout=20)
@@ -109,9 +103,6 @@ def test_after_a_restore_an_old_token_is_refused_or_below_all_new_ones(
         leader.start()
         leader.wait_ready()
     old = a.must_acquire(timeout=20)["token"]
-    fenced = {"as": "main", "key": "k"}
-    value = a.tell("claim", **fenced).result()
-    assert a.tell("write", **fenced, value=value + 1).result()
     a.release().result()
     pool.note("wipe")
     for server in ensemble.servers:
@@ -130,7 +121,6 @@ def test_after_a_restore_an_old_token_is_refused_or_below_all_new_ones(
     answer = b.acquire(timeout=60).result(75)
     assert answer["granted"]
     assert (answer["token"] > old) is raised
-    assert (b.tell("claim", **fenced).result() is not None) is raised
     b.release().result()
     pool.assert_kept()
 

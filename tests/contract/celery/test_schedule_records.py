@@ -15,7 +15,7 @@ from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import schedule
 from kazoo.exceptions import NoNodeError
-from support.faults import BackgroundCall, expire, proxied
+from support.faults import BackgroundCall, proxied
 from support.proxy import MULTI, Proxy
 from support.work import lose
 from support.zoo import TESTS, Zoo, eventually
@@ -211,19 +211,6 @@ def test_a_new_record_is_created_by_the_leader_only(zoo: Zoo, candidate: Make) -
     assert zoo.names(f"{zoo.base}/!beat/hourly") == []
 
 
-def test_an_expired_session_ends_the_leadership(zoo: Zoo, candidate: Make) -> None:
-    """A process that leads again continues from its records."""
-    ledger = ledger_of(zoo, candidate())
-    ledger.adopt([entry()])
-    ledger.record_run(entry())
-    expire(zoo)
-    assert ledger.hold.wait_lost(10)
-    with pytest.raises(LeadershipLost):
-        ledger.record_run(entry())
-    again = ledger_of(zoo, candidate())
-    assert again.record_run(entry()).count == 2
-
-
 # --- what a record means to an entry --------------------------------------------------------------------------------
 
 AT = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
@@ -267,6 +254,7 @@ def test_a_naive_time_stays_naive_and_means_utc() -> None:
     assert mine.last_run_at == AT.replace(tzinfo=None)
 
 
+@pytest.mark.chaos  # a matrix
 def test_rows_continue_as_without_records_in_all_time_zones() -> None:
     """Edited, or enabled again; only the run that a dead leader did not save is known from its record."""
     pytest.importorskip("django_celery_beat")

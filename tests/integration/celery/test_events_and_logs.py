@@ -5,39 +5,32 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from celery.bin.base import CLIContext
+from celery.bin.control import inspect
 from celery.events.state import State
+from click.testing import CliRunner
 from pytest_django import DjangoDbBlocker
-from support import celeryapp
 from support.databases import database, sqlite
-from support.ensemble import Ensemble
 from support.quietevents import RECORD
 from support.worker import Worker
-from support.zoo import TESTS, Zoo, eventually
+from support.zoo import Zoo, eventually
 
+import django_zklock.contrib.celery.control  # noqa: F401 - the command
 from django_zklock.contrib.events.models import Attempt
 
 pytestmark = pytest.mark.zookeeper
 
-TASKS = "--include=support.endingtasks"
 
-
-@pytest.fixture(scope="module", params=["prefork", pytest.param("threads", marks=pytest.mark.chaos)])
-def shared_worker(
-    request: pytest.FixtureRequest, single: Ensemble, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Worker]:
-    zoo = Zoo(single.hosts, single)
-    home = tmp_path_factory.mktemp("worker")
-    with Worker(zoo, home, pool=request.param, options=[TASKS, "--task-events"]) as worker:
-        yield worker
-    zoo.close()
+@pytest.fixture(params=["prefork", pytest.param("threads", marks=pytest.mark.chaos)])
+def shared_worker(request: pytest.FixtureRequest) -> Worker:
+    worker: Worker = request.getfixturevalue(f"{request.param}_worker")
+    return worker
 
 
 @contextlib.contextmanager
@@ -120,28 +113,22 @@ def test_inspect_lists_a_lock_that_is_kept_for_the_next_task(worker: Worker) -> 
         worker.zoo.wait_contenders("kept", 1)
 
 
-@pytest.mark.parametrize("shared_worker", ["prefork"], indirect=True)
 def test_the_command_line_inspects(worker: Worker) -> None:
     """`celery inspect zklocks` works for an application that imports the command."""
-    command = [sys.executable, "-m", "celery", "-A", "support.endingtasks", "inspect", "zklocks", "--json", "-t", "3"]
-    env = worker.zoo.environment() | {celeryapp.HOME: str(worker.home)}
-    ended = subprocess.run(command, cwd=TESTS, env=env, capture_output=True, text=True, timeout=30, check=False)
-    assert ended.returncode == 0, ended.stderr
-    ((answer,),) = [json.loads(ended.stdout).values()]
-    assert answer == {"held": [], "idle": [], "waiting": [], "problem": ""}
+    context = CLIContext(app=worker.app, no_color=True, workdir=None)
+    ended = CliRunner().invoke(inspect, ["zklocks", "--json", "-t", "3", "-d", worker.name], obj=context)
+    assert ended.exit_code == 0, ended.output
+    assert json.loads(ended.stdout) == {worker.name: {"held": [], "idle": [], "waiting": [], "problem": ""}}
 
 
-def test_a_log_line_about_a_lock_names_the_task(zoo: Zoo, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shared_worker", ["prefork"], indirect=True)  # a thread cannot be aborted in its sleep
+def test_a_log_line_about_a_lock_names_the_task(worker: Worker) -> None:
     """Lines of the protocol's own thread do so, too. An event reports the loss."""
-    with (
-        Worker(zoo, tmp_path, options=[TASKS, "--task-events"]) as worker,
-        events(worker) as heard,
-    ):
+    with events(worker) as heard:
         gate = worker.gate()
         result = worker.send("loses_block", "gone", str(gate))
         gate.wait_at_work()
-        (node,) = zoo.contenders()
-        zoo.client.delete(node)
+        worker.zoo.delete("gone")
         worker.wait_failed(result)
         for begin in ("lock 'gone' is lost: ", "work under lock 'gone' ended "):
             (line,) = [line for line in worker.log.read_text().splitlines() if begin in line]
@@ -149,27 +136,26 @@ def test_a_log_line_about_a_lock_names_the_task(zoo: Zoo, tmp_path: Path) -> Non
         eventually(lambda: [event["uuid"] for event in heard if event["type"] == "task-lock-lost"] == [result.id])
 
 
-def test_without_task_events_none_are_sent(zoo: Zoo, tmp_path: Path) -> None:
-    """A worker that sends no events of its tasks sends none of their locks."""
-    with Worker(zoo, tmp_path, options=[TASKS]) as worker, worker.log_shown(), events(worker) as heard:
-        worker.run("plain", "silent")
-        with worker.app.events.default_dispatcher() as dispatcher:
-            dispatcher.send("mark")
-        eventually(lambda: [event["type"] for event in heard] == ["mark"])
-
-
 @pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.chaos)])
 def test_a_worker_writes_what_is_left_when_it_ends(
     zoo: Zoo, tmp_path: Path, pool: str, django_db_blocker: DjangoDbBlocker
 ) -> None:
-    """So do the processes of its pool, wherever the task waits. The work is the task."""
+    """
+    So do the processes of its pool, wherever the task waits. The work is the task.
+
+    A worker that sends no events of its tasks sends none of their locks.
+    """
     settings = sqlite(tmp_path / "events.sqlite3")
     env = {RECORD: "600", "TEST_DATABASES": json.dumps({"default": settings})}
     with django_db_blocker.unblock(), database(settings, Attempt) as alias:
-        with Worker(zoo, tmp_path, pool=pool, env=env, options=["--include=support.waitingtasks"]) as worker:
-            first = worker.send("plain", "a")
-            worker.get(first)
-            worker.run("waiting.wait", "b")
+        with Worker(zoo, tmp_path, pool=pool, env=env) as worker:
+            with events(worker) as heard:
+                first = worker.send("plain", "a")
+                worker.get(first)
+                worker.run("waiting.wait", "b")
+                with worker.app.events.default_dispatcher() as dispatcher:
+                    dispatcher.send("mark")
+                eventually(lambda: [event["type"] for event in heard] == ["mark"])
             assert worker.stop() == 0
         rows = {attempt.key: attempt for attempt in Attempt._default_manager.using(alias).all()}
     assert {row.outcome for row in rows.values()} == {Attempt.RELEASED}

@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import re
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.ensemble import Ensemble
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
 pytestmark = pytest.mark.zookeeper
 
-SESSION_TIMEOUT = 10.0  # long, so that what is free sooner was released
-AT_ONCE = 1.5  # seconds
-TASKS = ("--include=support.endingtasks",)
-
-
-@pytest.fixture(scope="module")
-def shared_worker(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    zoo = Zoo(single.hosts, single)
-    home = tmp_path_factory.mktemp("worker")
-    with Worker(zoo, home, session_timeout=SESSION_TIMEOUT, options=TASKS) as worker:
-        yield worker
-    zoo.close()
-
+AT_ONCE = 1.5  # seconds, less than the timeout of a session, so that what is free sooner was released
 
 WAYS = ["success", "exception", "retry", "Ignore", "Reject", "Reject and requeue"]
 
@@ -49,12 +34,12 @@ def test_a_lock_is_free_at_once_however_its_task_ends(worker: Worker, task: str,
 
 def test_a_task_that_runs_out_of_memory_frees_its_lock(zoo: Zoo, tmp_path: Path) -> None:
     """Celery ends the whole worker after a `MemoryError`. The lock is released when the block is left."""
-    with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, options=TASKS) as worker:
+    with Worker(zoo, tmp_path, concurrency=1) as worker:
         gate = worker.gate()
         worker.send("block_end", "memory", "out of memory", "linger", str(gate))
         gate.wait_at_work()
         gate.open()
-        zoo.wait_contenders("memory", 0, SESSION_TIMEOUT + 2)
+        zoo.wait_contenders("memory", 0, 12)
 
 
 def test_a_forgotten_lock_is_reported(worker: Worker) -> None:
@@ -94,33 +79,22 @@ def test_a_task_within_a_task_gives_back_its_own_share_only(worker: Worker) -> N
     assert worker.run("careful_whole", "outer", "inner") == [True, False, False, False]
 
 
-def test_locks_of_other_owners_stay(zoo: Zoo, tmp_path: Path) -> None:
-    """A lock of a thread of the process outlives the task that started the thread. It ends with the process."""
-    with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, options=TASKS) as worker:
-        worker.run("keep", "kept")
-        worker.run("forgetful_end", "forgotten", "success", "tell", None)
-        zoo.wait_contenders("forgotten", 0, AT_ONCE)
-        zoo.wait_contenders("kept", 1)
-        worker.process.send_signal(signal.SIGQUIT)
-        zoo.wait_contenders("kept", 0, timeout=4)
-
-
 @pytest.mark.parametrize(
     "pool", [pytest.param("threads", marks=pytest.mark.chaos), "gevent", pytest.param("solo", marks=pytest.mark.chaos)]
 )
-def test_tasks_of_one_process_release_their_own_locks(zoo: Zoo, tmp_path: Path, pool: str) -> None:
+def test_tasks_of_one_process_release_their_own_locks(request: pytest.FixtureRequest, pool: str) -> None:
     """One task holds a lock while other tasks of its process leave theirs."""
-    with Worker(zoo, tmp_path, pool=pool, session_timeout=SESSION_TIMEOUT, options=TASKS) as worker:
-        gate = worker.gate()
-        held = worker.send("forgetful_end", "held", "success", "linger", str(gate)) if pool != "solo" else None
-        if held is not None:
-            gate.wait_at_work()
-        for number in range(5):
-            worker.run("forgetful_end", f"forgotten{number}", "success", "tell", None)
-            worker.run("half_open", f"open{number}")
-        eventually(lambda: len(zoo.contenders()) == (0 if held is None else 1), AT_ONCE)
-        if held is not None:
-            zoo.wait_contenders("held", 1)
-            gate.open()
-            worker.get(held)
-        zoo.assert_empty()
+    worker: Worker = request.getfixturevalue(f"{pool}_worker")
+    gate = worker.gate()
+    held = worker.send("forgetful_end", "held", "success", "linger", str(gate)) if pool != "solo" else None
+    if held is not None:
+        gate.wait_at_work()
+    for number in range(5):
+        worker.run("forgetful_end", f"forgotten{number}", "success", "tell", None)
+        worker.run("half_open", f"open{number}")
+    eventually(lambda: len(worker.zoo.contenders()) == (0 if held is None else 1), AT_ONCE)
+    if held is not None:
+        worker.zoo.wait_contenders("held", 1)
+        gate.open()
+        worker.get(held)
+    worker.zoo.assert_empty()

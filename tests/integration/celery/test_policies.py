@@ -22,7 +22,7 @@ from support.worker import Gate, Worker, outcome
 from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, COPY_HEADER, MESSAGE_HEADER
-from django_zklock.exceptions import LockBusy, LockLost
+from django_zklock.exceptions import LockLost
 from django_zklock.operations import end_hold
 
 pytestmark = pytest.mark.zookeeper
@@ -61,15 +61,6 @@ OF_ITS_OWN: dict[str, Any] = {
     **dict.fromkeys(("retry", "coalesce", "wait"), "done"),
 }
 """The outcome of a task where nothing but its policy counts."""
-
-
-def test_policies_of_a_single_task(worker: Worker) -> None:
-    """Some policies end the task at once. With the others it runs when the lock is free."""
-
-    def alone(name: str, key: str) -> AsyncResult[Any]:
-        return worker.send(name, key)
-
-    assert outcomes(worker, alone) == OF_ITS_OWN
 
 
 def test_policies_in_a_chain(worker: Worker) -> None:
@@ -131,7 +122,7 @@ def test_policies_with_link_and_link_error(worker: Worker) -> None:
             link_error=task(worker, "policy.errback", str(marks / f"{key}-error")),
         )
 
-    outcomes(worker, linked)
+    assert outcomes(worker, linked) == OF_ITS_OWN
     expected = {"raise-linked-error", *(f"{policy}-linked-link" for policy in ("value", "retry", "coalesce", "wait"))}
     eventually(lambda: {path.name for path in marks.iterdir()} >= expected)
     worker.run("ping")
@@ -180,17 +171,14 @@ def test_policies_of_eager_tasks(zoo: Zoo) -> None:
 # --- retry ----------------------------------------------------------------------------------------------------------
 
 
-def test_conflicts_may_be_bounded(worker: Worker) -> None:
-    """With `max_conflicts` the error is raised in the end."""
-    with worker.zoo.hold_elsewhere("bounded"):
-        result = worker.send("policy.bounded", "bounded")
-        assert isinstance(worker.wait_failed(result), LockBusy)
-        assert worker.log.read_text().count(f"policy.bounded[{result.id}] retry") == 2
-
-
 def test_a_task_that_is_sent_again_keeps_its_place_in_the_canvas(worker: Worker) -> None:
-    """Group, root, parent, stamps, shadow name and headers are those of the first message."""
+    """Group, root, parent, stamps, shadow name, headers and all options are those of the first message."""
     options = {
+        "soft_time_limit": 20,
+        "time_limit": 30,
+        "priority": 3,
+        "expires": 60,
+        "queue": "other",
         "root_id": "root",
         "parent_id": "parent",
         "group_id": "group",
@@ -213,6 +201,10 @@ def test_a_task_that_is_sent_again_keeps_its_place_in_the_canvas(worker: Worker)
         "group": "group",
         "group_index": 3,
         "shadow": "shown",
+        "limits": [30, 20],
+        "priority": 3,
+        "queue": "other",
+        "expires": True,
     }
 
 

@@ -1,14 +1,15 @@
-"""Worker pools without processes: threads, greenlets, and the worker itself."""
+"""Kinds of worker pools: processes, threads, greenlets, and the worker itself."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import celery
 import pytest
+from support.celeryapp import TASKS_AT_ONCE
 from support.ensemble import Ensemble
 from support.worker import Worker
 from support.zoo import TESTS, Zoo, eventually
@@ -17,27 +18,25 @@ from django_zklock.exceptions import LockLost
 
 pytestmark = pytest.mark.zookeeper
 
-
-TASKS = ["--include=support.endingtasks"]
-
 EVENTLET = pytest.param(
     "eventlet", marks=pytest.mark.skipif(find_spec("eventlet") is None, reason="eventlet is not installed")
 )
 
 
-@pytest.fixture(params=["threads", pytest.param("solo", marks=pytest.mark.chaos), "gevent", EVENTLET])
-def worker(zoo: Zoo, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Worker]:
-    with Worker(zoo, tmp_path, pool=request.param, concurrency=4, options=TASKS) as worker:
-        yield worker
+@pytest.fixture(params=["prefork", "threads", pytest.param("solo", marks=pytest.mark.chaos), "gevent", EVENTLET])
+def shared_worker(request: pytest.FixtureRequest) -> Worker:
+    worker: Worker = request.getfixturevalue(f"{request.param}_worker")
+    return worker
 
 
 def test_tasks_of_a_pool_exclude_each_other(worker: Worker) -> None:
-    """Tasks of one process exclude each other, a conflict sends a task again, and the session ends with the worker."""
+    """In one process and in several. A conflict sends a task again."""
     warned = "in the threads pool, work that has lost its lock" in worker.log.read_text()
     assert warned == ("--pool=threads" in str(worker.process.args))
     counter = worker.home / "counter"
     results = [worker.send("increment", "turns", str(counter)) for _ in range(12)]
-    assert len({worker.get(result) for result in results}) == 1
+    processes = {worker.get(result) for result in results}
+    assert processes <= worker.children() if is_prefork(worker) else processes == {worker.process.pid}
     assert counter.read_text() == "12"
 
     with worker.zoo.hold_elsewhere("retry"):
@@ -45,19 +44,19 @@ def test_tasks_of_a_pool_exclude_each_other(worker: Worker) -> None:
         eventually(lambda: result.state == "RETRY")
     assert worker.get(result)["retries"] == 0
 
-    worker.run("keep", "kept")  # by a thread that does not release it
-    worker.zoo.wait_contenders("kept", 1)
-    assert worker.stop() == 0
-    worker.zoo.wait_contenders("kept", 0, timeout=1)
+
+def is_prefork(worker: Worker) -> bool:
+    return "--pool=prefork" in str(worker.process.args)
 
 
-def test_a_running_task_gets_a_lock_granted_for_the_next_task_of_its_thread(worker: Worker) -> None:
-    """The main process was just granted that lock for the next task, and gives it back."""
+def test_a_running_task_gets_a_lock_granted_for_the_next_task(worker: Worker) -> None:
+    """All slots wait in their work for a lock that the main process was just granted. It gives the lock back."""
     gate = worker.gate()
     with worker.zoo.hold_elsewhere("wanted"):
         waiting = worker.send("waiting.wait", "wanted")
         worker.zoo.wait_contenders("wanted", 2)
-        holders = [worker.send("waiting.inner", f"outer-{number}", str(gate), "wanted") for number in range(4)]
+        keys = [f"outer-{number}" for number in range(TASKS_AT_ONCE)]
+        holders = [worker.send("waiting.inner", key, str(gate), "wanted") for key in keys]
         gate.wait_at_work()
     gate.open()
     assert all(worker.get(holder) < 10 for holder in holders)
@@ -80,10 +79,14 @@ def test_the_loss_of_a_tasks_lock_ends_its_wait_for_another_one(worker: Worker) 
 )
 @pytest.mark.chaos
 def test_an_outage_stops_the_work_of_a_pool(tmp_path: Path, pool: str, way: str) -> None:
-    """Threads are aborted while they compute, greenlets while they wait, and the worker's own thread in both cases."""
+    """
+    Threads are aborted while they compute, greenlets while they wait, and the worker's own thread in both cases.
+
+    The session ends with the worker.
+    """
     with Ensemble(nodes=1) as ensemble:
         zoo = Zoo(ensemble.hosts, ensemble)
-        with Worker(zoo, tmp_path, pool=pool, concurrency=2) as worker:
+        with Worker(zoo, tmp_path, pool=pool) as worker:
             gate = worker.gate()
             result = worker.send("plain", "work", "spin" if pool == "threads" else "sleep", str(gate))
             gate.wait_at_work()
@@ -93,6 +96,9 @@ def test_an_outage_stops_the_work_of_a_pool(tmp_path: Path, pool: str, way: str)
             ensemble.servers[0].start()
             ensemble.servers[0].wait_ready()
             worker.run("late", "work")
+            worker.run("keep", "kept")  # by a thread that does not release it
+            assert worker.stop() == 0
+            zoo.wait_contenders("kept", 0, timeout=1)
         zoo.close()
 
 
@@ -109,10 +115,8 @@ def test_spawned_processes_of_a_pool_work_like_forked_ones(zoo: Zoo, tmp_path: P
     """No fork handler runs there. The first use opens the session. The end of the process releases its locks."""
     (tmp_path / "spawning.py").write_text(SPAWN)
     path = f"{tmp_path}{os.pathsep}{TESTS}{os.pathsep}{TESTS.parent}"
-    options = ["--include=support.endingtasks", "--task-events"]
-    with Worker(
-        zoo, tmp_path, session_timeout=4, tasks="spawning", options=options, env={"PYTHONPATH": path}
-    ) as worker:
+    how: dict[str, Any] = {"options": ["--task-events"], "env": {"PYTHONPATH": path}}
+    with Worker(zoo, tmp_path, session_timeout=4, tasks="spawning", **how) as worker:
         counter = worker.home / "counter"
         results = [worker.send("increment", "turns", str(counter)) for _ in range(12)]
         assert {worker.get(result) for result in results} <= worker.children()

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from celery.result import AsyncResult
-from support.policytasks import POLICIES, SHARES, VALUE, transfer
-from support.uniquetasks import known_to
+from support.policytasks import POLICIES, SHARES, VALUE
 from support.worker import Worker, outcome
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, COPY_HEADER, MESSAGE_HEADER
 
@@ -51,15 +48,6 @@ def test_calls_for_the_same_locks_are_merged(worker: Worker) -> None:
     assert len(journal.read_text().splitlines()) == 2
 
 
-@pytest.fixture
-def publisher(worker: Worker) -> Iterator[Worker]:
-    """The worker, with a client that knows its tasks and its locks."""
-    if "several.transfer" not in worker.app.tasks:
-        known_to(worker.app, [transfer])
-    with worker.zoo.configured():
-        yield worker
-
-
 def test_a_task_is_unique_by_all_its_keys(publisher: Worker) -> None:
     """The order of its keys does not matter. One common key is a conflict, not a duplicate."""
     send = publisher.app.tasks["several.transfer"].apply_async
@@ -78,7 +66,7 @@ def test_a_task_is_unique_by_all_its_keys(publisher: Worker) -> None:
     publisher.get(again)
 
 
-def test_a_revoked_task_leaves_no_lock(worker: Worker, tmp_path: Path) -> None:
+def test_a_revoked_task_leaves_no_lock(worker: Worker) -> None:
     """A task that is revoked while it waits for the second lock releases the first."""
     with worker.zoo.hold_elsewhere("limit/b"):
         result = worker.send("several.wait", "limit")
@@ -108,21 +96,21 @@ def test_two_tasks_share_a_semaphore(worker: Worker, kind: str) -> None:
 
 
 @pytest.mark.parametrize("pool", [pytest.param("threads", marks=pytest.mark.chaos), "gevent"])
-def test_threads_of_one_process_share_a_semaphore(zoo: Zoo, tmp_path: Path, pool: str) -> None:
+def test_threads_of_one_process_share_a_semaphore(request: pytest.FixtureRequest, pool: str) -> None:
     """Each thread or greenlet has its own permit. A third task gets none, and neither does a copy."""
-    pytest.importorskip("gevent")
-    with Worker(zoo, tmp_path, pool=pool, concurrency=4) as worker:
-        gates = [worker.gate(), worker.gate()]
-        of_first = {MESSAGE_HEADER: str(uuid.uuid4())}
-        sent = [worker.send("sharing.permit.raise", "k", "linger", str(gate), headers=of_first) for gate in gates]
-        for gate in gates:
-            gate.wait_at_work()
-        assert outcome(worker.send("sharing.permit.skip", "k")) == "TaskRevokedError"
-        worker.send("sharing.permit.raise", "k", "tell", task_id=sent[0].id, headers={**of_first, COPY_HEADER: "none"})
-        eventually(lambda: f"sharing.permit.raise[{sent[0].id}] retry" in worker.log.read_text())
-        for gate in gates:
-            gate.open()
-        assert [outcome(result) for result in sent] == ["done", "done"]
+    worker: Worker = request.getfixturevalue(f"{pool}_worker")
+    gates = [worker.gate(), worker.gate()]
+    of_first = {MESSAGE_HEADER: str(uuid.uuid4())}
+    sent = [worker.send("sharing.permit.raise", "k", "linger", str(gate), headers=of_first) for gate in gates]
+    for gate in gates:
+        gate.wait_at_work()
+    assert outcome(worker.send("sharing.permit.skip", "k")) == "TaskRevokedError"
+    worker.send("sharing.permit.raise", "k", "tell", task_id=sent[0].id, headers={**of_first, COPY_HEADER: "none"})
+    eventually(lambda: f"sharing.permit.raise[{sent[0].id}] retry" in worker.log.read_text())
+    for gate in gates:
+        gate.open()
+    assert [outcome(result) for result in sent] == ["done", "done"]
+    worker.zoo.assert_empty()
 
 
 @pytest.mark.parametrize("kind", SHARES)

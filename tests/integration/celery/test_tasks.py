@@ -98,15 +98,6 @@ def test_the_policy_raise_works_with_celerys_own_retries(worker: Worker) -> None
 # --- what stays as it was -------------------------------------------------------------------------------------------
 
 
-def test_tasks_with_one_key_exclude_each_other_across_processes(worker: Worker) -> None:
-    """Two tasks with one key never run at the same time, in any process."""
-    counter = worker.home / "counter"
-    results = [worker.send("increment", "turns", str(counter)) for _ in range(20)]
-    processes = {worker.get(result) for result in results}
-    assert counter.read_text() == "20"
-    assert len(processes) == 2
-
-
 def test_the_queue_shows_the_task_without_its_arguments(worker: Worker) -> None:
     """Others see the name and id of the task, but not its arguments."""
     result, gate = worker.begin("plain", "payload")

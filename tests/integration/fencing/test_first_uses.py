@@ -45,7 +45,7 @@ def own_rows(using: str, round_: int, thread: int) -> None:
 @pytest.mark.parametrize("use", [one_token, rising_tokens, own_names, own_rows])
 def test_concurrent_first_uses_of_a_fence_succeed(ledger: str, use: Callable[[str, int, int], None]) -> None:
     """Without a deadlock or another error of the database. The highest token remains."""
-    rounds = 50 if connections[ledger].vendor == "mysql" else 10
+    rounds = 20 if connections[ledger].vendor == "mysql" else 5
     together = threading.Barrier(THREADS, timeout=60)
 
     def run(thread: int) -> None:

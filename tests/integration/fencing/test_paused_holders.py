@@ -2,61 +2,132 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 from support.ensemble import Ensemble
+from support.fenced_writes import by_get, save, update, update_by_join
 from support.ledgers.models import Account
-from support.pausing import USING, WAYS, pair, play
-from support.zoo import Zoo
+from support.zoo import Zoo, next_line
+
+from django_zklock import Hold, zk_lock
+from django_zklock.exceptions import LockLost, StaleToken
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
 
-ROUNDS = 100
-PAIRS = 5  # that play at once, each on a row of its own
+USING = "ledger"
+ROUNDS = 5  # of each way
 TICK = 0.2
 SESSION_TIMEOUT = 0.8
 
 
-@pytest.fixture
-def arena() -> Iterator[Zoo]:
-    """A server with short sessions."""
-    with Ensemble(tick=TICK) as ensemble:
-        zoo = Zoo(ensemble.hosts, ensemble)
-        yield zoo
-        zoo.close()
+def by_fence(using: str, hold: Hold, pk: int) -> None:
+    row = Account(pk=pk)
+    row._state.db = using  # it is not read before: SQLite refuses to write after a read if another one wrote meanwhile
+    hold.fence(row, refresh=True)
+    row.save()
 
 
-@pytest.fixture
-def databases(database_settings: dict[str, Any]) -> dict[str, Any]:
-    """The databases of the processes."""
-    return {USING: database_settings}
+def by_name(using: str, hold: Hold, pk: int) -> None:
+    with hold.fenced(f"account/{pk}", using=using):
+        Account.objects.using(using).filter(pk=pk).update(fencing_token=hold.token)
 
 
-def rounds(arena: Zoo, using: str, databases: dict[str, Any], numbers: range) -> list[float]:
-    row = Account(name="a")
-    row.save(using=using)
-    ways = list(WAYS)
+WAYS: dict[str, Callable[[str, Hold, int], None]] = {
+    call.__name__: call for call in (by_get, by_fence, update, update_by_join, save, by_name)
+}
+
+
+def write(way: str, pk: int, pause: bool) -> dict[str, Any]:
+    """Write as the holder of the account's lock; with `pause` stop this process when the transaction is open."""
+    lock = zk_lock(f"account/{pk}")
+    hold = lock.acquire(timeout=40)
+    assert hold is not None
+    answer: dict[str, Any] = {"token": hold.token, "lost": False, "error": None}
     try:
-        with pair(arena, databases, SESSION_TIMEOUT) as writers:
-            return [play(writers, using, ways[number % len(ways)], row.pk, number) for number in numbers]
-    finally:
-        connections[using].close()
+        with transaction.atomic(using=USING):
+            with connections[USING].cursor() as cursor:
+                cursor.execute("SELECT 1")
+            if pause:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            answer["lost"] = hold.lost
+            WAYS[way](USING, hold, pk)
+    except StaleToken as error:
+        answer["error"] = type(error).__name__
+    with contextlib.suppress(LockLost):
+        lock.release()
+    return answer
+
+
+def main() -> None:
+    """Do as each line says, and answer with a line."""
+    for line in sys.stdin:
+        print(json.dumps(write(**json.loads(line))), flush=True)
+
+
+Writer = subprocess.Popen[str]
+
+
+@pytest.fixture
+def writers(database_settings: dict[str, Any]) -> Iterator[list[Writer]]:
+    """Two processes that write, and a server with short sessions."""
+    with Ensemble(tick=TICK) as ensemble, contextlib.ExitStack() as stack:
+        zoo = Zoo(ensemble.hosts, ensemble)
+        stack.callback(zoo.close)
+        env = {
+            "ZKLOCK_URL": zoo.url(session_timeout=SESSION_TIMEOUT),
+            "TEST_DATABASES": json.dumps({USING: database_settings}),
+        }
+        started = [zoo.spawn(f"from {__name__} import main; main()", **env) for _ in range(2)]
+        for writer in started:
+            stack.callback(writer.communicate)
+            stack.callback(writer.kill)
+        yield started
+
+
+def tell(writer: Writer, **command: Any) -> None:
+    print(json.dumps(command), file=writer.stdin, flush=True)
+
+
+def answer(writer: Writer) -> dict[str, Any]:
+    said = next_line(writer)
+    assert said, "a writer has ended: " + writer.communicate()[1]
+    read: dict[str, Any] = json.loads(said)
+    return read
 
 
 @pytest.mark.timeout(600)
-def test_no_paused_holder_ever_commits(arena: Zoo, databases: dict[str, Any], ledger: str, figure: Any) -> None:
-    """A hundred times, without exception."""
-    share = ROUNDS // PAIRS
-    with ThreadPoolExecutor(PAIRS) as pool:
-        games = [
-            pool.submit(rounds, arena, ledger, databases, range(start, start + share))
-            for start in range(0, ROUNDS, share)
-        ]
-        stopped = [pause for game in games for pause in game.result()]
-    assert len(stopped) == ROUNDS
-    figure("late commits refused", f"{len(stopped)} of {ROUNDS}, on {connections[ledger].vendor}")
+@pytest.mark.parametrize("way", WAYS)
+def test_no_paused_holder_ever_commits(way: str, writers: list[Writer], ledger: str, figure: Any) -> None:
+    """The newer holder has its lock, has written and committed meanwhile."""
+    row = Account(name="a")
+    row.save(using=ledger)
+    older, newer = writers
+    stopped = []
+    for _ in range(ROUNDS):
+        tell(older, way=way, pk=row.pk, pause=True)
+        status = os.waitid(os.P_PID, older.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        assert status is not None
+        assert status.si_code == os.CLD_STOPPED, "a writer has ended: " + older.communicate()[1]
+        began = time.monotonic()
+        tell(newer, way=way, pk=row.pk, pause=False)
+        second = answer(newer)
+        os.kill(older.pid, signal.SIGCONT)
+        stopped.append(time.monotonic() - began)
+        first = answer(older)
+        assert second["error"] is None, second
+        assert first["lost"], f"the pause did not outlast the lease: {first}"
+        assert first["token"] < second["token"]
+        assert first["error"] == "StaleToken", f"the late write was not refused: {first}"
+        row.refresh_from_db()
+        assert row.fencing_token == second["token"]
     figure.spread("stopped for", stopped)

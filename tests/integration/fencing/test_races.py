@@ -18,7 +18,7 @@ from django_zklock.exceptions import StaleToken
 from django_zklock.fencing import Fence
 
 WRITERS = 6
-WRITES = 25  # of each
+WRITES = 10  # of each
 
 
 @pytest.mark.slow

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support import forked
 from support.ensemble import Ensemble
 
 SHOP = Path(__file__).resolve().parents[3] / "example_project"
@@ -110,14 +110,6 @@ def run(script: str, *arguments: str, var: Path, **variables: str) -> list[str]:
         "ALLOWED_HOSTS": "testserver",
         **variables,
     }
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        cwd=SHOP,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
+    done = forked.run(["-c", script, *arguments], cwd=SHOP, env=env, timeout=50)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

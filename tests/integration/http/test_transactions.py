@@ -36,7 +36,7 @@ pytestmark = pytest.mark.zookeeper
 ON_SQLITE = pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
 
 
-@pytest.fixture(params=["sqlite", "read committed", "repeatable read"])
+@pytest.fixture(params=["sqlite", "repeatable read", pytest.param("read committed", marks=pytest.mark.chaos)])
 def ledger(
     request: pytest.FixtureRequest, tmp_path: Path, django_db_blocker: DjangoDbBlocker
 ) -> Iterator[Ledger | MariaDBLedger]:

@@ -17,7 +17,6 @@ from django.template import TemplateSyntaxError
 from django.test import Client, RequestFactory, override_settings
 from support import viewsite
 from support.deadlock import rivals
-from support.ensemble import free_ports
 from support.faults import BackgroundCall
 from support.signalled import signalled
 from support.zoo import Zoo, eventually
@@ -106,35 +105,6 @@ def test_the_answer_is_json_unless_the_client_prefers_text(
         assert (body["code"], body["retry_after"]) == ("lock_conflict", int(answer["Retry-After"]))
     else:
         assert answer.content.startswith(b"Somebody else")
-
-
-@override_settings(
-    TEMPLATES=[
-        {
-            "BACKEND": "django.template.backends.django.DjangoTemplates",
-            "OPTIONS": {
-                "loaders": [("django.template.loaders.locmem.Loader", {"409.html": "<p>wait: {{ detail }}</p>"})]
-            },
-        }
-    ]
-)
-def test_the_template_of_the_project_is_used(zoo: Zoo, client: Client) -> None:
-    """Browsers and htmx get 409.html."""
-    with zoo.hold_elsewhere("stock/7"):
-        for headers in ({"accept": BROWSER}, {"hx-request": "true"}):
-            answer = client.get("/buy-now/7/", headers=headers)
-            assert answer.content.startswith(b"<p>wait: Somebody else")
-            assert answer.status_code == 409
-
-
-def test_a_view_raises_without_the_middleware(zoo: Zoo, client: Client) -> None:
-    """The error of a busy lock and that of an outage leave the view."""
-    with override_settings(MIDDLEWARE=[]):
-        with zoo.hold_elsewhere("stock/7"), pytest.raises(LockBusy):
-            client.get("/buy-now/7/")
-        (port,) = free_ports(1)
-        with zoo.configured(f"127.0.0.1:{port}"), pytest.raises(ZooKeeperUnavailable):
-            client.get("/buy-now/7/")
 
 
 @pytest.mark.django_db

@@ -48,7 +48,7 @@ def test_the_command_shows_an_operator_hold(zoo: Zoo) -> None:
     operations.end_hold("lead", token=held.token, by="ada")
 
 
-@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize("as_json", [True, pytest.param(False, marks=pytest.mark.chaos)])
 def test_watching_shows_each_change_until_it_is_interrupted(zoo: Zoo, as_json: bool) -> None:
     """One line for each change. Ctrl-C is no error."""
     process = subprocess.Popen(

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from support import lease_clients
 from support.serving import Serving
-from support.zoo import Zoo
 
 pytestmark = pytest.mark.zookeeper
 
@@ -36,16 +35,18 @@ def run(tmp_path: Path, address: str, script: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("option", ["wait: NaN", "term: NaN", "wait: '5'"])
-def test_a_time_that_is_no_number_is_refused(tmp_path: Path, option: str) -> None:
+def test_a_time_that_is_no_number_is_refused(tmp_path: Path) -> None:
     """A wait of NaN ended the process: gRPC threw an error that nobody can catch."""
-    script = f"report(client.withLock('a', {{ {option} }}, async () => 'held')).then(() => client.close());"
-    [line] = run(tmp_path, "127.0.0.1:1", script)
-    assert line.startswith("TypeError: ")
-    assert line.endswith("not a number")
+    options = ["wait: NaN", "term: NaN", "wait: '5'"]
+    calls = [f"report(client.withLock('a', {{ {option} }}, async () => 'held'))" for option in options]
+    lines = run(tmp_path, "127.0.0.1:1", f"Promise.all([{', '.join(calls)}]).then(() => client.close());")
+    assert len(lines) == len(options)
+    for line in lines:
+        assert line.startswith("TypeError: ")
+        assert line.endswith("not a number")
 
 
-def test_a_term_of_zero_is_refused_and_a_very_long_wait_has_no_limit(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_term_of_zero_is_refused_and_a_very_long_wait_has_no_limit(coordinator: Serving, tmp_path: Path) -> None:
     script = """
 (async () => {
   await report(client.withLock("a", { term: 0 }, async () => "held"));
@@ -53,13 +54,12 @@ def test_a_term_of_zero_is_refused_and_a_very_long_wait_has_no_limit(zoo: Zoo, t
   client.close();
 })();
 """
-    with Serving(zoo, session_timeout=10) as coordinator:
-        refused, held = run(tmp_path, coordinator.address, script)
+    refused, held = run(tmp_path, coordinator.address, script)
     assert refused.startswith("LeaseRefused: session_timeout_ms is not from 100")
     assert held == "held"
 
 
-def test_close_ends_the_calls_that_wait(zoo: Zoo, tmp_path: Path) -> None:
+def test_close_ends_the_calls_that_wait(coordinator: Serving, tmp_path: Path) -> None:
     """Their work does not run, and the process ends."""
     script = """
 const waiting = report(client.withLock("a", {}, async () => "held"));
@@ -72,8 +72,8 @@ const other = new ZkLockClient("ADDRESS");
   await report(client.withLock("a", {}, async () => "held"));
 })();
 """
-    with Serving(zoo, session_timeout=10) as coordinator, zoo.hold_elsewhere("a"):
+    with coordinator.zoo.hold_elsewhere("a"):
         busy, *closed = run(tmp_path, coordinator.address, script.replace("ADDRESS", coordinator.address))
-        zoo.wait_contenders("a", 1)
+        coordinator.zoo.wait_contenders("a", 1)
     assert busy.startswith("LockBusy: ")
     assert closed == ["ZkLockError: the client is closed"] * 2

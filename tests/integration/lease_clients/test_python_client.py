@@ -11,11 +11,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.ensemble import Ensemble
 from support.faults import BackgroundCall
 from support.relay import Relay
 from support.serving import Serving
@@ -36,31 +34,19 @@ from zklock_client import (
 pytestmark = pytest.mark.zookeeper
 
 
-@pytest.fixture(scope="module")
-def shared(single: Ensemble) -> Iterator[tuple[Zoo, Serving]]:
-    """A namespace, and a coordinator in it that the tests leave alive."""
-    zoo = Zoo(single.hosts, single)
-    with Serving(zoo, session_timeout=10) as coordinator:
-        yield zoo, coordinator
-    zoo.close()
+@pytest.fixture
+def zoo(coordinator: Serving) -> Zoo:
+    """The namespace of the coordinator."""
+    return coordinator.zoo
 
 
 @pytest.fixture
-def zoo(shared: tuple[Zoo, Serving]) -> Iterator[Zoo]:
-    """The namespace, for Django's locks, too; empty at the end."""
-    zoo, _ = shared
-    with zoo.configured(session_timeout=10):
-        yield zoo
-        zoo.assert_empty()
+def address(coordinator: Serving) -> str:
+    return coordinator.address
 
 
 @pytest.fixture
-def address(shared: tuple[Zoo, Serving]) -> str:
-    return shared[1].address
-
-
-@pytest.fixture
-def client(address: str, zoo: Zoo) -> Iterator[ZkLockClient]:
+def client(address: str) -> Iterator[ZkLockClient]:
     with ZkLockClient(address) as client:
         yield client
 
@@ -317,19 +303,15 @@ held.wait(10)
     zoo.assert_empty()
 
 
-def lease_settings(directory: Path, **options: object) -> dict[str, str]:
-    """Write settings with these options of `LEASES`; return the environment of a process that has them."""
-    (directory / "lease_settings.py").write_text(f"from settings import *\nZKLOCK['LEASES'] = {options!r}\n")
-    path = os.pathsep.join(map(str, (directory, TESTS, TESTS.parent)))
-    return {"DJANGO_SETTINGS_MODULE": "lease_settings", "PYTHONPATH": path}
+def test_settings_of_a_coordinator_bind_its_clients(zoo: Zoo) -> None:
+    """
+    A client without a token is refused, and one that asks for more than it may have. Each refusal has a code.
 
-
-def test_a_client_without_a_token_is_refused(shared: tuple[Zoo, Serving], tmp_path: Path) -> None:
-    """And so is a client that asks for more than it may have. Each refusal has a code."""
-    zoo, _ = shared
+    A wait without a limit outlasts the limit of the coordinator.
+    """
     clients = {"billing": {"TOKENS": [hash_of("secret")], "PREFIXES": ["billing"]}}
     codes = {}
-    with Serving(zoo, env=lease_settings(tmp_path, CLIENTS=clients)) as coordinator:
+    with Serving(zoo, leases={"CLIENTS": clients, "MAX_WAIT": 1.1}) as coordinator:
         for token, resource in ((None, "billing/1"), ("wrong", "billing/1"), ("secret", "a"), ("secret", "billing/1")):
             with contextlib.suppress(LeaseRefused), ZkLockClient(coordinator.address, token=token) as client:
                 try:
@@ -337,30 +319,23 @@ def test_a_client_without_a_token_is_refused(shared: tuple[Zoo, Serving], tmp_pa
                         codes[token, resource] = str(lease.valid)
                 except LeaseRefused as refused:
                     codes[token, resource] = refused.code
-    assert [*codes.values()] == ["unauthenticated", "unauthenticated", "forbidden", "True"]
-
-
-def test_a_wait_without_limit_outlasts_the_limit_of_a_coordinator(shared: tuple[Zoo, Serving], tmp_path: Path) -> None:
-    zoo, _ = shared
-    with (
-        Serving(zoo, env=lease_settings(tmp_path, MAX_WAIT=1.1)) as coordinator,
-        ZkLockClient(coordinator.address) as client,
-    ):
+        assert [*codes.values()] == ["unauthenticated", "unauthenticated", "forbidden", "True"]
 
         def hold() -> int:
-            with client.lock("a") as lease:
+            with client.lock("billing/2") as lease:
                 return lease.token
 
         seen: set[str] = set()
 
         def has_come_back() -> bool:
-            seen.update(zoo.children("a"))
+            seen.update(zoo.children("billing/2"))
             return len(seen) >= 4  # the holder, and three tries
 
-        with zoo.hold_elsewhere("a"):
-            waiting = BackgroundCall(hold)
-            eventually(has_come_back)
-        assert waiting.result() > 0
+        with ZkLockClient(coordinator.address, token="secret") as client:
+            with zoo.hold_elsewhere("billing/2"):
+                waiting = BackgroundCall(hold)
+                eventually(has_come_back)
+            assert waiting.result() > 0
 
 
 # --- faults ---------------------------------------------------------------------------------------------------------

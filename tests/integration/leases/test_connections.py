@@ -22,7 +22,7 @@ POST = b"POST /locks/ HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/j
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
 
 
-@pytest.mark.parametrize("sent", [b"", b"POST /locks/ HT", POST, POST + b'content-length: 90\r\n\r\n{"resource'])
+@pytest.mark.parametrize("sent", [b"", POST, POST + b'content-length: 90\r\n\r\n{"resource'])
 async def test_a_connection_that_brings_no_whole_request_ends(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
@@ -77,11 +77,11 @@ async def test_connections_are_bounded(zoo: Zoo, monkeypatch: pytest.MonkeyPatch
         assert (await first.request("GET", "/locks/1.2.3")).status == 421
 
 
-@pytest.mark.parametrize("sent", [b"", b"PRI * HTTP/2.0\r\n", PREFACE])
+@pytest.mark.parametrize("sent", [b"", PREFACE])
 async def test_a_connection_by_grpc_that_makes_no_call_ends(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    """It has sent nothing, half of a preface, or a preface and no call."""
+    """It has sent nothing, or a preface and no call."""
     monkeypatch.setitem(OPTIONS, "grpc.server_handshake_timeout_ms", 500)
     monkeypatch.setitem(OPTIONS, "grpc.max_connection_idle_ms", 1000)
     async with Served(LeaseOptions()) as served, HttpConnection(served.server.port) as connection:

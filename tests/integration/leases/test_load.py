@@ -44,10 +44,10 @@ async def _answer(call: Any) -> str:
 
 
 async def test_a_request_by_http_that_waits_costs_no_thread(zoo: Zoo) -> None:
-    client = {"TOKENS": [hash_of("secret")], "MAX_WAITING": 300}
+    client = {"TOKENS": [hash_of("secret")], "MAX_WAITING": 100}
     with Serving(zoo, session_timeout=10, http=True, leases={"CLIENTS": {"crowd": client}}) as serving:
         async with zk_lock(KEY), AsyncExitStack() as stack:
-            connections = [await stack.enter_async_context(HttpConnection(serving.http_port)) for _ in range(301)]
+            connections = [await stack.enter_async_context(HttpConnection(serving.http_port)) for _ in range(101)]
             first = connections.pop()
             assert (await first.request("POST", "/locks/", WANTED, **TOKEN)).status == 409
             before = _threads(serving)

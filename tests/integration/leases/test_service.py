@@ -107,16 +107,14 @@ async def test_a_stream_follows_the_position_in_the_queue(zoo: Zoo, served: Serv
     assert await stream.read() == grpc.aio.EOF
 
 
-@pytest.mark.parametrize("how", ["cancel", "deadline"])
-async def test_a_client_that_closes_its_stream_leaves_the_queue(zoo: Zoo, served: Served, how: str) -> None:
+async def test_a_client_that_closes_its_stream_leaves_the_queue(zoo: Zoo, served: Served) -> None:
     async with zk_lock(KEY):
         request = pb.RecordLockRequest(resource_path=KEY, client_id="node-1", wait_blocking=True)
-        call = served.stub.RecordLock(request, timeout=1.0 if how == "deadline" else 20.0)
+        call = served.stub.RecordLock(request, timeout=20)
         ended = asyncio.ensure_future(call.code())
         await asyncio.to_thread(zoo.wait_contenders, KEY, 2)
-        if how == "cancel":
-            call.cancel()
-        assert await ended in (grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
+        call.cancel()
+        assert await ended is grpc.StatusCode.CANCELLED
         await asyncio.to_thread(zoo.wait_contenders, KEY, 1)
     assert (await served.acquire()).acquired
 
@@ -291,11 +289,16 @@ async def test_a_call_without_a_message_is_refused_in_time(zoo: Zoo, monkeypatch
 
 
 async def test_the_refusal_of_a_lease_from_elsewhere_says_where(zoo: Zoo, served: Served) -> None:
+    """A stream that keeps it ends so, too."""
     async with Served(LeaseOptions()) as other:
         other.coordinator.advertise(Addresses(grpc="locks-2.example.com:50051"))
         lease = await other.acquire()
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await served.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id))
-        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-        metadata = dict(caught.value.trailing_metadata())
-        assert (metadata["zklock-code"], metadata["zklock-address"]) == ("lease-elsewhere", "locks-2.example.com:50051")
+        stream = served.stub.KeepAlive()
+        await stream.write(pb.KeepAliveRequest(lease_id=lease.lease_id))
+        for call in (served.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id)), stream.read()):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            metadata = dict(caught.value.trailing_metadata())
+            assert metadata["zklock-code"] == "lease-elsewhere"
+            assert metadata["zklock-address"] == "locks-2.example.com:50051"

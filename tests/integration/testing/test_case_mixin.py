@@ -9,7 +9,7 @@ import django
 import pytest
 from support.project import Project
 
-PASSING = """
+TESTS = """
 import os, pathlib
 from django.test import SimpleTestCase, TestCase
 from django_zklock import zk_lock
@@ -37,6 +37,7 @@ class Second(ZkLockTestMixin, SimpleTestCase):
             with self.zklock.lost():
                 self.assertTrue(hold.lost)
         pathlib.Path(f"second.pid").write_text(str(os.getpid()))
+
 """
 
 FAILING = """
@@ -57,10 +58,10 @@ class Forgetful(ZkLockTestMixin, SimpleTestCase):
 
 @pytest.mark.parametrize("options", [[], ["--parallel=2"]], ids=["serial", "parallel"])
 def test_each_test_case_class_has_its_own_server(project: Project, options: list[str]) -> None:
-    """Each class has its own server, also in processes of their own."""
+    """Also in processes of their own."""
     if options and django.VERSION < (6,) and multiprocessing.get_start_method() == "forkserver":
         pytest.skip("this Django cannot clone a database for processes that a fork server starts")
-    project.write("test_shop.py", PASSING)
+    project.write("test_shop.py", TESTS)
     result = project.run("-W", "error", "manage.py", "test", *options)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "Ran 3 tests" in result.stderr

@@ -87,19 +87,6 @@ def test_assertions_take_names_and_fields_as_the_lock_does(zklock: LockTester) -
         zklock.assert_held("orders/{order}", {"order": "4/7"}, timeout=0)
 
 
-def test_another_client_can_hold_a_lock(zklock: LockTester) -> None:
-    """A caller waits for it. `busy_by` fails if the lock is not free, and leaves no contender."""
-    with zklock.busy_by("a", what="nightly report"):
-        (holder,) = zklock.queue("a")
-        assert holder.payload is not None
-        assert holder.payload.what == "nightly report"
-        with pytest.raises(AssertionError, match="'a' is not free"), zklock.busy_by("a"):
-            pass
-        waiting = BackgroundCall(work)
-        zklock.assert_waiting("a")
-    waiting.result()
-
-
 def test_assertions_work_during_a_fault(zklock: LockTester) -> None:
     """The queue is known without the other client, which is back right after the fault."""
     with zklock.busy_by("a"):
@@ -219,9 +206,14 @@ def test_no_thread_outlives_a_test(server: DevServer) -> None:
 
 @pytest.mark.parametrize("how", [{"kind": "read"}, {"kind": "write"}, {"limit": 3}], ids=["read", "write", "permit"])
 def test_another_client_holds_a_lock_of_any_kind_alone(zklock: LockTester, how: dict[str, Any]) -> None:
-    """Unless `busy_by` gets the same options."""
-    with zklock.busy_by("a"):
+    """Unless `busy_by` gets the same options, and only if the lock is free. It leaves no contender."""
+    with zklock.busy_by("a", what="nightly report"):
+        (holder,) = zklock.queue("a")
+        assert holder.payload is not None
+        assert holder.payload.what == "nightly report"
         zklock.assert_held("a", holders=1)
+        with pytest.raises(AssertionError, match="'a' is not free"), zklock.busy_by("a"):
+            pass
         with pytest.raises(LockBusy), zk_lock("a", timeout=0, **how):
             pass
         waiting = BackgroundCall(lambda: work(**how))

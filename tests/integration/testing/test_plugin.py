@@ -34,11 +34,12 @@ def outcomes(result: Result) -> dict[str, int]:
     return {what: int(count) for count, what in counted}
 
 
-def test_a_test_has_locks_without_a_zookeeper(runs: Runs) -> None:
-    """The fixture points the project's own locks to a server that is there, and back again."""
-    result = runs.pytest(
-        """
+TESTS = """
 from django.conf import settings
+from django.test import SimpleTestCase
+from django_zklock import inspection
+from django_zklock.exceptions import LockBusy
+from django_zklock.testing import DevServer, LockTester, ZkLockTestMixin
 
 def test_sells(zklock, zk_server):
     assert shop.sell("lamp") == "lamp"
@@ -48,9 +49,87 @@ def test_sells(zklock, zk_server):
 
 def test_points_back():
     assert "nobody-is-here" in settings.ZKLOCK["URL"]
+
+class TestSettings:
+    @pytest.fixture
+    def zklock_settings(self):
+        return {"LOCKS": {"stock": {"path": "stock/{sku}"}}}
+
+    def test_settings(self, zklock):
+        assert list(settings.ZKLOCK["LOCKS"]) == ["stock"]
+        with zklock.busy_by("stock", {"sku": 1}), pytest.raises(LockBusy):  # as the project's DEFAULTS do not wait
+            with zk_lock("stock", fields={"sku": 1}):
+                pass
+
+def test_forgets_to_release(zklock):
+    zk_lock("a").acquire()
+
+def test_is_not_harmed(zklock):
+    zklock.assert_free("a", timeout=0)
+    with zk_lock("a", timeout=0, reentrant=False):
+        assert len(zklock.queue("a")) == 1
+
+@pytest.fixture
+def busy(zklock):
+    with zklock.busy_by("a/b", what="nightly report"):
+        yield
+
+def test_fails(zklock, busy):
+    assert not "a lock"
+
+def test_refused_lock():
+    with zk_lock("a", timeout=0):
+        pass
+
+def test_refused_function():
+    shop.sell("lamp")
+
+def test_refused_look():
+    inspection.snapshot()
+
+class Forgetful(SimpleTestCase):
+    def test_refused_case(self):
+        with zk_lock("a", timeout=0):
+            pass
+
+def test_fixture(zklock):
+    shop.sell("lamp")
+
+def test_refused_after_the_fixture():
+    shop.sell("lamp")
+
+class Careful(ZkLockTestMixin, SimpleTestCase):
+    def test_case(self):
+        shop.sell("lamp")
+
+def test_context_managers():
+    with DevServer() as server, LockTester(server):
+        shop.sell("lamp")
+
+def test_refused_at_last():
+    shop.sell("lamp")
 """
-    )
-    assert outcomes(result) == {"passed": 2}, result.stdout
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Run all these tests; return what was printed."""
+    return Runs(tmp_path_factory.mktemp("runs")).pytest(TESTS, "-v").stdout
+
+
+def of(said: str, name: str) -> list[str]:
+    """Return the outcomes of a test, or of those whose names begin so."""
+    return re.findall(rf"::{name}\S* (PASSED|FAILED|ERROR)", said.partition("= ERRORS =")[0])
+
+
+@pytest.mark.parametrize("name", ["sells", "points_back", "settings"])
+def test_a_test_has_locks_without_a_zookeeper(said: str, name: str) -> None:
+    """
+    The fixture points the project's own locks to a server that is there, and back again.
+
+    A project overrides `zklock_settings`, and its own locks and defaults stay unless given.
+    """
+    assert of(said, f"test_{name}") == ["PASSED"], said
 
 
 def test_django_is_set_up_where_nobody_did_it(runs: Runs) -> None:
@@ -61,45 +140,28 @@ def test_django_is_set_up_where_nobody_did_it(runs: Runs) -> None:
     assert outcomes(result) == {"passed": 1}, result.stdout
 
 
-def test_each_test_has_an_empty_namespace(runs: Runs) -> None:
+def test_each_test_has_an_empty_namespace(said: str) -> None:
     """A contender that is left fails its test, is shown, and does not reach the next test."""
-    result = runs.pytest(
-        """
-def test_forgets_to_release(zklock):
-    zk_lock("a").acquire()
-
-def test_is_not_harmed(zklock):
-    zklock.assert_free("a", timeout=0)
-    with zk_lock("a", timeout=0, reentrant=False):
-        assert len(zklock.queue("a")) == 1
-"""
-    )
-    assert outcomes(result) == {"passed": 2, "error": 1}, result.stdout
-    assert "ERROR at teardown of test_forgets_to_release" in result.stdout
-    assert "these contenders are left" in result.stdout
-    assert re.search(r"^E +holds  \S+.* \(\S+, pid \d+ MainThread", result.stdout, re.MULTILINE), result.stdout
+    assert of(said, "test_forgets_to_release") == ["PASSED", "ERROR"]
+    assert of(said, "test_is_not_harmed") == ["PASSED"]
+    assert "ERROR at teardown of test_forgets_to_release" in said
+    assert "these contenders are left" in said
+    assert re.search(r"^E +holds  \S+.* \(\S+, pid \d+ MainThread", said, re.MULTILINE), said
 
 
-def test_a_failing_test_shows_the_queues(runs: Runs) -> None:
+def test_a_failing_test_shows_the_queues(said: str) -> None:
     """The report has the queues at the moment of the failure. A test without locks has no such section."""
-    result = runs.pytest(
-        """
-@pytest.fixture
-def busy(zklock):
-    with zklock.busy_by("a/b", what="nightly report"):
-        yield
-
-def test_fails(zklock, busy):
-    assert not "a lock"
-
-def test_fails_without_locks():
-    assert not "a lock"
-"""
-    )
-    assert outcomes(result) == {"failed": 2}, result.stdout
-    assert result.stdout.count("Queues of the locks") == 1, result.stdout
-    shown = result.stdout.split("Queues of the locks")[1]
+    assert of(said, "test_fails") == ["FAILED"]
+    (shown,) = re.findall(r"Queues of the locks -+\n(.*?)\n_", said, re.DOTALL)
     assert re.search(r"^a/b\n  holds  nightly report \(", shown, re.MULTILINE), shown
+
+
+def test_contact_without_the_fixture_is_an_error(said: str) -> None:
+    """As pytest-django forbids the database. A `LockTester` allows it for its own test."""
+    assert of(said, "test_refused") == ["FAILED"] * 6
+    assert of(said, "test_fixture") + of(said, "test_case") + of(said, "test_context") == ["PASSED"] * 3
+    assert said.count("RuntimeError: This test acquires or inspects a lock, so") >= 6
+    assert "test with @pytest.mark.zklock_real" in said
 
 
 @pytest.mark.chaos
@@ -125,73 +187,6 @@ def test_sells(zklock, zk_server, number, worker_id):
     ports = {path.name: path.read_text() for path in runs.directory.glob("*.port")}
     assert sorted(ports) == ["gw0.port", "gw1.port"]
     assert len(set(ports.values())) == 2
-
-
-def test_further_settings_come_from_a_fixture(runs: Runs) -> None:
-    """A project overrides `zklock_settings`, and its own locks and defaults stay unless given."""
-    result = runs.pytest(
-        """
-from django.conf import settings
-from django_zklock.exceptions import LockBusy
-
-@pytest.fixture
-def zklock_settings():
-    return {"LOCKS": {"stock": {"path": "stock/{sku}"}}}
-
-def test_has_them(zklock):
-    assert list(settings.ZKLOCK["LOCKS"]) == ["stock"]
-    with zklock.busy_by("stock", {"sku": 1}), pytest.raises(LockBusy):  # as the project's DEFAULTS do not wait
-        with zk_lock("stock", fields={"sku": 1}):
-            pass
-"""
-    )
-    assert outcomes(result) == {"passed": 1}, result.stdout
-
-
-def test_contact_without_the_fixture_is_an_error(runs: Runs) -> None:
-    """As pytest-django forbids the database. A `LockTester` allows it for its own test."""
-    result = runs.pytest(
-        """
-import django_zklock.inspection as inspection
-from django.test import SimpleTestCase
-from django_zklock.testing import DevServer, LockTester, ZkLockTestMixin
-
-def test_lock():
-    with zk_lock("a", timeout=0):
-        pass
-
-def test_locked_function():
-    shop.sell("lamp")
-
-def test_look():
-    inspection.snapshot()
-
-class Forgetful(SimpleTestCase):
-    def test_case(self):
-        with zk_lock("a", timeout=0):
-            pass
-
-def test_fixture(zklock):
-    shop.sell("lamp")
-
-def test_after_the_fixture():
-    shop.sell("lamp")
-
-class Careful(ZkLockTestMixin, SimpleTestCase):
-    def test_case(self):
-        shop.sell("lamp")
-
-def test_context_managers():
-    with DevServer() as server, LockTester(server):
-        shop.sell("lamp")
-
-def test_last():
-    shop.sell("lamp")
-"""
-    )
-    assert outcomes(result) == {"failed": 6, "passed": 3}, result.stdout
-    assert result.stdout.count("RuntimeError: This test acquires or inspects a lock, so") >= 6
-    assert "test with @pytest.mark.zklock_real" in result.stdout
 
 
 def test_a_marker_and_a_setting_allow_contact(runs: Runs) -> None:

@@ -13,11 +13,9 @@ from contextlib import AbstractContextManager
 
 from kazoo.exceptions import KazooException
 
-from support.chaos import firewall
 from support.chaos.faultpoints import FAULTPOINTS
 from support.chaos.servers import repair
 from support.chaos.session_killer import NoSuchSession, expire
-from support.chaos.slowdisk import SlowDisk
 from support.chaos.worker_pool import LockWorker, WorkerPool
 from support.ensemble import Ensemble, ServerFailed
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
@@ -43,8 +41,6 @@ class Nemesis:
         proxies: list[Proxy],
         mortal: list[LockWorker],
         start: Callable[[], LockWorker],
-        *,
-        disk: SlowDisk | None,
         chance: random.Random,
     ) -> None:
         self.done: Counter[str] = Counter()
@@ -53,7 +49,6 @@ class Nemesis:
         self._proxies = proxies
         self._mortal = mortal
         self._start = start
-        self._disk = disk
         self._chance = chance
         self._deck: list[str] = []
         self._faults: dict[str, Fault] = {
@@ -73,11 +68,6 @@ class Nemesis:
             "stall at a faultpoint": lambda: self._strike("sleep"),
             "fork at a faultpoint": lambda: self._strike("fork"),
         }
-        if disk is not None:
-            self._faults["slow disks"] = self._slow
-        if not firewall.why_not():
-            self._faults["cut a follower off"] = self._cut_off
-            self._faults["blackhole a process"] = self._blackhole
 
     def run(self, seconds: float) -> None:
         """Hurt, and undo it, until the time is over; at the end all is as it was."""
@@ -91,8 +81,6 @@ class Nemesis:
         """Undo all."""
         for proxy in self._proxies:
             proxy.heal()
-        if self._disk is not None:
-            self._disk.fast()
         repair(self._ensemble)
 
     def _once(self, seconds: float) -> None:
@@ -206,15 +194,6 @@ class Nemesis:
         yield
         proxy.delay = 0.0
 
-    @contextlib.contextmanager
-    def _blackhole(self) -> Iterator[None]:
-        victim = self._someone()
-        ports = {proxy.port for proxy in self._proxies} | {server.port for server in self._ensemble.servers}
-        port = firewall.connection_of(victim.process.pid, ports)
-        self._pool.note("blackhole", target=victim.name)
-        with firewall.blackhole(port):
-            yield
-
     # --- ZooKeeper ----------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -222,7 +201,7 @@ class Nemesis:
         victim = self._someone()
         session = victim.ask("session")
         self._pool.note("expire", target=victim.name)
-        expire(self._ensemble.hosts, session["id"])
+        expire(self._ensemble.hosts, session)
         self._pool.note("done", of="expire", target=victim.name)
         yield
 
@@ -256,18 +235,3 @@ class Nemesis:
         server.pause()
         yield
         server.resume()
-
-    @contextlib.contextmanager
-    def _slow(self) -> Iterator[None]:
-        assert self._disk is not None
-        self._pool.note("slow disks")
-        self._disk.slow(self._chance.uniform(0.1, 1.2))
-        yield
-        self._disk.fast()
-
-    @contextlib.contextmanager
-    def _cut_off(self) -> Iterator[None]:
-        follower = self._chance.choice(self._ensemble.followers)
-        self._pool.note("cut off", number=follower.number)
-        with firewall.cut_link(follower, self._ensemble.leader):
-            yield

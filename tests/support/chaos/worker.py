@@ -22,15 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from django_zklock.core.execution import abort
 from support.chaos.history import Recorder
-from support.chaos.nesting import GaveWay, Nesting
-from support.chaos.random_work import CHECK_EVERY, RandomWork, Struck, Wish, expose, on_alarm, wanted
-from support.chaos.store import Store
-from support.chaos.subjects import Held, Lost, Refused, Subject, subject
-
-#: The event of a loss, by the last event of the lock.
-AFTER_LOSS = {"invoke": "refused", "granted": "lost", "valid": "lost", "release": "release_failed"}
+from support.chaos.random_work import CHECK_EVERY, RandomWork, Struck, Wish, on_alarm, wanted
+from support.chaos.subjects import KazooSubject, Lost, Refused, ZkLockSubject
 
 
 @dataclass
@@ -38,19 +32,18 @@ class Holding:
     """One acquisition of an owner."""
 
     op: int
-    held: Held
+    held: Any  # of ours or of kazoo's
     lost: bool = False
 
 
 class Worker:
     """The locks of one process, and what their owners do."""
 
-    def __init__(self, lock: Subject, recorder: Recorder, store: Path) -> None:
+    def __init__(self, lock: Any, recorder: Recorder) -> None:
         self.lock = lock
         self.recorder = recorder
-        self._store = store
         self._ops = iter(range(1, sys.maxsize))
-        self._holdings: dict[tuple[str, str], list[Holding]] = defaultdict(list)  # by owner and key, innermost last
+        self._holdings: dict[tuple[str, str], Holding] = {}  # by owner and key
         self._stops: dict[str, threading.Event] = defaultdict(threading.Event)
         self._owners: dict[str, queue.SimpleQueue[dict[str, Any] | None]] = {"main": queue.SimpleQueue()}
         self._random_work_ended = threading.Event()
@@ -108,24 +101,22 @@ class Worker:
     def do_acquire(self, key: str, timeout: float | None, **options: Any) -> dict[str, Any]:
         owner = threading.current_thread().name
         op = next(self._ops)
-        mine = self._holdings[owner, key]
         self.recorder.write("invoke", op=op, key=key, timeout=timeout, **wanted(options))
         try:
             held = self.lock.acquire(key, timeout, options)
         except (Refused, Struck) as error:
             kind = str(error) if isinstance(error, Refused) else "Struck"
-            t = self.recorder.write("refused", op=op, key=key, error=kind, definite=isinstance(error, Refused))
+            t = self.recorder.write("refused", op=op, key=key, error=kind)
             return {"granted": False, "error": kind, "t": t}
         except BaseException as error:
-            self.recorder.write("refused", op=op, key=key, error=repr(error), definite=False)
+            self.recorder.write("refused", op=op, key=key, error=repr(error))
             raise
-        again: dict[str, Any] = {"again": True} if mine else {}
-        t = self.recorder.write("granted", op=op, key=key, token=held.token, until=held.until(), **again)
-        mine.append(Holding(op, held))
-        return {"granted": True, "token": held.token, "kind": held.kind, "t": t}
+        t = self.recorder.write("granted", op=op, key=key, token=held.token, until=held.until())
+        self._holdings[owner, key] = Holding(op, held)
+        return {"granted": True, "token": held.token, "t": t}
 
     def do_release(self, key: str) -> dict[str, Any]:
-        holding = self._holdings[threading.current_thread().name, key].pop()
+        holding = self._holdings.pop((threading.current_thread().name, key))
         self.recorder.write("release", op=holding.op, key=key)
         error = ""
         try:
@@ -137,7 +128,7 @@ class Worker:
 
     def do_work(self, key: str, seconds: float | None = None) -> dict[str, Any]:
         """Work under the lock that is held, asking all the time whether it still is."""
-        holding = self._holdings[threading.current_thread().name, key][-1]
+        holding = self._holdings[threading.current_thread().name, key]
         stop = self._stops[key]
         deadline = float("inf") if seconds is None else time.monotonic() + seconds
         while time.monotonic() < deadline and not stop.is_set():
@@ -156,7 +147,7 @@ class Worker:
         return answer
 
     def do_check(self, key: str) -> bool:
-        return self._check(key, self._holdings[threading.current_thread().name, key][-1])
+        return self._check(key, self._holdings[threading.current_thread().name, key])
 
     def _check(self, key: str, holding: Holding) -> bool:
         before = time.monotonic()
@@ -170,85 +161,16 @@ class Worker:
         self.recorder.write("valid", t=before, op=holding.op, key=key, until=holding.held.until())
         return True
 
-    def do_claim(self, key: str) -> int | None:
-        """Raise the fence to the token that is held; return the counter."""
-        holding = self._holdings[threading.current_thread().name, key][-1]
-        with contextlib.closing(Store(self._store)) as store:
-            value = store.claim(key, holding.held.token)
-        self.recorder.write("claimed", op=holding.op, key=key, token=holding.held.token, ok=value is not None)
-        return value
-
-    def do_write(self, key: str, value: int) -> bool:
-        """Write the guarded counter with the token that is, or was, held."""
-        holding = self._holdings[threading.current_thread().name, key][-1]
-        about: dict[str, Any] = {"op": holding.op, "key": key, "token": holding.held.token, "value": value}
-        self.recorder.write("writing", **about)
-        with contextlib.closing(Store(self._store)) as store:
-            ok = store.write(key, holding.held.token, value)
-        self.recorder.write("fenced", ok=ok, **about)
-        return ok
-
-    def do_random_work(self, keys: Mapping[str, Sequence[Wish]], seconds: float, seed: int) -> dict[str, int]:
+    def do_random_work(self, keys: Mapping[str, Sequence[Wish]], seconds: float, seed: int) -> None:
         """
         Acquire, work and release at random for so long, in `with` blocks that a signal may strike at any moment.
 
         `keys` says for each as what it may be taken.
         """
-        random_work = RandomWork(self.lock, self.recorder, self._store, self._ops, keys, random.Random(seed))
+        random_work = RandomWork(self.lock, self.recorder, self._ops, keys, random.Random(seed))
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self._random_work_ended.is_set():
             random_work.once()
-        random_work.store.close()
-        return random_work.counts
-
-    def do_nesting(self, keys: Mapping[str, Sequence[Wish]], in_order: bool, seed: int) -> None:
-        """Take locks inside locks at random, until the random work ends."""
-        nesting = Nesting(self.lock, self.recorder, keys, random.Random(seed), in_order=in_order)
-        while not self._random_work_ended.is_set():
-            with contextlib.suppress(Struck, GaveWay):
-                try:
-                    expose(True)
-                    nesting.once()
-                finally:
-                    expose(False)
-        expose(True)
-
-    def do_sets(self, keys: Sequence[str], rounds: int, seed: int) -> int:
-        """Acquire random sets of locks, each named in a random order; return how many sets were lost."""
-        chance = random.Random(seed)
-        sets = [chance.sample(keys, chance.randint(2, len(keys))) for _ in range(rounds)]
-        return sum(not self._hold_set(chosen) for chosen in sets)
-
-    def _hold_set(self, keys: Sequence[str]) -> bool:
-        """Acquire several locks, check and release them; return False if one was lost."""
-        ops = {key: next(self._ops) for key in keys}
-        last: dict[str, str] = {}  # event of each key
-
-        @abort.shielded
-        def note(kind: str, key: str, **about: Any) -> None:
-            self.recorder.write(kind, op=ops[key], key=key, **about)
-            last[key] = kind
-
-        for key in keys:
-            note("invoke", key, timeout=None)
-        try:
-            with self.lock.block_all(keys) as holds:
-                for key, held in holds.items():
-                    note("granted", key, token=held.token, until=held.until())
-                time.sleep(CHECK_EVERY)
-                for key, held in holds.items():
-                    before = time.monotonic()
-                    held.check()
-                    note("valid", key, t=before, until=held.until())
-                for key in keys:
-                    note("release", key)
-        except Lost as error:
-            for key in keys:
-                note(AFTER_LOSS[last[key]], key, error=str(error), reason=str(error), definite=False)
-            return False
-        for key in keys:
-            note("released", key, error="")
-        return True
 
     def do_end_random_work(self) -> None:
         """Have all owners' random work end before its time."""
@@ -259,25 +181,22 @@ class Worker:
     def do_stop(self, key: str) -> None:
         self._stops[key].set()
 
-    def do_session(self) -> dict[str, Any]:
-        session_id, password, timeout = self.lock.session()
-        return {"id": session_id, "password": password, "timeout": timeout}
+    def do_session(self) -> int:
+        return int(self.lock.session())
 
-    def do_known(self) -> list[str]:
+    def do_known(self) -> Any:
         return self.lock.known()
 
-    def do_gauge(self) -> dict[str, int]:
-        gauge: dict[str, Any] = self.lock.gauge()
-        self.recorder.write("gauge", **gauge)
-        return gauge
+    def do_gauge(self) -> Any:
+        return self.lock.gauge()
 
     def do_strike(self, point: str, action: str, seconds: float = 0.0) -> None:
         self.lock.strike(point, action, seconds)
 
-    def do_connected(self) -> bool:
+    def do_connected(self) -> Any:
         return self.lock.connected()
 
-    def do_struck(self) -> bool:
+    def do_struck(self) -> Any:
         return self.lock.struck()
 
     def do_alarm(self, after: float) -> None:
@@ -302,10 +221,14 @@ def main() -> None:
     signal.signal(signal.SIGALRM, on_alarm)
     threading.current_thread().name = "main"
     recorder = Recorder(Path(data["directory"]), data["name"])
-    lock = subject(data["lock"], data["url"], data["hosts"], data["base"], data["session_timeout"])
+    lock: Any
+    if data["lock"] == "kazoo":
+        lock = KazooSubject(data["hosts"], data["base"], data["session_timeout"])
+    else:
+        lock = ZkLockSubject(data["url"])
     lock.connect()
     print(json.dumps({"id": 0, "answer": "ready"}), flush=True)
-    Worker(lock, recorder, Path(data["store"])).run()
+    Worker(lock, recorder).run()
 
 
 if __name__ == "__main__":

@@ -15,10 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from support.chaos.checker import Verdict, check_history, keep
+from support.chaos.checker import Verdict, check_history
 from support.chaos.history import Event, Recorder, read
-from support.chaos.limiting import set_limit
-from support.chaos.store import Store
 from support.zoo import PYTHONPATH, TESTS, Zoo
 
 
@@ -70,7 +68,6 @@ class LockWorker:
             "base": pool.zoo.base,
             "session_timeout": session_timeout,
             "directory": str(pool.directory),
-            "store": str(pool.store_path),
         }
         ready = self._calls[0] = Call(self, "start")
         with self._log.open("w") as log:
@@ -170,18 +167,6 @@ class LockWorker:
         self.process.wait()
         return t
 
-    def dismiss(self, timeout: float = 20.0) -> None:
-        """End it in an orderly way."""
-        if self.alive:
-            self._pool.note("dismiss", target=self.name)
-            assert self.process.stdin is not None
-            self.process.stdin.close()
-            try:
-                self.process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-
     def close(self) -> None:
         """End it in whatever state it is."""
         if self.alive:
@@ -200,17 +185,14 @@ class LockWorker:
 
 
 class WorkerPool:
-    """The processes of one test, their common history, and the store that they write to."""
+    """The processes of one test, and their common history."""
 
     def __init__(self, zoo: Zoo, lock: str, directory: Path, keys: Sequence[str] = ("k",)) -> None:
         self.zoo = zoo
         self.lock = lock
         self.directory = directory
-        self.store_path = directory / "store.sqlite"
         self.keys = tuple(keys)
-        Store(self.store_path, self.keys).close()
         self._recorder = Recorder(directory, "driver")
-        self._changes = iter(range(1, sys.maxsize))  # of limits
         self.workers: list[LockWorker] = []
 
     def start(self, *names: str, hosts: str | None = None, session_timeout: float = 4, **env: str) -> list[LockWorker]:
@@ -228,13 +210,6 @@ class WorkerPool:
     def note(self, what: str, **about: Any) -> float:
         """Write down what is done to the processes or to ZooKeeper; just before it is done."""
         return self._recorder.write("nemesis", what=what, **about)
-
-    def set_limit(self, key: str, limit: int | None) -> float:
-        """Set the limit of a semaphore for all, or clear it; return when that was done. One at a time for each key."""
-        op = next(self._changes)
-        self._recorder.write("set_limit", op=op, key=key, limit=limit)
-        set_limit(self.zoo.client, f"{self.zoo.base}/{key}", limit)
-        return self._recorder.write("limit_set", op=op, key=key)
 
     def history(self) -> list[Event]:
         """Return what everybody wrote so far."""
@@ -255,9 +230,9 @@ class WorkerPool:
                 orphaned[key] = left
         return orphaned
 
-    def check_history(self, *, settle: float = 2.0) -> Verdict:
+    def assert_kept(self, *, settle: float = 2.0) -> Verdict:
         """
-        Judge the history so far.
+        Fail unless every promise was kept; `directory` has the history.
 
         Contenders that nobody answers for may stay for `settle` seconds at rest, as promised; and those of a process
         that was killed for as long as its session.
@@ -267,18 +242,8 @@ class WorkerPool:
         deadline = time.monotonic() + longest
         while (left := self.orphans()) and time.monotonic() < deadline:
             time.sleep(0.05)
-        store = Store(self.store_path)
-        try:
-            return check_history(self.history(), left=left, final=store.final())
-        finally:
-            store.close()
-
-    def assert_kept(self, *, settle: float = 2.0) -> Verdict:
-        """Fail, and keep the history, unless every promise was kept."""
-        verdict = self.check_history(settle=settle)
-        if not verdict.ok:
-            kept = keep(verdict, verdict.events, self.directory)
-            raise AssertionError(f"{verdict.short()}\nthe history: {kept}")
+        verdict = check_history(self.history(), left=left)
+        assert verdict.ok, f"{verdict.short()}\nthe history: {self.directory}"
         return verdict
 
     def close(self) -> None:

@@ -59,11 +59,11 @@ def holder(language: str) -> tuple[list[str], Mapping[str, str]]:
 
 
 class Holder:
-    """A program that holds the lock `a`."""
+    """A program that holds a lock."""
 
-    def __init__(self, language: str, addresses: str, *, term: float = 1.5, wait: float = 30) -> None:
+    def __init__(self, language: str, addresses: str, *, key: str = "a", term: float = 1.5, wait: float = 30) -> None:
         words, env = holder(language)
-        arguments = [addresses, "a", str(round(term * 1000)), str(round(wait * 1000))]
+        arguments = [addresses, key, str(round(term * 1000)), str(round(wait * 1000))]
         self.process = subprocess.Popen(
             [*words, *arguments],
             stdin=subprocess.PIPE,

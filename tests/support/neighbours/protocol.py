@@ -18,7 +18,6 @@ from pathlib import Path
 from support import debian
 
 TIMEOUT = 30.0  # seconds that a busy machine may take
-GLANCE = 0.15  # seconds after which a call without an answer counts as waiting
 
 
 class OtherClientError(Exception):

@@ -6,8 +6,9 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
 
+from support.neighbours.actors import GLANCE
 from support.neighbours.ours import Ours
-from support.neighbours.protocol import GLANCE, OtherClient
+from support.neighbours.protocol import OtherClient
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 """
-A process with a thread for each kind of lock outside of views and tasks: `python -m support.versions.actor SLOT`.
+A process with a thread for each kind of lock, and with users who send tasks: `python -m support.versions.actor SLOT`.
 
 Some of its holds last until somebody does something about them: one is asked to release, one is broken.
 """
@@ -20,11 +20,38 @@ import django
 
 from django_zklock import Hold, Leader, zk_leader, zk_lock, zk_locks, zk_read, zk_semaphore, zk_write
 from django_zklock.exceptions import LockLost
-from support.versions.keys import LEADER, LINGER, OPERATED, PERMITS, READ_WRITE, SEMAPHORE, SETS, WORK, broken, kept
+from support.versions.keys import (
+    LEADER,
+    LINGER,
+    MOST_PERMITS,
+    OPERATED,
+    PAY,
+    PERMITS,
+    READ_WRITE,
+    SEMAPHORE,
+    SETS,
+    SKIP,
+    SLOW,
+    UNIQUE,
+    WORK,
+    broken,
+    kept,
+)
 from support.versions.record import Stay, note, ready
+from support.versions.shop import TASKS, book
 
 PAUSE = 0.02, 0.2  # seconds, the least and the most, between two turns
 TERM = 0.5, 2.0  # seconds of a leader
+
+#: The tasks that users send, each with its keys and a weight.
+SENT = {
+    "wait": (WORK, 6),
+    "retry": (WORK, 3),
+    "skip": ((SKIP,), 2),
+    "slow": (SLOW, 3),
+    "until_done": (UNIQUE, 3),
+    "until_start": (UNIQUE, 3),
+}
 
 ended = threading.Event()
 candidates: list[Leader] = []
@@ -34,9 +61,8 @@ chance = random.Random()
 
 def work() -> None:
     """Add one to a counter."""
-    key = chance.choice(WORK)
-    stay = Stay(key)
-    with stay.around(), zk_lock("{key}", fields={"key": key}) as hold, stay.inside(hold):
+    stay = Stay(chance.choice(WORK))
+    with stay.around(), zk_lock("{key}", fields={"key": stay.key}) as hold, stay.inside(hold):
         stay.increment(hold)
 
 
@@ -58,7 +84,7 @@ def read_write() -> None:
 
 def permit() -> None:
     """Use one of several permits."""
-    stay = Stay(SEMAPHORE, kind="semaphore", limit=PERMITS)
+    stay = Stay(SEMAPHORE, kind="semaphore", limit=MOST_PERMITS)
     with stay.around(), zk_semaphore(SEMAPHORE, limit=PERMITS) as hold, stay.inside(hold):
         time.sleep(0.1)
 
@@ -109,6 +135,22 @@ def lead() -> None:
     candidates.remove(candidate)
 
 
+def send() -> None:
+    """Send a task; note which one does the work, as that of an earlier call may."""
+    kind = chance.choices(list(SENT), [weight for _, weight in SENT.values()])[0]
+    note("sent", kind=kind, ref=TASKS[kind].delay(chance.choice(SENT[kind][0])).id)
+    ended.wait(0.3)  # the workers keep up with so many
+
+
+def pay() -> None:
+    """Have a worker check the signed token of a lock, which has a second for that."""
+    stay = Stay(chance.choice(PAY))
+    with stay.around(), zk_lock("{key}", fields={"key": stay.key}) as hold, stay.inside(hold):
+        stay.increment(hold)
+        note("sent", kind="book", ref=book.delay(stay.key, hold.signed_token()).id)
+        ended.wait(1.0)
+
+
 def keep(slot: str) -> None:
     """Hold a lock until somebody asks for its release."""
     with zk_lock(kept(slot)) as hold:
@@ -146,7 +188,7 @@ def main(slot: str) -> None:
     signal.signal(signal.SIGTERM, end)
     # Twice: two owners of one process meet.
     turns: list[Callable[[], object]] = [work, work, operated, read_write, read_write, permit, permit, linger, linger]
-    turns += [several, several, lead, lambda: asyncio.run(in_coroutine())]
+    turns += [several, several, lead, send, pay, lambda: asyncio.run(in_coroutine())]
     turns += [lambda: keep(slot), lambda: suffer(slot)]
     threads = [threading.Thread(target=repeat, args=[turn]) for turn in turns]
     for thread in threads:

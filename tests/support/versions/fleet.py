@@ -15,7 +15,6 @@ from typing import Any
 
 from support import celeryapp
 from support.chaos.history import Event, Recorder, read
-from support.ensemble import free_ports
 from support.versions.keys import COUNTED
 from support.versions.record import HISTORY, NAME
 from support.versions.states import State
@@ -25,11 +24,10 @@ from support.zoo import TESTS, Zoo, eventually
 END = 60.0  # seconds that a process has for its end: its work, and what waits
 SESSION = 10.0  # seconds; no session is lost, unless a process hangs
 CONCURRENCY = 4
-WEBS = ("web-1", "web-2")
 WORKERS = ("worker-1", "worker-2")
 BEATS = ("beat-1", "beat-2")
 ACTORS = ("actor-1", "actor-2")
-SLOTS = tuple(itertools.chain(*zip(ACTORS, WORKERS, WEBS, BEATS, strict=True)))
+SLOTS = tuple(itertools.chain(*zip(ACTORS, WORKERS, BEATS, strict=True)))
 """In the order in which they are replaced: for half of the time, each role has both versions."""
 
 
@@ -112,8 +110,6 @@ class Fleet:
         self.history = home / "history"
         self.history.mkdir()
         (home / celeryapp.SETTINGS).write_text(json.dumps(broker))
-        self.ports = dict(zip(WEBS, free_ports(len(WEBS)), strict=True))
-        self.sites = [f"127.0.0.1:{port}" for port in self.ports.values()]
         self._env = {
             **zoo.environment(session_timeout=SESSION),
             "DJANGO_SETTINGS_MODULE": "support.versions.settings",
@@ -159,9 +155,6 @@ class Fleet:
         if slot in BEATS:
             files = (f"--schedule={self.home / name}", f"--pidfile={self.home / name}.pid")
             words = ("celery", "-A", "support.versions.shop", "beat", "--loglevel=INFO", *files)
-        elif slot in WEBS:
-            asgi = ["asgi"] if slot == WEBS[1] else []
-            words = ("support.versions.serve", str(self.ports[slot]), *asgi)
         else:
             words = ("support.versions.actor", slot)
         return Process(self, name, state, *words)

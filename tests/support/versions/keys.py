@@ -10,11 +10,11 @@ UNIQUE = ("u0", "2026112601")
 READ_WRITE = "prices"
 SEMAPHORE = "printer"
 PERMITS = 2
+MOST_PERMITS = 3  # that an operator sets
 LINGER = "hot"
 SETS = ("set/a", "set/b", "set/c")
 LEADER = "feed"
 OPERATED = "nightly"
-HANDED = "export"
 
 
 def unique(key: str) -> str:

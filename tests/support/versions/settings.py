@@ -7,8 +7,6 @@ import os
 
 SECRET_KEY = "a key that both versions know, of more than 32 characters"
 USE_TZ = True
-ROOT_URLCONF = "support.versions.views"
-ALLOWED_HOSTS = ["127.0.0.1"]
 INSTALLED_APPS = [
     "django.contrib.contenttypes",
     "django.contrib.auth",
@@ -16,7 +14,6 @@ INSTALLED_APPS = [
     "django_zklock.contrib.fences",
     "support.ledgers",
 ]
-MIDDLEWARE = ["django_zklock.middleware.LockConflictMiddleware"]
 DATABASES = {"default": json.loads(os.environ["MIXED_DATABASE"])}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 ZKLOCK = {"URL": os.environ["ZKLOCK_URL"], "DEFAULTS": {"timeout": 60}}

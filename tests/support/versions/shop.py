@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from contextlib import AbstractContextManager
@@ -11,9 +12,10 @@ from typing import Any
 from celery import Celery, current_task
 from celery.signals import beat_init, worker_ready
 
-from django_zklock import current_hold, zk_adopt, zk_locked
+from django_zklock import current_hold, zk_locked
+from django_zklock.exceptions import StaleToken
 from support import celeryapp
-from support.versions.keys import HANDED, unique
+from support.versions.keys import unique
 from support.versions.record import Stay, note, note_working, ready, recorded, work
 
 TICK = 1.0  # seconds between two ticks of the schedule
@@ -104,12 +106,15 @@ def until_start(key: str) -> None:
         time.sleep(0.2)
 
 
-@app.task(name="adopt", **SURE)
-def adopt(text: str, ref: str) -> None:
-    """Go on under the lock of a view. Its token says nothing about those who waited meanwhile."""
-    stay = Stay(HANDED)
-    with stay.around(), zk_adopt(text) as hold, stay.inside(hold, token=None, adopted=ref):
-        note("unit", ref=current_task.request.id, kind="adopt")
+@app.task(name="book", bind=True, **SURE)
+def book(self: Any, key: str, signed: str) -> None:
+    """Accept the signed token of a lock, unless it is stale, or came too late for its lease."""
+    from django_zklock.fencing import FenceVerifier  # has models
+    from django_zklock.fencing.stores import DatabaseTokens
+
+    with contextlib.suppress(StaleToken):
+        FenceVerifier(DatabaseTokens()).verify(signed, key=key)
+        note("unit", ref=self.request.id, kind="book")
 
 
 @app.task(name="tick", bind=True, **SURE)

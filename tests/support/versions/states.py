@@ -30,11 +30,6 @@ class State:
         """The PYTHONPATH of its processes. It wins over an installation of the checkout."""
         return f"{self.root}{os.pathsep}{TESTS}"
 
-    @property
-    def has_signatures(self) -> bool:
-        """Whether its hand-overs can be adopted by the checkout, which refuses those without a signature."""
-        return "zkh2." in (self.root / "django_zklock/core/queue/hand_over.py").read_text()
-
 
 def checkout() -> State:
     """Return the state that is tested."""

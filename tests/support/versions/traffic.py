@@ -1,4 +1,4 @@
-"""The requests of users and operators to the processes of both versions, and the copies that a broker makes."""
+"""The commands of operators to the processes of both versions, and the copies of messages that a broker makes."""
 
 from __future__ import annotations
 
@@ -7,54 +7,39 @@ import json
 import random
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any
 
 import kombu
 
 from support.brokers import Redis
-from support.versions import balancer
 from support.versions.fleet import ACTORS, Fleet
-from support.versions.keys import LEADER, OPERATED, PAY, PERMITS, SEMAPHORE, SKIP, SLOW, UNIQUE, WORK, broken, kept
+from support.versions.keys import LEADER, MOST_PERMITS, OPERATED, PERMITS, SEMAPHORE, broken, kept
 from support.versions.record import WORKING
 from support.versions.states import NEW, OLD
 
-CLIENTS = 3
-PAUSE = 0.05, 0.3  # seconds, the least and the most, between two requests of a client
 COPY_EVERY = 0.2  # seconds between two looks for messages to copy
 OPERATE_EVERY = 0.5  # seconds between two actions of operators
 ANSWER = 90.0  # seconds until each thread has its last answer
 HOLD = 20  # seconds that an operator's hold may last, or be waited for
 GONE = {3, 4}  # exit statuses: there is no holder, or it is another one
 
-#: The tasks that clients send, each with its keys and a weight.
-SENT = {
-    "wait": (WORK, 6),
-    "retry": (WORK, 3),
-    "skip": ((SKIP,), 2),
-    "slow": (SLOW, 3),
-    "until_done": (UNIQUE, 3),
-    "until_start": (UNIQUE, 3),
-}
-
 
 class Traffic:
     """Threads that use the processes, for the length of a with block."""
 
-    def __init__(self, fleet: Fleet, redis: Redis, chance: random.Random, *, hands_over: bool) -> None:
+    def __init__(self, fleet: Fleet, redis: Redis, chance: random.Random) -> None:
         self._fleet = fleet
         self._redis = redis
         self._chance = chance
-        self._kinds = {"view": 4, "pay": 2, "adopt": int(hands_over), "task": 6}
         self._ended = threading.Event()
         self.failures: list[str] = []
-        """The errors that users and operators have seen."""
-        turns: list[Callable[[], float]] = [*[self._use] * CLIENTS, self._copy, self._operate]
+        """The errors that operators have seen."""
+        turns: list[Callable[[], float]] = [self._copy, self._operate]
         self._threads = [threading.Thread(target=self._repeat, args=[turn], daemon=True) for turn in turns]
         self._actions = itertools.cycle((self._request_release, self._break, self._hold, self._limit, self._list))
         self._states = itertools.cycle((OLD, NEW, NEW, OLD))  # so that each of the actions comes from both
-        self._limits = itertools.cycle((PERMITS + 1, PERMITS))
+        self._limits = itertools.cycle((MOST_PERMITS, PERMITS))
         self._numbers = itertools.count(1)
         self._write = fleet.recorder.write
 
@@ -68,7 +53,7 @@ class Traffic:
         for thread in self._threads:
             thread.join(ANSWER + 10)
             if thread.is_alive():
-                self.failures.append("a client or an operator has no answer")
+                self.failures.append("an operator has no answer")
 
     def _repeat(self, turn: Callable[[], float]) -> None:
         pause = 0.0
@@ -78,27 +63,6 @@ class Traffic:
             except Exception as error:
                 self.failures.append(f"{turn.__name__}: {error!r}")
                 pause = 1.0
-
-    # --- users --------------------------------------------------------------------------------------------------
-
-    def _use(self) -> float:
-        """Send one request to one of the sites."""
-        chance = self._chance
-        sites = chance.sample(self._fleet.sites, 2)
-        kind = chance.choices(list(self._kinds), list(self._kinds.values()))[0]
-        ref = uuid.uuid4().hex
-        if kind == "task":
-            kind = chance.choices(list(SENT), [weight for _, weight in SENT.values()])[0]
-            ref = json.loads(balancer.get(sites, f"/send/{kind}/{chance.choice(SENT[kind][0])}"))["ref"]
-        elif kind == "adopt":
-            ref = json.loads(balancer.get(sites, "/hand"))["ref"]
-        elif kind == "view":
-            balancer.get(sites, f"/stay/{chance.choice(WORK)}?ref={ref}")
-        else:
-            balancer.get(sites, f"/pay/{chance.choice(PAY)}?ref={ref}&to={','.join(reversed(sites))}")
-            self._write("sent", kind="book", ref=f"{ref}-booked")
-        self._write("sent", kind=kind, ref=ref)
-        return chance.uniform(*PAUSE)
 
     # --- the broker ---------------------------------------------------------------------------------------------
 
@@ -179,10 +143,7 @@ class Traffic:
     def _limit(self, first: str, then: str) -> None:
         """Set the number of permits with one version, and read it with the other."""
         limit = next(self._limits)
-        change: dict[str, Any] = {"op": next(self._numbers), "key": SEMAPHORE}
-        self._write("set_limit", limit=limit, **change)
         self._run(first, "limit", SEMAPHORE, str(limit), "--reason", "a drill")
-        self._write("limit_set", **change)
         seen = self._run(then, "limit", SEMAPHORE)
         assert seen is not None
         assert seen["limit_set"]["limit"] == limit, seen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,22 +42,19 @@ def app() -> Iterator[Celery]:
     app.close()
 
 
-def test_a_result_is_of_an_earlier_call_if_the_other_copy_is_still_queued(app: Celery) -> None:
+@pytest.mark.parametrize(("queued_for", "earlier"), [(math.inf, True), (0, False), (0.2, False)])
+def test_a_result_is_of_an_earlier_call_only_if_the_other_copy_is_still_queued(
+    app: Celery, queued_for: float, earlier: bool
+) -> None:
+    """
+    Else that copy may have stored it, and its work would be done twice.
+
+    It stores its result without waiting until ZooKeeper has deleted its znode: the release may still be on its way.
+    """
     app.backend.mark_as_done("one", "result")
-    assert run_copy(app, lambda: True) == messages.finished_at(app.backend, "one")
-
-
-def test_a_result_that_the_other_copy_may_have_stored_is_no_earlier_one(app: Celery) -> None:
-    """It was released after this one saw it in the queue, so that the work would be done twice."""
-    app.backend.mark_as_done("one", "result")
-    assert run_copy(app, lambda: False) == "none"
-
-
-def test_a_result_is_no_earlier_one_while_a_release_is_on_its_way(app: Celery) -> None:
-    """The other copy stores its result without waiting until ZooKeeper has deleted its znode."""
-    app.backend.mark_as_done("one", "result")
-    arrives = clock.now() + 0.2
-    assert run_copy(app, lambda: clock.now() < arrives) == "none"
+    until = clock.now() + queued_for
+    header = run_copy(app, lambda: clock.now() < until)
+    assert header == (messages.finished_at(app.backend, "one") if earlier else "none")
 
 
 @pytest.mark.skipif(celery.VERSION < (5, 7), reason="this Celery stores RETRY in any case")

@@ -31,23 +31,6 @@ def test_only_the_interrupt_is_outside_the_tree_of_errors() -> None:
     assert not issubclass(exceptions.LockLostInterrupt, Exception)
 
 
-@pytest.mark.parametrize(
-    ("error", "builtin"),
-    [
-        (exceptions.LockTimeout, TimeoutError),
-        (exceptions.LockNotHeld, RuntimeError),
-        (exceptions.LockInTransaction, RuntimeError),
-        (exceptions.ZooKeeperUnavailable, ConnectionError),
-        (exceptions.InvalidLockName, ValueError),
-        (exceptions.InvalidToken, PermissionError),
-    ],
-)
-def test_errors_have_the_builtin_error_as_a_base(error: type[ZkLockError], builtin: type[Exception]) -> None:
-    """Code that knows only Python's own errors catches ours."""
-    with pytest.raises(builtin):
-        raise error
-
-
 def test_both_ways_of_not_acquiring_share_a_base() -> None:
     """One `except LockNotAcquired` covers a lock that is busy and one that was waited for in vain."""
     assert issubclass(exceptions.LockBusy, exceptions.LockNotAcquired)

@@ -12,7 +12,7 @@ from asgiref.sync import async_to_sync
 from django.core.management import call_command
 from django.http import HttpRequest, HttpResponse
 from django.test import override_settings
-from support.certificates import openssl
+from support.certificates import NEW_KEY, openssl
 from support.frames import frames_with
 from support.tokens import MemoryTokens
 
@@ -91,7 +91,7 @@ def test_the_configuration_hides_its_secrets_one_by_one() -> None:
 def test_a_wrong_password_of_a_key_is_not_shown(tmp_path: Path) -> None:
     key, certificate = str(tmp_path / "k"), str(tmp_path / "c")
     made = ("-keyout", key, "-out", certificate, "-subj", "/CN=a", "-passout", "pass:right")
-    openssl("req", "-x509", "-newkey", "rsa:2048", *made)
+    openssl("req", "-x509", *NEW_KEY, *made)
     with pytest.raises(OSError, match="KEY_PASSWORD is wrong") as caught:
         TlsOptions(cert=certificate, key=key, key_password=Secret(MARK)).context()
     assert frames_with(caught.value, MARK) == []

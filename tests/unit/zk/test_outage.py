@@ -89,6 +89,13 @@ def test_requests_that_were_sent_together_are_named_together() -> None:
     assert f"{CLOSES_AT}getEphemerals or getChildren; " in outage.explain()
 
 
+def test_a_server_that_refused_the_old_session_is_asked_for_a_new_one_at_once(outage: Outage) -> None:
+    """Servers that have lost all their data refuse each session that they do not know."""
+    assert not outage.may_try(OLD, lambda: True)
+    outage.asks_anew()
+    assert outage.may_try(OLD, lambda: True)
+
+
 @pytest.mark.parametrize("session_lasts", [10.0, 100.0])
 @pytest.mark.parametrize("answered", [True, False])
 def test_a_server_that_closes_connections_gets_at_most_ten_a_minute(

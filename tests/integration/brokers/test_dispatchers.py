@@ -6,13 +6,14 @@ import contextlib
 import signal
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from celery.exceptions import TaskRevokedError
 from support.brokers import RabbitMQ, Redis
-from support.chaos.report import Figures
+from support.ensemble import Ensemble
 from support.waitingtasks import SLOW_LOOP, SLOW_RELEASE
 from support.worker import Worker
 from support.zoo import Zoo, eventually
@@ -23,11 +24,36 @@ from django_zklock.exceptions import LockLost
 pytestmark = pytest.mark.zookeeper
 
 
+@pytest.fixture(scope="module")
+def narrow(redis_worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    """A worker with one process, which gets many messages ahead. Its locks are those of the shared worker."""
+    home, how = tmp_path_factory.mktemp("narrow"), {"worker_prefetch_multiplier": 16}
+    with Redis() as redis, Worker(redis_worker.zoo, home, concurrency=1, conf={**redis.conf, **how}) as worker:
+        yield worker
+
+
+@pytest.fixture(scope="module")
+def narrow_threads(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    """A worker with one thread, which gets many messages ahead. Its dispatcher has a thread of its own, too."""
+    zoo, conf = Zoo(single.hosts, single), {"worker_prefetch_multiplier": 16}
+    with Worker(zoo, tmp_path_factory.mktemp("narrow"), pool="threads", concurrency=1, conf=conf) as worker:
+        yield worker
+    zoo.close()
+
+
 def test_a_warm_shutdown_gives_waiting_messages_back(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
-    """The task at work ends its work; those that wait run in the next worker."""
+    """
+    The task at work ends its work; those that wait run in the next worker.
+
+    A worker has one session for all its processes. A task that is given a process late would wait in there.
+    """
     redis.clear()
     with Worker(zoo, tmp_path, conf=redis.conf) as worker:
-        first, gate = worker.begin("waiting.wait", "warm")
+        worker.run("ping")
+        assert open_connections(worker, zoo) <= {worker.process.pid}  # it has unique tasks
+        (first, gate), (other, other_gate) = worker.begin("waiting.wait", "warm"), worker.begin("waiting.wait", "other")
+        assert open_connections(worker, zoo) == {worker.process.pid}
+        worker.finish([(other, other_gate)])
         later = [worker.send("waiting.wait", "warm") for _ in range(3)]
         zoo.wait_contenders("warm", 4)
         worker.process.send_signal(signal.SIGTERM)
@@ -38,17 +64,6 @@ def test_a_warm_shutdown_gives_waiting_messages_back(zoo: Zoo, redis: Redis, tmp
         with Worker(zoo, tmp_path, conf=redis.conf) as second:
             for result in (first, *later):
                 second.get(result)
-
-
-def test_a_worker_has_one_session_for_all_its_processes(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
-    """That of its main process. A task that is given a process late would wait in there."""
-    redis.clear()
-    with Worker(zoo, tmp_path, concurrency=4, conf=redis.conf) as worker:
-        worker.run("ping")
-        assert open_connections(worker, zoo) <= {worker.process.pid}  # it has unique tasks
-        tasks = [worker.begin("waiting.wait", f"one-{number}") for number in range(4)]
-        assert open_connections(worker, zoo) == {worker.process.pid}
-        worker.finish(tasks)
 
 
 EMBEDDED = """
@@ -111,15 +126,15 @@ def open_connections(worker: Worker, zoo: Zoo) -> set[int]:
     }
 
 
-def test_the_first_task_of_a_worker_reads_its_lease_at_once(zoo: Zoo, tmp_path: Path) -> None:
-    """Its process reads the lease at once, though the thread that writes it is slow."""
-    with Worker(zoo, tmp_path, env={SLOW_LOOP: "0.2"}) as worker:
+def test_a_worker_whose_protocol_thread_is_slow(zoo: Zoo, tmp_path: Path) -> None:
+    """
+    The process of its first task reads the lease at once, though the thread that writes it is slow.
+
+    After the timeout, the main process is slow to delete the task's own znode. The task does not take that for a copy
+    of itself, and is skipped at once.
+    """
+    with Worker(zoo, tmp_path, env={SLOW_LOOP: "0.2", SLOW_RELEASE: "2"}) as worker:
         assert worker.run("waiting.wait", "first")["headers"] == {}, "it was sent again"
-
-
-def test_a_task_does_not_take_its_own_znode_for_a_copy_of_itself(zoo: Zoo, tmp_path: Path) -> None:
-    """Its main process is slow to delete the znode after the timeout. The task is skipped at once."""
-    with Worker(zoo, tmp_path, env={SLOW_RELEASE: "2"}) as worker:
         with zoo.hold_elsewhere("own"):
             result = worker.send("waiting.skips", "own")
             assert isinstance(worker.wait_failed(result), TaskRevokedError)
@@ -127,76 +142,67 @@ def test_a_task_does_not_take_its_own_znode_for_a_copy_of_itself(zoo: Zoo, tmp_p
         assert "retry: Retry in" not in worker.log.read_text()
 
 
-def test_a_worker_without_a_free_slot_leaves_the_lock_to_another(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+def test_a_worker_without_a_free_slot_leaves_the_lock_to_another(narrow: Worker, worker: Worker) -> None:
     """Though the task of the busy worker came first. It runs when its worker has a slot."""
-    redis.clear()
-    with (
-        Worker(zoo, tmp_path, concurrency=1, conf=redis.conf, options=["--queues=celery"]) as busy,
-        Worker(zoo, tmp_path, concurrency=1, conf=redis.conf, options=["--queues=other"]) as idle,
-    ):
-        gate = busy.gate()
-        with zoo.hold_elsewhere("shared"):
-            first = busy.send("waiting.wait", "shared", queue="celery")
-            zoo.wait_contenders("shared", 2)
-            long = busy.send("waiting.wait", "long", "linger", str(gate), queue="celery")
-            gate.wait_at_work()
-            second = idle.send("waiting.wait", "shared", queue="other")
-            zoo.wait_contenders("shared", 3)
-        assert idle.get(second)["headers"] == {}
-        assert not first.ready()
-        gate.open()
-        assert busy.get(first)["headers"] == {}
-        busy.get(long)
+    gate = narrow.gate()
+    with worker.zoo.hold_elsewhere("shared"):
+        first = narrow.send("waiting.wait", "shared")
+        worker.zoo.wait_contenders("shared", 2)
+        long = narrow.send("waiting.wait", "long", "linger", str(gate))
+        gate.wait_at_work()
+        second = worker.send("waiting.wait", "shared")
+        worker.zoo.wait_contenders("shared", 3)
+    assert worker.get(second)["headers"] == {}
+    assert not first.ready()
+    gate.open()
+    assert narrow.get(first)["headers"] == {}
+    narrow.get(long)
 
 
-def test_messages_get_slots_in_the_order_in_which_they_came(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+def test_messages_get_slots_in_the_order_in_which_they_came(narrow: Worker) -> None:
     """Those with a free lock do not overtake those without a lock, nor the other way round."""
-    redis.clear()
-    with Worker(zoo, tmp_path, concurrency=1, conf={**redis.conf, "worker_prefetch_multiplier": 16}) as worker:
-        book = worker.home / "book"
-        first, gate = worker.begin("waiting.wait", "first")
-        names = ["waiting.note", "waiting.plain_note"] * 5
-        results = [worker.send(name, f"key-{number}", str(book), str(number)) for number, name in enumerate(names)]
-        gate.open()
-        for result in (first, *results):
-            worker.get(result)
-        assert book.read_text().split() == [str(number) for number in range(len(names))]
+    book = narrow.home / "book"
+    first, gate = narrow.begin("waiting.wait", "first")
+    names = ["waiting.note", "waiting.plain_note"] * 5
+    results = [narrow.send(name, f"key-{number}", str(book), str(number)) for number, name in enumerate(names)]
+    gate.open()
+    for result in (first, *results):
+        narrow.get(result)
+    assert book.read_text().split() == [str(number) for number in range(len(names))]
 
 
-def test_all_processes_of_a_pool_that_has_shrunk_get_tasks(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+def test_all_processes_of_a_pool_that_has_shrunk_get_tasks(worker: Worker) -> None:
     """Whichever of them has ended."""
-    redis.clear()
-    with Worker(zoo, tmp_path, concurrency=3, conf=redis.conf) as worker:
-        worker.run("waiting.wait", "warm")
-        worker.app.control.pool_shrink(1, reply=True, timeout=5)
-        eventually(lambda: len(worker.children()) == 2)
-        worker.finish([worker.begin("waiting.wait", f"shrunk-{number}") for number in range(2)])
+    worker.run("waiting.wait", "warm")
+    worker.app.control.pool_grow(1, reply=True, timeout=5, limit=1)
+    eventually(lambda: len(worker.children()) == 3)
+    worker.finish([worker.begin("waiting.wait", f"grown-{number}") for number in range(3)])
+    worker.app.control.pool_shrink(1, reply=True, timeout=5, limit=1)
+    eventually(lambda: len(worker.children()) == 2)
+    worker.finish([worker.begin("waiting.wait", f"shrunk-{number}") for number in range(2)])
 
 
-@pytest.mark.parametrize("pool", ["threads", pytest.param("gevent", marks=pytest.mark.chaos)])
-def test_an_error_outside_a_task_frees_its_slot(zoo: Zoo, redis: Redis, tmp_path: Path, pool: str) -> None:
+def test_an_error_outside_a_task_frees_its_slot(narrow_threads: Worker) -> None:
     """Celery raises it for a bad message, and calls nothing back. The worker goes on with tasks that need a lock."""
-    redis.clear()
-    with Worker(zoo, tmp_path, pool=pool, concurrency=1, conf=redis.conf) as worker:
-        amqp = worker.app.amqp
-        message = amqp.create_task_message(uuid.uuid4().hex, "ping")._replace(body=([], {}, ["no", "mapping"]))
-        with worker.app.producer_or_acquire() as producer:
-            amqp.send_task_message(producer, "ping", message, routing_key="celery")
-        worker.run("waiting.wait", "after")
+    amqp = narrow_threads.app.amqp
+    message = amqp.create_task_message(uuid.uuid4().hex, "ping")._replace(body=([], {}, ["no", "mapping"]))
+    with narrow_threads.app.producer_or_acquire() as producer:
+        amqp.send_task_message(producer, "ping", message, routing_key="celery")
+    narrow_threads.run("waiting.wait", "after")
 
 
-def test_all_messages_with_the_same_id_end(zoo: Zoo, tmp_path: Path) -> None:
+def test_all_messages_with_the_same_id_end(narrow_threads: Worker) -> None:
     """A dispatcher on a thread of its own gets several before it has begun with the first one."""
-    with Worker(zoo, tmp_path, concurrency=1, conf={"worker_prefetch_multiplier": 16}) as worker:
-        book = worker.home / "book"
-        first, gate = worker.begin("waiting.wait", "first")
-        marks = [str(number) for number in range(8)]
-        for mark in marks:
-            for _ in range(2):
-                worker.send("waiting.note", mark, str(book), mark, task_id=mark)
-        gate.open()
-        worker.get(first)
-        eventually(lambda: book.exists() and sorted(book.read_text().split()) == sorted(2 * marks), 20)
+    worker = narrow_threads
+    book = worker.home / "book"
+    first, gate = worker.begin("waiting.wait", "first")
+    marks = [str(number) for number in range(8)]
+    for mark in marks:
+        for _ in range(2):
+            worker.send("waiting.note", mark, str(book), mark, task_id=mark)
+    gate.open()
+    worker.get(first)
+    eventually(lambda: book.exists() and sorted(book.read_text().split()) == sorted(2 * marks), 20)
 
 
 @pytest.mark.chaos  # it takes seven seconds of two processors
@@ -270,7 +276,7 @@ def test_processes_that_come_later_share_the_session(zoo: Zoo, redis: Redis, tmp
 
 
 @pytest.mark.chaos
-def test_ending_processes_get_no_grants(zoo: Zoo, redis: Redis, tmp_path: Path, figure: Figures) -> None:
+def test_ending_processes_get_no_grants(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     """Celery still sends tasks to a process that has run its last one. A task with the lock would wait there."""
     redis.clear()
     with Worker(zoo, tmp_path, conf=redis.conf, concurrency=2, options=["--max-tasks-per-child=1"]) as worker:
@@ -278,50 +284,43 @@ def test_ending_processes_get_no_grants(zoo: Zoo, redis: Redis, tmp_path: Path, 
         for result in [worker.send("waiting.wait", "ending") for _ in range(20)]:
             worker.get(result, 90)
         spent = clock.now() - began
-        figure("20 tasks, one for each process", spent, "s")
         assert spent < 15  # 4 s on an idle machine; 30 s if such processes get tasks
 
 
-def test_messages_beyond_max_waiting_are_sent_again(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
-    """They run in the end."""
+def test_messages_that_may_not_wait_any_more_are_sent_again(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+    """
+    Those beyond `zklock_max_waiting`, and those that have waited for `zklock_longest_wait`.
+
+    The time before an ETA counts. They run in the end.
+    """
     redis.clear()
-    with Worker(zoo, tmp_path, conf={**redis.conf, "zklock_max_waiting": 2}) as worker:
+    with Worker(zoo, tmp_path, conf={**redis.conf, "zklock_max_waiting": 3, "zklock_longest_wait": 4}) as worker:
         with zoo.hold_elsewhere("full"):
-            results = [worker.send("waiting.wait", "full") for _ in range(4)]
-            zoo.wait_contenders("full", 3)
-            eventually(lambda: [result.state for result in results].count("RETRY") == 2)
-            assert len(zoo.children("full")) == 3
-        for result in results:
+            waiting = [worker.send("waiting.wait", "full"), worker.send("waiting.wait", "full", countdown=3.5)]
+            zoo.wait_contenders("full", 2)
+            eventually(lambda: waiting[0].state == "RETRY")
+            began = time.monotonic()
+            eventually(lambda: waiting[1].state == "RETRY")
+            assert time.monotonic() - began < 3
+        with zoo.hold_elsewhere("more"):
+            more = [worker.send("waiting.wait", "more") for _ in range(5)]
+            zoo.wait_contenders("more", 4)
+            eventually(lambda: [result.state for result in more].count("RETRY") >= 2)
+        for result in (*waiting, *more):
             worker.get(result, 40)
 
 
-def test_a_message_does_not_wait_until_the_broker_delivers_it_again(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
-    """It is sent again after half of that time, or after the time of a setting; the time before its ETA counts."""
-    redis.clear()
-    with Worker(zoo, tmp_path, conf={**redis.conf, "zklock_longest_wait": 4}) as worker:
-        with zoo.hold_elsewhere("long"):
-            results = [worker.send("waiting.wait", "long"), worker.send("waiting.wait", "long", countdown=3.5)]
-            zoo.wait_contenders("long", 2)
-            eventually(lambda: results[0].state == "RETRY")
-            began = time.monotonic()
-            eventually(lambda: results[1].state == "RETRY")
-            assert time.monotonic() - began < 3
-        for result in results:
-            worker.get(result)
-
-
-def test_work_is_aborted_before_another_gets_the_lock_of_a_stopped_worker(zoo: Zoo, tmp_path: Path) -> None:
+def test_work_is_aborted_before_another_gets_the_lock_of_a_stopped_worker(worker: Worker) -> None:
     """The main process is stopped; the pool process sees the end of the lease by the clock."""
-    with Worker(zoo, tmp_path, session_timeout=4) as worker:
-        marks = worker.home / "marks"
-        result = worker.send("waiting.mark", "stopped", str(marks))
-        eventually(marks.exists)
-        worker.process.send_signal(signal.SIGSTOP)
-        zoo.wait_contenders("stopped", 0, timeout=20)
-        released = time.monotonic()
-        worker.process.send_signal(signal.SIGCONT)
-        assert isinstance(worker.wait_failed(result), LockLost)
-        assert float(marks.read_text()) < released
+    zoo, marks = worker.zoo, worker.home / "marks"
+    result = worker.send("waiting.mark", "stopped", str(marks))
+    eventually(marks.exists)
+    worker.process.send_signal(signal.SIGSTOP)
+    zoo.wait_contenders("stopped", 0, timeout=20)
+    released = time.monotonic()
+    worker.process.send_signal(signal.SIGCONT)
+    assert isinstance(worker.wait_failed(result), LockLost)
+    assert float(marks.read_text()) < released
 
 
 @pytest.mark.chaos

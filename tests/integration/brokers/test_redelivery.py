@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import celery
 import pytest
 from celery.result import AsyncResult
-from support.brokers import Broker, Redis
+from support.brokers import RabbitMQ, Redis
 from support.worker import Gate, Worker
 from support.zoo import Zoo, eventually
 
@@ -21,10 +20,10 @@ VISIBILITY = 1.0  # seconds, far less than a task takes: Redis delivers it again
 
 
 @pytest.fixture
-def lone_worker(broker: Broker, zoo: Zoo, tmp_path: Path) -> Iterator[Worker]:
-    """A worker of its own on that broker."""
-    broker.clear()
-    with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, conf=broker.conf) as worker:
+def lone_worker(rabbitmq: RabbitMQ, zoo: Zoo, tmp_path: Path) -> Iterator[Worker]:
+    """A worker of its own on RabbitMQ."""
+    rabbitmq.clear()
+    with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, conf=rabbitmq.conf) as worker:
         yield worker
 
 
@@ -56,12 +55,11 @@ def wait_delivered_again(redis: Redis, worker: Worker, result: AsyncResult[Any])
     celery.VERSION < (5, 7), reason="this Celery forgets which processes are busy, and a copy may wait behind the first"
 )
 @pytest.mark.parametrize("task", ["late", "late_again"])
-@pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
-def test_of_two_copies_of_a_task_one_runs(broker: Broker, lone_worker: Worker, zoo: Zoo, task: str) -> None:
+def test_of_two_copies_of_a_task_one_runs(rabbitmq: RabbitMQ, lone_worker: Worker, zoo: Zoo, task: str) -> None:
     """A worker that loses RabbitMQ receives its running task again. The copy waits until the first has ended."""
     result, gate = lone_worker.begin(task, "twice")
     pid = gate.wait_at_work()
-    broker.disconnect_all()
+    rabbitmq.disconnect_all()
     assert_one_runs(lone_worker, zoo, "twice", result, gate, pid)
 
 
@@ -79,26 +77,6 @@ def test_a_countdown_longer_than_the_visibility_timeout_makes_copies(redis: Redi
     wait_delivered_again(redis, hasty_worker, result)
     assert hasty_worker.get(result)["args"] == ["countdown"]
     assert hasty_worker.stop() == 0  # or the next copy would be killed as it holds the lock
-
-
-@pytest.mark.parametrize("broker", ["redis", "rabbitmq"], indirect=True)
-def test_each_worker_runs_a_broadcast_task_once(broker: Broker, zoo: Zoo, tmp_path: Path) -> None:
-    """Both get the same message with the same id. One waits for the other, and neither is a copy."""
-    broker.clear()
-    workers = []
-    with contextlib.ExitStack() as stack:
-        for name in ("first", "second"):
-            (home := tmp_path / name).mkdir()
-            queue = {"exchange": "news", "exchange_type": "fanout", "routing_key": "news"}
-            conf = {**broker.conf, "task_queues": {name: queue}}
-            workers.append(stack.enter_context(Worker(zoo, home, conf=conf, options=[f"--queues={name}"])))
-        gate = workers[0].gate()
-        result = workers[0].send("late", "news", "linger", str(gate), queue="first")
-        zoo.wait_contenders("news", 2)
-        gate.open()
-        for worker in workers:
-            eventually(lambda log=worker.log: f"late[{result.id}] succeeded" in log.read_text(), 20)  # type: ignore[misc]
-        assert sum(count_deliveries(worker, result) for worker in workers) == 2
 
 
 def assert_one_runs(worker: Worker, zoo: Zoo, key: str, result: AsyncResult[Any], gate: Gate, pid: int) -> None:

@@ -26,15 +26,6 @@ OPTIONS = ("--include=support.hostiletasks,support.failingsteps",)
 ENDED = ("SUCCESS", "FAILURE", "REVOKED")
 
 
-@contextlib.contextmanager
-def redis_worker(server: Ensemble, redis: Redis, home: Path) -> Iterator[Worker]:
-    """A worker with two processes, in a namespace of its own."""
-    zoo = Zoo(server.hosts, server)
-    with hostile_worker(zoo, home, conf=redis.conf) as worker:
-        yield worker
-    zoo.close()
-
-
 def hostile_worker(zoo: Zoo, home: Path, failing: str = "", **options: Any) -> Worker:
     """Return a worker whose functions can be made to fail."""
     return Worker(zoo, home, session_timeout=4, options=OPTIONS, env={FAILING: failing}, **options)
@@ -48,18 +39,19 @@ def own_conf(redis: Redis, home: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def living(single: Ensemble, redis: Redis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Worker]]:
     """Return a worker with two processes for all tests, or another one if a test has failed and ended it."""
+    zoo, workers = Zoo(single.hosts, single), list[Worker]()
     with contextlib.ExitStack() as stack:
-        workers: list[Worker] = []
 
         def living() -> Worker:
             if not workers or workers[-1].process.poll() is not None:
                 stack.close()
                 redis.clear()
                 home = tmp_path_factory.mktemp("worker")
-                workers.append(stack.enter_context(redis_worker(single, redis, home)))
+                workers.append(stack.enter_context(hostile_worker(zoo, home, conf=redis.conf)))
             return workers[-1]
 
         yield living
+    zoo.close()
 
 
 @pytest.fixture
@@ -211,29 +203,23 @@ def exercised(worker: Worker, book: Path) -> dict[str, AsyncResult[Any]]:
 
 SAMPLE = (
     "dispatcher.Dispatcher._enqueue",
-    "dispatcher.Dispatcher._dispatch",
     "dispatcher.Dispatcher._give_task",
-    "loops.HubLoop.call_soon",
     "pool.apply_async",
-    "pool_grants.PoolGrants.add",
     "pool_slots.PoolSlots.use",
-    "shared_grants.SharedGrants.add",
     "waiting_tasks.WaitingTask.step",
     "waiting_tasks.WaitingTasks.add",
 )
 
 
-@pytest.mark.parametrize("name", SAMPLE)
-def test_a_failing_step_of_the_dispatcher_loses_no_task(worker: Worker, name: str) -> None:
-    """All tasks end, no two are at work under one lock, and the worker lives."""
-    assert_mended(worker, name, 3)
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("times", [1, 3])
-@pytest.mark.parametrize("name", steps())
+@pytest.mark.parametrize(
+    ("name", "times"),
+    [
+        *((name, 3) for name in SAMPLE),
+        *(pytest.param(name, times, marks=pytest.mark.chaos) for name in steps() for times in (1, 3)),
+    ],
+)
 def test_no_failing_step_of_the_dispatcher_loses_a_task(worker: Worker, name: str, times: int) -> None:
-    """So it is with each function that the main process calls, also if it fails again at once."""
+    """All tasks end, no two are at work under one lock, and the worker lives, also if the step fails again at once."""
     assert_mended(worker, name, times)
 
 

@@ -60,12 +60,16 @@ def met_conflict(worker: Worker) -> bool:
 
 @pytest.mark.parametrize(
     ("server", "kind"),
-    [("redis", "fanout"), ("rabbitmq", "fanout"), pytest.param("rabbitmq", "topic", marks=pytest.mark.chaos)],
+    [("redis", "fanout"), *(pytest.param("rabbitmq", kind, marks=pytest.mark.chaos) for kind in ("fanout", "topic"))],
 )
-def test_a_task_that_several_workers_get_is_not_multiplied(
+def test_each_of_the_workers_that_get_a_task_runs_it_once(
     request: pytest.FixtureRequest, zoo: Zoo, tmp_path: Path, server: str, kind: str
 ) -> None:
-    """Each conflict is one message at most, to the worker that has made it, whose settings do not name the others."""
+    """
+    All get the same message with the same id. One waits for the other, and neither is a copy.
+
+    Each conflict is one message at most, to the worker that has made it, whose settings do not name the others.
+    """
     broker: Broker = request.getfixturevalue(server)
     broker.clear()
     workers, journal = [], tmp_path / "journal"
@@ -83,3 +87,11 @@ def test_a_task_that_several_workers_get_is_not_multiplied(
             eventually(functools.partial(count, worker, "] succeeded"), 20)
         assert len(journal.read_text().splitlines()) == 2
         assert [count(worker, "] received") - count(worker, "] retry") for worker in workers] == [1, 1]
+
+        gate = workers[0].gate()
+        late = workers[0].send("late", "news", "linger", str(gate), queue="first")
+        zoo.wait_contenders("news", 2)
+        gate.open()
+        for worker in workers:
+            eventually(functools.partial(count, worker, f"late[{late.id}] succeeded"), 20)
+        assert sum(count(worker, f"[{late.id}] received") for worker in workers) == 2

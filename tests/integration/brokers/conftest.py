@@ -1,0 +1,27 @@
+"""One Celery worker on Redis for the tests that leave it alive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.brokers import Redis
+from support.ensemble import Ensemble
+from support.worker import Worker
+from support.zoo import Zoo
+
+
+@pytest.fixture(scope="package")
+def redis_worker(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    """A worker of two processes, with a Redis of its own: other tests clear theirs."""
+    zoo = Zoo(single.hosts, single)
+    home = tmp_path_factory.mktemp("redis")
+    with Redis() as redis, Worker(zoo, home, session_timeout=4, conf=redis.conf) as worker:
+        yield worker
+    zoo.close()
+
+
+@pytest.fixture
+def shared_worker(redis_worker: Worker) -> Worker:
+    """The worker of this folder, unless a module has another one."""
+    return redis_worker

@@ -1,0 +1,49 @@
+"""One Celery worker of each pool, whose broker is a folder, for the tests that leave it alive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.celeryapp import TASKS_AT_ONCE
+from support.ensemble import Ensemble
+from support.policytasks import transfer
+from support.reserving import reserved_names
+from support.uniquetasks import TASKS, known_to
+from support.worker import Worker
+from support.zoo import Zoo, eventually
+
+
+def _worker(pool: str, concurrency: int) -> object:
+    @pytest.fixture(scope="package", name=f"{pool}_worker")
+    def worker(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+        zoo = Zoo(single.hosts, single)
+        home = tmp_path_factory.mktemp(pool)
+        options = ["--task-events"]
+        with Worker(zoo, home, pool=pool, concurrency=concurrency, session_timeout=4, options=options) as worker:
+            yield worker
+        zoo.close()
+
+    return worker
+
+
+prefork_worker = _worker("prefork", 2)
+threads_worker = _worker("threads", TASKS_AT_ONCE)
+gevent_worker = _worker("gevent", TASKS_AT_ONCE)
+solo_worker = _worker("solo", 1)
+
+
+@pytest.fixture
+def shared_worker(prefork_worker: Worker) -> Worker:
+    """The worker with two processes, unless a module has another one."""
+    return prefork_worker
+
+
+@pytest.fixture
+def publisher(worker: Worker) -> Iterator[Worker]:
+    """The worker, with a client that knows its unique tasks and its locks. No reservation is left at the end."""
+    if "once" not in worker.app.tasks:
+        known_to(worker.app, [*TASKS, transfer])
+    with worker.zoo.configured():
+        yield worker
+        eventually(lambda: reserved_names(worker.zoo) == [], 10, "a reservation was left")

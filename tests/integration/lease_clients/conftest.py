@@ -1,0 +1,26 @@
+"""One lock coordinator for the tests that leave it alive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.ensemble import Ensemble
+from support.serving import Serving
+from support.zoo import Zoo
+
+
+@pytest.fixture(scope="package")
+def lasting_coordinator(single: Ensemble) -> Iterator[Serving]:
+    zoo = Zoo(single.hosts, single)
+    with Serving(zoo, session_timeout=10) as coordinator:
+        yield coordinator
+    zoo.close()
+
+
+@pytest.fixture
+def coordinator(lasting_coordinator: Serving) -> Iterator[Serving]:
+    """A coordinator, with Django's locks in its namespace, which is empty at the end."""
+    with lasting_coordinator.zoo.configured(session_timeout=10):
+        yield lasting_coordinator
+        lasting_coordinator.zoo.assert_empty()
