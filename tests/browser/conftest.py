@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from kazoo.exceptions import NoNodeError
 from support.browser import chromium
-from support.browser.actors import Actor, Stage, acting, staged
-from support.browser.pages import Visitor, visit
+from support.browser.actors import Stage, staged
+from support.browser.pages import Visitor, visiting
 from support.browser.site import Site
 from support.ensemble import Ensemble
 from support.proxy import Proxy
@@ -53,19 +53,10 @@ def site(den: Zoo, wire: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture
 def visitor(browser: Browser, site: Site, wire: Proxy) -> Iterator[Visit]:
-    """Make visitors: `visitor("operator")`. At the end, the browser must have reported no error."""
-    visitors: list[Visitor] = []
-
-    def come(user: str | None = "operator", **context: Any) -> Visitor:
-        visitors.append(visit(browser, site, user, **context))
-        return visitors[-1]
-
-    yield come
-    wire.heal()
-    for visitor in visitors:
-        visitor.page.context.close()
-    complaints = [complaint for visitor in visitors for complaint in visitor.complaints]
-    assert not complaints, "\n".join(complaints)
+    """Make visitors: `visitor("operator")`."""
+    with visiting(browser, site) as come:
+        yield come
+        wire.heal()
 
 
 @pytest.fixture
@@ -82,10 +73,3 @@ def stage(swept: Zoo) -> Iterator[Stage]:
     """Queues made node by node, gone at the end."""
     with staged(swept) as stage:
         yield stage
-
-
-@pytest.fixture
-def actor(swept: Zoo) -> Iterator[Actor]:
-    """A process that acquires locks on request."""
-    with acting(swept) as actor:
-        yield actor

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-from support.browser.actors import Actor, Part, Stage
+from support.browser.actors import Part, Stage
 from support.browser.pages import LIST, PHONE, Visitor, address
-from support.zoo import Zoo
+from support.zoo import Zoo, next_line
 
 Visit = Callable[..., Visitor]
 pytestmark = pytest.mark.zookeeper
@@ -18,11 +17,11 @@ KEY = "orders/1042"
 
 
 @pytest.mark.chaos
-def test_a_reason_is_required(swept: Zoo, actor: Actor, visitor: Visit) -> None:
+def test_a_reason_is_required(swept: Zoo, stage: Stage, visitor: Visit) -> None:
     """Without one, no lock is broken. The error is at the field, which has the focus."""
     from playwright.sync_api import expect
 
-    actor.hold(KEY)
+    stage.join_queue(KEY, Part())
     (node,) = swept.children(KEY)
     operator = visitor("operator")
     operator.open(address(KEY, "break"))
@@ -79,15 +78,16 @@ def test_enter_does_nothing_where_no_action_is_meant(swept: Zoo, stage: Stage, v
     operator.wait_until(lambda: not swept.children(KEY))
 
 
-@pytest.mark.parametrize("look", [{}, {"viewport": PHONE, "color_scheme": "dark"}], ids=["light", "phone-dark"])
-def test_one_click_shows_what_the_holder_does(swept: Zoo, actor: Actor, visitor: Visit, look: dict[str, Any]) -> None:
+def test_one_click_shows_what_the_holder_does(swept: Zoo, visitor: Visit) -> None:
     """From the page of its lock, with no form between; a second click asks again."""
-    actor.hold(KEY)
-    operator = visitor("operator", **look)
-    operator.open(address(KEY))
-    for _ in range(2):
-        operator.press("Show its stack…")
-        assert "thread '" in operator.page.locator(".zklock-stack").inner_text()
-    operator.picture(f"stack-{len(look)}")
-    operator.assert_accessible()
-    operator.assert_fits()
+    with swept.running(f"with zk_lock({KEY!r}):\n    print('held')\n    input()") as holder:
+        assert next_line(holder) == "held"
+        operator = visitor("operator", viewport=PHONE, color_scheme="dark")
+        operator.open(address(KEY))
+        for _ in range(2):
+            operator.press("Show its stack…")
+            assert "thread '" in operator.page.locator(".zklock-stack").inner_text()
+        operator.picture("stack")
+        operator.assert_accessible()
+        operator.assert_fits()
+        holder.communicate("", timeout=30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,11 @@ import pytest
 from support.browser.actors import Part, Stage
 from support.browser.pages import ALL, LIST, Visitor, address
 from support.browser.policy import THEMED
+from support.browser.scene import busy_shop
+from support.proxy import Proxy
 from support.zoo import eventually
+
+from django_zklock.core.queue import nodes
 
 Visit = Callable[..., Visitor]
 pytestmark = pytest.mark.zookeeper
@@ -18,6 +23,13 @@ pytestmark = pytest.mark.zookeeper
 KEY = "orders/1042"
 HOLDER = "section[aria-labelledby=zklock-holder-1]"
 INTERVAL = 2  # seconds between two refreshes: the shortest
+
+
+SCRIPT = "<script>alert(1)</script>"
+IMAGE = '"><img src=x onerror=alert(1)>'
+TERMINAL = "\x1b]0;owned\x07\x1b[2J\x1b[31mred"
+REVERSED = "\u202egnp.exe"
+LIE = "hostile/<b onmouseover=alert(1)>&amp;'\"{{ 7|add:7 }}"
 
 
 def refreshing(visitor: Visit, user: str = "viewer", path: str = ALL) -> Visitor:
@@ -235,23 +247,59 @@ def test_a_page_does_not_refresh_while_a_search_is_typed(stage: Stage, visitor: 
 
 
 @pytest.mark.chaos
-def test_groups_show_the_locks_of_a_dead_host_as_one_row(stage: Stage, visitor: Visit) -> None:
-    """The list is grouped by host, by template and by path. Each group leads to its locks, and follows them."""
-    for number in range(5):
-        stage.join_queue(f"orders/eu/{number}", Part("worker-1", number))
-    stage.join_queue("orders/us/7", Part("worker-2"))
-    stage.join_queue("invoice", Part("worker-2"))
-    viewer = refreshing(visitor, path=f"{LIST}groups/?by=host")
-    rows = viewer.page.locator(".zklock-queue tbody tr")
-    assert [row.split()[:2] for row in rows.all_inner_texts()] == [["worker-1", "5"], ["worker-2", "2"]]
-    stage.join_queue("orders/eu/1", Part("web-1"))
-    viewer.await_refresh(INTERVAL)
-    assert rows.first.inner_text().split()[:5] == ["worker-1", "5", "5", "1", "1"]
-    viewer.assert_accessible()
-    viewer.picture("groups")
-    viewer.follow("path")
-    viewer.follow("orders/")
-    assert [row.split()[:2] for row in rows.all_inner_texts()] == [["orders/eu/", "5"], ["orders/us/", "1"]]
-    viewer.page.get_by_role("link", name="5 locks of orders/eu/").click()
-    viewer.page.wait_for_url("**/?path=orders*")
-    assert sorted(viewer.shown_keys()) == [f"orders/eu/{number}" for number in range(5)]
+def test_ages_stop_and_rows_are_grey_during_an_outage(stage: Stage, wire: Proxy, visitor: Visit) -> None:
+    """Nobody knows who holds what then. They go on afterwards."""
+    busy_shop(stage)
+    viewer = visitor("viewer")
+    viewer.install_clock()
+    viewer.open(f"{LIST}?q=")
+    viewer.refresh_every(2)
+    alert, ages = viewer.page.get_by_role("alert"), viewer.page.locator("#result_list time.zklock-age")
+
+    def is_away() -> bool:
+        with viewer.page.expect_event("requestfinished"):  # else time runs out for it
+            viewer.put_forward(2)
+        return alert.count() == 1
+
+    wire.refuse = True
+    wire.cut_all()
+    viewer.wait_until(is_away, 20)
+    shown = ages.all_inner_texts()
+    viewer.put_forward(30)
+    assert shown
+    assert ages.all_inner_texts() == shown
+    assert viewer.page.locator("#result_list").evaluate("table => getComputedStyle(table).filter") == "grayscale(1)"
+    wire.heal()
+    viewer.wait_until(lambda: not is_away(), 20)
+    viewer.put_forward(30)
+    assert ages.all_inner_texts() != shown
+
+
+def name() -> str:
+    return nodes.prefix(str(uuid.uuid4()))
+
+
+@pytest.fixture
+def hostile(stage: Stage) -> Stage:
+    """A lock whose every contender lies."""
+    about = {"task": IMAGE, "id": 'javascript:alert(1)"', "request": SCRIPT, SCRIPT: IMAGE}
+    stage.join_queue(LIE, Part(IMAGE, 1, SCRIPT, f"{SCRIPT}{TERMINAL}{REVERSED}", about, "{% debug %}"))
+    stage.join_queue(LIE, Part("a" * 2000, 2**40, what="\U0001f600" * 1000))
+    stage.join_queue_raw(LIE, name(), b"\xff\xfe" + b"\x00" * 100)
+    stage.join_queue_raw(
+        LIE, name(), b'{"guid": "\\ud800", "pid": 1e999, "what": "\\ud83d", "host": {"a": []}, "about": [1]'
+    )
+    stage.join_queue_raw(LIE, name(), b'{"guid": "x", "pid": ' + b"9" * 5000 + b"}")
+    stage.join_queue_raw(LIE, name(), b"[" * 60_000)
+    stage.join_queue_raw(LIE, name(), SCRIPT.encode() * 30_000)
+    stage.join_queue_raw("foreign", "<script>alert(2)</script>-", b"who made this?")
+    return stage
+
+
+def test_a_refresh_keeps_hostile_payloads_harmless(hostile: Stage, visitor: Visit) -> None:
+    operator = visitor("operator")
+    operator.install_clock()
+    operator.open()
+    operator.refresh_every(2)
+    operator.await_refresh(2)
+    assert operator.page.locator("#result_list img, #result_list script, #result_list b[onmouseover]").count() == 0

@@ -15,7 +15,7 @@ from django.db import connection
 from django.test import Client, RequestFactory, override_settings
 from django.test.utils import isolate_apps
 from django.utils.module_loading import import_string
-from support import lockssite
+from support import viewkinds
 from support.docs import BLOCK, DOCS, files_of, run, run_all, text_of, written
 from support.project import SETTINGS, Project
 from support.zoo import Zoo
@@ -155,7 +155,7 @@ def test_the_examples_for_transactions_run(zoo: Zoo, rf: RequestFactory) -> None
 def test_the_settings_for_conflicts_answer(zoo: Zoo, client: Client, key: str) -> None:
     """Both settings of `reference/locks.md` make a lock in a view answer, each without the other."""
     shown = run_all("reference/locks.md")
-    with override_settings(ROOT_URLCONF="support.lockssite", **{key: shown[key]}), zoo.hold_elsewhere(lockssite.KEY):
+    with override_settings(ROOT_URLCONF="support.viewkinds", **{key: shown[key]}), zoo.hold_elsewhere(viewkinds.KEY):
         assert client.get("/late-lock/").status_code == 409
 
 

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo.exceptions import NoNodeError
 from pytest_django import DjangoDbBlocker
 from support.databases import sqlite
 from support.ledger import Ledger
+from support.locking import Contend
 from support.project import Project
+from support.zoo import Zoo
+
+from django_zklock.contrib.events import chart, table
+from django_zklock.core.queue import escaping, nodes
+
+
+@pytest.fixture(autouse=True)
+def no_past() -> None:
+    """Forget what earlier tests have read from the tables. A database that was rolled back has no cards."""
+    for shared in (
+        table.usual,
+        table.past_losses,
+        table.past_unfinished,
+        table.past_refused,
+        table.past_deadlocks,
+        chart.past_counts,
+    ):
+        shared.clear()
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mariadb-read committed", "mariadb-repeatable read"])
@@ -36,6 +58,25 @@ def audit(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[Ledger
     """A second database, for tests with two transactions."""
     with django_db_blocker.unblock(), Ledger.opened("audit", tmp_path) as audit:
         yield audit
+
+
+@pytest.fixture
+def contend(zoo: Zoo) -> Iterator[Contend]:
+    """Put contenders of web-1, web-2, ... into queues, or of other processes; they are gone at the end."""
+    paths: list[str] = []
+
+    def join(key: str, number: int = 1, **more: Any) -> str:
+        process: dict[str, Any] = {"host": f"web-{number}", "pid": 70 + number, "thread": "MainThread", "what": ""}
+        guid = str(uuid.uuid4())
+        payload = nodes.Payload(guid=guid, **{"since": "", "template": key, **process, **more})
+        path = f"{escaping.path(zoo.base, key)}/{nodes.prefix(guid)}"
+        paths.append(zoo.client.create(path, payload.encode(), ephemeral=True, sequence=True, makepath=True))
+        return paths[-1]
+
+    yield join
+    for path in paths:
+        with contextlib.suppress(NoNodeError):
+            zoo.client.delete(path)
 
 
 @pytest.fixture

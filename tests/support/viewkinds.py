@@ -1,4 +1,4 @@
-"""A site with all kinds of locked views, for the rule of what is a view: this module is its URLconf."""
+"""A site with all kinds of locked views, and with locks inside of views: this module is its URLconf."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.admin import AdminSite, ModelAdmin
 from django.contrib.auth.models import Group
 from django.contrib.syndication.views import Feed
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import include, path
 from django.utils.decorators import method_decorator
 from django.views import View
@@ -19,15 +19,21 @@ from django.views.decorators.csrf import csrf_exempt
 from ninja import NinjaAPI
 from ninja.decorators import decorate_view
 from ninja.pagination import paginate
-from rest_framework.decorators import action, api_view
+from rest_framework.decorators import action, api_view, permission_classes
+from rest_framework.generics import CreateAPIView
+from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
+from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
+from rest_framework.serializers import Serializer
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
-from django_zklock import zk_locked
+from django_zklock import zk_lock, zk_locked
 from django_zklock.exceptions import LockLost
+from support import adminsite
 
+SETTINGS: dict[str, Any] = {**adminsite.SETTINGS, "ROOT_URLCONF": "support.viewkinds"}
 KEY = "view"
 locked = functools.partial(zk_locked, KEY, timeout=0)
 
@@ -133,6 +139,75 @@ class DecoratedAdmin(ModelAdmin):  # type: ignore[type-arg]
         return work()
 
 
+# --- locks inside of views, in helpers and in hooks of frameworks
+
+
+async def async_calls_helper(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"{await async_helper(request)}")
+
+
+@locked()
+async def async_helper(request: HttpRequest) -> int:
+    work()
+    return 2
+
+
+def with_block(request: HttpRequest) -> HttpResponse:
+    with zk_lock(KEY, timeout=0):
+        work()
+    return HttpResponse("done")
+
+
+class Permission(BasePermission):
+    @locked()
+    def has_permission(self, request: Request, view: Any) -> bool:
+        work()
+        return False
+
+
+@api_view(["GET"])
+@permission_classes([Permission])
+def permitted(request: Request) -> Response:
+    return Response("secret")
+
+
+class Creating(CreateAPIView):
+    serializer_class = Serializer
+
+    @locked()
+    def perform_create(self, serializer: Any) -> None:
+        work()
+
+
+class LateLock(APIView):
+    """Writes a row, then takes a lock."""
+
+    def get(self, request: Request) -> Response:
+        if "missing" in request.GET:
+            raise Http404
+        Group.objects.create(name="half")
+        with zk_lock(KEY, timeout=0, release_on="exit"):
+            return Response()
+
+
+@locked()
+def ninja_auth(request: HttpRequest) -> bool:
+    work()
+    return True
+
+
+@api.get("auth", auth=ninja_auth)
+def with_auth(request: HttpRequest) -> str:
+    return "secret"
+
+
+class SavingAdmin(ModelAdmin):  # type: ignore[type-arg]
+    @locked(release_on="commit")
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: Any) -> None:
+        work()
+        super().save_model(request, obj, form, change)
+
+
 class OpenSite(AdminSite):
     """An admin for everybody."""
 
@@ -166,8 +241,20 @@ CALLBACKS: dict[str, Callable[..., Any]] = {
     "api-class": Api.as_view(),
 }
 
+INSIDE: dict[str, Callable[..., Any]] = {
+    "async-helper": async_calls_helper,
+    "with": with_block,
+    "has_permission": permitted,
+}
+"""Each makes the locked call when it gets a GET."""
+saving = AdminSite(name="admin")
+saving.register(Group, SavingAdmin)
+
 urlpatterns = [
-    *(path(f"{name}/", callback) for name, callback in CALLBACKS.items()),
+    *(path(f"{name}/", callback) for name, callback in {**CALLBACKS, **INSIDE}.items()),
+    path("late-lock/", LateLock.as_view()),
+    path("perform_create/", Creating.as_view()),
+    path("admin-saving/", saving.urls),
     path("drf/", include(router.urls)),
     path("ninja/", api.urls),
     path("admin/", admin_of("kinds", GroupAdmin).urls),

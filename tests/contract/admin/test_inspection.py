@@ -1,11 +1,13 @@
-"""Snapshots and `look_at`: what they show, and what they cost."""
+"""Snapshots, `look_at` and the report about each server: what they show, and what they cost."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import os
+import socketserver
 import threading
 import time
 import uuid
@@ -17,16 +19,21 @@ import pytest
 from support.faults import BackgroundCall, connected, proxied, session, within
 from support.locking import ending
 from support.proxy import CREATE2, DELETE, GET_CHILDREN2, GET_DATA, MULTI, SET_DATA, Proxy
-from support.zoo import Zoo, eventually
+from support.zoo import ROOM, Zoo, eventually
 
-from django_zklock import zk_lock
+from django_zklock import inspection, zk_lock
+from django_zklock.core.execution import work
 from django_zklock.core.execution.waiters import ThreadWaiter, run
+from django_zklock.core.execution.work import Work
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
-from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.inspection import LockInfo, Snapshot, look_at, scan, snapshot
+from django_zklock.core.zk.options import SessionOptions
+from django_zklock.exceptions import LockNotAcquired, ZooKeeperUnavailable
+from django_zklock.inspection import LockInfo, Snapshot, check_quorum, ensemble, look_at, scan, snapshot
+from django_zklock.inspection.ensemble import _ask
 from django_zklock.locks import queue_reader
 from django_zklock.operations import clear_limit, request_release, set_limit
+from django_zklock.shared import Shared
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("emptied")]
 
@@ -555,3 +562,161 @@ def test_data_of_a_hostile_client_stop_no_waiter_and_no_look(zoo: Zoo) -> None:
             pass
     assert waiter.result()
     eventually(lambda: not zoo.children("another"))
+
+
+def task(task_id: str) -> Work:
+    return Work(f"task shop.pay {task_id}", {"task": "shop.pay", "id": task_id, "retries": "0", "queue": "celery"})
+
+
+def look() -> Snapshot:
+    return inspection.snapshot(max_age=0, reply_timeout=5)
+
+
+class Threads:
+    """Threads that work for tasks, until `end`."""
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, of: Work, key: str, then: str = "") -> threading.Event:
+        """Let a thread of this work hold a lock, and wait for another one. Return an event: it holds the first."""
+        held = threading.Event()
+
+        def run() -> None:
+            work.begin(of)
+            with zk_lock(key, timeout=40):
+                held.set()
+                if then:
+                    with zk_lock(then, timeout=40):
+                        pass
+                self._stop.wait(60)
+
+        self._threads.append(threading.Thread(target=run))
+        self._threads[-1].start()
+        return held
+
+    def end(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+
+
+@pytest.fixture
+def threads() -> Iterator[Threads]:
+    threads = Threads()
+    yield threads
+    threads.end()
+
+
+def test_another_thread_of_the_task_that_holds_a_lock_may_wait(zoo: Zoo, threads: Threads) -> None:
+    """The one that holds `a` waits for nothing, so all go on when it ends."""
+    assert threads.start(task("1"), "a").wait(20)
+    assert threads.start(task("2"), "b", then="a").wait(20)
+    zoo.wait_contenders("a", 2)
+    threads.start(task("1"), "b")
+    zoo.wait_contenders("b", 2)
+    shown = look()
+    assert [(wait.holds, wait.waits_for) for wait in shown.waits] == [("b", "a")]
+    assert shown.cycles == ()
+
+
+def test_a_task_that_gave_up_its_place_to_another_one_does_not_wait(zoo: Zoo, threads: Threads) -> None:
+    """With `linger`, another task of the process waits with the same znode, which still names the first one."""
+    gave_up, over = threading.Event(), threading.Event()
+
+    def first() -> None:
+        work.begin(task("1"))
+        with zk_lock("a"):
+            with pytest.raises(LockNotAcquired), zk_lock("b", timeout=2, linger=5):
+                pass
+            gave_up.set()
+            over.wait(60)
+
+    def second() -> None:
+        work.begin(task("3"))
+        with zk_lock("b", timeout=40, linger=5):
+            pass
+
+    assert threads.start(task("2"), "b").wait(20)
+    founder, successor = threading.Thread(target=first), threading.Thread(target=second)
+    founder.start()
+    eventually(lambda: len(zoo.children("b")) == 2)
+    successor.start()
+    try:
+        assert gave_up.wait(20)
+        eventually(lambda: look().waits == ())  # the request by which the first one left its place may be on its way
+    finally:
+        over.set()
+        threads.end()
+        founder.join(60)
+        successor.join(60)
+
+
+def test_a_search_that_reached_its_limit_says_so(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, threads: Threads) -> None:
+    monkeypatch.setattr(inspection.deadlocks, "MAX_WAITS", 1)
+    monkeypatch.setattr(inspection.queries, "MAX_WAITS", 1)
+    assert threads.start(task("1"), "a").wait(20)
+    assert threads.start(task("2"), "b", then="a").wait(20)
+    zoo.wait_contenders("a", 2)
+    assert not look().complete
+
+
+def test_the_report_has_role_version_and_latency(zoo: Zoo) -> None:
+    check_quorum(reply_timeout=1 + ROOM)
+    report = ensemble(max_age=0)
+    (server,) = report.servers
+    assert (server.address, server.role, server.serves, server.problem) == (zoo.address, "standalone", True, "")
+    assert server.version.startswith("3.")
+    assert server.latency is not None
+    assert report.findings == ()
+
+
+def test_a_fresh_report_of_the_servers_is_shared(zoo: Zoo) -> None:
+    assert ensemble(max_age=0) is not ensemble(max_age=0)
+    assert ensemble() is ensemble()
+
+
+def test_a_caller_gets_no_report_from_before_its_max_age() -> None:
+    """A caller that accepts no older result does not get that of a call which began earlier. Keys share nothing."""
+    computing, proceed = threading.Event(), threading.Event()
+    calls: list[str] = []
+
+    def compute(key: str, timeout: float) -> int:
+        calls.append(key)
+        computing.set()
+        proceed.wait(20)
+        return len(calls)
+
+    shared = Shared(compute, most=2)
+    first = BackgroundCall(lambda: shared.get("a", 1.0, 0.0))
+    computing.wait(20)
+    second = BackgroundCall(lambda: shared.get("a", 1.0, 0.0))
+    proceed.set()
+    assert (first.result(), second.result()) == (1, 2)
+    assert (shared.get("b", 1.0, 60.0), shared.get("a", 1.0, 60.0), shared.get("c", 1.0, 60.0)) == (3, 2, 4)
+    assert shared.get("a", 1.0, 60.0) == 5  # the oldest key is forgotten
+
+
+@pytest.fixture
+def trickling() -> Iterator[tuple[str, int]]:
+    """The address of a server that sends a byte now and then, without an end."""
+    enough = threading.Event()
+
+    class Trickle(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):
+                while not enough.wait(0.02):
+                    self.request.sendall(b"x")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Trickle) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+        yield ("127.0.0.1", server.server_address[1])
+        enough.set()
+        server.shutdown()
+
+
+def test_a_server_that_never_ends_its_reply_costs_no_more_than_the_timeout(trickling: tuple[str, int]) -> None:
+    with within(20):
+        report = _ask(trickling, SessionOptions(hosts=(trickling,)), 0.2)
+    assert (report.role, report.problem) == ("", "does not answer: timed out")

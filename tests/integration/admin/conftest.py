@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from django.test import override_settings
+from django.test import Client, override_settings
 from support import adminsite
 from support.zoo import ROOM
 
 from django_zklock.admin import LockAdmin
-from django_zklock.contrib.events import chart, table
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def site() -> Iterator[None]:
-    """Set what the admin needs: URLs, middleware and templates."""
+    """Set what the admin needs: URLs, middleware and templates, which are compiled once for all tests."""
     with override_settings(**adminsite.SETTINGS):
         yield
 
@@ -26,15 +25,11 @@ def patient_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LockAdmin, "reply_timeout", LockAdmin.reply_timeout + ROOM)
 
 
-@pytest.fixture(autouse=True)
-def no_past() -> None:
-    """Forget what earlier tests have read from the tables. A database that was rolled back has no cards."""
-    for shared in (
-        table.usual,
-        table.past_losses,
-        table.past_unfinished,
-        table.past_refused,
-        table.past_deadlocks,
-        chart.past_counts,
-    ):
-        shared.clear()
+@pytest.fixture
+def viewer() -> Client:
+    return adminsite.user_with("view_lock")
+
+
+@pytest.fixture
+def operator() -> Client:
+    return adminsite.user_with(*adminsite.ALL)

@@ -1,15 +1,19 @@
-"""The health of ZooKeeper: for probes, and on its page in the admin."""
+"""The health of ZooKeeper: for probes, and on its page in the admin; and servers of several ensembles in one URL."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
+from collections.abc import Iterator
+from io import StringIO
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.test import Client
 from health_check.exceptions import ServiceUnavailable
 from support.adminsite import user_with
-from support.ensemble import free_ports
+from support.ensemble import Ensemble, free_ports
 from support.faults import within
 from support.proxy import Proxy
 from support.zoo import Zoo
@@ -17,6 +21,7 @@ from support.zoo import Zoo
 from django_zklock import inspection
 from django_zklock.contrib.health_check import ZooKeeper
 from django_zklock.inspection.ensemble import EnsembleReport, ServerReport
+from django_zklock.management.exit_codes import ExitCode
 from django_zklock.report.servers import summary
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
@@ -83,3 +88,49 @@ def test_servers_that_had_no_time_to_answer_are_not_called_down(zoo: Zoo) -> Non
     with socket.create_server(("127.0.0.1", 0)) as silent, zoo.configured(hosts=f"127.0.0.1:{silent.getsockname()[1]}"):
         (error, _) = inspection.ensemble(reply_timeout=0.05).findings
     assert error.text.startswith("It is unknown whether there is a majority: 0 of 1 servers answered within 0.05 s.")
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Ensemble]:
+    """One server that knows itself only, and says "leader", as `standaloneEnabled=false` makes it do."""
+    peer, election = free_ports(2)
+    properties = {"standaloneEnabled": "false", "server.1": f"127.0.0.1:{peer}:{election}"}
+    with Ensemble(nodes=1, properties={**properties, "reconfigEnabled": "true"}) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+def arena(three: Ensemble) -> Iterator[Zoo]:
+    zoo = Zoo(three.hosts, three)
+    yield zoo
+    zoo.close()
+
+
+def test_two_ensembles_are_named_by_all_that_look(arena: Zoo, three: Ensemble, alone: Ensemble) -> None:
+    out = StringIO()
+    with arena.configured(hosts=f"{three.hosts},{alone.hosts}"):
+        inspection.check_quorum(reply_timeout=20)
+        operator = user_with("view_lock")
+        (card,) = operator.get("/admin/zklock/lock/").context["cards"]
+        page = operator.get("/admin/zklock/lock/health/").content.decode()
+        with pytest.raises(CommandError) as failed:
+            call_command("zklock", "doctor", stdout=StringIO())
+        with pytest.raises(CommandError) as ended:
+            call_command("zklock", "doctor", "--incident", "--json", stdout=out)
+    assert card["cause"] == json.loads(out.getvalue())["incidents"][0]["cause"] == "split"
+    assert "to two holders" in card["explanation"]
+    assert "to two holders" in page
+    assert (failed.value.returncode, ended.value.returncode) == (ExitCode.FAILED, ExitCode.SPLIT)
+
+
+def test_a_verdict_without_a_server_names_the_part(arena: Zoo, three: Ensemble) -> None:
+    out = StringIO()
+    with arena.configured(hosts=f"{three.hosts},127.0.0.1:{free_ports(1)[0]}"):
+        with pytest.raises(CommandError, match="1 incident") as ended:
+            call_command("zklock", "doctor", "--incident", stdout=out)
+        page = user_with("view_lock").get("/admin/zklock/lock/").content.decode()
+    assert ended.value.returncode == ExitCode.DOWN
+    assert out.getvalue().startswith("1. ZooKeeper runs on 3 of 4 servers")
+    assert "Connection refused. Locks go on. They stop if" in out.getvalue()
+    assert "Nothing needs attention." not in page
+    assert "3 of 4 servers" in page

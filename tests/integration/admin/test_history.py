@@ -20,7 +20,7 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.test import AsyncClient, Client, override_settings
 from django.utils import timezone
-from support.adminsite import user_with
+from support.adminsite import LIST, user_with
 from support.ensemble import free_ports
 from support.faults import within
 from support.locking import as_json, ending, zklock
@@ -35,13 +35,6 @@ from django_zklock.operations import clear_limit
 from django_zklock.report import formatting, incident, past
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
-
-LIST = "/admin/zklock/lock/"
-
-
-@pytest.fixture
-def operator() -> Client:
-    return user_with("view_lock", "break_lock", "limit_lock")
 
 
 def shown(client: Client, path: str) -> list[list[str]]:
@@ -105,11 +98,6 @@ def test_the_history_needs_no_zookeeper(zoo: Zoo, operator: Client) -> None:
     (port,) = free_ports(1)
     with zoo.configured(f"127.0.0.1:{port}"), within(5):
         assert len(shown(operator, "history/")) == 1
-
-
-@pytest.mark.parametrize("path", ["history/", "k/history/"])
-def test_the_history_needs_a_permission(zoo: Zoo, path: str) -> None:
-    assert user_with("break_lock").get(f"{LIST}{path}").status_code == 403
 
 
 def test_texts_of_actions_are_escaped(zoo: Zoo, operator: Client) -> None:
@@ -190,7 +178,7 @@ def test_without_the_app_the_history_is_that_of_this_admin(
     assert "Last grants" not in response.content.decode()
     page = operator.get(f"{LIST}k/history/").content.decode()
     assert page.count("Limit set to 3: rush hour") == 1
-    assert "u-view_lock" in page
+    assert "olga" in page
     assert "zklock.audit" in operator.get(f"{LIST}history/").content.decode()
     status, _, message = ending("history")
     assert (status, "Nothing is recorded" in message) == (ExitCode.FAILED, True)

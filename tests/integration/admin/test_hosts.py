@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-import uuid
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 from types import SimpleNamespace
@@ -14,19 +13,17 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
-from support.adminsite import user_with
+from support.adminsite import LIST, user_with
 from support.ensemble import Ensemble
+from support.locking import Contend
 from support.zoo import Zoo
 
 from django_zklock.admin import LockAdmin
-from django_zklock.core.queue import nodes
-from django_zklock.core.queue.nodes import Payload
 from django_zklock.dashboard import views
 from django_zklock.signals import lock_broken
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.usefixtures("patient_pages")]
 
-LIST = "/admin/zklock/lock/"
 HOST = f"{LIST}host/"
 WORKER = f"{HOST}?host=worker-7"
 BREAK = f"{LIST}break/"
@@ -34,29 +31,10 @@ MANY = 30
 
 
 @pytest.fixture
-def operator() -> Client:
-    return user_with("view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock")
-
-
-def contend(zoo: Zoo, key: str, host: str, pid: int = 7) -> str:
-    """Have a contender of a process that is not there; return the path of its node."""
-    guid = str(uuid.uuid4())
-    payload = Payload(guid=guid, template=key, host=host, pid=pid, thread="", what="", since="")
-    path: str = zoo.client.create(
-        f"{zoo.base}/{key}/{nodes.prefix(guid)}", payload.encode(), ephemeral=True, sequence=True, makepath=True
-    )
-    return path
-
-
-@pytest.fixture
-def held(zoo: Zoo) -> Iterator[list[str]]:
+def held(contend: Contend) -> list[str]:
     """Thirty locks of one host, for one of which it waits behind another host."""
-    paths = [contend(zoo, f"orders/{number:02}", "worker-7", 7 + number % 2) for number in range(MANY)]
-    paths += [contend(zoo, "stock", "web-1"), contend(zoo, "stock", "worker-7")]
-    yield paths
-    for path in paths:
-        if zoo.client.exists(path):
-            zoo.client.delete(path)
+    paths = [contend(f"orders/{number:02}", host="worker-7", pid=7 + number % 2) for number in range(MANY)]
+    return [*paths, contend("stock"), contend("stock", host="worker-7", pid=7)]
 
 
 @contextlib.contextmanager
@@ -110,11 +88,13 @@ def test_all_locks_of_a_host_are_broken_with_its_name_typed(
     assert LogEntry.objects.count() == caplog.text.count("it hangs") == MANY
 
 
-def test_a_stale_target_is_left_out_of_a_bulk_action(zoo: Zoo, held: list[str], operator: Client) -> None:
+def test_a_stale_target_is_left_out_of_a_bulk_action(
+    zoo: Zoo, contend: Contend, held: list[str], operator: Client
+) -> None:
     """The others are broken. Nothing is ticked then, no reason is filled in, and the first button leads back."""
     targets = ticks(operator.get(WORKER))
     zoo.client.delete(held[3])
-    held.append(contend(zoo, "orders/03", "worker-7"))
+    successor = contend("orders/03", host="worker-7", pid=7)
     form = {"target": targets, "reason": "it hangs", "confirm": "worker-7", "break": "1"}
     response = operator.post(WORKER, form)
     assert response.status_code == 409
@@ -123,7 +103,7 @@ def test_a_stale_target_is_left_out_of_a_bulk_action(zoo: Zoo, held: list[str], 
     assert "nothing was done: orders/03." in response.content.decode()
     assert " checked>" not in response.content.decode()
     assert "it hangs" not in response.content.decode()
-    assert zoo.client.exists(held[-1])
+    assert zoo.client.exists(successor)
 
 
 def test_the_release_of_all_locks_of_a_host_is_requested(zoo: Zoo, held: list[str], operator: Client) -> None:
@@ -207,19 +187,16 @@ def test_a_bulk_break_tells_what_was_done_when_zookeeper_goes_away(
     assert [key for key, path in paths.items() if not zoo.client.exists(path)] == sorted(broken)
 
 
-def test_no_more_than_fifty_holders_are_shown_and_broken_at_once(zoo: Zoo, operator: Client) -> None:
-    paths = [contend(zoo, f"jobs/{number:02}", "worker-8") for number in range(52)]
-    try:
-        response = operator.get(f"{HOST}?host=worker-8")
-        assert len(ticks(response)) == response.content.decode().count(" checked>") == 50
-        assert "and 2 more" in response.content.decode()
-        form = {"target": ticks(response), "reason": "it hangs", "confirm": "worker-8", "break": "1"}
-        page = operator.post(f"{HOST}?host=worker-8", form, follow=True).content.decode()
-        assert "50 locks were broken: " in page
-        assert page.count(" checked>") == 2
-    finally:
-        for path in filter(zoo.client.exists, paths):
-            zoo.client.delete(path)
+def test_no_more_than_fifty_holders_are_shown_and_broken_at_once(contend: Contend, operator: Client) -> None:
+    for number in range(52):
+        contend(f"jobs/{number:02}", host="worker-8")
+    response = operator.get(f"{HOST}?host=worker-8")
+    assert len(ticks(response)) == response.content.decode().count(" checked>") == 50
+    assert "and 2 more" in response.content.decode()
+    form = {"target": ticks(response), "reason": "it hangs", "confirm": "worker-8", "break": "1"}
+    page = operator.post(f"{HOST}?host=worker-8", form, follow=True).content.decode()
+    assert "50 locks were broken: " in page
+    assert page.count(" checked>") == 2
 
 
 @pytest.mark.parametrize("action", ["break", "ask"])
@@ -230,7 +207,7 @@ def test_bulk_actions_need_their_permission(zoo: Zoo, held: list[str], action: s
 
 
 def test_a_long_key_is_found_among_more_locks_than_are_shown(
-    zoo: Zoo, operator: Client, monkeypatch: pytest.MonkeyPatch
+    contend: Contend, operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though other locks have more waiters."""
     from django_zklock import inspection
@@ -238,20 +215,15 @@ def test_a_long_key_is_found_among_more_locks_than_are_shown(
     original = inspection.snapshot
     monkeypatch.setattr(inspection, "snapshot", lambda **more: original(**{"max_locks": 3, "max_age": 0, **more}))
     long = "import/" + "x" * 373
-    paths = [contend(zoo, f"k{number}", "web-1") for number in range(4) for _ in range(2)] + [
-        contend(zoo, long, "web-2")
-    ]
-    try:
-        for query in ("?q=IMPORT xxx", "?path=import/"):
-            assert [lock.key for lock in operator.get(LIST + query).context["cl"].result_list] == [long]
-        assert (
-            "3 of 5 locks, those with the most waiters; a search for a key looks at all"
-            in operator.get(f"{LIST}?q=").content.decode()
-        )
-        assert len(ticks(operator.get(f"{HOST}?host=web-2"))) == 1
-    finally:
-        for path in paths:
-            zoo.client.delete(path)
+    for number in range(4):
+        contend(f"k{number}")
+        contend(f"k{number}")
+    contend(long, 2)
+    for query in ("?q=IMPORT xxx", "?path=import/"):
+        assert [lock.key for lock in operator.get(LIST + query).context["cl"].result_list] == [long]
+    page = operator.get(f"{LIST}?q=").content.decode()
+    assert "3 of 5 locks, those with the most waiters; a search for a key looks at all" in page
+    assert len(ticks(operator.get(f"{HOST}?host=web-2"))) == 1
 
 
 def test_an_unreadable_lock_offers_the_commands_that_help(zoo: Zoo, operator: Client) -> None:
@@ -270,21 +242,17 @@ def test_an_unreadable_lock_offers_the_commands_that_help(zoo: Zoo, operator: Cl
     assert "for maintenance" not in page
 
 
-def test_the_new_holder_is_named_after_a_refused_break(zoo: Zoo, operator: Client) -> None:
+def test_the_new_holder_is_named_after_a_refused_break(zoo: Zoo, contend: Contend, operator: Client) -> None:
     """Nothing is ticked, the reason is empty, and the first button leads back, so a second Enter breaks nothing."""
-    paths = [contend(zoo, "k", "web-1"), contend(zoo, "k", "web-2")]
-    try:
-        response = operator.get(f"{LIST}break/?key=k")
-        target = ticks(response)[0]
-        zoo.client.delete(paths[0])
-        response = operator.post(BREAK, {"target": target, "reason": "it hangs", "break": "1"})
-        page = response.content.decode()
-        assert response.status_code == 409
-        assert "k now belongs to web-2 · pid 7, for " in page
-        assert "Break THIS one only if you mean it." in page
-        assert 'type="hidden" name="target"' not in page
-        assert " checked>" not in page
-        assert "it hangs" not in page
-        assert page.index(">Back</a>") < page.index('value="Break the lock"')
-    finally:
-        zoo.client.delete(paths[1])
+    first, _second = contend("k", 1), contend("k", 2)
+    target = ticks(operator.get(f"{LIST}break/?key=k"))[0]
+    zoo.client.delete(first)
+    response = operator.post(BREAK, {"target": target, "reason": "it hangs", "break": "1"})
+    page = response.content.decode()
+    assert response.status_code == 409
+    assert "k now belongs to web-2 · pid 72, for " in page
+    assert "Break THIS one only if you mean it." in page
+    assert 'type="hidden" name="target"' not in page
+    assert " checked>" not in page
+    assert "it hangs" not in page
+    assert page.index(">Back</a>") < page.index('value="Break the lock"')

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from io import StringIO
 from typing import Any
@@ -16,16 +16,18 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
+from django.db.models import F
 from django.test import Client
 from django.utils import timezone
 from kazoo.security import make_digest_acl
-from support.adminsite import user_with
+from support.adminsite import LIST, user_with
 from support.faults import within
+from support.locking import Contend
 from support.zoo import Zoo, eventually
 
 from django_zklock import inspection, operations
 from django_zklock.contrib.events import facts, table
-from django_zklock.contrib.events.models import Attempt
+from django_zklock.contrib.events.models import Attempt, OperatorAction
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk import troubles
@@ -35,16 +37,9 @@ from django_zklock.report import holders
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.timeout(120)]
 
-LIST = "/admin/zklock/lock/"
 PROBE = "/incidents.json"
 LINES = 25
 HUNG = 3.0  # seconds from which on a holder may be hung; 10 in production
-Contend = Callable[..., str]
-
-
-@pytest.fixture
-def operator() -> Client:
-    return user_with("view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock", "show_stack_lock")
 
 
 @pytest.fixture(autouse=True)
@@ -54,28 +49,13 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def contend(zoo: Zoo) -> Iterator[Contend]:
-    """Have contenders of other processes."""
-    paths: list[str] = []
+def contend(contend: Contend) -> Contend:
+    """Have contenders of tasks that have said when they got the lock."""
 
     def join(key: str, host: str = "worker-1", pid: int = 77, **more: Any) -> str:
-        fields = {
-            "thread": "MainThread",
-            "what": "shop.tasks.charge",
-            "since": "",
-            "template": key,
-            "waited": 1,
-            **more,
-        }
-        payload = Payload(guid=(guid := str(uuid.uuid4())), host=host, pid=pid, **fields)
-        path = f"{zoo.base}/{key}/{nodes.prefix(guid)}"
-        paths.append(zoo.client.create(path, payload.encode(), ephemeral=True, sequence=True, makepath=True))
-        return paths[-1]
+        return contend(key, host=host, pid=pid, **{"what": "shop.tasks.charge", "waited": 1, **more})
 
-    yield join
-    for path in paths:
-        if zoo.client.exists(path):
-            zoo.client.delete(path)
+    return join
 
 
 def attempts(rows: int, outcome: str, **more: Any) -> None:
@@ -144,6 +124,42 @@ def test_locks_that_were_just_released_are_no_incident(operator: Client, zoo: Zo
     table.past_unfinished.clear()
     assert cards(operator) == []
     assert "Nothing needs attention." in operator.get(LIST).content.decode()
+
+
+def test_the_first_look_is_stored_and_counts_for_all_processes(
+    operator: Client, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The drills in `chaos/admin` have real ones. Here, another process is one that has read nothing yet."""
+
+    def seen() -> list[tuple[str, str]]:
+        table.past_unfinished.clear()
+        return [(card["cause"], card["identity"]) for card in cards(operator)]
+
+    monkeypatch.setattr(facts, "LATE", 600.0)
+    attempts(5, Attempt.HELD, held=None, at=timezone.now() - timedelta(minutes=11))
+    verdict = str(operator.get(LIST).context["verdict"])
+    assert " First look: processes on worker-1 may have ended with 5 locks. Look again in " in verdict
+    assert seen() == []
+    Attempt.objects.update(missed_at=F("missed_at") - timedelta(seconds=700))
+    first = seen()
+    assert [cause for cause, _identity in first] == ["ended"]
+    assert first == seen()
+
+
+def test_broken_work_is_an_incident_until_it_ends(operator: Client, zoo: Zoo) -> None:
+    """It is not said that its process was killed."""
+    attempts(1, Attempt.HELD, held=None)
+    given = {"what": "broken", "by": "anna", "via": "command", "reason": "hung", "token": 1, "sure": True}
+    OperatorAction(key="orders/0", at=timezone.now(), **given).save()
+    (card,) = cards(operator)
+    assert card["cause"] == "broken"
+    assert card["title"].startswith("Broken by anna")
+    assert "its work has not ended yet: orders/0" in card["title"]
+    assert "may still run" in card["explanation"]
+    assert "killed" not in str(card)
+    Attempt.objects.update(outcome=Attempt.LOST, held=1.0)
+    table.past_unfinished.clear()
+    assert cards(operator) == []
 
 
 def test_a_slow_task_can_be_asked_or_broken(operator: Client, contend: Contend) -> None:

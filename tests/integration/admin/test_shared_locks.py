@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
-from support.adminsite import user_with
+from support.adminsite import LIST, user_with
 from support.faults import acquired_by_many
 from support.zoo import Zoo, eventually
 
@@ -20,18 +20,11 @@ from django_zklock.report.formatting import kind_text, role_text
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 
-LIST = "/admin/zklock/lock/"
-
 
 @pytest.fixture(autouse=True)
 def limit_cleared(zoo: Zoo) -> Iterator[None]:
     yield
     clear_limit("printers", by="anna", reason="the test is over")
-
-
-@pytest.fixture
-def operator() -> Client:
-    return user_with("view_lock", "limit_lock", "request_release_lock")
 
 
 @pytest.fixture
@@ -179,6 +172,8 @@ def test_the_form_to_break_keeps_its_ticks_after_an_error(zoo: Zoo, printing: li
     page = client.get(f"{LIST}break/?key=printers").content.decode()
     assert [f'value="{target}" checked>' in page for target in (chosen, other)] == [True, True]
     page = client.post(f"{LIST}break/", {"break": "1", "target": chosen, "reason": " "}).content.decode()
+    assert "errornote" in page
+    assert not any(hold.lost for hold in printing)
     assert [f'value="{target}" checked>' in page for target in (chosen, other)] == [True, False]
 
 

@@ -9,19 +9,19 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+from django.test import override_settings
 from support.chaos.servers import looking_in
 from support.ensemble import free_ports
+from support.locking import ending
 from support.project import Project
 from support.zoo import eventually
 
-ACQUIRE = """
-import django; django.setup()
 from django_zklock import zk_lock
-with zk_lock("a", timeout=30) as hold:
-    print("token", hold.token)
-"""
+from django_zklock.management.exit_codes import ExitCode
+from django_zklock.testing.tester import wait_released
 
 
 class Running:
@@ -67,7 +67,7 @@ class Running:
 
 @contextmanager
 def devserver(project: Project, *options: str, **env: str) -> Iterator[Running]:
-    process = project.start("manage.py", "zklock", "devserver", *options, **{"DEBUG": "1", **env})
+    process = project.start("manage.py", "zklock", *options, **env)
     running = Running(process)
     try:
         eventually(lambda: "listens on" in running.text, 20)
@@ -80,107 +80,71 @@ def devserver(project: Project, *options: str, **env: str) -> Iterator[Running]:
             pipe.close()
 
 
-@pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.chaos), signal.SIGTERM], ids=lambda number: number.name
-)
-def test_another_process_acquires_a_lock_on_the_dev_server(project: Project, number: signal.Signals) -> None:
-    """It serves the URL that it prints, tells of sessions, and stops in order on either signal."""
-    with devserver(project, "--port=0", "--tick=0.2") as running:
-        with looking_in(running.hosts):
+def token_on(url: str) -> int:
+    """Acquire a lock on this server; return its token."""
+    with override_settings(ZKLOCK={"URL": url}):
+        with zk_lock("a", timeout=30) as hold:
+            token = hold.token
+        wait_released()
+    return token
+
+
+def test_the_dev_server_serves_until_a_signal_and_keeps_its_data(project: Project) -> None:
+    """
+    It needs no settings of locks, tells of sessions, and ends in order.
+
+    With `--data`, what was in the tree is there after a restart, and tokens go on rising. Its port is that of the first
+    server in the settings that is on this machine. Options of every command are taken before and behind its name.
+    """
+    bare = "SECRET_KEY = 'x'\nDEBUG = True\nINSTALLED_APPS = ['django_zklock']\n"
+    project.write("bare_settings.py", bare)
+    project.write("other_settings.py", "from project_settings import *\nDEBUG = True\n")
+    before = ["--settings=bare_settings", "devserver", "--port=0", "--tick=0.2", "--data=tree.bin"]
+    with devserver(project, *before) as running:
+        with looking_in(running.hosts) as client:
             eventually(lambda: "opened by" in running.text)
-            acquired = project.run("-c", ACQUIRE, DJANGO_SETTINGS_MODULE="project_settings", ZKLOCK_URL=running.url)
-            assert re.fullmatch(r"token \d+\n", acquired.stdout), acquired.stderr
+            client.create("/kept", b"as it was")
+            client.create("/gone", ephemeral=True)
+        first = token_on(running.url)
         eventually(lambda: "is over" in running.text)
-        text = running.end(number)
+        text = running.end(signal.SIGTERM)
     assert "Ctrl-C" in text
-    assert text.endswith("Stopped.\n")
-
-
-def test_the_dev_server_keeps_its_data_over_a_restart(project: Project) -> None:
-    """With --data, what was in the tree is there again, and tokens go on rising."""
-    tokens: list[int] = []
-    for _ in range(2):
-        with devserver(project, "--port=0", "--data=tree.bin") as running:
-            with looking_in(running.hosts) as client:
-                if tokens:
-                    assert client.get("/kept")[0] == b"as it was"
-                else:
-                    client.create("/kept", b"as it was")
-                    client.create("/gone", ephemeral=True)
-                assert bool(client.exists("/gone")) is not bool(tokens)
-            acquired = project.run("-c", ACQUIRE, DJANGO_SETTINGS_MODULE="project_settings", ZKLOCK_URL=running.url)
-            tokens.append(int(acquired.stdout.split()[1]))
-            assert "kept in tree.bin" in running.end(signal.SIGTERM)
-    assert tokens[0] < tokens[1]
-    assert (project.directory / "tree.bin").exists()
-
-
-def test_the_dev_server_refuses_to_run_in_production(project: Project) -> None:
-    """Where DEBUG is off it does not serve, says why, and does so only if told."""
-    refused = project.run("manage.py", "zklock", "devserver", "--port=0")
-    assert refused.returncode == 1
-    assert "DEBUG is off" in refused.stderr
-    assert "--force" in refused.stderr
-    with devserver(project, "--port=0", "--force", DEBUG="0") as running:
-        running.end(signal.SIGTERM)
-
-
-def test_the_dev_server_runs_with_invalid_settings(project: Project) -> None:
-    """A project without ZKLOCK gets the server that its URL is to name."""
-    project.write("project_settings.py", "SECRET_KEY = 'x'\nDEBUG = True\nINSTALLED_APPS = ['django_zklock']\n")
-    with devserver(project, "--port=0") as running:
+    assert text.endswith("Stopped. The tree is kept in tree.bin\n")
+    (port,) = free_ports(1)
+    behind = ["devserver", "--settings=other_settings", "--no-color", "-v0", "--data=tree.bin"]
+    with devserver(project, *behind, ZKLOCK_URL=f"zk://zk.example:2181,localhost:{port}/myproject") as running:
+        assert f"127.0.0.1:{port}, as your settings say" in running.text
+        with looking_in(f"127.0.0.1:{port}") as client:
+            assert client.get("/kept")[0] == b"as it was"
+            assert not client.exists("/gone")
+        assert first < token_on(f"zk://127.0.0.1:{port}/myproject")
         running.end(signal.SIGINT)
 
 
-def test_the_dev_server_names_a_port_that_is_in_use(project: Project) -> None:
-    """The error names the address."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        refused = project.run("manage.py", "zklock", "devserver", f"--port={port}", DEBUG="1")
-    assert refused.returncode == 1
-    assert f"127.0.0.1:{port}" in refused.stderr
-    assert "--port" in refused.stderr
-    assert "Traceback" not in refused.stderr
-
-
-def test_the_dev_server_listens_where_the_settings_say(project: Project) -> None:
-    """On the port of the first server that is on this machine."""
+def test_the_dev_server_runs_in_production_if_forced(project: Project) -> None:
+    """It claims no address of another family: clients that are told to use ::1 do not find a server on 127.0.0.1."""
     (port,) = free_ports(1)
-    with devserver(project, ZKLOCK_URL=f"zk://zk.example:2181,localhost:{port}/myproject") as running:
-        assert f"127.0.0.1:{port}, as your settings say" in running.text
-
-
-def test_the_dev_server_does_not_claim_an_address_of_another_family(project: Project) -> None:
-    """Clients that are told to use ::1 do not find a server on 127.0.0.1."""
-    (port,) = free_ports(1)
-    with devserver(project, f"--port={port}", ZKLOCK_URL=f"zk://[::1]:{port}/myproject") as running:
+    options = ["devserver", "--force", f"--port={port}"]
+    with devserver(project, *options, ZKLOCK_URL=f"zk://[::1]:{port}/myproject") as running:
         assert running.url == f"zk://127.0.0.1:{port}/myproject"
 
 
-@pytest.mark.parametrize("fault", ["--data=manage.py", "--port=99999"])
-def test_the_dev_server_says_what_is_wrong_with_an_option(project: Project, fault: str) -> None:
-    """It speaks of a port that is in use only if one is."""
-    refused = project.run("manage.py", "zklock", "devserver", fault, DEBUG="1")
-    assert refused.returncode == 1
-    assert "cannot start" in refused.stderr
-    assert "Change the port" not in refused.stderr
-    assert "Traceback" not in refused.stderr
+def test_the_dev_server_refuses_to_run_in_production() -> None:
+    """Where DEBUG is off it does not serve, and says why."""
+    status, _, message = ending("devserver", "--port=0")
+    assert status == ExitCode.FAILED
+    assert "DEBUG is off" in message
+    assert "--force" in message
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["--settings=other_settings", "devserver"], ["devserver", "--settings=other_settings", "--no-color", "-v0"]],
-    ids=["before", "behind"],
-)
-def test_common_options_are_accepted_before_and_after_the_subcommand(project: Project, arguments: list[str]) -> None:
-    """Options of every command are taken before and behind the sub-command."""
-    project.write("other_settings.py", "from project_settings import *\nDEBUG = True\n")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        done = project.run("manage.py", "zklock", *arguments, f"--port={listener.getsockname()[1]}")
-    assert "cannot start" in done.stderr, done.stderr
-
-
-def test_the_command_needs_a_subcommand(project: Project) -> None:
-    """Without one, the usage is an error; the help lists them all."""
-    assert project.run("manage.py", "zklock").returncode == 2
-    assert "devserver" in project.run("manage.py", "zklock", "--help").stdout
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # Python leaves it if the number is too high
+def test_the_dev_server_says_why_it_cannot_start(tmp_path: Path) -> None:
+    """It speaks of a port that is in use only if one is, and names it."""
+    (tmp_path / "manage.py").touch()
+    with override_settings(DEBUG=True), socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        for options in (["--port=0", f"--data={tmp_path / 'manage.py'}"], ["--port=99999"], [f"--port={port}"]):
+            status, _, message = ending("devserver", *options)
+            assert status == ExitCode.FAILED
+            assert "cannot start" in message
+            assert ("Change the port" in message and f"127.0.0.1:{port}" in message) is (str(port) in options[0])

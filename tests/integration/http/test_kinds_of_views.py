@@ -6,18 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 from django.test import Client, override_settings
-from support import adminsite, viewkinds
+from support import viewkinds
 from support.ensemble import free_ports
 from support.zoo import Zoo
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 
-SETTINGS = {**adminsite.SETTINGS, "ROOT_URLCONF": "support.viewkinds"}
-
 
 @pytest.fixture(autouse=True)
 def site() -> Iterator[None]:
-    with override_settings(**SETTINGS):
+    with override_settings(**viewkinds.SETTINGS):
         yield
     viewkinds.losing.clear()
 

@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.db import connection
 from django.test import AsyncClient, Client, override_settings
-from support import lockssite
+from support import viewkinds
 from support.zoo import Zoo
 
 from django_zklock.exceptions import LockBusy
@@ -17,7 +17,7 @@ from django_zklock.exceptions import LockBusy
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 
 KINDS = [
-    *lockssite.CALLBACKS,
+    *viewkinds.INSIDE,
     "save_model",
     "perform_create",
     "ninja-auth",
@@ -27,9 +27,9 @@ DATA: dict[str, Any] = {"name": "new", "post": "yes"}
 
 @pytest.fixture(autouse=True)
 def site() -> Iterator[None]:
-    with override_settings(**lockssite.SETTINGS):
+    with override_settings(**viewkinds.SETTINGS):
         yield
-    lockssite.losing.clear()
+    viewkinds.losing.clear()
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def staff(client: Client) -> Client:
 
 def request(client: Client, kind: str, group: Group) -> Any:
     """Make the request that leads to the locked call of this kind."""
-    page = "/admin/auth/group/"
+    page = "/admin-saving/auth/group/"
     match kind:
         case "save_model":
             return client.post(f"{page}{group.pk}/change/", DATA)
@@ -59,7 +59,7 @@ def request(client: Client, kind: str, group: Group) -> Any:
 
 
 IN_REST = {
-    "MIDDLEWARE": [name for name in lockssite.SETTINGS["MIDDLEWARE"] if not name.endswith("LockConflictMiddleware")],
+    "MIDDLEWARE": [name for name in viewkinds.SETTINGS["MIDDLEWARE"] if not name.endswith("LockConflictMiddleware")],
     "REST_FRAMEWORK": {"EXCEPTION_HANDLER": "django_zklock.contrib.rest_framework.exception_handler"},
 }
 
@@ -73,12 +73,12 @@ def test_a_lock_anywhere_in_a_view_is_answered(
 ) -> None:
     """By the middleware, or by the handler of Django REST framework: 409 if it is busy, 503 if it is lost."""
     with override_settings(**settings):
-        with zoo.hold_elsewhere(lockssite.KEY):
+        with zoo.hold_elsewhere(viewkinds.KEY):
             response = request(staff, kind, group)
         assert (response.status_code, response["Retry-After"], response.json()["code"]) == (409, "1", "lock_conflict")
         assert [group.name for group in Group.objects.all()] == ["old"]
         assert request(staff, kind, group).status_code in (200, 201, 302, 403), "the call works if the lock is free"
-        lockssite.losing.append(True)
+        viewkinds.losing.append(True)
         response = request(staff, kind, group)
         assert (response.status_code, response["Retry-After"], response.json()["code"]) == (503, "5", "lock_lost")
         assert staff.get("/late-lock/?missing").status_code == 404, "other errors are left alone"
@@ -86,7 +86,7 @@ def test_a_lock_anywhere_in_a_view_is_answered(
 
 def test_without_the_middleware_the_error_leaves_the_view(zoo: Zoo, staff: Client, group: Group) -> None:
     """Nothing is answered, so no helper or permission takes a response for its result."""
-    with zoo.hold_elsewhere(lockssite.KEY), override_settings(MIDDLEWARE=IN_REST["MIDDLEWARE"]):
+    with zoo.hold_elsewhere(viewkinds.KEY), override_settings(MIDDLEWARE=IN_REST["MIDDLEWARE"]):
         for kind in KINDS:
             with pytest.raises(LockBusy):
                 request(staff, kind, group)
@@ -96,7 +96,7 @@ def test_without_the_middleware_the_error_leaves_the_view(zoo: Zoo, staff: Clien
 async def test_the_middleware_answers_for_async_views(zoo: Zoo) -> None:
     """It works in both modes of Django."""
     client = AsyncClient()
-    with zoo.hold_elsewhere(lockssite.KEY):
+    with zoo.hold_elsewhere(viewkinds.KEY):
         assert (await client.get("/async-helper/")).status_code == 409
     assert (await client.get("/async-helper/")).status_code == 200
 
@@ -107,7 +107,7 @@ def test_the_exception_handler_rolls_back_the_request(zoo: Zoo, client: Client) 
     connection.settings_dict["ATOMIC_REQUESTS"] = True
     try:
         with override_settings(**IN_REST):
-            with zoo.hold_elsewhere(lockssite.KEY):
+            with zoo.hold_elsewhere(viewkinds.KEY):
                 assert client.get("/late-lock/").status_code == 409
             assert not Group.objects.filter(name="half").exists()
             assert client.get("/late-lock/").status_code == 200

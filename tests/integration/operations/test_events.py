@@ -1,4 +1,4 @@
-"""The app of events, on a real ZooKeeper, on each database."""
+"""The app of events, on a real ZooKeeper; on each database where they differ."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory, override_settings
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker
-from support.databases import database
+from support.databases import database, sqlite
 from support.deadlock import give_way
 from support.faults import BackgroundCall, expire, lose, proxied
 from support.zoo import Zoo, eventually, guid_of
@@ -58,6 +59,19 @@ class OneDatabase:
     db_for_write = db_for_read
 
 
+each_database = pytest.mark.parametrize("database_settings", ["sqlite", "postgres", "mariadb"], indirect=True)
+
+
+@pytest.fixture
+def database_settings(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """Return the settings of a database of the kind that the test asks for, or of SQLite."""
+    kind = getattr(request, "param", "sqlite")
+    if kind == "sqlite":
+        return sqlite(tmp_path / "database.sqlite3")
+    server = request.getfixturevalue(kind)
+    return server.settings if kind == "postgres" else server.settings("read committed")
+
+
 @pytest.fixture
 def alias(database_settings: dict[str, Any], zoo: Zoo, django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
     """A database with the table, in which this process records."""
@@ -93,6 +107,7 @@ def rows() -> list[Attempt]:
     return list(Attempt._default_manager.order_by("pk"))
 
 
+@each_database
 def test_a_hold_is_one_row(alias: str) -> None:
     """With the grant and its end, once for each grant, however often its owner takes it again."""
     with zk_lock(NAME, fields={"sku": "4711"}, what="the count") as hold, zk_lock(NAME, fields={"sku": "4711"}):
@@ -108,6 +123,7 @@ def test_a_hold_is_one_row(alias: str) -> None:
     assert abs(row.at - began) < timedelta(seconds=30)
 
 
+@each_database
 def test_a_hold_has_a_row_while_it_lasts(alias: str) -> None:
     """Its end changes that row. Holds of the same process with the same token, one after another, have their own."""
     with zk_lock("k", linger=60) as first:
@@ -207,6 +223,7 @@ def test_a_deadlock_has_a_row_for_each_wait(alias: str, zoo: Zoo, caplog: pytest
     assert all(f"holds '{link.holds}' and waits for '{link.waits_for}'" in record.getMessage() for link in error.circle)
 
 
+@each_database
 def test_refused_tries_of_a_view_share_a_row_a_second_and_other_tries_have_none(alias: str) -> None:
     """The client of the view gets an error. Other code may do without the lock."""
 
@@ -229,6 +246,7 @@ def test_refused_tries_of_a_view_share_a_row_a_second_and_other_tries_have_none(
     assert table.past_refused.get(60.0, 0.0, 0.0) == {"k": (20, 21)}
 
 
+@each_database
 def test_a_row_of_a_process_from_before_the_last_columns_is_about_one_caller(alias: str) -> None:
     """It does not name them while a deployment replaces the processes."""
     names = ["key", "template", "kind", "host", "pid", "work", "at", "outcome", "reason"]
@@ -239,6 +257,7 @@ def test_a_row_of_a_process_from_before_the_last_columns_is_about_one_caller(ali
     assert [row.count for row in rows()] == [1]
 
 
+@each_database
 def test_a_database_that_fails_costs_no_event(alias: str, caplog: pytest.LogCaptureFixture) -> None:
     """It is logged once, and what happened meanwhile is written when the database works again."""
     drop_table(alias)
@@ -254,6 +273,7 @@ def test_a_database_that_fails_costs_no_event(alias: str, caplog: pytest.LogCapt
     ]
 
 
+@each_database
 def test_an_event_that_the_database_refuses_costs_no_other(
     alias: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -279,6 +299,7 @@ REFUSE_B = {
 }
 
 
+@each_database
 def test_an_error_that_may_be_an_outage_costs_one_event_at_most(
     alias: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -298,6 +319,7 @@ def test_an_error_that_may_be_an_outage_costs_one_event_at_most(
     eventually(lambda: [row.key for row in rows()] == ["a", "c", "d", "e"])
 
 
+@each_database
 def test_keys_are_compared_byte_by_byte(alias: str) -> None:
     """The history of a lock has no attempts for another one, whatever the collation of the database."""
     for key in ("k/a", "k/A", "k/á"):
@@ -323,6 +345,7 @@ def test_too_many_events_drop_the_oldest(
 
 
 @pytest.mark.usefixtures("alias")
+@pytest.mark.parametrize("database_settings", ["postgres"], indirect=True)
 def test_a_process_writes_what_is_left_when_it_exits(zoo: Zoo, database_settings: dict[str, Any]) -> None:
     """So does a child that it has forked, which writes its own holds only. A lock that is held at the exit is lost."""
     script = """
@@ -352,6 +375,7 @@ sys.exit(0)
     assert by_key["kept"].outcome == Attempt.LOST
 
 
+@each_database
 def test_rows_are_deleted_when_they_are_old(alias: str) -> None:
     """The writer does it in small steps, now and then."""
     for days in (9, -300, 8, 7.1, 6.9, 0):  # the clock of one host was wrong
@@ -382,6 +406,7 @@ def test_the_usual_hold_is_a_median(alias: str) -> None:
     assert facts.usual_hold("k") == 7
 
 
+@each_database
 def test_the_last_grants_of_a_key_come_first(alias: str) -> None:
     """A key may be longer than the column."""
     for key in ("a", "b", "a", f"{LONG}1", f"{LONG}2"):
@@ -396,7 +421,8 @@ def test_the_last_grants_of_a_key_come_first(alias: str) -> None:
     assert newest[0].at >= newest[1].at >= newest[2].at
 
 
-def test_rows_of_one_time_are_paged_by_their_keys_on_each_database(alias: str) -> None:
+@each_database
+def test_rows_of_one_time_are_paged_by_their_keys(alias: str) -> None:
     """The next page begins with the row that the last one did not show."""
     at = timezone.now() - timedelta(minutes=1)
     for number in range(6):
@@ -406,7 +432,8 @@ def test_rows_of_one_time_are_paged_by_their_keys_on_each_database(alias: str) -
     assert [row.key for row in (*shown, *rest)] == [f"paged/{number}" for number in (5, 4, 3, 2, 1, 0)]
 
 
-def test_a_text_is_searched_on_each_database(alias: str) -> None:
+@each_database
+def test_a_text_is_searched(alias: str) -> None:
     """In the last day, or from the time that the caller gives: no index finds a part of a text."""
     now = timezone.now()
     insert("inventory/4711", held=1, work="task charge", host="worker-7", pid=812)
@@ -420,7 +447,8 @@ def test_a_text_is_searched_on_each_database(alias: str) -> None:
     assert len(table.history(9, host="worker-7")) == 2
 
 
-def test_refusals_and_losses_begin_after_their_last_pause_on_each_database(alias: str) -> None:
+@each_database
+def test_refusals_and_losses_begin_after_their_last_pause(alias: str) -> None:
     now = timezone.now().replace(second=0, microsecond=0)
     for minutes in (90, 40, 20, 0):
         insert("k", held=0, outcome=Attempt.TIMED_OUT, at=now - timedelta(minutes=minutes))
@@ -467,6 +495,7 @@ def test_a_loss_by_the_network_counts_and_a_decision_does_not(
     assert table.past_losses.get(60.0, 0.0, 0.0) == ({socket.gethostname(): 1} if is_network else {})
 
 
+@each_database
 def test_each_reason_of_a_doubt_counts_as_a_loss_by_the_network(alias: str) -> None:
     """The holds of the default policy end with the first doubt, so each doubt is a reason of losses."""
     ago = timezone.now() - timedelta(hours=2)

@@ -367,13 +367,6 @@ def test_the_holds_of_several_processes_add_up(zoo: Zoo, tmp_path: Path) -> None
     assert said == "added up\n", problems
 
 
-WITHOUT = 'import sys; sys.modules["prometheus_client"] = None'
-WHAT_TO_DO = (
-    "ImproperlyConfigured: django_zklock.contrib.metrics needs prometheus_client, which is not installed: "
-    'pip install "django-zklock[metrics]".\n'
-)
-
-
 def told(zoo: Zoo, script: str, first: str = "", **env: str) -> tuple[str, str]:
     """Return what a process says, and its complaints."""
     process = zoo.spawn(script, first=first, **env)
@@ -383,16 +376,32 @@ def told(zoo: Zoo, script: str, first: str = "", **env: str) -> tuple[str, str]:
         process.kill()
 
 
-def test_without_the_library_the_app_says_what_to_install(zoo: Zoo) -> None:
-    """As Django is set up, so that nobody misses metrics later."""
-    added = 'from django.conf import settings; settings.INSTALLED_APPS += ["django_zklock.contrib.metrics"]'
-    _, problems = told(zoo, "", f"{WITHOUT}\n{added}")
-    assert problems.endswith(WHAT_TO_DO)
+WITHOUT = """
+import sys
+sys.modules.update(dict.fromkeys(("prometheus_client", "opentelemetry", "opentelemetry.trace")))
+"""
+ADDED = """
+from django.apps import AppConfig
+from django.core.exceptions import ImproperlyConfigured
+
+with zk_lock("k") as hold:
+    print(hold.template)
+for app in ("metrics", "otel"):
+    try:
+        AppConfig.create(f"django_zklock.contrib.{app}").ready()
+    except ImproperlyConfigured as error:
+        print(error)
+"""
 
 
-def test_without_the_library_and_the_app_locks_work(zoo: Zoo) -> None:
-    said, problems = told(zoo, "with zk_lock('k') as hold: print(hold.template)", WITHOUT)
-    assert said == "k\n", problems
+def test_without_the_libraries_locks_work_and_their_apps_say_what_to_install(zoo: Zoo) -> None:
+    """As Django is set up, so that nobody misses metrics or spans later."""
+    said, problems = told(zoo, ADDED, WITHOUT)
+    to_install = {"metrics": "prometheus_client", "otel": "opentelemetry-api"}
+    assert said.splitlines() == ["k"] + [
+        f'django_zklock.contrib.{app} needs {name}, which is not installed: pip install "django-zklock[{app}]".'
+        for app, name in to_install.items()
+    ], problems
 
 
 def test_the_waiting_tasks_of_a_celery_worker_are_counted(collected: Collected) -> None:

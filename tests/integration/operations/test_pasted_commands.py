@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
-import uuid
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.locking import ending
+from django.core.management import execute_from_command_line
+from support.locking import Contend, ending
 from support.project import Project, environment
 from support.zoo import Zoo
 
 from django_zklock.contrib.celery.unique import reservations
-from django_zklock.core.queue import nodes
-from django_zklock.core.queue.escaping import path
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.names.template import own_key
 from django_zklock.report.verdict import CAUSES
@@ -46,23 +45,13 @@ class Shell:
         )
 
 
-def contend(zoo: Zoo, key: str, name: str, host: str = "web-1") -> str:
-    """Put the contender of another process into a queue; return its path."""
-    guid = str(uuid.uuid4())
-    payload = nodes.Payload(guid=guid, host=host, pid=1, thread="", what="", since="", template=name)
-    made: str = zoo.client.create(
-        f"{path(zoo.base, key)}/{nodes.prefix(guid)}", payload.encode(), ephemeral=True, sequence=True, makepath=True
-    )
-    return made
-
-
 @pytest.mark.chaos
-def test_each_printed_command_needs_only_a_reason(zoo: Zoo, project: Project) -> None:
+def test_each_printed_command_needs_only_a_reason(zoo: Zoo, contend: Contend, project: Project) -> None:
     """This holds for any key. A command that is pasted as it is changes nothing."""
     shell = Shell(project, zoo)
     for name in NAMES:
         key = own_key(name)
-        node = contend(zoo, key, name)
+        node = contend(key, template=name)
         with zoo.configured():
             _, text, _ = ending("show", "--json", "--", key)
         (request, breaking) = json.loads(text)["commands"]
@@ -94,36 +83,37 @@ def test_a_reason_that_says_nothing_is_refused(arguments: tuple[str, ...], reaso
 
 
 @pytest.mark.django_db
-def test_no_printed_command_runs_what_others_have_written(zoo: Zoo, project: Project) -> None:
-    """Neither a key nor a host nor the id of a task is an option, or a command of the shell, when it is pasted."""
-    pwned = 'open("pwned", "w")\n'
-    evil = project.write("evil/project_settings.py", pwned).parent
-    project.write("evil_settings.py", pwned)
-    shell, printed = Shell(project, zoo), set[str]()
-    quotes = "\n$(touch pwned);`touch pwned`\x1b[2K'\"\u202e"
-    for key, host in (
-        (f"--pythonpath={evil}", f"--pythonpath={evil}"),
-        ("-h", "--settings=evil_settings"),
-        ("k", quotes),
-    ):
-        contend(zoo, key, "k", host)
-        with zoo.configured():
+def test_no_printed_command_runs_what_others_have_written(zoo: Zoo, contend: Contend, project: Project) -> None:
+    """
+    Neither a key nor a host nor the id of a task is an option, or a command of the shell, when it is pasted.
+
+    A real shell makes the words of each, and Django runs them as `manage.py` does, in this process.
+    """
+    quotes, printed = "\n$(touch pwned);`touch pwned`\x1b[2K'\"\u202e", set[str]()
+    names = {"doctor", "show", "list", "history", "request-release", "break", "end-hold", "unique"}
+    before = (os.environ["DJANGO_SETTINGS_MODULE"], list(sys.path))
+    with zoo.configured():
+        for key, host in (("--pythonpath=evil", "--pythonpath=evil"), ("-h", "--settings=evil"), ("k", quotes)):
+            contend(key, host=host, template="k")
             printed.update(json.loads(ending("show", "--json", "--", key)[1])["commands"])
             held = ending("hold", "--for=60", "--reason=deploy", "--", f"{key}/held")[1]
             reservations.reserve(f"task/t/{key}/free", host)
-            unheld = ending("show", "--", f"{key}/free")[2]
-            reserved = ending("unique", "show", "--", f"task/t/{key}/free")[1]
-        printed.update(text.partition(": ")[2] for text in (held + reserved).splitlines() if "python manage.py" in text)
-        printed.add(unheld.partition("Next: ")[2])
-        for cause in CAUSES.values():
-            printed.update(cause(host=host, keys=(key,)).commands())
-    lines = sorted(line.replace("--reason=''", "--reason=hangs") for line in printed)
-    lines = [line.replace(" break ", " break --no-input ") for line in lines]
-    with ThreadPoolExecutor(3) as pool:
-        ends = list(pool.map(shell.run, lines))
+            printed.add(ending("show", "--", f"{key}/free")[2].partition("Next: ")[2])
+            lines = held + ending("unique", "show", "--", f"task/t/{key}/free")[1]
+            printed.update(text.partition(": ")[2] for text in lines.splitlines() if "python manage.py" in text)
+            for cause in CAUSES.values():
+                printed.update(cause(host=host, keys=(key,)).commands())
+        for line in sorted(printed):
+            filled = line.replace("--reason=''", "--reason=hangs").replace(" break ", " break --no-input ")
+            shell = f"python() {{ printf '%s\\0' \"$@\"; }}; {filled}"
+            words = subprocess.run(["bash", "-c", shell], cwd=project.directory, capture_output=True, check=True).stdout
+            _manage, *arguments = words.decode().split("\0")[:-1]
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                try:
+                    execute_from_command_line(["manage.py", *arguments])
+                except SystemExit as end:
+                    assert end.code != ExitCode.USAGE, line
+            assert (os.environ["DJANGO_SETTINGS_MODULE"], sys.path) == before, line
+            names.discard(arguments[1])
+    assert names == set()
     assert not list(project.directory.rglob("pwned"))
-    usage = [(line, done.stderr) for line, done in zip(lines, ends, strict=True) if done.returncode == ExitCode.USAGE]
-    assert usage == []
-    names = {"doctor", "show", "list", "history", "request-release", "break", "end-hold", "unique"}
-    assert {line.split()[3] for line in lines} == names
-    assert not [done.stderr for done in ends if "Traceback" in done.stderr]

@@ -1,10 +1,8 @@
-"""Processes that hold locks or wait for them on command, so that pages have something to show."""
+"""Queues that are made node by node, so that pages have something to show."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import subprocess
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping
@@ -16,78 +14,6 @@ from django_zklock.contrib.celery.unique import record
 from django_zklock.contrib.celery.unique.record import Reservation
 from django_zklock.core.queue import nodes
 from support.zoo import Zoo, eventually
-
-# One thread for each lock that this process acquires; what it does is written down line by line.
-SCRIPT = """
-import json, sys, threading
-from django_zklock.exceptions import ZkLockError
-from django_zklock.core.execution.work import Work, begin
-
-say_one_at_a_time = threading.Lock()
-
-def say(what, key, more=""):
-    with say_one_at_a_time:
-        print(json.dumps([what, key, str(more)]), flush=True)
-
-def acquire(key, what, about):
-    begin(Work(what, about) if what else None)
-    try:
-        with zk_lock(key, timeout=60, abort_on="never") as hold:
-            hold.add_lost_callback(lambda *args: say("lost", key, args))
-            say("held", key, hold.token)
-            threading.Event().wait()
-    except ZkLockError as error:
-        say("failed", key, error)
-
-for line in sys.stdin:
-    threading.Thread(target=acquire, args=json.loads(line), daemon=True).start()
-"""
-
-
-class Actor:
-    """A process that acquires locks, and holds them until it ends."""
-
-    def __init__(self, zoo: Zoo) -> None:
-        self.process = zoo.spawn(SCRIPT)
-
-    def acquire(self, key: str, what: str = "", about: Mapping[str, str] | None = None) -> None:
-        """Have it acquire a lock, or wait for it."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps([key, what, about or {}]) + "\n")
-        self.process.stdin.flush()
-
-    def hear(self, what: str, key: str) -> str:
-        """Wait until the process says that; return what more it says."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            said, about, more = json.loads(line)
-            if (said, about) == (what, key):
-                return str(more)
-        raise AssertionError(f"{what} {key} was never said")
-
-    def hold(self, key: str, what: str = "", about: Mapping[str, str] | None = None) -> int:
-        """Have it acquire a free lock; return the token."""
-        self.acquire(key, what, about)
-        return int(self.hear("held", key))
-
-    def end(self) -> None:
-        """Have it go in order; its session goes with it."""
-        try:
-            self.process.communicate(timeout=50)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.communicate()
-            raise
-
-
-@contextlib.contextmanager
-def acting(zoo: Zoo) -> Iterator[Actor]:
-    """One such process; its locks are gone with it."""
-    actor = Actor(zoo)
-    try:
-        yield actor
-    finally:
-        actor.end()
 
 
 @dataclass(frozen=True)

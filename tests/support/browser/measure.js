@@ -1,6 +1,6 @@
 // Return what is wrong with a page as it is now: a list of texts. `acts` are those that it must show.
 async ({acts, colours}) => {
-    await Promise.all(document.getAnimations().map(animation => animation.finished));
+    document.getAnimations().forEach(animation => animation.finish());
     const faults = new Set(), content = document.querySelector("#content") ?? document.body;
     const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
     const colors = new Map();
@@ -93,10 +93,14 @@ async ({acts, colours}) => {
         .map(act => act.name ?? act.getAttribute("href") ?? act.textContent.trim());
     for (const act of acts ?? []) if (!shown.includes(act)) faults.add(`gone: ${act}`);
 
+    const alike = new Set();  // what has the same rules of style: one of each kind is enough
     if (colours) for (const act of content.querySelectorAll(":is(a[href], button, input, select, summary):not(thead *)")) {
         if (!isSeen(act) || act.disabled) continue;
+        const kind = [act, act.parentElement, act.parentElement.parentElement].map(part => `${part.tagName} ${part.type ?? ""} ${part.getAttribute("class")}`).join();
+        if (alike.has(kind)) continue;
+        alike.add(kind);
         act.focus({preventScroll: true});
-        await Promise.all(act.getAnimations().map(animation => animation.finished));
+        act.getAnimations().forEach(animation => animation.finish());
         const style = getComputedStyle(act), around = background(act.parentElement);
         const ring = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) ? ratio(over(rgba(style.outlineColor), around), around) : 0;
         const border = ratio(over(rgba(style.borderTopColor), around), around);  // Django's fields have a border instead

@@ -6,7 +6,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -31,6 +32,7 @@ ALL = f"{LIST}?q="
 SCREENSHOTS = os.environ.get("SCREENSHOTS", "")
 """A directory for pictures of the pages, for people to look at; none are made without."""
 
+MEASURE = Path(__file__).with_name("measure.js")
 PHONE = {"width": 390, "height": 844}
 
 LIGHT = """
@@ -233,7 +235,8 @@ class Visitor:
         complaints = list(self.complaints)
         self.page.evaluate(axe())
         # What is wrong with a theme's own frame is not ours.
-        context = "{include: [['#content']]}" if THEMED else "document"
+        themed = THEMED or self.site.environment.get("UNFOLD")
+        context = "{include: [['#content']]}" if themed else "document"
         report = self.page.evaluate(f"axe.run({context}, {{resultTypes: ['violations'], preload: false}})")
         self.complaints[:] = complaints  # axe-core tries out styles of its own, which the policy forbids
         violations = [
@@ -247,6 +250,15 @@ class Visitor:
             for violation in report["violations"]
         ]
         assert not violations, "\n".join(violations)
+
+    def measure(self, *, acts: list[str] | None = None, colours: bool = True) -> tuple[list[str], list[str]]:
+        """
+        Return what is wrong with the page as it is now, and what can be done on it.
+
+        It is a fault if one of these `acts` is missing. Contrasts, and those of the rings of the focus, are `colours`.
+        """
+        measured = self.page.evaluate(MEASURE.read_text(), {"acts": acts, "colours": colours})
+        return measured["faults"], measured["shown"]
 
     def assert_fits(self) -> None:
         """Fail if the page is wider than its window, so that people have to scroll sideways."""
@@ -264,3 +276,19 @@ def visit(browser: Browser, site: Site, user: str | None, **context: Any) -> Vis
         cookies.append({"name": "sessionid", "value": site.sessions[user], "url": site.url})
     browser_context.add_cookies(cookies)  # type: ignore[arg-type]
     return Visitor(site, browser_context.new_page())
+
+
+@contextmanager
+def visiting(browser: Browser, site: Site) -> Iterator[Callable[..., Visitor]]:
+    """Make visitors: `come("operator")`. At the end, the browser must have reported no error."""
+    visitors: list[Visitor] = []
+
+    def come(user: str | None = "operator", **context: Any) -> Visitor:
+        visitors.append(visit(browser, site, user, **context))
+        return visitors[-1]
+
+    yield come
+    for visitor in visitors:
+        visitor.page.context.close()
+    complaints = [complaint for visitor in visitors for complaint in visitor.complaints]
+    assert not complaints, "\n".join(complaints)

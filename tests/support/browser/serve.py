@@ -27,11 +27,9 @@ class Server(socketserver.ThreadingMixIn, WSGIServer):
 def main() -> None:
     application = get_wsgi_application()
     from support.browser.accounts import enrol  # after Django is set up
-    from support.browser.past import remember
 
     call_command("migrate", verbosity=0)
     sessions = enrol()
-    remember("orders/1042")
     server = Server(("127.0.0.1", 0), WSGIRequestHandler)
     server.set_app(StaticFilesHandler(application))
     print(json.dumps({"url": f"http://127.0.0.1:{server.server_port}", "sessions": sessions}), flush=True)

@@ -21,11 +21,11 @@ from django_zklock import conf
 from django_zklock.core.queue import order
 from django_zklock.dashboard.changelist import LockQuerySet
 from django_zklock.dashboard.detail import detail, links
-from django_zklock.dashboard.forms import Target
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.inspection import ConnectionInfo, Figures, LockInfo, ScannedContender, Snapshot, Wait
 from django_zklock.models import Lock
 from django_zklock.report import formatting
+from django_zklock.report.timeline import NARROWEST, Bar, picture
 
 NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
 HOLDER = ScannedContender(
@@ -210,15 +210,6 @@ def test_invalid_links_are_errors(wrong: object) -> None:
         conf.current()
 
 
-def test_commands_of_zookeeper_are_quoted_and_printable() -> None:
-    evil = replace(HOLDER, path="/zklock/k/$(reboot)'")
-    with override_settings(ZKLOCK={"URL": "zk://h1,h2"}):
-        shown = detail("k", replace(INFO, holders=(evil,)), NOTHING, long_held=60)
-        assert shown.commands[1] == """zkCli.sh -server h1:2181,h2:2181 get -s '/zklock/k/$(reboot)'"'"''"""
-        unprintable = replace(HOLDER, path="/zklock/k/\n")
-        assert len(detail("k", replace(INFO, holders=(unprintable,)), NOTHING, long_held=60).commands) == 1
-
-
 def test_no_word_of_a_problem_is_taken_for_a_znode() -> None:
     problem = (
         "a mutex of Apache Curator ('_c_x-lock-0000000001') and a znode in kazoo's grammar ('y__lock__0000000002')."
@@ -258,11 +249,6 @@ def test_a_znode_that_is_to_be_deleted_is_named_exactly(name: str) -> None:
     assert delete == (exact if name.isprintable() and len(ascii(name)) <= 60 else "")
 
 
-@pytest.mark.parametrize("target", [Target("k", "g", 1), Target("a:b/c d", "g-1", 2**62)])
-def test_a_target_is_parsed_from_its_text(target: Target) -> None:
-    assert Target.parse(str(target)) == target
-
-
 def test_locks_have_no_table_and_no_migration_but_permissions(db: None) -> None:
     out = io.StringIO()
     call_command("makemigrations", "--check", "--dry-run", stdout=out)
@@ -278,3 +264,50 @@ def test_a_hold_whose_beginning_is_unknown_is_not_the_longest() -> None:
     unknown = replace(INFO, holders=(replace(HOLDER, granted=None),))
     assert Figures.of([unknown]).longest_hold is None
     assert Figures.of([unknown, replace(INFO, holders=(replace(HOLDER, age=3.0),))]).longest_hold == 3.0
+
+
+def edges(part: tuple[str, str, str]) -> tuple[str, float, float]:
+    """Return what it is, and where it begins and ends, in percent of the width."""
+    what, x, width = part
+    return what, float(x.rstrip("%")), float(x.rstrip("%")) + float(width.rstrip("%"))
+
+
+def test_a_bar_has_its_wait_and_then_its_hold_on_one_axis() -> None:
+    """Now is at the right edge. A lost hold has its own colour, and a hold of a moment is seen, too."""
+    now = Bar("now", began=50, granted=40)
+    lost = Bar("lost", began=100, granted=80, ended=60, is_bad=True)
+    short = Bar("short", began=90, granted=90, ended=89.999)
+    shown = picture([Bar("waits", began=30), now, lost, short])
+    assert shown
+    parts = [[edges(part) for part in parts] for _text, _y, parts in shown.bars]
+    assert [[what for what, _begin, _end in part] for part in parts] == [
+        ["wait"],
+        ["wait", "hold"],
+        ["wait", "lost"],
+        ["hold"],
+    ]
+    assert abs(parts[0][0][2] - 100) < 0.1
+    assert abs(parts[1][1][2] - 100) < 0.1
+    assert abs(parts[1][0][2] - parts[1][1][1]) < 0.1, "the hold begins where the wait ends"
+    assert abs(parts[3][0][2] - parts[3][0][1] - NARROWEST) < 0.01
+    assert 1 <= len(shown.ticks) <= 4
+
+
+@pytest.mark.parametrize("span", [1.0, 7.0, 21.0, 65.0, 79.0, 500.0, 5000.0, 100_000.0, 500_000.0])
+def test_marks_are_whole_and_leave_room_for_now(span: float) -> None:
+    shown = picture([Bar("", began=span, granted=span)])
+    assert shown
+    assert shown.ticks
+    assert all(5 < float(x.rstrip("%")) < 72 for x, _text in shown.ticks)
+
+
+def test_a_few_old_grants_do_not_shrink_all_others() -> None:
+    """They are left out of the picture, but not if they still last; bars are never outside of it."""
+    recent = [Bar("", began=60.0 + number, granted=59.0 + number, ended=58.0 + number) for number in range(5)]
+    shown = picture([*recent, Bar("", began=86_400, granted=86_400, ended=80_000), Bar("", 86_400, 86_400)])
+    assert shown
+    assert [text for _x, text in shown.ticks] == ["-20 s", "-40 s", "-1 min"]
+    *_others, over, lasts = shown.bars
+    assert not over[2]
+    assert edges(lasts[2][0]) == ("hold", 0.0, 100.0)
+    assert picture([]) is None

@@ -5,35 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 
 import pytest
 
 from django_zklock.inspection import LockInfo, ScannedContender, Wait
 from django_zklock.inspection.deadlocks import MAX_CYCLES, MAX_WAITS, find_cycles, find_waits
+from unit.admin.test_dashboard import HOLDER
 
 
-def somebody(pid: int, *, session: int = 0, owner: int = 1, **about: str) -> ScannedContender:
-    return ScannedContender(
-        name=f"n{pid}",
-        path="",
-        guid="",
-        token=1,
-        session_id=session or pid,
-        came=datetime.now(timezone.utc),
-        age=1.0,
-        holds=False,
-        client="zklock",
-        host="web-1",
-        pid=pid,
-        thread="MainThread",
-        what="work",
-        about=about,
-        template="",
-        operator=None,
-        waits_behind="",
-        owner=owner,
-    )
+def somebody(pid: int, *, session: int = 0, owner: int = 1) -> ScannedContender:
+    names = {"name": f"n{pid}", "guid": "", "thread": "MainThread", "what": "work", "about": {}}
+    return replace(HOLDER, holds=False, granted=None, session_id=session or pid, pid=pid, owner=owner, **names)  # type: ignore[arg-type]
 
 
 def lock(key: str, holder: ScannedContender, *waiters: ScannedContender) -> LockInfo:

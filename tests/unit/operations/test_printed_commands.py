@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from unit.admin.test_dashboard import HOLDER, NOTHING
 
 NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
 PACKAGE = Path(django_zklock.__file__).parent
+PARSER = Command().create_parser("manage.py", "zklock")
 HOSTILE = (
     *("--settings=evil", "--pythonpath=/srv/uploads", "--pythonpath", "-h", "--help", "-v", "-", "--reason=x", "=ls"),
     *("", "a b", "it's", '"', "a\\", "!!", "~root", "*", "#", "{a,b}", "a;id", "$(id)", "`id`", "&&", "a\nid\n", "\r"),
@@ -86,7 +88,7 @@ def test_each_value_in_a_printed_command_is_data(value: str) -> None:
         assert words[:3] == ["python", "manage.py", "zklock"]
         assert settings_of(words[3:]) == [None, None]
         filled = [text if text != "--reason=" else "--reason=it hangs" for text in words[3:]]
-        options = vars(Command().create_parser("manage.py", "zklock").parse_args(filled))
+        options = vars(PARSER.parse_args(filled))
         name = options["subcommand"]
         given = [options.get(of) for of in ("name", "host", "task_id", "words") if of in options]
         assert given in ([], [passed], [passed, [passed]], [""], ["", [passed]], [None]), line
@@ -102,7 +104,6 @@ def test_no_value_of_an_option_is_split_from_it() -> None:
     assert command("devserver") == "python manage.py zklock devserver"
 
 
-@pytest.mark.parametrize("key", ["--settings=x", "-h", "--", "a b"])
 @pytest.mark.parametrize(
     ("before", "name"),
     [
@@ -120,12 +121,12 @@ def test_no_value_of_an_option_is_split_from_it() -> None:
         ("unique delete --task-id=-h --reason=x", "words"),
     ],
 )
-def test_each_key_may_come_after_the_options(before: str, name: str, key: str) -> None:
+def test_each_key_may_come_after_the_options(before: str, name: str) -> None:
     """Some releases of argparse do not find them all by themselves."""
-    words = [*before.split(), "--", key]
-    assert settings_of(words) == [None, None]
-    options = vars(Command().create_parser("manage.py", "zklock").parse_args(words))
-    assert options[name] in (key, [key])
+    for key in ("--settings=x", "-h", "--", "a b"):
+        words = [*before.split(), "--", key]
+        assert settings_of(words) == [None, None]
+        assert vars(PARSER.parse_args(words))[name] in (key, [key])
 
 
 # --- one place makes them all -----------------------------------------------------------------------------------------
@@ -133,27 +134,32 @@ def test_each_key_may_come_after_the_options(before: str, name: str, key: str) -
 _COMMAND = re.compile(rf"manage\.py zklock|zkCli\.sh -|zklock ({'|'.join(SUBCOMMANDS)})\b")
 
 
-def texts_in(path: Path) -> Iterator[tuple[str, bool]]:
-    """Yield the texts of a module but for its docstrings, and whether values are put into them."""
-    tree = ast.parse(path.read_text())
-    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    formatted = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-            yield node.value, id(node) in formatted or bool(re.search(r"%[(sdr]|\{\w*\}", node.value))
+@cache
+def nodes() -> list[tuple[Path, ast.Constant | ast.JoinedStr]]:
+    """Return each text in the modules of the package but for its docstrings, and each into which values are put."""
+    texts: list[tuple[Path, ast.Constant | ast.JoinedStr]] = []
+    docstrings = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant | ast.JoinedStr):
+                texts.append((path, node))
+            elif isinstance(node, ast.Expr):
+                docstrings.add(node.value)
+    return [(path, node) for path, node in texts if node not in docstrings]
 
 
 def test_no_other_module_makes_a_command() -> None:
     """A text may name a sub-command, if no value is put into that text."""
-    for path in PACKAGE.rglob("*.py"):
-        source = path.read_text()
-        if path.name == "command_line.py":
+    formatted = {id(part) for _, node in nodes() if isinstance(node, ast.JoinedStr) for part in node.values}
+    for path, node in nodes():
+        text = node.value if isinstance(node, ast.Constant) and path.name != "command_line.py" else None
+        if not isinstance(text, str):
             continue
-        assert "shlex" not in source, path
-        for text, has_values in texts_in(path):
-            assert "manage.py zklock" not in text, path
-            assert "zkCli.sh -" not in text, path
-            assert not (has_values and _COMMAND.search(text)), path
+        assert "manage.py zklock" not in text, path
+        assert "zkCli.sh -" not in text, path
+        has_values = id(node) in formatted or bool(re.search(r"%[(sdr]|\{\w*\}", text))
+        assert not (has_values and _COMMAND.search(text)), path
+    assert [path.name for path in PACKAGE.rglob("*.py") if "shlex" in path.read_text()] == ["command_line.py"]
 
 
 def test_no_template_and_no_translation_has_a_command() -> None:
@@ -164,10 +170,8 @@ def test_no_template_and_no_translation_has_a_command() -> None:
 
 def test_no_value_is_appended_to_a_command() -> None:
     """Fixed words are part of the first argument of `command`."""
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            parts = node.values if isinstance(node, ast.JoinedStr) else []
-            for part, after in pairwise(parts):
-                if isinstance(part, ast.FormattedValue) and "command(" in ast.unparse(part):
-                    assert not isinstance(after, ast.FormattedValue), path
-                    assert not str(getattr(after, "value", "")).startswith(" "), path
+    for path, node in nodes():
+        for part, after in pairwise(node.values if isinstance(node, ast.JoinedStr) else []):
+            if isinstance(part, ast.FormattedValue) and "command(" in ast.unparse(part):
+                assert not isinstance(after, ast.FormattedValue), path
+                assert not str(getattr(after, "value", "")).startswith(" "), path
