@@ -281,5 +281,8 @@ def reports() -> Iterator[list[dict[str, Any]]]:
 def worker(shared_worker: Worker) -> Iterator[Worker]:
     """The worker that the tests of a folder or a module share, with nothing left in the queues at the end."""
     with shared_worker.log_shown():
-        yield shared_worker
+        try:
+            yield shared_worker
+        finally:
+            shared_worker.open_gates()
         shared_worker.zoo.assert_empty()

@@ -83,6 +83,7 @@ class Worker:
         ]
         self.env = zoo.environment(hosts, session_timeout) | {celeryapp.HOME: str(home), **(env or {})}
         self._process: subprocess.Popen[bytes] | None = None
+        self._gates: list[Gate] = []
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
@@ -220,7 +221,13 @@ class Worker:
                 print(log.read())
 
     def gate(self) -> Gate:
-        return Gate(self.home)
+        self._gates.append(Gate(self.home))
+        return self._gates[-1]
+
+    def open_gates(self) -> None:
+        """Let all tasks continue that a failed test has left at work: others need their slots."""
+        while self._gates:
+            self._gates.pop().open()
 
     def children(self) -> set[int]:
         """Return the process ids of the pool."""

@@ -215,7 +215,8 @@ class Zoo:
         names = []
         for name in self.names(path):
             below = f"{path}/{name}"
-            names += [below] if SEQUENCE_TAIL.search(name) else self.contenders(below)
+            if not name.startswith("!"):  # a record there may end with ten digits, too
+                names += [below] if SEQUENCE_TAIL.search(name) else self.contenders(below)
         return names
 
     def signs(self, path: str | None = None) -> list[str]:

@@ -416,7 +416,7 @@ def test_of_two_copies_of_a_task_one_runs(worker: Worker, name: str) -> None:
     worker.send(*call, task_id=result.id, headers={**of_first, COPY_HEADER: "none"})
     again = f"'{result.id}' cannot be sent again" if "offline" in name else f"{name}[{result.id}] retry"
     eventually(lambda: again in worker.log.read_text(), message="the copy did not come")
-    assert len(worker.zoo.contenders()) == (2 if name == "several.skip" else 1)
+    assert len([path for path in worker.zoo.contenders() if key in path]) == (2 if name == "several.skip" else 1)
     gate.open()
     eventually(lambda: result.state == "SUCCESS", 20)
     ignored = f"{name}[{result.id}] ignored"
