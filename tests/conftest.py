@@ -6,6 +6,7 @@ import contextlib
 import gc
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -92,15 +93,18 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+USES_GRPC = re.compile("lease|coordinator|lasting_holds|other_languages")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, bool, bool]:
     """
-    Collect garbage after each file. gRPC's thread ends with its last object.
+    Collect garbage after each file that may use gRPC. Its thread ends with its last object.
 
     It would end in another test, which may count threads, or in a forked child, which dies of it, as it has no thread.
     """
     reported = yield
-    if nextitem is None or nextitem.path != item.path:
+    if (nextitem is None or nextitem.path != item.path) and USES_GRPC.search(item.nodeid):
         gc.collect()
     return reported
 
