@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import re
 import subprocess
 import sys
@@ -122,6 +123,7 @@ def replaced_words(glossary: str) -> dict[str, str]:
     }
 
 
+@functools.cache
 def forms(word: str) -> set[str]:
     """Return the regular forms of a word, with underscores for spaces."""
     word = word.replace(" ", "_")
@@ -129,10 +131,16 @@ def forms(word: str) -> set[str]:
     return {word, f"{word}s", f"{stem}ed", f"{stem}ing", f"{word}n"}
 
 
-def names(name: str, tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
+@functools.cache
+def replaced_in(name: str, replaced: tuple[str, ...]) -> set[str]:
+    """Return which of these words are in a name, in any form."""
+    return {word for word in replaced for form in forms(word) if f"_{form}_" in f"_{name}_"}
+
+
+def names(name: str, nodes: list[ast.AST]) -> Iterator[tuple[int, str, bool]]:
     """Yield the first line of each name that a module defines, and whether it is that of a value."""
     yield 1, Path(name).stem, False
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.lineno, node.name, False
         elif isinstance(node, ast.arg):
@@ -143,9 +151,9 @@ def names(name: str, tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
             yield node.lineno, node.name, True
 
 
-def fragments(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def fragments(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield the line and the first sentence of each docstring, of a name or below a value, that is no sentence."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             sentence = re.split(r"(?<=[.:;])\s", node.value.value.strip(), maxsplit=1)[0]
             verbless = VERBLESS.match(sentence) and len(sentence.split()) < 9 and not VERB.search(sentence)
@@ -155,10 +163,9 @@ def fragments(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 def complaints_of_names(name: str, text: str, replaced: dict[str, str]) -> list[str]:
     """Return a line for each name and docstring of a Python file that breaks a rule."""
-    tree = ast.parse(text)
-    words = {form: word for word in replaced for form in forms(word)}
+    nodes = list(ast.walk(ast.parse(text)))
     faults: dict[str, tuple[int, str]] = {}
-    for at, identifier, is_value in names(name, tree):
+    for at, identifier, is_value in names(name, nodes):
         plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", identifier).lower()
         if identifier.startswith("__"):
             continue  # Python's
@@ -170,10 +177,10 @@ def complaints_of_names(name: str, text: str, replaced: dict[str, str]) -> list[
         elif is_value and plain.strip("_") in EMPTY_NAMES:
             faults.setdefault(identifier, (at, f"{identifier}: name what it is"))
         else:
-            for word in {words[form] for form in words if f"_{form}_" in f"_{plain}_"}:
+            for word in replaced_in(plain, tuple(replaced)):
                 if not re.fullmatch(OTHER_SENSES.get(word, ""), plain):
                     faults.setdefault(identifier, (at, f"{identifier}: the glossary says {replaced[word]}, not {word}"))
-    all_faults = [*faults.values(), *((at, f"no sentence: {sentence}") for at, sentence in fragments(tree))]
+    all_faults = [*faults.values(), *((at, f"no sentence: {sentence}") for at, sentence in fragments(nodes))]
     return [f"{name}:{at}: {fault}" for at, fault in sorted(all_faults)]
 
 
