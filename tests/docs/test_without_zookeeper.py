@@ -9,7 +9,6 @@ import pytest
 from celery.result import AsyncResult
 from django.core.management import CommandError, call_command
 from support.docs import run_all
-from support.ensemble import free_ports
 from support.policytasks import POLICIES
 from support.proxy import Proxy
 from support.worker import Worker, outcome, settled
@@ -25,7 +24,7 @@ PAGE = "how-to/when-zookeeper-is-down.md"
 
 def down(zoo: Zoo) -> contextlib.AbstractContextManager[None]:
     """Return a context in which nothing listens at the address of ZooKeeper."""
-    return zoo.configured(f"127.0.0.1:{free_ports(1)[0]}", CONNECT_TIMEOUT=0.2)
+    return zoo.configured("127.0.0.1:1", CONNECT_TIMEOUT=0.2)
 
 
 def test_each_policy_of_a_task_does_as_the_page_says(zoo: Zoo, tmp_path: Path) -> None:

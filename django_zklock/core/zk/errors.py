@@ -73,6 +73,7 @@ _TRANSLATION: tuple[tuple[type[BaseException], type[ZkError]], ...] = (
 _UNDONE = (kazoo.RolledBackError, kazoo.RuntimeInconsistency)
 _API_ERROR = -100  # with a code below this, the server refused the request
 _ADVICE = {
+    kazoo.AuthFailedError: ': it refuses the credentials in ZKLOCK["AUTH"]',
     kazoo.NoAuthError: ': the credentials in ZKLOCK["AUTH"] may not do this; check them, and the ACL of {path}',
     kazoo.InvalidACLError: ': ZooKeeper does not know a scheme or an id in ZKLOCK["ACL"]',
     kazoo.UnimplementedError: ": locks need ZooKeeper 3.6, or another server with container nodes",

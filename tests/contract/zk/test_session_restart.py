@@ -6,7 +6,6 @@ import threading
 
 import pytest
 from kazoo.protocol.serialization import Create2
-from support.ensemble import free_ports
 from support.faults import BackgroundCall, connected, proxied
 from support.signalled import signalled
 from support.zoo import Zoo, eventually
@@ -77,7 +76,7 @@ def end_before_it_is_woken(client: Client, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_session_whose_client_ends_before_it_is_woken_is_closed(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its threads end, and `close` does not wait in vain."""
-    with zoo.configured(f"127.0.0.1:{free_ports(1)[0]}"):
+    with zoo.configured("127.0.0.1:1"):
         session = process.current()
         eventually(lambda: session._client is not None and not session._client._connection.connection_stopped.is_set())
         client = session._client

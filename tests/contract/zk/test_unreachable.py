@@ -8,16 +8,17 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from django.test import override_settings
+from kazoo.exceptions import AuthFailedError
 from support.ensemble import Ensemble, free_ports
 from support.frames import frames_with
 from support.zoo import eventually
 
 from django_zklock import zk_lock
 from django_zklock.core.zk import process
+from django_zklock.core.zk.errors import translate
 from django_zklock.core.zk.outage import CLOSED
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.testing.server import DevServer
@@ -25,13 +26,13 @@ from django_zklock.testing.server import DevServer
 pytestmark = pytest.mark.zookeeper
 
 
-def failure(where: str, *, scheme: str = "zk", connect_timeout: float = 1.0, **settings: Any) -> str:
+def failure(where: str, *, scheme: str = "zk", connect_timeout: float = 1.0) -> str:
     """
     Return the error of an acquire that tries these servers for `connect_timeout` seconds.
 
     It must name the same cause while the first try lasts, and after each server has failed.
     """
-    zklock = {"URL": f"{scheme}://{where}/test", "CONNECT_TIMEOUT": connect_timeout, **settings}
+    zklock = {"URL": f"{scheme}://{where}/test", "CONNECT_TIMEOUT": connect_timeout}
     with override_settings(ZKLOCK=zklock):
         with pytest.raises(ZooKeeperUnavailable) as raised, zk_lock("a", timeout=0):
             raise AssertionError("there is no ZooKeeper there")
@@ -68,7 +69,7 @@ def answering(answer: bytes | None) -> Iterator[str]:
 
 def test_a_closed_port_on_loopback_is_named_with_its_cause_and_the_dev_server() -> None:
     """On loopback, "connection refused" ends with the command that starts a server for development."""
-    where = f"127.0.0.1:{free_ports(1)[0]}"
+    where = "127.0.0.1:1"
     assert failure(where) == (
         f"No connection to ZooKeeper at {where} within N s: connection refused. "
         "For development, start one with: python manage.py zklock devserver"
@@ -112,10 +113,19 @@ def test_tls_to_a_port_without_it_is_recognized(server: Ensemble | DevServer) ->
 
 @pytest.mark.timed
 def test_refused_credentials_are_recognized(server: Ensemble | DevServer) -> None:
-    """The server closes each connection with an unknown scheme. The message names the setting to check."""
-    where = server.hosts
-    said = failure(where, AUTH=[("nothing", "user:password")], SESSION_TIMEOUT=2)
-    assert said == f'No connection to ZooKeeper at {where} within N s: it refuses the credentials in ZKLOCK["AUTH"].'
+    """
+    The server closes each connection with an unknown scheme. The message names the setting to check.
+
+    It does so for a request that was sent before the server has refused them, too.
+    """
+    reason = 'it refuses the credentials in ZKLOCK["AUTH"]'
+    options = {"URL": f"zk://{server.hosts}/test", "CONNECT_TIMEOUT": 1, "AUTH": [("nothing", "user:password")]}
+    with override_settings(ZKLOCK={**options, "SESSION_TIMEOUT": 2}):
+        with pytest.raises(ZooKeeperUnavailable, match=re.escape(reason)), zk_lock("a", timeout=0):
+            raise AssertionError("there is no connection")
+        eventually(lambda: process.current().outage._logged)
+        assert process.current().explain() == f"No connection to ZooKeeper at {server.hosts}: {reason}."
+    assert reason in str(translate(AuthFailedError()))
 
 
 @pytest.mark.timed

@@ -11,7 +11,6 @@ from django.contrib.auth.models import User
 from django.db import DatabaseError
 from django.test import Client
 from support.adminsite import LIST
-from support.ensemble import free_ports
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
@@ -150,7 +149,7 @@ def test_an_invalid_form_is_shown_again(zoo: Zoo, operator: Client, wrong: dict[
 
 def test_without_zookeeper_the_forms_report_it(zoo: Zoo, operator: Client) -> None:
     """Nothing is done."""
-    with zoo.configured(hosts=f"127.0.0.1:{free_ports(1)[0]}"):
+    with zoo.configured(hosts="127.0.0.1:1"):
         target = "aaaaaaaa-0000-4000-8000-000000000001:5:k"
         assert operator.post(f"{LIST}break/", {"break": "1", "target": target, "reason": "r"}).status_code == 503
         assert operator.get(f"{LIST}limit/?key=k").status_code == 503

@@ -17,7 +17,6 @@ from django.test import Client, override_settings
 from django.utils import timezone
 from support.adminsite import LIST, user_with
 from support.browser.actors import Part, Stage, staged
-from support.ensemble import free_ports
 from support.faults import within
 from support.zoo import Zoo, eventually
 
@@ -156,7 +155,7 @@ def test_without_zookeeper_nothing_is_offered(stage: Stage, zoo: Zoo, operator: 
     """The page says why. The last state has its age."""
     deadlock(stage)
     assert "Acknowledge…" in page(operator)
-    with zoo.configured(f"127.0.0.1:{free_ports(1)[0]}"), within(15):
+    with zoo.configured("127.0.0.1:1"), within(15):
         text = page(operator)
     assert "Until it answers, nothing can be broken, held or acknowledged." in text
     assert "Start the servers that are down" in text
@@ -255,7 +254,7 @@ def test_the_index_has_the_count_of_the_last_look_and_waits_for_none(
     assert "attention" not in index(user_with())
     frame.last.clear()
     monkeypatch.setattr(frame, "LOOK_EVERY", 0.0)
-    with override_settings(ZKLOCK={"URL": f"zk://127.0.0.1:{free_ports(1)[0]}/app"}), within(1.0):
+    with override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/app"}), within(1.0):
         assert "attention" not in index()
         monkeypatch.setattr(frame, "LOOK_EVERY", 1e9)
         for look in looks():

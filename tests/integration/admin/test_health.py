@@ -34,7 +34,7 @@ def test_a_probe_is_answered_without_a_login(zoo: Zoo) -> None:
     """It says no more than that: anybody may ask."""
     healthy = Client().get("/health.json")
     assert (healthy.status_code, healthy.json()) == (200, {"healthy": True})
-    with zoo.configured(hosts=f"127.0.0.1:{free_ports(1)[0]}"), within(3):
+    with zoo.configured(hosts="127.0.0.1:1"), within(3):
         ill = Client().get("/health.json")
     assert (ill.status_code, ill.json()) == (503, {"healthy": False})
     assert ill.headers["Retry-After"] == "1"
@@ -42,7 +42,7 @@ def test_a_probe_is_answered_without_a_login(zoo: Zoo) -> None:
 
 def test_django_health_check_has_a_check(zoo: Zoo) -> None:
     assert asyncio.run(ZooKeeper().get_result()).error is None
-    with zoo.configured(hosts=f"127.0.0.1:{free_ports(1)[0]}"):
+    with zoo.configured(hosts="127.0.0.1:1"):
         error = asyncio.run(ZooKeeper().get_result()).error
     assert isinstance(error, ServiceUnavailable)
     assert "connection refused" in str(error)
@@ -125,7 +125,7 @@ def test_two_ensembles_are_named_by_all_that_look(arena: Zoo, three: Ensemble, a
 
 def test_a_verdict_without_a_server_names_the_part(arena: Zoo, three: Ensemble) -> None:
     out = StringIO()
-    with arena.configured(hosts=f"{three.hosts},127.0.0.1:{free_ports(1)[0]}"):
+    with arena.configured(hosts=f"{three.hosts},127.0.0.1:1"):
         with pytest.raises(CommandError, match="1 incident") as ended:
             call_command("zklock", "doctor", "--incident", stdout=out)
         page = user_with("view_lock").get("/admin/zklock/lock/").content.decode()
