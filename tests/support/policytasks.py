@@ -142,9 +142,11 @@ def everything(self: Any, key: str) -> dict[str, Any]:
 @app.task(name="policy.itself", bind=True, max_retries=1)
 @zk_locked("{key}", on_conflict="skip")
 def itself(self: Any, key: str) -> int:
-    """Retry under the lock, at once: the message is sent before the release."""
+    """Retry under the lock, at once: the message is sent, and has arrived, before the release."""
     if not self.request.retries:
-        raise self.retry(countdown=0)
+        again = self.retry(countdown=0, throw=False)
+        time.sleep(1)
+        raise again
     return int(self.request.retries)
 
 

@@ -200,6 +200,16 @@ class TaskContext(FunctionContext):
             messages.send_again(self._task, CONFLICTS_HEADER, error)
         for spec in self.lock.specs:
             self._end_if_copy(spec, queues[spec.key], error)
+        if any(map(self._is_run_before, queues.get(error.lock or "", ()))):
+            messages.send_again(self._task, CONFLICTS_HEADER, error)
+
+    def _is_run_before(self, contender: ContenderInfo) -> bool:
+        """Return whether this is the run that has sent this one, by `Task.retry`, and is about to release the lock."""
+        retries: Any = self._task.request.retries  # of a message
+        if not isinstance(retries, int):
+            return False
+        before = (self.about["id"], str(retries - 1))
+        return (contender.about.get("id"), contender.about.get("retries")) == before
 
     def _others(self, spec: LockSpec) -> tuple[ContenderInfo, ...]:
         """Return the contenders for a lock, but for those with which this task has waited in the main process."""
