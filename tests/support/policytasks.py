@@ -139,8 +139,6 @@ def everything(self: Any, key: str) -> dict[str, Any]:
     }
 
 
-@app.task(name="policy.itself", bind=True, max_retries=1)
-@zk_locked("{key}", on_conflict="skip")
 def itself(self: Any, key: str) -> int:
     """Retry under the lock, at once: the message is sent, and has arrived, before the release."""
     if not self.request.retries:
@@ -148,6 +146,10 @@ def itself(self: Any, key: str) -> int:
         time.sleep(1)
         raise again
     return int(self.request.retries)
+
+
+for _name in ("skip", "raise", "coalesce"):
+    app.task(name=f"policy.itself.{_name}", bind=True, max_retries=1)(zk_locked("{key}", on_conflict=_name)(itself))  # type: ignore[call-overload]
 
 
 @app.task(name="policy.own_run", bind=True)

@@ -173,7 +173,7 @@ class TaskContext(FunctionContext):
             if policy == "skip" and is_busy:
                 return self.options.get("skip_value")
             raise error
-        if is_busy:
+        if isinstance(error, LockNotAcquired):
             if self._wait_result is None or not self._wait_result.checked_copies:
                 self._look_for_copies(error)
             if policy == "skip":
@@ -192,7 +192,7 @@ class TaskContext(FunctionContext):
             messages.send_again(self._task, LOST_HEADER, error)
         raise error
 
-    def _look_for_copies(self, error: ZkLockError) -> None:
+    def _look_for_copies(self, error: LockNotAcquired) -> None:
         """End this run if another copy of the task is in a queue, or may have been."""
         queues = {spec.key: self._others(spec) for spec in self.lock.specs}
         if self.options["on_conflict"] == "skip" and not queues.get(error.lock or ""):
@@ -200,15 +200,15 @@ class TaskContext(FunctionContext):
             messages.send_again(self._task, CONFLICTS_HEADER, error)
         for spec in self.lock.specs:
             self._end_if_copy(spec, queues[spec.key], error)
-        if any(map(self._is_run_before, queues.get(error.lock or "", ()))):
+        # Of the queue, too, as any holder of a permit may be meant. And `ahead` may have left the queue since.
+        seen = (*filter(None, [error.ahead]), *queues.get(error.lock or "", ()))
+        if any(map(self._is_run_before, seen)) and not self._is_spent(CONFLICTS_HEADER):
             messages.send_again(self._task, CONFLICTS_HEADER, error)
 
     def _is_run_before(self, contender: ContenderInfo) -> bool:
         """Return whether this is the run that has sent this one, by `Task.retry`, and is about to release the lock."""
         retries: Any = self._task.request.retries  # of a message
-        if not isinstance(retries, int):
-            return False
-        before = (self.about["id"], str(retries - 1))
+        before = (self.about["id"], str(retries - 1) if isinstance(retries, int) else None)
         return (contender.about.get("id"), contender.about.get("retries")) == before
 
     def _others(self, spec: LockSpec) -> tuple[ContenderInfo, ...]:

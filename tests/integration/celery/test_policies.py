@@ -425,11 +425,12 @@ def test_of_two_copies_of_a_task_one_runs(worker: Worker, name: str) -> None:
     assert len(lines(journal)) == 1
 
 
-def test_a_retry_before_the_release_is_not_skipped(worker: Worker) -> None:
+@pytest.mark.parametrize("policy", ["skip", "raise", "coalesce"])
+def test_a_retry_before_the_release_is_not_skipped(worker: Worker, policy: str) -> None:
     """A task that retries at once, under its lock, may find its own znode. That is not a conflict."""
-    sent = worker.send("policy.itself", "itself")
+    sent = worker.send(f"policy.itself.{policy}", f"itself-{policy}")
     # Not by its result: Celery may store the RETRY of the first run after the success of the second.
-    eventually(lambda: f"policy.itself[{sent.id}] succeeded" in worker.log.read_text(), 20)
+    eventually(lambda: f"policy.itself.{policy}[{sent.id}] succeeded" in worker.log.read_text(), 20)
 
 
 # --- calls inside a task ----------------------------------------------------------------------------------------------
