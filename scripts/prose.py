@@ -164,7 +164,7 @@ def fragments(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
 def complaints_of_names(name: str, text: str, replaced: dict[str, str]) -> list[str]:
     """Return a line for each name and docstring of a Python file that breaks a rule."""
     nodes = list(ast.walk(ast.parse(text)))
-    faults: dict[str, tuple[int, str]] = {}
+    words, faults = tuple(replaced), dict[str, tuple[int, str]]()
     for at, identifier, is_value in names(name, nodes):
         plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", identifier).lower()
         if identifier.startswith("__"):
@@ -177,7 +177,7 @@ def complaints_of_names(name: str, text: str, replaced: dict[str, str]) -> list[
         elif is_value and plain.strip("_") in EMPTY_NAMES:
             faults.setdefault(identifier, (at, f"{identifier}: name what it is"))
         else:
-            for word in replaced_in(plain, tuple(replaced)):
+            for word in replaced_in(plain, words):
                 if not re.fullmatch(OTHER_SENSES.get(word, ""), plain):
                     faults.setdefault(identifier, (at, f"{identifier}: the glossary says {replaced[word]}, not {word}"))
     all_faults = [*faults.values(), *((at, f"no sentence: {sentence}") for at, sentence in fragments(nodes))]

@@ -116,19 +116,6 @@ class Redis(Broker):
         with RedisClient(port=self.port) as client:
             return int(client.hlen("unacked"))
 
-    def mutex(self) -> float:
-        """Return the seconds for which no worker can bring messages back, as one of them does, or died at it."""
-        with RedisClient(port=self.port) as client:
-            return max(0, int(client.pttl("unacked_mutex"))) / 1000
-
-    def clients(self) -> set[str]:
-        """Return the addresses of all clients that are connected."""
-        return {client["addr"] for client in self._list_clients()}
-
-    def _list_clients(self) -> list[dict[str, str]]:
-        with RedisClient(port=self.port, decode_responses=True) as client:
-            return list(client.client_list())
-
     def clear(self) -> None:
         with RedisClient(port=self.port) as client:
             client.flushall()

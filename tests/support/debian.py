@@ -74,7 +74,7 @@ def missing(find: Callable[[], object]) -> NotInstalled | None:
 
 
 def all_wanted() -> bool:
-    """Return whether a missing program is an error: in CI, where nobody sees skipped tests, or if the user says so."""
+    """Return whether a missing program is an error: in CI, where skipped tests stay unseen, or if the user says so."""
     return any(os.environ.get(name, "").lower() not in ("", "0", "false") for name in ("CI", "ZKLOCK_TESTS_ALL"))
 
 

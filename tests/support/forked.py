@@ -153,6 +153,10 @@ class _Stem:
                 self._socket.sendall(text)
                 answer = self._socket.recv(4, socket.MSG_WAITALL)
                 assert self._socket.recv(1), "the stem ended"
+            except BaseException:
+                self._socket.close()
+                self._socket = None  # a new one for the next program
+                raise
             finally:
                 prctl(SUBREAPER, 0, 0, 0, 0)
             return int.from_bytes(answer, "big")

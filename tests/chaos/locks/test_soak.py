@@ -91,7 +91,7 @@ def test_every_promise_is_kept_through_random_faults(
     print(dict(nemesis.done), figures)
     assert nemesis.done.total() >= seconds / 10, "hardly a fault was done"
     assert figures["grants"] >= GRANTS * seconds, "hardly a lock was granted"
-    assert min(verdict.together(kind) for kind in (READ, SEMAPHORE)) > 1, "nobody shared a lock"
+    assert min(verdict.together(kind) for kind in (READ, SEMAPHORE)) > 1, "no lock was shared"
     assert figures["downgrades"], "no writer went on as a reader"
     assert figures["handed on"], "no lock was handed on in a process"
     assert statistics.median(verdict.hand_offs()) < HAND_OFF, "waiters are served late"

@@ -15,7 +15,7 @@ from django_zklock.core.execution.stack import CUT, MAX_ANSWER, MAX_FRAMES, read
 
 
 class Compiled(Coroutine[Any, Any, str]):
-    """A coroutine of a compiled module, whose frame nobody sees. It returns the kind of its owner."""
+    """A coroutine of a compiled module, whose frame cannot be seen. It returns the kind of its owner."""
 
     def send(self, value: Any) -> Any:
         raise StopIteration(current_owner().kind)
