@@ -41,6 +41,7 @@ from django_zklock.core.errors import LockLost, LockLostInterrupt
 from django_zklock.core.execution.inner_tasks import inner_tasks
 from django_zklock.core.execution.owner import Owner, eventlet_patched, gevent_patched
 from django_zklock.core.execution.signals import set_handler
+from django_zklock.core.execution.stack import no_collection
 from django_zklock.core.execution.waiters import wake_thread
 
 ABORT_SIGNAL = signal.SIGURG
@@ -301,9 +302,10 @@ class ThreadAbort(Abort):
     def request(self, reason: str) -> None:
         self.requesting = True  # before the look at `armed`
         try:
-            frame = sys._current_frames().get(self.ident)
-            if self.armed and not _is_shielded(frame) and not self._cancel_tasks(frame, reason):
-                self._interrupt(frame, reason)
+            with no_collection():
+                frame = sys._current_frames().get(self.ident)
+                if self.armed and not _is_shielded(frame) and not self._cancel_tasks(frame, reason):
+                    self._interrupt(frame, reason)
         finally:
             self.requesting = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import itertools
 import linecache
@@ -54,17 +55,25 @@ def read_answer(answer: bytes) -> list[str]:
 
 
 def _rows(owner: Owner) -> list[tuple[CodeType, int, dict[str, Any]]]:
-    """
-    Return the code, line and module of the frames of an owner, at once, as it goes on.
+    """Return the code, line and module of the frames of an owner, at once, as it goes on."""
+    with no_collection():
+        frames = itertools.islice(_frames(owner), MAX_FRAMES + 1)
+        return [(frame.f_code, frame.f_lineno or 0, frame.f_globals) for frame in frames]
 
-    In Python 3.11, `f_back` of a running thread may run the garbage collector, which may let that thread go on and end
-    the very frame: the process would crash. So there is no collection meanwhile.
+
+@contextlib.contextmanager
+def no_collection() -> Iterator[None]:
+    """
+    Keep the garbage collector off while the frames of other threads are read. For Python 3.10 and 3.11.
+
+    It would run in the middle of `sys._current_frames()` or of `f_back`, and finalizers would let other threads go on.
+    They may end the very frame, which crashes the process, or be at their start or end, which hangs the process: a lock
+    of the interpreter is held then. See https://github.com/python/cpython/issues/106883.
     """
     collects = gc.isenabled()
     gc.disable()
     try:
-        frames = itertools.islice(_frames(owner), MAX_FRAMES + 1)
-        return [(frame.f_code, frame.f_lineno or 0, frame.f_globals) for frame in frames]
+        yield
     finally:
         if collects:
             gc.enable()

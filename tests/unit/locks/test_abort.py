@@ -20,7 +20,9 @@ import pytest
 
 import django_zklock
 from django_zklock.core.execution.abort import ThreadAbort, _Arrival, _is_shielded, _set_async_exception, shielded
+from django_zklock.core.execution.owner import Owner
 from django_zklock.core.execution.signals import set_handler
+from django_zklock.core.execution.stack import stack_of
 from django_zklock.exceptions import LockLostInterrupt
 
 
@@ -35,6 +37,7 @@ class Work:
         self._on = threading.Lock()
         self._on.acquire()
         self._thread = threading.Thread(target=self._run)
+        self.owner = Owner("thread", self._thread)
         self._thread.start()
         assert self._ready.wait(30)
 
@@ -112,6 +115,30 @@ def test_a_block_that_is_garbage_during_its_abort_blocks_no_thread(
     assert not busy.stopped  # its block is over
 
 
+@pytest.mark.parametrize("read", [lambda busy: busy.blocks[0].request("lost"), lambda busy: stack_of(busy.owner)])
+def test_nothing_is_collected_while_frames_of_others_are_read(
+    work: Callable[[int], Work], read: Callable[[Work], object]
+) -> None:
+    """In Python 3.11, a finalizer would let other threads go on. If one began or ended just now, the process hung."""
+
+    def on_collection(phase: str, info: object) -> None:
+        collected.append(sys._getframe(1).f_code.co_name)
+
+    collected: list[str] = []
+    busy = work(1)
+    threshold = gc.get_threshold()
+    gc.callbacks.append(on_collection)
+    gc.set_threshold(1)
+    try:
+        read(busy)
+        [[] for _ in range(9)]
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(on_collection)
+    assert collected  # afterwards
+    assert not {"request", "_is_shielded", "inner_tasks", "_handled_by", "_rows", "_outwards"} & {*collected}
+
+
 def test_disarming_one_block_keeps_the_abort_of_another(work: Callable[[int], Work]) -> None:
     """Both locks are lost with the session, and one of the blocks is garbage. The work in the other one is aborted."""
     busy = work(2)
@@ -164,7 +191,9 @@ _testcapi.run_in_subinterp('''
 import asyncio, signal, sys
 sys.path[:0] = {path!r}
 from django_zklock.contrib.celery.beat import DeferSignals
+from django_zklock.core.execution.owner import Owner
 from django_zklock.core.execution.signals import set_handler
+from django_zklock.core.execution.stack import stack_of
 from django_zklock.management.zklock.run import _signals_to
 with _signals_to([]):
     deferred = DeferSignals()
