@@ -67,7 +67,8 @@ demo-check: $(VENV)/.installed-demo
 
 test: check programs pytest
 
-check: lint typing imports
+check:
+	@$(MAKE) --no-print-directory --jobs=3 lint typing imports
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check

@@ -79,16 +79,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run tests in random order, but for some tiers. All tests in a folder named `chaos` are marked so."""
-    tiers = {item: item.path.relative_to(TESTS).parts[:-1] for item in items}
-    items.sort(key=lambda item: 0 if item.nodeid.startswith(TOGETHER) else PLACES.get(tiers[item][0], 1))
+    items.sort(key=lambda item: 0 if item.nodeid.startswith(TOGETHER) else PLACES.get(item.nodeid.split("/")[1], 1))
     for item in items:
-        if "chaos" in tiers[item]:
+        if "/chaos/" in item.nodeid:
             item.add_marker(pytest.mark.chaos)
 
 
 def pytest_collection_finish() -> None:
     """Leave thousands of collected tests out of each garbage collection: the sweeps ask for hundreds."""
-    gc.collect()
     gc.freeze()
     gc.enable()
 

@@ -333,6 +333,7 @@ class Ensemble:
             *JVM_OPTIONS,
             f"-Dznode.container.checkIntervalMs={container_check * 1000:.0f}",
             f"-Dzookeeper.forceSync={'yes' if fsync else 'no'}",
+            "-Dzookeeper.nio.numWorkerThreads=0",  # the threads that wait for requests answer them: fewer switches
             "-Dlogback.configurationFile=logback.xml",
             "-Dorg.slf4j.simpleLogger.showDateTime=true",
             "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
