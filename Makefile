@@ -88,7 +88,7 @@ imports: $(VENV)/.installed-test
 
 # The unit tests need no programs.
 pytest: $(VENV)/.installed-test $(if $(filter tests/unit%,$(ARGS)),$(if $(filter tests/%,$(filter-out tests/unit%,$(ARGS))),programs),programs)
-	$(BIN)/python -m pytest -n 9 --dist loadfile --no-loadscope-reorder --randomly-seed=$(or $(SEED),1) $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --randomly-seed=$(or $(SEED),1) $(ARGS)
 
 green: $(VENV)/.installed-test
 	@$(BIN)/python scripts/green.py --runs=$(or $(RUNS),10) $(if $(BUSY),--busy)

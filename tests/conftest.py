@@ -56,6 +56,9 @@ TOGETHER = tuple(
 """Folders whose tests run first, each in one worker, as they share what takes long to start."""
 
 
+PER_PROCESS = 500 * 2**20  # bytes
+
+
 class FilesOrFolders(LoadFileScheduling):  # type: ignore[misc]
     """Gives each worker one file after the other, or one folder of those that stay together."""
 
@@ -65,6 +68,16 @@ class FilesOrFolders(LoadFileScheduling):  # type: ignore[misc]
 
 
 @pytest.hookimpl(optionalhook=True)  # with `-p no:xdist` it is unknown
+def pytest_xdist_auto_num_workers() -> int:
+    """As many processes as the memory has room for, with what their tests start; at most 9, as many tests wait."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):  # of a container
+        with contextlib.suppress(OSError, ValueError):
+            limits.append(int(Path(file).read_text()))
+    return max(1, min(9, min(limits) // PER_PROCESS))
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesOrFolders:
     """Distribute tests in this way, whatever `--dist` says."""
     return FilesOrFolders(config, log)
