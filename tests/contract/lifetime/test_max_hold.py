@@ -44,6 +44,11 @@ def begin_to_wait(events: list[str], held: threading.Event) -> BackgroundCall[No
 # --- max_hold ---------------------------------------------------------------------------------------------------------
 
 
+def test_a_lease_ends_with_max_hold_at_the_latest(zoo: Zoo) -> None:
+    with zk_lock("k", max_hold=2) as short, zk_lock("long", max_hold=60) as long:
+        assert short.lease_remaining <= 2 < long.lease_remaining <= 4
+
+
 @pytest.mark.parametrize("abort_on", ["suspended", "never"])
 @in_each_thread
 def test_max_hold_stops_the_work_with_its_reason(
