@@ -17,9 +17,19 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from support.faults import BackgroundCall
 
 import django_zklock
-from django_zklock.core.execution.abort import ThreadAbort, _Arrival, _is_shielded, _set_async_exception, shielded
+from django_zklock.core.execution.abort import (
+    ABORT_SIGNAL,
+    MainThreadAbort,
+    ThreadAbort,
+    _Arrival,
+    _has_handler,
+    _is_shielded,
+    _set_async_exception,
+    shielded,
+)
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.execution.signals import set_handler
 from django_zklock.core.execution.stack import stack_of
@@ -154,6 +164,20 @@ def test_an_abort_of_a_block_that_is_over_is_dropped(work: Callable[[int], Work]
     busy.blocks[0].disarm()
     busy.end()
     assert not busy.stopped
+
+
+def test_a_signal_that_arrives_while_another_thread_ends_the_block_is_dropped() -> None:
+    """The collector runs there, and has come as far as this."""
+    assert _has_handler()
+    block = MainThreadAbort()
+    block.arm()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {ABORT_SIGNAL})
+    try:
+        BackgroundCall(lambda: block.request("lost")).result()
+        block.armed = False
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {ABORT_SIGNAL})  # it arrives here
+        block.disarm()
 
 
 def test_a_child_that_is_forked_during_an_abort_ends_its_block() -> None:
