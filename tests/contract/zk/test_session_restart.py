@@ -7,6 +7,7 @@ import threading
 import pytest
 from kazoo.protocol.serialization import Create2
 from support.faults import BackgroundCall, connected, proxied
+from support.proxy import CONNECT
 from support.signalled import signalled
 from support.zoo import Zoo, eventually
 
@@ -37,6 +38,16 @@ def test_a_client_whose_thread_died_is_replaced(zoo: Zoo) -> None:
         with zk_lock("a", timeout=20) as again:
             assert again.token > hold.token
         assert process.current() is session
+
+
+def test_another_session_ends_the_holds_even_if_nobody_tells_of_its_end(zoo: Zoo) -> None:
+    """ZooKeeper does. A server of another make may just answer a reconnect with a new session."""
+    with proxied(zoo) as proxy:
+        with pytest.raises(LockLost, match="session is over"), zk_lock("a", abort_on="lost") as hold:
+            proxy.alter_reply(CONNECT, lambda reply: reply[:8] + bytes([*reply[8:15], reply[15] ^ 1]) + reply[16:])
+            proxy.cut_all()
+            hold.wait_lost(10)
+        connected()
 
 
 def test_the_states_of_the_connection_are_signalled_in_order(zoo: Zoo) -> None:
