@@ -9,7 +9,7 @@ import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from support.primitives import Primitive
 from support.proxy import DELETE, MULTI, Proxy
-from support.zoo import Zoo, eventually, guid_of
+from support.zoo import Zoo, eventually, guid_of, settle
 
 from django_zklock import Hold, zk_adopt, zk_lock
 from django_zklock.core.protocol import contender
@@ -28,6 +28,7 @@ def test_a_release_that_zookeeper_refuses_is_logged(zoo: Zoo, caplog: pytest.Log
     """With the key, the holder, and what to do; and it is done as soon as it is allowed."""
     with zk_lock("shop/1"):
         pass
+    settle()
     directory = f"{zoo.base}/shop/1"
     no_deletes = make_acl("world", "anyone", read=True, write=True, create=True, admin=True)
     zoo.client.set_acls(directory, [no_deletes])
