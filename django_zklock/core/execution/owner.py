@@ -30,9 +30,6 @@ class Owner:
     kind: Literal["task", "greenlet", "thread", "message"]
     subject: Any
 
-    def __hash__(self) -> int:
-        return hash(self.subject)
-
     def __str__(self) -> str:
         name = self.subject.get_name() if self.kind == "task" else getattr(self.subject, "name", self.number)
         return f"{self.kind} {name!r}"
