@@ -76,8 +76,6 @@ class _QueueRead:
         self._done: Callable[[_Outcome], object] | None = done
         self._replies = ReplyGuard(key, self._on_failure)
         self._infos: dict[str, ContenderInfo | None] = {}  # by name, in the order of the queue
-        self._unanswered = 0
-        self._has_gap = False  # a reply was lost
 
     def begin(self) -> None:
         """Send the requests as soon as there is a connection."""
@@ -111,7 +109,7 @@ class _QueueRead:
             return
         self._infos = dict.fromkeys(child.name for child in first)
         self._unanswered = len(first)
-        self._has_gap = False
+        self._has_gap = False  # a reply was lost
         gateway = self._session.gateway
         for child in first:
             on_read = self._replies.wrap(functools.partial(self._on_read, child))
