@@ -99,6 +99,14 @@ def test_a_signal_reports_each_failed_acquisition(zoo: Zoo) -> None:
     assert sent.names.count("lock_contended") == 1
 
 
+@pytest.mark.parametrize("name", NAMES[:2])
+def test_a_signal_needs_no_receiver_of_another_one(zoo: Zoo, name: str) -> None:
+    with signalled(name) as sent:
+        with Lock("item/7"):
+            pass
+        assert eventually(lambda: sent.names) == [name]
+
+
 def test_a_signal_reports_a_loss_and_no_release(log: Sent) -> None:
     """lock_lost once for each hold, with the reason; there is no lock_released after it."""
     with pytest.raises(LockLost), Lock("block") as hold, Lock("block"):

@@ -109,6 +109,7 @@ def test_tls_to_a_port_without_it_is_recognized(server: Ensemble | DevServer) ->
         f"No connection to ZooKeeper at {where} within N s: "
         "it speaks no TLS; use its port for TLS, or zk:// instead of zk+tls://."
     )
+    assert "; 127.0.0.1:1: connection refused." in failure(f"{where},127.0.0.1:1", scheme="zk+tls", connect_timeout=5)
 
 
 @pytest.mark.timed
