@@ -125,6 +125,18 @@ def test_only_callers_with_max_waiters_are_refused(zoo: Zoo) -> None:
     waiter.result()
 
 
+def test_a_caller_that_gives_up_before_it_queues_leaves_nothing(zoo: Zoo) -> None:
+    """The protocol's thread is busy, and comes to it when nobody waits any more."""
+    connected()
+    free = threading.Event()
+    session().post(free.wait, 30)
+    with pytest.raises((LockTimeout, ZooKeeperUnavailable)), zk_lock(KEY, linger=LONG, timeout=0.1):
+        raise AssertionError
+    free.set()
+    caught_up()
+    assert zoo.children(KEY) == []
+
+
 def test_a_waiter_is_not_refused_when_it_queues_again(zoo: Zoo) -> None:
     """Also if the process lines up again behind others, and more of them wait than `max_waiters`."""
     lock = zk_lock(KEY, linger=0.01, max_waiters=1, timeout=30)
