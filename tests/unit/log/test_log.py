@@ -51,6 +51,7 @@ class Handler(logging.Handler):
 @pytest.fixture
 def handler() -> Iterator[Handler]:
     """A handler of the records of the package."""
+    log.flush(10)  # what other tests have logged
     handler = Handler()
     parent = logging.getLogger("django_zklock")
     parent.addHandler(handler)
