@@ -28,6 +28,7 @@ from django_zklock.exceptions import (
     ZooKeeperUnavailable,
 )
 from django_zklock.locks.multi import MultiHold, MultiLock
+from django_zklock.operations import request_release
 
 pytestmark = pytest.mark.zookeeper
 
@@ -132,6 +133,15 @@ def test_blocks_of_one_and_of_several_locks_nest(zoo: Zoo) -> None:
     with zk_lock("b"), pytest.raises(LockBusy, match="not reentrant"), zk_locks("a", "b", reentrant=False):
         pass
     zoo.assert_empty(0)
+
+
+def test_a_release_request_to_one_of_several_locks_is_seen(zoo: Zoo) -> None:
+    with zk_locks("a", "b") as hold:
+        assert hold.release_requested is None
+        request_release("b", "deploy 42", by="anna")
+        request = eventually(lambda: hold.release_requested)
+        assert request is not None
+        assert (request.by, request.reason) == ("anna", "deploy 42")
 
 
 def test_coroutines_acquire_several_locks(zoo: Zoo) -> None:

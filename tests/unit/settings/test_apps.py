@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from django.test import override_settings
 
-from django_zklock import conf
+from django_zklock import conf, zk_lock
 from django_zklock.apps import session_options
 from django_zklock.core.zk.options import SessionOptions, TlsOptions
 
 
 def test_changed_settings_are_seen() -> None:
-    """`override_settings` takes effect. A change of another setting drops nothing."""
+    """`override_settings` takes effect, also on a lock that was used. A change of another setting drops nothing."""
     before = conf.current()
+    lock = zk_lock("a")
+    spec = lock.spec
+    assert lock.spec is spec
     with override_settings(SECRET_KEY="other"):
         assert conf.current() is before
     with override_settings(ZKLOCK={"URL": "zk://h/other"}):
         assert conf.current().base == "/other/zklock"
+        assert lock.spec.parent == "/other/zklock/a"
         assert session_options().tls is None
     assert conf.current() == before
+    assert lock.spec == spec
 
 
 def test_session_gets_all_that_the_settings_say() -> None:
