@@ -195,7 +195,8 @@ class TaskContext(FunctionContext):
     def _look_for_copies(self, error: LockNotAcquired) -> None:
         """End this run if another copy of the task is in a queue, or may have been."""
         queues = {spec.key: self._others(spec) for spec in self.lock.specs}
-        if self.options["on_conflict"] == "skip" and not queues.get(error.lock or ""):
+        again = self.options["on_conflict"] == "skip" or (error.ahead is None and not self._is_spent(CONFLICTS_HEADER))
+        if again and not queues.get(error.lock or ""):
             # The holder is gone or unknown; perhaps it was a copy.
             messages.send_again(self._task, CONFLICTS_HEADER, error)
         for spec in self.lock.specs:

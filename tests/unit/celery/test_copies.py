@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import celery
 import pytest
 from celery import Celery, states
 from celery.app.trace import trace_task
 
-from django_zklock.contrib.celery import messages
+from django_zklock import Lock, zk_locked
+from django_zklock.contrib.celery import context, messages
 from django_zklock.core import clock
-from django_zklock.exceptions import ZkLockError
+from django_zklock.exceptions import LockBusy, ZkLockError
 
 REDELIVERED = {"id": "one", "delivery_info": {"redelivered": True, "routing_key": "celery"}, "headers": {}}
 
@@ -74,3 +75,24 @@ def test_a_copy_that_finds_the_lock_busy_stores_nothing(app: Celery) -> None:
 
     trace_task(busy, "one", (), {}, request=REDELIVERED, app=app)
     assert app.backend.get_state("one") == states.PENDING
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip", "retry"])
+def test_a_run_that_met_an_unknown_holder_at_its_end_is_sent_again(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, policy: Any
+) -> None:
+    """It may have been a copy, whose result this run must not overwrite."""
+
+    def meet(*args: object) -> NoReturn:
+        raise LockBusy("The lock 'k' is held by another owner.", lock="k")
+
+    @app.task(name="met", shared=False)
+    @zk_locked("k", on_conflict=policy)
+    def met() -> None: ...
+
+    monkeypatch.setattr(Lock, "__enter__", meet)
+    monkeypatch.setattr(context, "_read_queue", lambda spec: ())
+    trace_task(met, "one", (), {}, request=REDELIVERED, app=app)
+    assert app.backend.get_state("one") not in (states.FAILURE, states.REVOKED)
+    with app.connection_for_read() as connection, connection.SimpleQueue(app.conf.task_default_queue) as queue:
+        assert queue.get(block=False).headers[messages.CONFLICTS_HEADER] == 1
