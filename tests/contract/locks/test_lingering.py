@@ -126,13 +126,13 @@ def test_only_callers_with_max_waiters_are_refused(zoo: Zoo) -> None:
 
 
 def test_a_caller_that_gives_up_before_it_queues_leaves_nothing(zoo: Zoo) -> None:
-    """The protocol's thread is busy, and comes to it when nobody waits any more."""
+    """The protocol's thread is busy, and sees it when nobody waits any more."""
     connected()
-    free = threading.Event()
-    session().post(free.wait, 30)
+    done = threading.Event()
+    session().post(done.wait, 30)
     with pytest.raises((LockTimeout, ZooKeeperUnavailable)), zk_lock(KEY, linger=LONG, timeout=0.1):
         raise AssertionError
-    free.set()
+    done.set()
     caught_up()
     assert zoo.children(KEY) == []
 

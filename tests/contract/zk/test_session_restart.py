@@ -41,7 +41,7 @@ def test_a_client_whose_thread_died_is_replaced(zoo: Zoo) -> None:
         assert process.current() is session
 
 
-def test_another_session_stops_the_work_even_if_nobody_tells_of_the_end_of_the_last_one(zoo: Zoo) -> None:
+def test_another_session_stops_the_work_although_nobody_tells_of_it(zoo: Zoo) -> None:
     """ZooKeeper does. A server of another make may just answer a reconnect with a new session."""
     with proxied(zoo) as proxy:
         with within(10), pytest.raises(LockLost), zk_lock("a", abort_on="lost"):

@@ -87,7 +87,7 @@ def test_a_run_that_met_an_unknown_holder_at_its_end_is_sent_again(
         raise LockBusy("The lock 'k' is held by another owner.", lock="k")
 
     @app.task(name="met", shared=False)
-    @zk_locked("k", on_conflict=policy)
+    @zk_locked("k", on_conflict=policy)  # type: ignore[untyped-decorator]
     def met() -> None: ...
 
     monkeypatch.setattr(Lock, "__enter__", meet)
@@ -95,4 +95,5 @@ def test_a_run_that_met_an_unknown_holder_at_its_end_is_sent_again(
     trace_task(met, "one", (), {}, request=REDELIVERED, app=app)
     assert app.backend.get_state("one") not in (states.FAILURE, states.REVOKED)
     with app.connection_for_read() as connection, connection.SimpleQueue(app.conf.task_default_queue) as queue:
-        assert queue.get(block=False).headers[messages.CONFLICTS_HEADER] == 1
+        headers: dict[str, Any] = queue.get(block=False).headers
+    assert headers[messages.CONFLICTS_HEADER] == 1
