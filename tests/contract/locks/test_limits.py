@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
+from kazoo.security import make_acl
 from support.faults import BackgroundCall, caught_up
 from support.primitives import Taker
 from support.proxy import MULTI, Proxy
@@ -17,7 +18,7 @@ from support.zoo import Zoo, eventually, settle
 
 from django_zklock import zk_lock
 from django_zklock.core.queue import markers
-from django_zklock.exceptions import LockBusy, LockChangedHands, LockLost, ZooKeeperUnavailable
+from django_zklock.exceptions import LockBusy, LockChangedHands, LockLost, ZkLockError, ZooKeeperUnavailable
 from django_zklock.inspection import look_at
 from django_zklock.operations import break_lock, clear_limit, limit_of, request_release, set_limit
 
@@ -72,6 +73,14 @@ def markers_of(zoo: Zoo) -> list[str]:
 
 
 # --- what it does -----------------------------------------------------------------------------------------------------
+
+
+def test_a_limit_that_zookeeper_refuses_is_an_error_at_once(zoo: Zoo) -> None:
+    zoo.client.ensure_path(f"{zoo.base}/k")
+    zoo.client.set_acls(f"{zoo.base}/k", [make_acl("world", "anyone", read=True)])
+    with pytest.raises(ZkLockError, match="NoAuthError"):
+        set_limit("k", 5, **WHY)
+    assert limit_of("k") is None
 
 
 def test_a_raised_limit_grants_as_many_more_waiters(zoo: Zoo, crowd: Crowd) -> None:
