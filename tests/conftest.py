@@ -56,7 +56,7 @@ TOGETHER = tuple(
 """Folders whose tests run first, each in one worker, as they share what takes long to start."""
 
 
-PER_PROCESS = 600 * 2**20  # bytes
+PER_PROCESS = 900 * 2**20  # bytes
 
 
 class FilesOrFolders(LoadFileScheduling):  # type: ignore[misc]
