@@ -213,9 +213,7 @@ _testcapi.run_in_subinterp('''
 import asyncio, signal, sys
 sys.path[:0] = {path!r}
 from django_zklock.contrib.celery.beat import DeferSignals
-from django_zklock.core.execution.owner import Owner
 from django_zklock.core.execution.signals import set_handler
-from django_zklock.core.execution.stack import stack_of
 from django_zklock.management.zklock.run import _signals_to
 with _signals_to([]):
     deferred = DeferSignals()
