@@ -5,9 +5,9 @@ Change one line of the package at a time, and list the changes that no test noti
     scripts/mutants.py django_zklock/fencing   only of these folders or files
     scripts/mutants.py --only=core/zk/lease.py:93    all mutants of that line
 
-A mutant is killed if a test of its room fails, cannot be collected, or does not end in time. The tests run on a copy
-of the tree, the quick tiers first. `equivalent_mutants.txt` has the mutants that no test can kill, with the reason.
-The exit status is 1 if others survived.
+First, all tests of `make test` run once, and `reach.py` records which of them reach which block of the package. A mutant
+is killed if one of those that reach its block fails, twice, or does not end in time; the quick tiers run first.
+`equivalent_mutants.txt` has the mutants that no test can kill, with the reason. The exit status is 1 if others survived.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import argparse
 import ast
 import contextlib
 import datetime
+import itertools
 import os
+import queue
 import random
 import shutil
 import signal
@@ -25,29 +27,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+import reach
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "django_zklock"
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.txt")
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "_build", "*.egg-info", "node_modules")
-SLOWEST = 600  # seconds for one tier of a room
-CALLS = "tests/contract/locks tests/contract/lifetime"
-ENDS = "tests/integration/locks tests/contract/leader"
-ROOMS = {
-    "core/queue": ("tests/unit/queue", CALLS, f"tests/contract/operations tests/model {ENDS}"),
-    "core/zk": ("tests/unit/zk", "tests/contract/zk", f"{CALLS} tests/integration/zk"),
-    "core": ("tests/unit/locks tests/unit/queue tests/unit/zk tests/unit/log", CALLS, f"tests/contract/zk {ENDS}"),
-    "locks": ("tests/unit/locks tests/unit/settings", CALLS, f"tests/integration/http {ENDS}"),
-    "fencing": ("tests/unit/fencing", "tests/integration/fencing", "tests/integration/http"),
-    "contrib/celery": (
-        "tests/unit/celery",
-        "tests/contract/celery",
-        "tests/integration/celery tests/integration/brokers tests/integration/leader",
-    ),
-}
-"""The tests of each room, by tier. All of a tier run at once, and the next ones only if none of them failed."""
+ROOMS = ("core", "locks", "fencing", "contrib/celery")
+TIERS = (("tests/unit/", "tests/model/"), ("tests/contract/",), ("tests/",))
+"""How the names of tests begin, by tier. The tests of a tier run at once, the next ones only if none of them failed."""
+SLOWEST = 900  # seconds for one tier
 
 COMPARISONS = {
     ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
@@ -153,73 +146,70 @@ def equivalent() -> Iterator[str]:
             yield line
 
 
-def tiers(path: str) -> list[list[str]]:
-    """Return the tests of the room of a file, by tier."""
-    return [tier.split() for tier in next(ROOMS[name] for name in ROOMS if path.startswith(f"{PACKAGE}/{name}/"))]
-
-
 class Copy:
     """A copy of the tree with one mutant at a time."""
 
-    def __init__(self, parent: str, workers: int, tiers: int) -> None:
-        self._root = Path(parent) / "tree"
-        self._workers, self._tiers = workers, tiers
-        shutil.copytree(ROOT, self._root, ignore=LEFT_OUT, symlinks=True)
+    def __init__(self, parent: str, workers: int) -> None:
+        self.root = Path(tempfile.mkdtemp(dir=parent)) / "tree"
+        self._workers = workers
+        shutil.copytree(ROOT, self.root, ignore=LEFT_OUT, symlinks=True)
 
-    def killer(self, mutant: Mutant) -> str | None:
-        """Return what killed a mutant: the first test that failed; None if it survived."""
-        file = self._root / mutant.path
+    def killer(self, mutant: Mutant, tests: list[str]) -> str | None:
+        """Return what killed a mutant: the first test that failed twice, or what stopped them; None if it survived."""
+        file = self.root / mutant.path
         source = file.read_bytes()
         try:
             file.write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
-            return next(filter(None, (self.failing(tests) for tests in tiers(mutant.path))), None)
+            for tier in TIERS:
+                of_tier = [test for test in tests if test.startswith(tier)]
+                tests = [test for test in tests if not test.startswith(tier)]
+                while of_tier and (failed := self.failing(of_tier)):
+                    if failed not in of_tier or self.failing([failed]):
+                        return failed
+                    say(f"    not always red, so not counted: {failed}")
+                    of_tier.remove(failed)
+            return None
         finally:
             file.write_bytes(source)
 
     def failing(self, tests: list[str]) -> str | None:
         """Run these tests; return the first that failed, or else what stopped them."""
-        for compiled in self._root.glob(f"{PACKAGE}/**/*.pyc"):
+        for compiled in self.root.glob(f"{PACKAGE}/**/*.pyc"):
             compiled.unlink()  # two mutants of one size, written in one second, are one to Python
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-x",
-            "-q",
-            "-p",
-            "no:randomly",
-            "-p",
-            "no:cacheprovider",
-            "--tb=line",
-        ]
-        command += [f"-n{self._workers}", *tests]
-        env = {**os.environ, "PYTHONPATH": str(self._root)}
+        code, output = self.run("-x", f"-n{min(self._workers, len(tests))}", "--timeout=100", tests=tests)
+        failed = (line.split(" ", 1)[1] for line in output if line.startswith(("FAILED tests", "ERROR tests")))
+        return next((name.split(" - ")[0] for name in failed), output[-1]) if code else None
+
+    def run(self, *options: str, tests: list[str]) -> tuple[int, list[str]]:
+        """Run tests; return the exit status of pytest, and what it printed."""
+        (self.root / "tests.txt").write_text("".join(f"{test}\n" for test in tests))
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--tb=line"]
+        command += ["--dist=loadfile", "--no-loadscope-reorder", *options, "@tests.txt"]
+        env = {**os.environ, "PYTHONPATH": str(self.root)}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        run = subprocess.Popen(command, cwd=self._root, env=env, start_new_session=True, **pipes)
+        run = subprocess.Popen(command, cwd=self.root, env=env, start_new_session=True, **pipes)
         try:
             output, _ = run.communicate(timeout=SLOWEST)
         except subprocess.TimeoutExpired:
-            return f"no end within {SLOWEST} s"
+            output = f"no end within {SLOWEST} s"
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(run.pid, signal.SIGKILL)
             run.wait()
-        lines = output.splitlines()
-        failed = (line.split(" - ")[0] for line in lines if line.startswith(("FAILED tests", "ERROR tests")))
-        return next(failed, lines[-1] if lines else "no output") if run.returncode not in (0, 5) else None
+        return run.returncode, output.splitlines() or ["no output"]
 
 
-def judge(mutants: list[Mutant], copy: Copy) -> list[Mutant]:
-    """Try all mutants, and print each result; return the survivors."""
-    survivors = []
-    for mutant in mutants:
-        began = time.monotonic()
-        killer = copy.killer(mutant)
-        if killer is None:
-            survivors.append(mutant)
-        what = f"killed by {killer}" if killer else "SURVIVED"
-        say(f"{mutant}\n    {what}, {time.monotonic() - began:.0f} s")
-    return survivors
+def judge(mutant: Mutant, tests: list[str], copies: queue.Queue[Copy]) -> bool:
+    """Try a mutant, and print the result; return whether it survived."""
+    began = time.monotonic()
+    copy = copies.get()
+    try:
+        killer = copy.killer(mutant, tests)
+    finally:
+        copies.put(copy)
+    what = f"killed by {killer}" if killer else f"SURVIVED {len(tests)} tests"
+    say(f"{mutant}\n    {what}, {time.monotonic() - began:.0f} s")
+    return killer is None
 
 
 def say(line: str) -> None:
@@ -231,16 +221,12 @@ def say(line: str) -> None:
 def main() -> int:
     """Draw mutants, try them, and print the table of survivors; return 1 if there are any."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "folders", nargs="*", default=[f"{PACKAGE}/{room}" for room in ("core", "locks", "fencing", "contrib/celery")]
-    )
+    parser.add_argument("folders", nargs="*", default=[f"{PACKAGE}/{room}" for room in ROOMS])
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=datetime.datetime.now(datetime.timezone.utc).toordinal())
     parser.add_argument("--only", metavar="FILE:LINE", action="append", help="all mutants of that line")
-    parser.add_argument("--workers", type=int, default=4, help="how many processes test one of them")
-    parser.add_argument(
-        "--tiers", type=int, default=3, help="how many tiers of tests may kill it, the quick ones first"
-    )
+    parser.add_argument("--at-once", type=int, default=3, help="how many of them are tried at once")
+    parser.add_argument("--workers", type=int, default=2, help="how many processes test one of them")
     options = parser.parse_args()
     mutants = draw(options.folders, options.count, options.seed)
     if options.only:
@@ -248,11 +234,20 @@ def main() -> int:
         mutants = [mutant for mutant in every if str(mutant).split(": ")[0] in options.only]
     say(f"{len(mutants)} mutants, seed {options.seed}")
     with tempfile.TemporaryDirectory(prefix="zklock-mutants-") as parent:
-        copy = Copy(parent, options.workers, options.tiers)
-        for tests in {str(tests): tests for m in mutants for tests in tiers(m.path)[: options.tiers]}.values():
-            if (red := copy.failing(tests)) is not None:
-                raise SystemExit(f"red without a mutant: {red}")
-        survivors = judge(mutants, copy)
+        recording = Copy(parent, options.workers)
+        recorder = reach.Recorder(recording.root, PACKAGE)
+        say(recording.run("-p", "reached", "-nauto", tests=["tests"])[1][-1])
+        reached = recorder.read()
+        tests = []
+        for mutant in mutants:
+            block = f"{mutant.path}:{reach.block_of(ROOT / mutant.path, mutant.line)}"
+            tests.append(sorted(reached[block] or reached[mutant.path]))
+        copies: queue.Queue[Copy] = queue.Queue()
+        for _ in range(options.at_once):
+            copies.put(Copy(parent, options.workers))
+        with ThreadPoolExecutor(options.at_once) as pool:
+            survived = list(pool.map(judge, mutants, tests, itertools.repeat(copies)))
+    survivors = [mutant for mutant, alive in zip(mutants, survived, strict=True) if alive]
     say(f"\n{len(survivors)} of {len(mutants)} survived, seed {options.seed}")
     for mutant in survivors:
         say(str(mutant))

@@ -383,17 +383,22 @@ def test_an_update_that_was_carried_out_is_not_refused(zoo: Zoo) -> None:
         assert reservations.end(long, "one", attached=copy, reply_timeout=30)
 
 
-def test_a_reservation_whose_publisher_gave_up_is_withdrawn(zoo: Zoo) -> None:
-    """The reply was lost, and there is a connection again only when the publisher waits no longer."""
+@pytest.mark.parametrize("fault", ["no reply", "late"])
+def test_a_reservation_whose_publisher_gave_up_is_withdrawn(zoo: Zoo, fault: str) -> None:
+    """Its transaction is carried out, but the reply is lost or late: nobody waits for it any longer."""
     with proxied(zoo, 10) as proxy:
         queued("a", "other")
-        proxy.refuse = True
-        fired = proxy.kill_after_op(MULTI)
+        if fault == "late":
+            proxy.delay_op(MULTI, 60)
+        else:
+            proxy.refuse = True
+            proxy.kill_after_op(MULTI)
+        proxy.reset()
         with pytest.raises(ZooKeeperUnavailable):
             reservations.reserve("a/b", "one", timeout=1)
-        assert fired.is_set()
-        assert len(reserved_names(zoo)) == 2
+        assert proxy.counts[MULTI] == 1
         proxy.heal()
+        proxy.wait_for(lambda: proxy.counts[MULTI] == 2, 30)
         eventually(lambda: len(reserved_names(zoo)) == 1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import re
 import socket
 import threading
@@ -84,6 +85,18 @@ def test_each_of_several_servers_is_named_with_its_own_cause() -> None:
         "No connection to ZooKeeper within N s. "
         f"nowhere.invalid:2181: no such host; localhost:{port}: connection refused."
     )
+
+
+def test_silent_servers_leave_time_for_the_one_that_answers(
+    server: Ensemble | DevServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All servers are tried within `CONNECT_TIMEOUT`, the best one last."""
+    good = int(server.hosts.rpartition(":")[2])
+    monkeypatch.setattr(random, "shuffle", lambda hosts: hosts.sort(key=lambda host: host[-1] == good))
+    with answering(None) as silent, answering(None) as another:
+        options = {"URL": f"zk://{silent},{another},{server.hosts}/test", "CONNECT_TIMEOUT": 6}
+        with override_settings(ZKLOCK=options), zk_lock("a") as hold:
+            hold.check()
 
 
 @pytest.mark.parametrize(
