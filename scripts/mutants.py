@@ -5,9 +5,10 @@ Change one line of the package at a time, and list the changes that no test noti
     scripts/mutants.py django_zklock/fencing   only of these folders or files
     scripts/mutants.py --only=core/zk/lease.py:93    all mutants of that line
 
-First, all tests of `make test` run once, and `reach.py` records which of them reach which block of the package. A mutant
-is killed if one of those that reach its block fails, twice, or does not end in time; the quick tiers run first.
-`equivalent_mutants.txt` has the mutants that no test can kill, with the reason. The exit status is 1 if others survived.
+First, all tests of `make test` run once, and `reach.py` records which of them reach which block of the package. A
+mutant is killed if one of those that reach its block fails, twice, or does not end in time; the quick tiers run
+first. `equivalent_mutants.txt` has the mutants that no test can kill, with the reason. The exit status is 1 if others
+survived.
 """
 
 from __future__ import annotations

@@ -1,0 +1,129 @@
+"""Whichever request of a lock is refused or lost: the caller learns it or goes on, and nothing stays in the queue."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from support.faults import BackgroundCall, connected
+from support.primitives import KAZOO, KEY, LINGERING, LOCK, READ, SEMAPHORE, WRITE, Primitive, watched
+from support.proxy import CREATE2, UPKEEP, Proxy
+from support.zoo import Zoo, eventually, settle
+
+from django_zklock import Lock, zk_adopt, zk_lock
+from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZkLockError, ZooKeeperUnavailable
+from django_zklock.operations import end_hold, hold_lock
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory")]
+
+NO_AUTH, LOST = -102, -4
+ERROR = 12  # bytes before the error code of a reply
+
+Way = Callable[[Zoo, Proxy, Callable[[], bool]], object]
+"""Uses locks. What others have to end, they end at the latest when the condition is true."""
+
+
+def refusal(reply: bytes) -> bytes:
+    return reply[:ERROR] + struct.pack(">i", NO_AUTH)
+
+
+def take(lock: Lock) -> None:
+    with lock as hold:
+        hold.check()
+
+
+def cold(zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
+    """In a directory that does not exist yet."""
+    take(zk_lock(f"cold/{zoo.client.create(f'{zoo.chroot}/n', sequence=True)[-10:]}", timeout=10))
+
+
+def wait(primitive: Primitive, zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
+    """Behind others, which leave then."""
+    with primitive.full(zoo) as blockers:
+        call = BackgroundCall(partial(take, primitive.lock(timeout=10)))
+        eventually(lambda: struck() or not call.is_alive() or watched(zoo) >= set(blockers))
+    call.result()
+
+
+def give_up(primitive: Primitive, timeout: float, zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
+    """While others hold it."""
+    with primitive.full(zoo), pytest.raises((LockBusy, LockTimeout, ZooKeeperUnavailable)):
+        take(primitive.lock(timeout=timeout))
+
+
+def search(zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
+    """Its znode, as the reply to the create was unclear."""
+    proxy.alter_reply(CREATE2, lambda reply: reply[:ERROR] + struct.pack(">i", LOST))
+    take(zk_lock(KEY, timeout=10))
+
+
+def meet_an_operator(zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
+    """First without a wait, then with one that the operator ends."""
+    hold = hold_lock(KEY, seconds=1, reason="test", by="test", wait=10, reply_timeout=10)
+    try:
+        with contextlib.suppress(LockBusy):
+            take(zk_lock(KEY, timeout=0))
+        call = BackgroundCall(partial(take, zk_lock(KEY, timeout=10)))
+        eventually(lambda: struck() or not call.is_alive() or len(zoo.children(KEY)) == 2)
+    finally:
+        end_hold(KEY, token=hold.token, by="test", reply_timeout=10)
+    call.result()
+
+
+def downgrade(zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
+    """From a writer to a reader, while another reader waits."""
+    with WRITE.lock(timeout=10) as hold:
+        hold.downgrade()
+        BackgroundCall(partial(take, READ.lock(timeout=2))).result()
+
+
+def hand_over(primitive: Primitive, zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
+    """To an adopter in this process."""
+    with primitive.lock(timeout=10) as hold:
+        text = hold.hand_over(within=2)
+    take(zk_adopt(text))
+
+
+WAYS: dict[str, Way] = {
+    "cold": cold,
+    "searches": search,
+    "meets an operator": meet_an_operator,
+    "downgrades": downgrade,
+    **{f"{kind} waits": partial(wait, kind) for kind in (LOCK, READ, SEMAPHORE, KAZOO, LINGERING)},
+    **{f"{kind} does not wait": partial(give_up, kind, 0) for kind in (LOCK, SEMAPHORE)},
+    "lock times out": partial(give_up, LOCK, 0.3),
+    **{f"{kind} is handed over": partial(hand_over, kind) for kind in (LOCK, SEMAPHORE)},
+}
+
+
+@pytest.mark.parametrize("strike", ["refused", "kill_before_op", "kill_after_op"])
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_each_request_in_turn(zoo: Zoo, proxy: Proxy, way: Way, strike: str) -> None:
+    """It is refused once, or the connection is cut before or after it. The next way is free then."""
+    if way is search and strike != "refused":
+        return  # it is cut off in `test_lost_replies`, and takes a second each time
+    proxy.reset()
+    way(zoo, proxy, lambda: False)
+    settle()
+    requests = [frame.opcode for frame in proxy.frames if frame.request and frame.opcode not in UPKEEP]
+    struck = set()
+    for number, opcode in enumerate(requests):
+        for _ in range(requests[:number].count(opcode)):
+            proxy.alter_reply(opcode, lambda reply: reply)
+        if strike == "refused":
+            fired = proxy.alter_reply(opcode, refusal, carried_out=False)
+        else:
+            fired = getattr(proxy, strike)(opcode)
+        # A cut itself is survived. Work that it finds under a lock is aborted.
+        with contextlib.suppress(ZkLockError if strike == "refused" else LockLost):
+            way(zoo, proxy, fired.is_set)
+        settle()
+        struck |= {opcode} if fired.is_set() else set()
+        proxy.heal()
+        connected()
+        take(zk_lock(KEY, timeout=20))
+        eventually(lambda: zoo.children(KEY) == [])
+    assert len(struck) > len(set(requests)) / 2, "other requests than in the first run"
