@@ -59,7 +59,6 @@ def fresh(**more: Any) -> Snapshot:
 
 
 def seen(key: str) -> LockInfo:
-    """Look at a lock that somebody holds."""
     info = look_at(key, reply_timeout=5)
     assert info is not None
     return info
@@ -112,7 +111,6 @@ def test_locks_are_found_at_any_depth(zoo: Zoo) -> None:
 
 
 def test_waiters_that_are_not_shown_are_counted(zoo: Zoo) -> None:
-    """With `max_locks`, the locks with the most waiters are shown."""
     for key, many in (("a", 2), ("b", 5), ("c", 1)):
         for _ in range(many):
             contender(zoo, key)
@@ -125,7 +123,6 @@ def test_waiters_that_are_not_shown_are_counted(zoo: Zoo) -> None:
 
 
 def test_clients_are_distinguished(zoo: Zoo) -> None:
-    """By the grammar of their names and by their payloads."""
     guid = str(uuid.uuid4())
     join(zoo, "k", nodes.prefix(guid), b"10.0.3.9")
     join(zoo, "k", nodes.prefix(str(uuid.uuid4())), b"indexer on\x1b web-7")
@@ -150,7 +147,6 @@ def test_clients_are_distinguished(zoo: Zoo) -> None:
 
 
 def test_readers_hold_a_lock_together(zoo: Zoo) -> None:
-    """A reader behind a writer waits for the writer."""
     kinds = [nodes.Kind.READ, nodes.Kind.READ, nodes.Kind.WRITE, nodes.Kind.READ, nodes.Kind.READ]
     names = [join(zoo, "k", nodes.prefix(str(uuid.uuid4()), kind)) for kind in kinds]
     lock = seen("k")
@@ -248,7 +244,6 @@ def test_semaphores_do_not_add_reads_to_other_locks(zoo: Zoo, proxy: Proxy) -> N
 
 
 def test_an_unreadable_queue_is_shown_with_the_reason(zoo: Zoo) -> None:
-    """It does not hide the other locks."""
     contender(zoo, "fine")
     join(zoo, "odd", "who-knows-")
     contender(zoo, "odd")
@@ -305,7 +300,6 @@ def test_texts_are_capped_and_printable(zoo: Zoo, data: bytes) -> None:
 
 
 def test_ages_are_by_the_clock_of_zookeeper(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even if the clock of this process is an hour wrong."""
     contender(zoo, "k")
     monkeypatch.setattr(scan, "time", SimpleNamespace(time=lambda: time.time() + 3600))
     shown = fresh()
@@ -328,7 +322,6 @@ def test_a_holder_that_does_not_say_since_when_holds_at_most_since_it_came(zoo: 
 
 
 def test_a_fresh_snapshot_is_shared(zoo: Zoo, proxy: Proxy) -> None:
-    """With a smaller `max_age`, a caller gets a new one."""
     contender(zoo, "k")
     first = snapshot(max_age=60)
     proxy.reset()
@@ -354,7 +347,6 @@ def test_callers_at_the_same_time_share_one_scan(zoo: Zoo, proxy: Proxy) -> None
 
 
 def test_requests_do_not_grow_with_the_waiters(zoo: Zoo, proxy: Proxy) -> None:
-    """One list for each directory, one read for each holder and each first waiter, in a few round trips."""
     for number in range(40):
         for _ in range(3):
             contender(zoo, f"shop/sku-{number}")
@@ -376,7 +368,6 @@ def test_requests_do_not_grow_with_the_waiters(zoo: Zoo, proxy: Proxy) -> None:
 
 
 def test_a_scan_rarely_writes(zoo: Zoo, proxy: Proxy) -> None:
-    """One transaction asks for the time, which is then counted on."""
     contender(zoo, "k")
     proxy.reset()
     for _ in range(5):
@@ -386,7 +377,6 @@ def test_a_scan_rarely_writes(zoo: Zoo, proxy: Proxy) -> None:
 
 
 def test_without_zookeeper_the_last_snapshot_is_shown_with_its_age(zoo: Zoo, proxy: Proxy) -> None:
-    """In time, with the reason and the state of the connection."""
     contender(zoo, "k")
     fresh()
     eventually(lambda: snapshot(max_age=60).age >= 0.3)
@@ -408,7 +398,6 @@ def test_without_zookeeper_the_last_snapshot_is_shown_with_its_age(zoo: Zoo, pro
 
 
 def test_a_caller_that_gave_up_during_an_outage_leaves_nothing_behind(zoo: Zoo, proxy: Proxy) -> None:
-    """One that still waits is answered after the outage."""
     contender(zoo, "k")
     fresh()
     proxy.refuse = True
@@ -536,7 +525,6 @@ def test_a_snapshot_without_limits_has_every_contender(zoo: Zoo) -> None:
 
 @pytest.mark.django_db
 def test_data_of_a_hostile_client_stop_no_waiter_and_no_look(zoo: Zoo) -> None:
-    """It writes into the holder's znode, behind the waiter, and where records and entries of holds are."""
     deep, huge = b'{"by":' + b"[" * 10_000, b'{"pid":1' + b"0" * 400 + b',"until":1' + b"0" * 400 + b"}"
     endless = b'{"ends":NaN,"until":1e999,"about":{"operator":"\\u001b[2J","seconds":"inf"}}'
     hold = nodes.prefix(nodes.new_guid(nodes.Mark.OPERATOR))
@@ -610,7 +598,6 @@ def threads() -> Iterator[Threads]:
 
 
 def test_another_thread_of_the_task_that_holds_a_lock_may_wait(zoo: Zoo, threads: Threads) -> None:
-    """The one that holds `a` waits for nothing, so all go on when it ends."""
     assert threads.start(task("1"), "a").wait(20)
     assert threads.start(task("2"), "b", then="a").wait(20)
     zoo.wait_contenders("a", 2)
@@ -678,7 +665,6 @@ def test_a_fresh_report_of_the_servers_is_shared(zoo: Zoo) -> None:
 
 
 def test_a_caller_gets_no_report_from_before_its_max_age() -> None:
-    """A caller that accepts no older result does not get that of a call which began earlier. Keys share nothing."""
     computing, proceed = threading.Event(), threading.Event()
     calls: list[str] = []
 

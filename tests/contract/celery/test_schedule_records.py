@@ -61,7 +61,6 @@ def ledger_of(zoo: Zoo, candidacy: Candidacy) -> ScheduleRecords:
 
 
 def test_runs_are_counted_across_leaders(zoo: Zoo, candidate: Make) -> None:
-    """A new leader continues from the record, not from what its own scheduler believes."""
     first, second = candidate(), candidate()
     ledger = ledger_of(zoo, first)
     ledger.adopt([entry(count=3)])
@@ -78,7 +77,6 @@ def test_runs_are_counted_across_leaders(zoo: Zoo, candidate: Make) -> None:
 
 
 def test_many_entries_and_odd_names_have_records(zoo: Zoo, candidate: Make) -> None:
-    """More entries than fit in one request, and names that cannot be the name of a znode."""
     names: list[Any] = [f"entry {number}" for number in range(500)]
     names += ["a/b", "..", "", "x" * 300, "\udc80", "12345678901234", 7]
     first, second = candidate(), candidate()
@@ -94,7 +92,6 @@ def test_many_entries_and_odd_names_have_records(zoo: Zoo, candidate: Make) -> N
 
 
 def test_a_former_leader_records_no_run(zoo: Zoo, candidate: Make) -> None:
-    """It knows so by its own clock, or learns it from the servers."""
     ledger = ledger_of(zoo, candidate())
     ledger.adopt([entry()])
     zoo.client.delete(ledger.hold.path)  # as somebody who breaks the lock does
@@ -137,7 +134,6 @@ def test_a_record_of_another_process_ends_the_lead(zoo: Zoo, candidate: Make) ->
 
 
 def test_a_record_that_cannot_be_read_counts_as_none(zoo: Zoo, candidate: Make) -> None:
-    """Beat logs it and continues from now."""
     zoo.client.create(f"{zoo.base}/!beat/nightly/report", b"\x00", makepath=True)
     ledger = ledger_of(zoo, candidate())
     mine = entry()
@@ -160,7 +156,6 @@ def test_records_of_entries_that_left_the_schedule_go_after_a_week(zoo: Zoo, can
 
 @pytest.mark.parametrize("strike", ["kill_before_op", "kill_after_op"])
 def test_a_run_whose_reply_is_lost_is_recorded_once(server: Any, strike: str) -> None:
-    """The connection breaks before the request is executed, or before its reply arrives. The lead continues."""
     zoo = Zoo(server.hosts, server)
     with proxied(zoo) as proxy:
         assert isinstance(proxy, Proxy)
@@ -199,7 +194,6 @@ def test_the_records_of_many_entries_take_few_requests(server: Any) -> None:
 
 
 def test_a_new_record_is_created_by_the_leader_only(zoo: Zoo, candidate: Make) -> None:
-    """A record that another process has created, or the loss of the leader's znode, ends the lead."""
     ledger = ledger_of(zoo, candidate())
     zoo.client.create(f"{zoo.base}/!beat/nightly/second", b"{}", makepath=True)
     with pytest.raises(LeadershipLost, match="another process"):
@@ -233,7 +227,6 @@ def row(last: datetime, saved: datetime, count: int = 1) -> Any:
     ],
 )
 def test_a_row_goes_on_from_the_later_of_record_and_row(last: datetime, saved: datetime, expected: datetime) -> None:
-    """A row that was saved after the last run wins, but never with an earlier run."""
     mine = row(last, saved)
     continue_from(mine, TICK)
     assert mine.last_run_at == expected
@@ -256,7 +249,6 @@ def test_a_naive_time_stays_naive_and_means_utc() -> None:
 
 @pytest.mark.chaos  # a matrix
 def test_rows_continue_as_without_records_in_all_time_zones() -> None:
-    """Edited, or enabled again; only the run that a dead leader did not save is known from its record."""
     pytest.importorskip("django_celery_beat")
     program = [sys.executable, str(TESTS / "support/rowtimes.py")]
     env = {**os.environ, "PYTHONPATH": str(TESTS.parent)}

@@ -39,7 +39,6 @@ HOSTILE = {
 
 @pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_hostile_name_is_refused_before_anything_is_sent(zoo: Zoo, value: Any) -> None:
-    """It is refused before anything is sent, so the session and what it holds live on."""
     with zk_lock("other") as other:
         before = session().session_id
         with pytest.raises(InvalidLockName), zk_lock("key/{value}", fields={"value": value}):
@@ -72,7 +71,6 @@ def test_a_contender_of_an_unknown_kind_closes_the_lock(zoo: Zoo, blocking: bool
 
 
 def test_a_waiter_gets_the_error_about_an_unknown_contender(zoo: Zoo) -> None:
-    """It comes in behind, and is seen when the one ahead is gone and others may be before it."""
     with zoo.hold_elsewhere("a"), zoo.hold_elsewhere("a"):
         waiter = BackgroundCall(lambda: acquire_once("a", timeout=10))
         zoo.wait_contenders("a", 3)
@@ -106,7 +104,6 @@ def test_a_key_that_ends_in_ten_digits_is_shown_as_it_was_written(zoo: Zoo) -> N
 
 
 def test_the_containers_of_a_used_key_are_reaped(zoo: Zoo) -> None:
-    """The server reaps the containers that a key's path is made of."""
     with zk_lock("gone/and/deep"):
         assert zoo.client.exists(f"{zoo.base}/gone/and/deep")
     eventually(lambda: not zoo.client.exists(f"{zoo.base}/gone"), 8, "the directories of a lock stay")
@@ -115,7 +112,6 @@ def test_the_containers_of_a_used_key_are_reaped(zoo: Zoo) -> None:
 
 
 def test_a_key_may_be_reaped_at_any_time(zoo: Zoo) -> None:
-    """A directory that vanishes between two uses, or between the read and the create, is created again."""
     lock = zk_lock("a")
     for _ in range(30):
         assert lock.acquire(timeout=20)
@@ -146,7 +142,6 @@ def test_the_audit_deletes_unknown_znodes_of_the_session(zoo: Zoo, caplog: pytes
 
 
 def test_credentials_guard_the_nodes_and_stay_out_of_the_log(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """Each node has the ACL of its maker; neither the password nor the session's is in any line, at any level."""
     zoo.use_own_client().add_auth("digest", "alice:open-sesame")
     caplog.set_level(1)
     for name in ("django_zklock", "django_zklock.zk.kazoo", "kazoo"):

@@ -127,7 +127,6 @@ def a_new_tree(talk: Talk) -> None:
 
 @scripts(every_mode, sequences, a_new_tree)
 def test_znodes_of_every_kind_are_created_read_changed_and_deleted(pair: Pair, script: Script) -> None:
-    """Nodes of every kind are made, read, changed and deleted, with the same errors, stats and transaction ids."""
     compare(pair, script)
 
 
@@ -154,7 +153,6 @@ PATHS = {
 
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS.keys())
 def test_invalid_paths_are_refused_as_by_zookeeper(pair: Pair, path: str | None) -> None:
-    """A path that is no path is refused by each operation as ZooKeeper refuses it; what only looks odd is a path."""
     requests = [create(path), create(path, mode=SEQUENTIAL), create2(path), container(path), exists(path), get(path)]
     requests += [put(path, b""), children(path), children2(path), get_acl(path), set_acl(path, OPEN), sync(path)]
     requests += [exists(path, True), get(path, True), children(path, True), delete(path), ephemerals(path)]
@@ -176,8 +174,6 @@ def test_invalid_paths_are_refused_as_by_zookeeper(pair: Pair, path: str | None)
 
 @pytest.mark.parametrize("size", [100_000, 1_000_000, 1_048_400, 1_048_575, 1_048_576, 1_100_000, 3_000_000])
 def test_data_up_to_the_limit_of_a_frame_is_accepted(pair: Pair, size: int) -> None:
-    """Up to a frame of jute.maxbuffer data are taken; a larger frame ends the connection, and the session lives on."""
-
     def ask(talk: Talk) -> None:
         a = talk.a
         a.do(create("/d", b""), create("/e", b"", EPHEMERAL), put("/d", b"x" * size))
@@ -192,7 +188,6 @@ def test_data_up_to_the_limit_of_a_frame_is_accepted(pair: Pair, size: int) -> N
 @pytest.mark.parametrize("denied", [READ, WRITE, CREATE, DELETE, ADMIN])
 @pytest.mark.parametrize("known", [False, True], ids=["anyone", "alice"])
 def test_each_operation_needs_its_permission(pair: Pair, denied: int, known: bool) -> None:
-    """Each operation asks for its permission, of the node or of its parent, and for no other."""
     entries = who_may((ALL & ~denied, *ALICE), (ALL & ~denied, "world", "anyone"))
 
     @changed_in_3_9
@@ -227,7 +222,6 @@ def digest(talk: Talk) -> None:
 
 @scripts(digest)
 def test_digest_credentials_last_for_the_connection(pair: Pair, script: Script) -> None:
-    """A digest is who one is, for all that the connection does from then on."""
     compare(pair, script)
 
 
@@ -260,7 +254,6 @@ def only_the_server_reaps(talk: Talk) -> None:
 
 @scripts(empty_containers, time_to_live, only_the_server_reaps)
 def test_empty_containers_and_znodes_past_their_ttl_are_deleted(pair: Pair, script: Script) -> None:
-    """Containers that had children go when they are empty, nodes with a time to live when they are left alone."""
     compare(pair, script)
 
 
@@ -324,13 +317,11 @@ def from_the_future(talk: Talk) -> None:
 
 @scripts(resumed, wrong_password, closed, expired, kept_by_pings, from_the_future)
 def test_a_session_moves_to_a_new_connection_and_expires_without_one(pair: Pair, script: Script) -> None:
-    """A session is taken up with its password, lives as long as it is heard of, and its nodes go with it."""
     compare(pair, script)
 
 
 @pytest.mark.parametrize("timeout", [-1, 0, 1, 199, 200, 201, 12_345, 19_999, 20_000, 20_001, 2**31 - 1])
 def test_the_timeout_is_negotiated(pair: Pair, timeout: int) -> None:
-    """The timeout that a client requests is cut to the server's limits."""
     compare(pair, lambda talk: talk.join("a", timeout=timeout).do(exists(STILL)))
 
 
@@ -348,7 +339,6 @@ def of_a_session_that_is_closed(talk: Talk) -> None:
 
 @scripts(of_a_session_that_is_closed)
 def test_watches_fire_once_and_before_the_reply_that_shows_the_change(pair: Pair, script: Script) -> None:
-    """Watches tell once, of the right change, before any reply that shows it."""
     compare(pair, script)
 
 
@@ -384,7 +374,6 @@ def with_five_kinds(talk: Talk) -> None:
 
 @scripts(changes_in_between, with_five_kinds)
 def test_watches_are_set_again_after_a_reconnect(pair: Pair, script: Script) -> None:
-    """`setWatches` tells at once what happened meanwhile, and watches the rest; a connection alone watches nothing."""
     compare(pair, script)
 
 
@@ -392,8 +381,6 @@ def test_watches_are_set_again_after_a_reconnect(pair: Pair, script: Script) -> 
 
 
 def test_frames_arrive_in_any_number_of_pieces(pair: Pair) -> None:
-    """Frames are put together from however many pieces, and many may come in one."""
-
     def ask(talk: Talk) -> None:
         a = talk.a
         for byte in integer(4 + 4 + len(buffer(STILL)) + 1) + integer(50) + integer(3) + buffer(STILL) + boolean(False):
@@ -412,7 +399,6 @@ NUMBERS = re.compile(r"Zookeeper version: .*|expire at .*|0x[0-9a-f]+|-?[0-9][0-
 
 @pytest.mark.parametrize("word", ["ruok", "srvr", "stat", "cons", "dump", "isro", "mntr"])
 def test_four_letter_words_are_answered_as_by_zookeeper(pair: Pair, word: str) -> None:
-    """The answers have the form of ZooKeeper's: the same words in the same places, other numbers."""
     answers = {}
     for name, port in pair.items():
         with Talk(port) as talk:
@@ -469,8 +455,6 @@ def anything(chance: random.Random) -> Request:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_any_mixture_of_requests_is_answered_as_by_zookeeper(pair: Pair, seed: int) -> None:
-    """Three clients who do anything in any order, one of whom reconnects now and then, are told the same."""
-
     @changed_in_3_9
     def ask(talk: Talk) -> None:
         chance = random.Random(seed)

@@ -76,7 +76,6 @@ class Terms:
 
 
 def test_candidates_lead_one_at_a_time_in_the_order_of_the_queue(zoo: Zoo) -> None:
-    """In the order in which they queued, with rising tokens, one at a time."""
     inside: list[int] = []
     order: list[int] = []
 
@@ -106,7 +105,6 @@ def test_candidates_lead_one_at_a_time_in_the_order_of_the_queue(zoo: Zoo) -> No
 
 
 def test_run_returns_the_result_and_releases_the_leadership(zoo: Zoo) -> None:
-    """An object may run again. It does not lead in between."""
     leader = zk_leader("lead/{shard}", fields={"shard": 7}, what="the work")
     assert leader.key == "lead/7"
     assert not leader.is_leader
@@ -125,7 +123,6 @@ def test_run_returns_the_result_and_releases_the_leadership(zoo: Zoo) -> None:
 
 
 def test_an_error_of_the_function_ends_run(zoo: Zoo) -> None:
-    """Also an error about another lock, or of ZooKeeper. The leadership is released."""
     errors = [ValueError("no"), LockLost(lock="other"), ZooKeeperUnavailable(), LockBusy(), StaleToken(), SystemExit(3)]
     leader = zk_leader("lead")
     for error in errors:
@@ -146,7 +143,6 @@ def test_an_error_of_the_function_ends_run(zoo: Zoo) -> None:
 
 
 def test_the_interrupt_of_another_lock_ends_run(zoo: Zoo) -> None:
-    """The block of the lock that was lost reports it, and the candidate does not queue again."""
     leader = zk_leader("lead")
     leads: list[int] = []
     with pytest.raises(LockLost) as raised, zk_lock("outer") as outer:
@@ -170,7 +166,6 @@ def test_the_interrupt_of_another_lock_ends_run(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("thread", ["main", "another"])
 def test_a_leader_that_loses_the_leadership_is_aborted_and_leads_again(zoo: Zoo, thread: str) -> None:
-    """After its session expired, and after its znode was deleted; each time with a higher token."""
     leader = zk_leader("lead")
     terms = Terms()
 
@@ -194,7 +189,6 @@ def test_a_leader_that_loses_the_leadership_is_aborted_and_leads_again(zoo: Zoo,
 
 
 def test_a_leader_that_loses_the_leadership_queues_at_the_end(zoo: Zoo) -> None:
-    """Behind the other candidates."""
     first, second = zk_leader("lead"), zk_leader("lead")
     first_terms, second_terms = Terms(), Terms()
     running = BackgroundCall(lambda: first.run(first_terms))
@@ -214,7 +208,6 @@ def test_a_leader_that_loses_the_leadership_queues_at_the_end(zoo: Zoo) -> None:
 
 
 def test_a_function_that_returns_after_a_loss_does_not_end_run(zoo: Zoo) -> None:
-    """With `abort_on="never"`, too: the function may use `hold.wait_lost()` or `hold.check()`."""
     for abort_on in ("never", "lost"):
         leader = zk_leader("lead", abort_on=abort_on)
         leads: list[int] = []
@@ -235,7 +228,6 @@ def test_a_function_that_returns_after_a_loss_does_not_end_run(zoo: Zoo) -> None
 
 
 def test_repeated_losses_lead_to_growing_pauses(zoo: Zoo) -> None:
-    """There are a few attempts in the time in which hundreds would be possible."""
     leader = zk_leader("lead")
     leads: list[float] = []
 
@@ -257,7 +249,6 @@ def test_repeated_losses_lead_to_growing_pauses(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("way", ["run", "arun", "with"])
 def test_stop_works_at_any_moment_and_leaves_nothing(zoo: Zoo, way: str) -> None:
-    """Another thread calls it while the candidate enters the queue, waits or leads."""
     draw = random.Random(8)
     for _ in range(12):
         leader = zk_leader("lead")
@@ -297,7 +288,6 @@ def test_stop_of_a_waiting_candidate_is_no_failure(zoo: Zoo) -> None:
 
 
 def test_stop_lets_the_function_end_by_itself_within_the_grace(zoo: Zoo) -> None:
-    """It is aborted only after that. The next candidate leads only when it has ended."""
     leader = zk_leader("lead")
     steps: list[str] = []
 
@@ -340,7 +330,6 @@ def test_a_leader_cannot_lead_twice(zoo: Zoo) -> None:
 
 
 def test_a_forked_child_is_a_candidate_of_its_own(zoo: Zoo) -> None:
-    """The parent has the leadership. The child can use the object that it inherited."""
     script = """
 import os, sys
 from django_zklock import zk_leader
@@ -370,7 +359,6 @@ def test_a_coroutine_function_is_not_run_as_a_function(zoo: Zoo) -> None:
 
 
 def test_run_retries_during_an_outage(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """It logs that now and then, and leads as soon as ZooKeeper is back. `with` and `current_leader` raise instead."""
     with proxied(zoo, TIMEOUT, CONNECT_TIMEOUT=0.1) as proxy:
         proxy.refuse = True
         leader = zk_leader("lead")
@@ -399,7 +387,6 @@ def test_run_retries_during_an_outage(zoo: Zoo, caplog: pytest.LogCaptureFixture
 
 
 async def test_a_coroutine_leads_and_is_cancelled_at_a_loss(zoo: Zoo) -> None:
-    """It is cancelled when the leadership is lost, and leads again. Waiting needs no thread."""
     leader = zk_leader("lead")
     terms = Terms()
     async with zk_leader("lead") as first:
@@ -420,7 +407,6 @@ async def test_a_coroutine_leads_and_is_cancelled_at_a_loss(zoo: Zoo) -> None:
 
 
 async def test_a_cancelled_candidate_leaves_nothing_behind(zoo: Zoo) -> None:
-    """While it waits, and while it leads."""
     terms = Terms()
     leading = asyncio.create_task(zk_leader("lead").arun(terms.arun))
     await asyncio.to_thread(terms.wait, 1)

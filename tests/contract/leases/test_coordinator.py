@@ -68,7 +68,6 @@ async def until(lease: Lease, timeout: float = 20.0) -> None:
 
 @contextlib.contextmanager
 def refused(code: Code, match: str = ".") -> Iterator[None]:
-    """Expect a refusal."""
     with pytest.raises(Refusal, match=match) as caught:
         yield
     assert caught.value.code is code
@@ -130,7 +129,6 @@ async def test_reads_of_queues_by_one_client_are_bounded(
 
 
 async def test_a_lease_and_a_lock_of_django_share_the_key(zoo: Zoo, coordinator: Coordinator) -> None:
-    """A key may be written as text, or as a list shows it."""
     async with zk_lock("jobs/{name}", fields={"name": "a b%"}):
         for resource in ("jobs/a b%", "jobs/a%20b%25"):
             with refused(Code.BUSY, f"^The lock '{resource}' was not free in time.$"):  # no word of the holder
@@ -138,7 +136,6 @@ async def test_a_lease_and_a_lock_of_django_share_the_key(zoo: Zoo, coordinator:
 
 
 async def test_the_settings_of_a_lock_apply(zoo: Zoo, coordinator: Coordinator) -> None:
-    """Those of the first entry whose path can become the key."""
     with zoo.configured(LOCKS={"printers": {"path": "printers/{floor}", "limit": 2}}):
         for _ in range(2):
             await acquire(coordinator, resource_path="printers/7")
@@ -258,7 +255,6 @@ async def test_without_a_connection_a_lease_ends_at_its_announced_end(
 
 
 async def test_a_drain_waits_for_the_leases(zoo: Zoo, coordinator: Coordinator) -> None:
-    """Those that wait are sent away; those that are held are asked for, and may be kept for one more term only."""
     lease = await acquire(coordinator, session_timeout_ms=3000)
     call = await waiting(coordinator, zoo)
     coordinator.keep(ANYBODY, lease.id)
@@ -277,7 +273,6 @@ async def test_a_drain_waits_for_the_leases(zoo: Zoo, coordinator: Coordinator) 
 
 
 async def test_a_drain_ends_the_lease_of_a_call_that_arrives_with_it(zoo: Zoo, coordinator: Coordinator) -> None:
-    """Its lease is ended before its task has begun."""
     call = asyncio.ensure_future(coordinator.acquire(ANYBODY, LeaseRequest(resource_path=KEY, client_id="node-1")))
     drain = asyncio.ensure_future(coordinator.drain())
     with refused(Code.UNAVAILABLE):
@@ -303,7 +298,6 @@ async def test_a_lease_that_is_renewed_during_a_stop_keeps_its_end(
 async def test_a_client_that_asks_for_many_locks_at_once_does_not_delay_others(
     zoo: Zoo, coordinator: Coordinator
 ) -> None:
-    """The others do not wait behind its calls, but for a few of them only."""
     await acquire(coordinator, resource_path="connects")
     greedy, modest = LeaseClient(name="greedy"), LeaseClient(name="modest")
     flood = [asyncio.ensure_future(acquire(coordinator, greedy, resource_path=f"g/{number}")) for number in range(200)]
@@ -328,7 +322,6 @@ async def test_a_client_whose_calls_all_wait_asks_for_more_locks(zoo: Zoo, coord
 
 
 async def test_a_call_ends_in_time_behind_others_of_its_client(zoo: Zoo, proxy: Proxy) -> None:
-    """Also if ZooKeeper does not answer, so that each of them takes as long as it may."""
     coordinator = Coordinator()
     await acquire(coordinator, resource_path="connects")
     proxy.hang = True

@@ -43,7 +43,6 @@ def delete_soon(zoo: Zoo, hold: Hold, delay: float = 0.3) -> threading.Timer:
 def test_the_delete_of_its_znode_stops_the_work(
     zoo: Zoo, reports: list[dict[str, Any]], run: Callable[..., Any], work: Callable[..., Any], how: str
 ) -> None:
-    """Within a second the work is interrupted by what no `except Exception` catches; outside it is LockLost."""
     seen: list[BaseException] = []
 
     def block() -> None:
@@ -76,8 +75,6 @@ def test_the_delete_of_its_znode_stops_the_work(
 def test_a_swallowed_interrupt_becomes_lock_lost_at_the_end_of_the_block(
     zoo: Zoo, reports: list[dict[str, Any]], run: Callable[..., Any]
 ) -> None:
-    """A body with a bare `except` ends in LockLost all the same, and the receipt says what it did."""
-
     def block() -> None:
         with Lock("swallowed") as hold:
             lose(hold)
@@ -96,7 +93,6 @@ def test_a_swallowed_interrupt_becomes_lock_lost_at_the_end_of_the_block(
 async def test_a_swallowed_cancellation_becomes_lock_lost_at_the_end_of_the_block(
     zoo: Zoo, reports: list[dict[str, Any]]
 ) -> None:
-    """The block ends in LockLost, and later code of the task is not cancelled."""
     with pytest.raises(LockLost):
         async with Lock("swallowed") as hold:
             lose(hold)
@@ -123,7 +119,6 @@ def many_switches() -> Iterator[None]:
 @in_each_thread
 @pytest.mark.usefixtures("many_switches")
 def test_an_abort_at_the_end_of_the_block_interrupts_no_later_code(zoo: Zoo, run: Callable[..., Any]) -> None:
-    """Whenever the loss comes around the block's end, it is LockLost or nothing; later code is never interrupted."""
     shared = Lock("edge")
     stray: list[BaseException] = []
     outcomes: list[bool] = []
@@ -162,7 +157,6 @@ def test_an_abort_at_the_end_of_the_block_interrupts_no_later_code(zoo: Zoo, run
 
 
 async def test_an_abort_at_the_end_of_the_block_cancels_no_later_code(zoo: Zoo) -> None:
-    """The next `await` of a task after the block is not cancelled."""
     lock = Lock("edge")
     outcomes = []
     for _ in range(80):

@@ -53,7 +53,6 @@ def robber(zoo: Zoo) -> Iterator[Robber]:
 
 @in_each_thread
 def test_a_loss_before_the_body_begins_raises_lock_lost(robber: Robber, run: Callable[..., Any]) -> None:
-    """An abort that strikes before the body has begun comes out as LockLost, and leaves nothing open."""
     shared = Lock("robbed")
     lost: list[int] = []
 
@@ -129,8 +128,6 @@ def _ends_the_wait(zoo: Zoo, run: Callable[..., Any], work: Callable[[], None]) 
 def test_the_loss_of_an_outer_lock_ends_the_wait_for_an_inner_one(
     zoo: Zoo, run: Callable[..., Any], wait: Callable[[Hold], None]
 ) -> None:
-    """The abort of the outer block ends the wait inside it, which has no limit. The inner lock stays busy."""
-
     def work() -> None:
         with Lock("outer") as outer:
             wait(outer)
@@ -140,7 +137,6 @@ def test_the_loss_of_an_outer_lock_ends_the_wait_for_an_inner_one(
 
 
 async def test_the_loss_of_an_outer_lock_ends_the_wait_of_a_coroutine(zoo: Zoo) -> None:
-    """It is cancelled, as other work of the task is."""
     with zoo.hold_elsewhere("inner"):
         with pytest.raises(LockLost) as caught:
             async with Lock("outer") as outer:
@@ -171,7 +167,6 @@ def test_the_loss_of_an_outer_lock_stops_work_that_handles_the_loss_of_an_inner_
 
 @pytest.mark.parametrize("order", ["inner last", "inner first", "only inner then outer"])
 async def test_two_successive_losses_leave_no_cancellation(zoo: Zoo, order: str) -> None:
-    """However the losses of nested locks follow each other, LockLost comes out, never a cancellation."""
     for delay in (0, 0.0001, 0.0005, 0.001) * 5:
         with pytest.raises(LockLost):
             async with Lock("outer") as outer, Lock("inner") as inner:
@@ -203,7 +198,6 @@ with lock as hold:
 
 
 def test_check_raises_at_once_after_a_pause_past_the_lease(zoo: Zoo) -> None:
-    """SIGSTOP past the lease, SIGCONT: the very first check() raises, by the clock, before any news from ZooKeeper."""
     holder = zoo.spawn(HOLDER)
     assert holder.stdin
     assert next_line(holder) == "held"

@@ -94,8 +94,6 @@ def test_coroutines_of_the_block_are_cancelled(
 
 @in_each_thread
 def test_a_task_that_never_awaits_is_interrupted(zoo: Zoo, run: Callable[..., Any]) -> None:
-    """No cancellation can reach it."""
-
     def block() -> None:
         with Lock("inner"):
             asyncio.run(never_await())
@@ -192,7 +190,6 @@ async def holds_of_children() -> list[object]:
 
 
 async def test_work_for_a_task_finds_its_hold(zoo: Zoo) -> None:
-    """By any way that inherits the context. The innermost block counts."""
     async with Lock("around"), Lock("others") as hold:
         assert await holds_of_children() == [hold] * 5
     with pytest.raises(LockNotHeld):
@@ -201,8 +198,6 @@ async def test_work_for_a_task_finds_its_hold(zoo: Zoo) -> None:
 
 @in_each_thread
 def test_work_for_a_thread_finds_its_hold(zoo: Zoo, run: Callable[..., Any]) -> None:
-    """By any way that inherits the context; a pool does not."""
-
     def block() -> None:
         with Lock("around"), Lock("others") as hold:
             assert async_to_sync(holds_of_children)() == [hold] * 5
@@ -214,7 +209,6 @@ def test_work_for_a_thread_finds_its_hold(zoo: Zoo, run: Callable[..., Any]) -> 
 
 
 async def test_work_that_outlives_its_block_finds_no_hold(zoo: Zoo) -> None:
-    """The next block of the same lock is another one's."""
     ended = asyncio.Event()
 
     async def child() -> None:
@@ -231,8 +225,6 @@ async def test_work_that_outlives_its_block_finds_no_hold(zoo: Zoo) -> None:
 
 
 async def test_a_child_finds_its_own_block_first(zoo: Zoo) -> None:
-    """Then that of its parent."""
-
     async def child() -> None:
         async with Lock("child") as hold:
             assert current_hold() is hold

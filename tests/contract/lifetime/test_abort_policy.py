@@ -27,7 +27,6 @@ REPEATED = 0.06  # seconds after which an abort would have been asked for again
 def test_lock_lost_comes_from_the_block_of_the_lost_lock(
     zoo: Zoo, run: Callable[..., Any], which: str, raiser: str
 ) -> None:
-    """LockLost comes from the block whose lock was lost; from the outer one if both were."""
     raised: list[tuple[str, str | None]] = []
 
     def block() -> None:
@@ -53,7 +52,6 @@ def test_lock_lost_comes_from_the_block_of_the_lost_lock(
 async def test_lock_lost_comes_from_the_block_of_the_lost_lock_in_a_coroutine(
     zoo: Zoo, which: str, raiser: str
 ) -> None:
-    """LockLost comes from the block whose lock was lost, and no cancellation is left over."""
     raised: list[tuple[str, str | None]] = []
     try:
         async with Lock("outer") as outer:
@@ -74,7 +72,6 @@ async def test_lock_lost_comes_from_the_block_of_the_lost_lock_in_a_coroutine(
 async def test_a_task_is_stopped_once_for_a_lock_it_holds_twice(
     zoo: Zoo, which: str, reports: list[dict[str, Any]]
 ) -> None:
-    """Of two blocks on the same lock the outer one raises, and one signal is sent."""
     lock = Lock("same")
     with pytest.raises(LockLost):
         async with lock as hold, lock if which == "both" else Lock("other"):
@@ -86,8 +83,6 @@ async def test_a_task_is_stopped_once_for_a_lock_it_holds_twice(
 
 
 async def test_a_real_cancellation_is_not_mistaken_for_an_abort(zoo: Zoo) -> None:
-    """Cancelled by somebody else, a task is cancelled, also when its lock is lost at the same time."""
-
     async def work(lost: bool) -> None:
         async with Lock("cancelled") as hold:
             if lost:
@@ -108,7 +103,6 @@ async def test_a_real_cancellation_is_not_mistaken_for_an_abort(zoo: Zoo) -> Non
 def test_abort_on_never_lets_the_work_continue_after_a_loss(
     zoo: Zoo, reports: list[dict[str, Any]], abort_on: AbortOn, raises: bool
 ) -> None:
-    """With `never` the work goes on to its end and nothing is raised; check() tells it, if asked."""
     ended = False
     try:
         with Lock("policy", abort_on=abort_on) as hold:
@@ -126,7 +120,6 @@ def test_abort_on_never_lets_the_work_continue_after_a_loss(
 
 
 def test_an_error_of_the_body_is_not_masked(zoo: Zoo) -> None:
-    """An exception of the body is raised unchanged, also when the lock is lost meanwhile."""
     with pytest.raises(KeyError), Lock("body", abort_on="never") as hold:
         lose(hold)
         eventually(lambda: hold.lost)
@@ -140,7 +133,6 @@ def test_an_error_of_the_body_is_not_masked(zoo: Zoo) -> None:
 
 
 def test_all_members_of_a_hold_agree_about_its_loss(zoo: Zoo) -> None:
-    """check, lost, wait_lost, callbacks and lease_remaining say the same; a lost lock can be acquired again."""
     lock = Lock("tells")
     hold = lock.acquire()
     assert hold

@@ -34,7 +34,6 @@ pytestmark = pytest.mark.zookeeper
 def test_a_swallowed_interrupt_is_repeated(
     zoo: Zoo, reports: list[dict[str, Any]], run: Callable[..., Any], work: Callable[[float], None]
 ) -> None:
-    """Code that catches everything, as a loop over steps does, is interrupted at its next step. The receipt says so."""
     caught = []
 
     def block() -> None:
@@ -58,7 +57,6 @@ def test_a_swallowed_interrupt_is_repeated(
 def test_no_repetition_strikes_the_clean_up_of_a_block(
     zoo: Zoo, reports: list[dict[str, Any]], run: Callable[..., Any]
 ) -> None:
-    """Neither in `finally`, nor where it handles errors of its own, nor for the block around it."""
     done = []
 
     def clean_up() -> None:
@@ -88,8 +86,6 @@ def test_no_repetition_strikes_the_clean_up_of_a_block(
 
 @in_each_thread
 def test_a_block_inside_the_clean_up_is_aborted_for_its_own_lock(zoo: Zoo, run: Callable[..., Any]) -> None:
-    """The interrupt that is handled there belongs to the block around it, which raises in the end."""
-
     def block() -> None:
         with Lock("outer") as outer:
             lose(outer)
@@ -165,7 +161,6 @@ def urgent_signals_as_before() -> Iterator[None]:
 def test_the_main_thread_is_interrupted_without_the_signal(
     zoo: Zoo, reports: list[dict[str, Any]], silence: Callable[[], object]
 ) -> None:
-    """The work inside the block has blocked the signal, or replaced its handler."""
     with urgent_signals_as_before():
         with within(1.3), pytest.raises(LockLost), Lock("silent") as hold:
             silence()
@@ -192,7 +187,6 @@ def test_a_process_that_was_started_with_the_signal_blocked_is_interrupted_by_it
 
 
 def test_a_call_into_c_is_interrupted_once_after_its_end(zoo: Zoo, reports: list[dict[str, Any]]) -> None:
-    """The signal is sent again meanwhile. No interrupt is left for the clean-up."""
     done = []
     with pytest.raises(LockLost), Lock("late") as hold:
         lose(hold)
@@ -231,8 +225,6 @@ def test_a_handler_that_calls_the_one_before_it_is_called_once(zoo: Zoo) -> None
 
 @in_each_thread
 def test_an_interrupt_in_a_group_becomes_lock_lost(zoo: Zoo, run: Callable[..., Any]) -> None:
-    """However deep. The group is the cause, so no other error of it is lost."""
-
     def block() -> None:
         with Lock("grouped") as hold:
             lose(hold)
@@ -251,8 +243,6 @@ def test_an_interrupt_in_a_group_becomes_lock_lost(zoo: Zoo, run: Callable[..., 
 
 @in_each_thread
 def test_a_group_without_an_interrupt_is_not_masked(zoo: Zoo, run: Callable[..., Any]) -> None:
-    """The work has failed by itself, before it was interrupted."""
-
     def block() -> None:
         with Lock("grouped") as hold:
             lose(hold)

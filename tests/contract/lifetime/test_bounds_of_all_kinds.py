@@ -57,7 +57,6 @@ def read_together(min_hold: float) -> None:
 
 
 def test_a_writer_waits_for_the_last_minimum_hold_and_names_it(zoo: Zoo) -> None:
-    """Whichever of several it is."""
     with Lock("k", kind="read", min_hold=1, what="short"):
         pass
     with Lock("k", kind="read", min_hold=LONG, what="long"):
@@ -72,7 +71,6 @@ def test_a_writer_waits_for_the_last_minimum_hold_and_names_it(zoo: Zoo) -> None
 
 
 def test_a_try_gets_the_permit_whose_minimum_hold_has_expired(zoo: Zoo) -> None:
-    """Though another one, further ahead, is not."""
     with zk_lock("k", limit=2, min_hold=LONG):
         pass
     with zk_lock("k", limit=2, min_hold=1):
@@ -132,7 +130,6 @@ def test_a_waiter_ends_an_expired_hold_for_another_client_ahead(zoo: Zoo, how: s
 
 
 def test_a_downgraded_writer_keeps_its_minimum_hold_exclusive(zoo: Zoo) -> None:
-    """It has released the write side by itself, as a block ends. No other contender gets the lock until then."""
     rw = ReadWriteLock("k", min_hold=1.5)
     with rw.write() as hold:
         began = hold._held.grant.since
@@ -151,7 +148,6 @@ def test_a_downgraded_writer_keeps_its_minimum_hold_exclusive(zoo: Zoo) -> None:
 
 
 def test_a_writer_with_a_read_block_leaves_the_minimum_hold_of_a_writer(zoo: Zoo) -> None:
-    """It has no readers, either, unless the holder has called `downgrade`."""
     rw = ReadWriteLock("k", min_hold=LONG)
     with rw.write():
         rw.read().acquire()
@@ -199,7 +195,6 @@ def test_several_locks_leave_no_minimum_hold_if_one_was_not_acquired(zoo: Zoo, h
 
 
 def test_several_locks_leave_the_minimum_hold_of_one_held_before_untouched(zoo: Zoo) -> None:
-    """The work under that one was begun."""
     with zk_lock("a", min_hold=LONG):
         with zoo.hold_elsewhere("b"), pytest.raises(LockTimeout), zk_locks("a", "b", timeout=0.3):
             pass

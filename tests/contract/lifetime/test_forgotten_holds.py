@@ -74,7 +74,6 @@ def test_a_process_that_creates_a_hold_and_ends_at_once_deletes_one_that_is_over
 
 
 def test_many_holds_of_one_process_are_caught_up_with(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each later process deletes more than it creates, and a bounded number."""
     make_over(zoo, rest, *map(str, range(10)))
     monkeypatch.setattr(operator_holds, "SWEEP_MOST", 1)
     left = [sum(len(zoo.children(str(key))) for key in range(10))]
@@ -86,7 +85,6 @@ def test_many_holds_of_one_process_are_caught_up_with(zoo: Zoo, monkeypatch: pyt
 
 
 def test_a_long_process_leaves_no_entry(zoo: Zoo) -> None:
-    """It deletes its hold itself."""
     rest("a", SHORT)
     eventually(lambda: not zoo.contenders() and not entries(zoo))
 
@@ -106,7 +104,6 @@ def test_each_look_deletes_a_hold_that_has_no_entry(zoo: Zoo, look: Callable[[],
 
 
 def test_holds_that_are_over_are_counted(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the doctor, the list and the status. Each look reads all other locks, so it is complete."""
     make_over(zoo, rest, "a", "b")
     monkeypatch.setattr(operator_holds, "SWEEP_MOST", 0)  # this process deletes none
     text = "Holds that are over, and whose processes have ended: 2."
@@ -118,7 +115,6 @@ def test_holds_that_are_over_are_counted(zoo: Zoo, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_look_needs_no_right_to_delete(zoo: Zoo) -> None:
-    """The look cannot create anything either, and leaves nothing behind."""
     make_over(zoo, rest, *map(str, range(6)))
     left = [key for key in map(str, range(6)) if zoo.children(key)]  # a slow process has deleted its first ones
     closed = [f"{zoo.base}/{name}" for name in (DIRECTORY, *left)]
@@ -135,7 +131,6 @@ def test_a_look_needs_no_right_to_delete(zoo: Zoo) -> None:
 
 
 def test_only_holds_that_are_over_are_deleted(zoo: Zoo) -> None:
-    """The entries may say anything, and anything may be among them."""
     rest("a/b", LONG)
     die()
     (hold,) = zoo.children("a/b")
@@ -160,7 +155,6 @@ def test_an_entry_whose_hold_is_gone_is_deleted_at_its_end(zoo: Zoo) -> None:
 
 
 def test_an_adopter_keeps_the_lock_after_the_end_of_the_hand_over(zoo: Zoo) -> None:
-    """A text that nobody has adopted in time is refused, by the same error as ever."""
     text, late = give("a", 4.0), give("b", 1.0)
     with zk_adopt(text) as adopted:
         eventually(lambda: snapshot(max_age=0) and not entries(zoo))

@@ -41,7 +41,6 @@ def work_until(hold: Hold, condition: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("name", ["freezegun, an hour at each look", "time-machine"])
 def test_locks_work_while_the_time_is_frozen(zoo: Zoo, name: str) -> None:
-    """A session is opened, a lock is handed over, leases are extended, and a busy lock times out."""
     with FREEZERS[name](), zoo.configured(session_timeout=3):
         with zk_lock("k", abort_on="lost") as hold:
             other = Taker(zk_lock("k", timeout=20))
@@ -55,7 +54,6 @@ def test_locks_work_while_the_time_is_frozen(zoo: Zoo, name: str) -> None:
 
 
 async def test_a_coroutine_needs_the_real_clock_of_asyncio(zoo: Zoo) -> None:
-    """With `real_asyncio=True` the wait of a coroutine ends."""
     with freeze_time(NOON, real_asyncio=True):
         async with zk_lock("k") as hold:
             hold.check()
@@ -65,7 +63,6 @@ async def test_a_coroutine_needs_the_real_clock_of_asyncio(zoo: Zoo) -> None:
 
 @freeze_time(NOON)
 def test_a_silent_server_stops_the_work(zoo: Zoo) -> None:
-    """The lease ends while the time is frozen."""
     with proxied(zoo, session_timeout=1) as proxy:
         with within(3), pytest.raises(LockLost), zk_lock("k", abort_on="suspended"):
             proxy.hang = True
@@ -76,7 +73,6 @@ def test_a_silent_server_stops_the_work(zoo: Zoo) -> None:
 @pytest.mark.usefixtures("no_rests")
 @freeze_time(NOON)
 def test_bounds_of_a_hold_are_kept(zoo: Zoo) -> None:
-    """`warn_after` and `max_hold` strike in time. A minimum hold ends, and not before its time."""
     with (
         signalled("lock_held_long") as sent,
         within(3),
@@ -93,7 +89,6 @@ def test_bounds_of_a_hold_are_kept(zoo: Zoo) -> None:
 
 
 def test_moving_the_clock_costs_no_lock(zoo: Zoo) -> None:
-    """A test may move the frozen time by years while a lock is held."""
     with zoo.configured(session_timeout=2), freeze_time(NOON) as time, zk_lock("k") as hold:
         for moment in ("2100-01-01", "1970-01-01", NOON):
             time.move_to(moment)

@@ -80,7 +80,6 @@ def test_a_short_hold_writes_nothing(zoo: Zoo) -> None:
 
 
 def test_the_time_of_the_grant_survives_a_lost_connection(zoo: Zoo) -> None:
-    """The connection that should have carried it ends."""
     with proxied(zoo) as proxy:
         lost = proxy.kill_before_op(SET_DATA)
         with zk_lock("k", abort_on="lost"):

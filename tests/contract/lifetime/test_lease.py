@@ -41,7 +41,6 @@ def wait_until_left(seconds: float) -> None:
 
 
 def test_the_state_of_a_hold_follows_the_connection(zoo: Zoo, proxy: Proxy) -> None:
-    """Held, suspect while the connection is suspended, and released or lost in the end."""
     lock = zk_lock("a", abort_on="lost")
     assert not lock.owned()
     with lock as hold:
@@ -59,7 +58,6 @@ def test_the_state_of_a_hold_follows_the_connection(zoo: Zoo, proxy: Proxy) -> N
 
 
 def test_a_suspended_hold_is_not_trusted_until_a_quorum_confirms_it(zoo: Zoo, proxy: Proxy) -> None:
-    """`check()` raises from the cut until the next acknowledged heartbeat. The hold is good again after that."""
     lock = zk_lock("a")
     hold = lock.acquire()
     assert hold
@@ -77,12 +75,10 @@ def test_a_suspended_hold_is_not_trusted_until_a_quorum_confirms_it(zoo: Zoo, pr
 
 
 def test_work_is_stopped_when_the_connection_is_suspended(zoo: Zoo, proxy: Proxy) -> None:
-    """The default: a cut stops the work at once, long before the lease is over."""
     lose(zk_lock("a"), lambda hold: proxy.cut_all(), 1)
 
 
 def test_a_suspension_within_the_grace_stops_nothing(zoo: Zoo, proxy: Proxy) -> None:
-    """A suspension that is over within the grace stops nothing, and each suspension has the whole grace."""
     with zk_lock("a", grace=1.2) as hold:
         for _ in range(3):
             cut(proxy)
@@ -91,7 +87,6 @@ def test_a_suspension_within_the_grace_stops_nothing(zoo: Zoo, proxy: Proxy) -> 
 
 
 def test_a_suspension_past_the_grace_stops_the_work(zoo: Zoo, proxy: Proxy) -> None:
-    """After the grace, and before the lease is over."""
     hold, why = lose(zk_lock("a", grace=0.4), lambda hold: go_away(proxy), 0.4 + LATER)
     assert hold.lost
     assert "lease" not in why
@@ -101,7 +96,6 @@ def test_a_suspension_past_the_grace_stops_the_work(zoo: Zoo, proxy: Proxy) -> N
 
 
 def test_a_hold_is_lost_during_the_outage(zoo: Zoo, proxy: Proxy) -> None:
-    """The work is aborted at the end of the lease, not when ZooKeeper is back. Then the lock can be acquired again."""
     lock = zk_lock("a", abort_on="lost", timeout=10)
     hold, why = lose(lock, lambda hold: go_away(proxy), LEASE + LATER)
     assert "lease" in why
@@ -159,7 +153,6 @@ def test_a_busy_process_notices_that_replies_are_missing(zoo: Zoo, proxy: Proxy)
 
 
 def test_a_hold_is_lost_at_once_when_its_session_expires(zoo: Zoo, proxy: Proxy) -> None:
-    """The lease does not matter, because the session is over."""
     hold, why = lose(zk_lock("a", abort_on="lost"), lambda hold: expire(zoo), LEASE / 2)
     assert "session" in why
     with zk_lock("a", timeout=30) as again:
@@ -167,7 +160,6 @@ def test_a_hold_is_lost_at_once_when_its_session_expires(zoo: Zoo, proxy: Proxy)
 
 
 def test_a_waiter_times_out_in_time_although_its_session_expired(zoo: Zoo, proxy: Proxy) -> None:
-    """Entering the queue again does not restart the timeout."""
     with zoo.hold_elsewhere("a"):
         waiter = BackgroundCall(lambda: zk_lock("a").acquire(timeout=1.5))
         zoo.wait_contenders("a", 2)

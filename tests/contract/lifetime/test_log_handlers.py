@@ -53,13 +53,11 @@ def handling(handler: logging.Handler) -> Iterator[None]:
 
 
 def work() -> None:
-    """Work until it is stopped."""
     while True:
         threading.Event().wait(0.01)
 
 
 def test_a_handler_that_blocks_delays_no_abort(zoo: Zoo) -> None:
-    """The works under three locks stop, in the main thread and in others, while the handler blocks."""
     is_over = threading.Event()
     inside = [threading.Event(), threading.Event()]
 
@@ -85,7 +83,6 @@ def test_a_handler_that_blocks_delays_no_abort(zoo: Zoo) -> None:
 
 
 def test_a_handler_may_take_a_lock(zoo: Zoo) -> None:
-    """It runs on no thread that the lock needs: neither at `warn_after`, nor at a loss."""
     took: list[str] = []
 
     def acquire() -> None:
@@ -129,8 +126,6 @@ def stays_alone(zoo: Zoo, act: Callable[[], object], at: int | None) -> int:
 @pytest.mark.chaos
 @pytest.mark.parametrize("what", ["block", "raise", "lock"])
 def test_a_handler_may_do_anything_at_any_record(zoo: Zoo, what: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """It blocks for 7 s, raises, or takes a lock: there are never two owners."""
-
     def fail() -> None:
         raise OSError("no log server")
 
@@ -148,7 +143,6 @@ def test_a_handler_may_do_anything_at_any_record(zoo: Zoo, what: str, capfd: pyt
 
 
 def test_the_last_records_of_a_process_are_handled(zoo: Zoo) -> None:
-    """The exit waits for them."""
     script = """
 import logging, sys
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")

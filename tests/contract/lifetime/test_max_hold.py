@@ -25,7 +25,6 @@ REASON = "it was held for longer than max_hold, 0.3 s"
 
 @pytest.fixture
 def sent() -> Iterator[Sent]:
-    """The signals of a test about the life of holds."""
     with signalled("lock_held_long", "lock_lost", "lock_released") as sent:
         yield sent
 
@@ -54,8 +53,6 @@ def test_a_lease_ends_with_max_hold_at_the_latest(zoo: Zoo) -> None:
 def test_max_hold_stops_the_work_with_its_reason(
     zoo: Zoo, run: Callable[..., Any], abort_on: AbortOn, sent: Sent
 ) -> None:
-    """Also where the loss of the connection would not stop it: this was asked for."""
-
     def work() -> None:
         lock = zk_lock("k", max_hold=0.3, abort_on=abort_on)
         with within(3), pytest.raises(LockLost, match=f"'k' was lost: {REASON}"), lock:
@@ -72,7 +69,6 @@ def test_max_hold_stops_the_work_with_its_reason(
 
 @pytest.mark.parametrize("acquired", [False, True], ids=["block", "block under an acquired hold"])
 def test_max_hold_grants_the_next_waiter_after_the_work_has_stopped(zoo: Zoo, acquired: bool) -> None:
-    """Work that takes a while to stop still has the lock for itself. An acquired hold is released later, as ever."""
     events: list[str] = []
     lock = zk_lock("k", max_hold=1.0)
     held = threading.Event()
@@ -94,7 +90,6 @@ def test_max_hold_grants_the_next_waiter_after_the_work_has_stopped(zoo: Zoo, ac
 
 
 def test_max_hold_counts_from_the_first_grant(zoo: Zoo) -> None:
-    """A reentrant acquisition gets no new time."""
     with pytest.raises(LockLost, match=REASON), zk_lock("k", max_hold=0.3):
         while True:
             with zk_lock("k", max_hold=50):
@@ -102,7 +97,6 @@ def test_max_hold_counts_from_the_first_grant(zoo: Zoo) -> None:
 
 
 def test_max_hold_does_not_count_the_wait(zoo: Zoo) -> None:
-    """Nor does a wait in the queue use it up."""
     with zoo.hold_elsewhere("k"):
         waiter = BackgroundCall(lambda: acquire_once("k", max_hold=1, timeout=10))
         zoo.wait_contenders("k", 2)
@@ -112,7 +106,6 @@ def test_max_hold_does_not_count_the_wait(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_max_hold_ends_a_hold_without_a_block_at_once(zoo: Zoo, times: int) -> None:
-    """No work can be stopped. `check()` tells the owner."""
     lock = zk_lock("k", max_hold=0.3)
     holds = [lock.acquire() for _ in range(times)]
     BackgroundCall(lambda: acquire_once("k", timeout=5)).result()
@@ -127,7 +120,6 @@ def test_max_hold_ends_a_hold_without_a_block_at_once(zoo: Zoo, times: int) -> N
 
 
 def test_a_paused_process_learns_of_max_hold_by_the_clock(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether or not the protocol's thread has come to it."""
     lock = zk_lock("k", max_hold=30, abort_on="lost")
     hold = lock.acquire()
     assert hold
@@ -142,7 +134,6 @@ def test_a_paused_process_learns_of_max_hold_by_the_clock(zoo: Zoo, monkeypatch:
 
 
 def test_a_release_before_max_hold_cancels_it(zoo: Zoo, sent: Sent) -> None:
-    """And what it would have come to is forgotten."""
     for _ in range(20):
         with zk_lock("k", max_hold=2.0, warn_after=1.9):
             pass
@@ -156,7 +147,6 @@ def test_a_release_before_max_hold_cancels_it(zoo: Zoo, sent: Sent) -> None:
 
 
 def test_a_hold_longer_than_warn_after_is_reported_once(zoo: Zoo, sent: Sent, caplog: pytest.LogCaptureFixture) -> None:
-    """However often it is taken again; by a log record and by the signal."""
     with caplog.at_level(logging.WARNING, "django_zklock.locks"):
         with zk_lock("k", warn_after=0.2) as hold:
             eventually(lambda: sent)
@@ -172,7 +162,6 @@ def test_a_hold_longer_than_warn_after_is_reported_once(zoo: Zoo, sent: Sent, ca
 
 
 def test_one_timer_warns_and_ends_many_holds_in_time(zoo: Zoo, sent: Sent) -> None:
-    """One timer serves them all, whichever comes first."""
     spans = [0.9, 0.3, 0.6, 1.2]
     ready = threading.Barrier(len(spans))
     held: dict[float, float] = {}

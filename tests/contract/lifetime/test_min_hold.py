@@ -44,7 +44,6 @@ def ends(zoo: Zoo, key: str = "k") -> float:
 
 
 def test_no_contender_is_granted_during_a_minimum_hold(zoo: Zoo) -> None:
-    """Neither a caller that does not wait, nor a waiter that times out, nor the same owner. The errors say why."""
     with within(1), Lock("k", min_hold=LONG, what="nightly report") as hold:
         pass
     name, stat = rest(zoo)
@@ -64,7 +63,6 @@ def test_no_contender_is_granted_during_a_minimum_hold(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("dead", [False, True], ids=["alive", "dead"])
 def test_a_minimum_hold_ends_for_waiters_by_the_clock_of_the_server(zoo: Zoo, dead: bool) -> None:
-    """Within a second and in their order, whether or not the process lives that held it."""
     order: list[int] = []
     stamps: list[float] = []
 
@@ -169,7 +167,6 @@ def test_a_lost_lock_leaves_no_minimum_hold(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 def test_the_replacement_by_a_minimum_hold_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
-    """Whether or not the transaction was carried out, there is one hold in the end, and no waiter is granted before."""
     got: list[float] = []
 
     def acquire() -> None:
@@ -193,7 +190,6 @@ def test_the_replacement_by_a_minimum_hold_survives_a_cut(zoo: Zoo, proxy: Proxy
 
 
 def test_a_minimum_hold_begins_after_a_release_in_an_outage(zoo: Zoo, proxy: Proxy) -> None:
-    """The znode stays meanwhile."""
     lock = zk_lock("k", min_hold=LONG)
     hold = lock.acquire()
     assert hold

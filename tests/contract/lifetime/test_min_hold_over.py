@@ -78,7 +78,6 @@ def wait_as_curator(zoo: Zoo, key: str, kind: str = "lock-", guid: str = "") -> 
 
 
 def test_an_expired_minimum_hold_without_waiters_is_free(zoo: Zoo, strand_either: Callable[[str, float], None]) -> None:
-    """It is no more listed, counted or shown, and the look deletes it."""
     strand_either("k", SHORT)
     eventually(lambda: is_free("k"))
     eventually(lambda: zoo.children("k") == [])
@@ -98,7 +97,6 @@ def test_an_expired_minimum_hold_without_waiters_is_free(zoo: Zoo, strand_either
 
 
 async def test_an_expired_hold_does_not_count_as_locked(zoo: Zoo) -> None:
-    """Nor does it among several locks, or in coroutines. One that is not over counts."""
     await asyncio.to_thread(strand, "k", SHORT)
     lock, both = zk_lock("k"), zk_locks("k", "other")
     await asyncio.to_thread(eventually, lambda: not lock.locked())
@@ -125,7 +123,6 @@ def test_one_of_two_permits_whose_holds_are_not_both_over_is_locked(zoo: Zoo) ->
 
 
 def test_a_look_whether_a_lock_is_locked_takes_one_listing(zoo: Zoo, proxy: Proxy) -> None:
-    """Only holds are read."""
     lock = zk_lock("k")
     with zoo.hold_elsewhere("k"):
         connected()
@@ -139,7 +136,6 @@ def test_a_look_whether_a_lock_is_locked_takes_one_listing(zoo: Zoo, proxy: Prox
 
 @pytest.mark.usefixtures("kept")
 def test_a_look_survives_a_connection_that_breaks(zoo: Zoo, proxy: Proxy) -> None:
-    """Before the hold is read, and after it was ended."""
     for kill, opcode in ((proxy.kill_before_op, GET_DATA), (proxy.kill_after_op, MULTI)):
         strand("k", SHORT)
         eventually(lambda: is_free("k"))
@@ -151,7 +147,6 @@ def test_a_look_survives_a_connection_that_breaks(zoo: Zoo, proxy: Proxy) -> Non
 def test_a_minimum_hold_is_held_until_its_end_by_the_clock_of_the_server(
     zoo: Zoo, strand_either: Callable[[str, float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server's clock counts: a process whose clock is a day ahead sees it held, too."""
     strand_either("k", LONG)
     real_time = time.time
     monkeypatch.setattr(time, "time", lambda: real_time() + 86400)
@@ -192,7 +187,6 @@ def test_a_waiter_behind_an_expired_hold_is_about_to_get_the_lock(
 
 @pytest.mark.usefixtures("kept")
 def test_a_permit_of_an_expired_minimum_hold_is_not_in_use(zoo: Zoo) -> None:
-    """A permit that is over is none in use."""
     with Lock("k", limit=2, min_hold=SHORT):
         pass
     process.reset()

@@ -58,7 +58,6 @@ def refused(lock: Any) -> LockNotAcquired:
 
 
 def ahead_of(lock: Any) -> ContenderInfo:
-    """Return who is ahead, as the error says."""
     ahead = refused(lock).ahead
     assert ahead is not None
     return ahead
@@ -86,7 +85,6 @@ def test_a_try_that_came_at_the_same_moment_knows_the_holder(zoo: Zoo, warm_prox
 
 
 def test_a_try_that_comes_later_knows_the_holder(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive) -> None:
-    """It writes nothing, and needs one read after the listing."""
     with primitive.full(zoo) as holders:
         assert ahead_of(primitive.lock(timeout=0)).path == holders[0]
         counts = warm_proxy.counts
@@ -97,7 +95,6 @@ def test_a_try_that_comes_later_knows_the_holder(zoo: Zoo, warm_proxy: Proxy, pr
 @pytest.mark.usefixtures("emptied")  # the holder is killed, and its session goes on for seconds
 @pytest.mark.parametrize("at_once", [False, True], ids=["later", "at once"])
 def test_the_holder_is_described_as_by_look_at(zoo: Zoo, warm_proxy: Proxy, at_once: bool) -> None:
-    """Host, process, work and time; the message names it, too."""
     with zoo.running(HOLD_ELSEWHERE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
@@ -247,7 +244,6 @@ def test_a_minimum_hold_names_the_work_that_held_the_lock(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("linger", [0, 1])
 def test_the_owner_of_a_lock_that_is_not_reentrant_has_nobody_ahead(zoo: Zoo, linger: float) -> None:
-    """It has the lock itself, as the message says. `acquire` returns None at once, however long it might wait."""
     lock = zk_lock(KEY, reentrant=False, linger=linger)
     with lock:
         error = refused(lock)
@@ -257,7 +253,6 @@ def test_the_owner_of_a_lock_that_is_not_reentrant_has_nobody_ahead(zoo: Zoo, li
 
 
 def test_the_present_owner_of_a_lock_that_lingers_is_ahead(zoo: Zoo) -> None:
-    """Not the one whose work the znode shows."""
     with queued(zoo, *(zk_lock(KEY, linger=1, what=what) for what in ("first", "second"))) as (first, second):
         first.go()
         hold = second.wait_granted()

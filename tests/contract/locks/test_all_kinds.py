@@ -22,7 +22,6 @@ MOST = 6  # threads, or tasks
 
 
 def test_as_many_owners_hold_it_as_its_kind_allows(zoo: Zoo, primitive: Primitive) -> None:
-    """All of these have it at a time, and nobody else."""
     with queued(zoo, *(primitive.lock() for _ in range(primitive.room))) as takers:
         holds = [taker.wait_granted() for taker in takers]
         assert {hold.kind for hold in holds} == {primitive.kind}
@@ -38,7 +37,6 @@ def test_as_many_owners_hold_it_as_its_kind_allows(zoo: Zoo, primitive: Primitiv
 
 
 def test_no_more_threads_hold_it_than_its_kind_allows(zoo: Zoo, primitive: Primitive) -> None:
-    """However they use one lock object at the same time, no more than there is room for are inside."""
     guard, inside, most = threading.Lock(), 0, 0
     lock = primitive.lock(timeout=30)
 
@@ -61,7 +59,6 @@ def test_no_more_threads_hold_it_than_its_kind_allows(zoo: Zoo, primitive: Primi
 
 
 async def test_no_more_coroutines_hold_it_than_its_kind_allows(zoo: Zoo, primitive: Primitive) -> None:
-    """Tasks of one thread are owners of their own."""
     inside, most = 0, 0
     lock = primitive.lock(timeout=30)
 
@@ -80,7 +77,6 @@ async def test_no_more_coroutines_hold_it_than_its_kind_allows(zoo: Zoo, primiti
 
 
 def test_waiters_are_granted_in_the_order_of_the_queue(zoo: Zoo, primitive: Primitive) -> None:
-    """Those who wait get it in the order in which they came, as many at a time as there is room for."""
     with primitive.full(zoo) as blockers, queued(zoo, *(primitive.lock(timeout=30) for _ in range(5))) as takers:
         for path in blockers:
             zoo.client.delete(path)
@@ -91,7 +87,6 @@ def test_waiters_are_granted_in_the_order_of_the_queue(zoo: Zoo, primitive: Prim
 
 
 def test_a_wait_that_times_out_leaves_no_contender(zoo: Zoo, primitive: Primitive) -> None:
-    """A caller that does not get it in time gets an error in time, and blocks no other."""
     with primitive.full(zoo) as blockers:
         for timeout, error in ((0, LockBusy), (0.05, LockTimeout)):
             with within(timeout + 1), pytest.raises(error), primitive.lock(timeout=timeout):
@@ -104,7 +99,6 @@ def test_a_wait_that_times_out_leaves_no_contender(zoo: Zoo, primitive: Primitiv
 
 
 async def test_a_wait_of_a_coroutine_that_times_out_leaves_no_contender(zoo: Zoo, primitive: Primitive) -> None:
-    """A task gets the same errors, and one that is cancelled leaves the queue."""
     with primitive.full(zoo) as blockers:
         for timeout in (0, 0.05):
             with pytest.raises(LockTimeout if timeout else LockBusy):
@@ -125,7 +119,6 @@ async def test_a_wait_of_a_coroutine_that_times_out_leaves_no_contender(zoo: Zoo
 
 @pytest.mark.usefixtures("looks_often")
 def test_a_waiter_that_gives_up_blocks_no_other(zoo: Zoo, primitive: Primitive) -> None:
-    """Those behind it move up, and get the lock in their turn."""
     with primitive.full(zoo) as blockers, queued(zoo, primitive.lock(timeout=None)) as (first,):
         gives_up = threading.Event()
         quitter = BackgroundCall(primitive.lock(timeout=None, cancel=gives_up).acquire)
@@ -142,7 +135,6 @@ def test_a_waiter_that_gives_up_blocks_no_other(zoo: Zoo, primitive: Primitive) 
 
 
 def test_its_owner_may_acquire_it_again(zoo: Zoo, primitive: Primitive) -> None:
-    """It is one node, one hold and one permit, and given back once for each time."""
     lock = primitive.lock()
     with lock as outer, lock as inner:
         assert inner is outer
@@ -171,7 +163,6 @@ def reaped(zoo: Zoo) -> bool:
 
 
 def test_tokens_rise(zoo: Zoo, primitive: Primitive) -> None:
-    """Each grant after a release has a higher token, also in a new directory; the owners of one stay share theirs."""
     tokens = []
     for count in range(6):
         with primitive.lock(timeout=30) as hold:
@@ -187,7 +178,6 @@ def test_tokens_rise(zoo: Zoo, primitive: Primitive) -> None:
 def test_the_delete_of_its_znode_stops_the_work_and_grants_the_next(
     zoo: Zoo, primitive: Primitive, reports: list[dict[str, Any]]
 ) -> None:
-    """Within a second, and told by `lock_lost`; who waits is let in."""
     with queued(zoo, *(primitive.lock() for _ in range(primitive.room - 1))) as others:
         for other in others:
             other.wait_granted()
@@ -209,7 +199,6 @@ def test_the_delete_of_its_znode_stops_the_work_and_grants_the_next(
 
 
 def test_a_release_leaves_no_watch(zoo: Zoo, primitive: Primitive) -> None:
-    """None is on the server or in the client, but for one on a semaphore's directory."""
     connected()
     with primitive.full(zoo) as blockers:
         for _ in range(3):

@@ -43,7 +43,6 @@ def acquire(zoo: Zoo, primitive: Primitive) -> None:
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("opcode", [CREATE2, GET_CHILDREN])
 def test_a_create_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, opcode: int, when: str) -> None:
-    """Whether the create was carried out or not, there is one node, and it is granted once."""
     fired = getattr(proxy, when)(opcode)
     acquire(zoo, primitive)
     assert fired.is_set()
@@ -54,7 +53,6 @@ def test_a_create_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, o
 def test_a_waiter_survives_a_cut_at_any_read(
     zoo: Zoo, proxy: Proxy, primitive: Primitive, opcode: int, when: str
 ) -> None:
-    """A waiter that is cut off as it looks at the queue, its limit or those ahead keeps its place, and is woken."""
     with primitive.full(zoo) as blockers:
         proxy.reset()
         fired = getattr(proxy, when)(opcode)
@@ -68,7 +66,6 @@ def test_a_waiter_survives_a_cut_at_any_read(
 
 @pytest.mark.parametrize("together", [True, False], ids=["with the one ahead", "before the one ahead"])
 def test_a_waiter_without_its_znode_is_granted_nothing(zoo: Zoo, primitive: Primitive, together: bool) -> None:
-    """If another client deletes it, the waiter queues again at the end, however soon the one ahead leaves."""
     with primitive.full(zoo) as blockers, queued(zoo, primitive.lock()) as (waiter,):
         (deleted,) = {f"{zoo.base}/{KEY}/{name}" for name in zoo.children(KEY)} - set(blockers)
         with foreign(zoo, primitive.blocker, compat=primitive.compat) as other:
@@ -88,7 +85,6 @@ def test_a_waiter_without_its_znode_is_granted_nothing(zoo: Zoo, primitive: Prim
 
 @pytest.mark.chaos
 def test_a_waiter_without_its_znode_is_granted_nothing_at_any_moment(zoo: Zoo, primitive: Primitive) -> None:
-    """Its znode is deleted at any moment of its way through the queue; 200 times."""
     for number in range(200):
         with primitive.full(zoo) as blockers:
             waiter = Taker(primitive.lock())
@@ -108,7 +104,6 @@ def test_a_waiter_without_its_znode_is_granted_nothing_at_any_moment(zoo: Zoo, p
 
 
 def test_a_wake_up_during_a_cut_is_not_missed(zoo: Zoo, proxy: Proxy, primitive: Primitive) -> None:
-    """A watch that is lost with its connection loses no wake-up."""
     with primitive.full(zoo) as blockers:
         waiter = BackgroundCall(lambda: acquire(zoo, primitive))
         eventually(lambda: watched(zoo) >= set(blockers))
@@ -121,7 +116,6 @@ def test_a_wake_up_during_a_cut_is_not_missed(zoo: Zoo, proxy: Proxy, primitive:
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 def test_a_release_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, when: str) -> None:
-    """The node is gone in the end, the next one is let in, and the caller is not kept."""
     lock = primitive.lock()
     lock.acquire()
     fired = getattr(proxy, when)(DELETE)
@@ -133,7 +127,6 @@ def test_a_release_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, 
 
 
 def test_an_expired_session_stops_the_work_and_requeues_waiters(zoo: Zoo, proxy: Proxy, primitive: Primitive) -> None:
-    """And who waits in that session queues again by itself, and is let in."""
     with foreign(zoo, Kind.LOCK, "other", compat=primitive.compat):
         waiter = Taker(primitive.lock("other", timeout=20))
         zoo.wait_contenders("other", 2)
@@ -153,7 +146,6 @@ def test_an_expired_session_stops_the_work_and_requeues_waiters(zoo: Zoo, proxy:
 
 
 def test_all_permits_of_an_expired_session_are_granted_at_once(zoo: Zoo) -> None:
-    """Several permits, whose end is one transaction, let in as many."""
     with queued(zoo, SEMAPHORE.lock()) as (kept,):
         kept.wait_granted()
         script = """

@@ -178,7 +178,6 @@ def slow(proxy: Proxy) -> None:
 def test_another_client_sees_the_release_when_the_call_returns(
     zoo: Zoo, slow: None, call: Callable[[], object]
 ) -> None:
-    """However long the delete takes, up to the release timeout."""
     call()
     assert left(zoo) == []
 
@@ -208,7 +207,6 @@ def test_a_block_that_waits_ends_before_its_release_is_confirmed(
 
 
 def test_another_process_that_is_told_finds_the_lock_free(zoo: Zoo) -> None:
-    """Each of many times, with a timeout of 0 in both processes."""
     script = """
 import ast, sys
 for line in sys.stdin:

@@ -38,7 +38,6 @@ def test_twenty_waiters_are_woken_one_by_one(zoo: Zoo, warm_proxy: Proxy) -> Non
 
 
 def test_a_try_for_a_new_key_sends_no_create_that_must_fail(warm_proxy: Proxy) -> None:
-    """It has seen that the directory is missing, and creates that first."""
     with zk_lock("new", timeout=0):
         pass
     assert requests(warm_proxy) == [1, 2, 0, 1]
@@ -64,7 +63,6 @@ def test_a_process_that_only_waits_writes_nothing(zoo: Zoo) -> None:
 
 
 def test_an_idle_process_writes_nothing(warm_proxy: Proxy) -> None:
-    """The heartbeat ends with the last hold."""
     with zk_lock(KEY):
         warm_proxy.wait_for(lambda: warm_proxy.counts[MULTI])
     eventually(lambda: not session().loop._timers or warm_proxy.counts[MULTI] == 1)
@@ -75,7 +73,6 @@ def test_an_idle_process_writes_nothing(warm_proxy: Proxy) -> None:
 
 
 def test_one_heartbeat_serves_all_holds(warm_proxy: Proxy) -> None:
-    """There is one per process, not one per lock."""
     locks = [zk_lock(f"warm/{number}") for number in range(8)]
     for lock in locks:
         lock.acquire()

@@ -56,7 +56,6 @@ def outcomes(*pairs: tuple[Locks, Locks]) -> list[Outcome]:
 
 
 def only_victim(outcomes: Sequence[Outcome]) -> LockDeadlock:
-    """Return the one deadlock."""
     (victim,) = [outcome for outcome in outcomes if outcome is not None]
     return victim
 
@@ -79,7 +78,6 @@ def assert_is_ring(victim: LockDeadlock, count: int) -> None:
 
 @pytest.mark.parametrize("count", [2, 5])
 def test_one_thread_of_a_circle_is_the_victim(zoo: Zoo, count: int) -> None:
-    """After about a second, by default."""
     with zoo.configured():
         victim = only_victim(outcomes(*[(zk_lock(outer), zk_lock(inner)) for outer, inner in ring(count)]))
     assert_is_ring(victim, count)
@@ -130,7 +128,6 @@ with override_settings(ZKLOCK={**settings.ZKLOCK, "DEADLOCK_TIMEOUT": timeout}),
 
 
 def test_one_of_several_processes_is_the_victim(zoo: Zoo) -> None:
-    """The last owner is a thread of this process."""
     *others, (outer, inner) = ring(3)
     with contextlib.ExitStack() as stack:
         processes = [stack.enter_context(zoo.running(NESTED, *keys)) for keys in others]
@@ -174,7 +171,6 @@ def test_one_owner_of_a_circle_of_any_kind_is_the_victim(zoo: Zoo, name: str) ->
 
 @pytest.mark.parametrize(("keys", "awaited"), [("ab", "b"), ("abc", "b"), ("abc", "c")])
 def test_locks_that_zk_locks_has_so_far_are_part_of_a_circle(zoo: Zoo, keys: str, awaited: str) -> None:
-    """Its caller waits for the next one."""
     calls: list[BackgroundCall[Outcome]] = []
 
     def wait_for_both() -> None:
@@ -298,7 +294,6 @@ def test_the_next_youngest_ends_the_circle_of_a_paused_victim(zoo: Zoo, end: sig
 
 @pytest.mark.usefixtures("often")
 def test_a_circle_with_a_process_that_writes_nothing_is_left_to_its_timeouts(zoo: Zoo) -> None:
-    """Such as one of an older release."""
     with younger_process(zoo, DEADLOCK_TIMEOUT="0") as (process, wait_last):
         own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b", timeout=2)))
         wait_last()
@@ -318,7 +313,6 @@ def test_a_circle_with_a_process_that_writes_nothing_is_left_to_its_timeouts(zoo
 def test_a_lost_connection_ends_no_circle_twice(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch, step: str, when: str
 ) -> None:
-    """One owner gets the deadlock, and the other its lock, even if the victim gets no reply."""
     monkeypatch.setattr(deadlock, "LOOK_AFTER", 0.5)
 
     def is_ready(key: str) -> bool:
@@ -341,7 +335,6 @@ def test_a_lost_connection_ends_no_circle_twice(
 
 
 def test_an_ended_session_is_no_deadlock(zoo: Zoo) -> None:
-    """Its holds are lost, so the others get their locks."""
     with younger_process(zoo, DEADLOCK_TIMEOUT="0") as (process, wait_last):
         own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b")))
         wait_last()
@@ -377,7 +370,6 @@ BELIEVED = {"key": "a", "guid": WAITER, "czxid": "1"}
 
 
 def test_the_text_of_another_owner_is_believed(zoo: Zoo) -> None:
-    """If its contender is in that queue behind the holder. The error describes that holder."""
     heard: list[Any] = []
     lock_deadlocked.connect(receiver := lambda **event: heard.append(event), weak=False)
     try:
@@ -461,7 +453,6 @@ def test_a_wait_inside_a_lock_costs_one_write_and_two_reads_a_link(zoo: Zoo) -> 
 
 @pytest.mark.parametrize("inner", [None, "free", "b"])
 def test_other_locks_and_waits_cost_nothing(zoo: Zoo, inner: str | None) -> None:
-    """A lock, a lock inside a lock, and a wait without a lock."""
     with proxied(zoo, 10, DEADLOCK_TIMEOUT=0.05) as proxy, zoo.hold_elsewhere("b"):
         connected()
         outer = contextlib.nullcontext() if inner == "b" else zk_lock("a")

@@ -31,7 +31,6 @@ def wants(key: str) -> str:
 
 
 def test_read_and_write_locks_ignore_a_default_limit(zoo: Zoo) -> None:
-    """A call or an entry that names a side overrides the limit."""
     with settings(zoo, limit=3):
         lock = ReadWriteLock("k")
         with lock.read(), zk_lock("k", kind="read"):
@@ -46,13 +45,11 @@ def test_read_and_write_locks_ignore_a_default_limit(zoo: Zoo) -> None:
 
 
 def test_an_explicit_plain_lock_ignores_a_default_limit(zoo: Zoo) -> None:
-    """Not one of the semaphore's that all others are."""
     with settings(zoo, limit=3), zk_lock("k", kind="lock"):
         assert wants("k") == "lock"
 
 
 def test_a_semaphore_ignores_a_default_kind(zoo: Zoo) -> None:
-    """And no reader of what others write."""
     with settings(zoo, kind="read"):
         for lock in (zk_lock("pool"), zk_lock("k", limit=2)):
             with lock:
@@ -61,7 +58,6 @@ def test_a_semaphore_ignores_a_default_kind(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("defaults", [{"limit": 3}, {"kind": "read"}, {"atomic": True}], ids=str)
 def test_an_election_ignores_default_kind_and_limit(zoo: Zoo, defaults: dict[str, Any]) -> None:
-    """Defaults for all locks do not apply to an election, which has one leader."""
     with settings(zoo, **defaults):
         with zk_leader("lead"):
             assert wants("lead") == "lock"

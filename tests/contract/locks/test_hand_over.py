@@ -76,7 +76,6 @@ def decoded(zoo: Zoo, text: str) -> HandOver:
 
 
 def test_a_lock_is_handed_over_to_another_process(zoo: Zoo, kind: Primitive) -> None:
-    """The adopter has the same kind, position and template, and a higher token."""
     with kind.lock("b/{x}", fields={"x": 1}, what="request") as hold:
         token, digits = hold.token, hold.path[-10:]
         text = hold.hand_over(within=LONG)
@@ -100,7 +99,6 @@ def test_a_lock_is_handed_over_to_another_process(zoo: Zoo, kind: Primitive) -> 
 
 @pytest.mark.parametrize("waiting", [WRITE, READ, SEMAPHORE, LOCK], ids=lambda primitive: primitive.name)
 def test_no_waiter_gets_the_lock_before_the_adopter_releases_it(zoo: Zoo, kind: Primitive, waiting: Primitive) -> None:
-    """Waiters of every kind see the hand-over and the adoption, and are granted the lock after its release."""
     if kind is waiting is READ:
         return  # they share the lock
     with contextlib.ExitStack() as stack:
@@ -216,7 +214,6 @@ def test_coroutines_hand_over_and_adopt(zoo: Zoo) -> None:
 
 
 def test_the_block_of_the_giver_goes_on_and_ends_silently(zoo: Zoo) -> None:
-    """Its block ends silently, even if its session is lost, and its hold is released; it may adopt its own lock."""
     with zk_lock(KEY) as hold:
         text = hold.hand_over(within=LONG)
         assert (hold.state, hold.lease_remaining, zk_lock(KEY).owned()) == ("released", 0.0, False)
@@ -248,7 +245,6 @@ def test_an_acquired_hold_needs_no_release(zoo: Zoo) -> None:
 
 
 def test_an_adopted_lock_is_handed_over_again(zoo: Zoo) -> None:
-    """Through a chain of owners, the tokens rise, and the limit stays."""
     with zk_semaphore(KEY, 2) as hold:
         text, tokens = hold.hand_over(within=LONG), [hold.token]
     for _ in range(3):
@@ -263,7 +259,6 @@ def test_an_adopted_lock_is_handed_over_again(zoo: Zoo) -> None:
 
 
 def test_a_lock_that_nobody_adopts_in_time_goes_to_the_next(zoo: Zoo, kind: Primitive) -> None:
-    """The waiters behind end the hold, also if the giver is dead. The text is worth nothing then."""
     text = give(kind, SHORT)
     die()
     with zk_lock(KEY, timeout=20):
@@ -273,7 +268,6 @@ def test_a_lock_that_nobody_adopts_in_time_goes_to_the_next(zoo: Zoo, kind: Prim
 
 
 def test_an_adoption_after_its_time_is_refused(zoo: Zoo) -> None:
-    """Even if nobody else wants the lock, and the hold is still there; the clock of ZooKeeper decides."""
     text = give(within=SHORT)
     die()
     (name,) = zoo.children(KEY)
@@ -290,7 +284,6 @@ def test_the_giver_ends_a_hand_over_that_nobody_wants(zoo: Zoo) -> None:
 
 
 def test_a_lock_is_adopted_once(zoo: Zoo) -> None:
-    """A second adopter, as of a copy of the message, learns who was faster. `acquire` raises the error, too."""
     text = give()
     with zoo.running(ADOPT, text) as adopter:
         assert adopter.stdout.readline()  # type: ignore[union-attr]
@@ -310,7 +303,6 @@ def test_a_lock_is_adopted_once(zoo: Zoo) -> None:
 def test_an_adopter_whose_server_is_behind_gets_the_lock(
     zoo: Zoo, kind: Primitive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that has not heard of the hand-over says that there is no hold, until it has caught up by a sync."""
     with kind.lock() as hold:
         text = hold.hand_over(within=LONG)
     is_behind, read, send = [True], Gateway.read, Gateway._send_all
@@ -370,7 +362,6 @@ def test_an_adopter_that_dies_frees_the_lock(zoo: Zoo) -> None:
 
 
 def test_the_owner_cannot_adopt_what_it_has(zoo: Zoo) -> None:
-    """With a free permit, another owner may have the same semaphore."""
     with zk_semaphore(KEY, 2) as first:
         text = first.hand_over(within=LONG)
     with zk_semaphore(KEY, 2), pytest.raises(LockBusy, match="its owner has it already"), zk_adopt(text):
@@ -380,7 +371,6 @@ def test_the_owner_cannot_adopt_what_it_has(zoo: Zoo) -> None:
 
 
 def test_a_person_can_end_a_hand_over(zoo: Zoo) -> None:
-    """The hold shows the giver, and its token ends it."""
     with Lock(KEY, what="export 7") as hold:
         text = hold.hand_over(within=LONG)
     lock = look_at(KEY)
@@ -397,7 +387,6 @@ def test_a_person_can_end_a_hand_over(zoo: Zoo) -> None:
 
 
 def test_a_limit_that_was_lowered_makes_the_adopter_wait(zoo: Zoo) -> None:
-    """It waits at its old position, as any contender does."""
     other = Taker(zk_semaphore(KEY, 2))
     other.wait_granted()
     with zk_semaphore(KEY, 2) as hold:
@@ -434,7 +423,6 @@ def test_the_pages_say_that_a_lock_waits_for_its_adopter(zoo: Zoo) -> None:
     ("lock", "why"), [(LINGERING, "lingers"), (KAZOO, "compat='kazoo'")], ids=["lingering", "kazoo"]
 )
 def test_some_locks_cannot_be_handed_over(zoo: Zoo, lock: Primitive, why: str) -> None:
-    """They stay held."""
     with lock.lock() as hold:
         with pytest.raises(ZkLockError, match=f"cannot be handed over: .*{why}"):
             hold.hand_over(within=1)
@@ -487,7 +475,6 @@ def test_a_leader_cannot_hand_over(zoo: Zoo) -> None:
 
 
 def test_one_of_several_locks_is_handed_over(zoo: Zoo) -> None:
-    """The others stay held until the end of the block."""
     with zk_locks("a", "b") as holds:
         text = holds["a"].hand_over(within=LONG)
         holds["b"].check()
@@ -506,7 +493,6 @@ def test_a_wrong_time_is_refused(zoo: Zoo, seconds: Any) -> None:
 
 
 def test_a_wrong_text_is_refused_before_anything_is_sent(zoo: Zoo, warm_proxy: Proxy) -> None:
-    """It is cut, changed, of another ROOT, or no text at all."""
     hand_over_ = HandOver(KEY, Kind.LOCK, 0, new_guid(Mark.OPERATOR), "0000000001", KEY, 60.0, token=9)
     keys = conf.token_keys()
     good = signed(hand_over_, keys, zoo.base)
@@ -573,7 +559,6 @@ def test_a_text_of_an_older_release_is_refused_with_the_reason(zoo: Zoo) -> None
 
 
 def test_a_text_survives_a_change_of_the_keys(zoo: Zoo) -> None:
-    """An adopter that has the new key accepts what a giver has signed with the old one."""
     old, new = "o" * 40, "n" * 40
     with zoo.configured(TOKEN_KEYS=[old]):
         text = give()
@@ -594,7 +579,6 @@ def test_an_adoption_is_audited(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_the_hold_of_a_person_cannot_be_adopted(zoo: Zoo) -> None:
-    """A text that names it is refused as if it was over."""
     guid = new_guid(Mark.OPERATOR)
     payload = nodes.Payload(guid=guid, host="h", pid=1, thread="t", what="w", since="", template="")
     name = f"{nodes.prefix(guid)}0000000007"
@@ -619,7 +603,6 @@ def test_options_that_an_adopter_does_not_have(zoo: Zoo) -> None:
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("opcode", [MULTI, GET_DATA])
 def test_a_hand_over_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
-    """There is one hold, whichever request or reply was lost."""
     hold = SEMAPHORE.lock(abort_on="lost").acquire()
     assert hold is not None
     fired = getattr(proxy, when)(opcode)
@@ -633,7 +616,6 @@ def test_a_hand_over_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: s
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("opcode", [MULTI, GET_DATA, GET_CHILDREN, SYNC])
 def test_an_adoption_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
-    """There is one znode of the adopter, at the position of the giver, whichever request or reply was lost."""
     text = give(SEMAPHORE)
     fired = getattr(proxy, when)(opcode)
     with zk_adopt(text, timeout=20) as hold:
@@ -647,7 +629,6 @@ def test_an_adoption_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: s
 def test_a_hand_over_without_an_answer_releases_the_lock(
     zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call ends in time, and neither a holder nor a hold is left when ZooKeeper is back."""
     monkeypatch.setattr(giving, "HAND_OVER_TIMEOUT", 0.5)
     hold = zk_lock(KEY, abort_on="lost").acquire()
     assert hold is not None
@@ -697,7 +678,6 @@ def test_the_session_of_the_giver_may_end_after_the_hand_over(zoo: Zoo) -> None:
 
 
 def test_an_adopter_that_gives_up_leaves_nothing(zoo: Zoo, proxy: Proxy) -> None:
-    """It is as if it had adopted the lock and released it."""
     text = give()
     proxy.hang = True
     with pytest.raises(ZooKeeperUnavailable):

@@ -26,12 +26,10 @@ Call = Callable[[Callable[[], Any]], Any]
 
 
 def here(call: Callable[[], Any]) -> Any:
-    """Call in this thread."""
     return call()
 
 
 def elsewhere(call: Callable[[], Any]) -> Any:
-    """Call in another thread."""
     return BackgroundCall(call).result()
 
 
@@ -56,7 +54,6 @@ def is_free(key: str = KEY) -> bool:
 
 @pytest.mark.parametrize("where", [here, elsewhere])
 def test_a_hold_is_released_once_from_any_thread(zoo: Zoo, primitive: Primitive, where: Call) -> None:
-    """Later calls say that it is not held, and the lock object holds nothing. So it is for each kind of lock."""
     lock = primitive.lock()
     hold: Hold = acquired(lock)
     where(hold.release)
@@ -72,7 +69,6 @@ def test_a_hold_is_released_once_from_any_thread(zoo: Zoo, primitive: Primitive,
 
 @pytest.mark.parametrize("where", [here, elsewhere])
 def test_each_acquisition_of_an_owner_has_its_own_hold(zoo: Zoo, where: Call) -> None:
-    """An owner that has several releases them in any order, and the lock is free after the last one."""
     holds = [acquired(zk_lock(KEY)) for _ in range(3)]
     for released in (1, 0):
         where(holds[released].release)
@@ -91,7 +87,6 @@ def test_each_acquisition_of_an_owner_has_its_own_hold(zoo: Zoo, where: Call) ->
 
 
 def test_a_lock_object_and_a_hold_release_two_acquisitions(zoo: Zoo) -> None:
-    """`release` of the lock ends the last one, as before, and the hold of the first one still ends the first."""
     first, second = acquired(zk_lock(KEY)), acquired(zk_lock(KEY))
     zk_lock(KEY).release()
     with pytest.raises(LockNotHeld):
@@ -102,7 +97,6 @@ def test_a_lock_object_and_a_hold_release_two_acquisitions(zoo: Zoo) -> None:
 
 
 def test_the_hold_of_a_block_is_released_by_its_owner_only(zoo: Zoo) -> None:
-    """Then the block says so at its end, as for `release` of the lock. An acquisition inside it may go anywhere."""
     with zk_lock(KEY) as hold:
         inner = acquired(zk_lock(KEY))
         with pytest.raises(LockNotHeld, match="Only its owner"):
@@ -115,7 +109,6 @@ def test_the_hold_of_a_block_is_released_by_its_owner_only(zoo: Zoo) -> None:
 
 
 def test_a_block_outlives_the_hold_of_an_acquisition_around_it(zoo: Zoo) -> None:
-    """It shares that hold. After the block, the hold is released."""
     hold: Hold = acquired(zk_lock(KEY))
     with zk_lock(KEY) as inner:
         hold.release()
@@ -127,7 +120,6 @@ def test_a_block_outlives_the_hold_of_an_acquisition_around_it(zoo: Zoo) -> None
 
 
 def test_the_release_of_several_skips_what_has_ended(zoo: Zoo) -> None:
-    """One of them was released by a lock object, and its owner holds that lock by another acquisition."""
     first, several = acquired(zk_lock("a")), acquired(zk_locks("a", "b"))
     zk_lock("a").release()
     several.release()
@@ -138,7 +130,6 @@ def test_the_release_of_several_skips_what_has_ended(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("where", [here, elsewhere])
 def test_the_release_of_several_ends_all(zoo: Zoo, where: Call) -> None:
-    """One of them may go first. The others are then released together, once."""
     hold: MultiHold = acquired(zk_locks("b", "a"))
     where(hold["a"].release)
     assert is_free("a")
@@ -150,7 +141,6 @@ def test_the_release_of_several_ends_all(zoo: Zoo, where: Call) -> None:
 
 
 def test_a_writer_that_reads_has_two_holds(zoo: Zoo) -> None:
-    """Whichever thread ends the one for writing, readers come in then; after a downgrade, too."""
     write, read = acquired(zk_write(KEY)), acquired(zk_read(KEY))
     elsewhere(write.release)
     eventually(lambda: elsewhere(lambda: zk_read(KEY).acquire(blocking=False)))
@@ -167,7 +157,6 @@ def test_a_writer_that_reads_has_two_holds(zoo: Zoo) -> None:
 
 
 def test_a_hold_outlives_its_thread(zoo: Zoo) -> None:
-    """It can be released when its owner has ended, without the lock object."""
     hold = elsewhere(lambda: acquired(zk_lock(KEY)))
     with ThreadPoolExecutor(1) as pool:
         pooled = pool.submit(lambda: acquired(zk_lock("pooled"))).result()
@@ -181,7 +170,6 @@ def test_a_hold_outlives_its_thread(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("lock", [zk_lock(KEY, max_hold=0.2), zk_lock(KEY, max_hold=0.2, linger=0.05)])
 def test_an_expired_hold_does_not_stop_its_thread(zoo: Zoo, lock: Any) -> None:
-    """Another lock object gets the lock as any other caller. The same object tells of the loss."""
     expired: Hold = acquired(lock)
     assert expired.wait_lost(10)
     for same in (lock.acquire, lock.__enter__):
@@ -228,7 +216,6 @@ def test_a_lost_block_around_is_still_told(zoo: Zoo) -> None:
 
 
 async def test_a_task_releases_the_hold_of_another_one(zoo: Zoo) -> None:
-    """So does a thread; and a task that of a thread."""
     lock = zk_lock(KEY)
 
     async def acquire() -> Hold:
@@ -251,7 +238,6 @@ async def test_a_task_releases_the_hold_of_another_one(zoo: Zoo) -> None:
 
 
 def test_no_order_of_releases_frees_a_newer_hold(zoo: Zoo) -> None:
-    """Late, twice, after a loss, from another thread: what was not released stays held, and nobody else gets it."""
     for seed in range(40):
         choose = random.Random(seed)
         live: list[Hold] = []
@@ -300,12 +286,10 @@ class ReleasedAt(LineStrike):
         self._hold = hold
 
     def strike(self) -> None:
-        """Release it."""
         elsewhere(self._hold.release)
 
 
 def test_a_release_elsewhere_at_any_line_of_the_owner(zoo: Zoo) -> None:
-    """The owner acquires the lock again, or releases it once more: it has the lock, or nobody has."""
     for acquires in (True, False):
         at, where = 0, "."
         while where:
@@ -330,7 +314,6 @@ def test_a_release_elsewhere_at_any_line_of_the_owner(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"linger": 0.05}, SEMAPHORE.options], ids=["lock", "linger", "semaphore"])
 def test_a_release_elsewhere_races_with_the_owner_who_acquires_again(zoo: Zoo, options: dict[str, Any]) -> None:
-    """The owner either keeps the lock by its newer hold, or acquires it again; and nothing is left in the end."""
     start = threading.Barrier(2)
     holds: list[Hold] = []
 

@@ -84,7 +84,6 @@ def test_a_limit_that_zookeeper_refuses_is_an_error_at_once(zoo: Zoo) -> None:
 
 
 def test_a_raised_limit_grants_as_many_more_waiters(zoo: Zoo, crowd: Crowd) -> None:
-    """The first who wait; the others wait on."""
     crowd.come(7)
     crowd.hold(0, 1, 2)
     set_limit("k", 5, **WHY)
@@ -94,7 +93,6 @@ def test_a_raised_limit_grants_as_many_more_waiters(zoo: Zoo, crowd: Crowd) -> N
 
 
 def test_a_lowered_limit_counts_for_later_grants_only(zoo: Zoo, crowd: Crowd) -> None:
-    """The next is granted once fewer are held than there are permits now."""
     crowd.come(5)
     crowd.hold(0, 1, 2)
     set_limit("k", 1, **WHY)
@@ -110,7 +108,6 @@ def test_a_lowered_limit_counts_for_later_grants_only(zoo: Zoo, crowd: Crowd) ->
 
 
 def test_after_a_clear_the_limit_in_code_counts_again(zoo: Zoo, crowd: Crowd) -> None:
-    """For those who wait at that moment, too. In an empty queue no marker stays."""
     set_limit("k", 1, **WHY)
     crowd.come(4)
     crowd.hold(0)
@@ -159,7 +156,6 @@ def test_a_holder_beyond_its_own_limit_can_be_broken_after_a_clear(zoo: Zoo) -> 
 
 
 def test_a_holder_by_an_old_limit_keeps_its_permit_after_many_changes(zoo: Zoo, crowd: Crowd) -> None:
-    """However often a limit is set and cleared in between. A contender beyond all limits waits for certain."""
     set_limit("k", 5, **WHY)
     crowd.come(6)
     crowd.hold(0, 1, 2, 3, 4)
@@ -191,7 +187,6 @@ def test_a_try_gets_no_permit_by_an_older_limit(zoo: Zoo, crowd: Crowd) -> None:
 
 
 def test_a_limit_is_set_on_an_unused_key(zoo: Zoo) -> None:
-    """It waits there for those who come; once it is cleared, the server may delete the directory."""
     assert limit_of("far/away") is None
     set_limit("far/away", 1, **WHY)
     limit = limit_of("far/away")
@@ -211,7 +206,6 @@ def test_a_limit_is_set_on_an_unused_key(zoo: Zoo) -> None:
 
 
 def test_a_change_of_the_limit_is_audited_and_sends_a_signal(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """With who did it and why; a limit that was cleared is told as None."""
     with signalled("limit_changed") as sent, caplog.at_level(logging.INFO, "zklock.audit"):
         set_limit("k", 2, **WHY)
         clear_limit("k", reason="it is mended", by="ben")
@@ -228,13 +222,11 @@ def test_a_change_of_the_limit_is_audited_and_sends_a_signal(zoo: Zoo, caplog: p
 
 @pytest.mark.parametrize("limit", [0, -1, 10_001, True, 2.5, None])
 def test_an_invalid_number_of_permits_is_refused(zoo: Zoo, limit: Any) -> None:
-    """Before anything is sent."""
     with pytest.raises(ValueError, match="from 1 to 10000"):
         set_limit("k", limit, **WHY)
 
 
 def test_of_two_concurrent_changes_the_later_limit_remains(zoo: Zoo) -> None:
-    """The later one's."""
     with zk_lock("k", limit=2):
         changes = [BackgroundCall(lambda limit=limit: set_limit("k", limit, **WHY)) for limit in range(1, 9)]  # type: ignore[misc]
         for change in changes:
@@ -253,7 +245,6 @@ def test_of_two_concurrent_changes_the_later_limit_remains(zoo: Zoo) -> None:
 def test_a_change_of_the_limit_survives_a_cut(
     zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture, when: str
 ) -> None:
-    """It is known as one's own work, written once, and audited once."""
     zoo.client.ensure_path(f"{zoo.base}/k")
     with caplog.at_level(logging.INFO, "zklock.audit"):
         fired = getattr(proxy, when)(MULTI)
@@ -271,7 +262,6 @@ def test_a_change_of_the_limit_survives_a_cut(
 def test_a_change_of_the_limit_without_a_reply_is_audited_as_possible(
     zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And no one waits longer than was said."""
     proxy.refuse = True
     proxy.cut_all()
     with caplog.at_level(logging.INFO, "zklock.audit"):

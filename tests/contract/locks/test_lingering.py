@@ -30,14 +30,12 @@ LONG = 60.0  # seconds; no test waits for their end
 
 
 def token_of(lock: Lock) -> int:
-    """Take the lock, and return the token."""
     with lock as hold:
         hold.check()
         return hold.token
 
 
 def shown() -> LockInfo:
-    """Return what inspection says of the lock."""
     info = look_at(KEY)
     assert info is not None
     return info
@@ -61,7 +59,6 @@ def _ended(zoo: Zoo) -> Iterator[None]:
 
 
 def test_a_lingering_lock_is_acquired_again_without_a_request(zoo: Zoo, warm_proxy: Proxy) -> None:
-    """Neither in this thread nor in another one; all owners have the token of the one znode."""
     lock = zk_lock(KEY, linger=LONG)
     tokens = {token_of(lock)}
     eventually(lambda: warm_proxy.requests == 3)  # it watches the directory now
@@ -77,7 +74,6 @@ def test_a_lingering_lock_is_acquired_again_without_a_request(zoo: Zoo, warm_pro
 
 
 def test_an_idle_lingering_lock_is_released_in_time(zoo: Zoo) -> None:
-    """It leaves after `linger` seconds, and not much later."""
     began = time.monotonic()
     token = token_of(zk_lock(KEY, linger=0.5))
     zoo.wait_contenders(KEY, 0)
@@ -86,7 +82,6 @@ def test_an_idle_lingering_lock_is_released_in_time(zoo: Zoo) -> None:
 
 
 def test_each_owner_of_a_lingering_lock_has_its_own_hold(zoo: Zoo) -> None:
-    """Each owner has its own hold, with its own state and its own signals."""
     lock = zk_lock(KEY, linger=LONG)
     with signalled("lock_acquired", "lock_released") as sent:
         with lock as first:
@@ -99,7 +94,6 @@ def test_each_owner_of_a_lingering_lock_has_its_own_hold(zoo: Zoo) -> None:
 
 
 def test_a_try_names_the_local_holder(zoo: Zoo) -> None:
-    """Nothing is asked of ZooKeeper for that."""
     with queued(zoo, zk_lock(KEY, linger=LONG, what="the first work")) as (taker,):
         taker.wait_granted()
         with pytest.raises(LockBusy, match="the first work"), zk_lock(KEY, linger=LONG, timeout=0):
@@ -138,7 +132,6 @@ def test_a_caller_that_gives_up_before_it_queues_leaves_nothing(zoo: Zoo) -> Non
 
 
 def test_a_waiter_is_not_refused_when_it_queues_again(zoo: Zoo) -> None:
-    """Also if the process lines up again behind others, and more of them wait than `max_waiters`."""
     lock = zk_lock(KEY, linger=0.01, max_waiters=1, timeout=30)
     holder = Taker(lock)
     holder.wait_granted()
@@ -155,7 +148,6 @@ def test_a_waiter_is_not_refused_when_it_queues_again(zoo: Zoo) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")
 def test_a_dropped_hold_of_a_lingering_lock_is_released(zoo: Zoo) -> None:
-    """For the next owner here, also while others wait."""
     lock = zk_lock(KEY, linger=LONG)
     token = token_of(lock)
     with queued(zoo, lock) as (first,):
@@ -172,7 +164,6 @@ def test_a_dropped_hold_of_a_lingering_lock_is_released(zoo: Zoo) -> None:
 
 
 def test_several_locks_as_one_may_linger(zoo: Zoo) -> None:
-    """Several locks as one may linger, too."""
     for _ in range(3):
         with zk_locks("a", "b", linger=LONG) as hold:
             hold.check()
@@ -181,7 +172,6 @@ def test_several_locks_as_one_may_linger(zoo: Zoo) -> None:
 
 
 def test_the_number_of_lingering_locks_is_bounded(zoo: Zoo) -> None:
-    """The one that has been idle for the longest time leaves first."""
     with zoo.configured(MAX_LINGERING=2):
         for key in ("one", "two", "three"):
             token_of(zk_lock(key, linger=LONG))
@@ -190,7 +180,6 @@ def test_the_number_of_lingering_locks_is_bounded(zoo: Zoo) -> None:
 
 
 def test_of_locks_held_at_once_a_bounded_number_lingers(zoo: Zoo) -> None:
-    """At most as many as may; the others leave with their release."""
     keys = ["one", "two", "three", "four"]
     with zoo.configured(MAX_LINGERING=1):
         with zk_locks(*keys, linger=LONG):
@@ -202,7 +191,6 @@ def test_of_locks_held_at_once_a_bounded_number_lingers(zoo: Zoo) -> None:
 
 
 def test_an_idle_lingering_lock_is_released_for_another_waiter_at_once(zoo: Zoo) -> None:
-    """To another process, and to a lock of this one that does not linger."""
     token = token_of(zk_lock(KEY, linger=LONG))
     with within(2):
         assert token_of(zk_lock(KEY)) > token
@@ -212,7 +200,6 @@ def test_an_idle_lingering_lock_is_released_for_another_waiter_at_once(zoo: Zoo)
 
 
 def test_the_release_of_an_idle_lingering_lock_costs_two_requests(zoo: Zoo, warm_proxy: Proxy) -> None:
-    """After the event that another process has come: a listing, and the delete."""
     lock = zk_lock(KEY, linger=LONG)
     token_of(lock)
     eventually(lambda: lingering_lock(lock).has_other_waiters is False)  # type: ignore[union-attr]  # it watches the directory now
@@ -253,7 +240,6 @@ def test_an_idle_lingering_lock_costs_another_process_one_read_and_one_event(zoo
 
 @pytest.mark.parametrize("comes", ["before", "later"])
 def test_a_used_lingering_lock_is_released_after_its_linger_time(zoo: Zoo, comes: str) -> None:
-    """Until then it is handed on in this process; then the others here line up at the end."""
     lock, grants, stop = zk_lock(KEY, linger=0.5, timeout=30), 0, threading.Event()
 
     def work() -> None:
@@ -320,7 +306,6 @@ def test_a_broken_idle_lock_is_not_granted_again(zoo: Zoo) -> None:
 
 
 def test_an_idle_lingering_lock_is_shown_as_kept(zoo: Zoo) -> None:
-    """With the time since the last use; a lock that is used again is shown with its user."""
     lock = zk_lock(KEY, linger=LONG, what="the first work")
     began = time.monotonic()
     token_of(lock)
@@ -339,7 +324,6 @@ def test_an_idle_lingering_lock_is_shown_as_kept(zoo: Zoo) -> None:
 
 
 def test_short_owners_of_a_lingering_lock_are_not_written_one_by_one(zoo: Zoo) -> None:
-    """The znode says that there are several; the first one is not named for long after its end."""
     stop, grants = threading.Event(), 0
 
     def work() -> None:
@@ -360,7 +344,6 @@ def test_short_owners_of_a_lingering_lock_are_not_written_one_by_one(zoo: Zoo) -
 
 
 def test_the_working_process_of_a_lingering_lock_is_shown(zoo: Zoo) -> None:
-    """Until its owner has released the lock."""
     lock = zk_lock(KEY, linger=LONG)
     with lock:
         (turn,) = lingering_waiters(lock)
@@ -372,7 +355,6 @@ def test_the_working_process_of_a_lingering_lock_is_shown(zoo: Zoo) -> None:
 
 
 def test_a_lingering_lock_does_not_overwrite_a_release_request(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing else is written into the znode after it."""
     with zk_lock(KEY, linger=LONG, what="the first work"):
         pass
     with zk_lock(KEY, linger=LONG, what="the second work") as hold:
@@ -386,7 +368,6 @@ def test_a_lingering_lock_does_not_overwrite_a_release_request(zoo: Zoo, monkeyp
 
 
 def test_a_release_request_ends_the_lingering(zoo: Zoo) -> None:
-    """At once if it is idle, and with the release of its owner."""
     lock = zk_lock(KEY, linger=LONG)
     token_of(lock)
     assert request_release(KEY, reason="a test", by="tester").holders
@@ -400,7 +381,6 @@ def test_a_release_request_ends_the_lingering(zoo: Zoo) -> None:
 
 
 def test_a_lingering_lock_is_not_granted_without_a_connection(zoo: Zoo, proxy: Proxy) -> None:
-    """Not even while the lease lasts; when the connection is back, it is queued for."""
     lock = zk_lock(KEY, linger=LONG)
     token = token_of(lock)
     proxy.refuse = True
@@ -431,7 +411,6 @@ def outage(zoo: Zoo) -> Iterator[tuple[Proxy, Taker, Hold]]:
 
 
 def test_local_waiters_outlast_an_outage(zoo: Zoo) -> None:
-    """Only a caller that finds no connection gives up after CONNECT_TIMEOUT, as without linger."""
     with outage(zoo) as (proxy, waiter, lost):
         time.sleep(1)
         proxy.heal()
@@ -439,7 +418,6 @@ def test_local_waiters_outlast_an_outage(zoo: Zoo) -> None:
 
 
 def test_a_local_caller_in_an_outage_gives_up_at_the_connect_timeout(zoo: Zoo) -> None:
-    """It gives up as without linger, also if others of this process waited before the outage."""
     with outage(zoo) as (proxy, waiter, _):
         comer = BackgroundCall(lambda: token_of(zk_lock(KEY, linger=LONG, timeout=3)))
         comer.join(10)
@@ -482,7 +460,6 @@ def test_a_downgraded_writer_does_not_linger(zoo: Zoo) -> None:
 
 
 def test_the_end_of_the_session_ends_lingering(zoo: Zoo) -> None:
-    """Those who wait are told, and the lock is free at once."""
     lock = zk_lock(KEY, linger=LONG, timeout=30)
     holder = Taker(lock)
     holder.wait_granted()

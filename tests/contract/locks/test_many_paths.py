@@ -42,7 +42,6 @@ def _small(zoo: Zoo) -> Iterator[None]:
 
 
 def registry() -> Registry:
-    """Return the registry of the session of this process."""
     return session().attached(Registry)
 
 
@@ -75,7 +74,6 @@ def filled(stack: contextlib.ExitStack, prefix: str = "", **options: Any) -> str
 
 
 def test_locks_are_refused_before_they_are_too_many_and_the_error_has_the_figures(zoo: Zoo) -> None:
-    """It counts what the server would carry, names the remedies, and is no error of the connection."""
     with contextlib.ExitStack() as stack:
         error = filled(stack, timeout=30)
         number = len(registry().guids)
@@ -95,7 +93,6 @@ def test_locks_are_refused_before_they_are_too_many_and_the_error_has_the_figure
 
 
 def test_each_kind_is_refused_and_leaves_nothing(zoo: Zoo) -> None:
-    """Nothing is sent and nothing is kept: the next try after a release succeeds."""
     too_much = {f"{LONG}/{'x' * 100}{number}": primitive for number, primitive in enumerate(PRIMITIVES)}
     with contextlib.ExitStack() as stack:
         filled(stack, timeout=30)
@@ -141,8 +138,6 @@ def test_a_try_of_a_lock_that_another_has_is_busy_as_ever(zoo: Zoo) -> None:
 
 
 def test_waiters_count_until_they_leave(zoo: Zoo) -> None:
-    """A waiter has a znode, too; one that is granted its lock and leaves makes room."""
-
     def wait(key: str) -> None:
         with zk_lock(key, timeout=20):
             pass
@@ -162,7 +157,6 @@ def test_waiters_count_until_they_leave(zoo: Zoo) -> None:
 
 
 def test_several_locks_as_one_are_refused_together(zoo: Zoo) -> None:
-    """Those that were acquired already are given back."""
     with pytest.raises(TooManyLocks), zk_locks(*first(80), timeout=20):
         pass
     eventually(lambda: counted() == 0)
@@ -170,7 +164,6 @@ def test_several_locks_as_one_are_refused_together(zoo: Zoo) -> None:
 
 
 def test_a_candidate_is_elected_once_there_is_room(zoo: Zoo) -> None:
-    """It asks again, as when ZooKeeper is away."""
     elected = threading.Event()
     leader = zk_leader(f"{LONG}/leader")
     with contextlib.ExitStack() as stack:
@@ -253,7 +246,6 @@ def test_waiters_of_a_full_process_wait_on_in_its_next_session(zoo: Zoo) -> None
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.chaos) for seed in range(1, 6))])
 def test_the_count_covers_what_the_server_carries_whatever_happens(zoo: Zoo, seed: int) -> None:
-    """Threads acquire and give up while connections break, sessions end and znodes are deleted. At the end it is 0."""
     dice = random.Random(seed)
     zoo.client.ensure_path(f"{zoo.base}/{LONG}")
     with proxied(zoo, 4, **SMALL) as proxy:

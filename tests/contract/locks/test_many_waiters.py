@@ -81,7 +81,6 @@ async def cleared() -> AsyncIterator[list[asyncio.Task[None]]]:
 
 
 async def test_many_local_waiters_have_few_znodes_and_keep_their_order(zoo: Zoo) -> None:
-    """No more than 32 contenders of a process wait in ZooKeeper; the others enter in the order in which they came."""
     order: list[int] = []
     async with zk_lock(KEY):
         tasks = begin(MANY, order)
@@ -94,7 +93,6 @@ async def test_many_local_waiters_have_few_znodes_and_keep_their_order(zoo: Zoo)
 
 @pytest.mark.parametrize("options", [{"limit": MANY}, {"kind": "read", "max_waiters": 0}], ids=["permits", "readers"])
 async def test_the_local_queue_does_not_limit_grants(zoo: Zoo, options: dict[str, Any]) -> None:
-    """Only those that wait are counted: a process may have any number of permits, or of readers."""
     inside: list[int] = []
     everybody = asyncio.Event()
 
@@ -111,7 +109,6 @@ async def test_the_local_queue_does_not_limit_grants(zoo: Zoo, options: dict[str
 async def test_a_waiter_that_gives_up_in_the_local_queue_writes_nothing(
     zoo: Zoo, cleared: list[asyncio.Task[None]]
 ) -> None:
-    """They end in time, write nothing, and hold nobody up who came later."""
     order: list[int] = []
     async with zk_lock(KEY):
         cleared += begin(MAX_WAITING, order)
@@ -158,7 +155,6 @@ async def test_a_waiter_with_too_little_time_lets_others_go_first(zoo: Zoo, clea
 async def test_a_local_queue_of_contenders_granted_at_once_refuses_no_caller(
     zoo: Zoo, warm: Proxy, kind: dict[str, Any], options: dict[str, Any], cleared: list[asyncio.Task[None]]
 ) -> None:
-    """Readers, and callers for whom there are permits, queue locally for a moment only, and block no other."""
     done = asyncio.Event()
 
     async def stay() -> None:
@@ -231,7 +227,6 @@ async def test_one_listing_after_a_reconnect_serves_all_waiters(
 
 
 async def test_local_waiters_keep_their_order_in_the_next_session(zoo: Zoo) -> None:
-    """It queues again on the next one, in the same order, and the line behind it is as before."""
     order: list[int] = []
     with zoo.hold_elsewhere(KEY):
         tasks = begin(MANY, order)
@@ -247,7 +242,6 @@ async def test_local_waiters_keep_their_order_in_the_next_session(zoo: Zoo) -> N
 
 @pytest.mark.parametrize("most", [0, 1, 5])
 async def test_one_more_than_max_waiters_is_refused(zoo: Zoo, most: int, cleared: list[asyncio.Task[None]]) -> None:
-    """The waiters of other processes count, too. The znode of the refused caller is deleted."""
     with zoo.hold_elsewhere(KEY):
         cleared += begin(most, [], max_waiters=most)
         await asyncio.to_thread(zoo.wait_contenders, KEY, most + 1)
@@ -282,7 +276,6 @@ async def test_a_waiter_whose_session_ends_on_its_way_in_does_not_count_itself(z
 
 @pytest.mark.parametrize("options", [{}, {"kind": "write"}, {"limit": 1}, {"limit": 10}, {"linger": 0.5}])
 async def test_max_waiters_counts_those_that_come_at_the_same_moment(zoo: Zoo, options: dict[str, Any]) -> None:
-    """Of fifty that begin together some are granted, five wait, and the others are refused."""
     refused: list[int] = []
     inside: list[int] = []
     done = asyncio.Event()
@@ -315,8 +308,6 @@ def read_many(count: int, answers: list[object]) -> None:
 
 
 def test_a_callback_that_fails_does_not_keep_a_session_from_closing(zoo: Zoo) -> None:
-    """Requests without a reply fail when the session is closed. An exception in a callback is logged."""
-
     def fail(answer: object) -> None:
         raise RuntimeError(answer)
 

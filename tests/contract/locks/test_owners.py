@@ -109,7 +109,6 @@ async def test_a_call_that_would_only_acquire_is_refused(zoo: Zoo, run: Run) -> 
 
 
 def test_threads_of_other_kinds_refuse_it_too(zoo: Zoo) -> None:
-    """A thread of its own, a pool of `multiprocessing`, a thread of trio."""
     lock = zk_lock("k")
     errors: list[BaseException | None] = []
     in_thread: Any = trio.to_thread.run_sync
@@ -127,7 +126,6 @@ def test_threads_of_other_kinds_refuse_it_too(zoo: Zoo) -> None:
 
 
 async def test_two_flows_are_never_inside_together(zoo: Zoo, run: Run) -> None:
-    """A later call of the same thread does not get the lock as if it were the first one. It fails, or it waits."""
     inside: list[int] = []
     most: list[int] = []
     errors: list[ZkLockError] = []
@@ -201,8 +199,6 @@ def test_a_block_of_the_waiting_thread_is_reentrant_as_before(zoo: Zoo) -> None:
 
 
 async def test_code_in_one_call_is_one_owner(zoo: Zoo, run: Run) -> None:
-    """`acquire` and `release` in one call, nested and with blocks, are what they are in any thread."""
-
     def work() -> None:
         lock = zk_lock("k", timeout=0)
         hold = lock.acquire()
@@ -240,7 +236,6 @@ async def test_the_lock_object_that_acquired_it_releases_it_from_any_thread(zoo:
 
 
 async def test_permits_of_several_calls_are_all_given_back(zoo: Zoo) -> None:
-    """Each by its own lock object, although the calls share threads."""
     locks = [zk_semaphore("k", 3) for _ in range(3)]
     with ThreadPoolExecutor(3) as pool:
         loop, barrier = asyncio.get_running_loop(), threading.Barrier(3)
@@ -260,7 +255,6 @@ async def test_permits_of_several_calls_are_all_given_back(zoo: Zoo) -> None:
 
 
 async def test_a_lost_lock_of_an_earlier_call_is_in_nobodys_way(zoo: Zoo) -> None:
-    """The thread of the pool can acquire the key again, as its flow has lost it."""
     lock = zk_lock("k")
     with ThreadPoolExecutor(1) as pool:
         hold = pool.submit(acquire, lock).result()
@@ -278,7 +272,6 @@ async def test_a_lost_lock_of_an_earlier_call_is_in_nobodys_way(zoo: Zoo) -> Non
 
 
 async def test_an_exit_stack_that_stays_open_is_another_flows(zoo: Zoo) -> None:
-    """A block that was entered in an earlier call counts as a lock of that call, and ends by its own stack."""
     stack = contextlib.ExitStack()
 
     def open_block() -> None:
@@ -323,7 +316,6 @@ def by_call(lock: Lock) -> str:
 def test_an_owner_that_ends_with_a_lock_is_named_once(
     zoo: Zoo, warnings: Callable[[], list[str]], end: Callable[[Lock], str]
 ) -> None:
-    """The warning names the lock, its owner, and how to free it: by its lock object, or by the command."""
     lock = zk_lock("k", what="count stock")
     name = end(lock)
     (warning,) = eventually(warnings)
@@ -344,7 +336,6 @@ def test_an_owner_that_ends_with_a_lock_is_named_once(
 def test_the_command_of_the_warning_frees_the_lock(
     zoo: Zoo, warnings: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new owner gets the lock, in this process, too."""
     by_thread(zk_lock("{name}", fields={"name": "it's"}))
     (warning,) = eventually(warnings)
     assert "manage.py zklock break " in warning
@@ -358,7 +349,6 @@ def test_the_command_of_the_warning_frees_the_lock(
 
 
 def test_an_owner_that_goes_on_is_not_warned_of(zoo: Zoo, warnings: Callable[[], list[str]]) -> None:
-    """Nor is a released lock, or one that is lost."""
     mine, lost, done = zk_lock("mine"), zk_lock("lost"), zk_lock("done")
     mine.acquire()
     BackgroundCall(lambda: (done.acquire(), done.release())).result()
@@ -382,7 +372,6 @@ def lose(zoo: Zoo, *holds: Any) -> None:
 
 
 def test_a_lost_lock_is_neither_owned_nor_locked(zoo: Zoo, primitive: Primitive) -> None:
-    """The queue decides whether it is locked. The release raises `LockLost`, and leaves nothing."""
     lock = primitive.lock()
     hold = lock.acquire()
     assert lock.owned()
@@ -401,7 +390,6 @@ def test_a_lost_lock_is_neither_owned_nor_locked(zoo: Zoo, primitive: Primitive)
 
 
 async def test_a_task_learns_of_a_loss_as_a_thread_does(zoo: Zoo) -> None:
-    """From `arelease`, `owned` and `alocked`."""
     lock = zk_lock("k")
     hold = await lock.aacquire()
     await asyncio.to_thread(lose, zoo, hold)
@@ -416,7 +404,6 @@ async def test_a_task_learns_of_a_loss_as_a_thread_does(zoo: Zoo) -> None:
 
 
 def test_one_lost_lock_of_several_is_named_and_all_are_released(zoo: Zoo) -> None:
-    """The other is released, not left behind."""
     lock = zk_locks("a", "b")
     hold = lock.acquire()
     assert hold
@@ -456,7 +443,6 @@ def test_a_release_in_finally_hides_no_abort(zoo: Zoo, error: type[BaseException
 
 
 def test_a_release_in_finally_keeps_the_error_of_the_work(zoo: Zoo) -> None:
-    """It is the context of the `LockLost`."""
     lock = zk_lock("k")
     hold = lock.acquire()
     assert hold
@@ -488,7 +474,6 @@ def tasks() -> Iterator[Callable[[Awaitable[Any]], Any]]:
 def test_open_blocks_of_one_lock_object_end_in_any_task(
     zoo: Zoo, tasks: Callable[[Awaitable[Any]], Any], order: tuple[int, ...], through: str
 ) -> None:
-    """Each gives back its own permit, in any order."""
     lock = zk_read("k", timeout=30)
 
     async def fixture() -> Any:
@@ -522,7 +507,6 @@ def test_open_blocks_of_one_lock_object_end_in_any_task(
 
 
 async def test_a_block_that_another_task_closes_is_not_that_tasks_own(zoo: Zoo) -> None:
-    """The task that closes it has an open block of the same lock object, which stays open."""
     lock = zk_semaphore("k", 2)
 
     async def rows() -> Any:
@@ -538,7 +522,6 @@ async def test_a_block_that_another_task_closes_is_not_that_tasks_own(zoo: Zoo) 
 
 
 async def test_a_stranger_ends_no_block(zoo: Zoo) -> None:
-    """A task without a block of this lock gets an error while the tasks with blocks go on."""
     lock = zk_read("k")
     ready: asyncio.Queue[None] = asyncio.Queue()
     done = asyncio.Event()
@@ -569,7 +552,6 @@ def unsafe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unsafe")
 async def test_plain_code_may_lock_in_a_loop_if_django_allows_it(zoo: Zoo) -> None:
-    """The task is the owner, for plain code as for coroutines."""
     lock = zk_lock("k", timeout=0)
 
     async def other() -> Any:

@@ -132,7 +132,6 @@ def pass_it_on(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("action", [wait_for_the_lock, lose_the_lock, have_it_broken, read_on, pass_it_on])
 def test_callers_post_to_the_protocol_and_call_nothing_else(zoo: Zoo, action: Callable[[Zoo], None]) -> None:
-    """An acquisition, a wait, a release and a loss call nothing else of it on a caller's thread."""
     process.reset()  # so that the protocol's threads start below
     with recorded() as functions:
         action(zoo)

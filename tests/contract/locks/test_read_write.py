@@ -22,13 +22,11 @@ COMPAT = pytest.mark.parametrize("compat", [None, "kazoo"])
 
 
 def both(compat: Compat | None = None) -> ReadWriteLock:
-    """Return a read-write lock on the tests' key."""
     return ReadWriteLock(KEY, timeout=20, compat=compat)
 
 
 @COMPAT
 def test_neither_readers_nor_writers_starve(zoo: Zoo, compat: Compat | None) -> None:
-    """Readers that come after a writer wait for it, and a writer for the readers before it; each in its turn."""
     lock = both(compat)
     order = [lock.read(), lock.read(), lock.write(), lock.read(), lock.read(), lock.write(), lock.read()]
     with foreign(zoo, compat=compat) as first, queued(zoo, *order) as takers:
@@ -43,7 +41,6 @@ def test_neither_readers_nor_writers_starve(zoo: Zoo, compat: Compat | None) -> 
 
 
 def test_a_plain_lock_excludes_readers_and_writers_on_its_path(zoo: Zoo) -> None:
-    """All kinds on one path take their turn in one queue, permits as well."""
     lock = both()
     order = [lock.read(), zk_lock(KEY, timeout=20), lock.write(), zk_lock(KEY, limit=2, timeout=20), lock.read()]
     with queued(zoo, *order) as takers:
@@ -54,7 +51,6 @@ def test_a_plain_lock_excludes_readers_and_writers_on_its_path(zoo: Zoo) -> None
 
 
 def test_the_writer_may_also_read(zoo: Zoo) -> None:
-    """Inside its block, or as a block of its own within; it stays one node, and writes until it says otherwise."""
     lock = both()
     with lock.write() as outer, lock.read() as inner:
         assert (outer.kind, inner.kind) == ("write", "read")
@@ -101,7 +97,6 @@ class Writer:
         self._left = False
 
     def read_on(self) -> Hold:
-        """Go on as a reader."""
         if self._way == "hold.downgrade()":
             self.hold.downgrade()
         else:
@@ -133,7 +128,6 @@ def writing(lock: ReadWriteLock, way: str) -> Iterator[Writer]:
 def test_a_downgrade_grants_the_readers_just_behind_and_no_writer(
     zoo: Zoo, compat: Compat | None, downgrade: str
 ) -> None:
-    """A writer that goes on as a reader has no gap: the next readers join it, the writer behind them waits for all."""
     lock = both(compat)
     order = [lock.read(), lock.read(), lock.write(), lock.read()]
     with writing(lock, downgrade) as own, queued(zoo, *order) as (first, second, writer, last):
@@ -178,7 +172,6 @@ def test_a_writer_waits_for_a_downgraded_writer(zoo: Zoo) -> None:
 
 
 def test_later_readers_join_a_downgraded_writer(zoo: Zoo) -> None:
-    """Also those that do not wait."""
     lock = both()
     with lock.write() as hold:
         hold.downgrade()
@@ -194,7 +187,6 @@ def test_later_readers_join_a_downgraded_writer(zoo: Zoo) -> None:
 
 
 def test_a_downgrade_that_is_impossible_says_why(zoo: Zoo) -> None:
-    """A lock that is no read-write lock, one that is taken twice, and one that was released; twice is once."""
     with zk_lock(KEY) as plain, pytest.raises(ZkLockError, match="kind"):
         plain.downgrade()
     lock = both()
@@ -216,7 +208,6 @@ def test_a_downgrade_that_is_impossible_says_why(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 def test_a_downgrade_survives_a_cut(zoo: Zoo, warm_proxy: Proxy, when: str) -> None:
-    """Whether its transaction was carried out or not, the reader behind is let in, once, and the hold goes on."""
     with zk_lock(KEY, kind="write", abort_on="lost") as hold, queued(zoo, zk_lock(KEY, kind="read")) as (reader,):
         eventually(lambda: hold.path in watched(zoo))
         fired = getattr(warm_proxy, when)(MULTI)
@@ -251,7 +242,6 @@ with zk_lock("warm/a", kind="write") as hold:
 
 
 def test_a_downgrade_is_one_transaction_and_wakes_one_reader_each(zoo: Zoo, warm_proxy: Proxy) -> None:
-    """Each of the readers just behind gets one watch event, and lists once; the writer behind them gets none."""
     lock = both()
     with writing(lock, "hold.downgrade()") as own, queued(zoo, lock.read(), lock.read(), lock.write()) as takers:
         # Each reads its own znode and one ahead.
@@ -270,7 +260,6 @@ def test_a_downgrade_is_one_transaction_and_wakes_one_reader_each(zoo: Zoo, warm
 @pytest.mark.parametrize("way", ["downgrade", "release"])
 @pytest.mark.parametrize("side", ["read", "write"])
 def test_after_a_downgrade_the_owner_reads_and_no_longer_writes(zoo: Zoo, way: str, side: str) -> None:
-    """Both ways of a downgrade answer the same, and either side releases what was downgraded."""
     lock = both()
     hold = lock.write().acquire()
     assert hold is not None

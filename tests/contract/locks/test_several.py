@@ -34,7 +34,6 @@ pytestmark = pytest.mark.zookeeper
 
 
 def test_several_locks_are_acquired_in_the_order_of_their_keys(zoo: Zoo) -> None:
-    """However they are named, and as often as that is; the tokens say in which order they were taken."""
     for key in ("a", "b/1", "c"):
         zoo.client.ensure_path(f"{zoo.base}/{key}")
     with zk_locks("c", "a", "b/{x}", "a", fields={"x": 1}) as hold:
@@ -55,7 +54,6 @@ def test_several_locks_are_acquired_in_the_order_of_their_keys(zoo: Zoo) -> None
 
 
 def test_several_locks_are_released_if_one_is_busy(zoo: Zoo) -> None:
-    """The error names that one, says who is ahead once the deadline is over, and the others are free at once."""
     with zoo.hold_elsewhere("b"):
         with pytest.raises(LockBusy, match="'b'") as busy, zk_locks("c", "b", "a", timeout=0):
             pass
@@ -75,8 +73,6 @@ def test_several_locks_are_released_if_one_is_busy(zoo: Zoo) -> None:
 
 
 def test_several_locks_share_one_deadline(zoo: Zoo) -> None:
-    """The second wait has what the first one has left of the time."""
-
     def deadlines() -> set[float]:
         return {observer.deadline or 0 for observer in session().observers if isinstance(observer, Contender)}
 
@@ -96,7 +92,6 @@ def test_several_locks_share_one_deadline(zoo: Zoo) -> None:
 
 
 def test_acquire_and_release_of_several_locks_are_all_or_nothing(zoo: Zoo) -> None:
-    """None if one is busy, and none is held then; counted, and refused to who does not hold them all."""
     lock = zk_locks("b", "a")
     with zoo.hold_elsewhere("b"):
         assert lock.acquire(blocking=False) is None
@@ -125,7 +120,6 @@ def test_acquire_and_release_of_several_locks_are_all_or_nothing(zoo: Zoo) -> No
 
 
 def test_blocks_of_one_and_of_several_locks_nest(zoo: Zoo) -> None:
-    """Blocks of one and of several may be inside each other, and each gives back what it took."""
     both = zk_locks("a", "b")
     with zk_lock("b") as outer, both as hold, zk_lock("a"), both:
         assert hold["b"].token == outer.token
@@ -145,8 +139,6 @@ def test_a_release_request_to_one_of_several_locks_is_seen(zoo: Zoo) -> None:
 
 
 def test_coroutines_acquire_several_locks(zoo: Zoo) -> None:
-    """`async with`, `aacquire` and `arelease`; a cancelled wait releases all; blocking calls are refused."""
-
     async def main() -> None:
         async with zk_locks("b", "a") as hold, zk_locks("a"):
             assert hold.keys == ("a", "b")
@@ -188,7 +180,6 @@ def test_coroutines_acquire_several_locks(zoo: Zoo) -> None:
 
 
 def test_the_loss_of_one_of_several_locks_stops_the_work_and_releases_all(zoo: Zoo) -> None:
-    """The work under all is stopped; the error names the one that was lost, and all are free."""
     for key in ("a", "b", "c"):
         with pytest.raises(LockLost) as lost, zk_locks("a", "b", "c") as hold:
             zoo.client.delete(hold[key].path)
@@ -297,7 +288,6 @@ def test_a_lock_lost_before_the_last_grant_is_acquired_again(
 
 
 def test_the_options_of_each_lock_are_its_own(zoo: Zoo) -> None:
-    """Those of its entry in the settings, those of the call over them; the timeout is that of all."""
     locks = {"stock": {"path": "stock/{sku}", "grace": 1, "timeout": 0}, "till": {"path": "till", "abort_on": "never"}}
     with zoo.configured(LOCKS=locks, DEFAULTS={"timeout": 7}):
         lock = zk_locks("till", "stock", fields={"sku": 5}, warn_after=3)
@@ -316,7 +306,6 @@ def test_the_options_of_each_lock_are_its_own(zoo: Zoo) -> None:
 
 
 def test_a_key_named_for_reading_and_writing_is_write_locked(zoo: Zoo) -> None:
-    """A caller that reads and writes one key gets the write lock. Kinds that exclude each other are refused."""
     write, read = zk_lock("a", kind="write"), zk_lock("a", kind="read")
     assert zk_locks(read, write).locks == zk_locks(write, read).locks == (write,)
     assert zk_locks(read, "a").locks[0].spec.kind.name == "LOCK"
@@ -325,7 +314,6 @@ def test_a_key_named_for_reading_and_writing_is_write_locked(zoo: Zoo) -> None:
 
 
 def test_several_locks_may_be_of_different_kinds(zoo: Zoo) -> None:
-    """Each in its own way: two who read the one may not both have the other."""
     reading, permit = zk_lock("a", kind="read"), zk_lock("b", limit=2)
     with zk_locks("c", permit, reading) as hold:
         assert [single.kind for single in hold] == ["read", "semaphore", "lock"]
@@ -348,7 +336,6 @@ def test_several_locks_may_be_of_different_kinds(zoo: Zoo) -> None:
 
 
 def test_several_locks_with_an_invalid_name_are_refused_at_once(zoo: Zoo) -> None:
-    """No lock at all, and one bad name among good ones."""
     with pytest.raises(InvalidLockName):
         zk_locks()
     with pytest.raises(InvalidLockName), zk_locks("a", "b/{x}", fields={"x": ".."}):
@@ -359,7 +346,6 @@ def test_several_locks_with_an_invalid_name_are_refused_at_once(zoo: Zoo) -> Non
 
 
 def test_several_locks_share_one_reply_timeout(zoo: Zoo) -> None:
-    """The reply timeout is one for all, not one for each."""
     with zoo.configured("127.0.0.1:1"), within(1.0), pytest.raises(ZooKeeperUnavailable):
         zk_locks("a", "b", "c").acquire(blocking=False)
 
@@ -396,7 +382,6 @@ def test_several_free_locks_cost_three_round_trips_however_many_they_are(slow: P
 
 @pytest.mark.parametrize("busy", ["a", "f"])
 def test_a_failed_try_of_several_locks_writes_nothing(zoo: Zoo, slow: Proxy, busy: str) -> None:
-    """It lists all, and reads the holder of the one that is not free. If several are not, the error names the first."""
     with zoo.hold_elsewhere(busy):
         slow.reset()
         with pytest.raises(LockBusy, match=f"'{busy}'"):
@@ -416,7 +401,6 @@ def test_a_failed_try_of_several_locks_writes_nothing(zoo: Zoo, slow: Proxy, bus
 def test_a_caller_that_waits_for_one_lock_is_in_queues_of_smaller_keys_only(
     zoo: Zoo, counted: Proxy, busy: str
 ) -> None:
-    """It creates no other znode meanwhile, so others are granted these locks; it has them all in the end."""
     with zoo.hold_elsewhere(busy):
         taker = BackgroundCall(lambda: acquire_by_block(zk_locks(*KEYS, timeout=20)))
         zoo.wait_contenders(busy, 2)
@@ -452,7 +436,6 @@ def test_contenders_behind_one_that_has_to_wait_leave_their_queues(zoo: Zoo, cou
 
 
 def test_a_lock_that_is_lost_while_others_of_its_batch_wait_is_acquired_again(zoo: Zoo, counted: Proxy) -> None:
-    """Nobody need hear of it, as nothing was done under it."""
     counted.delay_op(CREATE2, 60)
     taker = BackgroundCall(lambda: acquire_by_block(zk_locks("a", "b", "c", "d", timeout=20)))
     counted.wait_for(lambda: counted.counts[CREATE2] == 4)
@@ -467,7 +450,6 @@ def test_a_lock_that_is_lost_while_others_of_its_batch_wait_is_acquired_again(zo
 
 
 def test_several_locks_whose_directories_are_missing_are_acquired(zoo: Zoo) -> None:
-    """With and without waiting, and again when they are there."""
     for timeout in (0, 5):
         keys = [f"new-{timeout}/{key}" for key in KEYS]
         for _ in range(2):
@@ -477,7 +459,6 @@ def test_several_locks_whose_directories_are_missing_are_acquired(zoo: Zoo) -> N
 
 
 def test_locks_that_linger_and_others_are_acquired_together(zoo: Zoo) -> None:
-    """In any mixture, with some that the owner holds already."""
     for lingering in ("a", "c", "e", "acd", "abcde"):
         locks = [zk_lock(key, linger=0.2 if key in lingering else 0) for key in "abcde"]
         for timeout in (0, 5):

@@ -35,7 +35,6 @@ def log(zoo: Zoo) -> Iterator[Sent]:
 
 
 def test_signals_report_one_grant_and_one_release_whatever_the_reentrancy(log: Sent) -> None:
-    """Acquired and released, each once per grant whatever the reentrancy, with the arguments that are documented."""
     lock = Lock("item/{pk}", fields={"pk": 7})
     with lock as hold, lock:
         time.sleep(0.01)
@@ -108,7 +107,6 @@ def test_a_signal_needs_no_receiver_of_another_one(zoo: Zoo, name: str) -> None:
 
 
 def test_a_signal_reports_a_loss_and_no_release(log: Sent) -> None:
-    """lock_lost once for each hold, with the reason; there is no lock_released after it."""
     with pytest.raises(LockLost), Lock("block") as hold, Lock("block"):
         hold._held.grant.session.post(hold._held.grant.lose, "taken away")
         time.sleep(20)
@@ -144,7 +142,6 @@ def test_the_signal_of_a_loss_comes_at_the_end_of_the_block(log: Sent) -> None:
 
 
 def test_a_receiver_that_fails_or_is_slow_delays_nothing(log: Sent) -> None:
-    """Locks are taken, and work is stopped, while a receiver sleeps; the others hear of it when it is done."""
     gate = threading.Event()
 
     def slow(**kwargs: Any) -> None:
@@ -175,7 +172,6 @@ def test_a_receiver_that_fails_or_is_slow_delays_nothing(log: Sent) -> None:
 
 
 def test_a_receiver_may_take_locks_itself(log: Sent) -> None:
-    """It runs on a thread that no lock waits for."""
     holds: list[Hold] = []
 
     def receiver(lock: str, **kwargs: Any) -> None:

@@ -27,7 +27,6 @@ pytestmark = pytest.mark.zookeeper
 
 @pytest.mark.parametrize("timeout", [0, 0.2])
 async def test_a_block_gets_none_if_the_lock_is_busy(zoo: Zoo, primitive: Primitive, timeout: float) -> None:
-    """Its body runs, without a lock, and its end does nothing. A free lock gives a hold, as ever."""
     lock: Any = primitive.lock(timeout=timeout, on_conflict="skip")
 
     def block() -> tuple[Any, bool]:
@@ -49,7 +48,6 @@ async def test_a_block_gets_none_if_the_lock_is_busy(zoo: Zoo, primitive: Primit
 
 
 def test_a_block_is_skipped_if_it_gives_way_in_a_deadlock(zoo: Zoo) -> None:
-    """The locks around it stay held."""
     with contextlib.ExitStack() as others, zk_lock("a") as outer:
         others.enter_context(rivals(zoo, {"b": "a"}))
         with zk_lock("b", timeout=LONG, on_conflict="skip") as hold:
@@ -58,7 +56,6 @@ def test_a_block_is_skipped_if_it_gives_way_in_a_deadlock(zoo: Zoo) -> None:
 
 
 def test_several_locks_are_skipped_as_one(zoo: Zoo) -> None:
-    """None of them is kept if one is busy."""
     locks: Any = zk_locks("a", "b", "c", timeout=0, on_conflict="skip")
     with zk_lock("c") as outer:
         with zoo.hold_elsewhere("b"), locks as holds:
@@ -81,7 +78,6 @@ def test_the_side_of_a_read_write_lock_is_skipped(zoo: Zoo) -> None:
 
 
 def test_only_the_lock_of_the_block_itself_is_skipped(zoo: Zoo, proxy: Proxy) -> None:
-    """A busy lock that the body wants, a loss, and an unreachable ZooKeeper raise."""
     with (
         zoo.hold_elsewhere("inner"),
         pytest.raises(LockBusy) as busy,
@@ -126,7 +122,6 @@ def test_the_settings_do_not_decide_what_a_block_does(zoo: Zoo) -> None:
 
 
 def test_each_end_ends_its_own_block(zoo: Zoo) -> None:
-    """Blocks of one object in one thread: those that got None, and one that got the lock between them."""
     lock: Any = zk_lock("k", timeout=0, reentrant=False, on_conflict="skip")
     with lock as outer, lock as inner, lock as third:
         assert outer is not None
@@ -154,7 +149,6 @@ def test_each_end_ends_its_own_block(zoo: Zoo) -> None:
 
 
 async def test_each_end_of_a_coroutine_ends_its_own_block(zoo: Zoo) -> None:
-    """An `AsyncExitStack` inside ends its own, too."""
     lock: Any = zk_lock("k", timeout=0, reentrant=False, on_conflict="skip")
     async with lock as outer, lock as inner, AsyncExitStack() as stack:
         assert outer is not None
@@ -167,7 +161,6 @@ async def test_each_end_of_a_coroutine_ends_its_own_block(zoo: Zoo) -> None:
 
 
 def test_threads_share_an_object_that_skips(zoo: Zoo) -> None:
-    """Each thread gets the lock or None, and gives back what it has itself."""
     lock: Any = zk_lock("k", timeout=0, on_conflict="skip")
     guard, inside, results = threading.Lock(), [0], set()
 
@@ -191,7 +184,6 @@ def test_threads_share_an_object_that_skips(zoo: Zoo) -> None:
 
 
 def test_a_generator_that_is_dropped_in_a_skipped_block_ends_it(zoo: Zoo) -> None:
-    """Another thread may do so."""
     lock: Any = zk_lock("k", timeout=0, on_conflict="skip")
 
     def steps() -> Generator[object]:

@@ -25,7 +25,6 @@ def messages(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
 
 
 def test_a_release_that_zookeeper_refuses_is_logged(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """With the key, the holder, and what to do; and it is done as soon as it is allowed."""
     with zk_lock("shop/1"):
         pass
     settle()
@@ -45,7 +44,6 @@ def test_a_release_that_zookeeper_refuses_is_logged(zoo: Zoo, caplog: pytest.Log
 
 
 def end(zoo: Zoo, hold: Hold) -> None:
-    """Delete the znode of a hold, as another client may do by mistake."""
     zoo.client.delete(hold.path)
 
 

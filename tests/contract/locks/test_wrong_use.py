@@ -36,7 +36,6 @@ def test_a_negative_timeout_does_not_wait(zoo: Zoo) -> None:
 
 
 def test_an_error_says_what_was_wrong_and_what_to_do(zoo: Zoo) -> None:
-    """The value that was given, the name of the lock, and the call that was meant."""
     with pytest.raises(ValueError, match=r"^timeout must be .* \(0 = do not wait, None = no limit; .*\); got -1\.$"):
         zk_lock("k", timeout=-1)
     names: Any = ["a", "b"]
@@ -56,7 +55,6 @@ def test_an_error_says_what_was_wrong_and_what_to_do(zoo: Zoo) -> None:
 
 
 def test_the_log_of_a_failed_callback_names_the_lock(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """An object that cannot be called is refused at once. A failure of a callback is no failure of the protocol."""
     nothing: Any = None
     with zk_lock("k") as hold:
         for add in (hold.add_lost_callback, hold.add_release_request_callback):
@@ -111,7 +109,6 @@ def test_a_hold_in_a_with_statement_is_refused_and_released(zoo: Zoo) -> None:
 
 
 def test_a_hold_in_a_with_statement_releases_one_acquisition_only(zoo: Zoo) -> None:
-    """Not that of a block around it, an earlier one, or another owner's."""
     lock = zk_lock("k")
     with lock as hold:
         entered: Any = hold
@@ -130,7 +127,6 @@ def test_a_hold_in_a_with_statement_releases_one_acquisition_only(zoo: Zoo) -> N
 
 
 async def test_a_hold_in_an_async_with_statement_is_refused_and_released(zoo: Zoo) -> None:
-    """`async with await lock.aacquire()` undoes the acquisition and names the right form."""
     lock = zk_lock("k")
     hold: Any = await lock.aacquire()
     with pytest.raises(TypeError, match=r'"with zk_lock\(\.\.\.\) as hold:"'):
@@ -143,7 +139,6 @@ async def test_a_hold_in_an_async_with_statement_is_refused_and_released(zoo: Zo
 
 @pytest.mark.parametrize("linger", [0, 1])
 def test_an_error_says_that_this_process_is_ahead(zoo: Zoo, linger: int) -> None:
-    """By the name of its thread, or as another task: it is the program that waits for itself."""
     lock = zk_lock("k", timeout=0.2, linger=linger, what="w")
     name = threading.current_thread().name
     with lock:
@@ -179,7 +174,6 @@ def test_an_error_names_another_process_by_its_number(zoo: Zoo) -> None:
 
 
 def test_a_hold_cannot_be_pickled(zoo: Zoo) -> None:
-    """The error of `pickle` and `copy` says what to pass to a task or a process instead."""
     for make in (pickle.dumps, copy.copy, copy.deepcopy):
         with zk_lock("k") as hold, zk_locks("a", "b") as several:
             for kept in (hold, several):

@@ -55,8 +55,6 @@ def broke(hold: Hold, **more: Any) -> Broken:
 def test_the_holder_of_a_broken_lock_learns_user_and_reason(
     zoo: Zoo, watch_after: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its work is aborted."""
-
     def work() -> str:
         with pytest.raises(LockLost) as caught, zk_lock("a/b") as hold:
             holds.append(hold)
@@ -100,7 +98,6 @@ def test_a_holder_that_looks_before_the_reason_is_read_learns_it(
 
 
 def test_a_broken_lock_goes_to_the_next_in_the_queue(zoo: Zoo) -> None:
-    """The other waiters keep their places."""
     with pytest.raises(LockLost), zk_lock("k") as hold:
         waiters, order = queue_up(zoo, "k", 3)
         names = zoo.children("k")
@@ -134,7 +131,6 @@ def test_a_holder_that_was_not_named_keeps_the_lock(zoo: Zoo, change: dict[str, 
 
 
 def test_one_of_several_readers_can_be_broken_and_a_waiting_writer_cannot(zoo: Zoo) -> None:
-    """Also of Curator's read-write locks."""
     made = []
     for kind in (nodes.Kind.READ, nodes.Kind.READ, nodes.Kind.WRITE):
         first = str(uuid.uuid4())
@@ -150,7 +146,6 @@ def test_one_of_several_readers_can_be_broken_and_a_waiting_writer_cannot(zoo: Z
 
 
 def test_a_break_is_audited_before_the_signal_is_sent(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """The record has the operator, the reason, the lock and the holder, in one printable line."""
     reported: list[dict[str, Any]] = []
 
     def receive(**kwargs: Any) -> None:
@@ -181,7 +176,6 @@ def test_a_break_is_audited_before_the_signal_is_sent(zoo: Zoo, caplog: pytest.L
 
 
 def test_records_of_breaks_do_not_pile_up(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next break deletes those that were left behind."""
     monkeypatch.setattr("django_zklock.operations.breaks.LEFT_OVER_AFTER", 0.0)
     notes = break_record.directory(zoo.base)
     for number in range(5):
@@ -198,7 +192,6 @@ def test_records_of_breaks_do_not_pile_up(zoo: Zoo, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("key", ["", "a//b", "../x", "!broken/x", "a\x00b", "/a"])
 def test_a_text_that_cannot_be_a_key_is_refused(zoo: Zoo, key: str) -> None:
-    """It might be the path of another znode."""
     with pytest.raises(InvalidLockName):
         hold_lock(key, seconds=1, **WHY)
 
@@ -224,7 +217,6 @@ def test_a_key_that_is_not_escaped_is_refused(zoo: Zoo, name: str) -> None:
 
 
 def test_an_unreadable_queue_is_left_alone(zoo: Zoo) -> None:
-    """The first contender is unknown there."""
     zoo.client.create(f"{zoo.base}/k/strange-0000000001", b"", makepath=True)
     with pytest.raises(UnreadableQueue):
         break_lock("k", guid="x", token=1, **WHY)
@@ -237,7 +229,6 @@ def test_an_unreadable_queue_is_left_alone(zoo: Zoo) -> None:
 
 
 def test_an_operator_hold_outlives_its_process_and_errors_name_it(zoo: Zoo) -> None:
-    """For a caller that does not wait, and for a waiter that times out, wherever it is in the queue."""
     hold = hold_lock("k", seconds=LONG, **WHY)
     die()
     words = "operator anna until .* UTC: the machine is on fire"
@@ -256,7 +247,6 @@ def test_an_operator_hold_outlives_its_process_and_errors_name_it(zoo: Zoo) -> N
 
 
 def test_an_operator_hold_queues_like_any_contender(zoo: Zoo) -> None:
-    """First come, first served."""
     order: list[str] = []
 
     def operate() -> None:
@@ -284,7 +274,6 @@ def test_an_operator_hold_queues_like_any_contender(zoo: Zoo) -> None:
 
 
 def test_an_operator_hold_lasts_its_full_time_from_its_grant(zoo: Zoo) -> None:
-    """However long it waited."""
     with zk_lock("k"):
         operator = BackgroundCall(lambda: hold_lock("k", seconds=1.0, wait=10, **WHY))
         zoo.wait_contenders("k", 2)
@@ -296,7 +285,6 @@ def test_an_operator_hold_lasts_its_full_time_from_its_grant(zoo: Zoo) -> None:
 
 
 def test_an_operator_hold_ends_by_itself(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """Without a waiter, it leaves nothing."""
     with caplog.at_level(logging.INFO, "zklock.audit"):
         hold_lock("k", seconds=1.0, **WHY)
         assert len(zoo.children("k")) == 1
@@ -322,14 +310,12 @@ def expired_hold(zoo: Zoo) -> OperatorHold:
 
 @pytest.mark.parametrize("timeout", [0, 5])
 def test_an_expired_hold_keeps_no_caller_out(zoo: Zoo, timeout: float) -> None:
-    """Also a caller that does not wait."""
     expired_hold(zoo)
     with within(1), zk_lock("k", timeout=timeout):
         assert len(zoo.children("k")) == 1
 
 
 def test_a_hold_waits_for_the_end_of_another(zoo: Zoo) -> None:
-    """An operator who does not wait is told who holds the lock."""
     hold_lock("k", seconds=1.0, **WHY)
     die()
     with pytest.raises(LockBusy, match="operator anna"):
@@ -363,7 +349,6 @@ def test_an_ephemeral_znode_is_not_an_operator_hold(zoo: Zoo) -> None:
 
 
 def test_an_operator_hold_can_be_broken(zoo: Zoo) -> None:
-    """The process that made it finds nothing to end."""
     hold = hold_lock("k", seconds=0.5, **WHY)
     broken = break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="enough", by="ben")
     assert broken.holder.about["operator"]
@@ -372,8 +357,6 @@ def test_an_operator_hold_can_be_broken(zoo: Zoo) -> None:
 
 
 def test_an_interrupted_wait_leaves_no_operator_hold(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller is gone, and does not know of a hold."""
-
     class Struck(BaseException):
         pass
 
@@ -398,7 +381,6 @@ def test_an_operator_hold_needs_an_end(zoo: Zoo, seconds: float) -> None:
 
 
 def test_one_holder_of_a_semaphore_can_be_broken_alone(zoo: Zoo) -> None:
-    """By the limit in its own code. The next waiter gets the permit."""
     holds: list[Hold] = []
     done = threading.Event()
 
@@ -429,7 +411,6 @@ def test_one_holder_of_a_semaphore_can_be_broken_alone(zoo: Zoo) -> None:
 
 
 def test_an_operator_hold_waits_for_all_permits_and_keeps_newcomers_out(zoo: Zoo) -> None:
-    """A hold is exclusive."""
     holders = [Taker(zk_lock("k", limit=2)) for _ in range(2)]
     for holder in holders:
         holder.wait_granted()
@@ -452,7 +433,6 @@ def test_an_operator_hold_waits_for_all_permits_and_keeps_newcomers_out(zoo: Zoo
 
 @pytest.mark.parametrize("prefix", ["__READ__", "__WRIT__"])
 def test_an_operator_hold_keeps_curators_readers_and_writers_out(zoo: Zoo, prefix: str) -> None:
-    """It is a writer in the queue of a read-write lock, and a mutex in the queue of a mutex."""
     for kind, seen_as in ((prefix, "__WRIT__"), ("lock-", "lock-")):
         path = zoo.client.create(
             f"{zoo.base}/k/_c_{uuid.uuid4()}-{kind}", b"10.0.0.7", ephemeral=True, sequence=True, makepath=True
@@ -496,7 +476,6 @@ WRONG: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
 def test_an_invalid_argument_of_an_operation_is_named(zoo: Zoo, call: Callable[..., Any]) -> None:
-    """With what it is instead, and what was given."""
     for name in (*CALLS[call], "reply_timeout"):
         for value in WRONG[name]:
             kind = ValueError if name == "limit" or value in (-1, math.inf) or value != value else TypeError
@@ -508,7 +487,6 @@ def test_an_invalid_argument_of_an_operation_is_named(zoo: Zoo, call: Callable[.
 
 @pytest.mark.parametrize("call", [call for call in CALLS if "by" in CALLS[call]], ids=lambda call: call.__name__)
 def test_operations_need_a_user_and_a_reason(zoo: Zoo, call: Callable[..., Any]) -> None:
-    """Others will ask. The end of a hold and a look at a stack need no reason."""
     for name in ("by",) if call in (end_hold, show_stacks) else ("by", "reason"):
         for value in ("", " "):
             with pytest.raises(ValueError, match=f"^{name} .*empty"):

@@ -27,7 +27,6 @@ ON_DEV_SERVER = pytest.mark.parametrize("server", ["dev"], indirect=True)  # the
 
 @pytest.mark.parametrize("server", ["real"], indirect=True)
 def test_a_local_clock_that_jumps_ends_no_hold(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the clock of the server counts."""
     hold = hold_lock("k", seconds=LONG, **WHY)
     real_time = time.time
     for jump in (1e6, -1e6):
@@ -50,7 +49,6 @@ def jump(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 @ON_DEV_SERVER
 def test_the_clock_of_the_server_ends_a_hold(zoo: Zoo, jump: Callable[[float], None]) -> None:
-    """If it jumps ahead, the next contender ends the hold."""
     hold_lock("k", seconds=LONG, **WHY)
     process.reset()
     jump(LONG - 5)
@@ -63,7 +61,6 @@ def test_the_clock_of_the_server_ends_a_hold(zoo: Zoo, jump: Callable[[float], N
 
 @ON_DEV_SERVER
 def test_a_server_clock_that_jumps_back_ends_no_hold_early(zoo: Zoo, jump: Callable[[float], None]) -> None:
-    """Nor does the process that made the hold. It ends once the clock is right again."""
     hold = hold_lock("k", seconds=1.5, **WHY)
     jump(-LONG)
     with pytest.raises(LockTimeout), zk_lock("k", timeout=2.5):
@@ -93,7 +90,6 @@ def test_a_waiter_asks_the_server_for_the_time_first(zoo: Zoo, jump: Callable[[f
 @ON_DEV_SERVER
 @pytest.mark.parametrize("kind", ["min_hold", "hand-over", "operator"])
 def test_short_processes_alone_leave_few_holds(zoo: Zoo, kind: str, jump: Callable[[float], None]) -> None:
-    """Each comes once, to a key of its own. What one leaves is deleted by those that come after its end."""
     for number in range(30):
         jump(35.0 * number)
         key = f"row/{number}"

@@ -37,7 +37,6 @@ def named(path: str, zoo: Zoo) -> dict[str, Any]:
 def test_a_break_survives_a_cut(
     zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture, opcode: int, when: str
 ) -> None:
-    """The call recognizes it as its own, by the record, and audits it once."""
     with zoo.hold_elsewhere("k") as path, caplog.at_level(logging.INFO, "zklock.audit"):
         holder = named(path, zoo)
         fired = getattr(proxy, when)(opcode)
@@ -66,7 +65,6 @@ def test_a_break_whose_reply_never_comes_is_audited_as_possible(
 
 @pytest.mark.parametrize(("opcode", "when"), CUTS)
 def test_a_hold_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
-    """It has one znode, whichever reply was lost, and none after its end."""
     fired = getattr(proxy, when)(opcode)
     hold = hold_lock("k", seconds=600, **WHY)
     assert zoo.children("k") == [hold.path.rpartition("/")[2]]
@@ -78,7 +76,6 @@ def test_a_hold_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -
 @pytest.mark.parametrize("opcode", [GET_CHILDREN, GET_DATA])
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 def test_a_read_of_the_queue_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
-    """Its reads are sent again when there is a connection."""
     with zoo.hold_elsewhere("k"), zoo.hold_elsewhere("k"):
         fired = getattr(proxy, when)(opcode)
         with within(3):
@@ -89,7 +86,6 @@ def test_a_read_of_the_queue_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int,
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 def test_the_grant_of_an_operator_hold_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
-    """The transaction that makes it is carried out once, and the hold has its full time."""
     with zoo.hold_elsewhere("k"):
         operator = BackgroundCall(lambda: hold_lock("k", seconds=600, wait=5, **WHY))
         zoo.wait_contenders("k", 2)
@@ -102,7 +98,6 @@ def test_the_grant_of_an_operator_hold_survives_a_cut(zoo: Zoo, proxy: Proxy, wh
 
 
 def test_a_hold_is_queued_again_after_the_loss_of_its_session(zoo: Zoo, proxy: Proxy) -> None:
-    """While it waits, it is a contender like any."""
     with zoo.hold_elsewhere("k"):
         operator = BackgroundCall(lambda: hold_lock("k", seconds=600, wait=20, **WHY))
         name = zoo.wait_contenders("k", 2)[1]
@@ -114,7 +109,6 @@ def test_a_hold_is_queued_again_after_the_loss_of_its_session(zoo: Zoo, proxy: P
 
 
 def test_no_operation_takes_longer_than_its_reply_timeout_without_a_connection(zoo: Zoo, proxy: Proxy) -> None:
-    """Nothing of it is left when the connection is back."""
     proxy.refuse = True
     proxy.cut_all()
     for call in (
@@ -134,7 +128,6 @@ def test_no_operation_takes_longer_than_its_reply_timeout_without_a_connection(z
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("before", [0, 1], ids=["time", "delete"])
 def test_the_end_of_a_hold_of_a_dead_process_survives_a_cut(zoo: Zoo, proxy: Proxy, before: int, when: str) -> None:
-    """The waiter asks for the time, and deletes the hold; it tries again once it is connected."""
     hold_lock("k", seconds=0.8, **WHY)
     process.reset()
     connected()

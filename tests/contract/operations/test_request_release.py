@@ -35,7 +35,6 @@ WHY = "deploy 42"
 
 @pytest.fixture
 def asked() -> Iterator[Sent]:
-    """The signals of requests."""
     with signalled("lock_release_requested") as sent:
         yield sent
 
@@ -54,7 +53,6 @@ def seen(hold: Hold) -> tuple[str, str]:
 
 
 def test_a_holder_learns_the_operator_and_the_reason_of_a_request(zoo: Zoo, asked: Sent) -> None:
-    """In the hold, by a callback and by the signal; it works on as it likes."""
     called = threading.Event()
     with zk_lock("k/1") as hold:
         assert hold.release_requested is None
@@ -87,7 +85,6 @@ def test_a_request_to_a_hold_that_has_just_begun_is_seen_once_it_watches(
 
 
 def test_of_repeated_release_requests_the_last_one_is_shown(zoo: Zoo, asked: Sent) -> None:
-    """Each one who asks is told to the holder once."""
     with zk_lock("k") as hold:
         request_release("k", WHY, **WHO)
         assert seen(hold) == ("anna", WHY)
@@ -99,7 +96,6 @@ def test_of_repeated_release_requests_the_last_one_is_shown(zoo: Zoo, asked: Sen
 
 
 def test_a_wait_for_a_release_request_ends_with_the_hold(zoo: Zoo) -> None:
-    """Nobody will ask any more."""
     lock = zk_lock("k")
     hold = lock.acquire()
     assert hold
@@ -110,8 +106,6 @@ def test_a_wait_for_a_release_request_ends_with_the_hold(zoo: Zoo) -> None:
 
 
 def test_a_release_is_requested_of_all_holders_or_the_named_one(zoo: Zoo) -> None:
-    """A waiter is not asked."""
-
     def wait() -> ReleaseRequest | None:
         with zk_lock("k", timeout=20) as hold:
             return hold.release_requested
@@ -128,7 +122,6 @@ def test_a_release_is_requested_of_all_holders_or_the_named_one(zoo: Zoo) -> Non
 
 
 def test_a_release_is_requested_of_holders_only(zoo: Zoo) -> None:
-    """Nobody holds it, or another one than was named."""
     more: dict[str, Any]
     for more in ({}, {"guid": str(uuid.uuid4())}, {"token": 1}):
         with pytest.raises(LockChangedHands):
@@ -181,7 +174,6 @@ def test_a_release_request_by_curator_is_understood(zoo: Zoo, asked: Sent) -> No
 
 
 def test_a_release_request_during_a_cut_is_seen_after_it(zoo: Zoo, proxy: Proxy, asked: Sent) -> None:
-    """It is reported once, however often the watch is set again."""
     with zk_lock("k", abort_on="lost") as hold:
         payload = zoo.client.get(hold.path)[0]
         proxy.refuse = True
@@ -200,7 +192,6 @@ def test_a_release_request_during_a_cut_is_seen_after_it(zoo: Zoo, proxy: Proxy,
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 def test_a_request_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It is written once, known for one's own work, and audited once."""
     with zoo.hold_elsewhere("k") as path, caplog.at_level(logging.INFO, "zklock.audit"):
         first = nodes.new_guid(nodes.Mark.OWN)
         data = Payload(guid=first, host="h", pid=7, thread="t", what="w", since="", template="")
@@ -216,7 +207,6 @@ def test_a_request_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str, caplog: pyt
 def test_a_release_request_without_a_reply_is_audited_as_possible(
     zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The holder may have been asked."""
     with zoo.hold_elsewhere("k"), caplog.at_level(logging.INFO, "zklock.audit"):
         proxy.kill_after_op(SET_DATA)
         proxy.refuse = True  # new connections; that of the session stays until it is lost
@@ -241,7 +231,6 @@ def test_waiters_keep_their_places_when_the_holder_is_asked(zoo: Zoo) -> None:
 
 
 def test_a_release_request_is_shown_with_the_payload_of_the_holder(zoo: Zoo) -> None:
-    """It goes on to say who it is; the list and the page show who asks."""
     with zk_lock("k", timeout=20) as hold:
         (before,) = zoo.payloads("k")
         request_release("k", "r" * 900, by="b" * 900)
@@ -263,7 +252,6 @@ def test_a_release_request_is_shown_with_the_payload_of_the_holder(zoo: Zoo) -> 
 
 
 def test_a_lock_with_a_release_request_can_be_broken(zoo: Zoo) -> None:
-    """The node was written, and is the same one."""
     with pytest.raises(LockLost, match="broken by anna: too late"), zk_lock("k") as hold:
         request_release("k", WHY, **WHO)
         break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="too late", by="anna")
@@ -271,8 +259,6 @@ def test_a_lock_with_a_release_request_can_be_broken(zoo: Zoo) -> None:
 
 
 def test_a_downgrade_keeps_the_release_request(zoo: Zoo) -> None:
-    """A writer that becomes a reader writes its node, too."""
-
     def read() -> None:
         with ReadWriteLock("k").read():
             pass
@@ -286,7 +272,6 @@ def test_a_downgrade_keeps_the_release_request(zoo: Zoo) -> None:
 
 
 async def test_release_requests_work_in_coroutines(zoo: Zoo) -> None:
-    """Looking costs nothing; asking is done in a thread."""
     async with zk_lock("k") as hold:
         with pytest.raises(SynchronousOnlyOperation):
             request_release("k", WHY, **WHO)
@@ -296,7 +281,6 @@ async def test_release_requests_work_in_coroutines(zoo: Zoo) -> None:
 
 
 def test_nested_blocks_share_a_release_request(zoo: Zoo) -> None:
-    """Whichever block looks."""
     with zk_lock("k") as outer, zk_lock("k") as inner:
         request_release("k", WHY, **WHO)
         assert seen(inner) == seen(outer) == ("anna", WHY)

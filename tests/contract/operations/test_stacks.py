@@ -35,7 +35,6 @@ SECRET = "a value that nobody may see"
 
 
 def shown(key: str = "k") -> list[str]:
-    """Return the lines of the one holder."""
     (lines,) = show_stacks(key, by="anna").values()
     return lines
 
@@ -96,7 +95,6 @@ WORK = [socket_read, sleep, query, computation]
 @pytest.mark.parametrize("work", WORK)
 @pytest.mark.parametrize("start", [lambda call: call(), lambda call: greenlet.greenlet(call).switch()])
 def test_a_thread_or_greenlet_shows_the_line_that_it_hangs_in(zoo: Zoo, work: Any, start: Any) -> None:
-    """Within two seconds, while the call goes on, and without any value."""
     entered = threading.Event()
     with work() as (hang, end):
 
@@ -140,8 +138,6 @@ async def loop_over(end: asyncio.Event) -> None:
     ids=["coroutine", "generator", "task"],
 )
 def test_a_coroutine_shows_what_it_awaits(zoo: Zoo, hang: Any, between: list[str]) -> None:
-    """The coroutines and tasks that it awaits, and not the loop that runs it."""
-
     async def locked() -> list[str]:
         end = asyncio.Event()
         async with zk_lock("k"):
@@ -188,7 +184,6 @@ def test_each_holder_of_a_shared_lock_answers(zoo: Zoo) -> None:
 
 
 def test_a_lock_that_lingers_shows_its_owner(zoo: Zoo) -> None:
-    """Once nobody uses it, no work runs under it."""
     with zk_lock("k", linger=60):
         assert any("test_a_lock_that_lingers_shows_its_owner at " in line for line in shown())
     assert shown() == ["No work runs under the lock."]
@@ -219,7 +214,6 @@ def test_an_owner_that_has_ended_is_named(zoo: Zoo) -> None:
 
 
 def test_many_operators_may_ask_at_the_same_time(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """Each gets an answer, each request is in the audit log, and nothing is left."""
     with caplog.at_level(logging.WARNING, "zklock.audit"), zk_lock("k") as hold:
         asking = [BackgroundCall(shown) for _ in range(8)]
         assert all(len(call.result(30)) > 1 for call in asking)
@@ -263,7 +257,6 @@ def test_without_stacks_the_holder_shows_none(zoo: Zoo) -> None:
 
 
 def test_an_operator_hold_has_no_stack(zoo: Zoo) -> None:
-    """It is not asked."""
     hold_lock("k", seconds=60, reason="drain", by="ben")
     assert shown() == [FOREIGN]
     zoo.delete("k")
@@ -283,7 +276,6 @@ def test_a_process_whose_interpreter_is_busy_is_named_after_two_seconds(zoo: Zoo
 
 
 def test_an_answer_goes_away_after_a_loss_of_the_connection(zoo: Zoo, proxy: Proxy) -> None:
-    """The process that has asked deletes it when it is connected again."""
     with zoo.running("import os, signal\nwith zk_lock('k'):\n    os.kill(os.getpid(), signal.SIGSTOP)"):
         zoo.wait_contenders("k", 1)
         asking = BackgroundCall(shown)

@@ -66,7 +66,6 @@ def admin(zoo: Zoo) -> KazooClient:
 
 
 def refused(use: Callable[[], object] = use_lock) -> str:
-    """Return the message of the error that a use ends with."""
     with pytest.raises(ZooKeeperUnavailable) as caught:
         use()
     return str(caught.value)
@@ -81,7 +80,6 @@ def idle(zoo: Zoo, base: str) -> None:
 
 
 def test_the_chroot_and_root_stay(zoo: Zoo) -> None:
-    """The server deletes the directories of keys once they are empty, and never the znodes above them."""
     bases = []
     for use in FIRST:
         with zoo.configured(ROOT=f"/locks/of/{use.__name__}"):
@@ -93,7 +91,6 @@ def test_the_chroot_and_root_stay(zoo: Zoo) -> None:
 
 
 def test_an_acl_that_was_set_by_hand_stays(zoo: Zoo, admin: KazooClient) -> None:
-    """The operator gives the project's znodes to an account, and the project is idle for a while."""
     use_lock()
     by_hand = [make_digest_acl("shop", "secret", all=True), make_acl("world", "anyone", read=True, create=True)]
     for path in (zoo.chroot, zoo.base):
@@ -106,7 +103,6 @@ def test_an_acl_that_was_set_by_hand_stays(zoo: Zoo, admin: KazooClient) -> None
 
 
 def test_locks_go_on_if_the_znode_above_is_closed_later(zoo: Zoo, admin: KazooClient) -> None:
-    """The first lock makes the chroot, the operator closes the znode above it, and the project is idle for a while."""
     admin.create(zoo.chroot)
     with zoo.configured(ROOT="/above/locks"):
         use_lock("a/b")
@@ -117,7 +113,6 @@ def test_locks_go_on_if_the_znode_above_is_closed_later(zoo: Zoo, admin: KazooCl
 
 
 def test_a_closed_znode_above_is_named(zoo: Zoo, admin: KazooClient) -> None:
-    """The project cannot create its chroot. The error says where it was refused."""
     admin.create(zoo.chroot, acl=[make_digest_acl("admin", "secret", all=True)])
     assert f"the ACL of {zoo.chroot})" in refused()
 
@@ -152,7 +147,6 @@ WRONG: dict[str, list[tuple[str, str, str]]] = {
 def test_a_wrong_acl_leaves_nothing(
     zoo: Zoo, admin: KazooClient, acl: str, use: Callable[[], object], existing: str
 ) -> None:
-    """The error names the znode that was to be created. With the setting corrected, locks work at once."""
     if existing:
         admin.ensure_path(f"{zoo.chroot}{existing}")
     with zoo.configured(AUTH="shop:secret", ACL=WRONG[acl]):
@@ -191,7 +185,6 @@ RIGHT: dict[str, list[tuple[str, str, str]]] = {
 
 @pytest.mark.parametrize("acl", RIGHT.values(), ids=RIGHT.keys())
 def test_a_right_list_is_used_as_it_is(zoo: Zoo, admin: KazooClient, acl: list[Any]) -> None:
-    """The chroot and ROOT have the list as their ACL."""
     with zoo.configured(AUTH="shop:secret", ACL=acl):
         use_lock("a/b")
     for path in (zoo.chroot, zoo.base):
@@ -199,7 +192,6 @@ def test_a_right_list_is_used_as_it_is(zoo: Zoo, admin: KazooClient, acl: list[A
 
 
 def test_the_znode_above_needs_to_allow_creates_only(zoo: Zoo, admin: KazooClient) -> None:
-    """The project may not delete its chroot then, and need not."""
     above = [make_digest_acl("admin", "secret", all=True), make_acl("world", "anyone", create=True)]
     admin.create(zoo.chroot, acl=above)
     with zoo.configured(AUTH="shop:secret", ACL=RIGHT["all"]):

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.zookeeper
 
 
 def test_the_client_has_the_private_attributes() -> None:
-    """Every private attribute that is used exists on a client that was never started."""
     client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))
     for name in (
         "_queue",
@@ -59,7 +58,6 @@ def test_the_client_has_the_private_attributes() -> None:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_the_private_methods_have_the_known_parameters(method: Callable[..., Any], parameters: list[str]) -> None:
-    """Every private method that is called or overridden has the same parameters as before."""
     assert list(inspect.signature(method).parameters) == ["self", *parameters]
 
 
@@ -78,7 +76,6 @@ def ask(method: Any, *arguments: Any) -> Any:
 
 
 def test_requests_that_kazoo_does_not_have_work(zoo: Zoo) -> None:
-    """The server understands our requests for containers and for the ephemeral nodes of the session."""
     with zk_lock("deep/er") as hold:
         gateway = process.current().gateway
         assert ask(gateway.own_ephemerals, zoo.base) == [hold.path]
@@ -90,7 +87,6 @@ def test_requests_that_kazoo_does_not_have_work(zoo: Zoo) -> None:
 
 
 def test_a_quorum_check_succeeds_or_names_the_missing_node(zoo: Zoo) -> None:
-    """The heartbeat's request changes nothing, succeeds if all nodes exist, and returns the first that does not."""
     with zk_lock("a") as hold:
         gateway = process.current().gateway
         before = zoo.client.get(hold.path)[1]

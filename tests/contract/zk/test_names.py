@@ -74,7 +74,6 @@ BAD = {
 def test_one_bad_name_costs_one_server(
     server: Ensemble | DevServer, names: dict[str, Callable[[], list[str]]], bad: str, first: bool
 ) -> None:
-    """The first lock comes within the time to connect; a report of the servers takes its time, and names the cause."""
     answer = BAD[bad]
     name = "silent.test" if answer is None else "bad.test"
     names[name] = answer or names["silent.test"]
@@ -96,7 +95,6 @@ def test_one_bad_name_costs_one_server(
 def test_a_slow_resolver_costs_its_time_once(
     server: Ensemble | DevServer, names: dict[str, Callable[[], list[str]]]
 ) -> None:
-    """If it is the only name, there is nothing else to do than to wait for it."""
     asked = []
 
     def slow() -> list[str]:

@@ -86,8 +86,6 @@ def refusing(request: pytest.FixtureRequest) -> Iterator[Refusing]:
 def test_the_reason_reaches_each_caller_and_the_server_is_left_in_peace(
     refusing: Refusing, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Few sessions while a caller waits, none afterwards, one warning for all; and a later caller tries again."""
-
     def is_left_in_peace() -> bool:
         before = refusing.sessions
         time.sleep(2.4 * PAUSE)  # while a caller waits, there are two in this time
@@ -132,7 +130,6 @@ def test_a_server_that_hangs_does_not_refuse() -> None:
 
 
 def test_two_names_of_a_server_are_one_server() -> None:
-    """Each address has its pauses, however often the URL names it."""
     server = Refusing(None)
     hosts = f"{server.where},{server.where.replace('127.0.0.1', 'localhost')}"
     with override_settings(ZKLOCK={"URL": f"zk://{hosts}/test", "CONNECT_TIMEOUT": 1}):
@@ -196,7 +193,6 @@ def test_an_idle_process_is_connected_again_after_a_proxy_had_no_server(monkeypa
     ids=["sasl", "digest"],
 )
 def test_a_server_that_requires_authentication_says_so(option: str) -> None:
-    """With the right credentials, locks are granted, if it is not SASL that it requires."""
     provider = "-Dzookeeper.authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
     with Ensemble(java_options=[*option.split(), provider]) as ensemble:
         zklock = {"URL": ensemble.url("/test"), "CONNECT_TIMEOUT": 5}

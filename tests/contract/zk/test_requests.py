@@ -64,8 +64,6 @@ def test_a_request_whose_reply_is_lost_is_sent_again(zoo: Zoo, proxy: Proxy) -> 
 
 
 def test_a_request_returns_an_error_and_raises_at_the_deadline(zoo: Zoo, proxy: Proxy) -> None:
-    """A definite error is a reply. Without any reply, the deadline counts."""
-
     def read(gateway: Gateway, done: Any) -> None:
         gateway.read(f"{zoo.base}/missing", done)
 
@@ -77,7 +75,6 @@ def test_a_request_returns_an_error_and_raises_at_the_deadline(zoo: Zoo, proxy: 
 
 @pytest.mark.parametrize("strike", ["kill_before_op", "kill_after_op"])
 def test_an_update_whose_reply_is_lost_is_carried_out_once(zoo: Zoo, proxy: Proxy, strike: str) -> None:
-    """The update recognizes its own work when it reads the node again."""
     path = f"{zoo.base}/deep/number"
     assert run(counting(path), soon()) == 1, "the missing directory is created"
     fired = getattr(proxy, strike)(MULTI)
@@ -87,13 +84,11 @@ def test_an_update_whose_reply_is_lost_is_carried_out_once(zoo: Zoo, proxy: Prox
 
 
 def test_updates_at_the_same_time_lose_nothing(zoo: Zoo, proxy: Proxy) -> None:
-    """Of updates that read the same state, one is carried out, and the others read again."""
     path = f"{zoo.base}/number"
     assert sorted(run_all([counting(path) for _ in range(5)], soon())) == [1, 2, 3, 4, 5]
 
 
 def test_an_update_writes_nothing_without_its_fence(zoo: Zoo, proxy: Proxy) -> None:
-    """A missing directory is created; a missing fence ends the update."""
     path = f"{zoo.base}/deep/record"
     fence = zoo.client.create(f"{zoo.base}/fence", ephemeral=True, makepath=True)
 
@@ -112,7 +107,6 @@ def test_an_update_writes_nothing_without_its_fence(zoo: Zoo, proxy: Proxy) -> N
 
 
 def test_an_update_distinguishes_a_remaining_child_from_a_missing_reply(zoo: Zoo, proxy: Proxy) -> None:
-    """An update that waits for a child continues when the child goes, and raises `StillThere` at the deadline."""
     path = f"{zoo.base}/directory"
     zoo.client.create(f"{path}/child", makepath=True)
 

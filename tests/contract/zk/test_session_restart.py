@@ -27,7 +27,6 @@ pytestmark = pytest.mark.zookeeper
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_client_whose_thread_died_is_replaced(zoo: Zoo) -> None:
-    """After the end of kazoo's thread the held locks are lost, and new locks work a moment later."""
     with zoo.configured():
         with pytest.raises(LockLost), zk_lock("a") as hold:
             session = process.current()
@@ -52,7 +51,6 @@ def test_another_session_stops_the_work_although_nobody_tells_of_it(zoo: Zoo) ->
 
 
 def test_the_states_of_the_connection_are_signalled_in_order(zoo: Zoo) -> None:
-    """`connection_state_changed` is sent for every change, with the session id, never on the protocol's thread."""
     with signalled("connection_state_changed") as sent:
         with zk_lock("a"):
             pass
@@ -87,7 +85,6 @@ def end_before_it_is_woken(client: Client, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_session_whose_client_ends_before_it_is_woken_is_closed(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its threads end, and `close` does not wait in vain."""
     with zoo.configured("127.0.0.1:1"):
         session = process.current()
         eventually(lambda: session._client is not None and not session._client._connection.connection_stopped.is_set())
@@ -113,7 +110,6 @@ def test_a_contender_that_starts_while_the_session_closes_gets_an_error(zoo: Zoo
 
 
 def test_a_wait_without_a_limit_ends_when_the_session_is_closed(zoo: Zoo) -> None:
-    """The waiter gets `ZooKeeperUnavailable`."""
     with zoo.hold_elsewhere("a"):
         waiter = BackgroundCall(lambda: zk_lock("a").acquire())
         zoo.wait_contenders("a", 2)

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.zookeeper
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_threads_of_the_package_receive_no_signals(zoo: Zoo) -> None:
-    """A signal that the application blocks in its main thread is not taken by one of our threads."""
     with zk_lock("threads"):
         threads = [thread for thread in threading.enumerate() if thread.name in ("zklock-loop", "zklock-connection")]
         assert len(threads) == 2

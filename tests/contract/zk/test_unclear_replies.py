@@ -80,7 +80,6 @@ def changes(*tables: dict[str, Change]) -> pytest.MarkDecorator:
 @carried_out_or_not
 @changes(UNCLEAR, UNREADABLE)
 def test_a_create_with_an_unclear_reply_is_granted(zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool) -> None:
-    """Within 2 s the node is found, or created again. There is never a second one."""
     fired = proxy.alter_reply(CREATE2, change, carried_out=carried_out)
     with within(2), zk_lock(KEY, timeout=30) as hold:
         assert fired.wait(30)
@@ -98,7 +97,6 @@ def test_a_create_whose_reply_names_another_path_is_granted(zoo: Zoo, proxy: Pro
 
 @changes(FEW_UNCLEAR, UNREADABLE, FLIPPED)
 async def test_the_node_of_a_caller_that_gave_up_is_deleted(zoo: Zoo, proxy: Proxy, change: Change) -> None:
-    """After an unclear reply to its create, it is found and deleted within 2 s."""
     proxy.delay_op(CREATE2, 60)
     fired = proxy.alter_reply(CREATE2, change)
 
@@ -121,7 +119,6 @@ async def test_the_node_of_a_caller_that_gave_up_is_deleted(zoo: Zoo, proxy: Pro
 def test_a_release_with_an_unclear_reply_is_carried_out(
     zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool
 ) -> None:
-    """The node is gone within 2 s, and the caller does not wait for it."""
     lock = zk_lock(KEY)
     lock.acquire()
     fired = proxy.alter_reply(DELETE, change, carried_out=carried_out)
@@ -136,7 +133,6 @@ def test_a_release_with_an_unclear_reply_is_carried_out(
 def test_a_break_with_an_unclear_reply_is_carried_out(
     zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool
 ) -> None:
-    """The outcome of a transaction is read too. The error of one operation never counts as success."""
     with zoo.hold_elsewhere(KEY) as path:
         token = zoo.client.exists(path).czxid
         fired = proxy.alter_reply(MULTI, change, carried_out=carried_out)
@@ -182,7 +178,6 @@ def test_an_unclear_reply_to_a_read_is_an_error_at_once(zoo: Zoo, proxy: Proxy, 
 @pytest.mark.parametrize("opcode", [CREATE2, GET_CHILDREN])
 @pytest.mark.parametrize("number", [-102, -125, -127], ids=["no permission", "quota exceeded", "throttled"])
 def test_a_request_that_is_refused_raises_a_public_error(zoo: Zoo, proxy: Proxy, opcode: int, number: int) -> None:
-    """The caller, a view for example, deals with it as with any other failure of ZooKeeper."""
     with zoo.hold_elsewhere(KEY):
         fired = proxy.alter_reply(opcode, code(number), carried_out=False)
         with pytest.raises(ZooKeeperUnavailable, match=f"refused the request.*{number}") as caught, zk_lock(KEY):
@@ -201,7 +196,6 @@ def refusal() -> str:
 
 @pytest.mark.timed
 def test_replies_that_stay_unclear_cost_few_connections(zoo: Zoo, proxy: Proxy) -> None:
-    """With a server that never gives a clear reply, there is one connection a second until the deadline."""
     for _ in range(50):
         proxy.alter_reply(CREATE2, code(-1), carried_out=False)
     before = proxy.connected

@@ -68,7 +68,6 @@ def answering(answer: bytes | None) -> Iterator[str]:
 
 
 def test_a_closed_port_on_loopback_is_named_with_its_cause_and_the_dev_server() -> None:
-    """On loopback, "connection refused" ends with the command that starts a server for development."""
     where = "127.0.0.1:1"
     assert failure(where) == (
         f"No connection to ZooKeeper at {where} within N s: connection refused. "
@@ -77,7 +76,6 @@ def test_a_closed_port_on_loopback_is_named_with_its_cause_and_the_dev_server() 
 
 
 def test_each_of_several_servers_is_named_with_its_own_cause() -> None:
-    """The message tells a name that does not exist from a closed port."""
     port = free_ports(1)[0]
     said = failure(f"Nowhere.invalid:2181,localhost:{port}", connect_timeout=3)
     assert said == (
@@ -97,13 +95,11 @@ def test_each_of_several_servers_is_named_with_its_own_cause() -> None:
     ids=["silent", "closing", "text", "tls"],
 )
 def test_a_server_of_another_kind_is_recognized(answer: bytes | None, cause: str) -> None:
-    """The message says that the server is no ZooKeeper, or expects TLS, not that it is down."""
     with answering(answer) as where:
         assert failure(where) == f"No connection to ZooKeeper at {where} within N s: {cause}."
 
 
 def test_tls_to_a_port_without_it_is_recognized(server: Ensemble | DevServer) -> None:
-    """The message says that ZooKeeper does not speak TLS at this port."""
     where = server.hosts
     assert failure(where, scheme="zk+tls", connect_timeout=5) == (
         f"No connection to ZooKeeper at {where} within N s: "
@@ -134,7 +130,6 @@ def test_refused_credentials_are_recognized(server: Ensemble | DevServer) -> Non
 def test_no_frame_of_a_failed_connect_shows_a_credential(
     server: Ensemble | DevServer, caplog: pytest.LogCaptureFixture, url: str, scheme: str
 ) -> None:
-    """Neither of the caller's error, nor of one that goes to a log."""
     caplog.set_level(logging.DEBUG)
     options = {"URL": f"{url}://{server.hosts}/x", "AUTH": [(scheme, "user:MARKEDSECRET")], "CONNECT_TIMEOUT": 1}
     with override_settings(ZKLOCK=options), pytest.raises(ZooKeeperUnavailable) as caught, zk_lock("a"):
@@ -145,7 +140,6 @@ def test_no_frame_of_a_failed_connect_shows_a_credential(
 
 
 def test_missing_rights_are_recognized(server: Ensemble | DevServer) -> None:
-    """The nodes belong to another user. The error names the setting to check."""
     url = server.url("/rights")
     with override_settings(ZKLOCK={"URL": url, "AUTH": "a:a"}), zk_lock("a"):
         pass
@@ -158,7 +152,6 @@ def test_missing_rights_are_recognized(server: Ensemble | DevServer) -> None:
 
 
 def test_an_outage_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """The number of tries does not matter. kazoo's lines about each try have the level DEBUG."""
     port = free_ports(1)[0]
     zklock = {"URL": f"zk://127.0.0.1:{port}/test", "CONNECT_TIMEOUT": 1}
     with override_settings(ZKLOCK=zklock), caplog.at_level(logging.DEBUG, "django_zklock"):
