@@ -35,7 +35,7 @@ from django_zklock.locks import queue_reader
 from django_zklock.operations import clear_limit, request_release, set_limit
 from django_zklock.shared import Shared
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("emptied")]
+pytestmark = pytest.mark.usefixtures("emptied")
 
 
 def join(zoo: Zoo, key: str, prefix: str, data: bytes = b"") -> str:

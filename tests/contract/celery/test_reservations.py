@@ -25,8 +25,6 @@ from django_zklock.core.zk.errors import RequestRefused
 from django_zklock.core.zk.gateway import DirectoryState, Gateway
 from django_zklock.exceptions import LockTimeout, TooManyLocks, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 
-pytestmark = pytest.mark.zookeeper
-
 
 def reserved(key: str = "a/b", task_id: str = "one", **more: object) -> Reserved:
     outcome = reservations.reserve(key, task_id, **more)  # type: ignore[arg-type]

@@ -24,8 +24,6 @@ from django_zklock.contrib.celery.beat import Candidacy
 from django_zklock.contrib.celery.schedule import LeadershipLost, RunRecord, ScheduleRecords, continue_from
 from django_zklock.core.zk.gateway import Node
 
-pytestmark = pytest.mark.zookeeper
-
 APP = Celery("ledgers", set_as_current=False)
 Make = Callable[[], Candidacy]
 LONG_AGO = datetime(2020, 1, 1, tzinfo=timezone.utc)

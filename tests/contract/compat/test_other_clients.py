@@ -19,9 +19,6 @@ from django_zklock.core.zk import process
 from django_zklock.exceptions import InvalidLockName, LockBusy, UnreadableQueue
 from django_zklock.inspection import look_at, snapshot
 
-pytestmark = pytest.mark.zookeeper
-
-
 # --- names -----------------------------------------------------------------------------------------------------------
 
 HOSTILE = {

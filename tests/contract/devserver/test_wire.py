@@ -70,8 +70,6 @@ from support.transcripts import (
 from support.wire import Talk, Wire
 from support.zoo import eventually
 
-pytestmark = pytest.mark.zookeeper
-
 
 def look(wire: Wire, *paths: str) -> None:
     """Have all that is known of some nodes in the transcript."""

@@ -15,8 +15,6 @@ from support.zoo import Zoo
 
 from django_zklock import zk_leader
 
-pytestmark = pytest.mark.zookeeper
-
 
 def test_the_leader_and_the_candidates_are_shown(zoo: Zoo) -> None:
     outsider = zk_leader("lead")

@@ -29,8 +29,6 @@ from django_zklock.exceptions import (
 )
 from django_zklock.locks.election import STOPPED
 
-pytestmark = pytest.mark.zookeeper
-
 TIMEOUT = 4.0  # seconds, of a session
 
 

@@ -24,8 +24,6 @@ from django_zklock.contrib.leases.refusal import Code, Refusal
 from django_zklock.core import clock
 from django_zklock.exceptions import LockLost
 
-pytestmark = pytest.mark.zookeeper
-
 KEY = "invoices/2026"
 LONG = 30_000  # milliseconds; no test waits for its end
 

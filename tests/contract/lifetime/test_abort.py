@@ -19,8 +19,6 @@ from django_zklock.exceptions import LockLost, LockLostInterrupt
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 
-pytestmark = pytest.mark.zookeeper
-
 
 def delete_soon(zoo: Zoo, hold: Hold, delay: float = 0.3) -> threading.Timer:
     """Have the node of a hold deleted from outside, after a while."""

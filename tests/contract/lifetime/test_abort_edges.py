@@ -21,7 +21,7 @@ from django_zklock.exceptions import LockLost
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")
 
 
 class Robber:

@@ -22,8 +22,6 @@ from django_zklock.core.execution.owner import Owner
 from django_zklock.exceptions import LockLost, LockLostInterrupt, LockNotHeld
 from django_zklock.locks.lock import Lock
 
-pytestmark = pytest.mark.zookeeper
-
 
 async def compute_in_steps() -> None:
     while True:

@@ -17,8 +17,6 @@ from django_zklock.exceptions import LockLost, LockLostInterrupt, LockNotHeld
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 
-pytestmark = pytest.mark.zookeeper
-
 REPEATED = 0.06  # seconds after which an abort would have been asked for again
 
 

@@ -26,8 +26,6 @@ BaseExceptionGroup: Any = getattr(builtins, "BaseExceptionGroup", None)
 if BaseExceptionGroup is None:  # before Python 3.11
     BaseExceptionGroup = importlib.import_module("exceptiongroup").BaseExceptionGroup
 
-pytestmark = pytest.mark.zookeeper
-
 
 @in_each_thread
 @pytest.mark.parametrize("work", [compute, sleep_in_pieces])

@@ -23,7 +23,7 @@ from django_zklock.exceptions import LockBusy, LockTimeout
 from django_zklock.locks.hold import held_of
 from django_zklock.operations import hold_lock
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("no_rests")]
+pytestmark = pytest.mark.usefixtures("no_rests")
 
 LONG = 300.0
 

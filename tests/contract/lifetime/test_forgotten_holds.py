@@ -23,7 +23,7 @@ from django_zklock.exceptions import LockNotAdopted
 from django_zklock.inspection import look_at, snapshot
 from django_zklock.operations import break_lock, breaks, clear_limit, hold_lock, set_limit
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("emptied")]
+pytestmark = pytest.mark.usefixtures("emptied")
 
 SHORT = 0.1  # seconds
 LONG = 600.0

@@ -20,8 +20,6 @@ from django_zklock import Hold, zk_lock
 from django_zklock.core import clock
 from django_zklock.exceptions import LockLost, LockTimeout
 
-pytestmark = pytest.mark.zookeeper
-
 NOON = "2020-02-29 12:00:00"
 FREEZERS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "freezegun": lambda: freeze_time(NOON),

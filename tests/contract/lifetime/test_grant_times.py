@@ -18,7 +18,7 @@ from support.zoo import Zoo, eventually
 from django_zklock import inspection, zk_lock
 from django_zklock.core import clock
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.timed]
+pytestmark = pytest.mark.timed
 
 ACCURACY = timedelta(seconds=2)
 

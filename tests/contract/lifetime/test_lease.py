@@ -14,7 +14,7 @@ from django_zklock.core import clock
 from django_zklock.core.zk.lease import LEASE_SHARE
 from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.timed]
+pytestmark = pytest.mark.timed
 
 TIMEOUT = 4.0  # seconds, of the session through the proxy
 LEASE = LEASE_SHARE * TIMEOUT

@@ -15,8 +15,6 @@ from django_zklock import zk_lock
 from django_zklock.core import clock, log
 from django_zklock.exceptions import LockLost
 
-pytestmark = pytest.mark.zookeeper
-
 SESSION_TIMEOUT = 2.0
 LONGEST = 7.0  # seconds that a handler blocks
 

@@ -18,7 +18,7 @@ from django_zklock import zk_lock
 from django_zklock.conf.arguments import AbortOn
 from django_zklock.exceptions import LockLost
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.timed]
+pytestmark = pytest.mark.timed
 
 REASON = "it was held for longer than max_hold, 0.3 s"
 

@@ -21,7 +21,7 @@ from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
 from django_zklock.inspection import look_at
 from django_zklock.operations import break_lock, end_hold
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("no_rests")]
+pytestmark = pytest.mark.usefixtures("no_rests")
 
 LONG = 300.0
 

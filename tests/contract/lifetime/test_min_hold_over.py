@@ -22,7 +22,7 @@ from django_zklock.inspection import Snapshot, look_at, snapshot
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.operations import hold_lock
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("emptied")]
+pytestmark = pytest.mark.usefixtures("emptied")
 
 SHORT = 0.5  # seconds
 LONG = 600.0

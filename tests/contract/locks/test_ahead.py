@@ -28,8 +28,6 @@ from django_zklock.exceptions import LockBusy, LockNotAcquired
 from django_zklock.inspection import ContenderInfo, look_at
 from django_zklock.operations import hold_lock
 
-pytestmark = pytest.mark.zookeeper
-
 HEADER = 16  # bytes of a reply: the id of the request, the zxid, and the error code
 NO_NODE = -101
 

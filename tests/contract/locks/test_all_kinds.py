@@ -16,8 +16,6 @@ from support.zoo import Zoo, eventually
 from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld, LockTimeout
 
-pytestmark = pytest.mark.zookeeper
-
 MOST = 6  # threads, or tasks
 
 

@@ -26,7 +26,7 @@ from django_zklock.core import clock
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.exceptions import LockLost
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory")]
+pytestmark = pytest.mark.usefixtures("key_directory")
 
 
 def acquire(zoo: Zoo, primitive: Primitive) -> None:

@@ -20,8 +20,6 @@ from django_zklock.exceptions import LockBusy, LockNotHeld, LockTimeout, ZkLockE
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import MultiLock
 
-pytestmark = pytest.mark.zookeeper
-
 
 async def test_children_of_a_task_do_not_inherit_its_locks(zoo: Zoo) -> None:
     lock = Lock("parent")

@@ -23,7 +23,7 @@ from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.exceptions import LockLost
 from django_zklock.operations import break_lock, end_hold, hold_lock
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("no_rests")]
+pytestmark = pytest.mark.usefixtures("no_rests")
 
 WHY: dict[str, Any] = {"by": "ops", "reason": "test"}
 

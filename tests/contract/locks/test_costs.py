@@ -12,8 +12,6 @@ from support.zoo import Zoo, eventually, settle
 
 from django_zklock import zk_lock
 
-pytestmark = pytest.mark.zookeeper
-
 REQUESTS = (CREATE2, GET_CHILDREN, GET_DATA, DELETE)
 
 

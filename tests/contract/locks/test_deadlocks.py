@@ -24,8 +24,6 @@ from django_zklock.core.queue.nodes import Mark, Payload, new_guid
 from django_zklock.exceptions import LockDeadlock, LockLost, LockTimeout
 from django_zklock.signals import lock_deadlocked
 
-pytestmark = pytest.mark.zookeeper
-
 Locks: TypeAlias = "contextlib.AbstractContextManager[object]"
 Outcome: TypeAlias = "LockDeadlock | None"
 SOON = 0.3  # seconds of DEADLOCK_TIMEOUT in tests that do not measure it

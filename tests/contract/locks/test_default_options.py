@@ -14,8 +14,6 @@ from django_zklock import ReadWriteLock, zk_leader, zk_lock, zk_locked
 from django_zklock.exceptions import LockBusy
 from django_zklock.inspection import look_at
 
-pytestmark = pytest.mark.zookeeper
-
 
 @contextmanager
 def settings(zoo: Zoo, **defaults: Any) -> Iterator[None]:

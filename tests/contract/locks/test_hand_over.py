@@ -42,7 +42,7 @@ from django_zklock.inspection import look_at
 from django_zklock.locks.hand_over import signed, trusted
 from django_zklock.operations import break_lock, clear_limit, end_hold, set_limit
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory", "no_rests")]
+pytestmark = pytest.mark.usefixtures("key_directory", "no_rests")
 
 LONG = 300.0
 SHORT = 0.3

@@ -22,8 +22,6 @@ from django_zklock.exceptions import LockBusy, LockChangedHands, LockLost, ZkLoc
 from django_zklock.inspection import look_at
 from django_zklock.operations import break_lock, clear_limit, limit_of, request_release, set_limit
 
-pytestmark = pytest.mark.zookeeper
-
 WHY: dict[str, Any] = {"reason": "the printer is slow", "by": "anna"}
 
 

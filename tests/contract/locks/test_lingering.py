@@ -24,8 +24,6 @@ from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, Unreadable
 from django_zklock.inspection import LockInfo, look_at
 from django_zklock.operations import break_lock, request_release
 
-pytestmark = pytest.mark.zookeeper
-
 LONG = 60.0  # seconds; no test waits for their end
 
 

@@ -22,8 +22,6 @@ from django_zklock.core.zk import process
 from django_zklock.core.zk.client import GetEphemerals
 from django_zklock.exceptions import LockBusy, TooManyLocks, ZkLockError, ZooKeeperUnavailable
 
-pytestmark = pytest.mark.zookeeper
-
 LIMIT = 2**17  # bytes: the least that can be set
 LONG = "/".join(["k" * 190] * 4)
 ROOT = "/" + "/".join(["r" * 168] * 8)  # so long that a short key still fits when no long one does

@@ -23,8 +23,6 @@ from django_zklock.core.zk import process
 from django_zklock.core.zk.client import MAX_IN_FLIGHT, STALL_SHARE
 from django_zklock.exceptions import LockBusy, LockTimeout
 
-pytestmark = pytest.mark.zookeeper
-
 KEY = "crowd"
 MANY = 3 * MAX_WAITING
 

@@ -28,8 +28,6 @@ from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockLost, LockLostInterrupt, LockNotHeld, ZkLockError
 from django_zklock.locks.lock import Lock
 
-pytestmark = pytest.mark.zookeeper
-
 Run = Callable[..., Awaitable[Any]]
 
 

@@ -21,8 +21,6 @@ from django_zklock.core.zk import process
 from django_zklock.exceptions import LockBusy, LockTimeout
 from django_zklock.operations import break_lock
 
-pytestmark = pytest.mark.zookeeper
-
 PROTOCOL = str(Path(protocol.__path__[0]))
 OWN_THREADS = ("zklock-loop", "zklock-connection")  # events are delivered on either, never on both at once
 

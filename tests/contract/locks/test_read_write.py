@@ -16,8 +16,6 @@ from django_zklock.conf.arguments import Compat
 from django_zklock.exceptions import LockBusy, LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.locks.hold import Hold
 
-pytestmark = pytest.mark.zookeeper
-
 COMPAT = pytest.mark.parametrize("compat", [None, "kazoo"])
 
 

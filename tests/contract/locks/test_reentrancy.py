@@ -17,8 +17,6 @@ from django_zklock.exceptions import LockBusy, LockNotHeld
 from django_zklock.locks.hold import held_of
 from django_zklock.locks.lock import Lock
 
-pytestmark = pytest.mark.zookeeper
-
 
 @pytest.mark.parametrize(
     ("arguments", "error"),

@@ -30,8 +30,6 @@ from django_zklock.exceptions import (
 from django_zklock.locks.multi import MultiHold, MultiLock
 from django_zklock.operations import request_release
 
-pytestmark = pytest.mark.zookeeper
-
 
 def test_several_locks_are_acquired_in_the_order_of_their_keys(zoo: Zoo) -> None:
     for key in ("a", "b/1", "c"):

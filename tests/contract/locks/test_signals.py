@@ -20,7 +20,6 @@ from django_zklock.exceptions import LockLost, LockTimeout
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 
-pytestmark = pytest.mark.zookeeper
 NAMES = ("lock_acquired", "lock_released", "lock_lost", "lock_contended")
 
 

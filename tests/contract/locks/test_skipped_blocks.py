@@ -22,8 +22,6 @@ from django_zklock import Lock, ReadWriteLock, current_hold, zk_lock, zk_locks
 from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockBusy, LockLost, LockUpgradeRefused, ZooKeeperUnavailable
 
-pytestmark = pytest.mark.zookeeper
-
 
 @pytest.mark.parametrize("timeout", [0, 0.2])
 async def test_a_block_gets_none_if_the_lock_is_busy(zoo: Zoo, primitive: Primitive, timeout: float) -> None:

@@ -15,8 +15,6 @@ from django_zklock import Hold, zk_adopt, zk_lock
 from django_zklock.core.protocol import contender
 from django_zklock.operations import break_lock
 
-pytestmark = pytest.mark.zookeeper
-
 LATE = "had been deleted by another session"
 
 

@@ -23,8 +23,6 @@ from django_zklock.core.queue import nodes
 from django_zklock.exceptions import InvalidLockName, LockBusy, LockNotHeld, LockTimeout
 from django_zklock.operations import request_release
 
-pytestmark = pytest.mark.zookeeper
-
 
 def test_a_negative_timeout_does_not_wait(zoo: Zoo) -> None:
     """`deadline - now` may be negative: even -1, which means for ever to a thread's own lock, ends at once."""

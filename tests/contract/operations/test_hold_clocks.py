@@ -18,8 +18,6 @@ from django_zklock.inspection import snapshot
 from django_zklock.operations import hold_lock
 from django_zklock.testing.server import database
 
-pytestmark = pytest.mark.zookeeper
-
 WHY: dict[str, Any] = {"reason": "the machine is on fire", "by": "anna"}
 LONG = 600.0
 ON_DEV_SERVER = pytest.mark.parametrize("server", ["dev"], indirect=True)  # the real one has the machine's clock

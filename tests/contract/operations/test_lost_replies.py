@@ -16,8 +16,6 @@ from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.locks.queue_reader import contenders
 from django_zklock.operations import break_lock, end_hold, hold_lock
 
-pytestmark = pytest.mark.zookeeper
-
 WHY: dict[str, Any] = {"reason": "the machine is on fire", "by": "anna"}
 CUTS = [
     pytest.param(opcode, when, id=f"{when[5:-3]} {name}", marks=() if name == "multi" else pytest.mark.chaos)

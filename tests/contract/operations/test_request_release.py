@@ -27,8 +27,6 @@ from django_zklock.exceptions import LockChangedHands, LockLost, ZooKeeperUnavai
 from django_zklock.inspection import look_at
 from django_zklock.operations import break_lock, end_hold, hold_lock, request_release
 
-pytestmark = pytest.mark.zookeeper
-
 WHO: dict[str, Any] = {"by": "anna"}
 WHY = "deploy 42"
 

@@ -28,8 +28,6 @@ from django_zklock.inspection import look_at
 from django_zklock.operations import hold_lock, request_release, show_stacks
 from django_zklock.operations.stacks import FOREIGN, NO_ANSWER
 
-pytestmark = pytest.mark.zookeeper
-
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n"
 SECRET = "a value that nobody may see"
 

@@ -6,7 +6,6 @@ import json
 from datetime import datetime, timezone
 from typing import Any
 
-import pytest
 from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import schedule
@@ -18,8 +17,6 @@ from django_zklock.contrib.celery.schedule import ScheduleRecords
 from django_zklock.contrib.celery.unique import record, reservations
 from django_zklock.core.zk import process
 from django_zklock.operations import clear_limit, request_release, set_limit
-
-pytestmark = pytest.mark.zookeeper
 
 WHY: dict[str, Any] = {"reason": "why", "by": "anna"}
 NEW: dict[str, Any] = {"priority": 7, "ünïcode": ["é", {"nested": None}]}

@@ -17,8 +17,6 @@ from django_zklock.contrib.celery.unique import reservations
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.operations import clear_limit, end_hold, hold_lock, set_limit
 
-pytestmark = pytest.mark.zookeeper
-
 OPERATOR: dict[str, Any] = {"reason": "a test", "by": "ann"}
 
 

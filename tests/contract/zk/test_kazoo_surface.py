@@ -16,8 +16,6 @@ from django_zklock.core.zk import process
 from django_zklock.core.zk.client import Client
 from django_zklock.core.zk.options import SessionOptions
 
-pytestmark = pytest.mark.zookeeper
-
 
 def test_the_client_has_the_private_attributes() -> None:
     client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))

@@ -15,7 +15,7 @@ from django_zklock.core.protocol import contender
 from django_zklock.core.zk import outage
 from django_zklock.exceptions import ZooKeeperUnavailable
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory")]
+pytestmark = pytest.mark.usefixtures("key_directory")
 
 
 def acquire_and_count(zoo: Zoo, key: str = KEY, timeout: float = 5) -> None:

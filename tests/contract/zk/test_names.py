@@ -19,8 +19,6 @@ from django_zklock.core.log import on_protocol_thread
 from django_zklock.core.zk import outside, process
 from django_zklock.testing.server import DevServer
 
-pytestmark = pytest.mark.zookeeper
-
 CONNECT_TIMEOUT = 5.0
 DEAD = "127.0.0.9"
 

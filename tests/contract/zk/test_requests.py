@@ -29,8 +29,6 @@ from django_zklock.locks.requests import (
     run_all,
 )
 
-pytestmark = pytest.mark.zookeeper
-
 
 def soon(seconds: float = 10) -> float:
     return clock.now() + seconds

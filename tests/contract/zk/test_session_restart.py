@@ -22,8 +22,6 @@ from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
 from django_zklock.locks.lock import Lock
 
-pytestmark = pytest.mark.zookeeper
-
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_client_whose_thread_died_is_replaced(zoo: Zoo) -> None:

@@ -12,8 +12,6 @@ from support.zoo import Zoo
 
 from django_zklock import zk_lock
 
-pytestmark = pytest.mark.zookeeper
-
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_threads_of_the_package_receive_no_signals(zoo: Zoo) -> None:

@@ -15,7 +15,7 @@ from support.zoo import Zoo, eventually, guid_of
 from django_zklock import operations, zk_lock
 from django_zklock.exceptions import ZooKeeperUnavailable
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory")]
+pytestmark = pytest.mark.usefixtures("key_directory")
 
 HEADER = 16  # bytes: the id of the request, the zxid, and the error code
 

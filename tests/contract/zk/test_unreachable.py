@@ -23,8 +23,6 @@ from django_zklock.core.zk.outage import CLOSED
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.testing.server import DevServer
 
-pytestmark = pytest.mark.zookeeper
-
 
 def failure(where: str, *, scheme: str = "zk", connect_timeout: float = 1.0) -> str:
     """
