@@ -6,10 +6,12 @@ import contextlib
 import functools
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 from unittest import mock
+
+import pytest
 
 from django_zklock import Hold, Lock, zk_lock
 from django_zklock.core import clock
@@ -23,6 +25,7 @@ from support.proxy import MULTI, Proxy
 from support.zoo import ROOM, Zoo, eventually, settle
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Exception)
 
 
 def session() -> Session:
@@ -204,12 +207,30 @@ class CallOnDemand(BackgroundCall[T]):
         self._arguments.put(arguments)
 
 
-def acquire_once(key: str, **options: Any) -> Hold:
-    """Acquire a lock, check it and release it; return the hold."""
-    lock: Lock = zk_lock(key, **options)
-    with lock as hold:
+def acquire_once(lock: Any, **options: Any) -> Hold:
+    """Acquire a lock, or that of a key, check it and release it; return the hold."""
+    with zk_lock(lock, **options) if isinstance(lock, str) else lock as hold:
         hold.check()
     return hold
+
+
+def acquired(lock: Any, **options: Any) -> Any:
+    """Acquire a lock that is free, or the caller's; return the hold."""
+    hold = lock.acquire(**{"timeout": 10, **options})
+    assert hold is not None
+    return hold
+
+
+def assert_refused(lock: Any, error: type[E], match: str | None = None) -> E:
+    """Return the error of a block that does not get the lock."""
+    with pytest.raises(error, match=match) as caught, lock:
+        raise AssertionError("it has the lock")
+    return caught.value
+
+
+def results(calls: Iterable[BackgroundCall[T]], timeout: float = 30.0) -> list[T]:
+    """Return what calls in other threads have returned, or raise what the first one has raised."""
+    return [call.result(timeout) for call in calls]
 
 
 def queue_up(zoo: Zoo, key: str, count: int, **options: Any) -> tuple[list[BackgroundCall[None]], list[int]]:

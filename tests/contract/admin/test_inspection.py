@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, connected, proxied, session, within
+from support.faults import BackgroundCall, acquire_once, assert_refused, connected, proxied, session, within
 from support.locking import ending
 from support.proxy import CREATE2, DELETE, GET_CHILDREN2, GET_DATA, MULTI, SET_DATA, Proxy
 from support.zoo import ROOM, Zoo, eventually
@@ -576,8 +576,7 @@ class Threads:
             with zk_lock(key, timeout=40):
                 held.set()
                 if then:
-                    with zk_lock(then, timeout=40):
-                        pass
+                    acquire_once(then, timeout=40)
                 self._stop.wait(60)
 
         self._threads.append(threading.Thread(target=run))
@@ -615,15 +614,13 @@ def test_a_task_that_gave_up_its_place_to_another_one_does_not_wait(zoo: Zoo, th
     def first() -> None:
         work.begin(task("1"))
         with zk_lock("a"):
-            with pytest.raises(LockNotAcquired), zk_lock("b", timeout=2, linger=5):
-                pass
+            assert_refused(zk_lock("b", timeout=2, linger=5), LockNotAcquired)
             gave_up.set()
             over.wait(60)
 
     def second() -> None:
         work.begin(task("3"))
-        with zk_lock("b", timeout=40, linger=5):
-            pass
+        acquire_once("b", timeout=40, linger=5)
 
     assert threads.start(task("2"), "b").wait(20)
     founder, successor = threading.Thread(target=first), threading.Thread(target=second)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
-from support.faults import BackgroundCall, acquire_once, client, cut, proxied, session
+from support.faults import BackgroundCall, acquire_once, assert_refused, client, cut, proxied, session
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, current_hold, zk_lock
@@ -38,14 +38,12 @@ HOSTILE = {
 def test_a_hostile_name_is_refused_before_anything_is_sent(zoo: Zoo, value: Any) -> None:
     with zk_lock("other") as other:
         before = session().session_id
-        with pytest.raises(InvalidLockName), zk_lock("key/{value}", fields={"value": value}):
-            pass
+        assert_refused(zk_lock("key/{value}", fields={"value": value}), InvalidLockName)
         lock = zk_lock("key/{value}", fields={"value": value})
         for use in (functools.partial(lock.acquire, timeout=1), lock.locked, lambda: lock.key):
             with pytest.raises(InvalidLockName):
                 use()
-        with zk_lock("third", timeout=20):
-            pass
+        acquire_once("third", timeout=20)
         other.check()
         assert session().session_id == before
 
@@ -63,8 +61,7 @@ def test_a_contender_of_an_unknown_kind_closes_the_lock(zoo: Zoo, blocking: bool
         zk_lock("a").locked()
     eventually(lambda: zoo.children("a") == ["foo-0000000001"])
     zoo.client.delete(f"{zoo.base}/a/foo-0000000001")
-    with zk_lock("a", timeout=20):
-        pass
+    acquire_once("a", timeout=20)
 
 
 def test_a_waiter_gets_the_error_about_an_unknown_contender(zoo: Zoo) -> None:
@@ -104,8 +101,7 @@ def test_the_containers_of_a_used_key_are_reaped(zoo: Zoo) -> None:
     with zk_lock("gone/and/deep"):
         assert zoo.client.exists(f"{zoo.base}/gone/and/deep")
     eventually(lambda: not zoo.client.exists(f"{zoo.base}/gone"), 8, "the directories of a lock stay")
-    with zk_lock("gone/and/deep", timeout=20):
-        pass
+    acquire_once("gone/and/deep", timeout=20)
 
 
 def test_a_key_may_be_reaped_at_any_time(zoo: Zoo) -> None:

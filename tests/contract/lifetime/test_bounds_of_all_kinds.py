@@ -7,7 +7,7 @@ import time
 import uuid
 
 import pytest
-from support.faults import BackgroundCall, connected, die, proxied
+from support.faults import BackgroundCall, acquire_once, assert_refused, connected, die, proxied
 from support.proxy import MULTI
 from support.zoo import Zoo, eventually
 
@@ -57,28 +57,22 @@ def read_together(min_hold: float) -> None:
 
 
 def test_a_writer_waits_for_the_last_minimum_hold_and_names_it(zoo: Zoo) -> None:
-    with Lock("k", kind="read", min_hold=1, what="short"):
-        pass
-    with Lock("k", kind="read", min_hold=LONG, what="long"):
-        pass
+    acquire_once(Lock("k", kind="read", min_hold=1, what="short"))
+    acquire_once(Lock("k", kind="read", min_hold=LONG, what="long"))
     names = zoo.wait_contenders("k", 2)
     die()
     wait_over(zoo, names[0])
-    with pytest.raises(LockBusy, match="held by long until"), zk_lock("k", kind="write", timeout=0):
-        pass
+    assert_refused(zk_lock("k", kind="write", timeout=0), LockBusy, "held by long until")
     with zk_lock("k", kind="read", timeout=0):  # readers pass them
         pass
 
 
 def test_a_try_gets_the_permit_whose_minimum_hold_has_expired(zoo: Zoo) -> None:
-    with zk_lock("k", limit=2, min_hold=LONG):
-        pass
-    with zk_lock("k", limit=2, min_hold=1):
-        pass
+    acquire_once("k", limit=2, min_hold=LONG)
+    acquire_once("k", limit=2, min_hold=1)
     names = zoo.wait_contenders("k", 2)
     die()
-    with pytest.raises(LockBusy), zk_lock("k", limit=2, timeout=0):
-        pass
+    assert_refused(zk_lock("k", limit=2, timeout=0), LockBusy)
     wait_over(zoo, names[1])
     with zk_lock("k", limit=2, timeout=0) as hold:
         assert zoo.children("k") == [names[0], hold.path.rpartition("/")[2]]
@@ -86,8 +80,7 @@ def test_a_try_gets_the_permit_whose_minimum_hold_has_expired(zoo: Zoo) -> None:
 
 def test_a_slow_reply_with_the_time_does_not_prolong_a_minimum_hold(zoo: Zoo) -> None:
     """A process counts on from the time in a reply, which is late if the reply was slow; so it asks again."""
-    with zk_lock("k", min_hold=2):
-        pass
+    acquire_once("k", min_hold=2)
     names = zoo.wait_contenders("k", 1)
     die()
     with proxied(zoo) as proxy:
@@ -106,8 +99,7 @@ def test_a_slow_reply_with_the_time_does_not_prolong_a_minimum_hold(zoo: Zoo) ->
 def test_a_waiter_ends_an_expired_hold_for_another_client_ahead(zoo: Zoo, how: str) -> None:
     """A client of Curator's does not end it, and nobody else may come: all would wait for ever."""
     if how == "rest":
-        with zk_lock("k", min_hold=1):
-            pass
+        acquire_once("k", min_hold=1)
     elif how == "rests":
         read_together(min_hold=1)
     else:
@@ -154,8 +146,7 @@ def test_a_writer_with_a_read_block_leaves_the_minimum_hold_of_a_writer(zoo: Zoo
     rw.read().release()
     (name,) = zoo.children("k")
     assert Kind.WRITE.value in name
-    with pytest.raises(LockBusy), zk_lock("k", kind="read", timeout=0):
-        pass
+    assert_refused(zk_lock("k", kind="read", timeout=0), LockBusy)
 
 
 # --- no work was begun ------------------------------------------------------------------------------------------------
@@ -182,15 +173,13 @@ def test_several_locks_leave_no_minimum_hold_if_one_was_not_acquired(zoo: Zoo, h
         if how == "acquire":
             assert locks.acquire(timeout=0.3) is None
         else:
-            with pytest.raises(LockTimeout), locks:
-                pass
+            assert_refused(locks, LockTimeout)
         zoo.wait_contenders("a", 0)
     if how == "acquire":
         assert locks.acquire()
         locks.release()
     else:
-        with locks:
-            pass
+        acquire_once(locks)
     assert all(is_operator(name) for key in ("a", "b") for name in zoo.wait_contenders(key, 1))
 
 

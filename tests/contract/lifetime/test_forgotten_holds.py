@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
-from support.faults import connected, die, proxied
+from support.faults import acquire_once, assert_refused, connected, die, proxied
 from support.locking import as_json, zklock
 from support.proxy import CREATE_CONTAINER
 from support.zoo import Zoo, eventually, guid_of
@@ -31,8 +31,7 @@ WHY: dict[str, Any] = {"reason": "deploy 42", "by": "anna"}
 
 
 def rest(key: str, seconds: float) -> None:
-    with zk_lock(key, min_hold=seconds):
-        pass
+    acquire_once(key, min_hold=seconds)
 
 
 def give(key: str, seconds: float) -> str:
@@ -160,8 +159,7 @@ def test_an_adopter_keeps_the_lock_after_the_end_of_the_hand_over(zoo: Zoo) -> N
         eventually(lambda: snapshot(max_age=0) and not entries(zoo))
         adopted.check()
         assert zoo.children("a") == [adopted.path.rpartition("/")[2]]
-    with pytest.raises(LockNotAdopted), zk_adopt(late):
-        pass
+    assert_refused(zk_adopt(late), LockNotAdopted)
 
 
 def test_a_hold_that_may_not_be_deleted_keeps_no_other_from_its_turn(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,8 +63,7 @@ def test_max_hold_stops_the_work_with_its_reason(
     ((name, kwargs),) = sent
     assert (name, kwargs["reason"]) == ("lock_lost", REASON)
     assert kwargs["receipt"].delivered
-    with zk_lock("k", timeout=20):
-        pass
+    acquire_once("k", timeout=20)
 
 
 @pytest.mark.parametrize("acquired", [False, True], ids=["block", "block under an acquired hold"])
@@ -135,8 +134,7 @@ def test_a_paused_process_learns_of_max_hold_by_the_clock(zoo: Zoo, monkeypatch:
 
 def test_a_release_before_max_hold_cancels_it(zoo: Zoo, sent: Sent) -> None:
     for _ in range(20):
-        with zk_lock("k", max_hold=2.0, warn_after=1.9):
-            pass
+        acquire_once("k", max_hold=2.0, warn_after=1.9)
     with zk_lock("later", warn_after=2.1):
         eventually(lambda: "lock_held_long" in sent.names)
     eventually(lambda: len(sent) == 22)

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, connected, die, expire, within
+from support.faults import BackgroundCall, acquire_once, assert_refused, connected, die, expire, within
 from support.locking import as_json, zklock
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
 from support.zoo import Zoo, eventually, guid_of, settle
@@ -50,14 +50,11 @@ def test_no_contender_is_granted_during_a_minimum_hold(zoo: Zoo) -> None:
     assert stat.ephemeralOwner == 0
     assert name[-10:] == hold.path[-10:]
     why = r"held by nightly report until .* UTC: held for at least 300 s"
-    with pytest.raises(LockBusy, match=why), zk_lock("k", timeout=0, min_hold=LONG):
-        pass
-    with pytest.raises(LockTimeout, match="held for at least 300 s"), zk_lock("k", timeout=0.3):
-        pass
+    assert_refused(zk_lock("k", timeout=0, min_hold=LONG), LockBusy, why)
+    assert_refused(zk_lock("k", timeout=0.3), LockTimeout, "held for at least 300 s")
     assert zk_lock("k").locked()
     die()
-    with pytest.raises(LockBusy, match=why), zk_lock("k", timeout=0):
-        pass
+    assert_refused(zk_lock("k", timeout=0), LockBusy, why)
     eventually(lambda: zoo.children("k") == [name])  # who did not know the time had to enter the queue to learn it
 
 
@@ -108,8 +105,7 @@ def test_a_minimum_hold_needs_no_further_round_trip(zoo: Zoo, proxy: Proxy) -> N
     assert (proxy.counts[DELETE], proxy.counts[CREATE2]) == (1, 0)
     assert zoo.children("k") == []
     proxy.reset()
-    with zk_lock("k", min_hold=LONG):
-        pass
+    acquire_once("k", min_hold=LONG)
     eventually(lambda: proxy.counts[GET_CHILDREN] == 2)
     counted = {opcode: proxy.counts[opcode] for opcode in (CREATE2, GET_CHILDREN, GET_DATA, DELETE, MULTI, SYNC)}
     assert counted == {CREATE2: 1, GET_CHILDREN: 2, GET_DATA: 0, DELETE: 0, MULTI: 2, SYNC: 0}
@@ -135,8 +131,7 @@ def test_a_block_that_raises_leaves_its_minimum_hold(zoo: Zoo) -> None:
 
 
 def test_a_minimum_hold_is_shown_with_its_reason_and_can_be_ended(zoo: Zoo) -> None:
-    with Lock("k", min_hold=LONG, what="nightly report") as hold:
-        pass
+    hold = acquire_once(Lock("k", min_hold=LONG, what="nightly report"))
     info = look_at("k")
     assert info is not None
     assert info.operator is not None
@@ -146,8 +141,7 @@ def test_a_minimum_hold_is_shown_with_its_reason_and_can_be_ended(zoo: Zoo) -> N
     assert as_json("show", "k")["holders"][0]["operator"]["reason"] == "held for at least 300 s"
     assert "held for at least 300 s" in zklock("list")
     end_hold("k", token=info.operator.token, by="anna")
-    with zk_lock("k", timeout=0):
-        pass
+    acquire_once("k", timeout=0)
 
 
 def test_a_lost_lock_leaves_no_minimum_hold(zoo: Zoo) -> None:

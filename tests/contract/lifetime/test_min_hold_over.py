@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.faults import connected
+from support.faults import acquire_once, connected
 from support.locking import as_json, ending, zklock
 from support.proxy import GET_CHILDREN, GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually
@@ -33,8 +33,7 @@ def by_operator(key: str, seconds: float) -> None:
 
 
 def by_rest(key: str, seconds: float) -> None:
-    with Lock(key, min_hold=seconds, what="nightly"):
-        pass
+    acquire_once(Lock(key, min_hold=seconds, what="nightly"))
 
 
 def strand(key: str, seconds: float) -> None:
@@ -109,8 +108,7 @@ async def test_an_expired_hold_does_not_count_as_locked(zoo: Zoo) -> None:
 
 def test_one_of_two_permits_whose_holds_are_not_both_over_is_locked(zoo: Zoo) -> None:
     for seconds in (SHORT, LONG):
-        with Lock("k", limit=2, min_hold=seconds):
-            pass
+        acquire_once(Lock("k", limit=2, min_hold=seconds))
     process.reset()
     lock = zk_lock("k", limit=2)
 
@@ -187,8 +185,7 @@ def test_a_waiter_behind_an_expired_hold_is_about_to_get_the_lock(
 
 @pytest.mark.usefixtures("kept")
 def test_a_permit_of_an_expired_minimum_hold_is_not_in_use(zoo: Zoo) -> None:
-    with Lock("k", limit=2, min_hold=SHORT):
-        pass
+    acquire_once(Lock("k", limit=2, min_hold=SHORT))
     process.reset()
     with Lock("k", limit=2) as hold:
         first = wait_as_curator(zoo, "k", "lease-", new_guid(Mark.OWN))

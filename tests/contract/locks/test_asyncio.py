@@ -13,6 +13,7 @@ import pytest
 import trio
 from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
+from support.faults import acquire_once, assert_refused
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_locks
@@ -138,8 +139,7 @@ async def test_hundreds_of_coroutines_that_start_together_are_granted_the_lock(z
 
 async def test_a_sync_lock_in_a_running_loop_is_refused(zoo: Zoo) -> None:
     lock = Lock("sync")
-    with pytest.raises(SynchronousOnlyOperation, match="async with"), lock:
-        pass
+    assert_refused(lock, SynchronousOnlyOperation, "async with")
     with pytest.raises(SynchronousOnlyOperation, match="aacquire"):
         lock.acquire()
     with pytest.raises(SynchronousOnlyOperation, match="arelease"):
@@ -198,8 +198,7 @@ def test_a_waiter_whose_event_loop_closes_leaves_the_queue(zoo: Zoo) -> None:
             loop.run_until_complete(asyncio.sleep(0.01))
         loop.close()
         del tasks
-    with Lock("closed", timeout=20):
-        pass
+    acquire_once(Lock("closed", timeout=20))
     zoo.assert_empty()
     gc.collect()
 

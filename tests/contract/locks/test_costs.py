@@ -36,8 +36,7 @@ def test_twenty_waiters_are_woken_one_by_one(zoo: Zoo, warm_proxy: Proxy) -> Non
 
 
 def test_a_try_for_a_new_key_sends_no_create_that_must_fail(warm_proxy: Proxy) -> None:
-    with zk_lock("new", timeout=0):
-        pass
+    acquire_once("new", timeout=0)
     assert requests(warm_proxy) == [1, 2, 0, 1]
 
 
@@ -65,8 +64,7 @@ def test_an_idle_process_writes_nothing(warm_proxy: Proxy) -> None:
         warm_proxy.wait_for(lambda: warm_proxy.counts[MULTI])
     eventually(lambda: not session().loop._timers or warm_proxy.counts[MULTI] == 1)
     beats = warm_proxy.counts[MULTI]
-    with zk_lock(KEY):
-        pass
+    acquire_once(KEY)
     assert warm_proxy.counts[MULTI] == beats
 
 
@@ -95,8 +93,7 @@ def test_a_lock_costs_two_round_trips_while_there_is_room(
             taker.wait_granted()
         warm_proxy.reset()
         warm_proxy.delay = 0.15  # no reply comes between two requests that are sent together
-        with primitive.lock():
-            pass
+        acquire_once(primitive.lock())
         primitive.wait_released(zoo)
         assert requests(warm_proxy) == [1, 1 + primitive.lingers, 0, 1]
         assert 2 <= warm_proxy.round_trips() <= 2 + primitive.lingers  # the watch may be on its way with the delete

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import pytest
-from support.faults import BackgroundCall, connected, expire, proxied
+from support.faults import BackgroundCall, acquire_once, connected, expire, proxied
 from support.proxy import GET_CHILDREN, GET_DATA, MULTI, SYNC
 from support.zoo import Zoo, eventually, next_line, settle
 
@@ -185,8 +185,7 @@ def test_a_lock_that_was_acquired_twice_is_held_until_the_last_release(zoo: Zoo)
     lock, ready = zk_lock("a"), threading.Barrier(2)
 
     def end_inner_block() -> None:
-        with lock:
-            pass
+        acquire_once(lock)
         ready.wait(10)
 
     other = BackgroundCall(partial(nested, zk_lock("b"), zk_lock("a"), partial(ready.wait, 10)))

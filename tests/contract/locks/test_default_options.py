@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.test import override_settings
+from support.faults import assert_refused
 from support.zoo import Zoo
 
 from django_zklock import ReadWriteLock, zk_leader, zk_lock, zk_locked
@@ -59,8 +60,6 @@ def test_an_election_ignores_default_kind_and_limit(zoo: Zoo, defaults: dict[str
     with settings(zoo, **defaults):
         with zk_leader("lead"):
             assert wants("lead") == "lock"
-            with pytest.raises(LockBusy), zk_lock("lead", kind="lock", atomic=False, timeout=0, reentrant=False):
-                pass
+            assert_refused(zk_lock("lead", kind="lock", atomic=False, timeout=0, reentrant=False), LockBusy)
         for name in ("pool", "side"):
-            with pytest.raises(ValueError, match=f'LOCKS"]."{name}". sets kind, limit or atomic'), zk_leader(name):
-                pass
+            assert_refused(zk_leader(name), ValueError, f'LOCKS"]."{name}". sets kind, limit or atomic')

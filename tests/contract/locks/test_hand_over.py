@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from kazoo.protocol.serialization import Sync
-from support.faults import BackgroundCall, acquire_once, die, expire, reconnect, within
+from support.faults import BackgroundCall, acquire_once, assert_refused, die, expire, reconnect, within
 from support.locking import as_json, zklock
 from support.primitives import KAZOO, KEY, LINGERING, LOCK, READ, SEMAPHORE, WRITE, Primitive, Taker, queued, watched
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
@@ -91,8 +91,7 @@ def test_a_lock_is_handed_over_to_another_process(zoo: Zoo, kind: Primitive) -> 
         lock = look_at("b/1")
         assert lock is not None
         assert [(holder.what, holder.template) for holder in lock.holders] == [("export", "b/{x}")]
-        with pytest.raises(LockBusy), zk_lock("b/1", timeout=0):
-            pass
+        assert_refused(zk_lock("b/1", timeout=0), LockBusy)
         adopter.communicate("\n")
     assert zoo.children("b/1") == []
 
@@ -261,10 +260,8 @@ def test_an_adopted_lock_is_handed_over_again(zoo: Zoo) -> None:
 def test_a_lock_that_nobody_adopts_in_time_goes_to_the_next(zoo: Zoo, kind: Primitive) -> None:
     text = give(kind, SHORT)
     die()
-    with zk_lock(KEY, timeout=20):
-        pass
-    with pytest.raises(LockNotAdopted, match=r"nobody adopted it within 0\.3 s"), zk_adopt(text):
-        pass
+    acquire_once(KEY, timeout=20)
+    assert_refused(zk_adopt(text), LockNotAdopted, r"nobody adopted it within 0\.3 s")
 
 
 def test_an_adoption_after_its_time_is_refused(zoo: Zoo) -> None:
@@ -273,8 +270,7 @@ def test_an_adoption_after_its_time_is_refused(zoo: Zoo) -> None:
     (name,) = zoo.children(KEY)
     created = zoo.client.get(f"{zoo.base}/{KEY}/{name}")[1].ctime / 1000
     eventually(lambda: zoo.client.set(f"{zoo.base}/{KEY}", b"").mtime / 1000 > created + SHORT)
-    with pytest.raises(LockNotAdopted, match="nobody adopted it"), zk_adopt(text):
-        pass
+    assert_refused(zk_adopt(text), LockNotAdopted, "nobody adopted it")
     assert zoo.children(KEY) == []
 
 
@@ -288,12 +284,11 @@ def test_a_lock_is_adopted_once(zoo: Zoo) -> None:
     with zoo.running(ADOPT, text) as adopter:
         assert adopter.stdout.readline()  # type: ignore[union-attr]
         why = rf"adopted by 'export' on .*, process {adopter.pid}"
-        with pytest.raises(LockNotAdopted, match=why) as caught, zk_adopt(text):
-            pass
-        assert isinstance(caught.value, LockNotAcquired)
+        caught = assert_refused(zk_adopt(text), LockNotAdopted, why)
+        assert isinstance(caught, LockNotAcquired)
         with pytest.raises(LockNotAdopted, match=why):
             zk_adopt(text).acquire(timeout=0)
-        assert caught.value.lock == KEY
+        assert caught.lock == KEY
         adopter.communicate("\n", timeout=30)
     with pytest.raises(LockNotAdopted, match="its adopter has ended"):
         eventually(lambda: zoo.children(KEY) == [])
@@ -357,8 +352,7 @@ def test_an_adopter_that_dies_frees_the_lock(zoo: Zoo) -> None:
     with zoo.running(ADOPT, text) as adopter:
         assert adopter.stdout.readline()  # type: ignore[union-attr]
         adopter.kill()
-        with zk_lock(KEY, timeout=20):
-            pass
+        acquire_once(KEY, timeout=20)
 
 
 def test_the_owner_cannot_adopt_what_it_has(zoo: Zoo) -> None:
@@ -379,11 +373,9 @@ def test_a_person_can_end_a_hand_over(zoo: Zoo) -> None:
     assert held is not None
     assert held.handed_over
     assert held.by == "export 7"
-    with pytest.raises(LockBusy, match=r"held by export 7 until .*; waiting for its adopter"), zk_lock(KEY, timeout=0):
-        pass
+    assert_refused(zk_lock(KEY, timeout=0), LockBusy, r"held by export 7 until .*; waiting for its adopter")
     end_hold(KEY, token=held.token, by="anna")
-    with pytest.raises(LockNotAdopted, match="a person has ended it"), zk_adopt(text):
-        pass
+    assert_refused(zk_adopt(text), LockNotAdopted, "a person has ended it")
 
 
 def test_a_limit_that_was_lowered_makes_the_adopter_wait(zoo: Zoo) -> None:
@@ -569,8 +561,7 @@ def test_a_text_survives_a_change_of_the_keys(zoo: Zoo) -> None:
 def test_an_adoption_is_audited(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "zklock.audit")
     text = give()
-    with zk_adopt(text, what="export") as hold:
-        pass
+    hold = acquire_once(zk_adopt(text, what="export"))
     eventually(lambda: any(record.name == "zklock.audit" for record in caplog.records))
     record = next(record for record in caplog.records if record.name == "zklock.audit")
     assert record.getMessage() == f"lock {KEY!r} was adopted by export"
@@ -585,8 +576,7 @@ def test_the_hold_of_a_person_cannot_be_adopted(zoo: Zoo) -> None:
     zoo.client.create(f"{zoo.base}/{KEY}/{name}", hold_data(payload, by="anna", reason="deploy", seconds=LONG))
     given = HandOver(KEY, Kind.LOCK, 0, guid, "0000000007", KEY, LONG, token=9)
     text = signed(given, conf.token_keys(), zoo.base)
-    with pytest.raises(LockNotAdopted), zk_adopt(text):
-        pass
+    assert_refused(zk_adopt(text), LockNotAdopted)
     assert zoo.children(KEY) == [name]
 
 
@@ -673,8 +663,7 @@ def test_a_hold_whose_connection_is_suspended_cannot_be_handed_over(zoo: Zoo, pr
 def test_the_session_of_the_giver_may_end_after_the_hand_over(zoo: Zoo) -> None:
     text = give()
     expire(zoo)
-    with zk_adopt(text, timeout=20):
-        pass
+    acquire_once(zk_adopt(text, timeout=20))
 
 
 def test_an_adopter_that_gives_up_leaves_nothing(zoo: Zoo, proxy: Proxy) -> None:
@@ -690,10 +679,8 @@ def test_an_adopter_that_gives_up_leaves_nothing(zoo: Zoo, proxy: Proxy) -> None
 
 def test_a_waiter_that_times_out_names_the_hand_over(zoo: Zoo) -> None:
     text = give()
-    with pytest.raises(LockTimeout, match="waiting for its adopter"), zk_lock(KEY, timeout=0.2):
-        pass
-    with zk_adopt(text):
-        pass
+    assert_refused(zk_lock(KEY, timeout=0.2), LockTimeout, "waiting for its adopter")
+    acquire_once(zk_adopt(text))
 
 
 @pytest.mark.parametrize("others", [1, 3])

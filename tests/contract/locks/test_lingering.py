@@ -10,7 +10,17 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.faults import BackgroundCall, caught_up, connected, due, proxied, session, within
+from support.faults import (
+    BackgroundCall,
+    acquire_once,
+    assert_refused,
+    caught_up,
+    connected,
+    due,
+    proxied,
+    session,
+    within,
+)
 from support.primitives import KEY, Taker, foreign, lingering_lock, lingering_waiters, queued
 from support.proxy import MULTI, Proxy
 from support.signalled import signalled
@@ -94,10 +104,8 @@ def test_each_owner_of_a_lingering_lock_has_its_own_hold(zoo: Zoo) -> None:
 def test_a_try_names_the_local_holder(zoo: Zoo) -> None:
     with queued(zoo, zk_lock(KEY, linger=LONG, what="the first work")) as (taker,):
         taker.wait_granted()
-        with pytest.raises(LockBusy, match="the first work"), zk_lock(KEY, linger=LONG, timeout=0):
-            pass
-        with pytest.raises(LockTimeout, match="the first work"), zk_lock(KEY, linger=LONG, timeout=0.1):
-            pass
+        assert_refused(zk_lock(KEY, linger=LONG, timeout=0), LockBusy, "the first work")
+        assert_refused(zk_lock(KEY, linger=LONG, timeout=0.1), LockTimeout, "the first work")
 
 
 def test_only_callers_with_max_waiters_are_refused(zoo: Zoo) -> None:
@@ -180,8 +188,7 @@ def test_the_number_of_lingering_locks_is_bounded(zoo: Zoo) -> None:
 def test_of_locks_held_at_once_a_bounded_number_lingers(zoo: Zoo) -> None:
     keys = ["one", "two", "three", "four"]
     with zoo.configured(MAX_LINGERING=1):
-        with zk_locks(*keys, linger=LONG):
-            pass
+        acquire_once(zk_locks(*keys, linger=LONG))
         eventually(lambda: sum(len(zoo.children(key)) for key in keys) <= 1)
 
 
@@ -274,8 +281,7 @@ def test_a_used_lingering_lock_is_released_after_its_linger_time(zoo: Zoo, comes
 def test_a_try_of_another_process_does_not_end_the_lingering(zoo: Zoo) -> None:
     """A try writes nothing, so the process that keeps the lock does not learn of it."""
     token = token_of(zk_lock(KEY, linger=LONG))
-    with pytest.raises(LockBusy), zk_lock(KEY, timeout=0):
-        pass
+    assert_refused(zk_lock(KEY, timeout=0), LockBusy)
     assert token_of(zk_lock(KEY, linger=LONG)) == token
 
 
@@ -353,8 +359,7 @@ def test_the_working_process_of_a_lingering_lock_is_shown(zoo: Zoo) -> None:
 
 
 def test_a_lingering_lock_does_not_overwrite_a_release_request(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    with zk_lock(KEY, linger=LONG, what="the first work"):
-        pass
+    acquire_once(KEY, linger=LONG, what="the first work")
     with zk_lock(KEY, linger=LONG, what="the second work") as hold:
         request_release(KEY, reason="a test", by="tester")
         assert hold.wait_release_requested(10) is not None
@@ -384,8 +389,7 @@ def test_a_lingering_lock_is_not_granted_without_a_connection(zoo: Zoo, proxy: P
     proxy.refuse = True
     proxy.cut_all()
     eventually(lambda: session().suspect)
-    with pytest.raises(ZooKeeperUnavailable), zk_lock(KEY, linger=LONG, timeout=0.2):
-        pass
+    assert_refused(zk_lock(KEY, linger=LONG, timeout=0.2), ZooKeeperUnavailable)
     proxy.heal()
     connected()
     assert token_of(lock) > token
@@ -452,8 +456,7 @@ def test_a_downgraded_writer_does_not_linger(zoo: Zoo) -> None:
     lock = zk_write(KEY, linger=LONG)
     with lock as hold:
         hold.downgrade()
-        with zk_lock(KEY, kind="read", timeout=30):
-            pass
+        acquire_once(KEY, kind="read", timeout=30)
     zoo.wait_contenders(KEY, 0)
 
 

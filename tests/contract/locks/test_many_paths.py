@@ -11,7 +11,17 @@ from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
-from support.faults import BackgroundCall, connected, expire, proxied, reconnect, session, within
+from support.faults import (
+    BackgroundCall,
+    acquire_once,
+    assert_refused,
+    connected,
+    expire,
+    proxied,
+    reconnect,
+    session,
+    within,
+)
 from support.primitives import PRIMITIVES
 from support.proxy import CREATE2, DELETE, Proxy
 from support.zoo import Zoo, eventually, settle
@@ -80,9 +90,8 @@ def test_locks_are_refused_before_they_are_too_many_and_the_error_has_the_figure
         assert f"{counted():,} of {LIMIT:,} bytes" in error
         assert "shorter keys" in error
         assert "JUTE_MAXBUFFER" in error
-        with pytest.raises(ZooKeeperUnavailable) as refused, zk_lock(f"{LONG}/more"):
-            pass
-        assert refused.value.lock == f"{LONG}/more"
+        refused = assert_refused(zk_lock(f"{LONG}/more"), ZooKeeperUnavailable)
+        assert refused.lock == f"{LONG}/more"
         assert session().connected
         with zk_lock("short"):  # shorter keys do fit
             pass
@@ -122,8 +131,7 @@ def test_a_lock_fits_as_soon_as_a_block_that_made_room_has_ended(zoo: Zoo) -> No
             block.enter_context(zk_lock(key, timeout=30))
             settle()
             assert counted() == carried(zoo) <= LIMIT
-        with pytest.raises(TooManyLocks), zk_lock(f"{LONG}/more"):
-            pass
+        assert_refused(zk_lock(f"{LONG}/more"), TooManyLocks)
 
 
 def test_a_try_of_a_lock_that_another_has_is_busy_as_ever(zoo: Zoo) -> None:
@@ -131,14 +139,12 @@ def test_a_try_of_a_lock_that_another_has_is_busy_as_ever(zoo: Zoo) -> None:
     busy = f"{LONG}/busy"
     with contextlib.ExitStack() as stack, zoo.hold_elsewhere(busy):
         filled(stack, timeout=30)
-        with pytest.raises(LockBusy), zk_lock(busy, timeout=0):
-            pass
+        assert_refused(zk_lock(busy, timeout=0), LockBusy)
 
 
 def test_waiters_count_until_they_leave(zoo: Zoo) -> None:
     def wait(key: str) -> None:
-        with zk_lock(key, timeout=20):
-            pass
+        acquire_once(key, timeout=20)
 
     with contextlib.ExitStack() as stack:
         for key in first(30):
@@ -155,8 +161,7 @@ def test_waiters_count_until_they_leave(zoo: Zoo) -> None:
 
 
 def test_several_locks_as_one_are_refused_together(zoo: Zoo) -> None:
-    with pytest.raises(TooManyLocks), zk_locks(*first(80), timeout=20):
-        pass
+    assert_refused(zk_locks(*first(80), timeout=20), TooManyLocks)
     eventually(lambda: counted() == 0)
     assert carried(zoo) == 0
 
@@ -185,8 +190,7 @@ async def test_coroutines_are_refused_as_threads_are(zoo: Zoo) -> None:
 def test_idle_locks_that_linger_give_way(zoo: Zoo) -> None:
     """A process that only keeps locks for later is not refused one that it needs now."""
     for key in first(100):
-        with zk_lock(key, linger=60, timeout=30):
-            pass
+        acquire_once(key, linger=60, timeout=30)
         assert counted() <= LIMIT
     eventually(lambda: counted() <= NEARLY_FULL * LIMIT)
     with contextlib.ExitStack() as stack:
@@ -214,8 +218,7 @@ def test_waiters_of_a_full_process_wait_on_in_its_next_session(zoo: Zoo) -> None
     """The old session no longer counts, so none of them is refused when they queue again. So it is after a cut."""
 
     def wait(key: str) -> None:
-        with zk_lock(key, timeout=30):
-            pass
+        acquire_once(key, timeout=30)
 
     with proxied(zoo, 10, **SMALL) as proxy:
         connected()

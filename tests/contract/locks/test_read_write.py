@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 import pytest
-from support.faults import BackgroundCall, within
+from support.faults import BackgroundCall, acquire_once, assert_refused, within
 from support.primitives import KEY, end_session, foreign, queued, watched
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually, next_line
@@ -176,10 +176,8 @@ def test_later_readers_join_a_downgraded_writer(zoo: Zoo) -> None:
         eventually(lambda: zoo.reading(KEY))
 
         def read() -> None:
-            with zk_lock(KEY, kind="read", timeout=0):
-                pass
-            with pytest.raises(LockBusy), zk_lock(KEY, kind="write", timeout=0):
-                pass
+            acquire_once(KEY, kind="read", timeout=0)
+            assert_refused(zk_lock(KEY, kind="write", timeout=0), LockBusy)
 
         BackgroundCall(read).result()
 
@@ -193,8 +191,7 @@ def test_a_downgrade_that_is_impossible_says_why(zoo: Zoo) -> None:
             hold.downgrade()
         hold.downgrade()
         hold.downgrade()
-        with pytest.raises(LockUpgradeRefused), lock.write():
-            pass
+        assert_refused(lock.write(), LockUpgradeRefused)
     with pytest.raises(LockNotHeld):
         hold.downgrade()
     with lock.read() as read:

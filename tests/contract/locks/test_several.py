@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
-from support.faults import BackgroundCall, expire, session, within
+from support.faults import BackgroundCall, acquire_once, assert_refused, expire, session, within
 from support.primitives import queued
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
 from support.work import in_each_thread
@@ -53,9 +53,8 @@ def test_several_locks_are_acquired_in_the_order_of_their_keys(zoo: Zoo) -> None
 
 def test_several_locks_are_released_if_one_is_busy(zoo: Zoo) -> None:
     with zoo.hold_elsewhere("b"):
-        with pytest.raises(LockBusy, match="'b'") as busy, zk_locks("c", "b", "a", timeout=0):
-            pass
-        assert busy.value.lock == "b"
+        busy = assert_refused(zk_locks("c", "b", "a", timeout=0), LockBusy, "'b'")
+        assert busy.lock == "b"
         with zk_lock("a", timeout=0), zk_lock("c", timeout=0):
             pass
     with queued(zoo, Lock("c", what="the other work"), key="c") as (other,):
@@ -66,8 +65,7 @@ def test_several_locks_are_released_if_one_is_busy(zoo: Zoo) -> None:
         assert late.value.lock == "c"
         assert late.value.ahead is not None
         assert late.value.ahead.what == "the other work"
-        with zk_lock("a", timeout=0):
-            pass
+        acquire_once("a", timeout=0)
 
 
 def test_several_locks_share_one_deadline(zoo: Zoo) -> None:
@@ -75,8 +73,7 @@ def test_several_locks_share_one_deadline(zoo: Zoo) -> None:
         return {observer.deadline or 0 for observer in session().observers if isinstance(observer, Contender)}
 
     def work() -> None:
-        with zk_locks("a", "b", timeout=30):
-            pass
+        acquire_once(zk_locks("a", "b", timeout=30))
 
     with zoo.hold_elsewhere("b"):
         with zoo.hold_elsewhere("a"):
@@ -146,8 +143,7 @@ def test_coroutines_acquire_several_locks(zoo: Zoo) -> None:
         assert await lock.alocked()
         await lock.arelease()
         assert not await lock.alocked()
-        with pytest.raises(SynchronousOnlyOperation), lock:
-            pass
+        assert_refused(lock, SynchronousOnlyOperation)
         with pytest.raises(SynchronousOnlyOperation):
             lock.acquire()
         with pytest.raises(SynchronousOnlyOperation):
@@ -193,8 +189,7 @@ def test_opposite_orders_of_names_never_deadlock(zoo: Zoo) -> None:
 
     def acquire(*keys: str) -> None:
         for _ in range(40):
-            with zk_locks(*keys, timeout=None):
-                pass
+            acquire_once(zk_locks(*keys, timeout=None))
 
     takers = [BackgroundCall(lambda keys=keys: acquire(*keys)) for keys in ("ab", "ba", "bc", "ca")]  # type: ignore[misc]
     for taker in takers:
@@ -320,8 +315,7 @@ def test_several_locks_may_be_of_different_kinds(zoo: Zoo) -> None:
         )
         other.result()
         writer = zk_locks(zk_lock("a", kind="write"), "d", timeout=0)
-        with pytest.raises(LockUpgradeRefused), writer:
-            pass
+        assert_refused(writer, LockUpgradeRefused)
         with pytest.raises(LockBusy, match="'a'"):
             BackgroundCall(lambda: acquire_by_block(writer)).result()
     with zk_lock("a", kind="write") as outer, zk_locks(reading, "c") as hold:
@@ -336,8 +330,7 @@ def test_several_locks_may_be_of_different_kinds(zoo: Zoo) -> None:
 def test_several_locks_with_an_invalid_name_are_refused_at_once(zoo: Zoo) -> None:
     with pytest.raises(InvalidLockName):
         zk_locks()
-    with pytest.raises(InvalidLockName), zk_locks("a", "b/{x}", fields={"x": ".."}):
-        pass
+    assert_refused(zk_locks("a", "b/{x}", fields={"x": ".."}), InvalidLockName)
     with contextlib.suppress(InvalidLockName):
         zk_locks("a", "").acquire()
     zoo.assert_empty(0)
@@ -391,8 +384,7 @@ def test_a_failed_try_of_several_locks_writes_nothing(zoo: Zoo, slow: Proxy, bus
         with zoo.hold_elsewhere("k"), pytest.raises(LockBusy) as error:
             zk_locks(*KEYS, timeout=0).__enter__()
         assert error.value.lock == busy
-    with zk_locks(*KEYS, timeout=0):
-        pass
+    acquire_once(zk_locks(*KEYS, timeout=0))
 
 
 @pytest.mark.parametrize("busy", ["a", "e", "k"])
@@ -407,8 +399,7 @@ def test_a_caller_that_waits_for_one_lock_is_in_queues_of_smaller_keys_only(
         assert counted.counts[CREATE2] == KEYS.index(busy) + 1
         others = [key for key in KEYS if key > busy]
         if others:
-            with zk_locks(*others, timeout=0):
-                pass
+            acquire_once(zk_locks(*others, timeout=0))
     taker.result()
     zoo.assert_empty()
 

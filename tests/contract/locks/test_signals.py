@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, within
+from support.faults import BackgroundCall, acquire_once, within
 from support.signalled import Sent, signalled
 from support.zoo import ROOM, Zoo, eventually
 
@@ -26,8 +26,7 @@ NAMES = ("lock_acquired", "lock_released", "lock_lost", "lock_contended")
 @pytest.fixture
 def log(zoo: Zoo) -> Iterator[Sent]:
     """All signals of a test about locks."""
-    with Lock("warm/up"):
-        pass
+    acquire_once(Lock("warm/up"))
     eventually(lambda: process.current().connected)
     with signalled(*NAMES) as sent:
         yield sent
@@ -100,8 +99,7 @@ def test_a_signal_reports_each_failed_acquisition(zoo: Zoo) -> None:
 @pytest.mark.parametrize("name", NAMES[:2])
 def test_a_signal_needs_no_receiver_of_another_one(zoo: Zoo, name: str) -> None:
     with signalled(name) as sent:
-        with Lock("item/7"):
-            pass
+        acquire_once(Lock("item/7"))
         assert eventually(lambda: sent.names) == [name]
 
 
@@ -116,8 +114,7 @@ def test_a_signal_reports_a_loss_and_no_release(log: Sent) -> None:
     eventually(lambda: log.names.count("lock_lost") == 2)
     with pytest.raises(LockLost):
         kept.release()
-    with Lock("after"):
-        pass
+    acquire_once(Lock("after"))
     eventually(lambda: log.names[-1] == "lock_released")
     assert log.names == ["lock_acquired", "lock_lost", "lock_acquired", "lock_lost", "lock_acquired", "lock_released"]
     first, second = (kwargs for name, kwargs in log if name == "lock_lost")
@@ -157,8 +154,7 @@ def test_a_receiver_that_fails_or_is_slow_delays_nothing(log: Sent) -> None:
     try:
         with within(2):
             for _ in range(5):
-                with Lock("slow"):
-                    pass
+                acquire_once(Lock("slow"))
             with pytest.raises(LockLost), Lock("slow") as hold:
                 hold._held.grant.session.post(hold._held.grant.lose, "taken away")
                 time.sleep(20)

@@ -7,6 +7,7 @@ import socket
 
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
+from support.faults import acquire_once
 from support.primitives import Primitive
 from support.proxy import DELETE, MULTI, Proxy
 from support.zoo import Zoo, eventually, guid_of, settle
@@ -23,8 +24,7 @@ def messages(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
 
 
 def test_a_release_that_zookeeper_refuses_is_logged(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    with zk_lock("shop/1"):
-        pass
+    acquire_once("shop/1")
     settle()
     directory = f"{zoo.base}/shop/1"
     no_deletes = make_acl("world", "anyone", read=True, write=True, create=True, admin=True)
@@ -37,8 +37,7 @@ def test_a_release_that_zookeeper_refuses_is_logged(zoo: Zoo, caplog: pytest.Log
     (record, *_) = [record for record in caplog.records if record.getMessage() == message]
     assert (record.levelname, vars(record)["lock"]) == ("ERROR", "shop/1")
     zoo.client.set_acls(directory, OPEN_ACL_UNSAFE)
-    with zk_lock("shop/1", timeout=30):
-        pass
+    acquire_once("shop/1", timeout=30)
 
 
 def end(zoo: Zoo, hold: Hold) -> None:
@@ -48,8 +47,7 @@ def end(zoo: Zoo, hold: Hold) -> None:
 def confirmed() -> None:
     """Wait until what was sent before has its replies."""
     for _ in range(2):  # the delete, and the record of a break
-        with zk_lock("another", timeout=0):
-            pass
+        acquire_once("another", timeout=0)
 
 
 def test_a_lock_whose_znode_was_deleted_is_told_after_a_short_hold(
@@ -72,8 +70,7 @@ def test_a_lost_reply_is_no_late_release(zoo: Zoo, proxy: Proxy, caplog: pytest.
         with zk_lock("k", timeout=30, min_hold=min_hold):
             fired = proxy.kill_after_op(op)
         eventually(fired.is_set)
-        with zk_lock("k", timeout=30):
-            pass
+        acquire_once("k", timeout=30)
     confirmed()
     assert not messages(caplog, LATE)
 
@@ -82,11 +79,9 @@ def test_a_break_is_no_late_release(zoo: Zoo, caplog: pytest.LogCaptureFixture) 
     """The operator knows. Nor is a lock that is handed over, or the rest of a minimum hold."""
     with zk_lock("k") as hold:
         break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="a test", by="ann")
-    with zk_lock("k", min_hold=0.05) as hold:
-        pass
+    hold = acquire_once("k", min_hold=0.05)
     with zk_lock("k", timeout=30) as hold:
         text = hold.hand_over(within=5)
-    with zk_adopt(text):
-        pass
+    acquire_once(zk_adopt(text))
     confirmed()
     assert not messages(caplog, LATE)

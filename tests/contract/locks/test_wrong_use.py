@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from django.utils.functional import cached_property
-from support.faults import BackgroundCall
+from support.faults import BackgroundCall, assert_refused
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, current_hold, zk_leader, zk_lock, zk_locked, zk_locks
@@ -91,8 +91,7 @@ def test_a_hold_in_a_with_statement_is_refused_and_released(zoo: Zoo) -> None:
     """`with lock.acquire():` undoes the acquisition, which no block would end, and names the right form."""
     for lock in (zk_lock("k"), zk_locks("a", "b")):
         hold: Any = lock.acquire()
-        with pytest.raises(TypeError, match=r'"with zk_lock\(\.\.\.\) as hold:"'), hold:
-            raise AssertionError
+        assert_refused(hold, TypeError, r'"with zk_lock\(\.\.\.\) as hold:"')
         assert not lock.owned()
         eventually(lambda: not zoo.contenders())
         with pytest.raises(LockNotHeld):
@@ -110,15 +109,13 @@ def test_a_hold_in_a_with_statement_releases_one_acquisition_only(zoo: Zoo) -> N
     lock = zk_lock("k")
     with lock as hold:
         entered: Any = hold
-        with pytest.raises(TypeError), entered:
-            raise AssertionError
+        assert_refused(entered, TypeError)
         hold.check()
     assert lock.acquire()
     entered = lock.acquire()
     with pytest.raises(TypeError):
         BackgroundCall(entered.__enter__).result()
-    with pytest.raises(TypeError), entered:
-        raise AssertionError
+    assert_refused(entered, TypeError)
     assert lock.owned()
     lock.release()
     assert not lock.owned()
@@ -167,8 +164,7 @@ def test_an_error_names_another_process_by_its_number(zoo: Zoo) -> None:
     with zoo.hold_elsewhere("k", guid=guid) as path:
         zoo.client.set(path, payload.encode())
         expected = f"held by 'w' on {socket.gethostname()}, process {os.getpid()}"
-        with pytest.raises(LockBusy, match=expected), zk_lock("k", timeout=0):
-            raise AssertionError
+        assert_refused(zk_lock("k", timeout=0), LockBusy, expected)
 
 
 def test_a_hold_cannot_be_pickled(zoo: Zoo) -> None:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, die, queue_up, within
+from support.faults import BackgroundCall, acquire_once, assert_refused, die, queue_up, within
 from support.primitives import Taker
 from support.proxy import GET_DATA, Proxy
 from support.zoo import Zoo, eventually, guid_of
@@ -211,8 +211,7 @@ def test_a_key_that_is_not_escaped_is_refused(zoo: Zoo, name: str) -> None:
             call()
     zoo.assert_empty()
     hold = hold_lock(key, seconds=60, **WHY)
-    with pytest.raises(LockBusy, match="anna"), zk_lock(name, timeout=0):
-        pass
+    assert_refused(zk_lock(name, timeout=0), LockBusy, "anna")
     end_hold(key, token=hold.token, by="anna")
 
 
@@ -232,16 +231,13 @@ def test_an_operator_hold_outlives_its_process_and_errors_name_it(zoo: Zoo) -> N
     hold = hold_lock("k", seconds=LONG, **WHY)
     die()
     words = "operator anna until .* UTC: the machine is on fire"
-    with pytest.raises(LockBusy, match=f"held by {words}"), zk_lock("k", timeout=0):
-        pass
-    with pytest.raises(LockTimeout, match=words), zk_lock("k", timeout=0.2):
-        pass
+    assert_refused(zk_lock("k", timeout=0), LockBusy, f"held by {words}")
+    assert_refused(zk_lock("k", timeout=0.2), LockTimeout, words)
     with zoo.hold_elsewhere("k"), pytest.raises(LockTimeout, match=words), zk_lock("k", timeout=0.2):
         pass
     assert zk_lock("k").locked()
     end_hold("k", token=hold.token, by="anna")
-    with zk_lock("k", timeout=0):
-        pass
+    acquire_once("k", timeout=0)
     with pytest.raises(LockChangedHands):
         end_hold("k", token=hold.token, by="anna")
 
@@ -329,8 +325,7 @@ def test_another_client_behind_an_expired_hold_does_not_block_the_queue(zoo: Zoo
     """It does not end the hold, but the next contender of this package does."""
     expired_hold(zoo)
     with zoo.hold_elsewhere("k") as foreign:
-        with pytest.raises(LockTimeout), zk_lock("k", timeout=0.3):
-            pass
+        assert_refused(zk_lock("k", timeout=0.3), LockTimeout)
         assert zoo.wait_contenders("k", 1) == [foreign.rpartition("/")[2]]
 
 
@@ -342,8 +337,7 @@ def test_an_ephemeral_znode_is_not_an_operator_hold(zoo: Zoo) -> None:
     name = hold.path.rpartition("/")[2][:-10]
     path = zoo.client.create(f"{zoo.base}/k/{name}", data, ephemeral=True, sequence=True, makepath=True)
     time.sleep(1.6)
-    with pytest.raises(LockTimeout), zk_lock("k", timeout=0.3):
-        pass
+    assert_refused(zk_lock("k", timeout=0.3), LockTimeout)
     assert zoo.client.exists(path)
     zoo.client.delete(path)
 
@@ -417,8 +411,7 @@ def test_an_operator_hold_waits_for_all_permits_and_keeps_newcomers_out(zoo: Zoo
     operator = BackgroundCall(lambda: hold_lock("k", seconds=LONG, wait=20, **WHY))
     zoo.wait_contenders("k", 3)
     holders[0].go()
-    with pytest.raises(LockBusy), zk_lock("k", limit=2, timeout=0):
-        pass
+    assert_refused(zk_lock("k", limit=2, timeout=0), LockBusy)
     assert operator.is_alive()
     newcomer = Taker(zk_lock("k", limit=2, timeout=20))
     zoo.wait_contenders("k", 3)

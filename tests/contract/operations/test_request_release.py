@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
-from support.faults import BackgroundCall, acquired_by_many, connected, cut, queue_up, within
+from support.faults import BackgroundCall, acquire_once, acquired_by_many, connected, cut, queue_up, within
 from support.locking import as_json
 from support.proxy import SET_DATA, Proxy
 from support.signalled import Sent, signalled
@@ -258,8 +258,7 @@ def test_a_lock_with_a_release_request_can_be_broken(zoo: Zoo) -> None:
 
 def test_a_downgrade_keeps_the_release_request(zoo: Zoo) -> None:
     def read() -> None:
-        with ReadWriteLock("k").read():
-            pass
+        acquire_once(ReadWriteLock("k").read())
 
     with ReadWriteLock("k").write() as hold:
         request_release("k", WHY, **WHO)

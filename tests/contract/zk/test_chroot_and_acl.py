@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
+from support.faults import acquire_once
 from support.zoo import Zoo, eventually
 
-from django_zklock import zk_lock, zk_semaphore
+from django_zklock import zk_semaphore
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.operations import clear_limit, end_hold, hold_lock, set_limit
@@ -26,13 +27,11 @@ def digest(password: str = "secret") -> str:
 
 
 def use_lock(key: str = "a") -> None:
-    with zk_lock(key):
-        pass
+    acquire_once(key)
 
 
 def use_permit() -> None:
-    with zk_semaphore("a", 2):
-        pass
+    acquire_once(zk_semaphore("a", 2))
 
 
 def use_operator_hold() -> None:

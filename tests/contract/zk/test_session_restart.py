@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from kazoo.protocol.serialization import Create2
-from support.faults import BackgroundCall, connected, proxied, within
+from support.faults import BackgroundCall, acquire_once, connected, proxied, within
 from support.proxy import CONNECT
 from support.signalled import signalled
 from support.work import sleep_in_pieces
@@ -50,8 +50,7 @@ def test_another_session_stops_the_work_although_nobody_tells_of_it(zoo: Zoo) ->
 
 def test_the_states_of_the_connection_are_signalled_in_order(zoo: Zoo) -> None:
     with signalled("connection_state_changed") as sent:
-        with zk_lock("a"):
-            pass
+        acquire_once("a")
         session = process.current()
         session_id = session.session_id
         session.post(session._client.drop_connection)  # type: ignore[union-attr]

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from support.faults import connected, session, within
+from support.faults import assert_refused, connected, session, within
 from support.primitives import KEY
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually, guid_of
@@ -180,18 +180,16 @@ def test_an_unclear_reply_to_a_read_is_an_error_at_once(zoo: Zoo, proxy: Proxy, 
 def test_a_request_that_is_refused_raises_a_public_error(zoo: Zoo, proxy: Proxy, opcode: int, number: int) -> None:
     with zoo.hold_elsewhere(KEY):
         fired = proxy.alter_reply(opcode, code(number), carried_out=False)
-        with pytest.raises(ZooKeeperUnavailable, match=f"refused the request.*{number}") as caught, zk_lock(KEY):
-            pass
+        caught = assert_refused(zk_lock(KEY), ZooKeeperUnavailable, f"refused the request.*{number}")
         assert fired.wait(30)
-        assert caught.value.lock == KEY
+        assert caught.lock == KEY
         eventually(lambda: len(zoo.children(KEY)) == 1, 2)
 
 
 def refusal() -> str:
     """Try to get the lock; return the error."""
-    with pytest.raises(ZooKeeperUnavailable) as raised, zk_lock(KEY, timeout=0):
-        pass
-    return str(raised.value)
+    raised = assert_refused(zk_lock(KEY, timeout=0), ZooKeeperUnavailable)
+    return str(raised)
 
 
 @pytest.mark.timed

@@ -13,6 +13,7 @@ import pytest
 from django.test import override_settings
 from kazoo.exceptions import AuthFailedError
 from support.ensemble import Ensemble, free_ports
+from support.faults import assert_refused
 from support.frames import frames_with
 from support.zoo import eventually
 
@@ -32,11 +33,10 @@ def failure(where: str, *, scheme: str = "zk", connect_timeout: float = 1.0) -> 
     """
     zklock = {"URL": f"{scheme}://{where}/test", "CONNECT_TIMEOUT": connect_timeout}
     with override_settings(ZKLOCK=zklock):
-        with pytest.raises(ZooKeeperUnavailable) as raised, zk_lock("a", timeout=0):
-            raise AssertionError("there is no ZooKeeper there")
+        raised = assert_refused(zk_lock("a", timeout=0), ZooKeeperUnavailable)
         session = process.current()
         eventually(lambda: session.outage._logged)
-        text = str(raised.value)
+        text = str(raised)
         assert session.explain() == re.sub(r" within \d\.\d s", "", text)
     return re.sub(r"within \d\.\d s", "within N s", text)
 
@@ -116,8 +116,7 @@ def test_refused_credentials_are_recognized(server: Ensemble | DevServer) -> Non
     reason = 'it refuses the credentials in ZKLOCK["AUTH"]'
     options = {"URL": f"zk://{server.hosts}/test", "CONNECT_TIMEOUT": 1, "AUTH": [("nothing", "user:password")]}
     with override_settings(ZKLOCK={**options, "SESSION_TIMEOUT": 2}):
-        with pytest.raises(ZooKeeperUnavailable, match=re.escape(reason)), zk_lock("a", timeout=0):
-            raise AssertionError("there is no connection")
+        assert_refused(zk_lock("a", timeout=0), ZooKeeperUnavailable, re.escape(reason))
         eventually(lambda: process.current().outage._logged)
         assert process.current().explain() == f"No connection to ZooKeeper at {server.hosts}: {reason}."
     assert reason in str(translate(AuthFailedError()))
@@ -154,8 +153,7 @@ def test_an_outage_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> N
     zklock = {"URL": f"zk://127.0.0.1:{port}/test", "CONNECT_TIMEOUT": 1}
     with override_settings(ZKLOCK=zklock), caplog.at_level(logging.DEBUG, "django_zklock"):
         for _ in range(2):
-            with pytest.raises(ZooKeeperUnavailable), zk_lock("a", timeout=0):
-                raise AssertionError("there is no ZooKeeper there")
+            assert_refused(zk_lock("a", timeout=0), ZooKeeperUnavailable)
         with DevServer(port=port):
             eventually(lambda: process.current().connected, 30)
             with zk_lock("a", timeout=30):
