@@ -11,8 +11,6 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 from unittest import mock
 
-import pytest
-
 from django_zklock import Hold, Lock, zk_lock
 from django_zklock.core import clock
 from django_zklock.core.protocol import contender
@@ -25,7 +23,6 @@ from support.proxy import MULTI, Proxy
 from support.zoo import ROOM, Zoo, eventually, settle
 
 T = TypeVar("T")
-E = TypeVar("E", bound=Exception)
 
 
 def session() -> Session:
@@ -212,20 +209,6 @@ def acquire_once(lock: Any, **options: Any) -> Hold:
     with zk_lock(lock, **options) if isinstance(lock, str) else lock as hold:
         hold.check()
     return hold
-
-
-def acquired(lock: Any, **options: Any) -> Any:
-    """Acquire a lock that is free, or the caller's; return the hold."""
-    hold = lock.acquire(**{"timeout": 10, **options})
-    assert hold is not None
-    return hold
-
-
-def assert_refused(lock: Any, error: type[E], match: str | None = None) -> E:
-    """Return the error of a block that does not get the lock."""
-    with pytest.raises(error, match=match) as caught, lock:
-        raise AssertionError("it has the lock")
-    return caught.value
 
 
 def results(calls: Iterable[BackgroundCall[T]], timeout: float = 30.0) -> list[T]:

@@ -16,9 +16,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, assert_refused, connected, proxied, session, within
+from support.faults import BackgroundCall, acquire_once, connected, proxied, session, within
 from support.locking import ending
 from support.proxy import CREATE2, DELETE, GET_CHILDREN2, GET_DATA, MULTI, SET_DATA, Proxy
+from support.work import assert_refused, seen
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import inspection, zk_lock
@@ -29,7 +30,7 @@ from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk.options import SessionOptions
 from django_zklock.exceptions import LockNotAcquired, ZooKeeperUnavailable
-from django_zklock.inspection import LockInfo, Snapshot, check_quorum, ensemble, look_at, scan, snapshot
+from django_zklock.inspection import Snapshot, check_quorum, ensemble, look_at, scan, snapshot
 from django_zklock.inspection.ensemble import _ask
 from django_zklock.locks import queue_reader
 from django_zklock.operations import clear_limit, request_release, set_limit
@@ -56,12 +57,6 @@ def fresh(**more: Any) -> Snapshot:
     shown = snapshot(**{"max_age": 0, "reply_timeout": 5, **more})
     assert not shown.problem
     return shown
-
-
-def seen(key: str) -> LockInfo:
-    info = look_at(key, reply_timeout=5)
-    assert info is not None
-    return info
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
-from support.faults import BackgroundCall, acquire_once, assert_refused, client, cut, proxied, session
+from support.faults import BackgroundCall, acquire_once, client, cut, proxied, session
+from support.work import assert_refused, seen
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, current_hold, zk_lock
@@ -17,7 +18,7 @@ from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue import nodes
 from django_zklock.core.zk import process
 from django_zklock.exceptions import InvalidLockName, LockBusy, UnreadableQueue
-from django_zklock.inspection import look_at, snapshot
+from django_zklock.inspection import snapshot
 
 # --- names -----------------------------------------------------------------------------------------------------------
 
@@ -84,8 +85,7 @@ def test_a_key_that_ends_in_ten_digits_is_shown_as_it_was_written(zoo: Zoo) -> N
         assert hold.path.rpartition("/")[0] == f"{zoo.base}/{as_path}"
         assert [info.key for info in snapshot(max_age=0, reply_timeout=30).locks] == [key]
         for name in (key, as_path):
-            info = look_at(name, reply_timeout=30)
-            assert info
+            info = seen(name)
             assert (info.key, len(info.holders)) == (key, 1)
             assert Lock.of_key(name).key == key
             assert Lock.of_key(name).owned()

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, assert_refused, expire, proxied, within
+from support.faults import BackgroundCall, expire, proxied, within
 from support.signalled import signalled
-from support.work import lose, sleep_in_pieces
+from support.work import assert_refused, lose, sleep_in_pieces
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, Leader, current_hold, signals, zk_leader, zk_lock

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, due
-from support.work import compute, in_each_thread, lose
+from support.work import acquired, compute, in_each_thread, lose
 from support.zoo import Zoo, eventually
 
 from django_zklock.conf.arguments import AbortOn
@@ -132,8 +132,7 @@ def test_an_error_of_the_body_is_not_masked(zoo: Zoo) -> None:
 
 def test_all_members_of_a_hold_agree_about_its_loss(zoo: Zoo) -> None:
     lock = Lock("tells")
-    hold = lock.acquire()
-    assert hold
+    hold = acquired(lock)
     reported: list[Hold] = []
     hold.add_lost_callback(reported.append)
     hold.check()
@@ -157,8 +156,7 @@ def test_all_members_of_a_hold_agree_about_its_loss(zoo: Zoo) -> None:
         lock.release()
     with pytest.raises(LockNotHeld):
         hold.check()
-    fresh = lock.acquire()
-    assert fresh
+    fresh = acquired(lock)
     assert fresh.token > hold.token
     lock.release()
 
@@ -166,8 +164,7 @@ def test_all_members_of_a_hold_agree_about_its_loss(zoo: Zoo) -> None:
 def test_wait_lost_returns_when_the_hold_is_released(zoo: Zoo) -> None:
     """A released lock is never lost any more, so a thread that watches over it would stay for ever."""
     lock = Lock("watched")
-    hold = lock.acquire()
-    assert hold
+    hold = acquired(lock)
     watcher = BackgroundCall(hold.wait_lost)
     eventually(lambda: hold._held.grant.has_observer_of(object))
     lock.release()

@@ -7,8 +7,9 @@ import time
 import uuid
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, assert_refused, connected, die, proxied
+from support.faults import BackgroundCall, acquire_once, connected, die, proxied, results
 from support.proxy import MULTI
+from support.work import assert_refused
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
@@ -49,8 +50,7 @@ def read_together(min_hold: float) -> None:
         with ReadWriteLock("k", min_hold=min_hold).read():
             both.wait(10)
 
-    for reader in [BackgroundCall(read), BackgroundCall(read)]:
-        reader.result()
+    results([BackgroundCall(read), BackgroundCall(read)])
 
 
 # --- callers that do not wait -----------------------------------------------------------------------------------------

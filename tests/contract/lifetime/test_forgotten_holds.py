@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
-from support.faults import acquire_once, assert_refused, connected, die, proxied
+from support.faults import acquire_once, connected, die, proxied
 from support.locking import as_json, zklock
 from support.proxy import CREATE_CONTAINER
+from support.work import assert_refused, seen
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import zk_adopt, zk_lock, zk_semaphore
@@ -220,8 +221,7 @@ def test_a_short_process_that_breaks_a_lock_deletes_the_records_of_earlier_break
     prefix = f"{zoo.base}/k/_c_0c1a7c1e-9a4f-8a4f-9a4f-0c1a7c1e9a4f-lock-"
     for _ in range(3):
         zoo.client.create(prefix, sequence=True, makepath=True)
-        lock = look_at("k")
-        assert lock is not None
+        lock = seen("k")
         break_lock("k", guid=lock.holders[0].guid, token=lock.holders[0].token, **WHY)
         die()
     assert len(zoo.names(f"{zoo.base}/!broken")) == 1

@@ -45,8 +45,7 @@ def test_locks_work_while_the_time_is_frozen(zoo: Zoo, name: str) -> None:
             zoo.wait_contenders("k", 2)
             until = clock.now() + hold.lease_remaining
             work_until(hold, lambda: clock.now() > until)
-        other.wait_granted()
-        other.go()
+        other.finish()
         with zoo.hold_elsewhere("k"), within(1), pytest.raises(LockTimeout), zk_lock("k", timeout=0.2):
             pass
 

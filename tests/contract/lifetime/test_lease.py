@@ -7,6 +7,7 @@ import contextlib
 import pytest
 from support.faults import BackgroundCall, acquire_once, cut, expire, lose, session, within
 from support.proxy import MULTI, PING, Proxy
+from support.work import acquired
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import Hold, zk_lock
@@ -59,8 +60,7 @@ def test_the_state_of_a_hold_follows_the_connection(zoo: Zoo, proxy: Proxy) -> N
 
 def test_a_suspended_hold_is_not_trusted_until_a_quorum_confirms_it(zoo: Zoo, proxy: Proxy) -> None:
     lock = zk_lock("a")
-    hold = lock.acquire()
-    assert hold
+    hold = acquired(lock)
     hold.check()
     go_away(proxy)
     eventually(lambda: session().suspect)

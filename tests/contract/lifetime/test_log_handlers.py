@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, expire, proxied, within
+from support.faults import BackgroundCall, acquire_once, expire, proxied, results, within
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
@@ -73,8 +73,7 @@ def test_a_handler_that_blocks_delays_no_abort(zoo: Zoo) -> None:
                 with within(1):
                     proxy.cut_all()
                     work()
-            for call in calls:
-                call.result()
+            results(calls)
         finally:
             is_over.set()
             proxy.heal()

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, within
+from support.faults import BackgroundCall, acquire_once, results, within
 from support.signalled import Sent, signalled
-from support.work import compute, in_each_thread, sleep_in_pieces
+from support.work import acquired, compute, in_each_thread, sleep_in_pieces
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import zk_lock
@@ -120,8 +120,7 @@ def test_max_hold_ends_a_hold_without_a_block_at_once(zoo: Zoo, times: int) -> N
 
 def test_a_paused_process_learns_of_max_hold_by_the_clock(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = zk_lock("k", max_hold=30, abort_on="lost")
-    hold = lock.acquire()
-    assert hold
+    hold = acquired(lock)
     hold.check()
     assert hold._held.grant.ends_at is not None
     hold._held.grant.ends_at -= 30
@@ -171,8 +170,7 @@ def test_one_timer_warns_and_ends_many_holds_in_time(zoo: Zoo, sent: Sent) -> No
         held[span] = time.monotonic() - hold._held.grant.since
 
     workers = [BackgroundCall(lambda span=span: work(span)) for span in spans]  # type: ignore[misc]
-    for worker in workers:
-        worker.result()
+    results(workers)
     assert all(span <= held[span] < span + 1 + ROOM for span in spans)
     eventually(lambda: len(sent) == 8)
     assert sorted(kwargs["lock"] for name, kwargs in sent if name == "lock_held_long") == [

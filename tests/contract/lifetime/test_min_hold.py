@@ -8,9 +8,10 @@ import time
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, assert_refused, connected, die, expire, within
+from support.faults import BackgroundCall, acquire_once, connected, die, expire, results, within
 from support.locking import as_json, zklock
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
+from support.work import acquired, assert_refused, seen
 from support.zoo import Zoo, eventually, guid_of, settle
 
 from django_zklock import Lock, zk_lock
@@ -18,7 +19,6 @@ from django_zklock.core import clock
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.queue.operator_hold import DIRECTORY, is_operator
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
-from django_zklock.inspection import look_at
 from django_zklock.operations import break_lock, end_hold
 
 pytestmark = pytest.mark.usefixtures("no_rests")
@@ -83,8 +83,7 @@ def test_a_minimum_hold_ends_for_waiters_by_the_clock_of_the_server(zoo: Zoo, de
     if dead:
         waiters = queue_three()
     assert order == []
-    for waiter in waiters:
-        waiter.result()
+    results(waiters)
     assert order == [0, 1, 2]
     assert end <= stamps[0] <= end + 1.5
     assert zoo.children("k") == []
@@ -132,8 +131,7 @@ def test_a_block_that_raises_leaves_its_minimum_hold(zoo: Zoo) -> None:
 
 def test_a_minimum_hold_is_shown_with_its_reason_and_can_be_ended(zoo: Zoo) -> None:
     hold = acquire_once(Lock("k", min_hold=LONG, what="nightly report"))
-    info = look_at("k")
-    assert info is not None
+    info = seen("k")
     assert info.operator is not None
     assert (info.operator.by, info.operator.reason) == ("nightly report", "held for at least 300 s")
     assert 0 <= LONG - info.operator.seconds < 5
@@ -168,8 +166,7 @@ def test_the_replacement_by_a_minimum_hold_survives_a_cut(zoo: Zoo, proxy: Proxy
             got.append(time.monotonic())
 
     lock = zk_lock("k", min_hold=3)
-    hold = lock.acquire()
-    assert hold
+    hold = acquired(lock)
     waiter = BackgroundCall(acquire)
     zoo.wait_contenders("k", 2)
     end = hold._held.grant.since + 3
@@ -185,8 +182,7 @@ def test_the_replacement_by_a_minimum_hold_survives_a_cut(zoo: Zoo, proxy: Proxy
 
 def test_a_minimum_hold_begins_after_a_release_in_an_outage(zoo: Zoo, proxy: Proxy) -> None:
     lock = zk_lock("k", min_hold=LONG)
-    hold = lock.acquire()
-    assert hold
+    hold = acquired(lock)
     proxy.refuse = True
     proxy.cut_all()
     with within(1.5):

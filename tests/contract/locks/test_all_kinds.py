@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError, NotEmptyError
-from support.faults import BackgroundCall, acquire_once, assert_refused, connected, session, within
+from support.faults import BackgroundCall, acquire_once, connected, results, session, within
 from support.primitives import KEY, MANY, Primitive, Taker, queued, watched
+from support.work import assert_refused
 from support.zoo import Zoo, eventually
 
 from django_zklock.core.locks.held import held_locks
@@ -47,8 +48,7 @@ def test_no_more_threads_hold_it_than_its_kind_allows(zoo: Zoo, primitive: Primi
                 with guard:
                     inside -= 1
 
-    for thread in [BackgroundCall(work) for _ in range(MOST)]:
-        thread.result(30)
+    results([BackgroundCall(work) for _ in range(MOST)], 30)
     assert 1 <= most <= (primitive.room if primitive.room < MANY else MOST)
     assert not lock._blocks
     assert not held_locks._guards
@@ -124,8 +124,7 @@ def test_a_waiter_that_gives_up_blocks_no_other(zoo: Zoo, primitive: Primitive) 
             primitive.wait_queued(zoo, 2, others=len(blockers))
             for path in blockers:
                 zoo.client.delete(path)
-            first.wait_granted()
-            first.go()
+            first.finish()
             last.wait_granted()
 
 
@@ -188,8 +187,7 @@ def test_the_delete_of_its_znode_stops_the_work_and_grants_the_next(
 
         with pytest.raises(LockLost):
             work()
-        waiters[0].wait_granted()
-        waiters[0].go()
+        waiters[0].finish()
     eventually(lambda: [report["lock"] for report in reports] == [KEY])
 
 
@@ -203,8 +201,7 @@ def test_a_release_leaves_no_watch(zoo: Zoo, primitive: Primitive) -> None:
             for path in blockers:
                 zoo.client.delete(path)
             for taker in takers:
-                taker.wait_granted()
-                taker.go()
+                taker.finish()
     directory = f"{zoo.base}/{KEY}"
     eventually(lambda: watched(zoo) <= {directory})
     if primitive.is_semaphore:

@@ -140,8 +140,7 @@ def test_an_expired_session_stops_the_work_and_requeues_waiters(zoo: Zoo, proxy:
         with pytest.raises(LockLost):
             work()
         eventually(lambda: len(zoo.children("other")) == 2 and session().connected)
-    waiter.wait_granted()
-    waiter.go()
+    waiter.finish()
     acquire(zoo, primitive)
 
 

@@ -13,7 +13,8 @@ import pytest
 import trio
 from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
-from support.faults import acquire_once, assert_refused
+from support.faults import acquire_once
+from support.work import assert_refused
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_locks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, connected, proxied, queue_up, session
+from support.faults import BackgroundCall, acquire_once, connected, proxied, queue_up, results, session
 from support.primitives import KEY, SEMAPHORE, Primitive, queued
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, PING, Proxy
 from support.zoo import Zoo, eventually, settle
@@ -26,8 +26,7 @@ def test_twenty_waiters_are_woken_one_by_one(zoo: Zoo, warm_proxy: Proxy) -> Non
     with zoo.hold_elsewhere(KEY):
         waiters, order = queue_up(zoo, KEY, 20)
         warm_proxy.reset()
-    for waiter in waiters:
-        waiter.result()
+    results(waiters)
     assert order == list(range(20))
     settle()
     assert warm_proxy.watch_events == 20 + 1
@@ -146,5 +145,4 @@ def test_a_release_wakes_no_more_than_there_are_permits(zoo: Zoo, warm_proxy: Pr
             with contextlib.suppress(Exception):
                 zoo.client.delete(path)
         for waiter in waiters:
-            waiter.wait_granted()
-            waiter.go()
+            waiter.finish()

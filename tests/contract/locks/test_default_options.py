@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 from django.test import override_settings
-from support.faults import assert_refused
+from support.work import assert_refused, seen
 from support.zoo import Zoo
 
 from django_zklock import ReadWriteLock, zk_leader, zk_lock, zk_locked
 from django_zklock.exceptions import LockBusy
-from django_zklock.inspection import look_at
 
 
 @contextmanager
@@ -24,8 +23,7 @@ def settings(zoo: Zoo, **defaults: Any) -> Iterator[None]:
 
 
 def wants(key: str) -> str:
-    lock = look_at(key, reply_timeout=30)
-    assert lock is not None
+    lock = seen(key)
     return lock.holders[0].kind
 
 

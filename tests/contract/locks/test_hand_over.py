@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 from kazoo.protocol.serialization import Sync
-from support.faults import BackgroundCall, acquire_once, assert_refused, die, expire, reconnect, within
+from support.faults import BackgroundCall, acquire_once, die, expire, reconnect, results, within
 from support.locking import as_json, zklock
 from support.primitives import KAZOO, KEY, LINGERING, LOCK, READ, SEMAPHORE, WRITE, Primitive, Taker, queued, watched
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
+from support.work import acquired, assert_refused, seen
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, conf, zk_adopt, zk_leader, zk_lock, zk_locks, zk_semaphore
@@ -38,7 +39,6 @@ from django_zklock.exceptions import (
     ZkLockError,
     ZooKeeperUnavailable,
 )
-from django_zklock.inspection import look_at
 from django_zklock.locks.hand_over import signed, trusted
 from django_zklock.operations import break_lock, clear_limit, end_hold, set_limit
 
@@ -88,8 +88,7 @@ def test_a_lock_is_handed_over_to_another_process(zoo: Zoo, kind: Primitive) -> 
         assert child is not None
         assert child.kind.word == kind.kind
         assert adopted_token > token
-        lock = look_at("b/1")
-        assert lock is not None
+        lock = seen("b/1")
         assert [(holder.what, holder.template) for holder in lock.holders] == [("export", "b/{x}")]
         assert_refused(zk_lock("b/1", timeout=0), LockBusy)
         adopter.communicate("\n")
@@ -102,8 +101,7 @@ def test_no_waiter_gets_the_lock_before_the_adopter_releases_it(zoo: Zoo, kind: 
         return  # they share the lock
     with contextlib.ExitStack() as stack:
         others = [stack.enter_context(_other(kind)) for _ in range(kind.room - 1 if kind is SEMAPHORE else 0)]
-        hold = kind.lock().acquire()
-        assert hold is not None
+        hold = acquired(kind.lock())
         with queued(zoo, waiting.lock(), waiting.lock()) as waiters:
             text = hold.hand_over(within=LONG)
             _wait_watched(zoo, text)
@@ -158,8 +156,7 @@ def test_a_waiter_that_looks_too_late_is_not_granted_the_lock(zoo: Zoo, proxy: P
     eventually(lambda: after in watched(zoo))
     assert not waiter.granted.is_set()
     zoo.client.delete(after)
-    waiter.wait_granted()
-    waiter.go()
+    waiter.finish()
 
 
 def test_the_requests_of_a_hand_over(zoo: Zoo, warm_proxy: Proxy) -> None:
@@ -169,8 +166,7 @@ def test_the_requests_of_a_hand_over(zoo: Zoo, warm_proxy: Proxy) -> None:
     It waits neither for the entry of the hold, nor for the look for holds that are over.
     """
     zoo.client.ensure_path(f"{zoo.base}/{DIRECTORY}")
-    hold = zk_lock(KEY).acquire()
-    assert hold is not None
+    hold = acquired(zk_lock(KEY))
     warm_proxy.reset()
     text = hold.hand_over(within=LONG)
     warm_proxy.wait_for(lambda: warm_proxy.requests == 5)
@@ -185,15 +181,13 @@ def test_the_requests_of_a_hand_over(zoo: Zoo, warm_proxy: Proxy) -> None:
 
 def test_an_adopter_waits_for_nobody_in_its_own_process(zoo: Zoo) -> None:
     """More callers wait here for the lock than have a znode; the adopter passes them all."""
-    hold = zk_lock(KEY).acquire()
-    assert hold is not None
+    hold = acquired(zk_lock(KEY))
     waiters = [BackgroundCall(lambda: acquire_once(KEY, timeout=30)) for _ in range(100)]
     eventually(lambda: len(zoo.children(KEY)) > 10)
     text = hold.hand_over(within=LONG)
     with within(5), zk_adopt(text, timeout=0):
         pass
-    for waiter in waiters:
-        waiter.result(60)
+    results(waiters, 60)
 
 
 def test_coroutines_hand_over_and_adopt(zoo: Zoo) -> None:
@@ -231,8 +225,7 @@ def test_the_block_of_the_giver_goes_on_and_ends_silently(zoo: Zoo) -> None:
 
 def test_an_acquired_hold_needs_no_release(zoo: Zoo) -> None:
     lock = zk_lock(KEY)
-    hold = lock.acquire()
-    assert hold is not None
+    hold = acquired(lock)
     text = hold.hand_over(within=LONG)
     with pytest.raises(LockNotHeld):
         lock.release()
@@ -332,8 +325,7 @@ def test_of_many_adopters_one_gets_the_lock(zoo: Zoo) -> None:
     calls = [BackgroundCall(adopt) for _ in range(8)]
     eventually(lambda: sum(not call.is_alive() for call in calls) == 7)
     go.set()
-    for call in calls:
-        call.result()
+    results(calls)
     assert len(adopted) == 1
 
 
@@ -367,8 +359,7 @@ def test_the_owner_cannot_adopt_what_it_has(zoo: Zoo) -> None:
 def test_a_person_can_end_a_hand_over(zoo: Zoo) -> None:
     with Lock(KEY, what="export 7") as hold:
         text = hold.hand_over(within=LONG)
-    lock = look_at(KEY)
-    assert lock is not None
+    lock = seen(KEY)
     held = lock.operator
     assert held is not None
     assert held.handed_over
@@ -389,8 +380,7 @@ def test_a_limit_that_was_lowered_makes_the_adopter_wait(zoo: Zoo) -> None:
     eventually(lambda: other.hold is not None and other.hold.path in watched(zoo))
     assert not adopter.granted.is_set()
     other.go()
-    adopter.wait_granted()
-    adopter.go()
+    adopter.finish()
     clear_limit(KEY, reason="fast", by="anna")
 
 
@@ -593,8 +583,7 @@ def test_options_that_an_adopter_does_not_have(zoo: Zoo) -> None:
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("opcode", [MULTI, GET_DATA])
 def test_a_hand_over_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
-    hold = SEMAPHORE.lock(abort_on="lost").acquire()
-    assert hold is not None
+    hold = acquired(SEMAPHORE.lock(abort_on="lost"))
     fired = getattr(proxy, when)(opcode)
     text = hold.hand_over(within=LONG)
     assert fired.is_set()
@@ -620,8 +609,7 @@ def test_a_hand_over_without_an_answer_releases_the_lock(
     zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(giving, "HAND_OVER_TIMEOUT", 0.5)
-    hold = zk_lock(KEY, abort_on="lost").acquire()
-    assert hold is not None
+    hold = acquired(zk_lock(KEY, abort_on="lost"))
     proxy.alter_reply(MULTI, lambda reply: reply)  # that to the entry in the index of holds passes
     fired = proxy.kill_after_op(MULTI)
     proxy.refuse = True
@@ -636,8 +624,7 @@ def test_a_hand_over_without_an_answer_releases_the_lock(
 
 
 def test_a_lock_that_is_lost_cannot_be_handed_over(zoo: Zoo, proxy: Proxy) -> None:
-    hold = zk_lock(KEY).acquire()
-    assert hold is not None
+    hold = acquired(zk_lock(KEY))
     zoo.client.delete(hold.path)
     with pytest.raises(LockLost):
         hold.hand_over(within=LONG)
@@ -647,8 +634,7 @@ def test_a_lock_that_is_lost_cannot_be_handed_over(zoo: Zoo, proxy: Proxy) -> No
 
 
 def test_a_hold_whose_connection_is_suspended_cannot_be_handed_over(zoo: Zoo, proxy: Proxy) -> None:
-    hold = zk_lock(KEY, abort_on="lost").acquire()
-    assert hold is not None
+    hold = acquired(zk_lock(KEY, abort_on="lost"))
     proxy.refuse = True
     proxy.cut_all()
     eventually(lambda: hold.state == "suspect")

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from kazoo.exceptions import NoNodeError
 from kazoo.security import make_acl
-from support.faults import BackgroundCall, assert_refused, caught_up
+from support.faults import BackgroundCall, caught_up, results
 from support.primitives import Taker
 from support.proxy import MULTI, Proxy
 from support.signalled import signalled
+from support.work import assert_refused, seen
 from support.zoo import Zoo, eventually, settle
 
 from django_zklock import zk_lock
 from django_zklock.core.queue import markers
 from django_zklock.exceptions import LockBusy, LockChangedHands, LockLost, ZkLockError, ZooKeeperUnavailable
-from django_zklock.inspection import look_at
 from django_zklock.operations import break_lock, clear_limit, limit_of, request_release, set_limit
 
 WHY: dict[str, Any] = {"reason": "the printer is slow", "by": "anna"}
@@ -127,8 +127,7 @@ def test_a_holder_beyond_its_own_limit_can_be_broken_after_a_clear(zoo: Zoo) -> 
     assert clear_limit("k", **WHY)
     crowd.come(1)
     crowd.hold(0, 1, 2)
-    info = look_at("k")
-    assert info is not None
+    info = seen("k")
     assert (len(info.holders), info.waiting, info.limit, info.limit_set) == (3, 1, 1, None)
     assert info.holders_at_most
     assert limit_of("k") is None
@@ -162,8 +161,7 @@ def test_a_holder_by_an_old_limit_keeps_its_permit_after_many_changes(zoo: Zoo, 
         clear_limit("k", **WHY)
     set_limit("k", 2, **WHY)
     crowd.come(1)
-    info = look_at("k")
-    assert info is not None
+    info = seen("k")
     assert (len(info.holders), info.waiting, info.holders_at_most) == (5, 2, True)
     assert len(request_release("k", "drain", by="anna").holders) == 5
     crowd.hold(0, 1, 2, 3, 4)
@@ -226,8 +224,7 @@ def test_an_invalid_number_of_permits_is_refused(zoo: Zoo, limit: Any) -> None:
 def test_of_two_concurrent_changes_the_later_limit_remains(zoo: Zoo) -> None:
     with zk_lock("k", limit=2):
         changes = [BackgroundCall(lambda limit=limit: set_limit("k", limit, **WHY)) for limit in range(1, 9)]  # type: ignore[misc]
-        for change in changes:
-            change.result()
+        results(changes)
         (name,) = markers_of(zoo)
         limit = limit_of("k")
         assert limit is not None

@@ -10,20 +10,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.faults import (
-    BackgroundCall,
-    acquire_once,
-    assert_refused,
-    caught_up,
-    connected,
-    due,
-    proxied,
-    session,
-    within,
-)
+from support.faults import BackgroundCall, acquire_once, caught_up, connected, due, proxied, results, session, within
 from support.primitives import KEY, Taker, foreign, lingering_lock, lingering_waiters, queued
 from support.proxy import MULTI, Proxy
 from support.signalled import signalled
+from support.work import assert_refused, seen
 from support.zoo import Zoo, eventually, next_line, settle
 
 from django_zklock import Hold, Lock, zk_lock, zk_locks, zk_write
@@ -31,7 +22,7 @@ from django_zklock.core import clock
 from django_zklock.core.locks import lingering
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, UnreadableQueue, ZooKeeperUnavailable
-from django_zklock.inspection import LockInfo, look_at
+from django_zklock.inspection import LockInfo
 from django_zklock.operations import break_lock, request_release
 
 LONG = 60.0  # seconds; no test waits for their end
@@ -44,8 +35,7 @@ def token_of(lock: Lock) -> int:
 
 
 def shown() -> LockInfo:
-    info = look_at(KEY)
-    assert info is not None
+    info = seen(KEY)
     return info
 
 
@@ -274,8 +264,7 @@ def test_a_used_lingering_lock_is_released_after_its_linger_time(zoo: Zoo, comes
         assert grants == among  # it waits behind the other one
     eventually(lambda: grants > among)
     stop.set()
-    for user in users:
-        user.result()
+    results(users)
 
 
 def test_a_try_of_another_process_does_not_end_the_lingering(zoo: Zoo) -> None:

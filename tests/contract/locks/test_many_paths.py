@@ -11,19 +11,10 @@ from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
-from support.faults import (
-    BackgroundCall,
-    acquire_once,
-    assert_refused,
-    connected,
-    expire,
-    proxied,
-    reconnect,
-    session,
-    within,
-)
+from support.faults import BackgroundCall, acquire_once, connected, expire, proxied, reconnect, results, session, within
 from support.primitives import PRIMITIVES
 from support.proxy import CREATE2, DELETE, Proxy
+from support.work import assert_refused
 from support.zoo import Zoo, eventually, settle
 
 from django_zklock import zk_leader, zk_lock, zk_locks, zk_write
@@ -154,8 +145,7 @@ def test_waiters_count_until_they_leave(zoo: Zoo) -> None:
         filled(stack, "plain", timeout=30)
         assert 30 < len(registry().guids) < 60
         assert carried(zoo) == counted()
-    for thread in threads:
-        thread.result(20)
+    results(threads, 20)
     settle()
     assert counted() == 0
 
@@ -236,8 +226,7 @@ def test_waiters_of_a_full_process_wait_on_in_its_next_session(zoo: Zoo) -> None
             eventually(lambda: len(zoo.contenders()) == 2 * count and counted_on_loop() == full, 40)
             reconnect(proxy)
             eventually(lambda: len(zoo.contenders()) == 2 * count and counted_on_loop() == full, 40)
-        for thread in threads:
-            thread.result(30)
+        results(threads, 30)
         settle()
         assert counted_on_loop() == 0
 
@@ -270,8 +259,7 @@ def test_the_count_covers_what_the_server_carries_whatever_happens(zoo: Zoo, see
                 assert counted_on_loop() <= LIMIT
         finally:
             stop.set()
-        for thread in threads:
-            thread.result(15)
+        results(threads, 15)
         eventually(lambda: counted_on_loop() == 0)
         assert carried(zoo) == 0
 

@@ -18,8 +18,9 @@ import pytest
 import trio
 from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
 from django.core.management import call_command
-from support.faults import BackgroundCall, acquire_once, assert_refused
+from support.faults import BackgroundCall, acquire_once
 from support.primitives import Primitive
+from support.work import acquired, assert_refused
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock, zk_locks, zk_read, zk_semaphore, zk_write
@@ -237,8 +238,7 @@ async def test_permits_of_several_calls_are_all_given_back(zoo: Zoo) -> None:
         loop, barrier = asyncio.get_running_loop(), threading.Barrier(3)
 
         def acquire_together(lock: Lock) -> int:
-            hold = lock.acquire()
-            assert hold
+            hold = acquired(lock)
             barrier.wait(10)  # each in a thread of its own
             return hold.token
 
@@ -401,8 +401,7 @@ async def test_a_task_learns_of_a_loss_as_a_thread_does(zoo: Zoo) -> None:
 
 def test_one_lost_lock_of_several_is_named_and_all_are_released(zoo: Zoo) -> None:
     lock = zk_locks("a", "b")
-    hold = lock.acquire()
-    assert hold
+    hold = acquired(lock)
     lose(zoo, hold["b"])
     assert not lock.owned()
     assert lock.locked()  # the first
@@ -415,8 +414,7 @@ def test_one_lost_lock_of_several_is_named_and_all_are_released(zoo: Zoo) -> Non
 def test_a_loss_is_no_error_of_the_release_if_the_program_watches_its_hold(zoo: Zoo, abort_on: Any) -> None:
     """Only with the default, "suspended", does the release tell."""
     lock = zk_lock("k", abort_on=abort_on)
-    hold = lock.acquire()
-    assert hold
+    hold = acquired(lock)
     lose(zoo, hold)
     assert not lock.owned()
     lock.release()
@@ -426,8 +424,7 @@ def test_a_loss_is_no_error_of_the_release_if_the_program_watches_its_hold(zoo: 
 def test_a_release_in_finally_hides_no_abort(zoo: Zoo, error: type[BaseException]) -> None:
     """An `except Exception` would swallow the `LockLost` that replaced it."""
     lock = zk_lock("k")
-    hold = lock.acquire()
-    assert hold
+    hold = acquired(lock)
     lose(zoo, hold)
     with pytest.raises(error):
         try:
@@ -440,8 +437,7 @@ def test_a_release_in_finally_hides_no_abort(zoo: Zoo, error: type[BaseException
 
 def test_a_release_in_finally_keeps_the_error_of_the_work(zoo: Zoo) -> None:
     lock = zk_lock("k")
-    hold = lock.acquire()
-    assert hold
+    hold = acquired(lock)
     lose(zoo, hold)
     with pytest.raises(LockLost) as caught:
         try:

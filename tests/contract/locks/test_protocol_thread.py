@@ -10,8 +10,9 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, assert_refused, expire, session
+from support.faults import BackgroundCall, acquire_once, expire, session
 from support.primitives import KEY
+from support.work import assert_refused
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock, zk_write

@@ -6,9 +6,10 @@ import contextlib
 from collections.abc import Iterator
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, assert_refused, within
+from support.faults import BackgroundCall, acquire_once, within
 from support.primitives import KEY, end_session, foreign, queued, watched
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
+from support.work import acquired, assert_refused
 from support.zoo import Zoo, eventually, next_line
 
 from django_zklock import ReadWriteLock, current_hold, zk_lock
@@ -89,8 +90,7 @@ class Writer:
     def __init__(self, lock: ReadWriteLock, way: str) -> None:
         self._lock = lock
         self._way = way
-        hold = lock.write().acquire()
-        assert hold
+        hold = acquired(lock.write())
         self.hold: Hold = hold
         self._left = False
 
@@ -98,8 +98,7 @@ class Writer:
         if self._way == "hold.downgrade()":
             self.hold.downgrade()
         else:
-            read = self._lock.read().acquire()
-            assert read
+            read = acquired(self._lock.read())
             self.hold = read
             self._lock.write().release()
         return self.hold
@@ -256,8 +255,7 @@ def test_a_downgrade_is_one_transaction_and_wakes_one_reader_each(zoo: Zoo, warm
 @pytest.mark.parametrize("side", ["read", "write"])
 def test_after_a_downgrade_the_owner_reads_and_no_longer_writes(zoo: Zoo, way: str, side: str) -> None:
     lock = both()
-    hold = lock.write().acquire()
-    assert hold is not None
+    hold = acquired(lock.write())
     if way == "downgrade":
         hold.downgrade()
     else:

@@ -9,7 +9,8 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, assert_refused
+from support.faults import BackgroundCall, acquire_once
+from support.work import assert_refused
 from support.zoo import Zoo, eventually
 
 from django_zklock.core.locks.held import held_locks

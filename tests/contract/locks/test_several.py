@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
-from support.faults import BackgroundCall, acquire_once, assert_refused, expire, session, within
+from support.faults import BackgroundCall, acquire_once, expire, results, session, within
 from support.primitives import queued
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
-from support.work import in_each_thread
+from support.work import assert_refused, in_each_thread
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, current_hold, zk_lock, zk_locks
@@ -192,8 +192,7 @@ def test_opposite_orders_of_names_never_deadlock(zoo: Zoo) -> None:
             acquire_once(zk_locks(*keys, timeout=None))
 
     takers = [BackgroundCall(lambda keys=keys: acquire(*keys)) for keys in ("ab", "ba", "bc", "ca")]  # type: ignore[misc]
-    for taker in takers:
-        taker.result(60)
+    results(takers, 60)
     zoo.assert_empty(0)
     both = threading.Barrier(2)
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.faults import BackgroundCall, acquire_once, within
 from support.signalled import Sent, signalled
+from support.work import acquired
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import signals, zk_lock
@@ -108,8 +109,7 @@ def test_a_signal_reports_a_loss_and_no_release(log: Sent) -> None:
         hold._held.grant.session.post(hold._held.grant.lose, "taken away")
         time.sleep(20)
     kept = Lock("kept")
-    other = kept.acquire()
-    assert other
+    other = acquired(kept)
     other._held.grant.session.post(other._held.grant.lose, "taken away")
     eventually(lambda: log.names.count("lock_lost") == 2)
     with pytest.raises(LockLost):

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from django.test import override_settings
 from support.deadlock import LONG, rivals
-from support.faults import BackgroundCall, assert_refused, expire
+from support.faults import BackgroundCall, expire, results
 from support.primitives import KEY, Primitive
 from support.proxy import Proxy
+from support.work import assert_refused
 from support.zoo import Zoo
 
 from django_zklock import Lock, ReadWriteLock, current_hold, zk_lock, zk_locks
@@ -159,7 +160,7 @@ async def test_each_end_of_a_coroutine_ends_its_own_block(zoo: Zoo) -> None:
 
 def test_threads_share_an_object_that_skips(zoo: Zoo) -> None:
     lock: Any = zk_lock("k", timeout=0, on_conflict="skip")
-    guard, inside, results = threading.Lock(), [0], set()
+    guard, inside, skips = threading.Lock(), [0], set()
 
     def work() -> None:
         for _ in range(20):
@@ -171,11 +172,10 @@ def test_threads_share_an_object_that_skips(zoo: Zoo) -> None:
                     hold.check()
                     with guard:
                         inside[0] -= 1
-                results.add(hold is None)
+                skips.add(hold is None)
 
-    for thread in [BackgroundCall(work) for _ in range(6)]:
-        thread.result(30)
-    assert results == {True, False}
+    results([BackgroundCall(work) for _ in range(6)], 30)
+    assert skips == {True, False}
     assert not lock._blocks
     assert not held_locks._guards
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 from django.utils.functional import cached_property
-from support.faults import BackgroundCall, assert_refused
+from support.faults import BackgroundCall
+from support.work import assert_refused
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, current_hold, zk_leader, zk_lock, zk_locked, zk_locks

@@ -13,9 +13,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, assert_refused, die, queue_up, within
+from support.faults import BackgroundCall, acquire_once, die, queue_up, results, within
 from support.primitives import Taker
 from support.proxy import GET_DATA, Proxy
+from support.work import assert_refused
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import Hold, zk_lock
@@ -105,8 +106,7 @@ def test_a_broken_lock_goes_to_the_next_in_the_queue(zoo: Zoo) -> None:
         time.sleep(10)
     # Only here: the abort may come at any line of the block, and would leave the rest of it out.
     assert set(zoo.children("k")) <= set(names[1:])
-    for waiter in waiters:
-        waiter.result()
+    results(waiters)
     assert order == [0, 1, 2]
 
 
@@ -420,8 +420,7 @@ def test_an_operator_hold_waits_for_all_permits_and_keeps_newcomers_out(zoo: Zoo
     assert len(zoo.children("k")) == 2
     assert not newcomer.granted.is_set()
     end_hold("k", token=hold.token, by="anna")
-    newcomer.wait_granted()
-    newcomer.go()
+    newcomer.finish()
 
 
 @pytest.mark.parametrize("prefix", ["__READ__", "__WRIT__"])

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, assert_refused, within
+from support.faults import BackgroundCall, acquire_once, within
+from support.work import assert_refused
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock

@@ -17,6 +17,7 @@ import greenlet
 import pytest
 from support.faults import BackgroundCall, acquired_by_many, proxied, within
 from support.proxy import GET_CHILDREN, Proxy
+from support.work import seen
 from support.zoo import ROOM, Zoo, eventually, next_line
 
 from django_zklock import zk_lock
@@ -24,7 +25,6 @@ from django_zklock.core.execution import stack
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockChangedHands
-from django_zklock.inspection import look_at
 from django_zklock.operations import hold_lock, request_release, show_stacks
 from django_zklock.operations.stacks import FOREIGN, NO_ANSWER
 
@@ -234,8 +234,7 @@ def test_a_request_is_no_sign_of_life_of_a_leader(zoo: Zoo) -> None:
         client.set(hold.path, replace(payload, lasts="leader", renewed_within=5000).encode())
 
         def due() -> float:
-            lock = look_at("k")
-            assert lock is not None
+            lock = seen("k")
             assert lock.holders[0].renewal_due is not None
             return lock.holders[0].renewal_due.timestamp()
 

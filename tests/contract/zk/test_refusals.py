@@ -15,8 +15,9 @@ from collections.abc import Iterator
 import pytest
 from django.test import override_settings
 from support.ensemble import Ensemble
-from support.faults import acquire_once, assert_refused
+from support.faults import acquire_once
 from support.proxy import CREATE_CONTAINER, GET_CHILDREN, Proxy
+from support.work import assert_refused
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock

@@ -7,9 +7,10 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from support.faults import assert_refused, connected, session, within
+from support.faults import connected, session, within
 from support.primitives import KEY
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
+from support.work import assert_refused
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import operations, zk_lock

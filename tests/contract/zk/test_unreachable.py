@@ -13,8 +13,8 @@ import pytest
 from django.test import override_settings
 from kazoo.exceptions import AuthFailedError
 from support.ensemble import Ensemble, free_ports
-from support.faults import assert_refused
 from support.frames import frames_with
+from support.work import assert_refused
 from support.zoo import eventually
 
 from django_zklock import zk_lock
