@@ -273,9 +273,6 @@ def _publish(task_id: str) -> str:
     return outcome.task_id
 
 
-# --- their bytes at the end of the session, which count like those of locks -------------------------------------------
-
-
 def path_bytes() -> int:
     return process.current().attached(Registry).path_bytes
 
@@ -371,9 +368,6 @@ def test_a_reservation_whose_publisher_gave_up_is_withdrawn(zoo: Zoo) -> None:
         assert len(reserved_names(zoo)) == 2
         proxy.heal()
         eventually(lambda: len(reserved_names(zoo)) == 1)
-
-
-# --- those whose keys nobody uses again -------------------------------------------------------------------------------
 
 
 def ready_worker(**options: Any) -> None:

@@ -203,8 +203,6 @@ def test_a_new_record_is_created_by_the_leader_only(zoo: Zoo, candidate: Make) -
     assert zoo.names(f"{zoo.base}/!beat/hourly") == []
 
 
-# --- what a record means to an entry --------------------------------------------------------------------------------
-
 AT = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)
 TICK = RunRecord(entry="report", at=AT, count=5)

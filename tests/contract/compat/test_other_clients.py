@@ -20,8 +20,6 @@ from django_zklock.core.zk import process
 from django_zklock.exceptions import InvalidLockName, LockBusy, UnreadableQueue
 from django_zklock.inspection import snapshot
 
-# --- names -----------------------------------------------------------------------------------------------------------
-
 HOSTILE = {
     "lone surrogate": "\ud83d",
     "dots": "..",
@@ -47,9 +45,6 @@ def test_a_hostile_name_is_refused_before_anything_is_sent(zoo: Zoo, value: Any)
         acquire_once("third", timeout=20)
         other.check()
         assert session().session_id == before
-
-
-# --- the same path, other clients -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("blocking", [True, False])
@@ -94,9 +89,6 @@ def test_a_key_that_ends_in_ten_digits_is_shown_as_it_was_written(zoo: Zoo) -> N
     assert caught.value.lock == key
 
 
-# --- leftovers --------------------------------------------------------------------------------------------------------
-
-
 def test_the_containers_of_a_used_key_are_reaped(zoo: Zoo) -> None:
     with zk_lock("gone/and/deep"):
         assert zoo.client.exists(f"{zoo.base}/gone/and/deep")
@@ -129,9 +121,6 @@ def test_the_audit_deletes_unknown_znodes_of_the_session(zoo: Zoo, caplog: pytes
         hold.check()
         assert zoo.client.exists(other)
         assert zoo.client.exists(hold.path)
-
-
-# --- credentials ------------------------------------------------------------------------------------------------------
 
 
 def test_credentials_guard_the_nodes_and_stay_out_of_the_log(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:

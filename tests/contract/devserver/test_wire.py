@@ -180,9 +180,6 @@ def test_data_up_to_the_limit_of_a_frame_is_accepted(pair: Pair, size: int) -> N
     compare(pair, ask)
 
 
-# --- permissions and identities ---
-
-
 @pytest.mark.parametrize("denied", [READ, WRITE, CREATE, DELETE, ADMIN])
 @pytest.mark.parametrize("known", [False, True], ids=["anyone", "alice"])
 def test_each_operation_needs_its_permission(pair: Pair, denied: int, known: bool) -> None:
@@ -221,9 +218,6 @@ def digest(talk: Talk) -> None:
 @scripts(digest)
 def test_digest_credentials_last_for_the_connection(pair: Pair, script: Script) -> None:
     compare(pair, script)
-
-
-# --- containers, and nodes with a time to live ---
 
 
 def empty_containers(talk: Talk) -> None:
@@ -323,9 +317,6 @@ def test_the_timeout_is_negotiated(pair: Pair, timeout: int) -> None:
     compare(pair, lambda talk: talk.join("a", timeout=timeout).do(exists(STILL)))
 
 
-# --- watches, of all kinds ---
-
-
 def of_a_session_that_is_closed(talk: Talk) -> None:
     talk.a.do(create("/e1", b"", EPHEMERAL), create("/p"), create("/p/e2", b"", EPHEMERAL))
     talk.b.do(exists("/e1", True), get("/p/e2", True), children("/p", True), exists("/p", True))
@@ -373,9 +364,6 @@ def with_five_kinds(talk: Talk) -> None:
 @scripts(changes_in_between, with_five_kinds)
 def test_watches_are_set_again_after_a_reconnect(pair: Pair, script: Script) -> None:
     compare(pair, script)
-
-
-# --- frames that are none, and four-letter words ---
 
 
 def test_frames_arrive_in_any_number_of_pieces(pair: Pair) -> None:

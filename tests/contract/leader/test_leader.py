@@ -70,9 +70,6 @@ class Terms:
         return self.holds[-1]
 
 
-# --- leading --------------------------------------------------------------------------------------------------------
-
-
 def test_candidates_lead_one_at_a_time_in_the_order_of_the_queue(zoo: Zoo) -> None:
     inside: list[int] = []
     order: list[int] = []
@@ -242,9 +239,6 @@ def test_repeated_losses_lead_to_growing_pauses(zoo: Zoo) -> None:
     assert all(pause >= least for pause, least in zip(pauses, (0.05, 0.1, 0.2), strict=False))
 
 
-# --- the end --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("way", ["run", "arun", "with"])
 def test_stop_works_at_any_moment_and_leaves_nothing(zoo: Zoo, way: str) -> None:
     draw = random.Random(8)
@@ -312,9 +306,6 @@ def test_stop_lets_the_function_end_by_itself_within_the_grace(zoo: Zoo) -> None
     assert steps == ["finished", "interrupted"]
 
 
-# --- one Leader object for each candidate --------------------------------------------------------------------------
-
-
 def test_a_leader_cannot_lead_twice(zoo: Zoo) -> None:
     """A candidate whose owner leads already would wait for itself. It is refused at once."""
     leader = zk_leader("lead")
@@ -353,9 +344,6 @@ def test_a_coroutine_function_is_not_run_as_a_function(zoo: Zoo) -> None:
         zk_leader("lead").run(Terms().arun)
 
 
-# --- ZooKeeper is away ----------------------------------------------------------------------------------------------
-
-
 def test_run_retries_during_an_outage(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
     with proxied(zoo, TIMEOUT, CONNECT_TIMEOUT=0.1) as proxy:
         proxy.refuse = True
@@ -378,9 +366,6 @@ def test_run_retries_during_an_outage(zoo: Zoo, caplog: pytest.LogCaptureFixture
         assert "cannot join the election for 'lead', retrying" in messages[0]
         proxy.heal()
         assert running.result()
-
-
-# --- tasks ----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_coroutine_leads_and_is_cancelled_at_a_loss(zoo: Zoo) -> None:

@@ -171,9 +171,6 @@ def test_a_function_that_works_for_a_coroutine_of_the_block_is_interrupted(zoo: 
         run(block)
 
 
-# --- current_hold -------------------------------------------------------------------------------------------------
-
-
 async def hold_in_coroutine() -> object:
     return current_hold()
 

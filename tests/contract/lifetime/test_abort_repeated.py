@@ -134,9 +134,6 @@ async def test_the_clean_up_of_a_task_is_not_struck_within_the_pause(zoo: Zoo, m
     assert done
 
 
-# --- the signal does not arrive -----------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def urgent_signals_as_before() -> Iterator[None]:
     handler, mask = signal.getsignal(ABORT_SIGNAL), signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -216,9 +213,6 @@ def test_a_handler_that_calls_the_one_before_it_is_called_once(zoo: Zoo) -> None
         with Lock("second"):
             signal.raise_signal(ABORT_SIGNAL)
         assert calls == [ABORT_SIGNAL]
-
-
-# --- groups of exceptions -----------------------------------------------------------------------------------------
 
 
 @in_each_thread

@@ -53,9 +53,6 @@ def read_together(min_hold: float) -> None:
     results([BackgroundCall(read), BackgroundCall(read)])
 
 
-# --- callers that do not wait -----------------------------------------------------------------------------------------
-
-
 def test_a_writer_waits_for_the_last_minimum_hold_and_names_it(zoo: Zoo) -> None:
     acquire_once(Lock("k", kind="read", min_hold=1, what="short"))
     acquire_once(Lock("k", kind="read", min_hold=LONG, what="long"))
@@ -92,9 +89,6 @@ def test_a_slow_reply_with_the_time_does_not_prolong_a_minimum_hold(zoo: Zoo) ->
             assert len(zoo.children("k")) == 1
 
 
-# --- behind another client --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("how", ["rest", "rests", "hold"])
 def test_a_waiter_ends_an_expired_hold_for_another_client_ahead(zoo: Zoo, how: str) -> None:
     """A client of Curator's does not end it, and nobody else may come: all would wait for ever."""
@@ -116,9 +110,6 @@ def test_a_waiter_ends_an_expired_hold_for_another_client_ahead(zoo: Zoo, how: s
     hold = waiter.result()
     assert hold
     held_of(hold).release_uses()
-
-
-# --- a writer that reads ----------------------------------------------------------------------------------------------
 
 
 def test_a_downgraded_writer_keeps_its_minimum_hold_exclusive(zoo: Zoo) -> None:
@@ -147,9 +138,6 @@ def test_a_writer_with_a_read_block_leaves_the_minimum_hold_of_a_writer(zoo: Zoo
     (name,) = zoo.children("k")
     assert Kind.WRITE.value in name
     assert_refused(zk_lock("k", kind="read", timeout=0), LockBusy)
-
-
-# --- no work was begun ------------------------------------------------------------------------------------------------
 
 
 def test_a_caller_that_gives_up_at_the_grant_leaves_no_minimum_hold(zoo: Zoo) -> None:
@@ -189,9 +177,6 @@ def test_several_locks_leave_the_minimum_hold_of_one_held_before_untouched(zoo: 
             pass
         assert not is_operator(zoo.wait_contenders("a", 1)[0])
     assert is_operator(zoo.wait_contenders("a", 1)[0])
-
-
-# --- what the process that lives sees to ------------------------------------------------------------------------------
 
 
 def test_a_minimum_hold_that_began_with_a_lost_reply_ends_in_time(zoo: Zoo) -> None:

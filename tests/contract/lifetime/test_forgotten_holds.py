@@ -127,9 +127,6 @@ def test_a_look_needs_no_right_to_delete(zoo: Zoo) -> None:
         zoo.client.set_acls(path, OPEN_ACL_UNSAFE)
 
 
-# --- an entry is only a hint ------------------------------------------------------------------------------------------
-
-
 def test_only_holds_that_are_over_are_deleted(zoo: Zoo) -> None:
     rest("a/b", LONG)
     die()
@@ -173,9 +170,6 @@ def test_a_hold_that_may_not_be_deleted_keeps_no_other_from_its_turn(zoo: Zoo, m
     assert len(entries(zoo)) == 4
     for path in closed:
         zoo.client.set_acls(path, OPEN_ACL_UNSAFE)
-
-
-# --- other things that would stay for ever ----------------------------------------------------------------------------
 
 
 async def test_a_caller_that_gives_up_leaves_no_directory(zoo: Zoo) -> None:

@@ -38,9 +38,6 @@ def wait_until_left(seconds: float) -> None:
     eventually(lambda: session().lease.until - clock.now() < seconds)
 
 
-# --- an outage that ends within the lease ---------------------------------------------------------------------------
-
-
 def test_the_state_of_a_hold_follows_the_connection(zoo: Zoo, proxy: Proxy) -> None:
     lock = zk_lock("a", abort_on="lost")
     assert not lock.owned()
@@ -90,9 +87,6 @@ def test_a_suspension_past_the_grace_stops_the_work(zoo: Zoo, proxy: Proxy) -> N
     hold, why = lose(zk_lock("a", grace=0.4), lambda hold: go_away(proxy), 0.4 + LATER)
     assert hold.lost
     assert "lease" not in why
-
-
-# --- an outage that is longer than the lease ------------------------------------------------------------------------
 
 
 def test_a_hold_is_lost_during_the_outage(zoo: Zoo, proxy: Proxy) -> None:
@@ -147,9 +141,6 @@ def test_a_busy_process_notices_that_replies_are_missing(zoo: Zoo, proxy: Proxy)
     with pytest.raises(LockLost):
         work()
     proxy.wait_for(lambda: proxy.connected > before, LATER)
-
-
-# --- the session, and the node ----------------------------------------------------------------------------------------
 
 
 def test_a_hold_is_lost_at_once_when_its_session_expires(zoo: Zoo, proxy: Proxy) -> None:

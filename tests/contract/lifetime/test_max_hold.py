@@ -40,9 +40,6 @@ def begin_to_wait(events: list[str], held: threading.Event) -> BackgroundCall[No
     return BackgroundCall(acquire)
 
 
-# --- max_hold ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_lease_ends_with_max_hold_at_the_latest(zoo: Zoo) -> None:
     with zk_lock("k", max_hold=2) as short, zk_lock("long", max_hold=60) as long:
         assert short.lease_remaining <= 2 < long.lease_remaining <= 4
@@ -138,9 +135,6 @@ def test_a_release_before_max_hold_cancels_it(zoo: Zoo, sent: Sent) -> None:
         eventually(lambda: "lock_held_long" in sent.names)
     eventually(lambda: len(sent) == 22)
     assert sent.names == ["lock_released"] * 20 + ["lock_held_long", "lock_released"]
-
-
-# --- warn_after -------------------------------------------------------------------------------------------------------
 
 
 def test_a_hold_longer_than_warn_after_is_reported_once(zoo: Zoo, sent: Sent, caplog: pytest.LogCaptureFixture) -> None:

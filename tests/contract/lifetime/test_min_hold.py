@@ -40,9 +40,6 @@ def ends(zoo: Zoo, key: str = "k") -> float:
     return float(stat.mtime / 1000 + float(payload.about["seconds"]))
 
 
-# --- before its end ---------------------------------------------------------------------------------------------------
-
-
 def test_no_contender_is_granted_during_a_minimum_hold(zoo: Zoo) -> None:
     with within(1), Lock("k", min_hold=LONG, what="nightly report") as hold:
         pass
@@ -126,9 +123,6 @@ def test_a_block_that_raises_leaves_its_minimum_hold(zoo: Zoo) -> None:
     assert rest(zoo)
 
 
-# --- seen and ended by others -----------------------------------------------------------------------------------------
-
-
 def test_a_minimum_hold_is_shown_with_its_reason_and_can_be_ended(zoo: Zoo) -> None:
     hold = acquire_once(Lock("k", min_hold=LONG, what="nightly report"))
     info = seen("k")
@@ -152,9 +146,6 @@ def test_a_lost_lock_leaves_no_minimum_hold(zoo: Zoo) -> None:
         expire(zoo)
         threading.Event().wait(20)
     assert zoo.children("k") == []
-
-
-# --- connections that break -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])

@@ -66,9 +66,6 @@ def in_thread(call: Callable[[], Any]) -> Any:
     return BackgroundCall(call).result()
 
 
-# --- tries ------------------------------------------------------------------------------------------------------------
-
-
 def test_a_try_that_came_at_the_same_moment_knows_the_holder(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive) -> None:
     """Both saw a free lock, and both created a znode. The second reads the first while its own is deleted."""
     with primitive.full(zoo) as holders:
@@ -143,9 +140,6 @@ def test_a_busy_lock_is_busy_even_if_the_read_of_its_holder_takes_too_long(zoo: 
     assert (type(error), error.ahead) == (LockBusy, None)
 
 
-# --- waiters ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_waiter_knows_the_one_just_ahead_and_a_try_the_holder(zoo: Zoo) -> None:
     with zoo.hold_elsewhere(KEY) as holder, queued(zoo, zk_lock(KEY, timeout=30, what="second")):
         late = ahead_of(zk_lock(KEY, timeout=0.3))
@@ -212,9 +206,6 @@ def test_a_reader_knows_the_writer(zoo: Zoo) -> None:
             assert (ahead.what, ahead.kind) == ("import", "write")
 
 
-# --- other holders ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("no_rests")
 def test_an_operator_hold_is_ahead_of_all(zoo: Zoo) -> None:
     """Also of those behind another waiter, as it is the reason for their wait."""
@@ -260,9 +251,6 @@ def test_the_present_owner_of_a_lock_that_lingers_is_ahead(zoo: Zoo) -> None:
             assert (ahead.what, ahead.token, ahead.client) == ("second", hold.token, "zklock")
             assert ahead.thread != threading.current_thread().name
             assert ahead.since > ahead.came
-
-
-# --- the error as a value ---------------------------------------------------------------------------------------------
 
 
 def test_an_error_is_copied_and_pickled_with_the_one_ahead(zoo: Zoo) -> None:

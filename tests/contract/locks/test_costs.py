@@ -79,9 +79,6 @@ def test_one_heartbeat_serves_all_holds(warm_proxy: Proxy) -> None:
         lock.release()
 
 
-# --- of each kind -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("shared", [False, True], ids=["free", "shared"])
 def test_a_lock_costs_two_round_trips_while_there_is_room(
     zoo: Zoo, warm_proxy: Proxy, primitive: Primitive, shared: bool

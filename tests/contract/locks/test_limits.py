@@ -70,9 +70,6 @@ def markers_of(zoo: Zoo) -> list[str]:
     return [name for name in zoo.names(f"{zoo.base}/k") if markers.is_marker(name)]
 
 
-# --- what it does -----------------------------------------------------------------------------------------------------
-
-
 def test_a_limit_that_zookeeper_refuses_is_an_error_at_once(zoo: Zoo) -> None:
     zoo.client.ensure_path(f"{zoo.base}/k")
     zoo.client.set_acls(f"{zoo.base}/k", [make_acl("world", "anyone", read=True)])
@@ -230,9 +227,6 @@ def test_of_two_concurrent_changes_the_later_limit_remains(zoo: Zoo) -> None:
         assert limit is not None
         assert name == markers.limit_marker(limit.limit)
     clear_limit("k", **WHY)
-
-
-# --- while answers are lost -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])

@@ -231,9 +231,6 @@ def test_waiters_of_a_full_process_wait_on_in_its_next_session(zoo: Zoo) -> None
         assert counted_on_loop() == 0
 
 
-# --- whatever happens -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.chaos) for seed in range(1, 6))])
 def test_the_count_covers_what_the_server_carries_whatever_happens(zoo: Zoo, seed: int) -> None:
     dice = random.Random(seed)

@@ -197,9 +197,6 @@ def test_a_downgrade_that_is_impossible_says_why(zoo: Zoo) -> None:
         read.downgrade()  # it is one
 
 
-# --- faults ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 def test_a_downgrade_survives_a_cut(zoo: Zoo, warm_proxy: Proxy, when: str) -> None:
     with zk_lock(KEY, kind="write", abort_on="lost") as hold, queued(zoo, zk_lock(KEY, kind="read")) as (reader,):
@@ -230,9 +227,6 @@ with zk_lock("warm/a", kind="write") as hold:
             end_session(zoo, zoo.client.get(path)[1].ephemeralOwner)
             writer.wait_granted()
             assert zoo.reading(KEY) == []
-
-
-# --- costs -------------------------------------------------------------------------------------------------------
 
 
 def test_a_downgrade_is_one_transaction_and_wakes_one_reader_each(zoo: Zoo, warm_proxy: Proxy) -> None:

@@ -41,9 +41,6 @@ def answers(zoo: Zoo) -> list[str]:
     return zoo.names(f"{zoo.base}/{stack.DIRECTORY}")
 
 
-# --- work that hangs, each at the line "here" -----------------------------------------------------------------------
-
-
 @contextmanager
 def socket_read() -> Iterator[tuple[Callable[[], object], Callable[[], object]]]:
     near, far = socket.socketpair()
