@@ -395,8 +395,7 @@ def test_without_zookeeper_the_last_snapshot_is_shown_with_its_age(zoo: Zoo, pro
 def test_a_caller_that_gave_up_during_an_outage_leaves_nothing_behind(zoo: Zoo, proxy: Proxy) -> None:
     contender(zoo, "k")
     fresh()
-    proxy.refuse = True
-    proxy.cut_all()
+    proxy.go_away()
     current_session = session()
     for _ in range(3):
         snapshot(max_age=0, reply_timeout=0.05)

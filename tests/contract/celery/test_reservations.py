@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from support.faults import BackgroundCall, connected, proxied, within
+from support.faults import BackgroundCall, connected, die, proxied, within
 from support.proxy import MULTI
 from support.reserving import holder, reserved_names
 from support.zoo import Zoo, eventually
@@ -50,10 +50,6 @@ def owner_of(key: str = "a/b", task_id: str = "two", **more: object) -> str:
     outcome = reservations.reserve(key, task_id, **more)  # type: ignore[arg-type]
     assert isinstance(outcome, Duplicate), outcome
     return outcome.task_id
-
-
-def end_session() -> None:
-    process.reset()
 
 
 @pytest.mark.parametrize("key", ["a/b", "%21unique/a", "0f8fad5bd9cb469fa16570867728950e", "order/1795428818"])
@@ -126,7 +122,7 @@ def test_a_copy_that_did_nothing_does_not_keep_the_key_of_a_dead_one(zoo: Zoo) -
     started(late=True)
     reservations.end("a/b", "one", attached=started(late=True))
     assert owner_of() == "one"
-    end_session()
+    die()
     assert holder("a/b") is None
     queued(task_id="two")
 
@@ -138,7 +134,7 @@ def test_a_dead_publisher_keeps_the_key_if_its_message_was_sent(zoo: Zoo, sent: 
         queued()
     else:
         reserved()
-    end_session()
+    die()
     assert holder("a/b") == ("one" if sent else None)
 
 
@@ -147,7 +143,7 @@ def test_a_dead_worker_counts_if_its_task_will_be_delivered_again(zoo: Zoo, late
     """Without late acknowledgement, the broker has forgotten the task."""
     queued()
     started(late=late)
-    end_session()
+    die()
     assert holder("a/b") == ("one" if late else None)
     if late:
         reservations.end("a/b", "one", attached=started(late=True))
@@ -159,7 +155,7 @@ def test_a_dead_worker_counts_if_its_task_will_be_delivered_again(zoo: Zoo, late
 def test_a_rejected_task_that_is_requeued_keeps_its_reservation(zoo: Zoo) -> None:
     queued()
     reservations.detach(started(), waits=True)
-    end_session()
+    die()
     assert owner_of() == "one"
 
 
@@ -231,7 +227,7 @@ def test_a_process_that_ends_in_an_orderly_way_leaves_the_key_to_others(zoo: Zoo
     reserved()
     second = BackgroundCall(lambda: reservations.reserve("a/b", "two"))
     eventually(lambda: process.current()._client._data_watchers)  # type: ignore[union-attr]
-    end_session()
+    die()
     with pytest.raises(ZooKeeperUnavailable, match="closed"):
         second.result()
     queued(task_id="three")
@@ -393,11 +389,11 @@ def test_a_worker_deletes_what_is_dead_for_a_day(
     queued("over", until=time.time() - 1)
     reserved("never/sent")
     zoo.client.create(f"{record.directory(zoo.base)}/unreadable", b"?")
-    end_session()
+    die()
     before = reserved_names(zoo)
     connected()
     ready_worker(**options)
-    end_session()
+    die()
     assert reserved_names(zoo) == before
     monkeypatch.setattr(reservations, "DEAD_FOR", 0.0)
     ready_worker(**options)
@@ -417,11 +413,11 @@ def test_a_reservation_that_counts_again_is_not_deleted(zoo: Zoo, monkeypatch: p
     monkeypatch.setattr(Gateway, "commit", attach_first)
     process.current().post(reservations.sweep, process.current())
     eventually(lambda: Gateway.commit is commit)
-    end_session()
+    die()
     assert reserved_names(zoo) == ["k"]
 
 
 def test_a_worker_without_unique_tasks_needs_no_connection(zoo: Zoo) -> None:
-    end_session()
+    die()
     ready_worker()
     assert process.peek() is None

@@ -81,18 +81,7 @@ def every_mode(talk: Talk) -> None:
     a = talk.a
     a.do(create("/d"))
     for make in (create, create2):
-        for mode in (
-            PERSISTENT,
-            EPHEMERAL,
-            SEQUENTIAL,
-            EPHEMERAL_SEQUENTIAL,
-            CONTAINER,
-            TTL,
-            TTL_SEQUENTIAL,
-            7,
-            -1,
-            99,
-        ):
+        for mode in (*range(PERSISTENT, TTL_SEQUENTIAL + 1), 7, -1, 99):
             a.do(make(f"/d/{make.__name__}-{mode}-", b"x", mode))
     for mode in (CONTAINER, PERSISTENT, SEQUENTIAL, EPHEMERAL, TTL, 99):
         a.do(container(f"/d/container-{mode}-", b"x", mode))
@@ -121,11 +110,6 @@ def a_new_tree(talk: Talk) -> None:
     talk.a.do(children("/"), children2("/zookeeper"), get("/zookeeper/quota"), exists("/zookeeper/config"))
     talk.a.do(get_acl("/"), get_acl("/zookeeper/config"), get_acl("/zookeeper/quota"), create("/zookeeper/x"))
     talk.a.do(delete("/zookeeper/x"), delete("/zookeeper/quota"), delete("/zookeeper"), delete("/zookeeper/config"))
-
-
-@scripts(every_mode, sequences, a_new_tree)
-def test_znodes_of_every_kind_are_created_read_changed_and_deleted(pair: Pair, script: Script) -> None:
-    compare(pair, script)
 
 
 PATHS = {
@@ -203,7 +187,7 @@ def test_each_operation_needs_its_permission(pair: Pair, denied: int, known: boo
 
 
 @changed_in_3_9
-def digest(talk: Talk) -> None:
+def digest_for_a_connection(talk: Talk) -> None:
     a = talk.a
     a.do(create("/early", entries=CREATOR), create("/x", entries=()), auth("alice:secret"))
     a.do(create("/mine", entries=who_may(*CREATOR)))
@@ -213,11 +197,6 @@ def digest(talk: Talk) -> None:
     talk.b.do(create("/both", entries=who_may(*CREATOR)), set_acl("/both", who_may((ALL, "auth", "x"))), get("/both"))
     talk.c.do(auth("alice:wrong"), get("/both"), put("/both", b"x"), set_acl("/both", who_may((READ, *ALICE))))
     talk.b.do(get_acl("/both"), put("/both", b"x"), get("/both"))
-
-
-@scripts(digest)
-def test_digest_credentials_last_for_the_connection(pair: Pair, script: Script) -> None:
-    compare(pair, script)
 
 
 def empty_containers(talk: Talk) -> None:
@@ -242,11 +221,6 @@ def only_the_server_reaps(talk: Talk) -> None:
     talk.a.do(container("/c"), ("deleteContainer", buffer("/c")))
     # Whether "/m" is there after that depends on when the next sweep comes.
     talk.join("b").do(exists("/c"), multi(container("/m"), container("/m/a"), delete("/m/a")))
-
-
-@scripts(empty_containers, time_to_live, only_the_server_reaps)
-def test_empty_containers_and_znodes_past_their_ttl_are_deleted(pair: Pair, script: Script) -> None:
-    compare(pair, script)
 
 
 def resumed(talk: Talk) -> None:
@@ -307,17 +281,12 @@ def from_the_future(talk: Talk) -> None:
     talk.join("f", zxid=-1)
 
 
-@scripts(resumed, wrong_password, closed, expired, kept_by_pings, from_the_future)
-def test_a_session_moves_to_a_new_connection_and_expires_without_one(pair: Pair, script: Script) -> None:
-    compare(pair, script)
-
-
 @pytest.mark.parametrize("timeout", [-1, 0, 1, 199, 200, 201, 12_345, 19_999, 20_000, 20_001, 2**31 - 1])
 def test_the_timeout_is_negotiated(pair: Pair, timeout: int) -> None:
     compare(pair, lambda talk: talk.join("a", timeout=timeout).do(exists(STILL)))
 
 
-def of_a_session_that_is_closed(talk: Talk) -> None:
+def watches_of_a_session_that_is_closed(talk: Talk) -> None:
     talk.a.do(create("/e1", b"", EPHEMERAL), create("/p"), create("/p/e2", b"", EPHEMERAL))
     talk.b.do(exists("/e1", True), get("/p/e2", True), children("/p", True), exists("/p", True))
     talk.a.end()
@@ -326,12 +295,7 @@ def of_a_session_that_is_closed(talk: Talk) -> None:
     talk.b.do(exists("/e1"), exists("/p/e2"), exists("/p"))
 
 
-@scripts(of_a_session_that_is_closed)
-def test_watches_fire_once_and_before_the_reply_that_shows_the_change(pair: Pair, script: Script) -> None:
-    compare(pair, script)
-
-
-def changes_in_between(talk: Talk) -> None:
+def watches_after_changes_in_between(talk: Talk) -> None:
     a, b = talk.a, talk.b
     for name in ("kept", "changed", "deleted", "parent", "quiet"):
         b.do(create(f"/{name}"))
@@ -347,7 +311,7 @@ def changes_in_between(talk: Talk) -> None:
     a.fence()
 
 
-def with_five_kinds(talk: Talk) -> None:
+def watches_of_five_kinds_set_again(talk: Talk) -> None:
     a, b = talk.a, talk.b
     b.do(create("/w"), create("/w/x"))
     a.do(add_watch("/w", ADD_RECURSIVE), add_watch("/w/x", ADD_PERSISTENT))
@@ -361,8 +325,13 @@ def with_five_kinds(talk: Talk) -> None:
     a.fence()
 
 
-@scripts(changes_in_between, with_five_kinds)
-def test_watches_are_set_again_after_a_reconnect(pair: Pair, script: Script) -> None:
+ZNODES = (every_mode, sequences, a_new_tree, empty_containers, time_to_live, only_the_server_reaps)
+SESSIONS = (digest_for_a_connection, resumed, wrong_password, closed, expired, kept_by_pings, from_the_future)
+WATCHES = (watches_of_a_session_that_is_closed, watches_after_changes_in_between, watches_of_five_kinds_set_again)
+
+
+@scripts(*ZNODES, *SESSIONS, *WATCHES)
+def test_znodes_sessions_and_watches_are_as_in_zookeeper(pair: Pair, script: Script) -> None:
     compare(pair, script)
 
 

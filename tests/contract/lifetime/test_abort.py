@@ -88,23 +88,6 @@ def test_a_swallowed_interrupt_becomes_lock_lost_at_the_end_of_the_block(
     assert report["receipt"].swallowed
 
 
-async def test_a_swallowed_cancellation_becomes_lock_lost_at_the_end_of_the_block(
-    zoo: Zoo, reports: list[dict[str, Any]]
-) -> None:
-    with pytest.raises(LockLost):
-        async with Lock("swallowed") as hold:
-            lose(hold)
-            try:
-                await asyncio.sleep(20)
-            except asyncio.CancelledError:
-                pass
-            await asyncio.sleep(0.01)
-    await asyncio.sleep(0.01)
-    (report,) = await asyncio.to_thread(eventually, lambda: list(reports))
-    assert report["receipt"].how == "task"
-    assert report["receipt"].swallowed
-
-
 @pytest.fixture
 def many_switches() -> Iterator[None]:
     """Threads take turns at each step, as on a busy machine."""

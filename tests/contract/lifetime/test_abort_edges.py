@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support.faults import acquire_once
 from support.work import in_each_thread, lose, lose_later, sleep_in_pieces
 from support.zoo import Zoo, next_line
 
@@ -72,44 +73,22 @@ def test_a_loss_before_the_body_begins_raises_lock_lost(robber: Robber, run: Cal
     assert lost
 
 
-def wait_in_loop(hold: Hold) -> None:
-    """Wait for the inner lock in a coroutine that the block runs."""
-
-    async def wait() -> None:
-        lose_later(hold, 0.2)
-        async with Lock("inner", timeout=None):
-            pass
-
-    asyncio.run(wait())
-
-
-def wait_by_acquire(hold: Hold) -> None:
+def lose_soon(hold: Hold) -> None:
     lose_later(hold, 0.2)
-    Lock("inner").acquire()
 
 
-def wait_for_several(hold: Hold) -> None:
-    lose_later(hold, 0.2)
-    with zk_locks("free", "inner", timeout=None):
+async def wait_in_loop() -> None:
+    async with Lock("inner", timeout=None):
         pass
 
 
-def wait_for_lingering(hold: Hold) -> None:
-    lose_later(hold, 0.2)
-    with Lock("inner", timeout=None, linger=1):
-        pass
-
-
-def wait_in_with(hold: Hold) -> None:
-    lose_later(hold, 0.2)
-    with Lock("inner", timeout=None):
-        pass
-
-
-def wait_as_it_begins(hold: Hold) -> None:
-    lose(hold)
-    with Lock("inner", timeout=None):
-        pass
+WAITS: dict[str, Callable[[], object]] = {
+    "with": lambda: acquire_once(Lock("inner", timeout=None)),
+    "acquire": Lock("inner").acquire,
+    "several": lambda: acquire_once(zk_locks("free", "inner", timeout=None)),
+    "lingering": lambda: acquire_once(Lock("inner", timeout=None, linger=1)),
+    "loop in the block": lambda: asyncio.run(wait_in_loop()),
+}
 
 
 def _ends_the_wait(zoo: Zoo, run: Callable[..., Any], work: Callable[[], None]) -> None:
@@ -122,15 +101,14 @@ def _ends_the_wait(zoo: Zoo, run: Callable[..., Any], work: Callable[[], None]) 
 
 
 @in_each_thread
-@pytest.mark.parametrize(
-    "wait", [wait_in_with, wait_as_it_begins, wait_by_acquire, wait_for_several, wait_for_lingering, wait_in_loop]
-)
+@pytest.mark.parametrize(("wait", "when"), [("with", lose), *((wait, lose_soon) for wait in WAITS)])
 def test_the_loss_of_an_outer_lock_ends_the_wait_for_an_inner_one(
-    zoo: Zoo, run: Callable[..., Any], wait: Callable[[Hold], None]
+    zoo: Zoo, run: Callable[..., Any], wait: str, when: Callable[[Hold], None]
 ) -> None:
     def work() -> None:
         with Lock("outer") as outer:
-            wait(outer)
+            when(outer)
+            WAITS[wait]()
 
     _ends_the_wait(zoo, run, work)
     zoo.assert_empty()
@@ -140,7 +118,7 @@ async def test_the_loss_of_an_outer_lock_ends_the_wait_of_a_coroutine(zoo: Zoo) 
     with zoo.hold_elsewhere("inner"):
         with pytest.raises(LockLost) as caught:
             async with Lock("outer") as outer:
-                lose_later(outer, 0.2)
+                lose_soon(outer)
                 async with Lock("inner", timeout=None):
                     pass
         assert caught.value.lock == "outer"
@@ -160,7 +138,8 @@ def test_the_loss_of_an_outer_lock_stops_work_that_handles_the_loss_of_an_inner_
                     lose(lost)
                     sleep_in_pieces(20)
             except LockLost:
-                wait_in_with(outer)
+                lose_soon(outer)
+                WAITS["with"]()
 
     _ends_the_wait(zoo, run, work)
 

@@ -116,6 +116,8 @@ async def test_a_swallowed_cancellation_is_repeated(zoo: Zoo, reports: list[dict
             assert asyncio.get_running_loop().time() - began < 2 + ROOM
     assert len(caught) == 2
     await asyncio.sleep(0.01)
+    (report,) = await asyncio.to_thread(eventually, lambda: list(reports))
+    assert (report["receipt"].how, report["receipt"].swallowed) == ("task", True)
     assert sys.version_info < (3, 11) or task.cancelling() == 0
 
 

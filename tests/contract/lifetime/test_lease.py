@@ -27,11 +27,6 @@ def token_of(zoo: Zoo, hold: Hold) -> int | None:
     return int(stat.czxid) if stat else None
 
 
-def go_away(proxy: Proxy) -> None:
-    proxy.refuse = True
-    proxy.cut_all()
-
-
 def wait_until_left(seconds: float) -> None:
     """Wait until a write has extended the lease, and only so much of it is left."""
     eventually(lambda: session().lease.valid)
@@ -59,7 +54,7 @@ def test_a_suspended_hold_is_not_trusted_until_a_quorum_confirms_it(zoo: Zoo, pr
     lock = zk_lock("a")
     hold = acquired(lock)
     hold.check()
-    go_away(proxy)
+    proxy.go_away()
     eventually(lambda: session().suspect)
     with pytest.raises(LockLost, match="connection"):
         hold.check()
@@ -84,14 +79,14 @@ def test_a_suspension_within_the_grace_stops_nothing(zoo: Zoo, proxy: Proxy) -> 
 
 
 def test_a_suspension_past_the_grace_stops_the_work(zoo: Zoo, proxy: Proxy) -> None:
-    hold, why = lose(zk_lock("a", grace=0.4), lambda hold: go_away(proxy), 0.4 + LATER)
+    hold, why = lose(zk_lock("a", grace=0.4), lambda hold: proxy.go_away(), 0.4 + LATER)
     assert hold.lost
     assert "lease" not in why
 
 
 def test_a_hold_is_lost_during_the_outage(zoo: Zoo, proxy: Proxy) -> None:
     lock = zk_lock("a", abort_on="lost", timeout=10)
-    hold, why = lose(lock, lambda hold: go_away(proxy), LEASE + LATER)
+    hold, why = lose(lock, lambda hold: proxy.go_away(), LEASE + LATER)
     assert "lease" in why
     assert not session().connected
     proxy.heal()

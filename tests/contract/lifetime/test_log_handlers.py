@@ -107,8 +107,7 @@ def stays_alone(zoo: Zoo, act: Callable[[], object], at: int | None) -> int:
             with pytest.raises(LockLost), zk_lock("k", warn_after=0.01) as hold, zoo.hold_elsewhere("k"):
                 zoo.client.exists(hold.path, watch=lambda event: gone.append(clock.now()))
                 eventually(lambda: handler.count)
-                proxy.refuse = True
-                proxy.cut_all()
+                proxy.go_away()
                 while clock.now() < LONGEST + (last or clock.now()):
                     last = clock.now()
                     threading.Event().wait(0.01)

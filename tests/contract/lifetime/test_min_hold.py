@@ -174,8 +174,7 @@ def test_the_replacement_by_a_minimum_hold_survives_a_cut(zoo: Zoo, proxy: Proxy
 def test_a_minimum_hold_begins_after_a_release_in_an_outage(zoo: Zoo, proxy: Proxy) -> None:
     lock = zk_lock("k", min_hold=LONG)
     hold = acquired(lock)
-    proxy.refuse = True
-    proxy.cut_all()
+    proxy.go_away()
     with within(1.5):
         lock.release()
     assert zoo.children("k") == [hold.path.rpartition("/")[2]]

@@ -12,13 +12,13 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
 from support.faults import BackgroundCall, connected
 from support.primitives import KEY, LOCK, Primitive, queued
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
+from support.work import assert_refused, run_in_thread
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, zk_lock
@@ -49,21 +49,13 @@ def missing(reply: bytes) -> bytes:
 
 
 def refused(lock: Any) -> LockNotAcquired:
-    """Return the error of a `with` that does not get the lock."""
-    with pytest.raises(LockNotAcquired) as caught, lock:
-        raise AssertionError
-    return caught.value
+    return assert_refused(lock, LockNotAcquired)
 
 
 def ahead_of(lock: Any) -> ContenderInfo:
     ahead = refused(lock).ahead
     assert ahead is not None
     return ahead
-
-
-def in_thread(call: Callable[[], Any]) -> Any:
-    """Make a call as another owner."""
-    return BackgroundCall(call).result()
 
 
 def test_a_try_that_came_at_the_same_moment_knows_the_holder(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive) -> None:
@@ -195,8 +187,8 @@ def test_a_client_whose_name_and_payload_differ_is_unknown() -> None:
 def test_a_permit_is_had_by_the_first_of_its_holders(zoo: Zoo) -> None:
     """The first one came first. Behind it, any of the others may release sooner."""
     with queued(zoo, *(zk_lock(KEY, limit=2, what=what) for what in ("first", "second"))):
-        assert in_thread(lambda: ahead_of(zk_lock(KEY, limit=2, timeout=0)).what) == "first"
-        assert in_thread(lambda: ahead_of(zk_lock(KEY, limit=2, timeout=0.3)).what) in ("first", "second")
+        assert run_in_thread(lambda: ahead_of(zk_lock(KEY, limit=2, timeout=0)).what) == "first"
+        assert run_in_thread(lambda: ahead_of(zk_lock(KEY, limit=2, timeout=0.3)).what) in ("first", "second")
 
 
 def test_a_reader_knows_the_writer(zoo: Zoo) -> None:

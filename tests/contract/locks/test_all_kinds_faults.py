@@ -107,8 +107,7 @@ def test_a_wake_up_during_a_cut_is_not_missed(zoo: Zoo, proxy: Proxy, primitive:
     with primitive.full(zoo) as blockers:
         waiter = BackgroundCall(lambda: acquire(zoo, primitive))
         eventually(lambda: watched(zoo) >= set(blockers))
-        proxy.refuse = True
-        proxy.cut_all()
+        proxy.go_away()
         zoo.client.delete(blockers[0])
         proxy.heal()
         waiter.result()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 from kazoo.exceptions import NoNodeError
+from support.faults import acquire_once
 from support.locking import zklock
 from support.primitives import LOCK, PRIMITIVES
 from support.proxy import DELETE, MULTI, Proxy
@@ -36,8 +37,7 @@ def left(zoo: Zoo) -> list[str]:
 
 
 def block(timeout: float, **options: Any) -> None:
-    with zk_lock("k", timeout=timeout, **options):
-        pass
+    acquire_once("k", timeout=timeout, **options)
 
 
 def coroutine(timeout: float) -> None:
@@ -49,8 +49,7 @@ def coroutine(timeout: float) -> None:
 
 
 def one_of_one(timeout: float) -> None:
-    with zk_locks("k", timeout=timeout):
-        pass
+    acquire_once(zk_locks("k", timeout=timeout))
 
 
 def skipped(timeout: float) -> None:
@@ -92,29 +91,16 @@ def failed(timeout: float) -> None:
 BLOCKS = [block, coroutine, one_of_one, skipped, decorated, decorated_coroutine, committed, nested, failed]
 
 
-def several(timeout: float) -> None:
-    with zk_locks("k", "l", "m", timeout=timeout):
-        pass
-
-
-def released(timeout: float) -> None:
-    lock = zk_lock("k", timeout=timeout)
+def released() -> None:
+    lock = zk_lock("k", timeout=5)
     lock.acquire()
     lock.release()
 
 
-def released_in_a_coroutine(timeout: float) -> None:
-    async def use() -> None:
-        lock = zk_lock("k", timeout=timeout)
-        await lock.aacquire()
-        await lock.arelease()
-
-    asyncio.run(use())
-
-
-def lead() -> None:
-    with zk_leader("k"):
-        pass
+async def released_in_a_coroutine() -> None:
+    lock = zk_lock("k", timeout=5)
+    await lock.aacquire()
+    await lock.arelease()
 
 
 async def a_lead() -> None:
@@ -149,11 +135,11 @@ def held_by_operator() -> None:
 CALLS: dict[str, Callable[[], object]] = {
     "permit": functools.partial(block, 0, limit=2),
     "reader": functools.partial(block, 0, kind="read"),
-    "several": functools.partial(several, 5),
-    "release": functools.partial(released, 5),
-    "arelease": functools.partial(released_in_a_coroutine, 5),
+    "several": lambda: acquire_once(zk_locks("k", "l", "m", timeout=5)),
+    "release": released,
+    "arelease": lambda: asyncio.run(released_in_a_coroutine()),
     "leader": lambda: zk_leader("k").run(lambda hold: None),
-    "leader's block": lead,  # as beat has it
+    "leader's block": lambda: acquire_once(zk_leader("k")),  # as beat has it
     "leading coroutine": lambda: asyncio.run(a_lead()),
     "lease": lambda: asyncio.run(lease()),
     "command": lambda: zklock("run", "k", "--timeout", 5, "--", "true"),
@@ -219,8 +205,7 @@ for line in sys.stdin:
         for primitive in PRIMITIVES:
             options = {**primitive.options, "linger": 0}
             for _ in range(100 if primitive is LOCK else 10):
-                with zk_lock("k", timeout=0, **options):
-                    pass
+                acquire_once("k", timeout=0, **options)
                 process.stdin.write(f"{options}\n")
                 process.stdin.flush()
                 assert next_line(process) == "free", primitive

@@ -13,7 +13,7 @@ import pytest
 from support.faults import BackgroundCall
 from support.primitives import KEY, SEMAPHORE, Primitive
 from support.strike import LineStrike, functions_of
-from support.work import lose
+from support.work import acquired, in_each_thread, lose, run_in_thread
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, current_hold, zk_lock, zk_locks, zk_read, zk_write
@@ -25,21 +25,6 @@ from django_zklock.locks.multi import MultiHold
 Call = Callable[[Callable[[], Any]], Any]
 
 
-def here(call: Callable[[], Any]) -> Any:
-    return call()
-
-
-def elsewhere(call: Callable[[], Any]) -> Any:
-    return BackgroundCall(call).result()
-
-
-def acquired(lock: Any) -> Any:
-    """Return the hold of a lock that is free, or the caller's."""
-    hold = lock.acquire(timeout=10)
-    assert hold is not None
-    return hold
-
-
 def is_free(key: str = KEY) -> bool:
     """Return whether another thread gets the lock at once."""
 
@@ -49,14 +34,14 @@ def is_free(key: str = KEY) -> bool:
             hold.release()
         return hold is not None
 
-    return bool(elsewhere(is_granted))
+    return bool(run_in_thread(is_granted))
 
 
-@pytest.mark.parametrize("where", [here, elsewhere])
-def test_a_hold_is_released_once_from_any_thread(zoo: Zoo, primitive: Primitive, where: Call) -> None:
+@in_each_thread
+def test_a_hold_is_released_once_from_any_thread(zoo: Zoo, primitive: Primitive, run: Call) -> None:
     lock = primitive.lock()
     hold: Hold = acquired(lock)
-    where(hold.release)
+    run(hold.release)
     assert hold.state == "released"
     assert not lock.owned()
     assert not held_locks.kept()
@@ -67,14 +52,14 @@ def test_a_hold_is_released_once_from_any_thread(zoo: Zoo, primitive: Primitive,
     zoo.assert_empty()
 
 
-@pytest.mark.parametrize("where", [here, elsewhere])
-def test_each_acquisition_of_an_owner_has_its_own_hold(zoo: Zoo, where: Call) -> None:
+@in_each_thread
+def test_each_acquisition_of_an_owner_has_its_own_hold(zoo: Zoo, run: Call) -> None:
     holds = [acquired(zk_lock(KEY)) for _ in range(3)]
     for released in (1, 0):
-        where(holds[released].release)
+        run(holds[released].release)
         assert holds[released].state == "released"
         with pytest.raises(LockNotHeld):
-            where(holds[released].release)
+            run(holds[released].release)
         with pytest.raises(LockNotHeld):
             holds[released].hand_over()
         assert current_hold(KEY).token == holds[2].token
@@ -82,7 +67,7 @@ def test_each_acquisition_of_an_owner_has_its_own_hold(zoo: Zoo, where: Call) ->
         holds[2].check()
     zk_lock(KEY).release()
     with pytest.raises(LockNotHeld):
-        where(holds[2].release)
+        run(holds[2].release)
     zoo.assert_empty()
 
 
@@ -92,7 +77,7 @@ def test_a_lock_object_and_a_hold_release_two_acquisitions(zoo: Zoo) -> None:
     with pytest.raises(LockNotHeld):
         second.release()
     first.check()
-    elsewhere(first.release)
+    run_in_thread(first.release)
     zoo.assert_empty()
 
 
@@ -100,8 +85,8 @@ def test_the_hold_of_a_block_is_released_by_its_owner_only(zoo: Zoo) -> None:
     with zk_lock(KEY) as hold:
         inner = acquired(zk_lock(KEY))
         with pytest.raises(LockNotHeld, match="Only its owner"):
-            elsewhere(hold.release)
-        elsewhere(inner.release)
+            run_in_thread(hold.release)
+        run_in_thread(inner.release)
         hold.check()
     with pytest.raises(LockNotHeld, match="released inside the block"), zk_lock(KEY):
         current_hold().release()
@@ -128,22 +113,22 @@ def test_the_release_of_several_skips_what_has_ended(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
-@pytest.mark.parametrize("where", [here, elsewhere])
-def test_the_release_of_several_ends_all(zoo: Zoo, where: Call) -> None:
+@in_each_thread
+def test_the_release_of_several_ends_all(zoo: Zoo, run: Call) -> None:
     hold: MultiHold = acquired(zk_locks("b", "a"))
-    where(hold["a"].release)
+    run(hold["a"].release)
     assert is_free("a")
     assert not is_free("b")
-    where(hold.release)
+    run(hold.release)
     with pytest.raises(LockNotHeld):
-        where(hold.release)
+        run(hold.release)
     zoo.assert_empty()
 
 
 def test_a_writer_that_reads_has_two_holds(zoo: Zoo) -> None:
     write, read = acquired(zk_write(KEY)), acquired(zk_read(KEY))
-    elsewhere(write.release)
-    eventually(lambda: elsewhere(lambda: zk_read(KEY).acquire(blocking=False)))
+    run_in_thread(write.release)
+    eventually(lambda: run_in_thread(lambda: zk_read(KEY).acquire(blocking=False)))
     read.check()
     read.release()
     with pytest.raises(LockNotHeld):
@@ -152,12 +137,12 @@ def test_a_writer_that_reads_has_two_holds(zoo: Zoo) -> None:
     zoo.assert_empty()
     write = acquired(zk_write(KEY))
     write.downgrade()
-    elsewhere(write.release)
+    run_in_thread(write.release)
     zoo.assert_empty()
 
 
 def test_a_hold_outlives_its_thread(zoo: Zoo) -> None:
-    hold = elsewhere(lambda: acquired(zk_lock(KEY)))
+    hold = run_in_thread(lambda: acquired(zk_lock(KEY)))
     with ThreadPoolExecutor(1) as pool:
         pooled = pool.submit(lambda: acquired(zk_lock("pooled"))).result()
         for left in (hold, pooled):
@@ -178,7 +163,7 @@ def test_an_expired_hold_does_not_stop_its_thread(zoo: Zoo, lock: Any) -> None:
     newer: Hold = acquired(zk_lock(KEY))
     assert newer.token != expired.token
     with pytest.raises(LockLost, match="max_hold"):
-        elsewhere(expired.release)
+        run_in_thread(expired.release)
     with pytest.raises(LockNotHeld):
         expired.release()
     newer.check()
@@ -231,7 +216,7 @@ async def test_a_task_releases_the_hold_of_another_one(zoo: Zoo) -> None:
             await asyncio.to_thread(hold.release)
         with pytest.raises(LockNotHeld):
             await hold.arelease()
-    hold = await asyncio.to_thread(lambda: elsewhere(lambda: acquired(lock)))
+    hold = await asyncio.to_thread(lambda: run_in_thread(lambda: acquired(lock)))
     await hold.arelease()
     assert not await lock.alocked()
     zoo.assert_empty()
@@ -259,7 +244,7 @@ def test_no_order_of_releases_frees_a_newer_hold(zoo: Zoo) -> None:
 
 def act(key: str, choose: random.Random, live: list[Hold], old: list[Hold]) -> None:
     """Acquire, or release one of the `live` or of the `old` holds, or lose all: what chance says."""
-    where = choose.choice([here, elsewhere])
+    run = choose.choice([lambda call: call(), run_in_thread])
     action = choose.choice(["acquire", "acquire", "release", "late", "late", "lose"])
     if action == "acquire":
         lock = choose.choice([zk_lock, zk_write])(key, linger=choose.choice([0, 0, 0.05]))
@@ -267,10 +252,10 @@ def act(key: str, choose: random.Random, live: list[Hold], old: list[Hold]) -> N
             live.append(acquired(lock))
     elif action == "release" and live:
         old.append(live.pop(choose.randrange(len(live))))
-        where(old[-1].release)
+        run(old[-1].release)
     elif action == "late" and old:
         with pytest.raises((LockNotHeld, LockLost)):
-            where(choose.choice(old).release)
+            run(choose.choice(old).release)
     elif action == "lose" and live:
         lose(live[0])
         assert live[0].wait_lost(10)
@@ -286,7 +271,7 @@ class ReleasedAt(LineStrike):
         self._hold = hold
 
     def strike(self) -> None:
-        elsewhere(self._hold.release)
+        run_in_thread(self._hold.release)
 
 
 def test_a_release_elsewhere_at_any_line_of_the_owner(zoo: Zoo) -> None:

@@ -250,8 +250,7 @@ def test_a_change_of_the_limit_survives_a_cut(
 def test_a_change_of_the_limit_without_a_reply_is_audited_as_possible(
     zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    proxy.refuse = True
-    proxy.cut_all()
+    proxy.go_away()
     with caplog.at_level(logging.INFO, "zklock.audit"):
         for change in (
             lambda: set_limit("k", 2, reply_timeout=0.3, **WHY),

@@ -375,8 +375,7 @@ def test_a_release_request_ends_the_lingering(zoo: Zoo) -> None:
 def test_a_lingering_lock_is_not_granted_without_a_connection(zoo: Zoo, proxy: Proxy) -> None:
     lock = zk_lock(KEY, linger=LONG)
     token = token_of(lock)
-    proxy.refuse = True
-    proxy.cut_all()
+    proxy.go_away()
     eventually(lambda: session().suspect)
     assert_refused(zk_lock(KEY, linger=LONG, timeout=0.2), ZooKeeperUnavailable)
     proxy.heal()
@@ -393,8 +392,7 @@ def outage(zoo: Zoo) -> Iterator[tuple[Proxy, Taker, Hold]]:
         holder = Taker(lock)
         lost = holder.wait_granted()
         with queued(zoo, lock) as (waiter,):
-            proxy.refuse = True
-            proxy.cut_all()
+            proxy.go_away()
             eventually(lambda: session().suspect)
             with pytest.raises(LockLost):
                 holder.go()

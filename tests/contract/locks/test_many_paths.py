@@ -134,13 +134,10 @@ def test_a_try_of_a_lock_that_another_has_is_busy_as_ever(zoo: Zoo) -> None:
 
 
 def test_waiters_count_until_they_leave(zoo: Zoo) -> None:
-    def wait(key: str) -> None:
-        acquire_once(key, timeout=20)
-
     with contextlib.ExitStack() as stack:
         for key in first(30):
             stack.enter_context(zoo.hold_elsewhere(key))
-        threads = [BackgroundCall(functools.partial(wait, key)) for key in first(30)]
+        threads = [BackgroundCall(functools.partial(acquire_once, key, timeout=20)) for key in first(30)]
         eventually(lambda: len(registry().guids) == 30)
         filled(stack, "plain", timeout=30)
         assert 30 < len(registry().guids) < 60
@@ -206,17 +203,13 @@ def test_a_marker_that_does_not_fit_costs_the_holder_nothing(zoo: Zoo, caplog: p
 
 def test_waiters_of_a_full_process_wait_on_in_its_next_session(zoo: Zoo) -> None:
     """The old session no longer counts, so none of them is refused when they queue again. So it is after a cut."""
-
-    def wait(key: str) -> None:
-        acquire_once(key, timeout=30)
-
     with proxied(zoo, 10, **SMALL) as proxy:
         connected()
         count = LIMIT // SIZE
         with contextlib.ExitStack() as stack:
             for key in first(count):
                 stack.enter_context(zoo.hold_elsewhere(key))
-            threads = [BackgroundCall(functools.partial(wait, key)) for key in first(count)]
+            threads = [BackgroundCall(functools.partial(acquire_once, key, timeout=30)) for key in first(count)]
             eventually(lambda: len(zoo.contenders()) == 2 * count, 40)
             full = counted_on_loop()
             assert full > LIMIT - 6 * SIZE

@@ -32,10 +32,6 @@ from django_zklock.locks.lock import Lock
 Run = Callable[..., Awaitable[Any]]
 
 
-async def in_executor(call: Callable[[], Any]) -> Any:
-    return await asyncio.get_running_loop().run_in_executor(None, call)
-
-
 async def in_context(call: Callable[[], Any]) -> Any:
     async with ThreadSensitiveContext():
         return await sync_to_async(call)()
@@ -46,20 +42,12 @@ async def by_own_pool(call: Callable[[], Any]) -> Any:
         return await asyncio.wrap_future(pool.submit(call))
 
 
-async def by_asgiref(call: Callable[[], Any]) -> Any:
-    return await sync_to_async(call)()
-
-
-async def by_asgiref_insensitive(call: Callable[[], Any]) -> Any:
-    return await sync_to_async(call, thread_sensitive=False)()
-
-
 POOLS: dict[str, Run] = {
     "to_thread": asyncio.to_thread,
-    "run_in_executor": in_executor,
+    "run_in_executor": lambda call: asyncio.get_running_loop().run_in_executor(None, call),
     "ThreadPoolExecutor": by_own_pool,
-    "sync_to_async": by_asgiref,
-    "thread_sensitive=False": by_asgiref_insensitive,
+    "sync_to_async": lambda call: sync_to_async(call)(),
+    "thread_sensitive=False": lambda call: sync_to_async(call, thread_sensitive=False)(),
     "ThreadSensitiveContext": in_context,
     "anyio": anyio.to_thread.run_sync,
 }

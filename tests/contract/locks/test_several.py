@@ -72,12 +72,9 @@ def test_several_locks_share_one_deadline(zoo: Zoo) -> None:
     def deadlines() -> set[float]:
         return {observer.deadline or 0 for observer in session().observers if isinstance(observer, Contender)}
 
-    def work() -> None:
-        acquire_once(zk_locks("a", "b", timeout=30))
-
     with zoo.hold_elsewhere("b"):
         with zoo.hold_elsewhere("a"):
-            waiter = BackgroundCall(work)
+            waiter = BackgroundCall(lambda: acquire_once(zk_locks("a", "b", timeout=30)))
             zoo.wait_contenders("a", 2)
             (deadline,) = deadlines()
             time.sleep(1.2)
@@ -185,7 +182,7 @@ def test_the_loss_of_one_of_several_locks_stops_the_work_and_releases_all(zoo: Z
 
 
 def test_opposite_orders_of_names_never_deadlock(zoo: Zoo) -> None:
-    """Nor do three that need two each of three; the same in single blocks do, so this would show it."""
+    """Nor do three that need two each of three."""
 
     def acquire(*keys: str) -> None:
         for _ in range(40):
@@ -194,26 +191,6 @@ def test_opposite_orders_of_names_never_deadlock(zoo: Zoo) -> None:
     takers = [BackgroundCall(lambda keys=keys: acquire(*keys)) for keys in ("ab", "ba", "bc", "ca")]  # type: ignore[misc]
     results(takers, 60)
     zoo.assert_empty(0)
-    both = threading.Barrier(2)
-
-    def acquire_singly(first: str, second: str) -> bool:
-        with zk_lock(first):
-            both.wait(10)
-            try:
-                with zk_lock(second, timeout=0.5):
-                    return True
-            except LockTimeout:
-                return False
-            finally:
-                both.wait(10)
-
-    singly = [BackgroundCall(lambda: acquire_singly("a", "b")), BackgroundCall(lambda: acquire_singly("b", "a"))]
-    assert not any(worker.result() for worker in singly)
-
-
-def acquire_by_block(lock: Lock | MultiLock) -> None:
-    with lock as hold:
-        hold.check()
 
 
 def acquire_by_method(lock: MultiLock) -> None:
@@ -242,17 +219,16 @@ def acquire_by_async_method(lock: MultiLock) -> None:
 
 
 def delete_first(zoo: Zoo) -> None:
-    [name] = zoo.children("a")
-    zoo.client.delete(f"{zoo.base}/a/{name}")
+    zoo.delete("a")
 
 
-WAYS = (acquire_by_block, acquire_by_method, acquire_by_async_block, acquire_by_async_method)
+WAYS = (acquire_once, acquire_by_method, acquire_by_async_block, acquire_by_async_method)
 
 
 @in_each_thread
 @pytest.mark.parametrize(
     ("acquire", "lose"),
-    [*((way, delete_first) for way in WAYS), (acquire_by_block, expire)],
+    [*((way, delete_first) for way in WAYS), (acquire_once, expire)],
     ids=lambda call: call.__name__,
 )
 def test_a_lock_lost_before_the_last_grant_is_acquired_again(
@@ -309,14 +285,12 @@ def test_several_locks_may_be_of_different_kinds(zoo: Zoo) -> None:
     reading, permit = zk_lock("a", kind="read"), zk_lock("b", limit=2)
     with zk_locks("c", permit, reading) as hold:
         assert [single.kind for single in hold] == ["read", "semaphore", "lock"]
-        other = BackgroundCall(
-            lambda: acquire_by_block(zk_locks(zk_lock("a", kind="read"), zk_lock("b", limit=2), timeout=30))
-        )
-        other.result()
+        others = zk_locks(zk_lock("a", kind="read"), zk_lock("b", limit=2), timeout=30)
+        BackgroundCall(lambda: acquire_once(others)).result()
         writer = zk_locks(zk_lock("a", kind="write"), "d", timeout=0)
         assert_refused(writer, LockUpgradeRefused)
         with pytest.raises(LockBusy, match="'a'"):
-            BackgroundCall(lambda: acquire_by_block(writer)).result()
+            BackgroundCall(lambda: acquire_once(writer)).result()
     with zk_lock("a", kind="write") as outer, zk_locks(reading, "c") as hold:
         assert hold["a"].token == outer.token
     with pytest.raises(LockLost), zk_lock("a", kind="write", abort_on="never") as outer:
@@ -391,7 +365,7 @@ def test_a_caller_that_waits_for_one_lock_is_in_queues_of_smaller_keys_only(
     zoo: Zoo, counted: Proxy, busy: str
 ) -> None:
     with zoo.hold_elsewhere(busy):
-        taker = BackgroundCall(lambda: acquire_by_block(zk_locks(*KEYS, timeout=20)))
+        taker = BackgroundCall(lambda: acquire_once(zk_locks(*KEYS, timeout=20)))
         zoo.wait_contenders(busy, 2)
         counted.wait_for(lambda: counted.counts[GET_DATA] >= 2)
         assert [key for key in KEYS if zoo.children(key)] == [key for key in KEYS if key <= busy]
@@ -410,10 +384,10 @@ def test_contenders_behind_one_that_has_to_wait_leave_their_queues(zoo: Zoo, cou
     A caller behind them is granted the lock while they wait. Their turn comes again when the first one is granted.
     """
     counted.delay_op(CREATE2, 60)
-    taker = BackgroundCall(lambda: acquire_by_block(zk_locks("a", "b", "c", "d", timeout=20)))
+    taker = BackgroundCall(lambda: acquire_once(zk_locks("a", "b", "c", "d", timeout=20)))
     counted.wait_for(lambda: counted.counts[CREATE2] == 4)
     with zoo.hold_elsewhere("b"):
-        other = BackgroundCall(lambda: acquire_by_block(zk_lock("c", timeout=20)))
+        other = BackgroundCall(lambda: acquire_once(zk_lock("c", timeout=20)))
         counted.heal()
         zoo.wait_contenders("b", 2)
         other.result()
@@ -425,7 +399,7 @@ def test_contenders_behind_one_that_has_to_wait_leave_their_queues(zoo: Zoo, cou
 
 def test_a_lock_that_is_lost_while_others_of_its_batch_wait_is_acquired_again(zoo: Zoo, counted: Proxy) -> None:
     counted.delay_op(CREATE2, 60)
-    taker = BackgroundCall(lambda: acquire_by_block(zk_locks("a", "b", "c", "d", timeout=20)))
+    taker = BackgroundCall(lambda: acquire_once(zk_locks("a", "b", "c", "d", timeout=20)))
     counted.wait_for(lambda: counted.counts[CREATE2] == 4)
     with zoo.hold_elsewhere("c"):
         counted.heal()

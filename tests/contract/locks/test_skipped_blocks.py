@@ -90,8 +90,7 @@ def test_only_the_lock_of_the_block_itself_is_skipped(zoo: Zoo, proxy: Proxy) ->
     with pytest.raises(LockLost), zk_lock("outer", on_conflict="skip") as hold:
         expire(zoo)
         threading.Event().wait(5)
-    proxy.refuse = True
-    proxy.cut_all()
+    proxy.go_away()
     with pytest.raises(ZooKeeperUnavailable), zk_lock("outer", timeout=0.2, on_conflict="skip") as hold:
         pass
     proxy.heal()

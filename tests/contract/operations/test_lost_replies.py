@@ -107,8 +107,7 @@ def test_a_hold_is_queued_again_after_the_loss_of_its_session(zoo: Zoo, proxy: P
 
 
 def test_no_operation_takes_longer_than_its_reply_timeout_without_a_connection(zoo: Zoo, proxy: Proxy) -> None:
-    proxy.refuse = True
-    proxy.cut_all()
+    proxy.go_away()
     for call in (
         lambda: hold_lock("k", seconds=600, reply_timeout=0.3, **WHY),
         lambda: break_lock("k", guid="x", token=1, reply_timeout=0.3, **WHY),

@@ -173,8 +173,7 @@ def test_a_release_request_by_curator_is_understood(zoo: Zoo, asked: Sent) -> No
 def test_a_release_request_during_a_cut_is_seen_after_it(zoo: Zoo, proxy: Proxy, asked: Sent) -> None:
     with zk_lock("k", abort_on="lost") as hold:
         payload = zoo.client.get(hold.path)[0]
-        proxy.refuse = True
-        proxy.cut_all()
+        proxy.go_away()
         request = release_request.release_request(by="anna", reason=WHY, at="2026-11-20T12:00:00.000+00:00")
         zoo.client.set(hold.path, release_request.with_request(payload, request))
         proxy.heal()
