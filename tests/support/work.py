@@ -14,6 +14,9 @@ from django_zklock.locks.hold import Hold
 from support.faults import BackgroundCall
 
 E = TypeVar("E", bound=Exception)
+Run = Callable[..., Any]
+Reports = list[dict[str, Any]]
+"""The events of a signal: the fixture `reports` collects them."""
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, connected, proxied, session, within
+from support.faults import BackgroundCall, acquire_once, connected, proxied, results, session, within
 from support.locking import ending
 from support.proxy import CREATE2, DELETE, GET_CHILDREN2, GET_DATA, MULTI, SET_DATA, Proxy
 from support.work import assert_refused, seen
@@ -45,15 +46,19 @@ def join(zoo: Zoo, key: str, prefix: str, data: bytes = b"") -> str:
     return path.rpartition("/")[2]
 
 
-def contender(zoo: Zoo, key: str, **more: Any) -> str:
+def contender(zoo: Zoo, key: str, kind: nodes.Kind = nodes.Kind.LOCK, **more: Any) -> str:
     """Add a contender that looks like one of ours."""
-    guid = str(uuid.uuid4())
+    guid = nodes.new_guid(nodes.Mark.OWN)
     given = {"host": "web-1", "pid": 7, "thread": "MainThread", "what": "GET /buy", "since": "", "template": key}
-    return join(zoo, key, nodes.prefix(guid), Payload(**{"guid": guid, **given, **more}).encode())
+    return join(zoo, key, nodes.prefix(guid, kind), Payload(**{"guid": guid, **given, **more}).encode())
+
+
+def permit(zoo: Zoo, key: str, limit: int = 0) -> str:
+    """Add a contender for a permit that knows of this limit."""
+    return contender(zoo, key, nodes.Kind.PERMIT, limit=limit)
 
 
 def fresh(**more: Any) -> Snapshot:
-    """Take a snapshot that nobody has taken before."""
     shown = snapshot(**{"max_age": 0, "reply_timeout": 5, **more})
     assert not shown.problem
     return shown
@@ -61,7 +66,6 @@ def fresh(**more: Any) -> Snapshot:
 
 @pytest.fixture
 def proxy(zoo: Zoo) -> Iterator[Proxy]:
-    """A proxy to count at, its session at rest."""
     with proxied(zoo, 10) as proxy:
         connected()
         yield proxy
@@ -150,14 +154,6 @@ def test_readers_hold_a_lock_together(zoo: Zoo) -> None:
     assert [waiter.waits_behind for waiter in lock.waiters] == [names[1], names[2], names[2]]
 
 
-def permit(zoo: Zoo, key: str, limit: int = 0, **more: Any) -> str:
-    """Add a contender for a permit that knows of this limit."""
-    guid = nodes.new_guid(nodes.Mark.OWN)
-    given = {"host": "web-1", "pid": 7, "thread": "MainThread", "what": "GET /buy", "since": "", "template": key}
-    payload = Payload(**{"guid": guid, **given, "limit": limit, **more})
-    return join(zoo, key, nodes.prefix(guid, nodes.Kind.PERMIT), payload.encode())
-
-
 @pytest.mark.parametrize("max_waiters", [0, 1, 50])
 def test_holders_with_different_limits_in_code_are_all_shown(zoo: Zoo, max_waiters: int) -> None:
     """A contender with a low limit may wait before a holder with a higher one. `own_limits` reports the difference."""
@@ -226,10 +222,8 @@ def test_semaphores_do_not_add_reads_to_other_locks(zoo: Zoo, proxy: Proxy) -> N
     contender(zoo, "plain")
     fresh()
     plain = reads()
-    permit(zoo, "pool", 2)
-    permit(zoo, "pool", 2)
-    permit(zoo, "pool", 2)
-    permit(zoo, "pool", 2)
+    for _ in range(4):
+        permit(zoo, "pool", 2)
     assert reads() == plain + 3  # two holders, one waiter
     set_limit("pool", 1, by="anna", reason="x")
     try:
@@ -437,7 +431,6 @@ def test_the_connection_is_described(zoo: Zoo) -> None:
 
 
 async def cross(mine: str, others: str, met: threading.Barrier) -> None:
-    """Hold one lock and wait for another, until cancelled."""
     async with zk_lock(mine):
         await asyncio.to_thread(met.wait, 5)
         async with zk_lock(others, timeout=30):
@@ -456,52 +449,47 @@ def cross_in_thread(mine: str, others: str, met: threading.Barrier) -> None:
             zk_lock(others).release()
 
 
-def acquire_crosswise_in_threads() -> Callable[[], object]:
+@contextlib.contextmanager
+def acquiring_crosswise_in_threads() -> Iterator[None]:
     met = threading.Barrier(2)
     threads = [BackgroundCall(functools.partial(cross_in_thread, mine, others, met)) for mine, others in ("xy", "yx")]
-    return lambda: [thread.result() for thread in threads]
+    yield
+    results(threads)
 
 
-def acquire_crosswise_in_tasks() -> Callable[[], object]:
+def acquiring_crosswise_in_tasks() -> AbstractContextManager[None]:
     met = threading.Barrier(2)
     return in_tasks(cross("x", "y", met), cross("y", "x", met))
 
 
-def in_tasks(*works: Coroutine[Any, Any, None]) -> Callable[[], object]:
-    """Begin to run coroutines in one loop, of another thread; return what cancels them."""
+@contextlib.contextmanager
+def in_tasks(*works: Coroutine[Any, Any, None]) -> Iterator[None]:
+    """Run coroutines in one loop, of another thread, and cancel them at the end of the block."""
     loop = asyncio.new_event_loop()
     tasks = [loop.create_task(work) for work in works]
     runner = BackgroundCall(lambda: loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True)))
-
-    def end() -> None:
+    try:
+        yield
+    finally:
         for task in tasks:
             loop.call_soon_threadsafe(task.cancel)
         runner.result()
         loop.close()
 
-    return end
-
 
 def test_a_snapshot_has_an_owner_for_each_coroutine(zoo: Zoo) -> None:
-    end = in_tasks(*(hold_or_wait(key) for key in "xxyy"))
-    try:
+    with in_tasks(*(hold_or_wait(key) for key in "xxyy")):
         for key in "xy":
             zoo.wait_contenders(key, 2)
         shown = fresh()
         assert sum(lock.waiting for lock in shown.locks) == 2
         assert (shown.waits, shown.cycles) == ((), ())
-    finally:
-        end()
 
 
-@pytest.mark.parametrize("acquire_crosswise", [acquire_crosswise_in_threads, acquire_crosswise_in_tasks])
-def test_a_deadlock_is_found(zoo: Zoo, acquire_crosswise: Callable[[], Callable[[], object]]) -> None:
-    with zoo.configured(DEADLOCK_TIMEOUT=None):
-        end = acquire_crosswise()
-        try:
-            cycles = eventually(lambda: fresh().cycles, 5)
-        finally:
-            end()
+@pytest.mark.parametrize("acquiring", [acquiring_crosswise_in_threads, acquiring_crosswise_in_tasks])
+def test_a_deadlock_is_found(zoo: Zoo, acquiring: Callable[[], AbstractContextManager[None]]) -> None:
+    with zoo.configured(DEADLOCK_TIMEOUT=None), acquiring():
+        cycles = eventually(lambda: fresh().cycles, 5)
     ((first, second),) = cycles
     assert {(first.holds, first.waits_for), (second.holds, second.waits_for)} == {("x", "y"), ("y", "x")}
     assert first.owner != second.owner
@@ -559,7 +547,7 @@ class Threads:
 
     def __init__(self) -> None:
         self._stop = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._calls: list[BackgroundCall[None]] = []
 
     def start(self, of: Work, key: str, then: str = "") -> threading.Event:
         """Let a thread of this work hold a lock, and wait for another one. Return an event: it holds the first."""
@@ -573,14 +561,12 @@ class Threads:
                     acquire_once(then, timeout=40)
                 self._stop.wait(60)
 
-        self._threads.append(threading.Thread(target=run))
-        self._threads[-1].start()
+        self._calls.append(BackgroundCall(run))
         return held
 
     def end(self) -> None:
         self._stop.set()
-        for thread in self._threads:
-            thread.join(60)
+        results(self._calls, 60)
 
 
 @pytest.fixture
@@ -617,18 +603,16 @@ def test_a_task_that_gave_up_its_place_to_another_one_does_not_wait(zoo: Zoo, th
         acquire_once("b", timeout=40, linger=5)
 
     assert threads.start(task("2"), "b").wait(20)
-    founder, successor = threading.Thread(target=first), threading.Thread(target=second)
-    founder.start()
+    founder = BackgroundCall(first)
     eventually(lambda: len(zoo.children("b")) == 2)
-    successor.start()
+    successor = BackgroundCall(second)
     try:
         assert gave_up.wait(20)
         eventually(lambda: look().waits == ())  # the request by which the first one left its place may be on its way
     finally:
         over.set()
         threads.end()
-        founder.join(60)
-        successor.join(60)
+        results([founder, successor], 60)
 
 
 def test_a_search_that_reached_its_limit_says_so(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, threads: Threads) -> None:

@@ -213,7 +213,6 @@ def test_two_reservations_with_one_version_are_distinguished(zoo: Zoo, monkeypat
 
 
 def read_before(update: Callable[..., Any], state: DirectoryState, *args: Any, **options: Any) -> Any:
-    """Return an update that has read this state before."""
     return update(*args, **{**options, "guess": state})
 
 
@@ -379,9 +378,7 @@ def ready_worker(**options: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [{"unique": "until_done"}, {"on_conflict": "coalesce"}])
-def test_a_worker_deletes_what_is_dead_for_a_day(
-    zoo: Zoo, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_deletes_what_is_long_dead(zoo: Zoo, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     queued("waits")
     queued("waits/long", until=time.time() + 600)
     started(queued("runs/again").key, late=True)

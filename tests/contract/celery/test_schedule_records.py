@@ -37,7 +37,6 @@ def entry(name: Any = "report", *, last: datetime = LONG_AGO, count: int = 0) ->
 
 @pytest.fixture
 def candidate() -> Iterator[Make]:
-    """A factory of candidates for one lead. All of them leave the queue at the end."""
     made: list[Candidacy] = []
 
     def make() -> Candidacy:

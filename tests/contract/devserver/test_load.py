@@ -21,7 +21,6 @@ Connect = Callable[[DevServer], Wire]
 
 @pytest.fixture
 def own() -> Iterator[DevServer]:
-    """A server that no other test uses."""
     with DevServer(tick=0.1, max_session_timeout=20) as server:
         yield server
 
@@ -41,7 +40,6 @@ def connect() -> Iterator[Connect]:
 
 
 def descriptors() -> set[tuple[str, str]]:
-    """Return the files and sockets of this process."""
     numbers = set()
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -92,9 +90,7 @@ GARBAGE = {
 
 @pytest.mark.parametrize("greeted", [False, True], ids=["stranger", "client"])
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
-def test_garbage_on_one_connection_disturbs_no_other(
-    own: DevServer, connect: Connect, garbage: bytes, greeted: bool
-) -> None:
+def test_garbage_of_a_client_disturbs_no_other(own: DevServer, connect: Connect, garbage: bytes, greeted: bool) -> None:
     other = connect(own)
     other.connect()
     for how in ("drop", "shut"):

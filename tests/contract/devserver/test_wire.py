@@ -72,7 +72,6 @@ from support.zoo import eventually
 
 
 def look(wire: Wire, *paths: str) -> None:
-    """Have all that is known of some nodes in the transcript."""
     for path in paths:
         wire.do(get(path), get_acl(path), children2(path))
 

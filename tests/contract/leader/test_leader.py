@@ -65,7 +65,6 @@ class Terms:
         return [hold.token for hold in self.holds]
 
     def wait(self, count: int) -> Hold:
-        """Wait until there have been so many leads; return the last hold."""
         eventually(lambda: len(self.holds) >= count, 15, f"no {count} leads")
         return self.holds[-1]
 

@@ -7,12 +7,11 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from support.faults import within
-from support.work import compute, in_each_thread, lose, lose_later, run_in_thread, sleep_in_pieces
+from support.work import Reports, Run, compute, in_each_thread, lose, lose_later, run_in_thread, sleep_in_pieces
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock.exceptions import LockLost, LockLostInterrupt
@@ -21,7 +20,6 @@ from django_zklock.locks.lock import Lock
 
 
 def delete_soon(zoo: Zoo, hold: Hold, delay: float = 0.3) -> threading.Timer:
-    """Have the node of a hold deleted from outside, after a while."""
     assert zoo.client.connected
     timer = threading.Timer(delay, lambda: zoo.client.delete(hold.path))
     timer.start()
@@ -38,9 +36,7 @@ def delete_soon(zoo: Zoo, hold: Hold, delay: float = 0.3) -> threading.Timer:
     ],
     ids=["main thread sleeps", "main thread computes", "thread computes", "thread sleeps"],
 )
-def test_the_delete_of_its_znode_stops_the_work(
-    zoo: Zoo, reports: list[dict[str, Any]], run: Callable[..., Any], work: Callable[..., Any], how: str
-) -> None:
+def test_the_delete_of_its_znode_stops_the_work(zoo: Zoo, reports: Reports, run: Run, work: Run, how: str) -> None:
     seen: list[BaseException] = []
 
     def block() -> None:
@@ -70,9 +66,7 @@ def test_the_delete_of_its_znode_stops_the_work(
 
 
 @in_each_thread
-def test_a_swallowed_interrupt_becomes_lock_lost_at_the_end_of_the_block(
-    zoo: Zoo, reports: list[dict[str, Any]], run: Callable[..., Any]
-) -> None:
+def test_a_swallowed_interrupt_becomes_lock_lost_at_the_end_of_the_block(zoo: Zoo, reports: Reports, run: Run) -> None:
     def block() -> None:
         with Lock("swallowed") as hold:
             lose(hold)
@@ -99,7 +93,7 @@ def many_switches() -> Iterator[None]:
 
 @in_each_thread
 @pytest.mark.usefixtures("many_switches")
-def test_an_abort_at_the_end_of_the_block_interrupts_no_later_code(zoo: Zoo, run: Callable[..., Any]) -> None:
+def test_an_abort_at_the_end_of_the_block_interrupts_no_later_code(zoo: Zoo, run: Run) -> None:
     shared = Lock("edge")
     stray: list[BaseException] = []
     outcomes: list[bool] = []

@@ -8,11 +8,10 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from support.faults import acquire_once
-from support.work import in_each_thread, lose, lose_later, sleep_in_pieces
+from support.work import Run, in_each_thread, lose, lose_later, sleep_in_pieces
 from support.zoo import Zoo, next_line
 
 from django_zklock import zk_locks
@@ -53,7 +52,7 @@ def robber(zoo: Zoo) -> Iterator[Robber]:
 
 
 @in_each_thread
-def test_a_loss_before_the_body_begins_raises_lock_lost(robber: Robber, run: Callable[..., Any]) -> None:
+def test_a_loss_before_the_body_begins_raises_lock_lost(robber: Robber, run: Run) -> None:
     shared = Lock("robbed")
     lost: list[int] = []
 
@@ -91,7 +90,7 @@ WAITS: dict[str, Callable[[], object]] = {
 }
 
 
-def _ends_the_wait(zoo: Zoo, run: Callable[..., Any], work: Callable[[], None]) -> None:
+def _ends_the_wait(zoo: Zoo, run: Run, work: Run) -> None:
     """Show that the loss of the outer lock ends this work, which waits for the inner one. That stays busy."""
     with zoo.hold_elsewhere("inner"):
         with pytest.raises(LockLost) as caught:
@@ -102,9 +101,7 @@ def _ends_the_wait(zoo: Zoo, run: Callable[..., Any], work: Callable[[], None]) 
 
 @in_each_thread
 @pytest.mark.parametrize(("wait", "when"), [("with", lose), *((wait, lose_soon) for wait in WAITS)])
-def test_the_loss_of_an_outer_lock_ends_the_wait_for_an_inner_one(
-    zoo: Zoo, run: Callable[..., Any], wait: str, when: Callable[[Hold], None]
-) -> None:
+def test_the_loss_of_an_outer_lock_ends_the_wait_for_an_inner_one(zoo: Zoo, run: Run, wait: str, when: Run) -> None:
     def work() -> None:
         with Lock("outer") as outer:
             when(outer)
@@ -126,9 +123,7 @@ async def test_the_loss_of_an_outer_lock_ends_the_wait_of_a_coroutine(zoo: Zoo) 
 
 
 @in_each_thread
-def test_the_loss_of_an_outer_lock_stops_work_that_handles_the_loss_of_an_inner_one(
-    zoo: Zoo, run: Callable[..., Any]
-) -> None:
+def test_the_loss_of_an_outer_lock_stops_work_that_handles_an_inner_loss(zoo: Zoo, run: Run) -> None:
     """The block of the inner lock has been left, so what handles its error is no clean-up of it, but work as any."""
 
     def work() -> None:

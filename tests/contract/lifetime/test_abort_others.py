@@ -6,14 +6,13 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from support.faults import due, within
-from support.work import compute, in_each_thread, lose
+from support.work import Reports, Run, compute, in_each_thread, lose
 from support.zoo import Zoo, eventually
 
 from django_zklock import current_hold
@@ -57,11 +56,11 @@ async def start_others() -> None:
 @pytest.mark.filterwarnings("ignore:async_to_sync was passed")
 def test_coroutines_of_the_block_are_cancelled(
     zoo: Zoo,
-    reports: list[dict[str, Any]],
+    reports: Reports,
     monkeypatch: pytest.MonkeyPatch,
-    run: Callable[..., Any],
-    run_coroutine: Callable[..., Any],
-    work: Callable[..., Any],
+    run: Run,
+    run_coroutine: Run,
+    work: Run,
 ) -> None:
     """
     The loop was started in the block, so all its tasks work for the block. The block ends in LockLost.
@@ -91,7 +90,7 @@ def test_coroutines_of_the_block_are_cancelled(
 
 
 @in_each_thread
-def test_a_task_that_never_awaits_is_interrupted(zoo: Zoo, run: Callable[..., Any]) -> None:
+def test_a_task_that_never_awaits_is_interrupted(zoo: Zoo, run: Run) -> None:
     def block() -> None:
         with Lock("inner"):
             asyncio.run(never_await())
@@ -153,7 +152,7 @@ def test_a_loop_around_the_block_is_left_alone() -> None:
 
 
 @in_each_thread
-def test_a_function_that_works_for_a_coroutine_of_the_block_is_interrupted(zoo: Zoo, run: Callable[..., Any]) -> None:
+def test_a_function_that_works_for_a_coroutine_of_the_block_is_interrupted(zoo: Zoo, run: Run) -> None:
     """`sync_to_async` runs it in the thread of the block, which waits for the coroutine."""
 
     def work() -> None:
@@ -192,7 +191,7 @@ async def test_work_for_a_task_finds_its_hold(zoo: Zoo) -> None:
 
 
 @in_each_thread
-def test_work_for_a_thread_finds_its_hold(zoo: Zoo, run: Callable[..., Any]) -> None:
+def test_work_for_a_thread_finds_its_hold(zoo: Zoo, run: Run) -> None:
     def block() -> None:
         with Lock("around"), Lock("others") as hold:
             assert async_to_sync(holds_of_children)() == [hold] * 5

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, due
-from support.work import acquired, compute, in_each_thread, lose
+from support.work import Reports, Run, acquired, compute, in_each_thread, lose
 from support.zoo import Zoo, eventually
 
 from django_zklock.conf.arguments import AbortOn
@@ -22,9 +20,7 @@ REPEATED = 0.06  # seconds after which an abort would have been asked for again
 
 @in_each_thread
 @pytest.mark.parametrize(("which", "raiser"), [("outer", "outer"), ("inner", "inner"), ("both", "outer")])
-def test_lock_lost_comes_from_the_block_of_the_lost_lock(
-    zoo: Zoo, run: Callable[..., Any], which: str, raiser: str
-) -> None:
+def test_lock_lost_comes_from_the_block_of_the_lost_lock(zoo: Zoo, run: Run, which: str, raiser: str) -> None:
     raised: list[tuple[str, str | None]] = []
 
     def block() -> None:
@@ -47,9 +43,7 @@ def test_lock_lost_comes_from_the_block_of_the_lost_lock(
 
 
 @pytest.mark.parametrize(("which", "raiser"), [("outer", "outer"), ("inner", "inner"), ("both", "outer")])
-async def test_lock_lost_comes_from_the_block_of_the_lost_lock_in_a_coroutine(
-    zoo: Zoo, which: str, raiser: str
-) -> None:
+async def test_lock_lost_comes_from_the_block_of_the_lost_lock_in_a_task(zoo: Zoo, which: str, raiser: str) -> None:
     raised: list[tuple[str, str | None]] = []
     try:
         async with Lock("outer") as outer:
@@ -67,9 +61,7 @@ async def test_lock_lost_comes_from_the_block_of_the_lost_lock_in_a_coroutine(
 
 
 @pytest.mark.parametrize("which", ["outer", "both"])
-async def test_a_task_is_stopped_once_for_a_lock_it_holds_twice(
-    zoo: Zoo, which: str, reports: list[dict[str, Any]]
-) -> None:
+async def test_a_task_is_stopped_once_for_a_lock_it_holds_twice(zoo: Zoo, which: str, reports: Reports) -> None:
     lock = Lock("same")
     with pytest.raises(LockLost):
         async with lock as hold, lock if which == "both" else Lock("other"):
@@ -98,9 +90,7 @@ async def test_a_real_cancellation_is_not_mistaken_for_an_abort(zoo: Zoo) -> Non
 
 
 @pytest.mark.parametrize(("abort_on", "raises"), [("never", False), ("lost", True), ("suspended", True)])
-def test_abort_on_never_lets_the_work_continue_after_a_loss(
-    zoo: Zoo, reports: list[dict[str, Any]], abort_on: AbortOn, raises: bool
-) -> None:
+def test_abort_on_never_lets_the_work_continue(zoo: Zoo, reports: Reports, abort_on: AbortOn, raises: bool) -> None:
     ended = False
     try:
         with Lock("policy", abort_on=abort_on) as hold:

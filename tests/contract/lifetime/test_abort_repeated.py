@@ -9,12 +9,12 @@ import hashlib
 import importlib
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support.faults import within
-from support.work import compute, in_each_thread, lose, sleep_in_pieces
+from support.work import Reports, Run, compute, in_each_thread, lose, sleep_in_pieces
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock.core.execution import abort
@@ -29,9 +29,7 @@ if BaseExceptionGroup is None:  # before Python 3.11
 
 @in_each_thread
 @pytest.mark.parametrize("work", [compute, sleep_in_pieces])
-def test_a_swallowed_interrupt_is_repeated(
-    zoo: Zoo, reports: list[dict[str, Any]], run: Callable[..., Any], work: Callable[[float], None]
-) -> None:
+def test_a_swallowed_interrupt_is_repeated(zoo: Zoo, reports: Reports, run: Run, work: Run) -> None:
     caught = []
 
     def block() -> None:
@@ -52,9 +50,7 @@ def test_a_swallowed_interrupt_is_repeated(
 
 
 @in_each_thread
-def test_no_repetition_strikes_the_clean_up_of_a_block(
-    zoo: Zoo, reports: list[dict[str, Any]], run: Callable[..., Any]
-) -> None:
+def test_no_repetition_strikes_the_clean_up_of_a_block(zoo: Zoo, reports: Reports, run: Run) -> None:
     done = []
 
     def clean_up() -> None:
@@ -83,7 +79,7 @@ def test_no_repetition_strikes_the_clean_up_of_a_block(
 
 
 @in_each_thread
-def test_a_block_inside_the_clean_up_is_aborted_for_its_own_lock(zoo: Zoo, run: Callable[..., Any]) -> None:
+def test_a_block_inside_the_clean_up_is_aborted_for_its_own_lock(zoo: Zoo, run: Run) -> None:
     def block() -> None:
         with Lock("outer") as outer:
             lose(outer)
@@ -98,7 +94,7 @@ def test_a_block_inside_the_clean_up_is_aborted_for_its_own_lock(zoo: Zoo, run: 
         run(block)
 
 
-async def test_a_swallowed_cancellation_is_repeated(zoo: Zoo, reports: list[dict[str, Any]]) -> None:
+async def test_a_swallowed_cancellation_is_repeated(zoo: Zoo, reports: Reports) -> None:
     """After a second, because the task may be cleaning up. No cancellation is left over."""
     caught = []
     began = 0.0
@@ -155,9 +151,7 @@ def urgent_signals_as_before() -> Iterator[None]:
     ],
     ids=["blocked", "ignored", "another handler"],
 )
-def test_the_main_thread_is_interrupted_without_the_signal(
-    zoo: Zoo, reports: list[dict[str, Any]], silence: Callable[[], object]
-) -> None:
+def test_the_main_thread_is_interrupted_without_the_signal(zoo: Zoo, reports: Reports, silence: Run) -> None:
     with urgent_signals_as_before():
         with within(1.3), pytest.raises(LockLost), Lock("silent") as hold:
             silence()
@@ -169,9 +163,7 @@ def test_the_main_thread_is_interrupted_without_the_signal(
     assert not report["receipt"].swallowed
 
 
-def test_a_process_that_was_started_with_the_signal_blocked_is_interrupted_by_it(
-    zoo: Zoo, reports: list[dict[str, Any]]
-) -> None:
+def test_a_process_that_was_started_with_the_signal_blocked_is_interrupted_by_it(zoo: Zoo, reports: Reports) -> None:
     """A child inherits the mask of its parent. The first block unblocks the signal."""
     with urgent_signals_as_before():
         signal.signal(ABORT_SIGNAL, signal.SIG_DFL)
@@ -183,7 +175,7 @@ def test_a_process_that_was_started_with_the_signal_blocked_is_interrupted_by_it
     assert report["receipt"].how == "signal"
 
 
-def test_a_call_into_c_is_interrupted_once_after_its_end(zoo: Zoo, reports: list[dict[str, Any]]) -> None:
+def test_a_call_into_c_is_interrupted_once_after_its_end(zoo: Zoo, reports: Reports) -> None:
     done = []
     with pytest.raises(LockLost), Lock("late") as hold:
         lose(hold)
@@ -218,7 +210,7 @@ def test_a_handler_that_calls_the_one_before_it_is_called_once(zoo: Zoo) -> None
 
 
 @in_each_thread
-def test_an_interrupt_in_a_group_becomes_lock_lost(zoo: Zoo, run: Callable[..., Any]) -> None:
+def test_an_interrupt_in_a_group_becomes_lock_lost(zoo: Zoo, run: Run) -> None:
     def block() -> None:
         with Lock("grouped") as hold:
             lose(hold)
@@ -236,7 +228,7 @@ def test_an_interrupt_in_a_group_becomes_lock_lost(zoo: Zoo, run: Callable[..., 
 
 
 @in_each_thread
-def test_a_group_without_an_interrupt_is_not_masked(zoo: Zoo, run: Callable[..., Any]) -> None:
+def test_a_group_without_an_interrupt_is_not_masked(zoo: Zoo, run: Run) -> None:
     def block() -> None:
         with Lock("grouped") as hold:
             lose(hold)

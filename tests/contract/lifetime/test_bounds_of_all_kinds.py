@@ -43,7 +43,6 @@ def wait_over(zoo: Zoo, *names: str) -> None:
 
 
 def read_together(min_hold: float) -> None:
-    """Have two threads read at the same time."""
     both = threading.Barrier(2)
 
     def read() -> None:

@@ -63,9 +63,7 @@ def make_over(zoo: Zoo, make: Callable[[str, float], object], *keys: str) -> Non
 
 
 @KINDS
-def test_a_process_that_creates_a_hold_and_ends_at_once_deletes_one_that_is_over(
-    zoo: Zoo, make: Callable[[str, float], object]
-) -> None:
+def test_a_short_process_deletes_a_hold_that_is_over(zoo: Zoo, make: Callable[[str, float], object]) -> None:
     make_over(zoo, make, "a/b")
     rest("c", LONG)
     die()
@@ -207,9 +205,7 @@ def test_the_marker_of_a_cleared_limit_goes_with_a_look(zoo: Zoo) -> None:
     assert zoo.names(f"{zoo.base}/b") == ["!limit:3:"]
 
 
-def test_a_short_process_that_breaks_a_lock_deletes_the_records_of_earlier_breaks(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_process_that_breaks_a_lock_deletes_older_records(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """The holders were dead, so they did not read them."""
     monkeypatch.setattr(breaks, "LEFT_OVER_AFTER", 0.0)
     prefix = f"{zoo.base}/k/_c_0c1a7c1e-9a4f-8a4f-9a4f-0c1a7c1e9a4f-lock-"

@@ -32,7 +32,6 @@ FREEZERS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 
 
 def work_until(hold: Hold, condition: Callable[[], object]) -> None:
-    """Work under a lock until it is lost, or until a condition is true."""
     eventually(lambda: hold.lost or condition())
     hold.check()
 

@@ -67,7 +67,6 @@ def test_a_holder_that_had_waited_says_when_it_was_granted(zoo: Zoo) -> None:
 
 
 def was_granted(key: str, grants: list[datetime], waited_since: datetime) -> bool:
-    """Tell whether the znode has the time of the grant, and not that of the znode."""
     return bool(grants) and abs((granted(key) or waited_since) - grants[0]) < ACCURACY
 
 

@@ -154,9 +154,7 @@ def test_a_waiter_times_out_in_time_although_its_session_expired(zoo: Zoo, proxy
         assert 1.5 <= waiter.took <= 2.5 + LATER
 
 
-def test_the_end_of_the_lease_does_not_matter_to_a_waiter(
-    zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_waiter_outlives_the_end_of_the_lease(zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
     """A process that only waits lets its lease end in silence. A late grant comes with a new lease."""
 
     def remaining() -> float:

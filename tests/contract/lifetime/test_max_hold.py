@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, results, within
 from support.signalled import Sent, signalled
-from support.work import acquired, compute, in_each_thread, sleep_in_pieces
+from support.work import Run, acquired, compute, in_each_thread, sleep_in_pieces
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import zk_lock
@@ -30,8 +29,6 @@ def sent() -> Iterator[Sent]:
 
 
 def begin_to_wait(events: list[str], held: threading.Event) -> BackgroundCall[None]:
-    """Have another thread wait for the lock once it is held, and record that it has got it."""
-
     def acquire() -> None:
         held.wait(30)
         with zk_lock("k", timeout=20):
@@ -47,9 +44,7 @@ def test_a_lease_ends_with_max_hold_at_the_latest(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("abort_on", ["suspended", "never"])
 @in_each_thread
-def test_max_hold_stops_the_work_with_its_reason(
-    zoo: Zoo, run: Callable[..., Any], abort_on: AbortOn, sent: Sent
-) -> None:
+def test_max_hold_stops_the_work_with_its_reason(zoo: Zoo, run: Run, abort_on: AbortOn, sent: Sent) -> None:
     def work() -> None:
         lock = zk_lock("k", max_hold=0.3, abort_on=abort_on)
         with within(3), pytest.raises(LockLost, match=f"'k' was lost: {REASON}"), lock:

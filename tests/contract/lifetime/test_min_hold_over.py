@@ -26,6 +26,7 @@ pytestmark = pytest.mark.usefixtures("emptied")
 
 SHORT = 0.5  # seconds
 LONG = 600.0
+Strand = Callable[[str, float], None]
 
 
 def by_operator(key: str, seconds: float) -> None:
@@ -37,15 +38,12 @@ def by_rest(key: str, seconds: float) -> None:
 
 
 def strand(key: str, seconds: float) -> None:
-    """Leave the rest of a minimum hold, and die."""
     by_rest(key, seconds)
     process.reset()
 
 
 @pytest.fixture(params=[by_operator, by_rest])
-def strand_either(request: pytest.FixtureRequest) -> Callable[[str, float], None]:
-    """Take a lock for a time, and die."""
-
+def strand_either(request: pytest.FixtureRequest) -> Strand:
     def strand(key: str, seconds: float) -> None:
         request.param(key, seconds)
         process.reset()
@@ -76,7 +74,7 @@ def wait_as_curator(zoo: Zoo, key: str, kind: str = "lock-", guid: str = "") -> 
     return path.rpartition("/")[2]
 
 
-def test_an_expired_minimum_hold_without_waiters_is_free(zoo: Zoo, strand_either: Callable[[str, float], None]) -> None:
+def test_an_expired_minimum_hold_without_waiters_is_free(zoo: Zoo, strand_either: Strand) -> None:
     strand_either("k", SHORT)
     eventually(lambda: is_free("k"))
     eventually(lambda: zoo.children("k") == [])
@@ -142,8 +140,8 @@ def test_a_look_survives_a_connection_that_breaks(zoo: Zoo, proxy: Proxy) -> Non
         assert killed.is_set()
 
 
-def test_a_minimum_hold_is_held_until_its_end_by_the_clock_of_the_server(
-    zoo: Zoo, strand_either: Callable[[str, float], None], monkeypatch: pytest.MonkeyPatch
+def test_a_minimum_hold_ends_by_the_servers_clock(
+    zoo: Zoo, strand_either: Strand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     strand_either("k", LONG)
     real_time = time.time
@@ -156,9 +154,7 @@ def test_a_minimum_hold_is_held_until_its_end_by_the_clock_of_the_server(
 
 
 @pytest.mark.usefixtures("kept")
-def test_a_waiter_behind_an_expired_hold_is_about_to_get_the_lock(
-    zoo: Zoo, strand_either: Callable[[str, float], None]
-) -> None:
+def test_a_waiter_behind_an_expired_hold_is_about_to_get_the_lock(zoo: Zoo, strand_either: Strand) -> None:
     """The lock is handed over, not held, and not free. The expired hold is shown, and an operator can end it."""
     strand_either("k", SHORT)
     waiter = wait_as_curator(zoo, "k")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError, NotEmptyError
 from support.faults import BackgroundCall, acquire_once, connected, results, session, within
 from support.primitives import KEY, MANY, Primitive, Taker, queued, watched
-from support.work import assert_refused
+from support.work import Reports, assert_refused
 from support.zoo import Zoo, eventually
 
 from django_zklock.core.locks.held import held_locks
@@ -169,9 +168,7 @@ def test_tokens_rise(zoo: Zoo, primitive: Primitive) -> None:
     assert primitive.lingers or len(set(tokens)) == len(tokens)
 
 
-def test_the_delete_of_its_znode_stops_the_work_and_grants_the_next(
-    zoo: Zoo, primitive: Primitive, reports: list[dict[str, Any]]
-) -> None:
+def test_its_deletion_stops_the_work_and_grants_the_next(zoo: Zoo, primitive: Primitive, reports: Reports) -> None:
     with queued(zoo, *(primitive.lock() for _ in range(primitive.room - 1))) as others:
         for other in others:
             other.wait_granted()

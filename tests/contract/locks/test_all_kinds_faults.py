@@ -9,16 +9,7 @@ import threading
 import pytest
 from kazoo.exceptions import NoNodeError
 from support.faults import BackgroundCall, expire, session, within
-from support.primitives import (
-    KEY,
-    SEMAPHORE,
-    Primitive,
-    Taker,
-    end_session,
-    foreign,
-    queued,
-    watched,
-)
+from support.primitives import KEY, SEMAPHORE, Primitive, Taker, end_session, foreign, queued, watched
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
 from support.zoo import Zoo, eventually
 
@@ -50,9 +41,7 @@ def test_a_create_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, o
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("opcode", [GET_DATA, GET_CHILDREN])
-def test_a_waiter_survives_a_cut_at_any_read(
-    zoo: Zoo, proxy: Proxy, primitive: Primitive, opcode: int, when: str
-) -> None:
+def test_a_waiter_survives_a_cut_at_reads(zoo: Zoo, proxy: Proxy, primitive: Primitive, opcode: int, when: str) -> None:
     with primitive.full(zoo) as blockers:
         proxy.reset()
         fired = getattr(proxy, when)(opcode)

@@ -150,7 +150,6 @@ CALLS: dict[str, Callable[[], object]] = {
 
 
 def delay(proxy: Proxy, seconds: float) -> None:
-    """Have all that removes a znode take its time."""
     for opcode in (DELETE, MULTI):
         proxy.delay_op(opcode, seconds)
 
@@ -161,18 +160,14 @@ def slow(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_another_client_sees_the_release_when_the_call_returns(
-    zoo: Zoo, slow: None, call: Callable[[], object]
-) -> None:
+def test_others_see_the_release_when_the_call_returns(zoo: Zoo, slow: None, call: Callable[[], object]) -> None:
     call()
     assert left(zoo) == []
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("use", BLOCKS)
-def test_a_block_that_does_not_wait_ends_when_its_release_is_confirmed(
-    zoo: Zoo, slow: None, use: Callable[[float], None]
-) -> None:
+def test_a_block_without_a_wait_ends_after_the_confirmation(zoo: Zoo, slow: None, use: Callable[[float], None]) -> None:
     """Such code expects that busy means busy, and so do its rivals."""
     use(0)
     assert left(zoo) == []
@@ -180,9 +175,7 @@ def test_a_block_that_does_not_wait_ends_when_its_release_is_confirmed(
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("use", BLOCKS)
-def test_a_block_that_waits_ends_before_its_release_is_confirmed(
-    zoo: Zoo, proxy: Proxy, use: Callable[[float], None]
-) -> None:
+def test_a_block_that_waits_ends_before_the_confirmation(zoo: Zoo, proxy: Proxy, use: Callable[[float], None]) -> None:
     """Or the tests above would prove nothing. The process itself sees the release."""
     delay(proxy, 60)
     use(30)

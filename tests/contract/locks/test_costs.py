@@ -80,9 +80,7 @@ def test_one_heartbeat_serves_all_holds(warm_proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["free", "shared"])
-def test_a_lock_costs_two_round_trips_while_there_is_room(
-    zoo: Zoo, warm_proxy: Proxy, primitive: Primitive, shared: bool
-) -> None:
+def test_a_lock_costs_two_round_trips(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive, shared: bool) -> None:
     """One to take it, the create and the list together, and one to give it back. One that lingers watches, too."""
     with queued(zoo, *(primitive.lock() for _ in range(primitive.room - 1 if shared else 0))) as takers:
         for taker in takers:
@@ -96,9 +94,7 @@ def test_a_lock_costs_two_round_trips_while_there_is_room(
         assert shared or warm_proxy.requests == 3 + primitive.lingers  # the others may need a heartbeat
 
 
-def test_a_waiter_reads_its_predecessors_and_is_granted_by_an_event(
-    zoo: Zoo, warm_proxy: Proxy, primitive: Primitive
-) -> None:
+def test_a_waiter_reads_those_ahead_and_waits_for_an_event(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive) -> None:
     """
     It reads its own znode and one more, but for a permit as many as there are.
 
@@ -120,7 +116,6 @@ def test_a_waiter_reads_its_predecessors_and_is_granted_by_an_event(
 
 
 def answered(warm_proxy: Proxy, opcode: int) -> int:
-    """Count the answers to requests of a kind."""
     return sum(frame.opcode == opcode and not frame.request for frame in warm_proxy.frames)
 
 

@@ -59,7 +59,6 @@ def only_victim(outcomes: Sequence[Outcome]) -> LockDeadlock:
 
 
 def ring(count: int) -> list[tuple[str, str]]:
-    """Return the keys by which so many owners form a circle."""
     return [(f"ring/{index}", f"ring/{(index + 1) % count}") for index in range(count)]
 
 
@@ -307,9 +306,7 @@ def test_a_circle_with_a_process_that_writes_nothing_is_left_to_its_timeouts(zoo
         *((step, "kill_before_op") for step in ("write", "leave")),
     ],
 )
-def test_a_lost_connection_ends_no_circle_twice(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, step: str, when: str
-) -> None:
+def test_a_cut_ends_no_circle_twice(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, step: str, when: str) -> None:
     monkeypatch.setattr(deadlock, "LOOK_AFTER", 0.5)
 
     def is_ready(key: str) -> bool:
@@ -404,9 +401,7 @@ def test_a_text_that_the_queue_does_not_confirm_is_no_deadlock(zoo: Zoo, waits_f
 
 
 @pytest.mark.parametrize("change", ["break", "write", "abandon"])
-def test_a_circle_that_ends_as_the_victim_leaves_is_no_deadlock(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
+def test_a_circle_that_ends_meanwhile_is_no_deadlock(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     """ZooKeeper carries out the victim's transaction only if the circle is still there."""
     monkeypatch.setattr(deadlock, "LOOK_AFTER", 1.5)
     ready = threading.Event()

@@ -290,9 +290,7 @@ def test_a_lock_is_adopted_once(zoo: Zoo) -> None:
         zk_adopt(text).acquire()
 
 
-def test_an_adopter_whose_server_is_behind_gets_the_lock(
-    zoo: Zoo, kind: Primitive, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_adopter_at_a_late_server_gets_the_lock(zoo: Zoo, kind: Primitive, monkeypatch: pytest.MonkeyPatch) -> None:
     with kind.lock() as hold:
         text = hold.hand_over(within=LONG)
     is_behind, read, send = [True], Gateway.read, Gateway._send_all
@@ -421,9 +419,7 @@ def test_a_lock_that_is_used_twice_cannot_be_handed_over(zoo: Zoo) -> None:
             writer.hand_over(within=1)
 
 
-def test_a_writer_whose_downgrade_was_interrupted_cannot_be_handed_over(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writer_in_an_interrupted_downgrade_cannot_be_handed_over(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers hold the lock with it then, so its adopter must not be a writer."""
 
     def downgrade(contender: Contender, *, asked: bool = False) -> None:
@@ -597,9 +593,7 @@ def test_an_adoption_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: s
     assert zoo.children(KEY) == []
 
 
-def test_a_hand_over_without_an_answer_releases_the_lock(
-    zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hand_over_without_a_reply_releases_the_lock(zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(giving, "HAND_OVER_TIMEOUT", 0.5)
     hold = acquired(zk_lock(KEY, abort_on="lost"))
     proxy.alter_reply(MULTI, lambda reply: reply)  # that to the entry in the index of holds passes

@@ -26,8 +26,6 @@ Call = Callable[[Callable[[], Any]], Any]
 
 
 def is_free(key: str = KEY) -> bool:
-    """Return whether another thread gets the lock at once."""
-
     def is_granted() -> bool:
         hold = zk_lock(key).acquire(blocking=False)
         if hold is not None:

@@ -60,7 +60,6 @@ def carried(zoo: Zoo) -> int:
 
 
 def first(count: int, prefix: str = "") -> list[str]:
-    """Return so many long keys."""
     return [f"{LONG}/{prefix}{number}" for number in range(count)]
 
 
@@ -262,7 +261,6 @@ def counted_on_loop() -> int:
 
 
 def delete_one(zoo: Zoo, proxy: Proxy) -> None:
-    """Delete a znode as an operator does."""
     for path in zoo.contenders()[:1]:
         with contextlib.suppress(NoNodeError):
             zoo.client.delete(path)

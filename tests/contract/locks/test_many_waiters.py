@@ -25,9 +25,10 @@ from django_zklock.exceptions import LockBusy, LockTimeout
 
 KEY = "crowd"
 MANY = 3 * MAX_WAITING
+Tasks = list[asyncio.Task[None]]
 
 
-def begin(count: int, order: list[int], **options: Any) -> list[asyncio.Task[None]]:
+def begin(count: int, order: list[int], **options: Any) -> Tasks:
     """Have so many coroutines wait for the lock, one behind the other; each notes when its turn comes."""
 
     async def acquire(number: int) -> None:
@@ -45,33 +46,28 @@ async def acquire(**options: Any) -> None:
 
 
 async def until(condition: Any) -> None:
-    """Wait, and let the coroutines go on meanwhile."""
     await asyncio.to_thread(eventually, condition, 20)
 
 
 def waiting_for_listings() -> int:
-    """Return how many callbacks wait for a listing."""
     return sum(
         len(listing.callbacks) + len(listing.next) for listing in session().attached(Registry)._listings.values()
     )
 
 
 async def in_local_queue(count: int) -> None:
-    """Wait until so many contenders are in the local queue of this process."""
     await until(lambda: sum(queue.length for queue in session().attached(Registry)._local_queues.values()) == count)
 
 
 @pytest.fixture
 def warm(zoo: Zoo) -> Iterator[Proxy]:
-    """A proxy to count at, its session at rest, and the key's directory in place."""
     with warmed(zoo, KEY) as proxy:
         yield proxy
 
 
 @pytest.fixture
-async def cleared() -> AsyncIterator[list[asyncio.Task[None]]]:
-    """Tasks that are cancelled at the end of the test."""
-    tasks: list[asyncio.Task[None]] = []
+async def cleared() -> AsyncIterator[Tasks]:
+    tasks: Tasks = []
     yield tasks
     for task in tasks:
         task.cancel()
@@ -104,9 +100,7 @@ async def test_the_local_queue_does_not_limit_grants(zoo: Zoo, options: dict[str
     await asyncio.wait_for(asyncio.gather(*(acquire(number) for number in range(MANY))), 30)
 
 
-async def test_a_waiter_that_gives_up_in_the_local_queue_writes_nothing(
-    zoo: Zoo, cleared: list[asyncio.Task[None]]
-) -> None:
+async def test_a_waiter_that_leaves_the_local_queue_writes_nothing(zoo: Zoo, cleared: Tasks) -> None:
     order: list[int] = []
     async with zk_lock(KEY):
         cleared += begin(MAX_WAITING, order)
@@ -125,7 +119,7 @@ async def test_a_waiter_that_gives_up_in_the_local_queue_writes_nothing(
     assert order == list(range(MAX_WAITING))
 
 
-async def test_a_waiter_with_too_little_time_lets_others_go_first(zoo: Zoo, cleared: list[asyncio.Task[None]]) -> None:
+async def test_a_waiter_with_too_little_time_lets_others_go_first(zoo: Zoo, cleared: Tasks) -> None:
     """If the last grant took longer than it has left, it would only come and go."""
     async with zk_lock(KEY):
         done = asyncio.Event()
@@ -151,7 +145,7 @@ async def test_a_waiter_with_too_little_time_lets_others_go_first(zoo: Zoo, clea
 @pytest.mark.parametrize("options", [{"timeout": 0}, {"timeout": 30, "max_waiters": 1}])
 @pytest.mark.parametrize("kind", [{"kind": "read"}, {"limit": 2 * MANY}])
 async def test_a_local_queue_of_contenders_granted_at_once_refuses_no_caller(
-    zoo: Zoo, warm: Proxy, kind: dict[str, Any], options: dict[str, Any], cleared: list[asyncio.Task[None]]
+    zoo: Zoo, warm: Proxy, kind: dict[str, Any], options: dict[str, Any], cleared: Tasks
 ) -> None:
     done = asyncio.Event()
 
@@ -206,9 +200,7 @@ async def test_an_outcome_that_comes_just_before_the_caller_gives_up_counts(
             await attempt
 
 
-async def test_one_listing_after_a_reconnect_serves_all_waiters(
-    zoo: Zoo, warm: Proxy, cleared: list[asyncio.Task[None]]
-) -> None:
+async def test_one_listing_after_a_reconnect_serves_all_waiters(zoo: Zoo, warm: Proxy, cleared: Tasks) -> None:
     """Each waiter needs to know its place when the connection is back, and one answer tells them all."""
     async with zk_lock(KEY, abort_on="lost"):
         cleared += begin(MAX_WAITING, [])
@@ -239,7 +231,7 @@ async def test_local_waiters_keep_their_order_in_the_next_session(zoo: Zoo) -> N
 
 
 @pytest.mark.parametrize("most", [0, 1, 5])
-async def test_one_more_than_max_waiters_is_refused(zoo: Zoo, most: int, cleared: list[asyncio.Task[None]]) -> None:
+async def test_one_more_than_max_waiters_is_refused(zoo: Zoo, most: int, cleared: Tasks) -> None:
     with zoo.hold_elsewhere(KEY):
         cleared += begin(most, [], max_waiters=most)
         await asyncio.to_thread(zoo.wait_contenders, KEY, most + 1)
@@ -295,8 +287,6 @@ async def test_max_waiters_counts_those_that_come_at_the_same_moment(zoo: Zoo, o
 
 
 def read_many(count: int, answers: list[object]) -> None:
-    """Send so many reads at once, on the protocol's thread."""
-
     def ask() -> None:
         gateway = session().gateway
         for number in range(count):

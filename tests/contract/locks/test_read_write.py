@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, within
@@ -84,50 +83,31 @@ def test_a_reader_that_wants_to_write_is_refused_at_once(zoo: Zoo) -> None:
         pass
 
 
-class Writer:
-    """A writer that goes on as a reader, in one of two ways."""
+class Writer(contextlib.ExitStack):
+    """A writer that goes on as a reader, in one of two ways, and releases the lock once."""
 
     def __init__(self, lock: ReadWriteLock, way: str) -> None:
+        super().__init__()
         self._lock = lock
-        self._way = way
-        hold = acquired(lock.write())
-        self.hold: Hold = hold
-        self._left = False
+        self._downgrades = way == "hold.downgrade()"
+        self.hold: Hold = acquired(lock.write())
+        self.callback((lock.write() if self._downgrades else lock.read()).release)
 
     def read_on(self) -> Hold:
-        if self._way == "hold.downgrade()":
+        if self._downgrades:
             self.hold.downgrade()
         else:
-            read = acquired(self._lock.read())
-            self.hold = read
+            self.hold = acquired(self._lock.read())
             self._lock.write().release()
         return self.hold
-
-    def end(self) -> None:
-        """Release the lock, if that was not done before."""
-        if not self._left:
-            self._left = True
-            (self._lock.write() if self._way == "hold.downgrade()" else self._lock.read()).release()
-
-
-@contextlib.contextmanager
-def writing(lock: ReadWriteLock, way: str) -> Iterator[Writer]:
-    """Write for the length of a block, at most."""
-    writer = Writer(lock, way)
-    try:
-        yield writer
-    finally:
-        writer.end()
 
 
 @COMPAT
 @pytest.mark.parametrize("downgrade", ["hold.downgrade()", "release of the write side first"])
-def test_a_downgrade_grants_the_readers_just_behind_and_no_writer(
-    zoo: Zoo, compat: Compat | None, downgrade: str
-) -> None:
+def test_a_downgrade_grants_readers_just_behind_and_no_writer(zoo: Zoo, compat: Compat | None, downgrade: str) -> None:
     lock = both(compat)
     order = [lock.read(), lock.read(), lock.write(), lock.read()]
-    with writing(lock, downgrade) as own, queued(zoo, *order) as (first, second, writer, last):
+    with Writer(lock, downgrade) as own, queued(zoo, *order) as (first, second, writer, last):
         eventually(lambda: len(watched(zoo)) >= 2)
         token = own.hold.token
         hold = own.read_on()
@@ -140,7 +120,7 @@ def test_a_downgrade_grants_the_readers_just_behind_and_no_writer(
         first.go()
         second.go()
         assert not writer.granted.is_set()
-        own.end()
+        own.close()
         writer.wait_granted()
         assert not last.granted.is_set()
         writer.go()
@@ -152,7 +132,7 @@ def test_a_writer_waits_for_a_downgraded_writer(zoo: Zoo) -> None:
     """The end of the write side is no grant for it (CURATOR-621); a reader behind it waits for it."""
     lock = both()
     with (
-        writing(lock, "release of the write side first") as own,
+        Writer(lock, "release of the write side first") as own,
         queued(zoo, lock.write(), lock.read()) as (writer, reader),
     ):
         hold = own.read_on()
@@ -161,7 +141,7 @@ def test_a_writer_waits_for_a_downgraded_writer(zoo: Zoo) -> None:
             hold.check()
             assert not writer.granted.is_set()
             assert not reader.granted.is_set()
-            own.end()
+            own.close()
             writer.wait_granted()
             assert not reader.granted.is_set()
             writer.go()
@@ -174,11 +154,8 @@ def test_later_readers_join_a_downgraded_writer(zoo: Zoo) -> None:
         hold.downgrade()
         eventually(lambda: zoo.reading(KEY))
 
-        def read() -> None:
-            acquire_once(KEY, kind="read", timeout=0)
-            assert_refused(zk_lock(KEY, kind="write", timeout=0), LockBusy)
-
-        BackgroundCall(read).result()
+        BackgroundCall(lambda: acquire_once(KEY, kind="read", timeout=0)).result()
+        BackgroundCall(lambda: assert_refused(zk_lock(KEY, kind="write", timeout=0), LockBusy)).result()
 
 
 def test_a_downgrade_that_is_impossible_says_why(zoo: Zoo) -> None:
@@ -231,7 +208,7 @@ with zk_lock("warm/a", kind="write") as hold:
 
 def test_a_downgrade_is_one_transaction_and_wakes_one_reader_each(zoo: Zoo, warm_proxy: Proxy) -> None:
     lock = both()
-    with writing(lock, "hold.downgrade()") as own, queued(zoo, lock.read(), lock.read(), lock.write()) as takers:
+    with Writer(lock, "hold.downgrade()") as own, queued(zoo, lock.read(), lock.read(), lock.write()) as takers:
         # Each reads its own znode and one ahead.
         warm_proxy.wait_for(lambda: sum(f.opcode == GET_DATA and not f.request for f in warm_proxy.frames) == 6)
         warm_proxy.reset()
@@ -242,7 +219,7 @@ def test_a_downgrade_is_one_transaction_and_wakes_one_reader_each(zoo: Zoo, warm
         assert warm_proxy.counts[CREATE2] == warm_proxy.counts[DELETE] == 0
         for reader in takers[:2]:
             reader.go()
-        own.end()
+        own.close()
 
 
 @pytest.mark.parametrize("way", ["downgrade", "release"])

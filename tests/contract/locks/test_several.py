@@ -319,7 +319,6 @@ KEYS = tuple("abcdefghijk")
 
 @pytest.fixture
 def counted(zoo: Zoo, warm_proxy: Proxy) -> Proxy:
-    """A proxy that counts requests, while the directories of all keys exist."""
     for key in KEYS:
         zoo.client.ensure_path(f"{zoo.base}/{key}")
     return warm_proxy
@@ -361,9 +360,7 @@ def test_a_failed_try_of_several_locks_writes_nothing(zoo: Zoo, slow: Proxy, bus
 
 
 @pytest.mark.parametrize("busy", ["a", "e", "k"])
-def test_a_caller_that_waits_for_one_lock_is_in_queues_of_smaller_keys_only(
-    zoo: Zoo, counted: Proxy, busy: str
-) -> None:
+def test_a_caller_that_waits_is_in_queues_of_smaller_keys_only(zoo: Zoo, counted: Proxy, busy: str) -> None:
     with zoo.hold_elsewhere(busy):
         taker = BackgroundCall(lambda: acquire_once(zk_locks(*KEYS, timeout=20)))
         zoo.wait_contenders(busy, 2)

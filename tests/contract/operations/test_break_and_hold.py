@@ -45,7 +45,6 @@ LONG = 600.0
 
 
 def broke(hold: Hold, **more: Any) -> Broken:
-    """Break a lock that somebody of this process holds."""
     return break_lock(hold.key, guid=guid_of(hold.path), token=hold.token, **{**WHY, **more})
 
 
@@ -53,9 +52,7 @@ def broke(hold: Hold, **more: Any) -> Broken:
 
 
 @pytest.mark.parametrize("watch_after", [0.0, 0.25], ids=["watches its znode", "does not watch yet"])
-def test_the_holder_of_a_broken_lock_learns_user_and_reason(
-    zoo: Zoo, watch_after: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_holder_of_a_broken_lock_learns_why(zoo: Zoo, watch_after: float, monkeypatch: pytest.MonkeyPatch) -> None:
     def work() -> str:
         with pytest.raises(LockLost) as caught, zk_lock("a/b") as hold:
             holds.append(hold)
@@ -76,9 +73,7 @@ def test_the_holder_of_a_broken_lock_learns_user_and_reason(
 
 @pytest.mark.parametrize("linger", [0.0, 1.0], ids=["released at once", "lingers"])
 @pytest.mark.parametrize("ends", [False, True], ids=["checks", "ends"])
-def test_a_holder_that_looks_before_the_reason_is_read_learns_it(
-    zoo: Zoo, proxy: Proxy, linger: float, ends: bool
-) -> None:
+def test_a_holder_that_looks_too_soon_learns_the_reason(zoo: Zoo, proxy: Proxy, linger: float, ends: bool) -> None:
     """The hold is invalid at once. The error waits for the record of the break, but never for long."""
 
     def work() -> str:
@@ -290,7 +285,6 @@ def test_an_operator_hold_ends_by_itself(zoo: Zoo, caplog: pytest.LogCaptureFixt
 
 
 def expired_hold(zoo: Zoo) -> OperatorHold:
-    """Make a hold, let its process die, and wait until the hold is over by the clock of the server."""
     hold = hold_lock("k", seconds=0.3, **WHY)
     die()
 

@@ -39,7 +39,6 @@ def test_a_local_clock_that_jumps_ends_no_hold(zoo: Zoo, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def jump(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Have the dev server's clock jump."""
     right = database._EPOCH
     return lambda seconds: monkeypatch.setattr(database, "_EPOCH", right + seconds)
 

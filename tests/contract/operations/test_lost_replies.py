@@ -27,7 +27,6 @@ CUTS = [
 
 
 def named(path: str, zoo: Zoo) -> dict[str, Any]:
-    """Return the arguments by which a break names a holder."""
     return {"guid": guid_of(path), "token": zoo.client.exists(path).czxid}
 
 
@@ -46,9 +45,7 @@ def test_a_break_survives_a_cut(
     assert [record.name for record in caplog.records].count("zklock.audit") == 1
 
 
-def test_a_break_whose_reply_never_comes_is_audited_as_possible(
-    zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unanswered_break_is_audited_as_possible(zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
     """The lock may be another's by then."""
     with zoo.hold_elsewhere("k") as path, caplog.at_level(logging.INFO, "zklock.audit"):
         holder = named(path, zoo)

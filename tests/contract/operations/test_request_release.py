@@ -38,7 +38,6 @@ def asked() -> Iterator[Sent]:
 
 
 def events_of(asked: Sent) -> list[tuple[str, str, str]]:
-    """Return lock, by and reason of each signal."""
     assert all(kwargs["hold"].key == kwargs["lock"] for _, kwargs in asked)
     return [(kwargs["lock"], kwargs["by"], kwargs["reason"]) for _, kwargs in asked]
 
@@ -67,9 +66,7 @@ def test_a_holder_learns_the_operator_and_the_reason_of_a_request(zoo: Zoo, aske
         assert next_hold.release_requested is None
 
 
-def test_a_request_to_a_hold_that_has_just_begun_is_seen_once_it_watches(
-    zoo: Zoo, asked: Sent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_to_a_new_hold_is_seen_when_it_looks(zoo: Zoo, asked: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Short holds are spared the watch, and the request waits in the node."""
     monkeypatch.setattr(contender, "WATCH_SELF_AFTER", 1.0)
     with zk_lock("k") as hold:
@@ -200,9 +197,7 @@ def test_a_request_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str, caplog: pyt
     assert "was asked to release by anna: deploy 42; it is 'w', a client of an unknown kind on h" in record.getMessage()
 
 
-def test_a_release_request_without_a_reply_is_audited_as_possible(
-    zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unanswered_request_is_audited_as_possible(zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
     with zoo.hold_elsewhere("k"), caplog.at_level(logging.INFO, "zklock.audit"):
         proxy.kill_after_op(SET_DATA)
         proxy.refuse = True  # new connections; that of the session stays until it is lost
@@ -253,13 +248,10 @@ def test_a_lock_with_a_release_request_can_be_broken(zoo: Zoo) -> None:
 
 
 def test_a_downgrade_keeps_the_release_request(zoo: Zoo) -> None:
-    def read() -> None:
-        acquire_once(ReadWriteLock("k").read())
-
     with ReadWriteLock("k").write() as hold:
         request_release("k", WHY, **WHO)
         hold.downgrade()
-        BackgroundCall(read).result()  # which is let in once the node says so
+        BackgroundCall(lambda: acquire_once(ReadWriteLock("k").read())).result()  # once the node says so
         assert release_request.requested(zoo.client.get(hold.path)[0]) is not None
         assert request_to(hold) == ("anna", WHY)
 

@@ -18,6 +18,7 @@ from django_zklock.contrib.celery.unique import reservations
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.operations import clear_limit, end_hold, hold_lock, set_limit
 
+Use = Callable[[], object]
 OPERATOR: dict[str, Any] = {"reason": "a test", "by": "ann"}
 
 
@@ -62,7 +63,7 @@ def admin(zoo: Zoo) -> KazooClient:
     return client
 
 
-def refused(use: Callable[[], object] = use_lock) -> str:
+def refused(use: Use = use_lock) -> str:
     with pytest.raises(ZooKeeperUnavailable) as caught:
         use()
     return str(caught.value)
@@ -141,9 +142,7 @@ WRONG: dict[str, list[tuple[str, str, str]]] = {
     ],
 )
 @pytest.mark.parametrize("existing", ["", "/zklock"], ids=["no chroot", "root exists"])
-def test_a_wrong_acl_leaves_nothing(
-    zoo: Zoo, admin: KazooClient, acl: str, use: Callable[[], object], existing: str
-) -> None:
+def test_a_wrong_acl_leaves_nothing(zoo: Zoo, admin: KazooClient, acl: str, use: Use, existing: str) -> None:
     if existing:
         admin.ensure_path(f"{zoo.chroot}{existing}")
     with zoo.configured(AUTH="shop:secret", ACL=WRONG[acl]):
@@ -159,9 +158,7 @@ def test_a_wrong_acl_leaves_nothing(
 
 @pytest.mark.parametrize("use", [use_operator_hold, use_limit, use_reservation])
 @pytest.mark.parametrize("acl", ["password", "no read"])
-def test_a_wrong_acl_leaves_no_record_in_a_directory(
-    zoo: Zoo, admin: KazooClient, acl: str, use: Callable[[], object]
-) -> None:
+def test_a_wrong_acl_leaves_no_record_in_a_directory(zoo: Zoo, admin: KazooClient, acl: str, use: Use) -> None:
     """A record that stays, and that nobody may read, would block its key."""
     admin.ensure_path(f"{zoo.base}/a")
     admin.ensure_path(f"{zoo.base}/!unique")

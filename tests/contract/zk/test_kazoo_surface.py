@@ -67,7 +67,6 @@ def test_the_negotiated_timeout_is_read_from_the_connect_reply(zoo: Zoo) -> None
 
 
 def ask(method: Any, *arguments: Any) -> Any:
-    """Call a method of the gateway on its thread, and return the reply."""
     replies: list[Any] = []
     process.current().post(method, *arguments, replies.append)
     return eventually(lambda: replies)[0]
@@ -94,9 +93,7 @@ def test_a_quorum_check_succeeds_or_names_the_missing_node(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize(("asked", "warned"), [(2.01, False), (3600, True)])
-def test_a_session_timeout_other_than_the_requested_one_is_logged(
-    zoo: Zoo, caplog: pytest.LogCaptureFixture, asked: float, warned: bool
-) -> None:
+def test_a_changed_timeout_is_logged(zoo: Zoo, caplog: pytest.LogCaptureFixture, asked: float, warned: bool) -> None:
     """The wire carries whole milliseconds. That difference is not logged."""
     with zoo.configured(session_timeout=asked), zk_lock("a"):
         pass

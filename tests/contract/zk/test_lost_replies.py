@@ -19,7 +19,6 @@ pytestmark = pytest.mark.usefixtures("key_directory")
 
 
 def acquire_and_count(zoo: Zoo, key: str = KEY, timeout: float = 5) -> None:
-    """Acquire the lock, and check that the only node in its queue is the granted one."""
     with within(timeout), zk_lock(key, timeout=timeout) as hold:
         hold.check()
         assert [f"{zoo.base}/{key}/{name}" for name in zoo.children(key)] == [hold.path]

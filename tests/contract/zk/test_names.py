@@ -21,12 +21,13 @@ from django_zklock.testing.server import DevServer
 
 CONNECT_TIMEOUT = 5.0
 DEAD = "127.0.0.9"
+Names = dict[str, Callable[[], list[str]]]
 
 
 @pytest.fixture
-def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Callable[[], list[str]]]]:
+def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
     """Return what the resolver does, by name. It is never asked on one of our threads."""
-    names: dict[str, Callable[[], list[str]]] = {}
+    names: Names = {}
     real, asked_here, over = socket.getaddrinfo, [], threading.Event()
 
     def hang() -> list[str]:
@@ -69,9 +70,7 @@ BAD = {
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("first", [True, pytest.param(False, marks=pytest.mark.chaos)], ids=["first", "last"])
-def test_one_bad_name_costs_one_server(
-    server: Ensemble | DevServer, names: dict[str, Callable[[], list[str]]], bad: str, first: bool
-) -> None:
+def test_one_bad_name_costs_one_server(server: Ensemble | DevServer, names: Names, bad: str, first: bool) -> None:
     answer = BAD[bad]
     name = "silent.test" if answer is None else "bad.test"
     names[name] = answer or names["silent.test"]

@@ -121,9 +121,7 @@ def test_an_update_distinguishes_a_remaining_child_from_a_missing_reply(zoo: Zoo
 
 
 @pytest.mark.parametrize(("name", "timeout"), [("create_and_list", 5), ("children", 0)])
-def test_a_request_that_cannot_be_sent_stops_no_later_caller(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, name: str, timeout: float
-) -> None:
+def test_an_unsent_request_stops_no_other(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, name: str, timeout: float) -> None:
     """A defect fails the one call that it strikes. The listing that was not sent is not waited for."""
     gateway = connected().gateway
     send, failures = getattr(gateway, name), [RuntimeError("the test says so")]

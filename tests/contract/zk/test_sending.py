@@ -120,7 +120,6 @@ class Result:
 
 @pytest.fixture(scope="module")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an authority, and the certificate of a server with its key."""
     folder = tmp_path_factory.mktemp("pki")
     authority(folder, "ca")
     key, signed = certificate(folder, "localhost", "ca")
@@ -149,7 +148,6 @@ def server(request: pytest.FixtureRequest, pki: Path) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def client_of(server: Server, pki: Path) -> Iterator[Client]:
-    """A client that is connected to this server, by a socket with little room."""
     tls = TlsOptions(ca=str(pki / "ca.pem"), check_hostname=False) if server._tls is not None else None
     client = Client(SessionOptions(hosts=(server.address,), session_timeout=10, tls=tls))
     client.start_async()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 from kazoo.protocol.serialization import Create2
@@ -113,3 +116,16 @@ def test_a_wait_without_a_limit_ends_when_the_session_is_closed(zoo: Zoo) -> Non
         process.reset()
         with pytest.raises(ZooKeeperUnavailable):
             waiter.result(30)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_threads_of_the_package_receive_no_signals(zoo: Zoo) -> None:
+    with zk_lock("threads"):
+        threads = [thread for thread in threading.enumerate() if thread.name in ("zklock-loop", "zklock-connection")]
+        assert len(threads) == 2
+        for thread in threads:
+            status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+            (blocked,) = (int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk"))
+            for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGURG):
+                assert blocked & 1 << (number - 1)
+            assert not blocked & 1 << (signal.SIGSEGV - 1)

@@ -117,9 +117,7 @@ async def test_the_node_of_a_caller_that_gave_up_is_deleted(zoo: Zoo, proxy: Pro
 
 @carried_out_or_not
 @changes(FEW_UNCLEAR)
-def test_a_release_with_an_unclear_reply_is_carried_out(
-    zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool
-) -> None:
+def test_a_release_with_an_unclear_reply_is_done(zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool) -> None:
     lock = zk_lock(KEY)
     lock.acquire()
     fired = proxy.alter_reply(DELETE, change, carried_out=carried_out)
@@ -131,9 +129,7 @@ def test_a_release_with_an_unclear_reply_is_carried_out(
 
 @carried_out_or_not
 @changes(FEW_UNCLEAR, FAILED_PARTS)
-def test_a_break_with_an_unclear_reply_is_carried_out(
-    zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool
-) -> None:
+def test_a_break_with_an_unclear_reply_is_done(zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool) -> None:
     with zoo.hold_elsewhere(KEY) as path:
         token = zoo.client.exists(path).czxid
         fired = proxy.alter_reply(MULTI, change, carried_out=carried_out)
@@ -188,7 +184,6 @@ def test_a_request_that_is_refused_raises_a_public_error(zoo: Zoo, proxy: Proxy,
 
 
 def refusal() -> str:
-    """Try to get the lock; return the error."""
     raised = assert_refused(zk_lock(KEY, timeout=0), ZooKeeperUnavailable)
     return str(raised)
 
