@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -203,17 +202,14 @@ def test_two_reservations_with_one_version_are_distinguished(zoo: Zoo, monkeypat
     reservations.end("a/b", "one")
     queued(task_id="two")
     assert family(zoo).version == stale.version
-    outdated = functools.partial(read_before, reservations._Update, stale)
+    update = reservations._Update
+    outdated: Any = lambda *args, **options: update(*args, **{**options, "guess": stale})  # noqa: E731
     monkeypatch.setattr(reservations, "_Update", outdated)
     assert reservations.end("a/b", "one")
     assert reservations.start("a/b", "one") is None
     assert owner_of("a/b", "three", has_ended=lambda task_id: task_id == "one") == "two"
     monkeypatch.undo()
     assert reservations.start("a/b", "two") is not None
-
-
-def read_before(update: Callable[..., Any], state: DirectoryState, *args: Any, **options: Any) -> Any:
-    return update(*args, **{**options, "guess": state})
 
 
 def family(zoo: Zoo) -> DirectoryState:

@@ -152,31 +152,24 @@ def test_records_of_entries_that_left_the_schedule_go_after_a_week(zoo: Zoo, can
 
 
 @pytest.mark.parametrize("strike", ["kill_before_op", "kill_after_op"])
-def test_a_run_whose_reply_is_lost_is_recorded_once(server: Any, strike: str) -> None:
-    zoo = Zoo(server.hosts, server)
-    with proxied(zoo) as proxy:
-        assert isinstance(proxy, Proxy)
-        leader = Candidacy("nightly")
-        ledger = ledger_of(zoo, leader)
+def test_a_run_whose_reply_is_lost_is_recorded_once(zoo: Zoo, proxy: Proxy, candidate: Make, strike: str) -> None:
+    ledger = ledger_of(zoo, candidate())
 
-        def interrupted(call: Callable[[], Any]) -> Any:
-            fired = getattr(proxy, strike)(MULTI)
-            result = BackgroundCall(call).result(20)
-            assert fired.is_set()
-            return result
+    def interrupted(call: Callable[[], Any]) -> Any:
+        fired = getattr(proxy, strike)(MULTI)
+        result = BackgroundCall(call).result(20)
+        assert fired.is_set()
+        return result
 
-        for name in ("other", "report"):  # without the folder of the records, and with it
-            interrupted(lambda name=name: ledger.adopt([entry(name), entry(f"{name} 2")]))  # type: ignore[misc]
-        assert interrupted(lambda: ledger.record_run(entry())).count == 1
-        assert sorted(record.count for record in records(zoo)) == [0, 0, 0, 1]
-        assert ledger.record_run(entry()).count == 2
-        leader.withdraw()
-    zoo.close()
+    for name in ("other", "report"):  # without the folder of the records, and with it
+        interrupted(lambda name=name: ledger.adopt([entry(name), entry(f"{name} 2")]))  # type: ignore[misc]
+    assert interrupted(lambda: ledger.record_run(entry())).count == 1
+    assert sorted(record.count for record in records(zoo)) == [0, 0, 0, 1]
+    assert ledger.record_run(entry()).count == 2
 
 
-def test_the_records_of_many_entries_take_few_requests(server: Any) -> None:
+def test_the_records_of_many_entries_take_few_requests(zoo: Zoo) -> None:
     """Else the first leader would send thousands at once, and lose its lease. Long names fit in a request, too."""
-    zoo = Zoo(server.hosts, server)
     names = [*(f"entry {number}" for number in range(1200)), *(f"{number:03}" * 1000 for number in range(400))]
     with proxied(zoo, 10) as proxy:
         leader = Candidacy("nightly")
@@ -187,7 +180,6 @@ def test_the_records_of_many_entries_take_few_requests(server: Any) -> None:
         eventually(lambda: not zoo.names(f"{zoo.base}/!beat/nightly"))
         assert proxy.counts[MULTI] <= 2 * (1 + 3 + 7) + 5  # creates and deletes, the missing folder, and heartbeats
         leader.withdraw()
-    zoo.close()
 
 
 def test_a_new_record_is_created_by_the_leader_only(zoo: Zoo, candidate: Make) -> None:

@@ -71,11 +71,6 @@ from support.wire import Talk, Wire
 from support.zoo import eventually
 
 
-def look(wire: Wire, *paths: str) -> None:
-    for path in paths:
-        wire.do(get(path), get_acl(path), children2(path))
-
-
 def every_mode(talk: Talk) -> None:
     a = talk.a
     a.do(create("/d"))
@@ -89,7 +84,8 @@ def every_mode(talk: Talk) -> None:
     for time_to_live in (0, -1, 2**40 - 1, 2**40, 2**62):
         a.do(ttl(f"/d/ttl-of-{time_to_live}", time_to_live))
     a.do(children2("/d"))
-    look(a, "/d", "/d/create-0-", "/d/create-1-")
+    for path in ("/d", "/d/create-0-", "/d/create-1-"):
+        a.do(get(path), get_acl(path), children2(path))
     a.do(ttl("/d/ttl-of-1", 1))  # last, as the server deletes it at its next sweep
 
 

@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 import threading
-import uuid
 from typing import Any, Literal
 
 import pytest
@@ -22,7 +21,6 @@ from support.work import assert_refused, run_in_thread
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, zk_lock
-from django_zklock.core.protocol.contender_info import client_of
 from django_zklock.core.queue import nodes
 from django_zklock.exceptions import LockBusy, LockNotAcquired
 from django_zklock.inspection import ContenderInfo, look_at
@@ -173,15 +171,6 @@ def test_a_client_of_another_kind_is_described_by_what_it_wrote(zoo: Zoo, compat
         assert error.ahead is not None
         assert (error.ahead.client, error.ahead.what) == ("kazoo" if compat else "Curator", "foreign")
         assert f"'foreign', a client of {error.ahead.client}, {error.ahead.name}" in str(error)
-
-
-def test_a_client_whose_name_and_payload_differ_is_unknown() -> None:
-    child = nodes.parse(f"_c_{uuid.uuid4()}-lock-0000000000")
-    assert child is not None
-    ours = nodes.Payload(
-        guid=nodes.new_guid(nodes.Mark.OWN), host="h", pid=7, thread="t", what="", since="", template=""
-    )
-    assert (client_of(child, None), client_of(child, ours)) == ("Curator", "unknown")
 
 
 def test_a_permit_is_had_by_the_first_of_its_holders(zoo: Zoo) -> None:

@@ -13,7 +13,7 @@ import pytest
 import trio
 from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
-from support.faults import acquire_once
+from support.faults import BackgroundCall, acquire_once, results
 from support.work import assert_refused
 from support.zoo import Zoo, eventually
 
@@ -220,11 +220,7 @@ def test_event_loops_in_two_threads_share_a_lock_object(zoo: Zoo) -> None:
     async def main() -> None:
         await asyncio.gather(work(), work())
 
-    threads = [threading.Thread(target=asyncio.run, args=(main(),)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    results([BackgroundCall(lambda: asyncio.run(main())) for _ in range(2)])
     assert max(most) == 1
     assert len(most) == 40
     eventually(lambda: not lock._blocks)

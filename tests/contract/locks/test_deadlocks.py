@@ -70,9 +70,6 @@ def assert_is_ring(victim: LockDeadlock, count: int) -> None:
     assert (victim.lock, str(victim.ahead)) == (holds[1], str(victim.circle[1].holder))
 
 
-# --- kinds of owners ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("count", [2, 5])
 def test_one_thread_of_a_circle_is_the_victim(zoo: Zoo, count: int) -> None:
     with zoo.configured():
@@ -142,9 +139,6 @@ def test_one_of_several_processes_is_the_victim(zoo: Zoo) -> None:
         for process in processes:
             process.wait(30)  # its session ends with it
     assert sorted([*printed, str(len(own.circle)) if own else "acquired"]) == ["3", "acquired", "acquired"]
-
-
-# --- kinds of locks -------------------------------------------------------------------------------------------------
 
 
 def crosswise(first: Locks, second: Locks) -> tuple[tuple[Locks, Locks], ...]:
@@ -242,9 +236,6 @@ def test_waiters_in_the_local_queue_get_a_znode_for_it(zoo: Zoo) -> None:
     assert bystander.result() is None
 
 
-# --- what may go wrong ----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look often, but twice at a circle with some time in between."""
@@ -339,9 +330,6 @@ def test_an_ended_session_is_no_deadlock(zoo: Zoo) -> None:
             own.result()
 
 
-# --- what is believed -----------------------------------------------------------------------------------------------
-
-
 PAYLOAD = Payload(guid=new_guid(Mark.OWN), host="web-9", pid=9, thread="", what="other work", since="", template="b")
 
 
@@ -422,9 +410,6 @@ def test_a_circle_that_ends_meanwhile_is_no_deadlock(zoo: Zoo, monkeypatch: pyte
                 zoo.client.delete(waiter)
             proxy.heal()
         assert own.result() is None
-
-
-# --- costs ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_wait_inside_a_lock_costs_one_write_and_two_reads_a_link(zoo: Zoo) -> None:

@@ -53,9 +53,6 @@ def _ended(zoo: Zoo) -> Iterator[None]:
     process.reset()
 
 
-# --- in this process --------------------------------------------------------------------------------------------------
-
-
 def test_a_lingering_lock_is_acquired_again_without_a_request(zoo: Zoo, warm_proxy: Proxy) -> None:
     lock = zk_lock(KEY, linger=LONG)
     tokens = {token_of(lock)}
@@ -182,9 +179,6 @@ def test_of_locks_held_at_once_a_bounded_number_lingers(zoo: Zoo) -> None:
         eventually(lambda: sum(len(zoo.children(key)) for key in keys) <= 1)
 
 
-# --- others that wait -------------------------------------------------------------------------------------------------
-
-
 def test_an_idle_lingering_lock_is_released_for_another_waiter_at_once(zoo: Zoo) -> None:
     token = token_of(zk_lock(KEY, linger=LONG))
     with within(2):
@@ -272,9 +266,6 @@ def test_a_try_of_another_process_does_not_end_the_lingering(zoo: Zoo) -> None:
     token = token_of(zk_lock(KEY, linger=LONG))
     assert_refused(zk_lock(KEY, timeout=0), LockBusy)
     assert token_of(zk_lock(KEY, linger=LONG)) == token
-
-
-# --- trouble ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_waiter_does_not_wait_for_work_that_lost_the_lock(zoo: Zoo) -> None:

@@ -69,6 +69,10 @@ def warm(zoo: Zoo) -> Iterator[Proxy]:
 async def cleared() -> AsyncIterator[Tasks]:
     tasks: Tasks = []
     yield tasks
+    await cancel(tasks)
+
+
+async def cancel(tasks: Tasks) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -211,9 +215,7 @@ async def test_one_listing_after_a_reconnect_serves_all_waiters(zoo: Zoo, warm: 
         await until(lambda: warm.counts[GET_DATA] >= MAX_WAITING)
         assert warm.counts[GET_CHILDREN] == 1
         assert warm.counts[SYNC] == 1
-        for task in cleared:
-            task.cancel()
-        await asyncio.gather(*cleared, return_exceptions=True)
+        await cancel(cleared)
 
 
 async def test_local_waiters_keep_their_order_in_the_next_session(zoo: Zoo) -> None:
@@ -239,9 +241,7 @@ async def test_one_more_than_max_waiters_is_refused(zoo: Zoo, most: int, cleared
             async with zk_lock(KEY, timeout=60, max_waiters=most):
                 pass
         await asyncio.to_thread(zoo.wait_contenders, KEY, most + 1)
-        for task in cleared:
-            task.cancel()
-        await asyncio.gather(*cleared, return_exceptions=True)
+        await cancel(cleared)
         with zoo.hold_elsewhere(KEY):  # a waiter of another process
             if most == 1:
                 with pytest.raises(LockBusy):

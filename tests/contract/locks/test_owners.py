@@ -77,9 +77,6 @@ def give_back() -> None:
         held.release_uses()
 
 
-# --- calls of thread pools --------------------------------------------------------------------------------------------
-
-
 async def test_a_call_that_would_only_acquire_is_refused(zoo: Zoo, run: Run) -> None:
     """Nothing is sent: the lock would outlive its owner at once. The error names what to use instead."""
     locks = zk_lock("k"), zk_read("k"), zk_write("k"), zk_semaphore("k", 2), zk_locks("k", "l")
@@ -269,9 +266,6 @@ async def test_an_exit_stack_that_stays_open_is_another_flows(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
-# --- owners that have ended -------------------------------------------------------------------------------------------
-
-
 def by_thread(lock: Lock) -> str:
     thread = threading.Thread(target=acquire, args=(lock,), name="worker-7")
     thread.start()
@@ -341,9 +335,6 @@ def test_an_owner_that_goes_on_is_not_warned_of(zoo: Zoo, warnings: Warnings) ->
     mine.release()
     last.release()
     give_back()
-
-
-# --- after a loss -----------------------------------------------------------------------------------------------------
 
 
 def lose(zoo: Zoo, *holds: Any) -> None:
@@ -419,9 +410,6 @@ def test_a_release_in_finally_hides_no_abort(zoo: Zoo, error: type[BaseException
     assert error is not ValueError or isinstance(caught.value.__context__, ValueError)
     with pytest.raises(LockNotHeld):
         lock.release()
-
-
-# --- blocks that end in other tasks -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -505,9 +493,6 @@ async def test_a_stranger_ends_no_block(zoo: Zoo) -> None:
         await lock.__aexit__(None, None, None)
     done.set()
     await asyncio.gather(*workers)
-
-
-# --- plain code while an event loop runs ------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -48,9 +48,6 @@ def broke(hold: Hold, **more: Any) -> Broken:
     return break_lock(hold.key, guid=guid_of(hold.path), token=hold.token, **{**WHY, **more})
 
 
-# --- break --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("watch_after", [0.0, 0.25], ids=["watches its znode", "does not watch yet"])
 def test_the_holder_of_a_broken_lock_learns_why(zoo: Zoo, watch_after: float, monkeypatch: pytest.MonkeyPatch) -> None:
     def work() -> str:
@@ -219,9 +216,6 @@ def test_an_unreadable_queue_is_left_alone(zoo: Zoo) -> None:
     zoo.client.delete(f"{zoo.base}/k/strange-0000000001")
 
 
-# --- hold ---------------------------------------------------------------------------------------------------------
-
-
 def test_an_operator_hold_outlives_its_process_and_errors_name_it(zoo: Zoo) -> None:
     hold = hold_lock("k", seconds=LONG, **WHY)
     die()
@@ -363,9 +357,6 @@ def test_an_interrupted_wait_leaves_no_operator_hold(zoo: Zoo, monkeypatch: pyte
 def test_an_operator_hold_needs_an_end(zoo: Zoo, seconds: float) -> None:
     with pytest.raises(ValueError, match="seconds"):
         hold_lock("k", seconds=seconds, **WHY)
-
-
-# --- shared locks -----------------------------------------------------------------------------------------------------
 
 
 def test_one_holder_of_a_semaphore_can_be_broken_alone(zoo: Zoo) -> None:
