@@ -256,11 +256,6 @@ def test_names_that_are_not_keys_are_skipped_and_reported(zoo: Zoo) -> None:
 HOSTILE = [
     b"<script>alert(1)</script>",
     b"\x1b]0;owned\x07\x1b[2J",
-    b"\xff\xfe\x00",
-    b"{" * 5000,
-    b"[" * 60000,
-    b"x" * 900_000,
-    b'{"guid":"GUID","pid":' + b"9" * 5000 + b"}",
     b'{"guid":"GUID","pid":1e999,"what":["x"],"about":[1],"host":{"a":1}}',
     json.dumps(
         {"guid": "GUID", "what": "\x1b[31mred\r\n\u202egnp.exe", "host": "\ud800", "thread": "t" * 9000}

@@ -55,18 +55,7 @@ from support.jute import (
     sync,
     ttl,
 )
-from support.transcripts import (
-    ALICE,
-    SHORT,
-    STILL,
-    Pair,
-    Script,
-    changed_in_3_9,
-    compare,
-    scripts,
-    sort_events,
-    who_may,
-)
+from support.transcripts import ALICE, SHORT, STILL, Pair, Script, changed_in_3_9, compare, sort_events, who_may
 from support.wire import Talk, Wire
 from support.zoo import eventually
 
@@ -325,7 +314,7 @@ SESSIONS = (digest_for_a_connection, resumed, wrong_password, closed, expired, k
 WATCHES = (watches_of_a_session_that_is_closed, watches_after_changes_in_between, watches_of_five_kinds_set_again)
 
 
-@scripts(*ZNODES, *SESSIONS, *WATCHES)
+@pytest.mark.parametrize("script", [*ZNODES, *SESSIONS, *WATCHES], ids=lambda script: script.__name__)
 def test_znodes_sessions_and_watches_are_as_in_zookeeper(pair: Pair, script: Script) -> None:
     compare(pair, script)
 

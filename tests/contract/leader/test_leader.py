@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.faults import BackgroundCall, expire, proxied, within
 from support.signalled import signalled
-from support.work import assert_refused, lose, sleep_in_pieces
+from support.work import Run, assert_refused, in_each_thread, lose, sleep_in_pieces
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, Leader, current_hold, signals, zk_leader, zk_lock
@@ -158,8 +158,8 @@ def test_the_interrupt_of_another_lock_ends_run(zoo: Zoo) -> None:
     assert zoo.children("lead") == []
 
 
-@pytest.mark.parametrize("thread", ["main", "another"])
-def test_a_leader_that_loses_the_leadership_is_aborted_and_leads_again(zoo: Zoo, thread: str) -> None:
+@in_each_thread
+def test_a_leader_that_loses_the_leadership_is_aborted_and_leads_again(zoo: Zoo, run: Run) -> None:
     leader = zk_leader("lead")
     terms = Terms()
 
@@ -170,14 +170,9 @@ def test_a_leader_that_loses_the_leadership_is_aborted_and_leads_again(zoo: Zoo,
         terms.wait(3)
         terms.end.set()
 
-    if thread == "main":
-        striking = BackgroundCall(strike)
-        assert leader.run(terms) == 3
-        striking.result()
-    else:
-        running = BackgroundCall(lambda: leader.run(terms))
-        strike()
-        assert running.result() == 3
+    striking = BackgroundCall(strike)
+    assert run(lambda: leader.run(terms)) == 3
+    striking.result()
     assert terms.tokens == sorted(set(terms.tokens))
     assert terms.ended == ["LockLostInterrupt"] * 2
 

@@ -79,9 +79,7 @@ async def test_the_end_is_that_of_the_term_or_of_zookeepers_guarantee(coordinato
     assert before * 1000 < expires_at <= time.time() * 1000 + min(term, 4000)
 
 
-async def test_a_pause_at_the_clock_makes_no_lease_longer(
-    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pause_at_a_clock_prolongs_no_lease(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = await acquire(coordinator)
     clock = time.time
 

@@ -10,33 +10,16 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.faults import BackgroundCall, due, within
-from support.work import (
-    Reports,
-    Run,
-    acquired,
-    compute,
-    in_each_thread,
-    lose,
-    lose_later,
-    run_in_thread,
-    sleep_in_pieces,
-)
+from support.faults import due, within
+from support.work import Reports, Run, compute, in_each_thread, lose, lose_later, run_in_thread, sleep_in_pieces
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock.conf.arguments import AbortOn
-from django_zklock.exceptions import LockLost, LockLostInterrupt, LockNotHeld
+from django_zklock.exceptions import LockLost, LockLostInterrupt
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 
 REPEATED = 0.06  # seconds after which an abort would have been asked for again
-
-
-def delete_soon(zoo: Zoo, hold: Hold, delay: float = 0.3) -> threading.Timer:
-    assert zoo.client.connected
-    timer = threading.Timer(delay, lambda: zoo.client.delete(hold.path))
-    timer.start()
-    return timer
 
 
 @pytest.mark.parametrize(
@@ -54,7 +37,7 @@ def test_the_delete_of_its_znode_stops_the_work(zoo: Zoo, reports: Reports, run:
 
     def block() -> None:
         with Lock("deleted") as hold:
-            delete_soon(zoo, hold)
+            threading.Timer(0.3, zoo.client.delete, [hold.path]).start()
             try:
                 work(20)
             except Exception as error:  # must not see it
@@ -262,40 +245,3 @@ def test_an_error_of_the_body_is_not_masked(zoo: Zoo) -> None:
             compute(20)
         except LockLostInterrupt:
             raise KeyError from None
-
-
-def test_all_members_of_a_hold_agree_about_its_loss(zoo: Zoo) -> None:
-    lock = Lock("tells")
-    hold = acquired(lock)
-    reported: list[Hold] = []
-    hold.add_lost_callback(reported.append)
-    hold.check()
-    assert hold.lost is False
-    assert hold.wait_lost(0.01) is False
-    assert 0.5 < hold.lease_remaining <= 4
-    waiting = threading.Thread(target=lambda: reported.append(hold) if hold.wait_lost() else None)
-    waiting.start()
-    zoo.client.delete(hold.path)
-    assert hold.wait_lost(20)
-    waiting.join(20)
-    hold.add_lost_callback(reported.append)
-    eventually(lambda: reported == [hold] * 3)
-    with pytest.raises(LockLost):
-        hold.check()
-    assert bool(hold.lost)
-    assert hold.lease_remaining == 0
-    with pytest.raises(LockLost):
-        lock.release()
-    with pytest.raises(LockNotHeld):
-        hold.check()
-
-
-def test_wait_lost_returns_when_the_hold_is_released(zoo: Zoo) -> None:
-    """A released lock is never lost any more, so a thread that watches over it would stay for ever."""
-    lock = Lock("watched")
-    hold = acquired(lock)
-    watcher = BackgroundCall(hold.wait_lost)
-    eventually(lambda: hold._held.grant.has_observer_of(object))
-    lock.release()
-    assert watcher.result(20) is False
-    assert BackgroundCall(hold.wait_lost).result(20) is False

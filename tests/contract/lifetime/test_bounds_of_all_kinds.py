@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, connected, die, proxied, results
+from support.faults import BackgroundCall, acquire_once, acquired_by_many, connected, die, proxied
 from support.proxy import MULTI
 from support.work import assert_refused
 from support.zoo import Zoo, eventually
@@ -40,16 +39,6 @@ def is_over(zoo: Zoo, name: str, key: str = "k") -> bool:
 
 def wait_over(zoo: Zoo, *names: str) -> None:
     eventually(lambda: all(is_over(zoo, name) for name in names))
-
-
-def read_together(min_hold: float) -> None:
-    both = threading.Barrier(2)
-
-    def read() -> None:
-        with ReadWriteLock("k", min_hold=min_hold).read():
-            both.wait(10)
-
-    results([BackgroundCall(read), BackgroundCall(read)])
 
 
 def test_a_writer_waits_for_the_last_minimum_hold_and_names_it(zoo: Zoo) -> None:
@@ -94,7 +83,8 @@ def test_a_waiter_ends_an_expired_hold_for_another_client_ahead(zoo: Zoo, how: s
     if how == "rest":
         acquire_once("k", min_hold=1)
     elif how == "rests":
-        read_together(min_hold=1)
+        with acquired_by_many("k", 2, 2, kind="read", min_hold=1):
+            pass
     else:
         hold_lock("k", seconds=1, reason="deploy", by="somebody")
     die()

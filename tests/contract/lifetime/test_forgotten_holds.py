@@ -44,10 +44,6 @@ def hold(key: str, seconds: float) -> None:
     hold_lock(key, seconds=seconds, **WHY)
 
 
-KINDS = pytest.mark.parametrize("make", [rest, give, hold])
-"""A call that makes a hold of so many seconds."""
-
-
 def entries(zoo: Zoo) -> list[str]:
     return sorted(zoo.names(f"{zoo.base}/{DIRECTORY}"))
 
@@ -62,7 +58,7 @@ def make_over(zoo: Zoo, make: Callable[[str, float], object], *keys: str) -> Non
     eventually(lambda: zoo.client.set(stamp, b"").mtime > first + 2200)  # an entry has whole seconds
 
 
-@KINDS
+@pytest.mark.parametrize("make", [rest, give, hold])
 def test_a_short_process_deletes_a_hold_that_is_over(zoo: Zoo, make: Callable[[str, float], object]) -> None:
     make_over(zoo, make, "a/b")
     rest("c", LONG)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, cut, expire, lose, session, within
@@ -13,7 +14,7 @@ from support.zoo import ROOM, Zoo, eventually
 from django_zklock import Hold, zk_lock
 from django_zklock.core import clock
 from django_zklock.core.zk.lease import LEASE_SHARE
-from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
+from django_zklock.exceptions import LockLost, LockNotHeld, ZooKeeperUnavailable
 
 pytestmark = pytest.mark.timed
 
@@ -25,12 +26,6 @@ LATER = ROOM
 def token_of(zoo: Zoo, hold: Hold) -> int | None:
     stat = zoo.client.exists(hold.path)
     return int(stat.czxid) if stat else None
-
-
-def wait_until_left(seconds: float) -> None:
-    """Wait until a write has extended the lease, and only so much of it is left."""
-    eventually(lambda: session().lease.valid)
-    eventually(lambda: session().lease.until - clock.now() < seconds)
 
 
 def test_the_state_of_a_hold_follows_the_connection(zoo: Zoo, proxy: Proxy) -> None:
@@ -165,7 +160,45 @@ def test_a_waiter_outlives_the_end_of_the_lease(zoo: Zoo, proxy: Proxy, caplog: 
     with zoo.hold_elsewhere("a"):
         waiter = BackgroundCall(remaining)
         zoo.wait_contenders("a", 2)
-        wait_until_left(0)
+        eventually(lambda: session().lease.valid)
+        eventually(lambda: session().lease.until < clock.now())
         assert not session().suspect
         assert not [record for record in caplog.records if record.name.startswith("django_zklock")]
     assert waiter.result() > LEASE / 2
+
+
+def test_all_members_of_a_hold_agree_about_its_loss(zoo: Zoo) -> None:
+    lock = zk_lock("tells")
+    hold = acquired(lock)
+    reported: list[Hold] = []
+    hold.add_lost_callback(reported.append)
+    hold.check()
+    assert hold.lost is False
+    assert hold.wait_lost(0.01) is False
+    assert 0.5 < hold.lease_remaining <= 4
+    waiting = threading.Thread(target=lambda: reported.append(hold) if hold.wait_lost() else None)
+    waiting.start()
+    zoo.client.delete(hold.path)
+    assert hold.wait_lost(20)
+    waiting.join(20)
+    hold.add_lost_callback(reported.append)
+    eventually(lambda: reported == [hold] * 3)
+    with pytest.raises(LockLost):
+        hold.check()
+    assert bool(hold.lost)
+    assert hold.lease_remaining == 0
+    with pytest.raises(LockLost):
+        lock.release()
+    with pytest.raises(LockNotHeld):
+        hold.check()
+
+
+def test_wait_lost_returns_when_the_hold_is_released(zoo: Zoo) -> None:
+    """A released lock is never lost any more, so a thread that watches over it would stay for ever."""
+    lock = zk_lock("watched")
+    hold = acquired(lock)
+    watcher = BackgroundCall(hold.wait_lost)
+    eventually(lambda: hold._held.grant.has_observer_of(object))
+    lock.release()
+    assert watcher.result(20) is False
+    assert BackgroundCall(hold.wait_lost).result(20) is False

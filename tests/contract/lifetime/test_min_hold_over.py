@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("emptied")
 
 SHORT = 0.5  # seconds
 LONG = 600.0
-Strand = Callable[[str, float], None]
+Acquire = Callable[[str, float], None]
 
 
 def by_operator(key: str, seconds: float) -> None:
@@ -37,18 +37,12 @@ def by_rest(key: str, seconds: float) -> None:
     acquire_once(Lock(key, min_hold=seconds, what="nightly"))
 
 
-def strand(key: str, seconds: float) -> None:
-    by_rest(key, seconds)
+def strand(key: str, seconds: float, acquire: Acquire = by_rest) -> None:
+    acquire(key, seconds)
     process.reset()
 
 
-@pytest.fixture(params=[by_operator, by_rest])
-def strand_either(request: pytest.FixtureRequest) -> Strand:
-    def strand(key: str, seconds: float) -> None:
-        request.param(key, seconds)
-        process.reset()
-
-    return strand
+either_hold = pytest.mark.parametrize("acquire", [by_operator, by_rest])
 
 
 @pytest.fixture
@@ -74,8 +68,9 @@ def wait_as_curator(zoo: Zoo, key: str, kind: str = "lock-", guid: str = "") -> 
     return path.rpartition("/")[2]
 
 
-def test_an_expired_minimum_hold_without_waiters_is_free(zoo: Zoo, strand_either: Strand) -> None:
-    strand_either("k", SHORT)
+@either_hold
+def test_an_expired_minimum_hold_without_waiters_is_free(zoo: Zoo, acquire: Acquire) -> None:
+    strand("k", SHORT, acquire)
     eventually(lambda: is_free("k"))
     eventually(lambda: zoo.children("k") == [])
     with zk_lock("other"):
@@ -140,10 +135,9 @@ def test_a_look_survives_a_connection_that_breaks(zoo: Zoo, proxy: Proxy) -> Non
         assert killed.is_set()
 
 
-def test_a_minimum_hold_ends_by_the_servers_clock(
-    zoo: Zoo, strand_either: Strand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    strand_either("k", LONG)
+@either_hold
+def test_a_minimum_hold_has_the_servers_clock(zoo: Zoo, acquire: Acquire, monkeypatch: pytest.MonkeyPatch) -> None:
+    strand("k", LONG, acquire)
     real_time = time.time
     monkeypatch.setattr(time, "time", lambda: real_time() + 86400)
     assert zk_lock("k").locked()
@@ -153,10 +147,11 @@ def test_a_minimum_hold_ends_by_the_servers_clock(
     assert len(lock.holders) == 1
 
 
+@either_hold
 @pytest.mark.usefixtures("kept")
-def test_a_waiter_behind_an_expired_hold_is_about_to_get_the_lock(zoo: Zoo, strand_either: Strand) -> None:
+def test_a_waiter_behind_an_expired_hold_is_about_to_get_the_lock(zoo: Zoo, acquire: Acquire) -> None:
     """The lock is handed over, not held, and not free. The expired hold is shown, and an operator can end it."""
-    strand_either("k", SHORT)
+    strand("k", SHORT, acquire)
     waiter = wait_as_curator(zoo, "k")
     eventually(lambda: not fresh().locks[0].holders)
     assert zk_lock("k").locked()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,11 +13,9 @@ from django_zklock import ReadWriteLock, zk_leader, zk_lock, zk_locked
 from django_zklock.exceptions import LockBusy
 
 
-@contextmanager
-def settings(zoo: Zoo, **defaults: Any) -> Iterator[None]:
+def settings(zoo: Zoo, **defaults: Any) -> override_settings:
     locks = {"side": {"path": "k", "kind": "write"}, "pool": {"path": "k", "limit": 2}}
-    with override_settings(ZKLOCK=zoo.settings(DEFAULTS=defaults, LOCKS=locks)):
-        yield
+    return override_settings(ZKLOCK=zoo.settings(DEFAULTS=defaults, LOCKS=locks))
 
 
 def wants(key: str) -> str:

@@ -182,12 +182,8 @@ def test_a_limit_is_set_on_an_unused_key(zoo: Zoo) -> None:
     assert limit is not None
     assert (limit.limit, limit.by, limit.reason) == (1, "anna", "the printer is slow")
     assert limit.when is not None
-    with (
-        zk_lock("far/away", limit=5),
-        pytest.raises(LockBusy),
-        zk_lock("far/away", limit=5, timeout=0, reentrant=False),
-    ):
-        pass
+    with zk_lock("far/away", limit=5):
+        assert_refused(zk_lock("far/away", limit=5, timeout=0, reentrant=False), LockBusy)
     clear_limit("far/away", **WHY)
     assert limit_of("far/away") is None
     with contextlib.suppress(NoNodeError):  # it has done so

@@ -22,7 +22,6 @@ from django_zklock.core import clock
 from django_zklock.core.locks import lingering
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, UnreadableQueue, ZooKeeperUnavailable
-from django_zklock.inspection import LockInfo
 from django_zklock.operations import break_lock, request_release
 
 LONG = 60.0  # seconds; no test waits for their end
@@ -32,11 +31,6 @@ def token_of(lock: Lock) -> int:
     with lock as hold:
         hold.check()
         return hold.token
-
-
-def shown() -> LockInfo:
-    info = seen(KEY)
-    return info
 
 
 def shown_version(zoo: Zoo) -> int:
@@ -274,7 +268,7 @@ def test_a_waiter_does_not_wait_for_work_that_lost_the_lock(zoo: Zoo) -> None:
     holder = Taker(lock)
     hold = holder.wait_granted()
     with queued(zoo, lock) as (waiter,):
-        break_lock(KEY, guid=shown().holders[0].guid, token=hold.token, reason="a test", by="tester")
+        break_lock(KEY, guid=seen(KEY).holders[0].guid, token=hold.token, reason="a test", by="tester")
         assert waiter.wait_granted().token > hold.token
         holder.go()
         waiter.hold.check()  # type: ignore[union-attr]
@@ -284,7 +278,7 @@ def test_a_waiter_does_not_wait_for_work_that_lost_the_lock(zoo: Zoo) -> None:
 def test_a_broken_idle_lock_is_not_granted_again(zoo: Zoo) -> None:
     lock = zk_lock(KEY, linger=LONG)
     token = token_of(lock)
-    info = shown()
+    info = seen(KEY)
     break_lock(KEY, guid=info.holders[0].guid, token=token, reason="a test", by="tester")
     eventually(lambda: token_of(lock) > token)
 
@@ -293,16 +287,16 @@ def test_an_idle_lingering_lock_is_shown_as_kept(zoo: Zoo) -> None:
     lock = zk_lock(KEY, linger=LONG, what="the first work")
     began = time.monotonic()
     token_of(lock)
-    eventually(lambda: shown().idle_for is not None)
-    info = shown()
+    eventually(lambda: seen(KEY).idle_for is not None)
+    info = seen(KEY)
     assert info.idle_for is not None
     assert 0.5 < info.idle_for <= time.monotonic() - began + 0.1
     assert info.held_for is None
     holder = info.holders[0]
     assert (holder.what, holder.thread, dict(holder.about), holder.owner) == ("kept for the next user", "", {}, 0)
     with zk_lock(KEY, linger=LONG, what="the second work", about={"task": "t", "id": "2"}):
-        eventually(lambda: shown().holders[0].what == "the second work")
-        holder = shown().holders[0]
+        eventually(lambda: seen(KEY).holders[0].what == "the second work")
+        holder = seen(KEY).holders[0]
         assert (holder.idle_since, holder.about["id"], holder.owner) == (None, "2", 0)
         assert holder.thread == threading.current_thread().name
 
@@ -319,7 +313,7 @@ def test_short_owners_of_a_lingering_lock_are_not_written_one_by_one(zoo: Zoo) -
 
     worker = BackgroundCall(work)
     eventually(lambda: zoo.children(KEY))
-    eventually(lambda: shown().holders[0].what == "several, one after another")
+    eventually(lambda: seen(KEY).holders[0].what == "several, one after another")
     eventually(lambda: grants > 500, 30)
     written = shown_version(zoo)
     stop.set()
@@ -333,9 +327,9 @@ def test_the_working_process_of_a_lingering_lock_is_shown(zoo: Zoo) -> None:
         (turn,) = lingering_waiters(lock)
         assert turn is not None
         turn.set_process(4711)
-        eventually(lambda: shown().holders[0].pid == 4711)
-    eventually(lambda: shown().idle_for is not None)
-    assert shown().holders[0].pid == os.getpid()
+        eventually(lambda: seen(KEY).holders[0].pid == 4711)
+    eventually(lambda: seen(KEY).idle_for is not None)
+    assert seen(KEY).holders[0].pid == os.getpid()
 
 
 def test_a_lingering_lock_does_not_overwrite_a_release_request(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +341,7 @@ def test_a_lingering_lock_does_not_overwrite_a_release_request(zoo: Zoo, monkeyp
         due(lingering.CHECK_EVERY + 0.1)
         caught_up()
         assert shown_version(zoo) == 1
-        assert shown().holders[0].release_request is not None
+        assert seen(KEY).holders[0].release_request is not None
 
 
 def test_a_release_request_ends_the_lingering(zoo: Zoo) -> None:

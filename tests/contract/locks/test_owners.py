@@ -309,9 +309,7 @@ def test_an_owner_that_ends_with_a_lock_is_named_once(zoo: Zoo, warnings: Warnin
     zoo.assert_empty()
 
 
-def test_the_command_of_the_warning_frees_the_lock(
-    zoo: Zoo, warnings: Warnings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_of_a_warning_frees_the_lock(zoo: Zoo, warnings: Warnings, monkeypatch: pytest.MonkeyPatch) -> None:
     by_thread(zk_lock("{name}", fields={"name": "it's"}))
     (warning,) = eventually(warnings)
     assert "manage.py zklock break " in warning

@@ -13,11 +13,10 @@ import pytest
 from support.faults import BackgroundCall, acquire_once, expire, session
 from support.primitives import KEY
 from support.work import assert_refused
-from support.zoo import Zoo, eventually
+from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import zk_lock, zk_write
 from django_zklock.core import protocol
-from django_zklock.core.queue import nodes
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockBusy, LockTimeout
 from django_zklock.operations import break_lock
@@ -107,8 +106,7 @@ def lose_the_lock(zoo: Zoo) -> None:
 
 def have_it_broken(zoo: Zoo) -> None:
     with zk_lock(KEY, abort_on="never") as hold:
-        guid = nodes.parse(hold.path.rpartition("/")[2]).guid  # type: ignore[union-attr]
-        break_lock(KEY, guid=guid, token=hold.token, reason="a test", by="tester")
+        break_lock(KEY, guid=guid_of(hold.path), token=hold.token, reason="a test", by="tester")
         assert hold.wait_lost(20)
 
 

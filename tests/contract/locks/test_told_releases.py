@@ -12,7 +12,7 @@ from support.primitives import Primitive
 from support.proxy import DELETE, MULTI, Proxy
 from support.zoo import Zoo, eventually, guid_of, settle
 
-from django_zklock import Hold, zk_adopt, zk_lock
+from django_zklock import zk_adopt, zk_lock
 from django_zklock.core.protocol import contender
 from django_zklock.operations import break_lock
 
@@ -40,10 +40,6 @@ def test_a_release_that_zookeeper_refuses_is_logged(zoo: Zoo, caplog: pytest.Log
     acquire_once("shop/1", timeout=30)
 
 
-def end(zoo: Zoo, hold: Hold) -> None:
-    zoo.client.delete(hold.path)
-
-
 def confirmed() -> None:
     """Wait until what was sent before has its replies."""
     for _ in range(2):  # the delete, and the record of a break
@@ -56,7 +52,7 @@ def test_a_lock_whose_znode_was_deleted_is_told_after_a_short_hold(
     """Before a hold is watched, only its release shows it."""
     monkeypatch.setattr(contender, "WATCH_SELF_AFTER", 60.0)
     with primitive.lock() as hold:
-        end(zoo, hold)
+        zoo.client.delete(hold.path)
     (message,) = eventually(lambda: messages(caplog, LATE))
     assert f"process {os.getpid()} on {socket.gethostname()}" in message
     assert hold.path in message

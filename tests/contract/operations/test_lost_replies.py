@@ -31,7 +31,7 @@ def named(path: str, zoo: Zoo) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("opcode", "when"), CUTS)
-def test_a_break_survives_a_cut(
+def test_a_break_survives_cuts(
     zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture, opcode: int, when: str
 ) -> None:
     with zoo.hold_elsewhere("k") as path, caplog.at_level(logging.INFO, "zklock.audit"):

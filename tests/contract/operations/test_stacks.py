@@ -87,24 +87,28 @@ def computation() -> Iterator[tuple[Callable[[], object], Callable[[], object]]]
 WORK = [socket_read, sleep, query, computation]
 
 
+def hanging(zoo: Zoo, call: Callable[[], object], end: Callable[[], object]) -> list[str]:
+    """Return the lines of a call that hangs under the lock, and end it."""
+    holder = BackgroundCall(call)
+    zoo.wait_contenders("k", 1)
+    eventually(lambda: any(line.endswith("# here") for line in shown()))
+    with within(2):
+        lines = shown()
+    end()
+    holder.result(30)
+    return lines
+
+
 @pytest.mark.parametrize("work", WORK)
 @pytest.mark.parametrize("start", [lambda call: call(), lambda call: greenlet.greenlet(call).switch()])
 def test_a_thread_or_greenlet_shows_the_line_that_it_hangs_in(zoo: Zoo, work: Any, start: Any) -> None:
-    entered = threading.Event()
     with work() as (hang, end):
 
         def locked(_secret: str = SECRET) -> None:
             with zk_lock("k"):
-                entered.set()
                 hang()
 
-        holder = BackgroundCall(lambda: start(locked))
-        assert entered.wait(10)
-        eventually(lambda: any(line.endswith("# here") for line in shown()))
-        with within(2):
-            lines = shown()
-        end()
-        holder.result(30)
+        lines = hanging(zoo, lambda: start(locked), end)
     places = [line for line in lines if line.endswith("# here")]
     assert len(places) == 1
     assert places[0].startswith(f"{work.__name__}.<locals>.hang at {__file__}:")
@@ -151,20 +155,13 @@ def test_a_coroutine_shows_what_it_awaits(zoo: Zoo, hang: Any, between: list[str
 
 
 def test_a_task_that_runs_shows_the_functions_that_it_calls(zoo: Zoo) -> None:
-    entered = threading.Event()
     with sleep() as (hang, end):
 
         async def locked() -> None:
             async with zk_lock("k"):
-                entered.set()
                 hang()
 
-        holder = BackgroundCall(lambda: asyncio.run(locked()))
-        assert entered.wait(10)
-        eventually(lambda: any(line.endswith("# here") for line in shown()))
-        lines = shown()
-        end()
-        holder.result(30)
+        lines = hanging(zoo, lambda: asyncio.run(locked()), end)
     assert lines[0].startswith("task ")
     assert lines[-1].endswith(": hang()")
 

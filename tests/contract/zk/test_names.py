@@ -89,9 +89,7 @@ def test_one_bad_name_costs_one_server(server: Ensemble | DevServer, names: Name
     assert report.serves or report.problem.startswith("does not answer: ")
 
 
-def test_a_slow_resolver_costs_its_time_once(
-    server: Ensemble | DevServer, names: dict[str, Callable[[], list[str]]]
-) -> None:
+def test_a_slow_resolver_costs_its_time_once(server: Ensemble | DevServer, names: Names) -> None:
     asked = []
 
     def slow() -> list[str]:
@@ -105,9 +103,7 @@ def test_a_slow_resolver_costs_its_time_once(
         assert len(asked) == 1
 
 
-def test_a_hold_outlasts_a_cut_while_the_resolver_hangs(
-    server: Ensemble | DevServer, names: dict[str, Callable[[], list[str]]]
-) -> None:
+def test_a_hold_outlasts_a_cut_while_the_resolver_hangs(server: Ensemble | DevServer, names: Names) -> None:
     """The addresses of the last look-up are used until there is an answer."""
     with Proxy(server.hosts) as proxy:
         names["zk.test"] = lambda: ["127.0.0.1"]

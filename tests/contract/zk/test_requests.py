@@ -13,7 +13,7 @@ from support.zoo import Zoo, eventually
 from django_zklock import zk_lock
 from django_zklock.core import clock
 from django_zklock.core.zk.errors import NodeMissing
-from django_zklock.core.zk.gateway import DirectoryState, Gateway
+from django_zklock.core.zk.gateway import DirectoryState
 from django_zklock.core.zk.multi import Create, SetData
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.requests import (
@@ -34,6 +34,10 @@ def soon(seconds: float = 10) -> float:
     return clock.now() + seconds
 
 
+def read(path: str, seconds: float = 10) -> Any:
+    return call(session(), lambda gateway, done: gateway.read(path, done), soon(seconds))
+
+
 def counting(path: str) -> OptimisticUpdate:
     """An update that adds one to the number in a node; its value is the sum."""
     name = str(uuid.uuid4())
@@ -52,23 +56,16 @@ def counting(path: str) -> OptimisticUpdate:
 
 def test_a_request_whose_reply_is_lost_is_sent_again(zoo: Zoo, proxy: Proxy) -> None:
     zoo.client.create(f"{zoo.base}/node", b"data", makepath=True)
-
-    def read(gateway: Gateway, done: Any) -> None:
-        gateway.read(f"{zoo.base}/node", done)
-
     fired = proxy.kill_after_op(GET_DATA)
-    assert call(session(), read, soon()).data == b"data"
+    assert read(f"{zoo.base}/node").data == b"data"
     assert fired.is_set()
 
 
 def test_a_request_returns_an_error_and_raises_at_the_deadline(zoo: Zoo, proxy: Proxy) -> None:
-    def read(gateway: Gateway, done: Any) -> None:
-        gateway.read(f"{zoo.base}/missing", done)
-
-    assert isinstance(call(session(), read, soon()), NodeMissing)
+    assert isinstance(read(f"{zoo.base}/missing"), NodeMissing)
     proxy.hang = True
     with pytest.raises(ZooKeeperUnavailable):
-        call(session(), read, soon(0.3))
+        read(f"{zoo.base}/missing", 0.3)
 
 
 @pytest.mark.parametrize("strike", ["kill_before_op", "kill_after_op"])

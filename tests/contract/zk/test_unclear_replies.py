@@ -183,11 +183,6 @@ def test_a_request_that_is_refused_raises_a_public_error(zoo: Zoo, proxy: Proxy,
         eventually(lambda: len(zoo.children(KEY)) == 1, 2)
 
 
-def refusal() -> str:
-    raised = assert_refused(zk_lock(KEY, timeout=0), ZooKeeperUnavailable)
-    return str(raised)
-
-
 @pytest.mark.timed
 def test_replies_that_stay_unclear_cost_few_connections(zoo: Zoo, proxy: Proxy) -> None:
     for _ in range(50):
@@ -196,7 +191,9 @@ def test_replies_that_stay_unclear_cost_few_connections(zoo: Zoo, proxy: Proxy) 
     with within(2.8 + 1), pytest.raises(ZooKeeperUnavailable), zk_lock(KEY, timeout=2.8):
         pass  # it ends at 3.5 s
     assert 2 <= proxy.connected - before <= 4
-    eventually(lambda: "its replies are unclear" in refusal())  # who gives up between two connections is told
+    attempt = zk_lock(KEY, timeout=0)
+    # A caller that gives up between two connections is told.
+    eventually(lambda: "its replies are unclear" in str(assert_refused(attempt, ZooKeeperUnavailable)))
     proxy.heal()
     connected()
     eventually(lambda: zoo.children(KEY) == [], 2)  # the last create may have been on its way
