@@ -505,13 +505,8 @@ def test_data_of_a_hostile_client_stop_no_waiter_and_no_look(zoo: Zoo) -> None:
     deep, huge = b'{"by":' + b"[" * 10_000, b'{"pid":1' + b"0" * 400 + b',"until":1' + b"0" * 400 + b"}"
     endless = b'{"ends":NaN,"until":1e999,"about":{"operator":"\\u001b[2J","seconds":"inf"}}'
     hold = nodes.prefix(nodes.new_guid(nodes.Mark.OPERATOR))
-
-    def wait() -> bool:
-        with zk_lock("k", timeout=60):
-            return True
-
     with zk_lock("k") as held:
-        waiter = BackgroundCall(wait)
+        waiter = BackgroundCall(lambda: acquire_once("k", timeout=60))
         zoo.wait_contenders("k", 2)
         for number, data in enumerate([deep, huge, endless, b"\xff\x00", b"__REVOKE__", b"x" * 900_000]):
             zoo.client.set(held.path, data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 
 import pytest
@@ -107,13 +106,8 @@ def test_a_downgraded_writer_keeps_its_minimum_hold_exclusive(zoo: Zoo) -> None:
         began = hold._held.grant.since
         rw.read().acquire()
     assert zoo.reading("k") == []
-
-    def read() -> float:
-        with zk_lock("k", kind="read", timeout=20):
-            return time.monotonic()
-
-    reader = BackgroundCall(read)
-    assert reader.result() >= began + 1.5
+    reader = BackgroundCall(lambda: acquire_once("k", kind="read", timeout=20))
+    assert reader.result()._held.grant.since >= began + 1.5
     assert len(zoo.reading("k")) == 1
     rw.read().release()
     assert zoo.children("k") == []

@@ -19,7 +19,7 @@ from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, SYNC, 
 from support.work import acquired, assert_refused, seen
 from support.zoo import Zoo, eventually
 
-from django_zklock import Lock, conf, zk_adopt, zk_leader, zk_lock, zk_locks, zk_semaphore
+from django_zklock import conf, zk_adopt, zk_leader, zk_lock, zk_locks, zk_semaphore
 from django_zklock.core.locks import hand_over as giving
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.queue import nodes
@@ -271,8 +271,7 @@ def test_a_lock_is_adopted_once(zoo: Zoo) -> None:
 
 
 def test_an_adopter_at_a_late_server_gets_the_lock(zoo: Zoo, kind: Primitive, monkeypatch: pytest.MonkeyPatch) -> None:
-    with kind.lock() as hold:
-        text = hold.hand_over(within=LONG)
+    text = give(kind)
     is_behind, read, send = [True], Gateway.read, Gateway._send_all
 
     def read_late(gateway: Gateway, path: str, callback: Any, on_event: Any = None) -> Any:
@@ -320,8 +319,7 @@ def test_another_holder_with_the_same_number_is_no_adopter(zoo: Zoo) -> None:
 
 
 def test_the_owner_cannot_adopt_what_it_has(zoo: Zoo) -> None:
-    with zk_semaphore(KEY, 2) as first:
-        text = first.hand_over(within=LONG)
+    text = give(limit=2)
     with zk_semaphore(KEY, 2), pytest.raises(LockBusy, match="its owner has it already"), zk_adopt(text):
         pass
     with zk_adopt(text), pytest.raises(LockBusy), zk_adopt(text):
@@ -329,8 +327,7 @@ def test_the_owner_cannot_adopt_what_it_has(zoo: Zoo) -> None:
 
 
 def test_a_person_can_end_a_hand_over(zoo: Zoo) -> None:
-    with Lock(KEY, what="export 7") as hold:
-        text = hold.hand_over(within=LONG)
+    text = give(what="export 7")
     lock = seen(KEY)
     held = lock.operator
     assert held is not None
@@ -345,8 +342,7 @@ def test_a_person_can_end_a_hand_over(zoo: Zoo) -> None:
 def test_a_limit_that_was_lowered_makes_the_adopter_wait(zoo: Zoo) -> None:
     other = Taker(zk_semaphore(KEY, 2))
     other.wait_granted()
-    with zk_semaphore(KEY, 2) as hold:
-        text = hold.hand_over(within=LONG)
+    text = give(limit=2)
     set_limit(KEY, 1, reason="slow", by="anna")
     adopter = Taker(zk_adopt(text, timeout=20))
     zoo.wait_contenders(KEY, 2)
@@ -358,8 +354,7 @@ def test_a_limit_that_was_lowered_makes_the_adopter_wait(zoo: Zoo) -> None:
 
 
 def test_the_pages_say_that_a_lock_waits_for_its_adopter(zoo: Zoo) -> None:
-    with Lock(KEY, what="export 7") as hold:
-        text = hold.hand_over(within=LONG)
+    text = give(what="export 7")
     assert "Handed over by export 7, waiting for its adopter until" in zklock("show", KEY)
     assert "handed over by export 7" in zklock("list")
     (holder,) = as_json("show", KEY)["holders"]
