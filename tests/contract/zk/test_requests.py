@@ -13,7 +13,7 @@ from support.zoo import Zoo, eventually
 from django_zklock import zk_lock
 from django_zklock.core import clock
 from django_zklock.core.zk.errors import NodeMissing
-from django_zklock.core.zk.gateway import DirectoryState
+from django_zklock.core.zk.gateway import DirectoryState, Gateway
 from django_zklock.core.zk.multi import Create, SetData
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.requests import (
@@ -35,7 +35,10 @@ def soon(seconds: float = 10) -> float:
 
 
 def read(path: str, seconds: float = 10) -> Any:
-    return call(session(), lambda gateway, done: gateway.read(path, done), soon(seconds))
+    def send(gateway: Gateway, done: Any) -> None:
+        gateway.read(path, done)
+
+    return call(session(), send, soon(seconds))
 
 
 def counting(path: str) -> OptimisticUpdate:
