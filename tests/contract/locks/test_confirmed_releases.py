@@ -267,7 +267,7 @@ def test_a_break_is_no_late_release(zoo: Zoo, caplog: pytest.LogCaptureFixture) 
     """The operator knows. Nor is a lock that is handed over, or the rest of a minimum hold."""
     with zk_lock("k") as hold:
         break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="a test", by="ann")
-    hold = acquire_once("k", min_hold=0.05)
+    acquire_once("k", min_hold=0.05)
     with zk_lock("k", timeout=30) as hold:
         text = hold.hand_over(within=5)
     acquire_once(zk_adopt(text))
