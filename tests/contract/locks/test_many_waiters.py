@@ -45,6 +45,11 @@ async def acquire(**options: Any) -> None:
         pass
 
 
+async def stay(done: asyncio.Event, **options: Any) -> None:
+    async with zk_lock(KEY, **options):
+        await done.wait()
+
+
 async def until(condition: Any) -> None:
     await asyncio.to_thread(eventually, condition, 20)
 
@@ -127,12 +132,7 @@ async def test_a_waiter_with_too_little_time_lets_others_go_first(zoo: Zoo, clea
     """If the last grant took longer than it has left, it would only come and go."""
     async with zk_lock(KEY):
         done = asyncio.Event()
-
-        async def stay() -> None:
-            async with zk_lock(KEY, timeout=None):
-                await done.wait()
-
-        cleared.append(asyncio.create_task(stay()))
+        cleared.append(asyncio.create_task(stay(done, timeout=None)))
         cleared += begin(MAX_WAITING - 1, [])
         await asyncio.to_thread(zoo.wait_contenders, KEY, MAX_WAITING + 1)
         late = asyncio.create_task(acquire(timeout=20, what="late"))
@@ -152,13 +152,8 @@ async def test_a_local_queue_of_contenders_granted_at_once_refuses_no_caller(
     zoo: Zoo, warm: Proxy, kind: dict[str, Any], options: dict[str, Any], cleared: Tasks
 ) -> None:
     done = asyncio.Event()
-
-    async def stay() -> None:
-        async with zk_lock(KEY, timeout=30, **kind):
-            await done.wait()
-
     warm.hang = True
-    cleared += [asyncio.create_task(stay()) for _ in range(MANY)]
+    cleared += [asyncio.create_task(stay(done, timeout=30, **kind)) for _ in range(MANY)]
     await in_local_queue(MANY - MAX_WAITING)
     first = asyncio.create_task(acquire(**kind, **options))
     await until(
