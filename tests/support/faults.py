@@ -6,7 +6,7 @@ import contextlib
 import functools
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 from unittest import mock
@@ -204,12 +204,16 @@ class CallOnDemand(BackgroundCall[T]):
         self._arguments.put(arguments)
 
 
-def acquire_once(key: str, **options: Any) -> Hold:
-    """Acquire a lock, check it and release it; return the hold."""
-    lock: Lock = zk_lock(key, **options)
-    with lock as hold:
+def acquire_once(lock: Any, **options: Any) -> Hold:
+    """Acquire a lock, or that of a key, check it and release it; return the hold."""
+    with zk_lock(lock, **options) if isinstance(lock, str) else lock as hold:
         hold.check()
     return hold
+
+
+def results(calls: Iterable[BackgroundCall[T]], timeout: float = 30.0) -> list[T]:
+    """Return what calls in other threads have returned, or raise what the first one has raised."""
+    return [call.result(timeout) for call in calls]
 
 
 def queue_up(zoo: Zoo, key: str, count: int, **options: Any) -> tuple[list[BackgroundCall[None]], list[int]]:

@@ -128,6 +128,11 @@ class Taker:
         if wait:
             self._thread.result()
 
+    def finish(self) -> None:
+        """Wait until it has the lock, and have it release."""
+        self.wait_granted()
+        self.go()
+
 
 def lingering_lock(lock: Lock) -> LingeringLock | None:
     """Return the lingering lock of this process, if there is one."""

@@ -174,6 +174,11 @@ class Proxy:
         """Hold back requests of this kind for so much longer, and what follows them too; 0 seconds ends it."""
         self._run(lambda: self._op_delays.update({opcode: seconds}))
 
+    def go_away(self) -> None:
+        """Be no server any more: connections end, and nobody listens."""
+        self.refuse = True
+        self.cut_all()
+
     def heal(self) -> None:
         """End all faults, the delay too; what hangs is passed on now."""
         self.delay = 0.0

@@ -78,10 +78,6 @@ def compare(pair: Pair, script: Script) -> None:
     assert transcripts["real"], "the script asked nothing"
 
 
-def scripts(*functions: Script) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("script", functions, ids=lambda function: function.__name__)
-
-
 def sort_events(talk: Talk) -> None:
     """Put the events last, sorted: those of one session's end come in no order."""
     events = [line for line in talk.lines if "EVENT" in line]

@@ -1,16 +1,22 @@
-"""Work under a lock, and ways to make it lose the lock."""
+"""Work under a lock, ways to make it lose the lock, and others that look at it or do not get it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+from django_zklock.inspection import LockInfo, look_at
 from django_zklock.locks.hold import Hold
 from support.faults import BackgroundCall
+
+E = TypeVar("E", bound=Exception)
+Run = Callable[..., Any]
+Reports = list[dict[str, Any]]
+"""The events of a signal: the fixture `reports` collects them."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +25,27 @@ class FixedFence:
 
     token: int
     key: str = "k"
+
+
+def acquired(lock: Any, **options: Any) -> Any:
+    """Acquire a lock that is free, or the caller's; return the hold."""
+    hold = lock.acquire(**{"timeout": 10, **options})
+    assert hold is not None
+    return hold
+
+
+def assert_refused(lock: Any, error: type[E], match: str | None = None) -> E:
+    """Return the error of a block that does not get the lock."""
+    with pytest.raises(error, match=match) as caught, lock:
+        raise AssertionError("it has the lock")
+    return caught.value
+
+
+def seen(key: str) -> LockInfo:
+    """Look at a lock that somebody holds."""
+    info = look_at(key, reply_timeout=30)
+    assert info is not None
+    return info
 
 
 def lose(hold: Hold) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from support.faults import BackgroundCall, connected, proxied, within
+from support.faults import BackgroundCall, connected, die, proxied, within
 from support.proxy import MULTI
 from support.reserving import holder, reserved_names
 from support.zoo import Zoo, eventually
@@ -25,11 +24,8 @@ from django_zklock.core.zk.errors import RequestRefused
 from django_zklock.core.zk.gateway import DirectoryState, Gateway
 from django_zklock.exceptions import LockTimeout, TooManyLocks, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
 
-pytestmark = pytest.mark.zookeeper
-
 
 def reserved(key: str = "a/b", task_id: str = "one", **more: object) -> Reserved:
-    """Reserve a key successfully."""
     outcome = reservations.reserve(key, task_id, **more)  # type: ignore[arg-type]
     assert isinstance(outcome, Reserved), outcome
     return outcome
@@ -43,7 +39,6 @@ def queued(key: str = "a/b", task_id: str = "one", **more: object) -> Reserved:
 
 
 def started(key: str = "a/b", task_id: str = "one", *, late: bool = False) -> Attached:
-    """Start the task of a key in a worker."""
     attached = reservations.start(key, task_id, late=late)
     assert attached is not None
     return attached
@@ -56,21 +51,14 @@ def owner_of(key: str = "a/b", task_id: str = "two", **more: object) -> str:
     return outcome.task_id
 
 
-def end_session() -> None:
-    """End the session of this process, as its death would."""
-    process.reset()
-
-
 @pytest.mark.parametrize("key", ["a/b", "%21unique/a", "0f8fad5bd9cb469fa16570867728950e", "order/1795428818"])
 def test_a_second_publisher_gets_the_id_of_the_first_task(zoo: Zoo, key: str) -> None:
-    """While a task waits, another one with its key learns its id."""
     queued(key)
     assert owner_of(key) == "one"
     assert holder(key) == "one"
 
 
 def test_a_reservation_that_ends_leaves_no_znode(zoo: Zoo) -> None:
-    """No znode is left, however the task ended."""
     reservations.conclude(reserved(), sent=False)
     assert reserved_names(zoo) == []
     queued()
@@ -83,7 +71,6 @@ def test_a_reservation_that_ends_leaves_no_znode(zoo: Zoo) -> None:
 
 
 def test_the_worker_may_be_faster_than_the_publisher(zoo: Zoo) -> None:
-    """A late confirmation changes nothing, while the task runs and after its end."""
     late = reserved()
     worker = started()
     reservations.conclude(late, sent=True)
@@ -98,7 +85,6 @@ def test_the_worker_may_be_faster_than_the_publisher(zoo: Zoo) -> None:
 
 
 def test_a_task_cannot_free_the_key_of_another(zoo: Zoo) -> None:
-    """A task that no longer has the key cannot free it."""
     queued()
     reservations.end("a/b", "none")
     assert reservations.start("a/b", "none") is None
@@ -106,7 +92,6 @@ def test_a_task_cannot_free_the_key_of_another(zoo: Zoo) -> None:
 
 
 def test_a_task_that_is_published_again_keeps_the_key(zoo: Zoo) -> None:
-    """It keeps the key, while its worker runs it and after. A new call with the same id is a duplicate."""
     queued()
     worker = started()
     assert owner_of(task_id="one") == "one"
@@ -122,7 +107,6 @@ def test_a_task_that_is_published_again_keeps_the_key(zoo: Zoo) -> None:
 
 
 def test_a_copy_that_did_nothing_does_not_free_the_key_of_the_one_that_runs(zoo: Zoo) -> None:
-    """Of a task that is delivered twice, the copy that runs decides."""
     queued()
     first, copy = started(late=True), started(late=True)
     reservations.end("a/b", "one", attached=copy)
@@ -137,7 +121,7 @@ def test_a_copy_that_did_nothing_does_not_keep_the_key_of_a_dead_one(zoo: Zoo) -
     started(late=True)
     reservations.end("a/b", "one", attached=started(late=True))
     assert owner_of() == "one"
-    end_session()
+    die()
     assert holder("a/b") is None
     queued(task_id="two")
 
@@ -149,7 +133,7 @@ def test_a_dead_publisher_keeps_the_key_if_its_message_was_sent(zoo: Zoo, sent: 
         queued()
     else:
         reserved()
-    end_session()
+    die()
     assert holder("a/b") == ("one" if sent else None)
 
 
@@ -158,7 +142,7 @@ def test_a_dead_worker_counts_if_its_task_will_be_delivered_again(zoo: Zoo, late
     """Without late acknowledgement, the broker has forgotten the task."""
     queued()
     started(late=late)
-    end_session()
+    die()
     assert holder("a/b") == ("one" if late else None)
     if late:
         reservations.end("a/b", "one", attached=started(late=True))
@@ -168,15 +152,13 @@ def test_a_dead_worker_counts_if_its_task_will_be_delivered_again(zoo: Zoo, late
 
 
 def test_a_rejected_task_that_is_requeued_keeps_its_reservation(zoo: Zoo) -> None:
-    """A rejected message that the broker keeps is delivered again, even if its worker dies meanwhile."""
     queued()
     reservations.detach(started(), waits=True)
-    end_session()
+    die()
     assert owner_of() == "one"
 
 
 def test_an_expired_reservation_counts_while_the_task_runs(zoo: Zoo) -> None:
-    """It does not count when the message has expired, but it counts while a worker runs the task."""
     queued(until=time.time() - 1)
     worker = started()
     assert owner_of() == "one"
@@ -208,7 +190,6 @@ def test_a_publisher_waits_until_another_is_done(zoo: Zoo) -> None:
 
 
 def test_a_publisher_waits_for_its_timeout_only(zoo: Zoo) -> None:
-    """It gets an error."""
     reserved()
     with within(2), pytest.raises(LockTimeout, match="Another publisher"):
         reservations.reserve("a/b", "two", timeout=0.5)
@@ -216,13 +197,13 @@ def test_a_publisher_waits_for_its_timeout_only(zoo: Zoo) -> None:
 
 
 def test_two_reservations_with_one_version_are_distinguished(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two successive reservations of one path have the same version, and are still distinguished."""
     queued()
     stale = family(zoo)
     reservations.end("a/b", "one")
     queued(task_id="two")
     assert family(zoo).version == stale.version
-    outdated = functools.partial(read_before, reservations._Update, stale)
+    update = reservations._Update
+    outdated: Any = lambda *args, **options: update(*args, **{**options, "guess": stale})  # noqa: E731
     monkeypatch.setattr(reservations, "_Update", outdated)
     assert reservations.end("a/b", "one")
     assert reservations.start("a/b", "one") is None
@@ -231,24 +212,17 @@ def test_two_reservations_with_one_version_are_distinguished(zoo: Zoo, monkeypat
     assert reservations.start("a/b", "two") is not None
 
 
-def read_before(update: Callable[..., Any], state: DirectoryState, *args: Any, **options: Any) -> Any:
-    """Return an update that has read this state before."""
-    return update(*args, **{**options, "guess": state})
-
-
 def family(zoo: Zoo) -> DirectoryState:
-    """Read the reservation."""
     path = record.path_of(zoo.base, "a/b")
     data, stat = zoo.client.get(path)
     return DirectoryState(path=path, data=data, version=stat.version, children=tuple(zoo.client.get_children(path)))
 
 
 def test_a_process_that_ends_in_an_orderly_way_leaves_the_key_to_others(zoo: Zoo) -> None:
-    """A thread in it that waits for another publisher gets an error at once."""
     reserved()
     second = BackgroundCall(lambda: reservations.reserve("a/b", "two"))
     eventually(lambda: process.current()._client._data_watchers)  # type: ignore[union-attr]
-    end_session()
+    die()
     with pytest.raises(ZooKeeperUnavailable, match="closed"):
         second.result()
     queued(task_id="three")
@@ -264,7 +238,6 @@ def test_an_unreadable_reservation_stays(zoo: Zoo) -> None:
 
 
 def test_a_damaged_reservation_is_not_retried_without_end(zoo: Zoo) -> None:
-    """Children of the reservation were deleted by hand. The error says so, and the number of requests is limited."""
     with proxied(zoo, 10) as proxy:
         damaged = reserved()
         path = record.path_of(zoo.base, "a/b")
@@ -280,7 +253,6 @@ def test_a_damaged_reservation_is_not_retried_without_end(zoo: Zoo) -> None:
 
 
 def test_many_publishers_get_the_same_task(zoo: Zoo) -> None:
-    """All of them return the same task."""
     calls = [BackgroundCall(lambda name=str(n): _publish(name)) for n in range(8)]  # type: ignore[misc]
     assert len({call.result() for call in calls}) == 1
 
@@ -292,16 +264,11 @@ def _publish(task_id: str) -> str:
     return outcome.task_id
 
 
-# --- their bytes at the end of the session, which count like those of locks -------------------------------------------
-
-
 def path_bytes() -> int:
-    """Return the bytes that are counted in this process."""
     return process.current().attached(Registry).path_bytes
 
 
 def test_the_children_of_a_session_count_while_they_are_there(zoo: Zoo) -> None:
-    """Those of the publisher and of the worker, until they are deleted, by whomever."""
     reservation = reserved()
     publishing = path_bytes()
     assert publishing > 0
@@ -323,7 +290,6 @@ def test_the_children_of_a_session_count_while_they_are_there(zoo: Zoo) -> None:
 
 
 def test_a_duplicate_and_a_refused_update_count_nothing(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of them is there, whatever they have tried."""
     queued()
     assert owner_of() == "one"
     assert path_bytes() == 0
@@ -336,7 +302,6 @@ def test_a_duplicate_and_a_refused_update_count_nothing(zoo: Zoo, monkeypatch: p
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 def test_a_lost_reply_counts_once(zoo: Zoo, when: str) -> None:
-    """Whether the transaction was carried out or not."""
     with proxied(zoo, 10) as proxy:
         queued()
         fired = getattr(proxy, when)(MULTI)
@@ -351,7 +316,6 @@ def test_a_lost_reply_counts_once(zoo: Zoo, when: str) -> None:
 
 
 def test_reservations_are_refused_before_they_are_too_many(zoo: Zoo) -> None:
-    """A call of the task gets the error. A worker goes on without its child. What ends is never refused."""
     long = "/".join(["k" * 190] * 4)
     with zoo.configured(JUTE_MAXBUFFER=2**17, session_timeout=10):
         for number in range(170):
@@ -402,9 +366,6 @@ def test_a_reservation_whose_publisher_gave_up_is_withdrawn(zoo: Zoo, fault: str
         eventually(lambda: len(reserved_names(zoo)) == 1)
 
 
-# --- those whose keys nobody uses again -------------------------------------------------------------------------------
-
-
 def ready_worker(**options: Any) -> None:
     """Have a worker with such a task become ready."""
 
@@ -418,10 +379,7 @@ def ready_worker(**options: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [{"unique": "until_done"}, {"on_conflict": "coalesce"}])
-def test_a_worker_deletes_what_is_dead_for_a_day(
-    zoo: Zoo, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also if nobody calls these tasks again. The rest stays, and so does what no release can read."""
+def test_a_worker_deletes_what_is_long_dead(zoo: Zoo, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     queued("waits")
     queued("waits/long", until=time.time() + 600)
     started(queued("runs/again").key, late=True)
@@ -429,11 +387,11 @@ def test_a_worker_deletes_what_is_dead_for_a_day(
     queued("over", until=time.time() - 1)
     reserved("never/sent")
     zoo.client.create(f"{record.directory(zoo.base)}/unreadable", b"?")
-    end_session()
+    die()
     before = reserved_names(zoo)
     connected()
     ready_worker(**options)
-    end_session()
+    die()
     assert reserved_names(zoo) == before
     monkeypatch.setattr(reservations, "DEAD_FOR", 0.0)
     ready_worker(**options)
@@ -441,7 +399,6 @@ def test_a_worker_deletes_what_is_dead_for_a_day(
 
 
 def test_a_reservation_that_counts_again_is_not_deleted(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker attaches to it after it was read."""
     queued("k", until=time.time() - 1)
     monkeypatch.setattr(reservations, "DEAD_FOR", 0.0)
     commit = Gateway.commit
@@ -454,11 +411,11 @@ def test_a_reservation_that_counts_again_is_not_deleted(zoo: Zoo, monkeypatch: p
     monkeypatch.setattr(Gateway, "commit", attach_first)
     process.current().post(reservations.sweep, process.current())
     eventually(lambda: Gateway.commit is commit)
-    end_session()
+    die()
     assert reserved_names(zoo) == ["k"]
 
 
 def test_a_worker_without_unique_tasks_needs_no_connection(zoo: Zoo) -> None:
-    end_session()
+    die()
     ready_worker()
     assert process.peek() is None

@@ -24,8 +24,6 @@ from django_zklock.contrib.celery.beat import Candidacy
 from django_zklock.contrib.celery.schedule import LeadershipLost, RunRecord, ScheduleRecords, continue_from
 from django_zklock.core.zk.gateway import Node
 
-pytestmark = pytest.mark.zookeeper
-
 APP = Celery("ledgers", set_as_current=False)
 Make = Callable[[], Candidacy]
 LONG_AGO = datetime(2020, 1, 1, tzinfo=timezone.utc)
@@ -39,7 +37,6 @@ def entry(name: Any = "report", *, last: datetime = LONG_AGO, count: int = 0) ->
 
 @pytest.fixture
 def candidate() -> Iterator[Make]:
-    """A factory of candidates for one lead. All of them leave the queue at the end."""
     made: list[Candidacy] = []
 
     def make() -> Candidacy:
@@ -61,7 +58,6 @@ def ledger_of(zoo: Zoo, candidacy: Candidacy) -> ScheduleRecords:
 
 
 def test_runs_are_counted_across_leaders(zoo: Zoo, candidate: Make) -> None:
-    """A new leader continues from the record, not from what its own scheduler believes."""
     first, second = candidate(), candidate()
     ledger = ledger_of(zoo, first)
     ledger.adopt([entry(count=3)])
@@ -78,7 +74,6 @@ def test_runs_are_counted_across_leaders(zoo: Zoo, candidate: Make) -> None:
 
 
 def test_many_entries_and_odd_names_have_records(zoo: Zoo, candidate: Make) -> None:
-    """More entries than fit in one request, and names that cannot be the name of a znode."""
     names: list[Any] = [f"entry {number}" for number in range(500)]
     names += ["a/b", "..", "", "x" * 300, "\udc80", "12345678901234", 7]
     first, second = candidate(), candidate()
@@ -94,7 +89,6 @@ def test_many_entries_and_odd_names_have_records(zoo: Zoo, candidate: Make) -> N
 
 
 def test_a_former_leader_records_no_run(zoo: Zoo, candidate: Make) -> None:
-    """It knows so by its own clock, or learns it from the servers."""
     ledger = ledger_of(zoo, candidate())
     ledger.adopt([entry()])
     zoo.client.delete(ledger.hold.path)  # as somebody who breaks the lock does
@@ -137,7 +131,6 @@ def test_a_record_of_another_process_ends_the_lead(zoo: Zoo, candidate: Make) ->
 
 
 def test_a_record_that_cannot_be_read_counts_as_none(zoo: Zoo, candidate: Make) -> None:
-    """Beat logs it and continues from now."""
     zoo.client.create(f"{zoo.base}/!beat/nightly/report", b"\x00", makepath=True)
     ledger = ledger_of(zoo, candidate())
     mine = entry()
@@ -159,32 +152,24 @@ def test_records_of_entries_that_left_the_schedule_go_after_a_week(zoo: Zoo, can
 
 
 @pytest.mark.parametrize("strike", ["kill_before_op", "kill_after_op"])
-def test_a_run_whose_reply_is_lost_is_recorded_once(server: Any, strike: str) -> None:
-    """The connection breaks before the request is executed, or before its reply arrives. The lead continues."""
-    zoo = Zoo(server.hosts, server)
-    with proxied(zoo) as proxy:
-        assert isinstance(proxy, Proxy)
-        leader = Candidacy("nightly")
-        ledger = ledger_of(zoo, leader)
+def test_a_run_whose_reply_is_lost_is_recorded_once(zoo: Zoo, proxy: Proxy, candidate: Make, strike: str) -> None:
+    ledger = ledger_of(zoo, candidate())
 
-        def interrupted(call: Callable[[], Any]) -> Any:
-            fired = getattr(proxy, strike)(MULTI)
-            result = BackgroundCall(call).result(20)
-            assert fired.is_set()
-            return result
+    def interrupted(call: Callable[[], Any]) -> Any:
+        fired = getattr(proxy, strike)(MULTI)
+        result = BackgroundCall(call).result(20)
+        assert fired.is_set()
+        return result
 
-        for name in ("other", "report"):  # without the folder of the records, and with it
-            interrupted(lambda name=name: ledger.adopt([entry(name), entry(f"{name} 2")]))  # type: ignore[misc]
-        assert interrupted(lambda: ledger.record_run(entry())).count == 1
-        assert sorted(record.count for record in records(zoo)) == [0, 0, 0, 1]
-        assert ledger.record_run(entry()).count == 2
-        leader.withdraw()
-    zoo.close()
+    for name in ("other", "report"):  # without the folder of the records, and with it
+        interrupted(lambda name=name: ledger.adopt([entry(name), entry(f"{name} 2")]))  # type: ignore[misc]
+    assert interrupted(lambda: ledger.record_run(entry())).count == 1
+    assert sorted(record.count for record in records(zoo)) == [0, 0, 0, 1]
+    assert ledger.record_run(entry()).count == 2
 
 
-def test_the_records_of_many_entries_take_few_requests(server: Any) -> None:
+def test_the_records_of_many_entries_take_few_requests(zoo: Zoo) -> None:
     """Else the first leader would send thousands at once, and lose its lease. Long names fit in a request, too."""
-    zoo = Zoo(server.hosts, server)
     names = [*(f"entry {number}" for number in range(1200)), *(f"{number:03}" * 1000 for number in range(400))]
     with proxied(zoo, 10) as proxy:
         leader = Candidacy("nightly")
@@ -195,11 +180,9 @@ def test_the_records_of_many_entries_take_few_requests(server: Any) -> None:
         eventually(lambda: not zoo.names(f"{zoo.base}/!beat/nightly"))
         assert proxy.counts[MULTI] <= 2 * (1 + 3 + 7) + 5  # creates and deletes, the missing folder, and heartbeats
         leader.withdraw()
-    zoo.close()
 
 
 def test_a_new_record_is_created_by_the_leader_only(zoo: Zoo, candidate: Make) -> None:
-    """A record that another process has created, or the loss of the leader's znode, ends the lead."""
     ledger = ledger_of(zoo, candidate())
     zoo.client.create(f"{zoo.base}/!beat/nightly/second", b"{}", makepath=True)
     with pytest.raises(LeadershipLost, match="another process"):
@@ -210,8 +193,6 @@ def test_a_new_record_is_created_by_the_leader_only(zoo: Zoo, candidate: Make) -
         ledger.adopt([entry("first"), entry("second")])
     assert zoo.names(f"{zoo.base}/!beat/hourly") == []
 
-
-# --- what a record means to an entry --------------------------------------------------------------------------------
 
 AT = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)
@@ -233,7 +214,6 @@ def row(last: datetime, saved: datetime, count: int = 1) -> Any:
     ],
 )
 def test_a_row_goes_on_from_the_later_of_record_and_row(last: datetime, saved: datetime, expected: datetime) -> None:
-    """A row that was saved after the last run wins, but never with an earlier run."""
     mine = row(last, saved)
     continue_from(mine, TICK)
     assert mine.last_run_at == expected
@@ -256,7 +236,6 @@ def test_a_naive_time_stays_naive_and_means_utc() -> None:
 
 @pytest.mark.chaos  # a matrix
 def test_rows_continue_as_without_records_in_all_time_zones() -> None:
-    """Edited, or enabled again; only the run that a dead leader did not save is known from its record."""
     pytest.importorskip("django_celery_beat")
     program = [sys.executable, str(TESTS / "support/rowtimes.py")]
     env = {**os.environ, "PYTHONPATH": str(TESTS.parent)}

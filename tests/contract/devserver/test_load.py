@@ -21,7 +21,6 @@ Connect = Callable[[DevServer], Wire]
 
 @pytest.fixture
 def own() -> Iterator[DevServer]:
-    """A server that no other test uses."""
     with DevServer(tick=0.1, max_session_timeout=20) as server:
         yield server
 
@@ -41,7 +40,6 @@ def connect() -> Iterator[Connect]:
 
 
 def descriptors() -> set[tuple[str, str]]:
-    """Return the files and sockets of this process."""
     numbers = set()
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -53,7 +51,6 @@ def descriptors() -> set[tuple[str, str]]:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="nothing else tells the open files")
 def test_a_stop_leaves_no_thread_socket_or_file() -> None:
-    """As many servers as there are tests may come and go in a process, whatever their clients were doing."""
     gc.collect()
     threads, files = set(threading.enumerate()), descriptors()
     for number in range(5):
@@ -93,10 +90,7 @@ GARBAGE = {
 
 @pytest.mark.parametrize("greeted", [False, True], ids=["stranger", "client"])
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
-def test_garbage_on_one_connection_disturbs_no_other(
-    own: DevServer, connect: Connect, garbage: bytes, greeted: bool
-) -> None:
-    """Wherever it comes from, and however it ends: all others are served on, and no session is left over."""
+def test_garbage_of_a_client_disturbs_no_other(own: DevServer, connect: Connect, garbage: bytes, greeted: bool) -> None:
     other = connect(own)
     other.connect()
     for how in ("drop", "shut"):
@@ -118,7 +112,6 @@ def test_garbage_on_one_connection_disturbs_no_other(
 
 
 def test_half_open_connections_end_with_their_session(own: DevServer, connect: Connect) -> None:
-    """A client that vanished without a word costs a socket until its session ends, and no longer."""
     wires = [connect(own) for _ in range(20)]
     for wire in wires:
         wire.connect(timeout=SHORT)
@@ -129,7 +122,6 @@ def test_half_open_connections_end_with_their_session(own: DevServer, connect: C
 
 
 def test_an_incomplete_request_is_not_executed(own: DevServer, connect: Connect) -> None:
-    """The connection ends within a frame. Its session can be taken up again."""
     wire = connect(own)
     wire.connect()
     wire.write_raw(integer(100) + integer(1) + integer(1))
@@ -141,7 +133,6 @@ def test_an_incomplete_request_is_not_executed(own: DevServer, connect: Connect)
 
 
 def test_a_client_that_does_not_read_delays_no_other(own: DevServer, connect: Connect) -> None:
-    """All its replies wait for it, in their order."""
     lazy, other = connect(own), connect(own)
     lazy.connect()
     other.connect()

@@ -55,46 +55,16 @@ from support.jute import (
     sync,
     ttl,
 )
-from support.transcripts import (
-    ALICE,
-    SHORT,
-    STILL,
-    Pair,
-    Script,
-    changed_in_3_9,
-    compare,
-    scripts,
-    sort_events,
-    who_may,
-)
+from support.transcripts import ALICE, SHORT, STILL, Pair, Script, changed_in_3_9, compare, sort_events, who_may
 from support.wire import Talk, Wire
 from support.zoo import eventually
-
-pytestmark = pytest.mark.zookeeper
-
-
-def look(wire: Wire, *paths: str) -> None:
-    """Have all that is known of some nodes in the transcript."""
-    for path in paths:
-        wire.do(get(path), get_acl(path), children2(path))
 
 
 def every_mode(talk: Talk) -> None:
     a = talk.a
     a.do(create("/d"))
     for make in (create, create2):
-        for mode in (
-            PERSISTENT,
-            EPHEMERAL,
-            SEQUENTIAL,
-            EPHEMERAL_SEQUENTIAL,
-            CONTAINER,
-            TTL,
-            TTL_SEQUENTIAL,
-            7,
-            -1,
-            99,
-        ):
+        for mode in (*range(PERSISTENT, TTL_SEQUENTIAL + 1), 7, -1, 99):
             a.do(make(f"/d/{make.__name__}-{mode}-", b"x", mode))
     for mode in (CONTAINER, PERSISTENT, SEQUENTIAL, EPHEMERAL, TTL, 99):
         a.do(container(f"/d/container-{mode}-", b"x", mode))
@@ -103,7 +73,8 @@ def every_mode(talk: Talk) -> None:
     for time_to_live in (0, -1, 2**40 - 1, 2**40, 2**62):
         a.do(ttl(f"/d/ttl-of-{time_to_live}", time_to_live))
     a.do(children2("/d"))
-    look(a, "/d", "/d/create-0-", "/d/create-1-")
+    for path in ("/d", "/d/create-0-", "/d/create-1-"):
+        a.do(get(path), get_acl(path), children2(path))
     a.do(ttl("/d/ttl-of-1", 1))  # last, as the server deletes it at its next sweep
 
 
@@ -123,12 +94,6 @@ def a_new_tree(talk: Talk) -> None:
     talk.a.do(children("/"), children2("/zookeeper"), get("/zookeeper/quota"), exists("/zookeeper/config"))
     talk.a.do(get_acl("/"), get_acl("/zookeeper/config"), get_acl("/zookeeper/quota"), create("/zookeeper/x"))
     talk.a.do(delete("/zookeeper/x"), delete("/zookeeper/quota"), delete("/zookeeper"), delete("/zookeeper/config"))
-
-
-@scripts(every_mode, sequences, a_new_tree)
-def test_znodes_of_every_kind_are_created_read_changed_and_deleted(pair: Pair, script: Script) -> None:
-    """Nodes of every kind are made, read, changed and deleted, with the same errors, stats and transaction ids."""
-    compare(pair, script)
 
 
 PATHS = {
@@ -154,7 +119,6 @@ PATHS = {
 
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS.keys())
 def test_invalid_paths_are_refused_as_by_zookeeper(pair: Pair, path: str | None) -> None:
-    """A path that is no path is refused by each operation as ZooKeeper refuses it; what only looks odd is a path."""
     requests = [create(path), create(path, mode=SEQUENTIAL), create2(path), container(path), exists(path), get(path)]
     requests += [put(path, b""), children(path), children2(path), get_acl(path), set_acl(path, OPEN), sync(path)]
     requests += [exists(path, True), get(path, True), children(path, True), delete(path), ephemerals(path)]
@@ -176,8 +140,6 @@ def test_invalid_paths_are_refused_as_by_zookeeper(pair: Pair, path: str | None)
 
 @pytest.mark.parametrize("size", [100_000, 1_000_000, 1_048_400, 1_048_575, 1_048_576, 1_100_000, 3_000_000])
 def test_data_up_to_the_limit_of_a_frame_is_accepted(pair: Pair, size: int) -> None:
-    """Up to a frame of jute.maxbuffer data are taken; a larger frame ends the connection, and the session lives on."""
-
     def ask(talk: Talk) -> None:
         a = talk.a
         a.do(create("/d", b""), create("/e", b"", EPHEMERAL), put("/d", b"x" * size))
@@ -186,13 +148,9 @@ def test_data_up_to_the_limit_of_a_frame_is_accepted(pair: Pair, size: int) -> N
     compare(pair, ask)
 
 
-# --- permissions and identities ---
-
-
 @pytest.mark.parametrize("denied", [READ, WRITE, CREATE, DELETE, ADMIN])
 @pytest.mark.parametrize("known", [False, True], ids=["anyone", "alice"])
 def test_each_operation_needs_its_permission(pair: Pair, denied: int, known: bool) -> None:
-    """Each operation asks for its permission, of the node or of its parent, and for no other."""
     entries = who_may((ALL & ~denied, *ALICE), (ALL & ~denied, "world", "anyone"))
 
     @changed_in_3_9
@@ -213,7 +171,7 @@ def test_each_operation_needs_its_permission(pair: Pair, denied: int, known: boo
 
 
 @changed_in_3_9
-def digest(talk: Talk) -> None:
+def digest_for_a_connection(talk: Talk) -> None:
     a = talk.a
     a.do(create("/early", entries=CREATOR), create("/x", entries=()), auth("alice:secret"))
     a.do(create("/mine", entries=who_may(*CREATOR)))
@@ -223,15 +181,6 @@ def digest(talk: Talk) -> None:
     talk.b.do(create("/both", entries=who_may(*CREATOR)), set_acl("/both", who_may((ALL, "auth", "x"))), get("/both"))
     talk.c.do(auth("alice:wrong"), get("/both"), put("/both", b"x"), set_acl("/both", who_may((READ, *ALICE))))
     talk.b.do(get_acl("/both"), put("/both", b"x"), get("/both"))
-
-
-@scripts(digest)
-def test_digest_credentials_last_for_the_connection(pair: Pair, script: Script) -> None:
-    """A digest is who one is, for all that the connection does from then on."""
-    compare(pair, script)
-
-
-# --- containers, and nodes with a time to live ---
 
 
 def empty_containers(talk: Talk) -> None:
@@ -256,12 +205,6 @@ def only_the_server_reaps(talk: Talk) -> None:
     talk.a.do(container("/c"), ("deleteContainer", buffer("/c")))
     # Whether "/m" is there after that depends on when the next sweep comes.
     talk.join("b").do(exists("/c"), multi(container("/m"), container("/m/a"), delete("/m/a")))
-
-
-@scripts(empty_containers, time_to_live, only_the_server_reaps)
-def test_empty_containers_and_znodes_past_their_ttl_are_deleted(pair: Pair, script: Script) -> None:
-    """Containers that had children go when they are empty, nodes with a time to live when they are left alone."""
-    compare(pair, script)
 
 
 def resumed(talk: Talk) -> None:
@@ -322,22 +265,12 @@ def from_the_future(talk: Talk) -> None:
     talk.join("f", zxid=-1)
 
 
-@scripts(resumed, wrong_password, closed, expired, kept_by_pings, from_the_future)
-def test_a_session_moves_to_a_new_connection_and_expires_without_one(pair: Pair, script: Script) -> None:
-    """A session is taken up with its password, lives as long as it is heard of, and its nodes go with it."""
-    compare(pair, script)
-
-
 @pytest.mark.parametrize("timeout", [-1, 0, 1, 199, 200, 201, 12_345, 19_999, 20_000, 20_001, 2**31 - 1])
 def test_the_timeout_is_negotiated(pair: Pair, timeout: int) -> None:
-    """The timeout that a client requests is cut to the server's limits."""
     compare(pair, lambda talk: talk.join("a", timeout=timeout).do(exists(STILL)))
 
 
-# --- watches, of all kinds ---
-
-
-def of_a_session_that_is_closed(talk: Talk) -> None:
+def watches_of_a_session_that_is_closed(talk: Talk) -> None:
     talk.a.do(create("/e1", b"", EPHEMERAL), create("/p"), create("/p/e2", b"", EPHEMERAL))
     talk.b.do(exists("/e1", True), get("/p/e2", True), children("/p", True), exists("/p", True))
     talk.a.end()
@@ -346,13 +279,7 @@ def of_a_session_that_is_closed(talk: Talk) -> None:
     talk.b.do(exists("/e1"), exists("/p/e2"), exists("/p"))
 
 
-@scripts(of_a_session_that_is_closed)
-def test_watches_fire_once_and_before_the_reply_that_shows_the_change(pair: Pair, script: Script) -> None:
-    """Watches tell once, of the right change, before any reply that shows it."""
-    compare(pair, script)
-
-
-def changes_in_between(talk: Talk) -> None:
+def watches_after_changes_in_between(talk: Talk) -> None:
     a, b = talk.a, talk.b
     for name in ("kept", "changed", "deleted", "parent", "quiet"):
         b.do(create(f"/{name}"))
@@ -368,7 +295,7 @@ def changes_in_between(talk: Talk) -> None:
     a.fence()
 
 
-def with_five_kinds(talk: Talk) -> None:
+def watches_of_five_kinds_set_again(talk: Talk) -> None:
     a, b = talk.a, talk.b
     b.do(create("/w"), create("/w/x"))
     a.do(add_watch("/w", ADD_RECURSIVE), add_watch("/w/x", ADD_PERSISTENT))
@@ -382,18 +309,17 @@ def with_five_kinds(talk: Talk) -> None:
     a.fence()
 
 
-@scripts(changes_in_between, with_five_kinds)
-def test_watches_are_set_again_after_a_reconnect(pair: Pair, script: Script) -> None:
-    """`setWatches` tells at once what happened meanwhile, and watches the rest; a connection alone watches nothing."""
+ZNODES = (every_mode, sequences, a_new_tree, empty_containers, time_to_live, only_the_server_reaps)
+SESSIONS = (digest_for_a_connection, resumed, wrong_password, closed, expired, kept_by_pings, from_the_future)
+WATCHES = (watches_of_a_session_that_is_closed, watches_after_changes_in_between, watches_of_five_kinds_set_again)
+
+
+@pytest.mark.parametrize("script", [*ZNODES, *SESSIONS, *WATCHES], ids=lambda script: script.__name__)
+def test_znodes_sessions_and_watches_are_as_in_zookeeper(pair: Pair, script: Script) -> None:
     compare(pair, script)
 
 
-# --- frames that are none, and four-letter words ---
-
-
 def test_frames_arrive_in_any_number_of_pieces(pair: Pair) -> None:
-    """Frames are put together from however many pieces, and many may come in one."""
-
     def ask(talk: Talk) -> None:
         a = talk.a
         for byte in integer(4 + 4 + len(buffer(STILL)) + 1) + integer(50) + integer(3) + buffer(STILL) + boolean(False):
@@ -412,7 +338,6 @@ NUMBERS = re.compile(r"Zookeeper version: .*|expire at .*|0x[0-9a-f]+|-?[0-9][0-
 
 @pytest.mark.parametrize("word", ["ruok", "srvr", "stat", "cons", "dump", "isro", "mntr"])
 def test_four_letter_words_are_answered_as_by_zookeeper(pair: Pair, word: str) -> None:
-    """The answers have the form of ZooKeeper's: the same words in the same places, other numbers."""
     answers = {}
     for name, port in pair.items():
         with Talk(port) as talk:
@@ -469,8 +394,6 @@ def anything(chance: random.Random) -> Request:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_any_mixture_of_requests_is_answered_as_by_zookeeper(pair: Pair, seed: int) -> None:
-    """Three clients who do anything in any order, one of whom reconnects now and then, are told the same."""
-
     @changed_in_3_9
     def ask(talk: Talk) -> None:
         chance = random.Random(seed)

@@ -15,11 +15,8 @@ from support.zoo import Zoo
 
 from django_zklock import zk_leader
 
-pytestmark = pytest.mark.zookeeper
-
 
 def test_the_leader_and_the_candidates_are_shown(zoo: Zoo) -> None:
-    """With work, host, process and token, in the order of the queue."""
     outsider = zk_leader("lead")
     assert outsider.current_leader() is None
     assert outsider.candidates() == ()
@@ -42,7 +39,6 @@ def test_the_leader_and_the_candidates_are_shown(zoo: Zoo) -> None:
 
 
 async def test_the_async_methods_show_the_same_candidates(zoo: Zoo) -> None:
-    """They need no thread. The sync methods are refused in an event loop."""
     outsider = zk_leader("lead")
     assert await outsider.acurrent_leader() is None
     async with zk_leader("lead") as hold:

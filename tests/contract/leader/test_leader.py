@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.faults import BackgroundCall, expire, proxied, within
 from support.signalled import signalled
-from support.work import lose, sleep_in_pieces
+from support.work import Run, assert_refused, in_each_thread, lose, sleep_in_pieces
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, Leader, current_hold, signals, zk_leader, zk_lock
@@ -28,8 +28,6 @@ from django_zklock.exceptions import (
     ZooKeeperUnavailable,
 )
 from django_zklock.locks.election import STOPPED
-
-pytestmark = pytest.mark.zookeeper
 
 TIMEOUT = 4.0  # seconds, of a session
 
@@ -67,16 +65,11 @@ class Terms:
         return [hold.token for hold in self.holds]
 
     def wait(self, count: int) -> Hold:
-        """Wait until there have been so many leads; return the last hold."""
         eventually(lambda: len(self.holds) >= count, 15, f"no {count} leads")
         return self.holds[-1]
 
 
-# --- leading --------------------------------------------------------------------------------------------------------
-
-
 def test_candidates_lead_one_at_a_time_in_the_order_of_the_queue(zoo: Zoo) -> None:
-    """In the order in which they queued, with rising tokens, one at a time."""
     inside: list[int] = []
     order: list[int] = []
 
@@ -106,7 +99,6 @@ def test_candidates_lead_one_at_a_time_in_the_order_of_the_queue(zoo: Zoo) -> No
 
 
 def test_run_returns_the_result_and_releases_the_leadership(zoo: Zoo) -> None:
-    """An object may run again. It does not lead in between."""
     leader = zk_leader("lead/{shard}", fields={"shard": 7}, what="the work")
     assert leader.key == "lead/7"
     assert not leader.is_leader
@@ -125,7 +117,6 @@ def test_run_returns_the_result_and_releases_the_leadership(zoo: Zoo) -> None:
 
 
 def test_an_error_of_the_function_ends_run(zoo: Zoo) -> None:
-    """Also an error about another lock, or of ZooKeeper. The leadership is released."""
     errors = [ValueError("no"), LockLost(lock="other"), ZooKeeperUnavailable(), LockBusy(), StaleToken(), SystemExit(3)]
     leader = zk_leader("lead")
     for error in errors:
@@ -146,7 +137,6 @@ def test_an_error_of_the_function_ends_run(zoo: Zoo) -> None:
 
 
 def test_the_interrupt_of_another_lock_ends_run(zoo: Zoo) -> None:
-    """The block of the lock that was lost reports it, and the candidate does not queue again."""
     leader = zk_leader("lead")
     leads: list[int] = []
     with pytest.raises(LockLost) as raised, zk_lock("outer") as outer:
@@ -168,9 +158,8 @@ def test_the_interrupt_of_another_lock_ends_run(zoo: Zoo) -> None:
     assert zoo.children("lead") == []
 
 
-@pytest.mark.parametrize("thread", ["main", "another"])
-def test_a_leader_that_loses_the_leadership_is_aborted_and_leads_again(zoo: Zoo, thread: str) -> None:
-    """After its session expired, and after its znode was deleted; each time with a higher token."""
+@in_each_thread
+def test_a_leader_that_loses_the_leadership_is_aborted_and_leads_again(zoo: Zoo, run: Run) -> None:
     leader = zk_leader("lead")
     terms = Terms()
 
@@ -181,20 +170,14 @@ def test_a_leader_that_loses_the_leadership_is_aborted_and_leads_again(zoo: Zoo,
         terms.wait(3)
         terms.end.set()
 
-    if thread == "main":
-        striking = BackgroundCall(strike)
-        assert leader.run(terms) == 3
-        striking.result()
-    else:
-        running = BackgroundCall(lambda: leader.run(terms))
-        strike()
-        assert running.result() == 3
+    striking = BackgroundCall(strike)
+    assert run(lambda: leader.run(terms)) == 3
+    striking.result()
     assert terms.tokens == sorted(set(terms.tokens))
     assert terms.ended == ["LockLostInterrupt"] * 2
 
 
 def test_a_leader_that_loses_the_leadership_queues_at_the_end(zoo: Zoo) -> None:
-    """Behind the other candidates."""
     first, second = zk_leader("lead"), zk_leader("lead")
     first_terms, second_terms = Terms(), Terms()
     running = BackgroundCall(lambda: first.run(first_terms))
@@ -214,7 +197,6 @@ def test_a_leader_that_loses_the_leadership_queues_at_the_end(zoo: Zoo) -> None:
 
 
 def test_a_function_that_returns_after_a_loss_does_not_end_run(zoo: Zoo) -> None:
-    """With `abort_on="never"`, too: the function may use `hold.wait_lost()` or `hold.check()`."""
     for abort_on in ("never", "lost"):
         leader = zk_leader("lead", abort_on=abort_on)
         leads: list[int] = []
@@ -235,7 +217,6 @@ def test_a_function_that_returns_after_a_loss_does_not_end_run(zoo: Zoo) -> None
 
 
 def test_repeated_losses_lead_to_growing_pauses(zoo: Zoo) -> None:
-    """There are a few attempts in the time in which hundreds would be possible."""
     leader = zk_leader("lead")
     leads: list[float] = []
 
@@ -252,12 +233,8 @@ def test_repeated_losses_lead_to_growing_pauses(zoo: Zoo) -> None:
     assert all(pause >= least for pause, least in zip(pauses, (0.05, 0.1, 0.2), strict=False))
 
 
-# --- the end --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("way", ["run", "arun", "with"])
 def test_stop_works_at_any_moment_and_leaves_nothing(zoo: Zoo, way: str) -> None:
-    """Another thread calls it while the candidate enters the queue, waits or leads."""
     draw = random.Random(8)
     for _ in range(12):
         leader = zk_leader("lead")
@@ -297,7 +274,6 @@ def test_stop_of_a_waiting_candidate_is_no_failure(zoo: Zoo) -> None:
 
 
 def test_stop_lets_the_function_end_by_itself_within_the_grace(zoo: Zoo) -> None:
-    """It is aborted only after that. The next candidate leads only when it has ended."""
     leader = zk_leader("lead")
     steps: list[str] = []
 
@@ -324,9 +300,6 @@ def test_stop_lets_the_function_end_by_itself_within_the_grace(zoo: Zoo) -> None
     assert steps == ["finished", "interrupted"]
 
 
-# --- one Leader object for each candidate --------------------------------------------------------------------------
-
-
 def test_a_leader_cannot_lead_twice(zoo: Zoo) -> None:
     """A candidate whose owner leads already would wait for itself. It is refused at once."""
     leader = zk_leader("lead")
@@ -340,7 +313,6 @@ def test_a_leader_cannot_lead_twice(zoo: Zoo) -> None:
 
 
 def test_a_forked_child_is_a_candidate_of_its_own(zoo: Zoo) -> None:
-    """The parent has the leadership. The child can use the object that it inherited."""
     script = """
 import os, sys
 from django_zklock import zk_leader
@@ -366,16 +338,11 @@ def test_a_coroutine_function_is_not_run_as_a_function(zoo: Zoo) -> None:
         zk_leader("lead").run(Terms().arun)
 
 
-# --- ZooKeeper is away ----------------------------------------------------------------------------------------------
-
-
 def test_run_retries_during_an_outage(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """It logs that now and then, and leads as soon as ZooKeeper is back. `with` and `current_leader` raise instead."""
     with proxied(zoo, TIMEOUT, CONNECT_TIMEOUT=0.1) as proxy:
         proxy.refuse = True
         leader = zk_leader("lead")
-        with pytest.raises(ZooKeeperUnavailable), leader:
-            pass
+        assert_refused(leader, ZooKeeperUnavailable)
         with pytest.raises(ZooKeeperUnavailable):
             leader.current_leader()
         failures: list[object] = []
@@ -395,11 +362,7 @@ def test_run_retries_during_an_outage(zoo: Zoo, caplog: pytest.LogCaptureFixture
         assert running.result()
 
 
-# --- tasks ----------------------------------------------------------------------------------------------------------
-
-
 async def test_a_coroutine_leads_and_is_cancelled_at_a_loss(zoo: Zoo) -> None:
-    """It is cancelled when the leadership is lost, and leads again. Waiting needs no thread."""
     leader = zk_leader("lead")
     terms = Terms()
     async with zk_leader("lead") as first:
@@ -420,7 +383,6 @@ async def test_a_coroutine_leads_and_is_cancelled_at_a_loss(zoo: Zoo) -> None:
 
 
 async def test_a_cancelled_candidate_leaves_nothing_behind(zoo: Zoo) -> None:
-    """While it waits, and while it leads."""
     terms = Terms()
     leading = asyncio.create_task(zk_leader("lead").arun(terms.arun))
     await asyncio.to_thread(terms.wait, 1)

@@ -24,8 +24,6 @@ from django_zklock.contrib.leases.refusal import Code, Refusal
 from django_zklock.core import clock
 from django_zklock.exceptions import LockLost
 
-pytestmark = pytest.mark.zookeeper
-
 KEY = "invoices/2026"
 LONG = 30_000  # milliseconds; no test waits for its end
 
@@ -62,22 +60,18 @@ async def waiting(coordinator: Coordinator, zoo: Zoo, **request: Any) -> asyncio
 
 
 async def until(lease: Lease, timeout: float = 20.0) -> None:
-    """Wait until a lease is over, and its lock released."""
     await asyncio.wait_for(asyncio.shield(lease.task), timeout)
 
 
 @contextlib.contextmanager
 def refused(code: Code, match: str = ".") -> Iterator[None]:
-    """Expect a refusal."""
     with pytest.raises(Refusal, match=match) as caught:
         yield
     assert caught.value.code is code
 
 
 @pytest.mark.parametrize("term", [3000, LONG])
-async def test_the_end_is_the_smaller_of_the_term_and_what_zookeeper_guarantees(
-    zoo: Zoo, coordinator: Coordinator, term: int
-) -> None:
+async def test_the_end_is_that_of_the_term_or_of_zookeepers_guarantee(coordinator: Coordinator, term: int) -> None:
     before = time.time()
     lease = await acquire(coordinator, session_timeout_ms=term)
     expires_at, duration = lease.tell()
@@ -85,9 +79,7 @@ async def test_the_end_is_the_smaller_of_the_term_and_what_zookeeper_guarantees(
     assert before * 1000 < expires_at <= time.time() * 1000 + min(term, 4000)
 
 
-async def test_a_pause_while_the_clock_is_read_makes_no_lease_longer(
-    zoo: Zoo, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pause_at_a_clock_prolongs_no_lease(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = await acquire(coordinator)
     clock = time.time
 
@@ -111,7 +103,7 @@ async def test_a_lease_that_is_not_renewed_ends_for_the_next_client(zoo: Zoo, co
     assert next_one.hold is not None
 
 
-async def test_a_lease_ends_in_time_though_its_timer_is_late(zoo: Zoo, coordinator: Coordinator) -> None:
+async def test_a_lease_ends_in_time_though_its_timer_is_late(coordinator: Coordinator) -> None:
     lease = await acquire(coordinator, session_timeout_ms=200)
     time.sleep(0.5)  # the loop is held up
     with refused(Code.OVER, "not kept"):
@@ -119,9 +111,7 @@ async def test_a_lease_ends_in_time_though_its_timer_is_late(zoo: Zoo, coordinat
     assert lease.tell()[1] == 0
 
 
-async def test_reads_of_queues_by_one_client_are_bounded(
-    zoo: Zoo, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_reads_of_queues_are_bounded(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or those who watch many queues would delay the answers to all others."""
     monkeypatch.setattr("django_zklock.contrib.leases.coordinator.MOST_READS", 2)
     for resource in "abc":
@@ -129,8 +119,7 @@ async def test_reads_of_queues_by_one_client_are_bounded(
     assert [await coordinator.count_ahead(resource) for resource in "abcab"] == [1, 1, 0, 1, 1]
 
 
-async def test_a_lease_and_a_lock_of_django_share_the_key(zoo: Zoo, coordinator: Coordinator) -> None:
-    """A key may be written as text, or as a list shows it."""
+async def test_a_lease_and_a_lock_of_django_share_the_key(coordinator: Coordinator) -> None:
     async with zk_lock("jobs/{name}", fields={"name": "a b%"}):
         for resource in ("jobs/a b%", "jobs/a%20b%25"):
             with refused(Code.BUSY, f"^The lock '{resource}' was not free in time.$"):  # no word of the holder
@@ -138,7 +127,6 @@ async def test_a_lease_and_a_lock_of_django_share_the_key(zoo: Zoo, coordinator:
 
 
 async def test_the_settings_of_a_lock_apply(zoo: Zoo, coordinator: Coordinator) -> None:
-    """Those of the first entry whose path can become the key."""
     with zoo.configured(LOCKS={"printers": {"path": "printers/{floor}", "limit": 2}}):
         for _ in range(2):
             await acquire(coordinator, resource_path="printers/7")
@@ -189,9 +177,7 @@ async def test_a_lock_that_lingers_has_a_new_token_for_each_lease(zoo: Zoo, coor
         ({"kind": "semaphore"}, "limit"),
     ],
 )
-async def test_an_invalid_request_is_refused(
-    zoo: Zoo, coordinator: Coordinator, wrong: dict[str, Any], match: str
-) -> None:
+async def test_an_invalid_request_is_refused(coordinator: Coordinator, wrong: dict[str, Any], match: str) -> None:
     with refused(Code.INVALID, match):
         await acquire(coordinator, **wrong)
 
@@ -217,7 +203,7 @@ async def test_the_settings_of_a_client_limit_its_keys_and_actions(zoo: Zoo, coo
         await acquire(coordinator, client, resource_path="invoices/2")
 
 
-async def test_a_lease_that_was_lost_is_not_released(zoo: Zoo, coordinator: Coordinator) -> None:
+async def test_a_lease_that_was_lost_is_not_released(coordinator: Coordinator) -> None:
     """The client must learn of it, also if it asks before the lock is given back."""
     lease = await acquire(coordinator)
     lease.end("it was lost")
@@ -225,7 +211,7 @@ async def test_a_lease_that_was_lost_is_not_released(zoo: Zoo, coordinator: Coor
         await coordinator.release(ANYBODY, lease.id)
 
 
-async def test_a_lease_belongs_to_its_client(zoo: Zoo, coordinator: Coordinator) -> None:
+async def test_a_lease_belongs_to_its_client(coordinator: Coordinator) -> None:
     lease = await acquire(coordinator)
     other = LeaseClient(name="other")
     with refused(Code.OVER):
@@ -239,9 +225,7 @@ async def test_a_lease_belongs_to_its_client(zoo: Zoo, coordinator: Coordinator)
     assert lease.is_held
 
 
-async def test_without_a_connection_a_lease_ends_at_its_announced_end(
-    zoo: Zoo, proxy: Proxy, coordinator: Coordinator
-) -> None:
+async def test_without_a_connection_a_lease_ends_at_its_announced_end(proxy: Proxy, coordinator: Coordinator) -> None:
     """Keeping it moves its end no further, as no quorum has confirmed the session."""
     lease = await acquire(coordinator)
     proxy.hang = True
@@ -258,7 +242,6 @@ async def test_without_a_connection_a_lease_ends_at_its_announced_end(
 
 
 async def test_a_drain_waits_for_the_leases(zoo: Zoo, coordinator: Coordinator) -> None:
-    """Those that wait are sent away; those that are held are asked for, and may be kept for one more term only."""
     lease = await acquire(coordinator, session_timeout_ms=3000)
     call = await waiting(coordinator, zoo)
     coordinator.keep(ANYBODY, lease.id)
@@ -276,8 +259,7 @@ async def test_a_drain_waits_for_the_leases(zoo: Zoo, coordinator: Coordinator) 
     assert zoo.children(KEY) == []
 
 
-async def test_a_drain_ends_the_lease_of_a_call_that_arrives_with_it(zoo: Zoo, coordinator: Coordinator) -> None:
-    """Its lease is ended before its task has begun."""
+async def test_a_drain_ends_the_lease_of_a_call_that_arrives_with_it(coordinator: Coordinator) -> None:
     call = asyncio.ensure_future(coordinator.acquire(ANYBODY, LeaseRequest(resource_path=KEY, client_id="node-1")))
     drain = asyncio.ensure_future(coordinator.drain())
     with refused(Code.UNAVAILABLE):
@@ -285,9 +267,7 @@ async def test_a_drain_ends_the_lease_of_a_call_that_arrives_with_it(zoo: Zoo, c
     await asyncio.wait_for(drain, 5)
 
 
-async def test_a_lease_that_is_renewed_during_a_stop_keeps_its_end(
-    zoo: Zoo, short_session: None, coordinator: Coordinator
-) -> None:
+async def test_a_lease_renewed_during_a_stop_keeps_its_end(short_session: None, coordinator: Coordinator) -> None:
     lease = await acquire(coordinator)
     lease.tell()
     stop = asyncio.ensure_future(coordinator.stop())
@@ -300,10 +280,7 @@ async def test_a_lease_that_is_renewed_during_a_stop_keeps_its_end(
     await asyncio.wait_for(stop, 20)
 
 
-async def test_a_client_that_asks_for_many_locks_at_once_does_not_delay_others(
-    zoo: Zoo, coordinator: Coordinator
-) -> None:
-    """The others do not wait behind its calls, but for a few of them only."""
+async def test_a_client_that_asks_for_many_locks_at_once_does_not_delay_others(coordinator: Coordinator) -> None:
     await acquire(coordinator, resource_path="connects")
     greedy, modest = LeaseClient(name="greedy"), LeaseClient(name="modest")
     flood = [asyncio.ensure_future(acquire(coordinator, greedy, resource_path=f"g/{number}")) for number in range(200)]
@@ -316,7 +293,7 @@ async def test_a_client_that_asks_for_many_locks_at_once_does_not_delay_others(
     assert sum(token < tokens[0] for token in tokens) < 100  # behind them all, it would be 200
 
 
-async def test_a_client_whose_calls_all_wait_asks_for_more_locks(zoo: Zoo, coordinator: Coordinator) -> None:
+async def test_a_client_whose_calls_all_wait_asks_for_more_locks(coordinator: Coordinator) -> None:
     """A call that waits in a queue is no longer on its way to ZooKeeper."""
     async with zk_lock(KEY):
         calls = [asyncio.ensure_future(acquire(coordinator, wait_limit_ms=20_000)) for _ in range(50)]
@@ -328,7 +305,6 @@ async def test_a_client_whose_calls_all_wait_asks_for_more_locks(zoo: Zoo, coord
 
 
 async def test_a_call_ends_in_time_behind_others_of_its_client(zoo: Zoo, proxy: Proxy) -> None:
-    """Also if ZooKeeper does not answer, so that each of them takes as long as it may."""
     coordinator = Coordinator()
     await acquire(coordinator, resource_path="connects")
     proxy.hang = True

@@ -1,4 +1,4 @@
-"""Work under a lost lock is stopped, says so outside the block, and code after the block is left alone."""
+"""Work under a lost lock is stopped as its policy says, and the block tells it. Code after the block is left alone."""
 
 from __future__ import annotations
 
@@ -7,27 +7,19 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-from support.faults import within
-from support.work import compute, in_each_thread, lose, lose_later, run_in_thread, sleep_in_pieces
+from support.faults import due, within
+from support.work import Reports, Run, compute, in_each_thread, lose, lose_later, run_in_thread, sleep_in_pieces
 from support.zoo import ROOM, Zoo, eventually
 
+from django_zklock.conf.arguments import AbortOn
 from django_zklock.exceptions import LockLost, LockLostInterrupt
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 
-pytestmark = pytest.mark.zookeeper
-
-
-def delete_soon(zoo: Zoo, hold: Hold, delay: float = 0.3) -> threading.Timer:
-    """Have the node of a hold deleted from outside, after a while."""
-    assert zoo.client.connected
-    timer = threading.Timer(delay, lambda: zoo.client.delete(hold.path))
-    timer.start()
-    return timer
+REPEATED = 0.06  # seconds after which an abort would have been asked for again
 
 
 @pytest.mark.parametrize(
@@ -40,15 +32,12 @@ def delete_soon(zoo: Zoo, hold: Hold, delay: float = 0.3) -> threading.Timer:
     ],
     ids=["main thread sleeps", "main thread computes", "thread computes", "thread sleeps"],
 )
-def test_the_delete_of_its_znode_stops_the_work(
-    zoo: Zoo, reports: list[dict[str, Any]], run: Callable[..., Any], work: Callable[..., Any], how: str
-) -> None:
-    """Within a second the work is interrupted by what no `except Exception` catches; outside it is LockLost."""
+def test_the_delete_of_its_znode_stops_the_work(zoo: Zoo, reports: Reports, run: Run, work: Run, how: str) -> None:
     seen: list[BaseException] = []
 
     def block() -> None:
         with Lock("deleted") as hold:
-            delete_soon(zoo, hold)
+            threading.Timer(0.3, zoo.client.delete, [hold.path]).start()
             try:
                 work(20)
             except Exception as error:  # must not see it
@@ -73,11 +62,7 @@ def test_the_delete_of_its_znode_stops_the_work(
 
 
 @in_each_thread
-def test_a_swallowed_interrupt_becomes_lock_lost_at_the_end_of_the_block(
-    zoo: Zoo, reports: list[dict[str, Any]], run: Callable[..., Any]
-) -> None:
-    """A body with a bare `except` ends in LockLost all the same, and the receipt says what it did."""
-
+def test_a_swallowed_interrupt_becomes_lock_lost_at_the_end_of_the_block(zoo: Zoo, reports: Reports, run: Run) -> None:
     def block() -> None:
         with Lock("swallowed") as hold:
             lose(hold)
@@ -93,24 +78,6 @@ def test_a_swallowed_interrupt_becomes_lock_lost_at_the_end_of_the_block(
     assert report["receipt"].swallowed
 
 
-async def test_a_swallowed_cancellation_becomes_lock_lost_at_the_end_of_the_block(
-    zoo: Zoo, reports: list[dict[str, Any]]
-) -> None:
-    """The block ends in LockLost, and later code of the task is not cancelled."""
-    with pytest.raises(LockLost):
-        async with Lock("swallowed") as hold:
-            lose(hold)
-            try:
-                await asyncio.sleep(20)
-            except asyncio.CancelledError:
-                pass
-            await asyncio.sleep(0.01)
-    await asyncio.sleep(0.01)
-    (report,) = await asyncio.to_thread(eventually, lambda: list(reports))
-    assert report["receipt"].how == "task"
-    assert report["receipt"].swallowed
-
-
 @pytest.fixture
 def many_switches() -> Iterator[None]:
     """Threads take turns at each step, as on a busy machine."""
@@ -122,8 +89,7 @@ def many_switches() -> Iterator[None]:
 
 @in_each_thread
 @pytest.mark.usefixtures("many_switches")
-def test_an_abort_at_the_end_of_the_block_interrupts_no_later_code(zoo: Zoo, run: Callable[..., Any]) -> None:
-    """Whenever the loss comes around the block's end, it is LockLost or nothing; later code is never interrupted."""
+def test_an_abort_at_the_end_of_the_block_interrupts_no_later_code(zoo: Zoo, run: Run) -> None:
     shared = Lock("edge")
     stray: list[BaseException] = []
     outcomes: list[bool] = []
@@ -162,7 +128,6 @@ def test_an_abort_at_the_end_of_the_block_interrupts_no_later_code(zoo: Zoo, run
 
 
 async def test_an_abort_at_the_end_of_the_block_cancels_no_later_code(zoo: Zoo) -> None:
-    """The next `await` of a task after the block is not cancelled."""
     lock = Lock("edge")
     outcomes = []
     for _ in range(80):
@@ -178,3 +143,105 @@ async def test_an_abort_at_the_end_of_the_block_cancels_no_later_code(zoo: Zoo) 
         await asyncio.sleep(0)
     assert any(outcomes)
     assert not all(outcomes)
+
+
+@in_each_thread
+@pytest.mark.parametrize(("which", "raiser"), [("outer", "outer"), ("inner", "inner"), ("both", "outer")])
+def test_lock_lost_comes_from_the_block_of_the_lost_lock(zoo: Zoo, run: Run, which: str, raiser: str) -> None:
+    raised: list[tuple[str, str | None]] = []
+
+    def block() -> None:
+        try:
+            with Lock("outer") as outer:
+                try:
+                    with Lock("inner") as inner:
+                        for hold in {"outer": [outer], "inner": [inner], "both": [outer, inner]}[which]:
+                            lose(hold)
+                        compute(20)
+                except LockLost as error:
+                    raised.append(("inner", error.lock))
+                    outer.check()
+        except LockLost as error:
+            raised.append(("outer", error.lock))
+
+    run(block)
+    assert raised == [(raiser, raiser)]
+    due(REPEATED)
+
+
+@pytest.mark.parametrize(("which", "raiser"), [("outer", "outer"), ("inner", "inner"), ("both", "outer")])
+async def test_lock_lost_comes_from_the_block_of_the_lost_lock_in_a_task(zoo: Zoo, which: str, raiser: str) -> None:
+    raised: list[tuple[str, str | None]] = []
+    try:
+        async with Lock("outer") as outer:
+            try:
+                async with Lock("inner") as inner:
+                    for hold in {"outer": [outer], "inner": [inner], "both": [outer, inner]}[which]:
+                        lose(hold)
+                    await asyncio.sleep(20)
+            except LockLost as error:
+                raised.append(("inner", error.lock))
+    except LockLost as error:
+        raised.append(("outer", error.lock))
+    assert raised == [(raiser, raiser)]
+    await asyncio.to_thread(due, REPEATED)
+
+
+@pytest.mark.parametrize("which", ["outer", "both"])
+async def test_a_task_is_stopped_once_for_a_lock_it_holds_twice(zoo: Zoo, which: str, reports: Reports) -> None:
+    lock = Lock("same")
+    with pytest.raises(LockLost):
+        async with lock as hold, lock if which == "both" else Lock("other"):
+            lose(hold)
+            await asyncio.sleep(20)
+    await asyncio.to_thread(due, REPEATED)
+    assert len(reports) == 1
+    assert reports[0]["receipt"].delivered
+
+
+async def test_a_real_cancellation_is_not_mistaken_for_an_abort(zoo: Zoo) -> None:
+    async def work(lost: bool) -> None:
+        async with Lock("cancelled") as hold:
+            if lost:
+                lose(hold)
+                await asyncio.to_thread(hold.wait_lost, 5)
+            await asyncio.sleep(20)
+
+    task = asyncio.create_task(work(False))
+    await asyncio.to_thread(zoo.wait_contenders, "cancelled", 1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(LockLost):
+        await work(True)
+
+
+@pytest.mark.parametrize(("abort_on", "raises"), [("never", False), ("lost", True), ("suspended", True)])
+def test_abort_on_never_lets_the_work_continue(zoo: Zoo, reports: Reports, abort_on: AbortOn, raises: bool) -> None:
+    ended = False
+    try:
+        with Lock("policy", abort_on=abort_on) as hold:
+            lose(hold)
+            eventually(lambda: hold.lost)
+            compute(20) if raises else due(REPEATED)
+            with pytest.raises(LockLost):
+                hold.check()
+            ended = True
+    except LockLost:
+        assert raises
+    assert ended is not raises
+    (report,) = eventually(lambda: list(reports))
+    assert (report["receipt"] is None) is not raises
+
+
+def test_an_error_of_the_body_is_not_masked(zoo: Zoo) -> None:
+    with pytest.raises(KeyError), Lock("body", abort_on="never") as hold:
+        lose(hold)
+        eventually(lambda: hold.lost)
+        raise KeyError
+    with pytest.raises(KeyError), Lock("body") as hold:
+        try:
+            lose(hold)
+            compute(20)
+        except LockLostInterrupt:
+            raise KeyError from None

@@ -8,10 +8,10 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
-from support.work import in_each_thread, lose, lose_later, sleep_in_pieces
+from support.faults import acquire_once
+from support.work import Run, in_each_thread, lose, lose_later, sleep_in_pieces
 from support.zoo import Zoo, next_line
 
 from django_zklock import zk_locks
@@ -21,7 +21,7 @@ from django_zklock.exceptions import LockLost
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")
 
 
 class Robber:
@@ -52,8 +52,7 @@ def robber(zoo: Zoo) -> Iterator[Robber]:
 
 
 @in_each_thread
-def test_a_loss_before_the_body_begins_raises_lock_lost(robber: Robber, run: Callable[..., Any]) -> None:
-    """An abort that strikes before the body has begun comes out as LockLost, and leaves nothing open."""
+def test_a_loss_before_the_body_begins_raises_lock_lost(robber: Robber, run: Run) -> None:
     shared = Lock("robbed")
     lost: list[int] = []
 
@@ -73,47 +72,25 @@ def test_a_loss_before_the_body_begins_raises_lock_lost(robber: Robber, run: Cal
     assert lost
 
 
-def wait_in_loop(hold: Hold) -> None:
-    """Wait for the inner lock in a coroutine that the block runs."""
-
-    async def wait() -> None:
-        lose_later(hold, 0.2)
-        async with Lock("inner", timeout=None):
-            pass
-
-    asyncio.run(wait())
-
-
-def wait_by_acquire(hold: Hold) -> None:
+def lose_soon(hold: Hold) -> None:
     lose_later(hold, 0.2)
-    Lock("inner").acquire()
 
 
-def wait_for_several(hold: Hold) -> None:
-    lose_later(hold, 0.2)
-    with zk_locks("free", "inner", timeout=None):
+async def wait_in_loop() -> None:
+    async with Lock("inner", timeout=None):
         pass
 
 
-def wait_for_lingering(hold: Hold) -> None:
-    lose_later(hold, 0.2)
-    with Lock("inner", timeout=None, linger=1):
-        pass
+WAITS: dict[str, Callable[[], object]] = {
+    "with": lambda: acquire_once(Lock("inner", timeout=None)),
+    "acquire": Lock("inner").acquire,
+    "several": lambda: acquire_once(zk_locks("free", "inner", timeout=None)),
+    "lingering": lambda: acquire_once(Lock("inner", timeout=None, linger=1)),
+    "loop in the block": lambda: asyncio.run(wait_in_loop()),
+}
 
 
-def wait_in_with(hold: Hold) -> None:
-    lose_later(hold, 0.2)
-    with Lock("inner", timeout=None):
-        pass
-
-
-def wait_as_it_begins(hold: Hold) -> None:
-    lose(hold)
-    with Lock("inner", timeout=None):
-        pass
-
-
-def _ends_the_wait(zoo: Zoo, run: Callable[..., Any], work: Callable[[], None]) -> None:
+def _ends_the_wait(zoo: Zoo, run: Run, work: Run) -> None:
     """Show that the loss of the outer lock ends this work, which waits for the inner one. That stays busy."""
     with zoo.hold_elsewhere("inner"):
         with pytest.raises(LockLost) as caught:
@@ -123,28 +100,22 @@ def _ends_the_wait(zoo: Zoo, run: Callable[..., Any], work: Callable[[], None]) 
 
 
 @in_each_thread
-@pytest.mark.parametrize(
-    "wait", [wait_in_with, wait_as_it_begins, wait_by_acquire, wait_for_several, wait_for_lingering, wait_in_loop]
-)
-def test_the_loss_of_an_outer_lock_ends_the_wait_for_an_inner_one(
-    zoo: Zoo, run: Callable[..., Any], wait: Callable[[Hold], None]
-) -> None:
-    """The abort of the outer block ends the wait inside it, which has no limit. The inner lock stays busy."""
-
+@pytest.mark.parametrize(("wait", "when"), [("with", lose), *((wait, lose_soon) for wait in WAITS)])
+def test_the_loss_of_an_outer_lock_ends_the_wait_for_an_inner_one(zoo: Zoo, run: Run, wait: str, when: Run) -> None:
     def work() -> None:
         with Lock("outer") as outer:
-            wait(outer)
+            when(outer)
+            WAITS[wait]()
 
     _ends_the_wait(zoo, run, work)
     zoo.assert_empty()
 
 
 async def test_the_loss_of_an_outer_lock_ends_the_wait_of_a_coroutine(zoo: Zoo) -> None:
-    """It is cancelled, as other work of the task is."""
     with zoo.hold_elsewhere("inner"):
         with pytest.raises(LockLost) as caught:
             async with Lock("outer") as outer:
-                lose_later(outer, 0.2)
+                lose_soon(outer)
                 async with Lock("inner", timeout=None):
                     pass
         assert caught.value.lock == "outer"
@@ -152,9 +123,7 @@ async def test_the_loss_of_an_outer_lock_ends_the_wait_of_a_coroutine(zoo: Zoo) 
 
 
 @in_each_thread
-def test_the_loss_of_an_outer_lock_stops_work_that_handles_the_loss_of_an_inner_one(
-    zoo: Zoo, run: Callable[..., Any]
-) -> None:
+def test_the_loss_of_an_outer_lock_stops_work_that_handles_an_inner_loss(zoo: Zoo, run: Run) -> None:
     """The block of the inner lock has been left, so what handles its error is no clean-up of it, but work as any."""
 
     def work() -> None:
@@ -164,14 +133,14 @@ def test_the_loss_of_an_outer_lock_stops_work_that_handles_the_loss_of_an_inner_
                     lose(lost)
                     sleep_in_pieces(20)
             except LockLost:
-                wait_in_with(outer)
+                lose_soon(outer)
+                WAITS["with"]()
 
     _ends_the_wait(zoo, run, work)
 
 
 @pytest.mark.parametrize("order", ["inner last", "inner first", "only inner then outer"])
 async def test_two_successive_losses_leave_no_cancellation(zoo: Zoo, order: str) -> None:
-    """However the losses of nested locks follow each other, LockLost comes out, never a cancellation."""
     for delay in (0, 0.0001, 0.0005, 0.001) * 5:
         with pytest.raises(LockLost):
             async with Lock("outer") as outer, Lock("inner") as inner:
@@ -203,7 +172,6 @@ with lock as hold:
 
 
 def test_check_raises_at_once_after_a_pause_past_the_lease(zoo: Zoo) -> None:
-    """SIGSTOP past the lease, SIGCONT: the very first check() raises, by the clock, before any news from ZooKeeper."""
     holder = zoo.spawn(HOLDER)
     assert holder.stdin
     assert next_line(holder) == "held"

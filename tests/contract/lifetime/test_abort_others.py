@@ -6,14 +6,13 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from support.faults import due, within
-from support.work import compute, in_each_thread, lose
+from support.work import Reports, Run, compute, in_each_thread, lose
 from support.zoo import Zoo, eventually
 
 from django_zklock import current_hold
@@ -21,8 +20,6 @@ from django_zklock.core.execution import abort
 from django_zklock.core.execution.owner import Owner
 from django_zklock.exceptions import LockLost, LockLostInterrupt, LockNotHeld
 from django_zklock.locks.lock import Lock
-
-pytestmark = pytest.mark.zookeeper
 
 
 async def compute_in_steps() -> None:
@@ -59,11 +56,11 @@ async def start_others() -> None:
 @pytest.mark.filterwarnings("ignore:async_to_sync was passed")
 def test_coroutines_of_the_block_are_cancelled(
     zoo: Zoo,
-    reports: list[dict[str, Any]],
+    reports: Reports,
     monkeypatch: pytest.MonkeyPatch,
-    run: Callable[..., Any],
-    run_coroutine: Callable[..., Any],
-    work: Callable[..., Any],
+    run: Run,
+    run_coroutine: Run,
+    work: Run,
 ) -> None:
     """
     The loop was started in the block, so all its tasks work for the block. The block ends in LockLost.
@@ -93,9 +90,7 @@ def test_coroutines_of_the_block_are_cancelled(
 
 
 @in_each_thread
-def test_a_task_that_never_awaits_is_interrupted(zoo: Zoo, run: Callable[..., Any]) -> None:
-    """No cancellation can reach it."""
-
+def test_a_task_that_never_awaits_is_interrupted(zoo: Zoo, run: Run) -> None:
     def block() -> None:
         with Lock("inner"):
             asyncio.run(never_await())
@@ -157,7 +152,7 @@ def test_a_loop_around_the_block_is_left_alone() -> None:
 
 
 @in_each_thread
-def test_a_function_that_works_for_a_coroutine_of_the_block_is_interrupted(zoo: Zoo, run: Callable[..., Any]) -> None:
+def test_a_function_that_works_for_a_coroutine_of_the_block_is_interrupted(zoo: Zoo, run: Run) -> None:
     """`sync_to_async` runs it in the thread of the block, which waits for the coroutine."""
 
     def work() -> None:
@@ -175,9 +170,6 @@ def test_a_function_that_works_for_a_coroutine_of_the_block_is_interrupted(zoo: 
         run(block)
 
 
-# --- current_hold -------------------------------------------------------------------------------------------------
-
-
 async def hold_in_coroutine() -> object:
     return current_hold()
 
@@ -192,7 +184,6 @@ async def holds_of_children() -> list[object]:
 
 
 async def test_work_for_a_task_finds_its_hold(zoo: Zoo) -> None:
-    """By any way that inherits the context. The innermost block counts."""
     async with Lock("around"), Lock("others") as hold:
         assert await holds_of_children() == [hold] * 5
     with pytest.raises(LockNotHeld):
@@ -200,9 +191,7 @@ async def test_work_for_a_task_finds_its_hold(zoo: Zoo) -> None:
 
 
 @in_each_thread
-def test_work_for_a_thread_finds_its_hold(zoo: Zoo, run: Callable[..., Any]) -> None:
-    """By any way that inherits the context; a pool does not."""
-
+def test_work_for_a_thread_finds_its_hold(zoo: Zoo, run: Run) -> None:
     def block() -> None:
         with Lock("around"), Lock("others") as hold:
             assert async_to_sync(holds_of_children)() == [hold] * 5
@@ -214,7 +203,6 @@ def test_work_for_a_thread_finds_its_hold(zoo: Zoo, run: Callable[..., Any]) -> 
 
 
 async def test_work_that_outlives_its_block_finds_no_hold(zoo: Zoo) -> None:
-    """The next block of the same lock is another one's."""
     ended = asyncio.Event()
 
     async def child() -> None:
@@ -231,8 +219,6 @@ async def test_work_that_outlives_its_block_finds_no_hold(zoo: Zoo) -> None:
 
 
 async def test_a_child_finds_its_own_block_first(zoo: Zoo) -> None:
-    """Then that of its parent."""
-
     async def child() -> None:
         async with Lock("child") as hold:
             assert current_hold() is hold

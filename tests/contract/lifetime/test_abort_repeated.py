@@ -9,12 +9,12 @@ import hashlib
 import importlib
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support.faults import within
-from support.work import compute, in_each_thread, lose, sleep_in_pieces
+from support.work import Reports, Run, compute, in_each_thread, lose, sleep_in_pieces
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock.core.execution import abort
@@ -26,15 +26,10 @@ BaseExceptionGroup: Any = getattr(builtins, "BaseExceptionGroup", None)
 if BaseExceptionGroup is None:  # before Python 3.11
     BaseExceptionGroup = importlib.import_module("exceptiongroup").BaseExceptionGroup
 
-pytestmark = pytest.mark.zookeeper
-
 
 @in_each_thread
 @pytest.mark.parametrize("work", [compute, sleep_in_pieces])
-def test_a_swallowed_interrupt_is_repeated(
-    zoo: Zoo, reports: list[dict[str, Any]], run: Callable[..., Any], work: Callable[[float], None]
-) -> None:
-    """Code that catches everything, as a loop over steps does, is interrupted at its next step. The receipt says so."""
+def test_a_swallowed_interrupt_is_repeated(zoo: Zoo, reports: Reports, run: Run, work: Run) -> None:
     caught = []
 
     def block() -> None:
@@ -55,10 +50,7 @@ def test_a_swallowed_interrupt_is_repeated(
 
 
 @in_each_thread
-def test_no_repetition_strikes_the_clean_up_of_a_block(
-    zoo: Zoo, reports: list[dict[str, Any]], run: Callable[..., Any]
-) -> None:
-    """Neither in `finally`, nor where it handles errors of its own, nor for the block around it."""
+def test_no_repetition_strikes_the_clean_up_of_a_block(zoo: Zoo, reports: Reports, run: Run) -> None:
     done = []
 
     def clean_up() -> None:
@@ -87,9 +79,7 @@ def test_no_repetition_strikes_the_clean_up_of_a_block(
 
 
 @in_each_thread
-def test_a_block_inside_the_clean_up_is_aborted_for_its_own_lock(zoo: Zoo, run: Callable[..., Any]) -> None:
-    """The interrupt that is handled there belongs to the block around it, which raises in the end."""
-
+def test_a_block_inside_the_clean_up_is_aborted_for_its_own_lock(zoo: Zoo, run: Run) -> None:
     def block() -> None:
         with Lock("outer") as outer:
             lose(outer)
@@ -104,7 +94,7 @@ def test_a_block_inside_the_clean_up_is_aborted_for_its_own_lock(zoo: Zoo, run: 
         run(block)
 
 
-async def test_a_swallowed_cancellation_is_repeated(zoo: Zoo, reports: list[dict[str, Any]]) -> None:
+async def test_a_swallowed_cancellation_is_repeated(zoo: Zoo, reports: Reports) -> None:
     """After a second, because the task may be cleaning up. No cancellation is left over."""
     caught = []
     began = 0.0
@@ -122,6 +112,8 @@ async def test_a_swallowed_cancellation_is_repeated(zoo: Zoo, reports: list[dict
             assert asyncio.get_running_loop().time() - began < 2 + ROOM
     assert len(caught) == 2
     await asyncio.sleep(0.01)
+    (report,) = await asyncio.to_thread(eventually, lambda: list(reports))
+    assert (report["receipt"].how, report["receipt"].swallowed) == ("task", True)
     assert sys.version_info < (3, 11) or task.cancelling() == 0
 
 
@@ -138,9 +130,6 @@ async def test_the_clean_up_of_a_task_is_not_struck_within_the_pause(zoo: Zoo, m
                 await asyncio.sleep(0.8)
                 done.append(True)
     assert done
-
-
-# --- the signal does not arrive -----------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -162,10 +151,7 @@ def urgent_signals_as_before() -> Iterator[None]:
     ],
     ids=["blocked", "ignored", "another handler"],
 )
-def test_the_main_thread_is_interrupted_without_the_signal(
-    zoo: Zoo, reports: list[dict[str, Any]], silence: Callable[[], object]
-) -> None:
-    """The work inside the block has blocked the signal, or replaced its handler."""
+def test_the_main_thread_is_interrupted_without_the_signal(zoo: Zoo, reports: Reports, silence: Run) -> None:
     with urgent_signals_as_before():
         with within(1.3), pytest.raises(LockLost), Lock("silent") as hold:
             silence()
@@ -177,9 +163,7 @@ def test_the_main_thread_is_interrupted_without_the_signal(
     assert not report["receipt"].swallowed
 
 
-def test_a_process_that_was_started_with_the_signal_blocked_is_interrupted_by_it(
-    zoo: Zoo, reports: list[dict[str, Any]]
-) -> None:
+def test_a_process_that_was_started_with_the_signal_blocked_is_interrupted_by_it(zoo: Zoo, reports: Reports) -> None:
     """A child inherits the mask of its parent. The first block unblocks the signal."""
     with urgent_signals_as_before():
         signal.signal(ABORT_SIGNAL, signal.SIG_DFL)
@@ -191,8 +175,7 @@ def test_a_process_that_was_started_with_the_signal_blocked_is_interrupted_by_it
     assert report["receipt"].how == "signal"
 
 
-def test_a_call_into_c_is_interrupted_once_after_its_end(zoo: Zoo, reports: list[dict[str, Any]]) -> None:
-    """The signal is sent again meanwhile. No interrupt is left for the clean-up."""
+def test_a_call_into_c_is_interrupted_once_after_its_end(zoo: Zoo, reports: Reports) -> None:
     done = []
     with pytest.raises(LockLost), Lock("late") as hold:
         lose(hold)
@@ -226,13 +209,8 @@ def test_a_handler_that_calls_the_one_before_it_is_called_once(zoo: Zoo) -> None
         assert calls == [ABORT_SIGNAL]
 
 
-# --- groups of exceptions -----------------------------------------------------------------------------------------
-
-
 @in_each_thread
-def test_an_interrupt_in_a_group_becomes_lock_lost(zoo: Zoo, run: Callable[..., Any]) -> None:
-    """However deep. The group is the cause, so no other error of it is lost."""
-
+def test_an_interrupt_in_a_group_becomes_lock_lost(zoo: Zoo, run: Run) -> None:
     def block() -> None:
         with Lock("grouped") as hold:
             lose(hold)
@@ -250,9 +228,7 @@ def test_an_interrupt_in_a_group_becomes_lock_lost(zoo: Zoo, run: Callable[..., 
 
 
 @in_each_thread
-def test_a_group_without_an_interrupt_is_not_masked(zoo: Zoo, run: Callable[..., Any]) -> None:
-    """The work has failed by itself, before it was interrupted."""
-
+def test_a_group_without_an_interrupt_is_not_masked(zoo: Zoo, run: Run) -> None:
     def block() -> None:
         with Lock("grouped") as hold:
             lose(hold)

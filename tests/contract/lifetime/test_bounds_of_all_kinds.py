@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-import time
 import uuid
 
 import pytest
-from support.faults import BackgroundCall, connected, die, proxied
+from support.faults import BackgroundCall, acquire_once, acquired_by_many, connected, die, proxied
 from support.proxy import MULTI
+from support.work import assert_refused
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
@@ -23,7 +22,7 @@ from django_zklock.exceptions import LockBusy, LockTimeout
 from django_zklock.locks.hold import held_of
 from django_zklock.operations import hold_lock
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("no_rests")]
+pytestmark = pytest.mark.usefixtures("no_rests")
 
 LONG = 300.0
 
@@ -41,46 +40,23 @@ def wait_over(zoo: Zoo, *names: str) -> None:
     eventually(lambda: all(is_over(zoo, name) for name in names))
 
 
-def read_together(min_hold: float) -> None:
-    """Have two threads read at the same time."""
-    both = threading.Barrier(2)
-
-    def read() -> None:
-        with ReadWriteLock("k", min_hold=min_hold).read():
-            both.wait(10)
-
-    for reader in [BackgroundCall(read), BackgroundCall(read)]:
-        reader.result()
-
-
-# --- callers that do not wait -----------------------------------------------------------------------------------------
-
-
 def test_a_writer_waits_for_the_last_minimum_hold_and_names_it(zoo: Zoo) -> None:
-    """Whichever of several it is."""
-    with Lock("k", kind="read", min_hold=1, what="short"):
-        pass
-    with Lock("k", kind="read", min_hold=LONG, what="long"):
-        pass
+    acquire_once(Lock("k", kind="read", min_hold=1, what="short"))
+    acquire_once(Lock("k", kind="read", min_hold=LONG, what="long"))
     names = zoo.wait_contenders("k", 2)
     die()
     wait_over(zoo, names[0])
-    with pytest.raises(LockBusy, match="held by long until"), zk_lock("k", kind="write", timeout=0):
-        pass
+    assert_refused(zk_lock("k", kind="write", timeout=0), LockBusy, "held by long until")
     with zk_lock("k", kind="read", timeout=0):  # readers pass them
         pass
 
 
 def test_a_try_gets_the_permit_whose_minimum_hold_has_expired(zoo: Zoo) -> None:
-    """Though another one, further ahead, is not."""
-    with zk_lock("k", limit=2, min_hold=LONG):
-        pass
-    with zk_lock("k", limit=2, min_hold=1):
-        pass
+    acquire_once("k", limit=2, min_hold=LONG)
+    acquire_once("k", limit=2, min_hold=1)
     names = zoo.wait_contenders("k", 2)
     die()
-    with pytest.raises(LockBusy), zk_lock("k", limit=2, timeout=0):
-        pass
+    assert_refused(zk_lock("k", limit=2, timeout=0), LockBusy)
     wait_over(zoo, names[1])
     with zk_lock("k", limit=2, timeout=0) as hold:
         assert zoo.children("k") == [names[0], hold.path.rpartition("/")[2]]
@@ -88,8 +64,7 @@ def test_a_try_gets_the_permit_whose_minimum_hold_has_expired(zoo: Zoo) -> None:
 
 def test_a_slow_reply_with_the_time_does_not_prolong_a_minimum_hold(zoo: Zoo) -> None:
     """A process counts on from the time in a reply, which is late if the reply was slow; so it asks again."""
-    with zk_lock("k", min_hold=2):
-        pass
+    acquire_once("k", min_hold=2)
     names = zoo.wait_contenders("k", 1)
     die()
     with proxied(zoo) as proxy:
@@ -101,17 +76,14 @@ def test_a_slow_reply_with_the_time_does_not_prolong_a_minimum_hold(zoo: Zoo) ->
             assert len(zoo.children("k")) == 1
 
 
-# --- behind another client --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("how", ["rest", "rests", "hold"])
 def test_a_waiter_ends_an_expired_hold_for_another_client_ahead(zoo: Zoo, how: str) -> None:
     """A client of Curator's does not end it, and nobody else may come: all would wait for ever."""
     if how == "rest":
-        with zk_lock("k", min_hold=1):
-            pass
+        acquire_once("k", min_hold=1)
     elif how == "rests":
-        read_together(min_hold=1)
+        with acquired_by_many("k", 2, 2, kind="read", min_hold=1):
+            pass
     else:
         hold_lock("k", seconds=1, reason="deploy", by="somebody")
     die()
@@ -128,41 +100,27 @@ def test_a_waiter_ends_an_expired_hold_for_another_client_ahead(zoo: Zoo, how: s
     held_of(hold).release_uses()
 
 
-# --- a writer that reads ----------------------------------------------------------------------------------------------
-
-
 def test_a_downgraded_writer_keeps_its_minimum_hold_exclusive(zoo: Zoo) -> None:
-    """It has released the write side by itself, as a block ends. No other contender gets the lock until then."""
     rw = ReadWriteLock("k", min_hold=1.5)
     with rw.write() as hold:
         began = hold._held.grant.since
         rw.read().acquire()
     assert zoo.reading("k") == []
-
-    def read() -> float:
-        with zk_lock("k", kind="read", timeout=20):
-            return time.monotonic()
-
-    reader = BackgroundCall(read)
-    assert reader.result() >= began + 1.5
+    reader = BackgroundCall(lambda: acquire_once("k", kind="read", timeout=20))
+    assert reader.result()._held.grant.since >= began + 1.5
     assert len(zoo.reading("k")) == 1
     rw.read().release()
     assert zoo.children("k") == []
 
 
 def test_a_writer_with_a_read_block_leaves_the_minimum_hold_of_a_writer(zoo: Zoo) -> None:
-    """It has no readers, either, unless the holder has called `downgrade`."""
     rw = ReadWriteLock("k", min_hold=LONG)
     with rw.write():
         rw.read().acquire()
     rw.read().release()
     (name,) = zoo.children("k")
     assert Kind.WRITE.value in name
-    with pytest.raises(LockBusy), zk_lock("k", kind="read", timeout=0):
-        pass
-
-
-# --- no work was begun ------------------------------------------------------------------------------------------------
+    assert_refused(zk_lock("k", kind="read", timeout=0), LockBusy)
 
 
 def test_a_caller_that_gives_up_at_the_grant_leaves_no_minimum_hold(zoo: Zoo) -> None:
@@ -186,28 +144,22 @@ def test_several_locks_leave_no_minimum_hold_if_one_was_not_acquired(zoo: Zoo, h
         if how == "acquire":
             assert locks.acquire(timeout=0.3) is None
         else:
-            with pytest.raises(LockTimeout), locks:
-                pass
+            assert_refused(locks, LockTimeout)
         zoo.wait_contenders("a", 0)
     if how == "acquire":
         assert locks.acquire()
         locks.release()
     else:
-        with locks:
-            pass
+        acquire_once(locks)
     assert all(is_operator(name) for key in ("a", "b") for name in zoo.wait_contenders(key, 1))
 
 
 def test_several_locks_leave_the_minimum_hold_of_one_held_before_untouched(zoo: Zoo) -> None:
-    """The work under that one was begun."""
     with zk_lock("a", min_hold=LONG):
         with zoo.hold_elsewhere("b"), pytest.raises(LockTimeout), zk_locks("a", "b", timeout=0.3):
             pass
         assert not is_operator(zoo.wait_contenders("a", 1)[0])
     assert is_operator(zoo.wait_contenders("a", 1)[0])
-
-
-# --- what the process that lives sees to ------------------------------------------------------------------------------
 
 
 def test_a_minimum_hold_that_began_with_a_lost_reply_ends_in_time(zoo: Zoo) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import time_machine
 from freezegun import freeze_time
-from support.faults import connected, proxied, session, within
+from support.faults import acquire_once, connected, proxied, session, within
 from support.primitives import Taker
 from support.proxy import PING
 from support.signalled import signalled
@@ -19,8 +19,6 @@ from support.zoo import Zoo, eventually
 from django_zklock import Hold, zk_lock
 from django_zklock.core import clock
 from django_zklock.exceptions import LockLost, LockTimeout
-
-pytestmark = pytest.mark.zookeeper
 
 NOON = "2020-02-29 12:00:00"
 FREEZERS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
@@ -34,28 +32,24 @@ FREEZERS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 
 
 def work_until(hold: Hold, condition: Callable[[], object]) -> None:
-    """Work under a lock until it is lost, or until a condition is true."""
     eventually(lambda: hold.lost or condition())
     hold.check()
 
 
 @pytest.mark.parametrize("name", ["freezegun, an hour at each look", "time-machine"])
 def test_locks_work_while_the_time_is_frozen(zoo: Zoo, name: str) -> None:
-    """A session is opened, a lock is handed over, leases are extended, and a busy lock times out."""
     with FREEZERS[name](), zoo.configured(session_timeout=3):
         with zk_lock("k", abort_on="lost") as hold:
             other = Taker(zk_lock("k", timeout=20))
             zoo.wait_contenders("k", 2)
             until = clock.now() + hold.lease_remaining
             work_until(hold, lambda: clock.now() > until)
-        other.wait_granted()
-        other.go()
+        other.finish()
         with zoo.hold_elsewhere("k"), within(1), pytest.raises(LockTimeout), zk_lock("k", timeout=0.2):
             pass
 
 
 async def test_a_coroutine_needs_the_real_clock_of_asyncio(zoo: Zoo) -> None:
-    """With `real_asyncio=True` the wait of a coroutine ends."""
     with freeze_time(NOON, real_asyncio=True):
         async with zk_lock("k") as hold:
             hold.check()
@@ -65,7 +59,6 @@ async def test_a_coroutine_needs_the_real_clock_of_asyncio(zoo: Zoo) -> None:
 
 @freeze_time(NOON)
 def test_a_silent_server_stops_the_work(zoo: Zoo) -> None:
-    """The lease ends while the time is frozen."""
     with proxied(zoo, session_timeout=1) as proxy:
         with within(3), pytest.raises(LockLost), zk_lock("k", abort_on="suspended"):
             proxy.hang = True
@@ -76,7 +69,6 @@ def test_a_silent_server_stops_the_work(zoo: Zoo) -> None:
 @pytest.mark.usefixtures("no_rests")
 @freeze_time(NOON)
 def test_bounds_of_a_hold_are_kept(zoo: Zoo) -> None:
-    """`warn_after` and `max_hold` strike in time. A minimum hold ends, and not before its time."""
     with (
         signalled("lock_held_long") as sent,
         within(3),
@@ -86,14 +78,12 @@ def test_bounds_of_a_hold_are_kept(zoo: Zoo) -> None:
         threading.Event().wait(20)
     assert sent.names == ["lock_held_long"]
     began = clock.now()
-    with zk_lock("k", min_hold=0.5):
-        pass
+    acquire_once("k", min_hold=0.5)
     with zk_lock("k", timeout=20):
         assert clock.now() - began >= 0.5
 
 
 def test_moving_the_clock_costs_no_lock(zoo: Zoo) -> None:
-    """A test may move the frozen time by years while a lock is held."""
     with zoo.configured(session_timeout=2), freeze_time(NOON) as time, zk_lock("k") as hold:
         for moment in ("2100-01-01", "1970-01-01", NOON):
             time.move_to(moment)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any
 
 import pytest
 from support.faults import proxied
+from support.primitives import Taker
 from support.proxy import SET_DATA
 from support.zoo import Zoo, eventually
 
 from django_zklock import inspection, zk_lock
 from django_zklock.core import clock
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.timed]
+pytestmark = pytest.mark.timed
 
 ACCURACY = timedelta(seconds=2)
 
@@ -29,46 +27,28 @@ def granted(key: str) -> datetime | None:
     return None if lock is None or not lock.holders else lock.holders[0].granted
 
 
-@contextmanager
-def held_in_thread(key: str, **options: Any) -> Iterator[list[datetime]]:
-    """Hold a lock in a thread during the block; yield a list that gets the time of the grant."""
-    grants: list[datetime] = []
-    done = threading.Event()
-
-    def hold() -> None:
-        with zk_lock(key, timeout=20, **options):
-            grants.append(datetime.now(timezone.utc))
-            done.wait(20)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    try:
-        yield grants
-    finally:
-        done.set()
-        thread.join()
-
-
 def test_a_holder_that_had_waited_says_when_it_was_granted(zoo: Zoo) -> None:
     """With `linger`, it may have got the lock inside its process; that keeps it for less time than `zoo` waits."""
     kinds: dict[str, dict[str, Any]] = {"plain": {}, "lingers": {"linger": 1}, "kazoo": {"compat": "kazoo"}}
     locks = [zk_lock(key, timeout=20, **options) for key, options in kinds.items()]
-    with ExitStack() as stack:
-        for lock in locks:
-            lock.acquire()
-        waiters = {key: stack.enter_context(held_in_thread(key, **options)) for key, options in kinds.items()}
-        waited_since = datetime.now(timezone.utc)
-        time.sleep(2.5)
-        for lock in locks:
-            lock.release()
-        for key, grants in waiters.items():
-            is_told = partial(was_granted, key, grants, waited_since)
-            eventually(is_told)
+    for lock in locks:
+        lock.acquire()
+    waiters = [Taker(zk_lock(key, timeout=20, **options)) for key, options in kinds.items()]
+    time.sleep(2.5)
+    grants = []
+    for lock, waiter in zip(locks, waiters, strict=True):
+        lock.release()
+        waiter.wait_granted()
+        grants.append(datetime.now(timezone.utc))
+    for key, at in zip(kinds, grants, strict=True):
+        eventually(partial(was_granted, key, at))
+    for waiter in waiters:
+        waiter.go()
 
 
-def was_granted(key: str, grants: list[datetime], waited_since: datetime) -> bool:
+def was_granted(key: str, at: datetime) -> bool:
     """Tell whether the znode has the time of the grant, and not that of the znode."""
-    return bool(grants) and abs((granted(key) or waited_since) - grants[0]) < ACCURACY
+    return abs((granted(key) or at - ACCURACY) - at) < ACCURACY
 
 
 def test_a_short_hold_writes_nothing(zoo: Zoo) -> None:
@@ -80,7 +60,6 @@ def test_a_short_hold_writes_nothing(zoo: Zoo) -> None:
 
 
 def test_the_time_of_the_grant_survives_a_lost_connection(zoo: Zoo) -> None:
-    """The connection that should have carried it ends."""
     with proxied(zoo) as proxy:
         lost = proxy.kill_before_op(SET_DATA)
         with zk_lock("k", abort_on="lost"):

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, cut, expire, lose, session, within
 from support.proxy import MULTI, PING, Proxy
+from support.work import acquired
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import Hold, zk_lock
 from django_zklock.core import clock
 from django_zklock.core.zk.lease import LEASE_SHARE
-from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
+from django_zklock.exceptions import LockLost, LockNotHeld, ZooKeeperUnavailable
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.timed]
+pytestmark = pytest.mark.timed
 
 TIMEOUT = 4.0  # seconds, of the session through the proxy
 LEASE = LEASE_SHARE * TIMEOUT
@@ -26,22 +28,7 @@ def token_of(zoo: Zoo, hold: Hold) -> int | None:
     return int(stat.czxid) if stat else None
 
 
-def go_away(proxy: Proxy) -> None:
-    proxy.refuse = True
-    proxy.cut_all()
-
-
-def wait_until_left(seconds: float) -> None:
-    """Wait until a write has extended the lease, and only so much of it is left."""
-    eventually(lambda: session().lease.valid)
-    eventually(lambda: session().lease.until - clock.now() < seconds)
-
-
-# --- an outage that ends within the lease ---------------------------------------------------------------------------
-
-
 def test_the_state_of_a_hold_follows_the_connection(zoo: Zoo, proxy: Proxy) -> None:
-    """Held, suspect while the connection is suspended, and released or lost in the end."""
     lock = zk_lock("a", abort_on="lost")
     assert not lock.owned()
     with lock as hold:
@@ -59,12 +46,10 @@ def test_the_state_of_a_hold_follows_the_connection(zoo: Zoo, proxy: Proxy) -> N
 
 
 def test_a_suspended_hold_is_not_trusted_until_a_quorum_confirms_it(zoo: Zoo, proxy: Proxy) -> None:
-    """`check()` raises from the cut until the next acknowledged heartbeat. The hold is good again after that."""
     lock = zk_lock("a")
-    hold = lock.acquire()
-    assert hold
+    hold = acquired(lock)
     hold.check()
-    go_away(proxy)
+    proxy.go_away()
     eventually(lambda: session().suspect)
     with pytest.raises(LockLost, match="connection"):
         hold.check()
@@ -77,12 +62,10 @@ def test_a_suspended_hold_is_not_trusted_until_a_quorum_confirms_it(zoo: Zoo, pr
 
 
 def test_work_is_stopped_when_the_connection_is_suspended(zoo: Zoo, proxy: Proxy) -> None:
-    """The default: a cut stops the work at once, long before the lease is over."""
     lose(zk_lock("a"), lambda hold: proxy.cut_all(), 1)
 
 
 def test_a_suspension_within_the_grace_stops_nothing(zoo: Zoo, proxy: Proxy) -> None:
-    """A suspension that is over within the grace stops nothing, and each suspension has the whole grace."""
     with zk_lock("a", grace=1.2) as hold:
         for _ in range(3):
             cut(proxy)
@@ -91,19 +74,14 @@ def test_a_suspension_within_the_grace_stops_nothing(zoo: Zoo, proxy: Proxy) -> 
 
 
 def test_a_suspension_past_the_grace_stops_the_work(zoo: Zoo, proxy: Proxy) -> None:
-    """After the grace, and before the lease is over."""
-    hold, why = lose(zk_lock("a", grace=0.4), lambda hold: go_away(proxy), 0.4 + LATER)
+    hold, why = lose(zk_lock("a", grace=0.4), lambda hold: proxy.go_away(), 0.4 + LATER)
     assert hold.lost
     assert "lease" not in why
 
 
-# --- an outage that is longer than the lease ------------------------------------------------------------------------
-
-
 def test_a_hold_is_lost_during_the_outage(zoo: Zoo, proxy: Proxy) -> None:
-    """The work is aborted at the end of the lease, not when ZooKeeper is back. Then the lock can be acquired again."""
     lock = zk_lock("a", abort_on="lost", timeout=10)
-    hold, why = lose(lock, lambda hold: go_away(proxy), LEASE + LATER)
+    hold, why = lose(lock, lambda hold: proxy.go_away(), LEASE + LATER)
     assert "lease" in why
     assert not session().connected
     proxy.heal()
@@ -155,11 +133,7 @@ def test_a_busy_process_notices_that_replies_are_missing(zoo: Zoo, proxy: Proxy)
     proxy.wait_for(lambda: proxy.connected > before, LATER)
 
 
-# --- the session, and the node ----------------------------------------------------------------------------------------
-
-
 def test_a_hold_is_lost_at_once_when_its_session_expires(zoo: Zoo, proxy: Proxy) -> None:
-    """The lease does not matter, because the session is over."""
     hold, why = lose(zk_lock("a", abort_on="lost"), lambda hold: expire(zoo), LEASE / 2)
     assert "session" in why
     with zk_lock("a", timeout=30) as again:
@@ -167,7 +141,6 @@ def test_a_hold_is_lost_at_once_when_its_session_expires(zoo: Zoo, proxy: Proxy)
 
 
 def test_a_waiter_times_out_in_time_although_its_session_expired(zoo: Zoo, proxy: Proxy) -> None:
-    """Entering the queue again does not restart the timeout."""
     with zoo.hold_elsewhere("a"):
         waiter = BackgroundCall(lambda: zk_lock("a").acquire(timeout=1.5))
         zoo.wait_contenders("a", 2)
@@ -176,9 +149,7 @@ def test_a_waiter_times_out_in_time_although_its_session_expired(zoo: Zoo, proxy
         assert 1.5 <= waiter.took <= 2.5 + LATER
 
 
-def test_the_end_of_the_lease_does_not_matter_to_a_waiter(
-    zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_waiter_outlives_the_end_of_the_lease(zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
     """A process that only waits lets its lease end in silence. A late grant comes with a new lease."""
 
     def remaining() -> float:
@@ -189,7 +160,45 @@ def test_the_end_of_the_lease_does_not_matter_to_a_waiter(
     with zoo.hold_elsewhere("a"):
         waiter = BackgroundCall(remaining)
         zoo.wait_contenders("a", 2)
-        wait_until_left(0)
+        eventually(lambda: session().lease.valid)
+        eventually(lambda: session().lease.until < clock.now())
         assert not session().suspect
         assert not [record for record in caplog.records if record.name.startswith("django_zklock")]
     assert waiter.result() > LEASE / 2
+
+
+def test_all_members_of_a_hold_agree_about_its_loss(zoo: Zoo) -> None:
+    lock = zk_lock("tells")
+    hold = acquired(lock)
+    reported: list[Hold] = []
+    hold.add_lost_callback(reported.append)
+    hold.check()
+    assert hold.lost is False
+    assert hold.wait_lost(0.01) is False
+    assert 0.5 < hold.lease_remaining <= 4
+    waiting = threading.Thread(target=lambda: reported.append(hold) if hold.wait_lost() else None)
+    waiting.start()
+    zoo.client.delete(hold.path)
+    assert hold.wait_lost(20)
+    waiting.join(20)
+    hold.add_lost_callback(reported.append)
+    eventually(lambda: reported == [hold] * 3)
+    with pytest.raises(LockLost):
+        hold.check()
+    assert bool(hold.lost)
+    assert hold.lease_remaining == 0
+    with pytest.raises(LockLost):
+        lock.release()
+    with pytest.raises(LockNotHeld):
+        hold.check()
+
+
+def test_wait_lost_returns_when_the_hold_is_released(zoo: Zoo) -> None:
+    """A released lock is never lost any more, so a thread that watches over it would stay for ever."""
+    lock = zk_lock("watched")
+    hold = acquired(lock)
+    watcher = BackgroundCall(hold.wait_lost)
+    eventually(lambda: hold._held.grant.has_observer_of(object))
+    lock.release()
+    assert watcher.result(20) is False
+    assert BackgroundCall(hold.wait_lost).result(20) is False

@@ -8,14 +8,12 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, expire, proxied, within
+from support.faults import BackgroundCall, acquire_once, expire, proxied, results, within
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.core import clock, log
 from django_zklock.exceptions import LockLost
-
-pytestmark = pytest.mark.zookeeper
 
 SESSION_TIMEOUT = 2.0
 LONGEST = 7.0  # seconds that a handler blocks
@@ -53,13 +51,11 @@ def handling(handler: logging.Handler) -> Iterator[None]:
 
 
 def work() -> None:
-    """Work until it is stopped."""
     while True:
         threading.Event().wait(0.01)
 
 
 def test_a_handler_that_blocks_delays_no_abort(zoo: Zoo) -> None:
-    """The works under three locks stop, in the main thread and in others, while the handler blocks."""
     is_over = threading.Event()
     inside = [threading.Event(), threading.Event()]
 
@@ -77,15 +73,13 @@ def test_a_handler_that_blocks_delays_no_abort(zoo: Zoo) -> None:
                 with within(1):
                     proxy.cut_all()
                     work()
-            for call in calls:
-                call.result()
+            results(calls)
         finally:
             is_over.set()
             proxy.heal()
 
 
 def test_a_handler_may_take_a_lock(zoo: Zoo) -> None:
-    """It runs on no thread that the lock needs: neither at `warn_after`, nor at a loss."""
     took: list[str] = []
 
     def acquire() -> None:
@@ -113,8 +107,7 @@ def stays_alone(zoo: Zoo, act: Callable[[], object], at: int | None) -> int:
             with pytest.raises(LockLost), zk_lock("k", warn_after=0.01) as hold, zoo.hold_elsewhere("k"):
                 zoo.client.exists(hold.path, watch=lambda event: gone.append(clock.now()))
                 eventually(lambda: handler.count)
-                proxy.refuse = True
-                proxy.cut_all()
+                proxy.go_away()
                 while clock.now() < LONGEST + (last or clock.now()):
                     last = clock.now()
                     threading.Event().wait(0.01)
@@ -126,21 +119,19 @@ def stays_alone(zoo: Zoo, act: Callable[[], object], at: int | None) -> int:
     return handler.count
 
 
+def fail() -> None:
+    raise OSError("no log server")
+
+
 @pytest.mark.chaos
-@pytest.mark.parametrize("what", ["block", "raise", "lock"])
-def test_a_handler_may_do_anything_at_any_record(zoo: Zoo, what: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """It blocks for 7 s, raises, or takes a lock: there are never two owners."""
-
-    def fail() -> None:
-        raise OSError("no log server")
-
-    def acquire() -> None:
-        acquire_once("audit", timeout=1)
-
-    def block() -> None:
-        threading.Event().wait(LONGEST)
-
-    act = {"block": block, "raise": fail, "lock": acquire}[what]
+@pytest.mark.parametrize(
+    "act",
+    [lambda: threading.Event().wait(LONGEST), fail, lambda: acquire_once("audit", timeout=1)],
+    ids=["block", "raise", "lock"],
+)
+def test_a_handler_may_do_anything_at_any_record(
+    zoo: Zoo, act: Callable[[], object], capfd: pytest.CaptureFixture[str]
+) -> None:
     records = stays_alone(zoo, lambda: None, None)
     assert records >= 4  # too long, suspended, lost, stopped
     for number in range(records):
@@ -148,7 +139,6 @@ def test_a_handler_may_do_anything_at_any_record(zoo: Zoo, what: str, capfd: pyt
 
 
 def test_the_last_records_of_a_process_are_handled(zoo: Zoo) -> None:
-    """The exit waits for them."""
     script = """
 import logging, sys
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")

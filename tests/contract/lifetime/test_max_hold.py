@@ -5,43 +5,36 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, within
+from support.faults import BackgroundCall, acquire_once, results, within
 from support.signalled import Sent, signalled
-from support.work import compute, in_each_thread, sleep_in_pieces
+from support.work import Run, acquired, compute, in_each_thread, sleep_in_pieces
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.conf.arguments import AbortOn
 from django_zklock.exceptions import LockLost
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.timed]
+pytestmark = pytest.mark.timed
 
 REASON = "it was held for longer than max_hold, 0.3 s"
 
 
 @pytest.fixture
 def sent() -> Iterator[Sent]:
-    """The signals of a test about the life of holds."""
     with signalled("lock_held_long", "lock_lost", "lock_released") as sent:
         yield sent
 
 
 def begin_to_wait(events: list[str], held: threading.Event) -> BackgroundCall[None]:
-    """Have another thread wait for the lock once it is held, and record that it has got it."""
-
     def acquire() -> None:
         held.wait(30)
         with zk_lock("k", timeout=20):
             events.append("next")
 
     return BackgroundCall(acquire)
-
-
-# --- max_hold ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_lease_ends_with_max_hold_at_the_latest(zoo: Zoo) -> None:
@@ -51,11 +44,7 @@ def test_a_lease_ends_with_max_hold_at_the_latest(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("abort_on", ["suspended", "never"])
 @in_each_thread
-def test_max_hold_stops_the_work_with_its_reason(
-    zoo: Zoo, run: Callable[..., Any], abort_on: AbortOn, sent: Sent
-) -> None:
-    """Also where the loss of the connection would not stop it: this was asked for."""
-
+def test_max_hold_stops_the_work_with_its_reason(zoo: Zoo, run: Run, abort_on: AbortOn, sent: Sent) -> None:
     def work() -> None:
         lock = zk_lock("k", max_hold=0.3, abort_on=abort_on)
         with within(3), pytest.raises(LockLost, match=f"'k' was lost: {REASON}"), lock:
@@ -66,13 +55,11 @@ def test_max_hold_stops_the_work_with_its_reason(
     ((name, kwargs),) = sent
     assert (name, kwargs["reason"]) == ("lock_lost", REASON)
     assert kwargs["receipt"].delivered
-    with zk_lock("k", timeout=20):
-        pass
+    acquire_once("k", timeout=20)
 
 
 @pytest.mark.parametrize("acquired", [False, True], ids=["block", "block under an acquired hold"])
 def test_max_hold_grants_the_next_waiter_after_the_work_has_stopped(zoo: Zoo, acquired: bool) -> None:
-    """Work that takes a while to stop still has the lock for itself. An acquired hold is released later, as ever."""
     events: list[str] = []
     lock = zk_lock("k", max_hold=1.0)
     held = threading.Event()
@@ -94,7 +81,6 @@ def test_max_hold_grants_the_next_waiter_after_the_work_has_stopped(zoo: Zoo, ac
 
 
 def test_max_hold_counts_from_the_first_grant(zoo: Zoo) -> None:
-    """A reentrant acquisition gets no new time."""
     with pytest.raises(LockLost, match=REASON), zk_lock("k", max_hold=0.3):
         while True:
             with zk_lock("k", max_hold=50):
@@ -102,7 +88,6 @@ def test_max_hold_counts_from_the_first_grant(zoo: Zoo) -> None:
 
 
 def test_max_hold_does_not_count_the_wait(zoo: Zoo) -> None:
-    """Nor does a wait in the queue use it up."""
     with zoo.hold_elsewhere("k"):
         waiter = BackgroundCall(lambda: acquire_once("k", max_hold=1, timeout=10))
         zoo.wait_contenders("k", 2)
@@ -112,7 +97,6 @@ def test_max_hold_does_not_count_the_wait(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_max_hold_ends_a_hold_without_a_block_at_once(zoo: Zoo, times: int) -> None:
-    """No work can be stopped. `check()` tells the owner."""
     lock = zk_lock("k", max_hold=0.3)
     holds = [lock.acquire() for _ in range(times)]
     BackgroundCall(lambda: acquire_once("k", timeout=5)).result()
@@ -127,10 +111,8 @@ def test_max_hold_ends_a_hold_without_a_block_at_once(zoo: Zoo, times: int) -> N
 
 
 def test_a_paused_process_learns_of_max_hold_by_the_clock(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether or not the protocol's thread has come to it."""
     lock = zk_lock("k", max_hold=30, abort_on="lost")
-    hold = lock.acquire()
-    assert hold
+    hold = acquired(lock)
     hold.check()
     assert hold._held.grant.ends_at is not None
     hold._held.grant.ends_at -= 30
@@ -142,21 +124,15 @@ def test_a_paused_process_learns_of_max_hold_by_the_clock(zoo: Zoo, monkeypatch:
 
 
 def test_a_release_before_max_hold_cancels_it(zoo: Zoo, sent: Sent) -> None:
-    """And what it would have come to is forgotten."""
     for _ in range(20):
-        with zk_lock("k", max_hold=2.0, warn_after=1.9):
-            pass
+        acquire_once("k", max_hold=2.0, warn_after=1.9)
     with zk_lock("later", warn_after=2.1):
         eventually(lambda: "lock_held_long" in sent.names)
     eventually(lambda: len(sent) == 22)
     assert sent.names == ["lock_released"] * 20 + ["lock_held_long", "lock_released"]
 
 
-# --- warn_after -------------------------------------------------------------------------------------------------------
-
-
 def test_a_hold_longer_than_warn_after_is_reported_once(zoo: Zoo, sent: Sent, caplog: pytest.LogCaptureFixture) -> None:
-    """However often it is taken again; by a log record and by the signal."""
     with caplog.at_level(logging.WARNING, "django_zklock.locks"):
         with zk_lock("k", warn_after=0.2) as hold:
             eventually(lambda: sent)
@@ -172,7 +148,6 @@ def test_a_hold_longer_than_warn_after_is_reported_once(zoo: Zoo, sent: Sent, ca
 
 
 def test_one_timer_warns_and_ends_many_holds_in_time(zoo: Zoo, sent: Sent) -> None:
-    """One timer serves them all, whichever comes first."""
     spans = [0.9, 0.3, 0.6, 1.2]
     ready = threading.Barrier(len(spans))
     held: dict[float, float] = {}
@@ -184,8 +159,7 @@ def test_one_timer_warns_and_ends_many_holds_in_time(zoo: Zoo, sent: Sent) -> No
         held[span] = time.monotonic() - hold._held.grant.since
 
     workers = [BackgroundCall(lambda span=span: work(span)) for span in spans]  # type: ignore[misc]
-    for worker in workers:
-        worker.result()
+    results(workers)
     assert all(span <= held[span] < span + 1 + ROOM for span in spans)
     eventually(lambda: len(sent) == 8)
     assert sorted(kwargs["lock"] for name, kwargs in sent if name == "lock_held_long") == [

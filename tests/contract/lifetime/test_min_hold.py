@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import threading
-import time
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, connected, die, expire, within
+from support.faults import BackgroundCall, acquire_once, connected, die, expire, results, within
 from support.locking import as_json, zklock
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
+from support.work import acquired, assert_refused, seen
 from support.zoo import Zoo, eventually, guid_of, settle
 
 from django_zklock import Lock, zk_lock
@@ -18,10 +18,9 @@ from django_zklock.core import clock
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.queue.operator_hold import DIRECTORY, is_operator
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
-from django_zklock.inspection import look_at
 from django_zklock.operations import break_lock, end_hold
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("no_rests")]
+pytestmark = pytest.mark.usefixtures("no_rests")
 
 LONG = 300.0
 
@@ -40,31 +39,23 @@ def ends(zoo: Zoo, key: str = "k") -> float:
     return float(stat.mtime / 1000 + float(payload.about["seconds"]))
 
 
-# --- before its end ---------------------------------------------------------------------------------------------------
-
-
 def test_no_contender_is_granted_during_a_minimum_hold(zoo: Zoo) -> None:
-    """Neither a caller that does not wait, nor a waiter that times out, nor the same owner. The errors say why."""
     with within(1), Lock("k", min_hold=LONG, what="nightly report") as hold:
         pass
     name, stat = rest(zoo)
     assert stat.ephemeralOwner == 0
     assert name[-10:] == hold.path[-10:]
     why = r"held by nightly report until .* UTC: held for at least 300 s"
-    with pytest.raises(LockBusy, match=why), zk_lock("k", timeout=0, min_hold=LONG):
-        pass
-    with pytest.raises(LockTimeout, match="held for at least 300 s"), zk_lock("k", timeout=0.3):
-        pass
+    assert_refused(zk_lock("k", timeout=0, min_hold=LONG), LockBusy, why)
+    assert_refused(zk_lock("k", timeout=0.3), LockTimeout, "held for at least 300 s")
     assert zk_lock("k").locked()
     die()
-    with pytest.raises(LockBusy, match=why), zk_lock("k", timeout=0):
-        pass
+    assert_refused(zk_lock("k", timeout=0), LockBusy, why)
     eventually(lambda: zoo.children("k") == [name])  # who did not know the time had to enter the queue to learn it
 
 
 @pytest.mark.parametrize("dead", [False, True], ids=["alive", "dead"])
 def test_a_minimum_hold_ends_for_waiters_by_the_clock_of_the_server(zoo: Zoo, dead: bool) -> None:
-    """Within a second and in their order, whether or not the process lives that held it."""
     order: list[int] = []
     stamps: list[float] = []
 
@@ -88,8 +79,7 @@ def test_a_minimum_hold_ends_for_waiters_by_the_clock_of_the_server(zoo: Zoo, de
     if dead:
         waiters = queue_three()
     assert order == []
-    for waiter in waiters:
-        waiter.result()
+    results(waiters)
     assert order == [0, 1, 2]
     assert end <= stamps[0] <= end + 1.5
     assert zoo.children("k") == []
@@ -110,8 +100,7 @@ def test_a_minimum_hold_needs_no_further_round_trip(zoo: Zoo, proxy: Proxy) -> N
     assert (proxy.counts[DELETE], proxy.counts[CREATE2]) == (1, 0)
     assert zoo.children("k") == []
     proxy.reset()
-    with zk_lock("k", min_hold=LONG):
-        pass
+    acquire_once("k", min_hold=LONG)
     eventually(lambda: proxy.counts[GET_CHILDREN] == 2)
     counted = {opcode: proxy.counts[opcode] for opcode in (CREATE2, GET_CHILDREN, GET_DATA, DELETE, MULTI, SYNC)}
     assert counted == {CREATE2: 1, GET_CHILDREN: 2, GET_DATA: 0, DELETE: 0, MULTI: 2, SYNC: 0}
@@ -133,14 +122,9 @@ def test_a_block_that_raises_leaves_its_minimum_hold(zoo: Zoo) -> None:
     assert rest(zoo)
 
 
-# --- seen and ended by others -----------------------------------------------------------------------------------------
-
-
 def test_a_minimum_hold_is_shown_with_its_reason_and_can_be_ended(zoo: Zoo) -> None:
-    with Lock("k", min_hold=LONG, what="nightly report") as hold:
-        pass
-    info = look_at("k")
-    assert info is not None
+    hold = acquire_once(Lock("k", min_hold=LONG, what="nightly report"))
+    info = seen("k")
     assert info.operator is not None
     assert (info.operator.by, info.operator.reason) == ("nightly report", "held for at least 300 s")
     assert 0 <= LONG - info.operator.seconds < 5
@@ -148,8 +132,7 @@ def test_a_minimum_hold_is_shown_with_its_reason_and_can_be_ended(zoo: Zoo) -> N
     assert as_json("show", "k")["holders"][0]["operator"]["reason"] == "held for at least 300 s"
     assert "held for at least 300 s" in zklock("list")
     end_hold("k", token=info.operator.token, by="anna")
-    with zk_lock("k", timeout=0):
-        pass
+    acquire_once("k", timeout=0)
 
 
 def test_a_lost_lock_leaves_no_minimum_hold(zoo: Zoo) -> None:
@@ -164,22 +147,11 @@ def test_a_lost_lock_leaves_no_minimum_hold(zoo: Zoo) -> None:
     assert zoo.children("k") == []
 
 
-# --- connections that break -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 def test_the_replacement_by_a_minimum_hold_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
-    """Whether or not the transaction was carried out, there is one hold in the end, and no waiter is granted before."""
-    got: list[float] = []
-
-    def acquire() -> None:
-        with zk_lock("k", timeout=20):
-            got.append(time.monotonic())
-
     lock = zk_lock("k", min_hold=3)
-    hold = lock.acquire()
-    assert hold
-    waiter = BackgroundCall(acquire)
+    hold = acquired(lock)
+    waiter = BackgroundCall(lambda: acquire_once("k", timeout=20))
     zoo.wait_contenders("k", 2)
     end = hold._held.grant.since + 3
     fired = getattr(proxy, when)(MULTI)
@@ -187,18 +159,14 @@ def test_the_replacement_by_a_minimum_hold_survives_a_cut(zoo: Zoo, proxy: Proxy
         lock.release()
     assert fired.wait(30)
     eventually(lambda: any(map(is_operator, zoo.children("k"))))
-    waiter.result()
-    assert got[0] >= end - 0.1
+    assert waiter.result()._held.grant.since >= end - 0.1
     assert zoo.children("k") == []
 
 
 def test_a_minimum_hold_begins_after_a_release_in_an_outage(zoo: Zoo, proxy: Proxy) -> None:
-    """The znode stays meanwhile."""
     lock = zk_lock("k", min_hold=LONG)
-    hold = lock.acquire()
-    assert hold
-    proxy.refuse = True
-    proxy.cut_all()
+    hold = acquired(lock)
+    proxy.go_away()
     with within(1.5):
         lock.release()
     assert zoo.children("k") == [hold.path.rpartition("/")[2]]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.faults import connected
+from support.faults import acquire_once, connected
 from support.locking import as_json, ending, zklock
 from support.proxy import GET_CHILDREN, GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually
@@ -22,10 +22,11 @@ from django_zklock.inspection import Snapshot, look_at, snapshot
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.operations import hold_lock
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("emptied")]
+pytestmark = pytest.mark.usefixtures("emptied")
 
 SHORT = 0.5  # seconds
 LONG = 600.0
+Acquire = Callable[[str, float], None]
 
 
 def by_operator(key: str, seconds: float) -> None:
@@ -33,25 +34,15 @@ def by_operator(key: str, seconds: float) -> None:
 
 
 def by_rest(key: str, seconds: float) -> None:
-    with Lock(key, min_hold=seconds, what="nightly"):
-        pass
+    acquire_once(Lock(key, min_hold=seconds, what="nightly"))
 
 
-def strand(key: str, seconds: float) -> None:
-    """Leave the rest of a minimum hold, and die."""
-    by_rest(key, seconds)
+def strand(key: str, seconds: float, acquire: Acquire = by_rest) -> None:
+    acquire(key, seconds)
     process.reset()
 
 
-@pytest.fixture(params=[by_operator, by_rest])
-def strand_either(request: pytest.FixtureRequest) -> Callable[[str, float], None]:
-    """Take a lock for a time, and die."""
-
-    def strand(key: str, seconds: float) -> None:
-        request.param(key, seconds)
-        process.reset()
-
-    return strand
+either_hold = pytest.mark.parametrize("acquire", [by_operator, by_rest])
 
 
 @pytest.fixture
@@ -77,9 +68,9 @@ def wait_as_curator(zoo: Zoo, key: str, kind: str = "lock-", guid: str = "") -> 
     return path.rpartition("/")[2]
 
 
-def test_an_expired_minimum_hold_without_waiters_is_free(zoo: Zoo, strand_either: Callable[[str, float], None]) -> None:
-    """It is no more listed, counted or shown, and the look deletes it."""
-    strand_either("k", SHORT)
+@either_hold
+def test_an_expired_minimum_hold_without_waiters_is_free(zoo: Zoo, acquire: Acquire) -> None:
+    strand("k", SHORT, acquire)
     eventually(lambda: is_free("k"))
     eventually(lambda: zoo.children("k") == [])
     with zk_lock("other"):
@@ -98,7 +89,6 @@ def test_an_expired_minimum_hold_without_waiters_is_free(zoo: Zoo, strand_either
 
 
 async def test_an_expired_hold_does_not_count_as_locked(zoo: Zoo) -> None:
-    """Nor does it among several locks, or in coroutines. One that is not over counts."""
     await asyncio.to_thread(strand, "k", SHORT)
     lock, both = zk_lock("k"), zk_locks("k", "other")
     await asyncio.to_thread(eventually, lambda: not lock.locked())
@@ -111,8 +101,7 @@ async def test_an_expired_hold_does_not_count_as_locked(zoo: Zoo) -> None:
 
 def test_one_of_two_permits_whose_holds_are_not_both_over_is_locked(zoo: Zoo) -> None:
     for seconds in (SHORT, LONG):
-        with Lock("k", limit=2, min_hold=seconds):
-            pass
+        acquire_once(Lock("k", limit=2, min_hold=seconds))
     process.reset()
     lock = zk_lock("k", limit=2)
 
@@ -125,7 +114,6 @@ def test_one_of_two_permits_whose_holds_are_not_both_over_is_locked(zoo: Zoo) ->
 
 
 def test_a_look_whether_a_lock_is_locked_takes_one_listing(zoo: Zoo, proxy: Proxy) -> None:
-    """Only holds are read."""
     lock = zk_lock("k")
     with zoo.hold_elsewhere("k"):
         connected()
@@ -139,7 +127,6 @@ def test_a_look_whether_a_lock_is_locked_takes_one_listing(zoo: Zoo, proxy: Prox
 
 @pytest.mark.usefixtures("kept")
 def test_a_look_survives_a_connection_that_breaks(zoo: Zoo, proxy: Proxy) -> None:
-    """Before the hold is read, and after it was ended."""
     for kill, opcode in ((proxy.kill_before_op, GET_DATA), (proxy.kill_after_op, MULTI)):
         strand("k", SHORT)
         eventually(lambda: is_free("k"))
@@ -148,11 +135,9 @@ def test_a_look_survives_a_connection_that_breaks(zoo: Zoo, proxy: Proxy) -> Non
         assert killed.is_set()
 
 
-def test_a_minimum_hold_is_held_until_its_end_by_the_clock_of_the_server(
-    zoo: Zoo, strand_either: Callable[[str, float], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The server's clock counts: a process whose clock is a day ahead sees it held, too."""
-    strand_either("k", LONG)
+@either_hold
+def test_a_minimum_hold_has_the_servers_clock(zoo: Zoo, acquire: Acquire, monkeypatch: pytest.MonkeyPatch) -> None:
+    strand("k", LONG, acquire)
     real_time = time.time
     monkeypatch.setattr(time, "time", lambda: real_time() + 86400)
     assert zk_lock("k").locked()
@@ -162,12 +147,11 @@ def test_a_minimum_hold_is_held_until_its_end_by_the_clock_of_the_server(
     assert len(lock.holders) == 1
 
 
+@either_hold
 @pytest.mark.usefixtures("kept")
-def test_a_waiter_behind_an_expired_hold_is_about_to_get_the_lock(
-    zoo: Zoo, strand_either: Callable[[str, float], None]
-) -> None:
+def test_a_waiter_behind_an_expired_hold_is_about_to_get_the_lock(zoo: Zoo, acquire: Acquire) -> None:
     """The lock is handed over, not held, and not free. The expired hold is shown, and an operator can end it."""
-    strand_either("k", SHORT)
+    strand("k", SHORT, acquire)
     waiter = wait_as_curator(zoo, "k")
     eventually(lambda: not fresh().locks[0].holders)
     assert zk_lock("k").locked()
@@ -192,9 +176,7 @@ def test_a_waiter_behind_an_expired_hold_is_about_to_get_the_lock(
 
 @pytest.mark.usefixtures("kept")
 def test_a_permit_of_an_expired_minimum_hold_is_not_in_use(zoo: Zoo) -> None:
-    """A permit that is over is none in use."""
-    with Lock("k", limit=2, min_hold=SHORT):
-        pass
+    acquire_once(Lock("k", limit=2, min_hold=SHORT))
     process.reset()
     with Lock("k", limit=2) as hold:
         first = wait_as_curator(zoo, "k", "lease-", new_guid(Mark.OWN))

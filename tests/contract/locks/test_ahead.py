@@ -11,24 +11,20 @@ import struct
 import subprocess
 import sys
 import threading
-import uuid
-from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
 from support.faults import BackgroundCall, connected
 from support.primitives import KEY, LOCK, Primitive, queued
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
+from support.work import assert_refused, run_in_thread
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, zk_lock
-from django_zklock.core.protocol.contender_info import client_of
 from django_zklock.core.queue import nodes
 from django_zklock.exceptions import LockBusy, LockNotAcquired
 from django_zklock.inspection import ContenderInfo, look_at
 from django_zklock.operations import hold_lock
-
-pytestmark = pytest.mark.zookeeper
 
 HEADER = 16  # bytes of a reply: the id of the request, the zxid, and the error code
 NO_NODE = -101
@@ -51,25 +47,13 @@ def missing(reply: bytes) -> bytes:
 
 
 def refused(lock: Any) -> LockNotAcquired:
-    """Return the error of a `with` that does not get the lock."""
-    with pytest.raises(LockNotAcquired) as caught, lock:
-        raise AssertionError
-    return caught.value
+    return assert_refused(lock, LockNotAcquired)
 
 
 def ahead_of(lock: Any) -> ContenderInfo:
-    """Return who is ahead, as the error says."""
     ahead = refused(lock).ahead
     assert ahead is not None
     return ahead
-
-
-def in_thread(call: Callable[[], Any]) -> Any:
-    """Make a call as another owner."""
-    return BackgroundCall(call).result()
-
-
-# --- tries ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_try_that_came_at_the_same_moment_knows_the_holder(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive) -> None:
@@ -86,7 +70,6 @@ def test_a_try_that_came_at_the_same_moment_knows_the_holder(zoo: Zoo, warm_prox
 
 
 def test_a_try_that_comes_later_knows_the_holder(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive) -> None:
-    """It writes nothing, and needs one read after the listing."""
     with primitive.full(zoo) as holders:
         assert ahead_of(primitive.lock(timeout=0)).path == holders[0]
         counts = warm_proxy.counts
@@ -97,7 +80,6 @@ def test_a_try_that_comes_later_knows_the_holder(zoo: Zoo, warm_proxy: Proxy, pr
 @pytest.mark.usefixtures("emptied")  # the holder is killed, and its session goes on for seconds
 @pytest.mark.parametrize("at_once", [False, True], ids=["later", "at once"])
 def test_the_holder_is_described_as_by_look_at(zoo: Zoo, warm_proxy: Proxy, at_once: bool) -> None:
-    """Host, process, work and time; the message names it, too."""
     with zoo.running(HOLD_ELSEWHERE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
@@ -148,9 +130,6 @@ def test_a_busy_lock_is_busy_even_if_the_read_of_its_holder_takes_too_long(zoo: 
     assert (type(error), error.ahead) == (LockBusy, None)
 
 
-# --- waiters ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_waiter_knows_the_one_just_ahead_and_a_try_the_holder(zoo: Zoo) -> None:
     with zoo.hold_elsewhere(KEY) as holder, queued(zoo, zk_lock(KEY, timeout=30, what="second")):
         late = ahead_of(zk_lock(KEY, timeout=0.3))
@@ -194,20 +173,11 @@ def test_a_client_of_another_kind_is_described_by_what_it_wrote(zoo: Zoo, compat
         assert f"'foreign', a client of {error.ahead.client}, {error.ahead.name}" in str(error)
 
 
-def test_a_client_whose_name_and_payload_differ_is_unknown() -> None:
-    child = nodes.parse(f"_c_{uuid.uuid4()}-lock-0000000000")
-    assert child is not None
-    ours = nodes.Payload(
-        guid=nodes.new_guid(nodes.Mark.OWN), host="h", pid=7, thread="t", what="", since="", template=""
-    )
-    assert (client_of(child, None), client_of(child, ours)) == ("Curator", "unknown")
-
-
 def test_a_permit_is_had_by_the_first_of_its_holders(zoo: Zoo) -> None:
     """The first one came first. Behind it, any of the others may release sooner."""
     with queued(zoo, *(zk_lock(KEY, limit=2, what=what) for what in ("first", "second"))):
-        assert in_thread(lambda: ahead_of(zk_lock(KEY, limit=2, timeout=0)).what) == "first"
-        assert in_thread(lambda: ahead_of(zk_lock(KEY, limit=2, timeout=0.3)).what) in ("first", "second")
+        assert run_in_thread(lambda: ahead_of(zk_lock(KEY, limit=2, timeout=0)).what) == "first"
+        assert run_in_thread(lambda: ahead_of(zk_lock(KEY, limit=2, timeout=0.3)).what) in ("first", "second")
 
 
 def test_a_reader_knows_the_writer(zoo: Zoo) -> None:
@@ -215,9 +185,6 @@ def test_a_reader_knows_the_writer(zoo: Zoo) -> None:
         for timeout in (0, 0.3):
             ahead = ahead_of(zk_lock(KEY, kind="read", timeout=timeout))
             assert (ahead.what, ahead.kind) == ("import", "write")
-
-
-# --- other holders ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("no_rests")
@@ -247,7 +214,6 @@ def test_a_minimum_hold_names_the_work_that_held_the_lock(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("linger", [0, 1])
 def test_the_owner_of_a_lock_that_is_not_reentrant_has_nobody_ahead(zoo: Zoo, linger: float) -> None:
-    """It has the lock itself, as the message says. `acquire` returns None at once, however long it might wait."""
     lock = zk_lock(KEY, reentrant=False, linger=linger)
     with lock:
         error = refused(lock)
@@ -257,7 +223,6 @@ def test_the_owner_of_a_lock_that_is_not_reentrant_has_nobody_ahead(zoo: Zoo, li
 
 
 def test_the_present_owner_of_a_lock_that_lingers_is_ahead(zoo: Zoo) -> None:
-    """Not the one whose work the znode shows."""
     with queued(zoo, *(zk_lock(KEY, linger=1, what=what) for what in ("first", "second"))) as (first, second):
         first.go()
         hold = second.wait_granted()
@@ -267,9 +232,6 @@ def test_the_present_owner_of_a_lock_that_lingers_is_ahead(zoo: Zoo) -> None:
             assert (ahead.what, ahead.token, ahead.client) == ("second", hold.token, "zklock")
             assert ahead.thread != threading.current_thread().name
             assert ahead.since > ahead.came
-
-
-# --- the error as a value ---------------------------------------------------------------------------------------------
 
 
 def test_an_error_is_copied_and_pickled_with_the_one_ahead(zoo: Zoo) -> None:

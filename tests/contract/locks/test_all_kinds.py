@@ -5,40 +5,32 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError, NotEmptyError
-from support.faults import BackgroundCall, connected, session, within
+from support.faults import BackgroundCall, acquire_once, connected, results, session, within
 from support.primitives import KEY, MANY, Primitive, Taker, queued, watched
+from support.work import Reports, assert_refused
 from support.zoo import Zoo, eventually
 
 from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld, LockTimeout
 
-pytestmark = pytest.mark.zookeeper
-
 MOST = 6  # threads, or tasks
 
 
 def test_as_many_owners_hold_it_as_its_kind_allows(zoo: Zoo, primitive: Primitive) -> None:
-    """All of these have it at a time, and nobody else."""
     with queued(zoo, *(primitive.lock() for _ in range(primitive.room))) as takers:
         holds = [taker.wait_granted() for taker in takers]
         assert {hold.kind for hold in holds} == {primitive.kind}
         for hold in holds:
             hold.check()
-        if primitive.name.endswith("read"):
-            with pytest.raises(LockBusy), primitive.lock(kind="write", timeout=0):
-                pass
-        else:
-            with pytest.raises(LockBusy), primitive.lock(timeout=0):
-                pass
+        other_side = {"kind": "write"} if primitive.name.endswith("read") else {}
+        assert_refused(primitive.lock(timeout=0, **other_side), LockBusy)
         assert len(zoo.children(KEY)) == primitive.room
 
 
 def test_no_more_threads_hold_it_than_its_kind_allows(zoo: Zoo, primitive: Primitive) -> None:
-    """However they use one lock object at the same time, no more than there is room for are inside."""
     guard, inside, most = threading.Lock(), 0, 0
     lock = primitive.lock(timeout=30)
 
@@ -53,15 +45,13 @@ def test_no_more_threads_hold_it_than_its_kind_allows(zoo: Zoo, primitive: Primi
                 with guard:
                     inside -= 1
 
-    for thread in [BackgroundCall(work) for _ in range(MOST)]:
-        thread.result(30)
+    results([BackgroundCall(work) for _ in range(MOST)], 30)
     assert 1 <= most <= (primitive.room if primitive.room < MANY else MOST)
     assert not lock._blocks
     assert not held_locks._guards
 
 
 async def test_no_more_coroutines_hold_it_than_its_kind_allows(zoo: Zoo, primitive: Primitive) -> None:
-    """Tasks of one thread are owners of their own."""
     inside, most = 0, 0
     lock = primitive.lock(timeout=30)
 
@@ -80,7 +70,6 @@ async def test_no_more_coroutines_hold_it_than_its_kind_allows(zoo: Zoo, primiti
 
 
 def test_waiters_are_granted_in_the_order_of_the_queue(zoo: Zoo, primitive: Primitive) -> None:
-    """Those who wait get it in the order in which they came, as many at a time as there is room for."""
     with primitive.full(zoo) as blockers, queued(zoo, *(primitive.lock(timeout=30) for _ in range(5))) as takers:
         for path in blockers:
             zoo.client.delete(path)
@@ -91,7 +80,6 @@ def test_waiters_are_granted_in_the_order_of_the_queue(zoo: Zoo, primitive: Prim
 
 
 def test_a_wait_that_times_out_leaves_no_contender(zoo: Zoo, primitive: Primitive) -> None:
-    """A caller that does not get it in time gets an error in time, and blocks no other."""
     with primitive.full(zoo) as blockers:
         for timeout, error in ((0, LockBusy), (0.05, LockTimeout)):
             with within(timeout + 1), pytest.raises(error), primitive.lock(timeout=timeout):
@@ -99,12 +87,10 @@ def test_a_wait_that_times_out_leaves_no_contender(zoo: Zoo, primitive: Primitiv
             with within(timeout + 1):
                 assert primitive.lock().acquire(bool(timeout), timeout or -1) is None
             zoo.wait_contenders(KEY, len(blockers))
-    with primitive.lock(timeout=0):
-        pass
+    acquire_once(primitive.lock(timeout=0))
 
 
 async def test_a_wait_of_a_coroutine_that_times_out_leaves_no_contender(zoo: Zoo, primitive: Primitive) -> None:
-    """A task gets the same errors, and one that is cancelled leaves the queue."""
     with primitive.full(zoo) as blockers:
         for timeout in (0, 0.05):
             with pytest.raises(LockTimeout if timeout else LockBusy):
@@ -125,7 +111,6 @@ async def test_a_wait_of_a_coroutine_that_times_out_leaves_no_contender(zoo: Zoo
 
 @pytest.mark.usefixtures("looks_often")
 def test_a_waiter_that_gives_up_blocks_no_other(zoo: Zoo, primitive: Primitive) -> None:
-    """Those behind it move up, and get the lock in their turn."""
     with primitive.full(zoo) as blockers, queued(zoo, primitive.lock(timeout=None)) as (first,):
         gives_up = threading.Event()
         quitter = BackgroundCall(primitive.lock(timeout=None, cancel=gives_up).acquire)
@@ -136,13 +121,11 @@ def test_a_waiter_that_gives_up_blocks_no_other(zoo: Zoo, primitive: Primitive) 
             primitive.wait_queued(zoo, 2, others=len(blockers))
             for path in blockers:
                 zoo.client.delete(path)
-            first.wait_granted()
-            first.go()
+            first.finish()
             last.wait_granted()
 
 
 def test_its_owner_may_acquire_it_again(zoo: Zoo, primitive: Primitive) -> None:
-    """It is one node, one hold and one permit, and given back once for each time."""
     lock = primitive.lock()
     with lock as outer, lock as inner:
         assert inner is outer
@@ -171,7 +154,6 @@ def reaped(zoo: Zoo) -> bool:
 
 
 def test_tokens_rise(zoo: Zoo, primitive: Primitive) -> None:
-    """Each grant after a release has a higher token, also in a new directory; the owners of one stay share theirs."""
     tokens = []
     for count in range(6):
         with primitive.lock(timeout=30) as hold:
@@ -184,10 +166,7 @@ def test_tokens_rise(zoo: Zoo, primitive: Primitive) -> None:
     assert primitive.lingers or len(set(tokens)) == len(tokens)
 
 
-def test_the_delete_of_its_znode_stops_the_work_and_grants_the_next(
-    zoo: Zoo, primitive: Primitive, reports: list[dict[str, Any]]
-) -> None:
-    """Within a second, and told by `lock_lost`; who waits is let in."""
+def test_its_deletion_stops_the_work_and_grants_the_next(zoo: Zoo, primitive: Primitive, reports: Reports) -> None:
     with queued(zoo, *(primitive.lock() for _ in range(primitive.room - 1))) as others:
         for other in others:
             other.wait_granted()
@@ -203,13 +182,11 @@ def test_the_delete_of_its_znode_stops_the_work_and_grants_the_next(
 
         with pytest.raises(LockLost):
             work()
-        waiters[0].wait_granted()
-        waiters[0].go()
+        waiters[0].finish()
     eventually(lambda: [report["lock"] for report in reports] == [KEY])
 
 
 def test_a_release_leaves_no_watch(zoo: Zoo, primitive: Primitive) -> None:
-    """None is on the server or in the client, but for one on a semaphore's directory."""
     connected()
     with primitive.full(zoo) as blockers:
         for _ in range(3):
@@ -219,8 +196,7 @@ def test_a_release_leaves_no_watch(zoo: Zoo, primitive: Primitive) -> None:
             for path in blockers:
                 zoo.client.delete(path)
             for taker in takers:
-                taker.wait_granted()
-                taker.go()
+                taker.finish()
     directory = f"{zoo.base}/{KEY}"
     eventually(lambda: watched(zoo) <= {directory})
     if primitive.is_semaphore:

@@ -9,16 +9,7 @@ import threading
 import pytest
 from kazoo.exceptions import NoNodeError
 from support.faults import BackgroundCall, expire, session, within
-from support.primitives import (
-    KEY,
-    SEMAPHORE,
-    Primitive,
-    Taker,
-    end_session,
-    foreign,
-    queued,
-    watched,
-)
+from support.primitives import KEY, SEMAPHORE, Primitive, Taker, end_session, foreign, queued, watched
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
 from support.zoo import Zoo, eventually
 
@@ -26,7 +17,7 @@ from django_zklock.core import clock
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.exceptions import LockLost
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory")]
+pytestmark = pytest.mark.usefixtures("key_directory")
 
 
 def acquire(zoo: Zoo, primitive: Primitive) -> None:
@@ -43,7 +34,6 @@ def acquire(zoo: Zoo, primitive: Primitive) -> None:
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("opcode", [CREATE2, GET_CHILDREN])
 def test_a_create_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, opcode: int, when: str) -> None:
-    """Whether the create was carried out or not, there is one node, and it is granted once."""
     fired = getattr(proxy, when)(opcode)
     acquire(zoo, primitive)
     assert fired.is_set()
@@ -51,10 +41,7 @@ def test_a_create_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, o
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("opcode", [GET_DATA, GET_CHILDREN])
-def test_a_waiter_survives_a_cut_at_any_read(
-    zoo: Zoo, proxy: Proxy, primitive: Primitive, opcode: int, when: str
-) -> None:
-    """A waiter that is cut off as it looks at the queue, its limit or those ahead keeps its place, and is woken."""
+def test_a_waiter_survives_a_cut_at_reads(zoo: Zoo, proxy: Proxy, primitive: Primitive, opcode: int, when: str) -> None:
     with primitive.full(zoo) as blockers:
         proxy.reset()
         fired = getattr(proxy, when)(opcode)
@@ -68,7 +55,6 @@ def test_a_waiter_survives_a_cut_at_any_read(
 
 @pytest.mark.parametrize("together", [True, False], ids=["with the one ahead", "before the one ahead"])
 def test_a_waiter_without_its_znode_is_granted_nothing(zoo: Zoo, primitive: Primitive, together: bool) -> None:
-    """If another client deletes it, the waiter queues again at the end, however soon the one ahead leaves."""
     with primitive.full(zoo) as blockers, queued(zoo, primitive.lock()) as (waiter,):
         (deleted,) = {f"{zoo.base}/{KEY}/{name}" for name in zoo.children(KEY)} - set(blockers)
         with foreign(zoo, primitive.blocker, compat=primitive.compat) as other:
@@ -88,7 +74,6 @@ def test_a_waiter_without_its_znode_is_granted_nothing(zoo: Zoo, primitive: Prim
 
 @pytest.mark.chaos
 def test_a_waiter_without_its_znode_is_granted_nothing_at_any_moment(zoo: Zoo, primitive: Primitive) -> None:
-    """Its znode is deleted at any moment of its way through the queue; 200 times."""
     for number in range(200):
         with primitive.full(zoo) as blockers:
             waiter = Taker(primitive.lock())
@@ -108,12 +93,10 @@ def test_a_waiter_without_its_znode_is_granted_nothing_at_any_moment(zoo: Zoo, p
 
 
 def test_a_wake_up_during_a_cut_is_not_missed(zoo: Zoo, proxy: Proxy, primitive: Primitive) -> None:
-    """A watch that is lost with its connection loses no wake-up."""
     with primitive.full(zoo) as blockers:
         waiter = BackgroundCall(lambda: acquire(zoo, primitive))
         eventually(lambda: watched(zoo) >= set(blockers))
-        proxy.refuse = True
-        proxy.cut_all()
+        proxy.go_away()
         zoo.client.delete(blockers[0])
         proxy.heal()
         waiter.result()
@@ -121,7 +104,6 @@ def test_a_wake_up_during_a_cut_is_not_missed(zoo: Zoo, proxy: Proxy, primitive:
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 def test_a_release_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, when: str) -> None:
-    """The node is gone in the end, the next one is let in, and the caller is not kept."""
     lock = primitive.lock()
     lock.acquire()
     fired = getattr(proxy, when)(DELETE)
@@ -133,7 +115,6 @@ def test_a_release_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, 
 
 
 def test_an_expired_session_stops_the_work_and_requeues_waiters(zoo: Zoo, proxy: Proxy, primitive: Primitive) -> None:
-    """And who waits in that session queues again by itself, and is let in."""
     with foreign(zoo, Kind.LOCK, "other", compat=primitive.compat):
         waiter = Taker(primitive.lock("other", timeout=20))
         zoo.wait_contenders("other", 2)
@@ -147,13 +128,11 @@ def test_an_expired_session_stops_the_work_and_requeues_waiters(zoo: Zoo, proxy:
         with pytest.raises(LockLost):
             work()
         eventually(lambda: len(zoo.children("other")) == 2 and session().connected)
-    waiter.wait_granted()
-    waiter.go()
+    waiter.finish()
     acquire(zoo, primitive)
 
 
 def test_all_permits_of_an_expired_session_are_granted_at_once(zoo: Zoo) -> None:
-    """Several permits, whose end is one transaction, let in as many."""
     with queued(zoo, SEMAPHORE.lock()) as (kept,):
         kept.wait_granted()
         script = """

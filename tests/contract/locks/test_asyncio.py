@@ -13,6 +13,8 @@ import pytest
 import trio
 from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
+from support.faults import BackgroundCall, acquire_once, results
+from support.work import assert_refused
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_locks
@@ -20,11 +22,8 @@ from django_zklock.exceptions import LockBusy, LockNotHeld, LockTimeout, ZkLockE
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import MultiLock
 
-pytestmark = pytest.mark.zookeeper
-
 
 async def test_children_of_a_task_do_not_inherit_its_locks(zoo: Zoo) -> None:
-    """Tasks made by gather and create_task inside the block are other owners, though they share its context."""
     lock = Lock("parent")
 
     async def child() -> object:
@@ -44,7 +43,6 @@ async def test_children_of_a_task_do_not_inherit_its_locks(zoo: Zoo) -> None:
 
 
 async def test_aacquire_is_acquire_for_tasks(zoo: Zoo) -> None:
-    """It has the arguments, answers and errors of `acquire`."""
     lock = Lock("twin")
     with pytest.raises(ValueError, match="non-blocking"):
         await lock.aacquire(False, 1)
@@ -86,8 +84,6 @@ async def test_aacquire_as_a_task_of_its_own_is_refused(zoo: Zoo) -> None:
     "lock", [Lock("cancel", timeout=None), zk_locks("more", "cancel", timeout=None)], ids=["one", "several"]
 )
 async def test_cancel_at_any_moment_leaves_no_contender(zoo: Zoo, lock: Lock | MultiLock, held: bool) -> None:
-    """Cancelled before its first step, on its way, in the queue, as it is granted or as it releases: nothing stays."""
-
     async def work() -> None:
         async with lock:
             await asyncio.sleep(random.choice([0, 0.001]))
@@ -117,7 +113,6 @@ async def test_cancel_at_any_moment_leaves_no_contender(zoo: Zoo, lock: Lock | M
 
 
 async def test_waiting_costs_no_thread(zoo: Zoo) -> None:
-    """Thirty coroutines wait for a lock in as many threads as one."""
     assert zoo.client.connected
     async with Lock("crowd/0"):
         await asyncio.to_thread(int)
@@ -144,10 +139,8 @@ async def test_hundreds_of_coroutines_that_start_together_are_granted_the_lock(z
 
 
 async def test_a_sync_lock_in_a_running_loop_is_refused(zoo: Zoo) -> None:
-    """A call that would block the loop raises at once, and names what to use instead."""
     lock = Lock("sync")
-    with pytest.raises(SynchronousOnlyOperation, match="async with"), lock:
-        pass
+    assert_refused(lock, SynchronousOnlyOperation, "async with")
     with pytest.raises(SynchronousOnlyOperation, match="aacquire"):
         lock.acquire()
     with pytest.raises(SynchronousOnlyOperation, match="arelease"):
@@ -158,7 +151,6 @@ async def test_a_sync_lock_in_a_running_loop_is_refused(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("through", ["to_thread", "sync_to_async"])
 async def test_a_thread_inside_async_code_is_an_owner_of_its_own(zoo: Zoo, through: str) -> None:
-    """A `with` in a worker thread belongs to the thread, not to the task that sent it there; and the reverse."""
     lock = Lock("thread")
     run = asyncio.to_thread if through == "to_thread" else lambda call: sync_to_async(call)()
 
@@ -176,7 +168,6 @@ async def test_a_thread_inside_async_code_is_an_owner_of_its_own(zoo: Zoo, throu
 
 
 def test_async_code_inside_a_threads_block_is_an_owner_of_its_own(zoo: Zoo) -> None:
-    """A task run by async_to_sync inside a thread's block does not have the thread's lock."""
     lock = Lock("inside")
 
     async def attempt() -> bool:
@@ -195,7 +186,6 @@ def test_async_code_inside_a_threads_block_is_an_owner_of_its_own(zoo: Zoo) -> N
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_waiter_whose_event_loop_closes_leaves_the_queue(zoo: Zoo) -> None:
-    """Whose loop is closed while it waits cannot take the lock any more, and leaves when its turn comes."""
     loop = asyncio.new_event_loop()
 
     async def work() -> None:
@@ -209,14 +199,12 @@ def test_a_waiter_whose_event_loop_closes_leaves_the_queue(zoo: Zoo) -> None:
             loop.run_until_complete(asyncio.sleep(0.01))
         loop.close()
         del tasks
-    with Lock("closed", timeout=20):
-        pass
+    acquire_once(Lock("closed", timeout=20))
     zoo.assert_empty()
     gc.collect()
 
 
 def test_event_loops_in_two_threads_share_a_lock_object(zoo: Zoo) -> None:
-    """A lock object belongs to no loop: tasks of several loops may share it."""
     lock = Lock("loops", timeout=None)
     inside: list[int] = []
     most: list[int] = []
@@ -232,18 +220,13 @@ def test_event_loops_in_two_threads_share_a_lock_object(zoo: Zoo) -> None:
     async def main() -> None:
         await asyncio.gather(work(), work())
 
-    threads = [threading.Thread(target=asyncio.run, args=(main(),)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    results([BackgroundCall(lambda: asyncio.run(main())) for _ in range(2)])
     assert max(most) == 1
     assert len(most) == 40
     eventually(lambda: not lock._blocks)
 
 
 def test_trio_uses_locks_in_threads(zoo: Zoo) -> None:
-    """A thread of trio is an owner like any other. Trio's own tasks do not share a lock of their thread."""
     running: list[int] = []
     most: list[int] = []
 

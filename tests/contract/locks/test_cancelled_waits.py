@@ -19,7 +19,6 @@ pytestmark = pytest.mark.usefixtures("looks_often")
 
 
 def test_a_cancelled_wait_raises_and_leaves_the_queue(zoo: Zoo, primitive: Primitive) -> None:
-    """Of each kind of lock, without a limit of time."""
     cancel = threading.Event()
     with primitive.full(zoo):
         waiting = BackgroundCall(primitive.lock(timeout=None, cancel=cancel).__enter__)
@@ -34,7 +33,6 @@ def test_a_cancelled_wait_raises_and_leaves_the_queue(zoo: Zoo, primitive: Primi
 
 @pytest.mark.parametrize("busy", ["a", "c"])
 def test_a_cancelled_wait_for_several_leaves_all_queues(zoo: Zoo, busy: str) -> None:
-    """`acquire` returns None, as after any wait in vain, and so does a block that may be skipped."""
     cancel = threading.Event()
     locks = zk_locks("a", "b", "c", "d", cancel=cancel.is_set, timeout=None, on_conflict="skip")
 
@@ -65,7 +63,6 @@ def test_an_error_of_the_callable_ends_the_wait(zoo: Zoo) -> None:
 
 
 def test_a_grant_at_the_same_moment_is_not_lost(zoo: Zoo) -> None:
-    """The caller either has the lock, or nobody has it."""
     for _ in range(100):
         cancel = threading.Event()
         waiting = BackgroundCall(lambda cancel=cancel: zk_lock(KEY, cancel=cancel).acquire())  # type: ignore[misc]

@@ -1,29 +1,34 @@
-"""A call that others rely on returns when its release is confirmed. The end of a usual block does not wait."""
+"""A call that others rely on returns when its release is confirmed. The end of a usual block does not wait: it logs."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import functools
+import os
+import socket
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.db import transaction
 from kazoo.exceptions import NoNodeError
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
+from support.faults import acquire_once
 from support.locking import zklock
-from support.primitives import LOCK, PRIMITIVES
+from support.primitives import LOCK, PRIMITIVES, Primitive
 from support.proxy import DELETE, MULTI, Proxy
-from support.zoo import Zoo, guid_of, next_line
+from support.zoo import Zoo, eventually, guid_of, next_line, settle
 
-from django_zklock import zk_leader, zk_lock, zk_locked, zk_locks
+from django_zklock import zk_adopt, zk_leader, zk_lock, zk_locked, zk_locks
 from django_zklock.contrib.leases.access import ANYBODY
 from django_zklock.contrib.leases.coordinator import Coordinator, LeaseRequest
+from django_zklock.core.protocol import contender
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.exceptions import LockLost
 from django_zklock.operations import break_lock, end_hold, hold_lock
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("no_rests")]
+pytestmark = pytest.mark.usefixtures("no_rests")
 
 WHY: dict[str, Any] = {"by": "ops", "reason": "test"}
 
@@ -36,8 +41,7 @@ def left(zoo: Zoo) -> list[str]:
 
 
 def block(timeout: float, **options: Any) -> None:
-    with zk_lock("k", timeout=timeout, **options):
-        pass
+    acquire_once("k", timeout=timeout, **options)
 
 
 def coroutine(timeout: float) -> None:
@@ -49,8 +53,7 @@ def coroutine(timeout: float) -> None:
 
 
 def one_of_one(timeout: float) -> None:
-    with zk_locks("k", timeout=timeout):
-        pass
+    acquire_once(zk_locks("k", timeout=timeout))
 
 
 def skipped(timeout: float) -> None:
@@ -92,29 +95,16 @@ def failed(timeout: float) -> None:
 BLOCKS = [block, coroutine, one_of_one, skipped, decorated, decorated_coroutine, committed, nested, failed]
 
 
-def several(timeout: float) -> None:
-    with zk_locks("k", "l", "m", timeout=timeout):
-        pass
-
-
-def released(timeout: float) -> None:
-    lock = zk_lock("k", timeout=timeout)
+def released() -> None:
+    lock = zk_lock("k", timeout=5)
     lock.acquire()
     lock.release()
 
 
-def released_in_a_coroutine(timeout: float) -> None:
-    async def use() -> None:
-        lock = zk_lock("k", timeout=timeout)
-        await lock.aacquire()
-        await lock.arelease()
-
-    asyncio.run(use())
-
-
-def lead() -> None:
-    with zk_leader("k"):
-        pass
+async def released_in_a_coroutine() -> None:
+    lock = zk_lock("k", timeout=5)
+    await lock.aacquire()
+    await lock.arelease()
 
 
 async def a_lead() -> None:
@@ -149,11 +139,11 @@ def held_by_operator() -> None:
 CALLS: dict[str, Callable[[], object]] = {
     "permit": functools.partial(block, 0, limit=2),
     "reader": functools.partial(block, 0, kind="read"),
-    "several": functools.partial(several, 5),
-    "release": functools.partial(released, 5),
-    "arelease": functools.partial(released_in_a_coroutine, 5),
+    "several": lambda: acquire_once(zk_locks("k", "l", "m", timeout=5)),
+    "release": released,
+    "arelease": lambda: asyncio.run(released_in_a_coroutine()),
     "leader": lambda: zk_leader("k").run(lambda hold: None),
-    "leader's block": lead,  # as beat has it
+    "leader's block": lambda: acquire_once(zk_leader("k")),  # as beat has it
     "leading coroutine": lambda: asyncio.run(a_lead()),
     "lease": lambda: asyncio.run(lease()),
     "command": lambda: zklock("run", "k", "--timeout", 5, "--", "true"),
@@ -164,7 +154,6 @@ CALLS: dict[str, Callable[[], object]] = {
 
 
 def delay(proxy: Proxy, seconds: float) -> None:
-    """Have all that removes a znode take its time."""
     for opcode in (DELETE, MULTI):
         proxy.delay_op(opcode, seconds)
 
@@ -175,19 +164,14 @@ def slow(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_another_client_sees_the_release_when_the_call_returns(
-    zoo: Zoo, slow: None, call: Callable[[], object]
-) -> None:
-    """However long the delete takes, up to the release timeout."""
+def test_others_see_the_release_when_the_call_returns(zoo: Zoo, slow: None, call: Callable[[], object]) -> None:
     call()
     assert left(zoo) == []
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("use", BLOCKS)
-def test_a_block_that_does_not_wait_ends_when_its_release_is_confirmed(
-    zoo: Zoo, slow: None, use: Callable[[float], None]
-) -> None:
+def test_a_block_without_a_wait_ends_after_the_confirmation(zoo: Zoo, slow: None, use: Callable[[float], None]) -> None:
     """Such code expects that busy means busy, and so do its rivals."""
     use(0)
     assert left(zoo) == []
@@ -195,9 +179,7 @@ def test_a_block_that_does_not_wait_ends_when_its_release_is_confirmed(
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("use", BLOCKS)
-def test_a_block_that_waits_ends_before_its_release_is_confirmed(
-    zoo: Zoo, proxy: Proxy, use: Callable[[float], None]
-) -> None:
+def test_a_block_that_waits_ends_before_the_confirmation(zoo: Zoo, proxy: Proxy, use: Callable[[float], None]) -> None:
     """Or the tests above would prove nothing. The process itself sees the release."""
     delay(proxy, 60)
     use(30)
@@ -208,7 +190,6 @@ def test_a_block_that_waits_ends_before_its_release_is_confirmed(
 
 
 def test_another_process_that_is_told_finds_the_lock_free(zoo: Zoo) -> None:
-    """Each of many times, with a timeout of 0 in both processes."""
     script = """
 import ast, sys
 for line in sys.stdin:
@@ -221,8 +202,74 @@ for line in sys.stdin:
         for primitive in PRIMITIVES:
             options = {**primitive.options, "linger": 0}
             for _ in range(100 if primitive is LOCK else 10):
-                with zk_lock("k", timeout=0, **options):
-                    pass
+                acquire_once("k", timeout=0, **options)
                 process.stdin.write(f"{options}\n")
                 process.stdin.flush()
                 assert next_line(process) == "free", primitive
+
+
+LATE = "had been deleted by another session"
+
+
+def messages(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if part in record.getMessage()]
+
+
+def test_a_release_that_zookeeper_refuses_is_logged(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    acquire_once("shop/1")
+    settle()
+    directory = f"{zoo.base}/shop/1"
+    no_deletes = make_acl("world", "anyone", read=True, write=True, create=True, admin=True)
+    zoo.client.set_acls(directory, [no_deletes])
+    with zk_lock("shop/1") as hold:
+        path = hold.path
+    (message, *_) = eventually(lambda: messages(caplog, "deleting the znode"))
+    for part in (path, "NoAuthError", f"process {os.getpid()} on {socket.gethostname()}", "'shop/1'", directory):
+        assert part in message
+    (record, *_) = [record for record in caplog.records if record.getMessage() == message]
+    assert (record.levelname, vars(record)["lock"]) == ("ERROR", "shop/1")
+    zoo.client.set_acls(directory, OPEN_ACL_UNSAFE)
+    acquire_once("shop/1", timeout=30)
+
+
+def confirmed() -> None:
+    """Wait until what was sent before has its replies."""
+    for _ in range(2):  # the delete, and the record of a break
+        acquire_once("another", timeout=0)
+
+
+def test_a_lock_whose_znode_was_deleted_is_told_after_a_short_hold(
+    zoo: Zoo, primitive: Primitive, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a hold is watched, only its release shows it."""
+    monkeypatch.setattr(contender, "WATCH_SELF_AFTER", 60.0)
+    with primitive.lock() as hold:
+        zoo.client.delete(hold.path)
+    (message,) = eventually(lambda: messages(caplog, LATE))
+    assert f"process {os.getpid()} on {socket.gethostname()}" in message
+    assert hold.path in message
+    (record,) = [record for record in caplog.records if record.getMessage() == message]
+    assert (record.levelname, vars(record)["lock"], vars(record)["token"]) == ("WARNING", hold.key, hold.token)
+
+
+def test_a_lost_reply_is_no_late_release(zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
+    """The second delete finds no znode, as the first has deleted it."""
+    for op, min_hold in ((DELETE, 0.0), (MULTI, 0.05)):
+        with zk_lock("k", timeout=30, min_hold=min_hold):
+            fired = proxy.kill_after_op(op)
+        eventually(fired.is_set)
+        acquire_once("k", timeout=30)
+    confirmed()
+    assert not messages(caplog, LATE)
+
+
+def test_a_break_is_no_late_release(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    """The operator knows. Nor is a lock that is handed over, or the rest of a minimum hold."""
+    with zk_lock("k") as hold:
+        break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="a test", by="ann")
+    acquire_once("k", min_hold=0.05)
+    with zk_lock("k", timeout=30) as hold:
+        text = hold.hand_over(within=5)
+    acquire_once(zk_adopt(text))
+    confirmed()
+    assert not messages(caplog, LATE)

@@ -12,7 +12,6 @@ from django_zklock import core
 
 
 def test_the_core_grants_and_releases_a_lock_without_django(zoo: Zoo) -> None:
-    """The code of its docstring runs as it is there."""
     code = textwrap.dedent(str(core.__doc__).partition("lock::\n")[2])
     host, _, port = zoo.hosts.partition(":")
     code = code.replace('"127.0.0.1", 2181', f'"{host}", {port}').replace("/zklock/", f"{zoo.base}/")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, connected, proxied, queue_up, session
+from support.faults import BackgroundCall, acquire_once, connected, proxied, queue_up, results, session
 from support.primitives import KEY, SEMAPHORE, Primitive, queued
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, PING, Proxy
 from support.zoo import Zoo, eventually, settle
 
 from django_zklock import zk_lock
-
-pytestmark = pytest.mark.zookeeper
 
 REQUESTS = (CREATE2, GET_CHILDREN, GET_DATA, DELETE)
 
@@ -28,8 +26,7 @@ def test_twenty_waiters_are_woken_one_by_one(zoo: Zoo, warm_proxy: Proxy) -> Non
     with zoo.hold_elsewhere(KEY):
         waiters, order = queue_up(zoo, KEY, 20)
         warm_proxy.reset()
-    for waiter in waiters:
-        waiter.result()
+    results(waiters)
     assert order == list(range(20))
     settle()
     assert warm_proxy.watch_events == 20 + 1
@@ -38,9 +35,7 @@ def test_twenty_waiters_are_woken_one_by_one(zoo: Zoo, warm_proxy: Proxy) -> Non
 
 
 def test_a_try_for_a_new_key_sends_no_create_that_must_fail(warm_proxy: Proxy) -> None:
-    """It has seen that the directory is missing, and creates that first."""
-    with zk_lock("new", timeout=0):
-        pass
+    acquire_once("new", timeout=0)
     assert requests(warm_proxy) == [1, 2, 0, 1]
 
 
@@ -64,18 +59,15 @@ def test_a_process_that_only_waits_writes_nothing(zoo: Zoo) -> None:
 
 
 def test_an_idle_process_writes_nothing(warm_proxy: Proxy) -> None:
-    """The heartbeat ends with the last hold."""
     with zk_lock(KEY):
         warm_proxy.wait_for(lambda: warm_proxy.counts[MULTI])
     eventually(lambda: not session().loop._timers or warm_proxy.counts[MULTI] == 1)
     beats = warm_proxy.counts[MULTI]
-    with zk_lock(KEY):
-        pass
+    acquire_once(KEY)
     assert warm_proxy.counts[MULTI] == beats
 
 
 def test_one_heartbeat_serves_all_holds(warm_proxy: Proxy) -> None:
-    """There is one per process, not one per lock."""
     locks = [zk_lock(f"warm/{number}") for number in range(8)]
     for lock in locks:
         lock.acquire()
@@ -87,30 +79,22 @@ def test_one_heartbeat_serves_all_holds(warm_proxy: Proxy) -> None:
         lock.release()
 
 
-# --- of each kind -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("shared", [False, True], ids=["free", "shared"])
-def test_a_lock_costs_two_round_trips_while_there_is_room(
-    zoo: Zoo, warm_proxy: Proxy, primitive: Primitive, shared: bool
-) -> None:
+def test_a_lock_costs_two_round_trips(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive, shared: bool) -> None:
     """One to take it, the create and the list together, and one to give it back. One that lingers watches, too."""
     with queued(zoo, *(primitive.lock() for _ in range(primitive.room - 1 if shared else 0))) as takers:
         for taker in takers:
             taker.wait_granted()
         warm_proxy.reset()
         warm_proxy.delay = 0.15  # no reply comes between two requests that are sent together
-        with primitive.lock():
-            pass
+        acquire_once(primitive.lock())
         primitive.wait_released(zoo)
         assert requests(warm_proxy) == [1, 1 + primitive.lingers, 0, 1]
         assert 2 <= warm_proxy.round_trips() <= 2 + primitive.lingers  # the watch may be on its way with the delete
         assert shared or warm_proxy.requests == 3 + primitive.lingers  # the others may need a heartbeat
 
 
-def test_a_waiter_reads_its_predecessors_and_is_granted_by_an_event(
-    zoo: Zoo, warm_proxy: Proxy, primitive: Primitive
-) -> None:
+def test_a_waiter_reads_those_ahead_and_waits_for_an_event(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive) -> None:
     """
     It reads its own znode and one more, but for a permit as many as there are.
 
@@ -132,7 +116,6 @@ def test_a_waiter_reads_its_predecessors_and_is_granted_by_an_event(
 
 
 def answered(warm_proxy: Proxy, opcode: int) -> int:
-    """Count the answers to requests of a kind."""
     return sum(frame.opcode == opcode and not frame.request for frame in warm_proxy.frames)
 
 
@@ -154,5 +137,4 @@ def test_a_release_wakes_no_more_than_there_are_permits(zoo: Zoo, warm_proxy: Pr
             with contextlib.suppress(Exception):
                 zoo.client.delete(path)
         for waiter in waiters:
-            waiter.wait_granted()
-            waiter.go()
+            waiter.finish()

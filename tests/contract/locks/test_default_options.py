@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from django.test import override_settings
+from support.work import assert_refused, seen
 from support.zoo import Zoo
 
 from django_zklock import ReadWriteLock, zk_leader, zk_lock, zk_locked
 from django_zklock.exceptions import LockBusy
-from django_zklock.inspection import look_at
-
-pytestmark = pytest.mark.zookeeper
 
 
-@contextmanager
-def settings(zoo: Zoo, **defaults: Any) -> Iterator[None]:
+def settings(zoo: Zoo, **defaults: Any) -> override_settings:
     locks = {"side": {"path": "k", "kind": "write"}, "pool": {"path": "k", "limit": 2}}
-    with override_settings(ZKLOCK=zoo.settings(DEFAULTS=defaults, LOCKS=locks)):
-        yield
+    return override_settings(ZKLOCK=zoo.settings(DEFAULTS=defaults, LOCKS=locks))
 
 
 def wants(key: str) -> str:
-    lock = look_at(key, reply_timeout=30)
-    assert lock is not None
+    lock = seen(key)
     return lock.holders[0].kind
 
 
 def test_read_and_write_locks_ignore_a_default_limit(zoo: Zoo) -> None:
-    """A call or an entry that names a side overrides the limit."""
     with settings(zoo, limit=3):
         lock = ReadWriteLock("k")
         with lock.read(), zk_lock("k", kind="read"):
@@ -46,13 +38,11 @@ def test_read_and_write_locks_ignore_a_default_limit(zoo: Zoo) -> None:
 
 
 def test_an_explicit_plain_lock_ignores_a_default_limit(zoo: Zoo) -> None:
-    """Not one of the semaphore's that all others are."""
     with settings(zoo, limit=3), zk_lock("k", kind="lock"):
         assert wants("k") == "lock"
 
 
 def test_a_semaphore_ignores_a_default_kind(zoo: Zoo) -> None:
-    """And no reader of what others write."""
     with settings(zoo, kind="read"):
         for lock in (zk_lock("pool"), zk_lock("k", limit=2)):
             with lock:
@@ -61,12 +51,9 @@ def test_a_semaphore_ignores_a_default_kind(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("defaults", [{"limit": 3}, {"kind": "read"}, {"atomic": True}], ids=str)
 def test_an_election_ignores_default_kind_and_limit(zoo: Zoo, defaults: dict[str, Any]) -> None:
-    """Defaults for all locks do not apply to an election, which has one leader."""
     with settings(zoo, **defaults):
         with zk_leader("lead"):
             assert wants("lead") == "lock"
-            with pytest.raises(LockBusy), zk_lock("lead", kind="lock", atomic=False, timeout=0, reentrant=False):
-                pass
+            assert_refused(zk_lock("lead", kind="lock", atomic=False, timeout=0, reentrant=False), LockBusy)
         for name in ("pool", "side"):
-            with pytest.raises(ValueError, match=f'LOCKS"]."{name}". sets kind, limit or atomic'), zk_leader(name):
-                pass
+            assert_refused(zk_leader(name), ValueError, f'LOCKS"]."{name}". sets kind, limit or atomic')

@@ -13,7 +13,7 @@ import pytest
 from support.faults import BackgroundCall
 from support.primitives import KEY, SEMAPHORE, Primitive
 from support.strike import LineStrike, functions_of
-from support.work import lose
+from support.work import acquired, in_each_thread, lose, run_in_thread
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, current_hold, zk_lock, zk_locks, zk_read, zk_write
@@ -25,41 +25,21 @@ from django_zklock.locks.multi import MultiHold
 Call = Callable[[Callable[[], Any]], Any]
 
 
-def here(call: Callable[[], Any]) -> Any:
-    """Call in this thread."""
-    return call()
-
-
-def elsewhere(call: Callable[[], Any]) -> Any:
-    """Call in another thread."""
-    return BackgroundCall(call).result()
-
-
-def acquired(lock: Any) -> Any:
-    """Return the hold of a lock that is free, or the caller's."""
-    hold = lock.acquire(timeout=10)
-    assert hold is not None
-    return hold
-
-
 def is_free(key: str = KEY) -> bool:
-    """Return whether another thread gets the lock at once."""
-
     def is_granted() -> bool:
         hold = zk_lock(key).acquire(blocking=False)
         if hold is not None:
             hold.release()
         return hold is not None
 
-    return bool(elsewhere(is_granted))
+    return bool(run_in_thread(is_granted))
 
 
-@pytest.mark.parametrize("where", [here, elsewhere])
-def test_a_hold_is_released_once_from_any_thread(zoo: Zoo, primitive: Primitive, where: Call) -> None:
-    """Later calls say that it is not held, and the lock object holds nothing. So it is for each kind of lock."""
+@in_each_thread
+def test_a_hold_is_released_once_from_any_thread(zoo: Zoo, primitive: Primitive, run: Call) -> None:
     lock = primitive.lock()
     hold: Hold = acquired(lock)
-    where(hold.release)
+    run(hold.release)
     assert hold.state == "released"
     assert not lock.owned()
     assert not held_locks.kept()
@@ -70,15 +50,14 @@ def test_a_hold_is_released_once_from_any_thread(zoo: Zoo, primitive: Primitive,
     zoo.assert_empty()
 
 
-@pytest.mark.parametrize("where", [here, elsewhere])
-def test_each_acquisition_of_an_owner_has_its_own_hold(zoo: Zoo, where: Call) -> None:
-    """An owner that has several releases them in any order, and the lock is free after the last one."""
+@in_each_thread
+def test_each_acquisition_of_an_owner_has_its_own_hold(zoo: Zoo, run: Call) -> None:
     holds = [acquired(zk_lock(KEY)) for _ in range(3)]
     for released in (1, 0):
-        where(holds[released].release)
+        run(holds[released].release)
         assert holds[released].state == "released"
         with pytest.raises(LockNotHeld):
-            where(holds[released].release)
+            run(holds[released].release)
         with pytest.raises(LockNotHeld):
             holds[released].hand_over()
         assert current_hold(KEY).token == holds[2].token
@@ -86,28 +65,26 @@ def test_each_acquisition_of_an_owner_has_its_own_hold(zoo: Zoo, where: Call) ->
         holds[2].check()
     zk_lock(KEY).release()
     with pytest.raises(LockNotHeld):
-        where(holds[2].release)
+        run(holds[2].release)
     zoo.assert_empty()
 
 
 def test_a_lock_object_and_a_hold_release_two_acquisitions(zoo: Zoo) -> None:
-    """`release` of the lock ends the last one, as before, and the hold of the first one still ends the first."""
     first, second = acquired(zk_lock(KEY)), acquired(zk_lock(KEY))
     zk_lock(KEY).release()
     with pytest.raises(LockNotHeld):
         second.release()
     first.check()
-    elsewhere(first.release)
+    run_in_thread(first.release)
     zoo.assert_empty()
 
 
 def test_the_hold_of_a_block_is_released_by_its_owner_only(zoo: Zoo) -> None:
-    """Then the block says so at its end, as for `release` of the lock. An acquisition inside it may go anywhere."""
     with zk_lock(KEY) as hold:
         inner = acquired(zk_lock(KEY))
         with pytest.raises(LockNotHeld, match="Only its owner"):
-            elsewhere(hold.release)
-        elsewhere(inner.release)
+            run_in_thread(hold.release)
+        run_in_thread(inner.release)
         hold.check()
     with pytest.raises(LockNotHeld, match="released inside the block"), zk_lock(KEY):
         current_hold().release()
@@ -115,7 +92,6 @@ def test_the_hold_of_a_block_is_released_by_its_owner_only(zoo: Zoo) -> None:
 
 
 def test_a_block_outlives_the_hold_of_an_acquisition_around_it(zoo: Zoo) -> None:
-    """It shares that hold. After the block, the hold is released."""
     hold: Hold = acquired(zk_lock(KEY))
     with zk_lock(KEY) as inner:
         hold.release()
@@ -127,7 +103,6 @@ def test_a_block_outlives_the_hold_of_an_acquisition_around_it(zoo: Zoo) -> None
 
 
 def test_the_release_of_several_skips_what_has_ended(zoo: Zoo) -> None:
-    """One of them was released by a lock object, and its owner holds that lock by another acquisition."""
     first, several = acquired(zk_lock("a")), acquired(zk_locks("a", "b"))
     zk_lock("a").release()
     several.release()
@@ -136,24 +111,22 @@ def test_the_release_of_several_skips_what_has_ended(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
-@pytest.mark.parametrize("where", [here, elsewhere])
-def test_the_release_of_several_ends_all(zoo: Zoo, where: Call) -> None:
-    """One of them may go first. The others are then released together, once."""
+@in_each_thread
+def test_the_release_of_several_ends_all(zoo: Zoo, run: Call) -> None:
     hold: MultiHold = acquired(zk_locks("b", "a"))
-    where(hold["a"].release)
+    run(hold["a"].release)
     assert is_free("a")
     assert not is_free("b")
-    where(hold.release)
+    run(hold.release)
     with pytest.raises(LockNotHeld):
-        where(hold.release)
+        run(hold.release)
     zoo.assert_empty()
 
 
 def test_a_writer_that_reads_has_two_holds(zoo: Zoo) -> None:
-    """Whichever thread ends the one for writing, readers come in then; after a downgrade, too."""
     write, read = acquired(zk_write(KEY)), acquired(zk_read(KEY))
-    elsewhere(write.release)
-    eventually(lambda: elsewhere(lambda: zk_read(KEY).acquire(blocking=False)))
+    run_in_thread(write.release)
+    eventually(lambda: run_in_thread(lambda: zk_read(KEY).acquire(blocking=False)))
     read.check()
     read.release()
     with pytest.raises(LockNotHeld):
@@ -162,13 +135,12 @@ def test_a_writer_that_reads_has_two_holds(zoo: Zoo) -> None:
     zoo.assert_empty()
     write = acquired(zk_write(KEY))
     write.downgrade()
-    elsewhere(write.release)
+    run_in_thread(write.release)
     zoo.assert_empty()
 
 
 def test_a_hold_outlives_its_thread(zoo: Zoo) -> None:
-    """It can be released when its owner has ended, without the lock object."""
-    hold = elsewhere(lambda: acquired(zk_lock(KEY)))
+    hold = run_in_thread(lambda: acquired(zk_lock(KEY)))
     with ThreadPoolExecutor(1) as pool:
         pooled = pool.submit(lambda: acquired(zk_lock("pooled"))).result()
         for left in (hold, pooled):
@@ -181,7 +153,6 @@ def test_a_hold_outlives_its_thread(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("lock", [zk_lock(KEY, max_hold=0.2), zk_lock(KEY, max_hold=0.2, linger=0.05)])
 def test_an_expired_hold_does_not_stop_its_thread(zoo: Zoo, lock: Any) -> None:
-    """Another lock object gets the lock as any other caller. The same object tells of the loss."""
     expired: Hold = acquired(lock)
     assert expired.wait_lost(10)
     for same in (lock.acquire, lock.__enter__):
@@ -190,7 +161,7 @@ def test_an_expired_hold_does_not_stop_its_thread(zoo: Zoo, lock: Any) -> None:
     newer: Hold = acquired(zk_lock(KEY))
     assert newer.token != expired.token
     with pytest.raises(LockLost, match="max_hold"):
-        elsewhere(expired.release)
+        run_in_thread(expired.release)
     with pytest.raises(LockNotHeld):
         expired.release()
     newer.check()
@@ -228,7 +199,6 @@ def test_a_lost_block_around_is_still_told(zoo: Zoo) -> None:
 
 
 async def test_a_task_releases_the_hold_of_another_one(zoo: Zoo) -> None:
-    """So does a thread; and a task that of a thread."""
     lock = zk_lock(KEY)
 
     async def acquire() -> Hold:
@@ -244,14 +214,13 @@ async def test_a_task_releases_the_hold_of_another_one(zoo: Zoo) -> None:
             await asyncio.to_thread(hold.release)
         with pytest.raises(LockNotHeld):
             await hold.arelease()
-    hold = await asyncio.to_thread(lambda: elsewhere(lambda: acquired(lock)))
+    hold = await asyncio.to_thread(lambda: run_in_thread(lambda: acquired(lock)))
     await hold.arelease()
     assert not await lock.alocked()
     zoo.assert_empty()
 
 
 def test_no_order_of_releases_frees_a_newer_hold(zoo: Zoo) -> None:
-    """Late, twice, after a loss, from another thread: what was not released stays held, and nobody else gets it."""
     for seed in range(40):
         choose = random.Random(seed)
         live: list[Hold] = []
@@ -273,7 +242,7 @@ def test_no_order_of_releases_frees_a_newer_hold(zoo: Zoo) -> None:
 
 def act(key: str, choose: random.Random, live: list[Hold], old: list[Hold]) -> None:
     """Acquire, or release one of the `live` or of the `old` holds, or lose all: what chance says."""
-    where = choose.choice([here, elsewhere])
+    run = choose.choice([lambda call: call(), run_in_thread])
     action = choose.choice(["acquire", "acquire", "release", "late", "late", "lose"])
     if action == "acquire":
         lock = choose.choice([zk_lock, zk_write])(key, linger=choose.choice([0, 0, 0.05]))
@@ -281,10 +250,10 @@ def act(key: str, choose: random.Random, live: list[Hold], old: list[Hold]) -> N
             live.append(acquired(lock))
     elif action == "release" and live:
         old.append(live.pop(choose.randrange(len(live))))
-        where(old[-1].release)
+        run(old[-1].release)
     elif action == "late" and old:
         with pytest.raises((LockNotHeld, LockLost)):
-            where(choose.choice(old).release)
+            run(choose.choice(old).release)
     elif action == "lose" and live:
         lose(live[0])
         assert live[0].wait_lost(10)
@@ -300,12 +269,10 @@ class ReleasedAt(LineStrike):
         self._hold = hold
 
     def strike(self) -> None:
-        """Release it."""
-        elsewhere(self._hold.release)
+        run_in_thread(self._hold.release)
 
 
 def test_a_release_elsewhere_at_any_line_of_the_owner(zoo: Zoo) -> None:
-    """The owner acquires the lock again, or releases it once more: it has the lock, or nobody has."""
     for acquires in (True, False):
         at, where = 0, "."
         while where:
@@ -330,7 +297,6 @@ def test_a_release_elsewhere_at_any_line_of_the_owner(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"linger": 0.05}, SEMAPHORE.options], ids=["lock", "linger", "semaphore"])
 def test_a_release_elsewhere_races_with_the_owner_who_acquires_again(zoo: Zoo, options: dict[str, Any]) -> None:
-    """The owner either keeps the lock by its newer hold, or acquires it again; and nothing is left in the end."""
     start = threading.Barrier(2)
     holds: list[Hold] = []
 

@@ -10,10 +10,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.faults import BackgroundCall, caught_up, connected, due, proxied, session, within
+from support.faults import BackgroundCall, acquire_once, caught_up, connected, due, proxied, results, session, within
 from support.primitives import KEY, Taker, foreign, lingering_lock, lingering_waiters, queued
 from support.proxy import MULTI, Proxy
 from support.signalled import signalled
+from support.work import assert_refused, seen
 from support.zoo import Zoo, eventually, next_line, settle
 
 from django_zklock import Hold, Lock, zk_lock, zk_locks, zk_write
@@ -21,26 +22,15 @@ from django_zklock.core import clock
 from django_zklock.core.locks import lingering
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, UnreadableQueue, ZooKeeperUnavailable
-from django_zklock.inspection import LockInfo, look_at
 from django_zklock.operations import break_lock, request_release
-
-pytestmark = pytest.mark.zookeeper
 
 LONG = 60.0  # seconds; no test waits for their end
 
 
 def token_of(lock: Lock) -> int:
-    """Take the lock, and return the token."""
     with lock as hold:
         hold.check()
         return hold.token
-
-
-def shown() -> LockInfo:
-    """Return what inspection says of the lock."""
-    info = look_at(KEY)
-    assert info is not None
-    return info
 
 
 def shown_version(zoo: Zoo) -> int:
@@ -57,11 +47,7 @@ def _ended(zoo: Zoo) -> Iterator[None]:
     process.reset()
 
 
-# --- in this process --------------------------------------------------------------------------------------------------
-
-
 def test_a_lingering_lock_is_acquired_again_without_a_request(zoo: Zoo, warm_proxy: Proxy) -> None:
-    """Neither in this thread nor in another one; all owners have the token of the one znode."""
     lock = zk_lock(KEY, linger=LONG)
     tokens = {token_of(lock)}
     eventually(lambda: warm_proxy.requests == 3)  # it watches the directory now
@@ -77,7 +63,6 @@ def test_a_lingering_lock_is_acquired_again_without_a_request(zoo: Zoo, warm_pro
 
 
 def test_an_idle_lingering_lock_is_released_in_time(zoo: Zoo) -> None:
-    """It leaves after `linger` seconds, and not much later."""
     began = time.monotonic()
     token = token_of(zk_lock(KEY, linger=0.5))
     zoo.wait_contenders(KEY, 0)
@@ -86,7 +71,6 @@ def test_an_idle_lingering_lock_is_released_in_time(zoo: Zoo) -> None:
 
 
 def test_each_owner_of_a_lingering_lock_has_its_own_hold(zoo: Zoo) -> None:
-    """Each owner has its own hold, with its own state and its own signals."""
     lock = zk_lock(KEY, linger=LONG)
     with signalled("lock_acquired", "lock_released") as sent:
         with lock as first:
@@ -99,13 +83,10 @@ def test_each_owner_of_a_lingering_lock_has_its_own_hold(zoo: Zoo) -> None:
 
 
 def test_a_try_names_the_local_holder(zoo: Zoo) -> None:
-    """Nothing is asked of ZooKeeper for that."""
     with queued(zoo, zk_lock(KEY, linger=LONG, what="the first work")) as (taker,):
         taker.wait_granted()
-        with pytest.raises(LockBusy, match="the first work"), zk_lock(KEY, linger=LONG, timeout=0):
-            pass
-        with pytest.raises(LockTimeout, match="the first work"), zk_lock(KEY, linger=LONG, timeout=0.1):
-            pass
+        assert_refused(zk_lock(KEY, linger=LONG, timeout=0), LockBusy, "the first work")
+        assert_refused(zk_lock(KEY, linger=LONG, timeout=0.1), LockTimeout, "the first work")
 
 
 def test_only_callers_with_max_waiters_are_refused(zoo: Zoo) -> None:
@@ -138,7 +119,6 @@ def test_a_caller_that_gives_up_before_it_queues_leaves_nothing(zoo: Zoo) -> Non
 
 
 def test_a_waiter_is_not_refused_when_it_queues_again(zoo: Zoo) -> None:
-    """Also if the process lines up again behind others, and more of them wait than `max_waiters`."""
     lock = zk_lock(KEY, linger=0.01, max_waiters=1, timeout=30)
     holder = Taker(lock)
     holder.wait_granted()
@@ -155,7 +135,6 @@ def test_a_waiter_is_not_refused_when_it_queues_again(zoo: Zoo) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")
 def test_a_dropped_hold_of_a_lingering_lock_is_released(zoo: Zoo) -> None:
-    """For the next owner here, also while others wait."""
     lock = zk_lock(KEY, linger=LONG)
     token = token_of(lock)
     with queued(zoo, lock) as (first,):
@@ -172,7 +151,6 @@ def test_a_dropped_hold_of_a_lingering_lock_is_released(zoo: Zoo) -> None:
 
 
 def test_several_locks_as_one_may_linger(zoo: Zoo) -> None:
-    """Several locks as one may linger, too."""
     for _ in range(3):
         with zk_locks("a", "b", linger=LONG) as hold:
             hold.check()
@@ -181,7 +159,6 @@ def test_several_locks_as_one_may_linger(zoo: Zoo) -> None:
 
 
 def test_the_number_of_lingering_locks_is_bounded(zoo: Zoo) -> None:
-    """The one that has been idle for the longest time leaves first."""
     with zoo.configured(MAX_LINGERING=2):
         for key in ("one", "two", "three"):
             token_of(zk_lock(key, linger=LONG))
@@ -190,19 +167,13 @@ def test_the_number_of_lingering_locks_is_bounded(zoo: Zoo) -> None:
 
 
 def test_of_locks_held_at_once_a_bounded_number_lingers(zoo: Zoo) -> None:
-    """At most as many as may; the others leave with their release."""
     keys = ["one", "two", "three", "four"]
     with zoo.configured(MAX_LINGERING=1):
-        with zk_locks(*keys, linger=LONG):
-            pass
+        acquire_once(zk_locks(*keys, linger=LONG))
         eventually(lambda: sum(len(zoo.children(key)) for key in keys) <= 1)
 
 
-# --- others that wait -------------------------------------------------------------------------------------------------
-
-
 def test_an_idle_lingering_lock_is_released_for_another_waiter_at_once(zoo: Zoo) -> None:
-    """To another process, and to a lock of this one that does not linger."""
     token = token_of(zk_lock(KEY, linger=LONG))
     with within(2):
         assert token_of(zk_lock(KEY)) > token
@@ -212,7 +183,6 @@ def test_an_idle_lingering_lock_is_released_for_another_waiter_at_once(zoo: Zoo)
 
 
 def test_the_release_of_an_idle_lingering_lock_costs_two_requests(zoo: Zoo, warm_proxy: Proxy) -> None:
-    """After the event that another process has come: a listing, and the delete."""
     lock = zk_lock(KEY, linger=LONG)
     token_of(lock)
     eventually(lambda: lingering_lock(lock).has_other_waiters is False)  # type: ignore[union-attr]  # it watches the directory now
@@ -253,7 +223,6 @@ def test_an_idle_lingering_lock_costs_another_process_one_read_and_one_event(zoo
 
 @pytest.mark.parametrize("comes", ["before", "later"])
 def test_a_used_lingering_lock_is_released_after_its_linger_time(zoo: Zoo, comes: str) -> None:
-    """Until then it is handed on in this process; then the others here line up at the end."""
     lock, grants, stop = zk_lock(KEY, linger=0.5, timeout=30), 0, threading.Event()
 
     def work() -> None:
@@ -283,19 +252,14 @@ def test_a_used_lingering_lock_is_released_after_its_linger_time(zoo: Zoo, comes
         assert grants == among  # it waits behind the other one
     eventually(lambda: grants > among)
     stop.set()
-    for user in users:
-        user.result()
+    results(users)
 
 
 def test_a_try_of_another_process_does_not_end_the_lingering(zoo: Zoo) -> None:
     """A try writes nothing, so the process that keeps the lock does not learn of it."""
     token = token_of(zk_lock(KEY, linger=LONG))
-    with pytest.raises(LockBusy), zk_lock(KEY, timeout=0):
-        pass
+    assert_refused(zk_lock(KEY, timeout=0), LockBusy)
     assert token_of(zk_lock(KEY, linger=LONG)) == token
-
-
-# --- trouble ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_waiter_does_not_wait_for_work_that_lost_the_lock(zoo: Zoo) -> None:
@@ -304,7 +268,7 @@ def test_a_waiter_does_not_wait_for_work_that_lost_the_lock(zoo: Zoo) -> None:
     holder = Taker(lock)
     hold = holder.wait_granted()
     with queued(zoo, lock) as (waiter,):
-        break_lock(KEY, guid=shown().holders[0].guid, token=hold.token, reason="a test", by="tester")
+        break_lock(KEY, guid=seen(KEY).holders[0].guid, token=hold.token, reason="a test", by="tester")
         assert waiter.wait_granted().token > hold.token
         holder.go()
         waiter.hold.check()  # type: ignore[union-attr]
@@ -314,32 +278,30 @@ def test_a_waiter_does_not_wait_for_work_that_lost_the_lock(zoo: Zoo) -> None:
 def test_a_broken_idle_lock_is_not_granted_again(zoo: Zoo) -> None:
     lock = zk_lock(KEY, linger=LONG)
     token = token_of(lock)
-    info = shown()
+    info = seen(KEY)
     break_lock(KEY, guid=info.holders[0].guid, token=token, reason="a test", by="tester")
     eventually(lambda: token_of(lock) > token)
 
 
 def test_an_idle_lingering_lock_is_shown_as_kept(zoo: Zoo) -> None:
-    """With the time since the last use; a lock that is used again is shown with its user."""
     lock = zk_lock(KEY, linger=LONG, what="the first work")
     began = time.monotonic()
     token_of(lock)
-    eventually(lambda: shown().idle_for is not None)
-    info = shown()
+    eventually(lambda: seen(KEY).idle_for is not None)
+    info = seen(KEY)
     assert info.idle_for is not None
     assert 0.5 < info.idle_for <= time.monotonic() - began + 0.1
     assert info.held_for is None
     holder = info.holders[0]
     assert (holder.what, holder.thread, dict(holder.about), holder.owner) == ("kept for the next user", "", {}, 0)
     with zk_lock(KEY, linger=LONG, what="the second work", about={"task": "t", "id": "2"}):
-        eventually(lambda: shown().holders[0].what == "the second work")
-        holder = shown().holders[0]
+        eventually(lambda: seen(KEY).holders[0].what == "the second work")
+        holder = seen(KEY).holders[0]
         assert (holder.idle_since, holder.about["id"], holder.owner) == (None, "2", 0)
         assert holder.thread == threading.current_thread().name
 
 
 def test_short_owners_of_a_lingering_lock_are_not_written_one_by_one(zoo: Zoo) -> None:
-    """The znode says that there are several; the first one is not named for long after its end."""
     stop, grants = threading.Event(), 0
 
     def work() -> None:
@@ -351,7 +313,7 @@ def test_short_owners_of_a_lingering_lock_are_not_written_one_by_one(zoo: Zoo) -
 
     worker = BackgroundCall(work)
     eventually(lambda: zoo.children(KEY))
-    eventually(lambda: shown().holders[0].what == "several, one after another")
+    eventually(lambda: seen(KEY).holders[0].what == "several, one after another")
     eventually(lambda: grants > 500, 30)
     written = shown_version(zoo)
     stop.set()
@@ -360,21 +322,18 @@ def test_short_owners_of_a_lingering_lock_are_not_written_one_by_one(zoo: Zoo) -
 
 
 def test_the_working_process_of_a_lingering_lock_is_shown(zoo: Zoo) -> None:
-    """Until its owner has released the lock."""
     lock = zk_lock(KEY, linger=LONG)
     with lock:
         (turn,) = lingering_waiters(lock)
         assert turn is not None
         turn.set_process(4711)
-        eventually(lambda: shown().holders[0].pid == 4711)
-    eventually(lambda: shown().idle_for is not None)
-    assert shown().holders[0].pid == os.getpid()
+        eventually(lambda: seen(KEY).holders[0].pid == 4711)
+    eventually(lambda: seen(KEY).idle_for is not None)
+    assert seen(KEY).holders[0].pid == os.getpid()
 
 
 def test_a_lingering_lock_does_not_overwrite_a_release_request(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing else is written into the znode after it."""
-    with zk_lock(KEY, linger=LONG, what="the first work"):
-        pass
+    acquire_once(KEY, linger=LONG, what="the first work")
     with zk_lock(KEY, linger=LONG, what="the second work") as hold:
         request_release(KEY, reason="a test", by="tester")
         assert hold.wait_release_requested(10) is not None
@@ -382,11 +341,10 @@ def test_a_lingering_lock_does_not_overwrite_a_release_request(zoo: Zoo, monkeyp
         due(lingering.CHECK_EVERY + 0.1)
         caught_up()
         assert shown_version(zoo) == 1
-        assert shown().holders[0].release_request is not None
+        assert seen(KEY).holders[0].release_request is not None
 
 
 def test_a_release_request_ends_the_lingering(zoo: Zoo) -> None:
-    """At once if it is idle, and with the release of its owner."""
     lock = zk_lock(KEY, linger=LONG)
     token_of(lock)
     assert request_release(KEY, reason="a test", by="tester").holders
@@ -400,14 +358,11 @@ def test_a_release_request_ends_the_lingering(zoo: Zoo) -> None:
 
 
 def test_a_lingering_lock_is_not_granted_without_a_connection(zoo: Zoo, proxy: Proxy) -> None:
-    """Not even while the lease lasts; when the connection is back, it is queued for."""
     lock = zk_lock(KEY, linger=LONG)
     token = token_of(lock)
-    proxy.refuse = True
-    proxy.cut_all()
+    proxy.go_away()
     eventually(lambda: session().suspect)
-    with pytest.raises(ZooKeeperUnavailable), zk_lock(KEY, linger=LONG, timeout=0.2):
-        pass
+    assert_refused(zk_lock(KEY, linger=LONG, timeout=0.2), ZooKeeperUnavailable)
     proxy.heal()
     connected()
     assert token_of(lock) > token
@@ -422,8 +377,7 @@ def outage(zoo: Zoo) -> Iterator[tuple[Proxy, Taker, Hold]]:
         holder = Taker(lock)
         lost = holder.wait_granted()
         with queued(zoo, lock) as (waiter,):
-            proxy.refuse = True
-            proxy.cut_all()
+            proxy.go_away()
             eventually(lambda: session().suspect)
             with pytest.raises(LockLost):
                 holder.go()
@@ -431,7 +385,6 @@ def outage(zoo: Zoo) -> Iterator[tuple[Proxy, Taker, Hold]]:
 
 
 def test_local_waiters_outlast_an_outage(zoo: Zoo) -> None:
-    """Only a caller that finds no connection gives up after CONNECT_TIMEOUT, as without linger."""
     with outage(zoo) as (proxy, waiter, lost):
         time.sleep(1)
         proxy.heal()
@@ -439,7 +392,6 @@ def test_local_waiters_outlast_an_outage(zoo: Zoo) -> None:
 
 
 def test_a_local_caller_in_an_outage_gives_up_at_the_connect_timeout(zoo: Zoo) -> None:
-    """It gives up as without linger, also if others of this process waited before the outage."""
     with outage(zoo) as (proxy, waiter, _):
         comer = BackgroundCall(lambda: token_of(zk_lock(KEY, linger=LONG, timeout=3)))
         comer.join(10)
@@ -476,13 +428,11 @@ def test_a_downgraded_writer_does_not_linger(zoo: Zoo) -> None:
     lock = zk_write(KEY, linger=LONG)
     with lock as hold:
         hold.downgrade()
-        with zk_lock(KEY, kind="read", timeout=30):
-            pass
+        acquire_once(KEY, kind="read", timeout=30)
     zoo.wait_contenders(KEY, 0)
 
 
 def test_the_end_of_the_session_ends_lingering(zoo: Zoo) -> None:
-    """Those who wait are told, and the lock is free at once."""
     lock = zk_lock(KEY, linger=LONG, timeout=30)
     holder = Taker(lock)
     holder.wait_granted()

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
-from support.faults import BackgroundCall, connected, expire, proxied, reconnect, session, within
+from support.faults import BackgroundCall, acquire_once, connected, expire, proxied, reconnect, results, session, within
 from support.primitives import PRIMITIVES
 from support.proxy import CREATE2, DELETE, Proxy
+from support.work import assert_refused
 from support.zoo import Zoo, eventually, settle
 
 from django_zklock import zk_leader, zk_lock, zk_locks, zk_write
@@ -21,8 +22,6 @@ from django_zklock.core.protocol.registry import NEARLY_FULL, PATH_EXTRA, Regist
 from django_zklock.core.zk import process
 from django_zklock.core.zk.client import GetEphemerals
 from django_zklock.exceptions import LockBusy, TooManyLocks, ZkLockError, ZooKeeperUnavailable
-
-pytestmark = pytest.mark.zookeeper
 
 LIMIT = 2**17  # bytes: the least that can be set
 LONG = "/".join(["k" * 190] * 4)
@@ -42,7 +41,6 @@ def _small(zoo: Zoo) -> Iterator[None]:
 
 
 def registry() -> Registry:
-    """Return the registry of the session of this process."""
     return session().attached(Registry)
 
 
@@ -62,7 +60,6 @@ def carried(zoo: Zoo) -> int:
 
 
 def first(count: int, prefix: str = "") -> list[str]:
-    """Return so many long keys."""
     return [f"{LONG}/{prefix}{number}" for number in range(count)]
 
 
@@ -75,7 +72,6 @@ def filled(stack: contextlib.ExitStack, prefix: str = "", **options: Any) -> str
 
 
 def test_locks_are_refused_before_they_are_too_many_and_the_error_has_the_figures(zoo: Zoo) -> None:
-    """It counts what the server would carry, names the remedies, and is no error of the connection."""
     with contextlib.ExitStack() as stack:
         error = filled(stack, timeout=30)
         number = len(registry().guids)
@@ -84,9 +80,8 @@ def test_locks_are_refused_before_they_are_too_many_and_the_error_has_the_figure
         assert f"{counted():,} of {LIMIT:,} bytes" in error
         assert "shorter keys" in error
         assert "JUTE_MAXBUFFER" in error
-        with pytest.raises(ZooKeeperUnavailable) as refused, zk_lock(f"{LONG}/more"):
-            pass
-        assert refused.value.lock == f"{LONG}/more"
+        refused = assert_refused(zk_lock(f"{LONG}/more"), ZooKeeperUnavailable)
+        assert refused.lock == f"{LONG}/more"
         assert session().connected
         with zk_lock("short"):  # shorter keys do fit
             pass
@@ -95,7 +90,6 @@ def test_locks_are_refused_before_they_are_too_many_and_the_error_has_the_figure
 
 
 def test_each_kind_is_refused_and_leaves_nothing(zoo: Zoo) -> None:
-    """Nothing is sent and nothing is kept: the next try after a release succeeds."""
     too_much = {f"{LONG}/{'x' * 100}{number}": primitive for number, primitive in enumerate(PRIMITIVES)}
     with contextlib.ExitStack() as stack:
         filled(stack, timeout=30)
@@ -127,8 +121,7 @@ def test_a_lock_fits_as_soon_as_a_block_that_made_room_has_ended(zoo: Zoo) -> No
             block.enter_context(zk_lock(key, timeout=30))
             settle()
             assert counted() == carried(zoo) <= LIMIT
-        with pytest.raises(TooManyLocks), zk_lock(f"{LONG}/more"):
-            pass
+        assert_refused(zk_lock(f"{LONG}/more"), TooManyLocks)
 
 
 def test_a_try_of_a_lock_that_another_has_is_busy_as_ever(zoo: Zoo) -> None:
@@ -136,41 +129,30 @@ def test_a_try_of_a_lock_that_another_has_is_busy_as_ever(zoo: Zoo) -> None:
     busy = f"{LONG}/busy"
     with contextlib.ExitStack() as stack, zoo.hold_elsewhere(busy):
         filled(stack, timeout=30)
-        with pytest.raises(LockBusy), zk_lock(busy, timeout=0):
-            pass
+        assert_refused(zk_lock(busy, timeout=0), LockBusy)
 
 
 def test_waiters_count_until_they_leave(zoo: Zoo) -> None:
-    """A waiter has a znode, too; one that is granted its lock and leaves makes room."""
-
-    def wait(key: str) -> None:
-        with zk_lock(key, timeout=20):
-            pass
-
     with contextlib.ExitStack() as stack:
         for key in first(30):
             stack.enter_context(zoo.hold_elsewhere(key))
-        threads = [BackgroundCall(functools.partial(wait, key)) for key in first(30)]
+        threads = [BackgroundCall(functools.partial(acquire_once, key, timeout=20)) for key in first(30)]
         eventually(lambda: len(registry().guids) == 30)
         filled(stack, "plain", timeout=30)
         assert 30 < len(registry().guids) < 60
         assert carried(zoo) == counted()
-    for thread in threads:
-        thread.result(20)
+    results(threads, 20)
     settle()
     assert counted() == 0
 
 
 def test_several_locks_as_one_are_refused_together(zoo: Zoo) -> None:
-    """Those that were acquired already are given back."""
-    with pytest.raises(TooManyLocks), zk_locks(*first(80), timeout=20):
-        pass
+    assert_refused(zk_locks(*first(80), timeout=20), TooManyLocks)
     eventually(lambda: counted() == 0)
     assert carried(zoo) == 0
 
 
 def test_a_candidate_is_elected_once_there_is_room(zoo: Zoo) -> None:
-    """It asks again, as when ZooKeeper is away."""
     elected = threading.Event()
     leader = zk_leader(f"{LONG}/leader")
     with contextlib.ExitStack() as stack:
@@ -194,8 +176,7 @@ async def test_coroutines_are_refused_as_threads_are(zoo: Zoo) -> None:
 def test_idle_locks_that_linger_give_way(zoo: Zoo) -> None:
     """A process that only keeps locks for later is not refused one that it needs now."""
     for key in first(100):
-        with zk_lock(key, linger=60, timeout=30):
-            pass
+        acquire_once(key, linger=60, timeout=30)
         assert counted() <= LIMIT
     eventually(lambda: counted() <= NEARLY_FULL * LIMIT)
     with contextlib.ExitStack() as stack:
@@ -221,18 +202,13 @@ def test_a_marker_that_does_not_fit_costs_the_holder_nothing(zoo: Zoo, caplog: p
 
 def test_waiters_of_a_full_process_wait_on_in_its_next_session(zoo: Zoo) -> None:
     """The old session no longer counts, so none of them is refused when they queue again. So it is after a cut."""
-
-    def wait(key: str) -> None:
-        with zk_lock(key, timeout=30):
-            pass
-
     with proxied(zoo, 10, **SMALL) as proxy:
         connected()
         count = LIMIT // SIZE
         with contextlib.ExitStack() as stack:
             for key in first(count):
                 stack.enter_context(zoo.hold_elsewhere(key))
-            threads = [BackgroundCall(functools.partial(wait, key)) for key in first(count)]
+            threads = [BackgroundCall(functools.partial(acquire_once, key, timeout=30)) for key in first(count)]
             eventually(lambda: len(zoo.contenders()) == 2 * count, 40)
             full = counted_on_loop()
             assert full > LIMIT - 6 * SIZE
@@ -242,18 +218,13 @@ def test_waiters_of_a_full_process_wait_on_in_its_next_session(zoo: Zoo) -> None
             eventually(lambda: len(zoo.contenders()) == 2 * count and counted_on_loop() == full, 40)
             reconnect(proxy)
             eventually(lambda: len(zoo.contenders()) == 2 * count and counted_on_loop() == full, 40)
-        for thread in threads:
-            thread.result(30)
+        results(threads, 30)
         settle()
         assert counted_on_loop() == 0
 
 
-# --- whatever happens -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.chaos) for seed in range(1, 6))])
 def test_the_count_covers_what_the_server_carries_whatever_happens(zoo: Zoo, seed: int) -> None:
-    """Threads acquire and give up while connections break, sessions end and znodes are deleted. At the end it is 0."""
     dice = random.Random(seed)
     zoo.client.ensure_path(f"{zoo.base}/{LONG}")
     with proxied(zoo, 4, **SMALL) as proxy:
@@ -277,8 +248,7 @@ def test_the_count_covers_what_the_server_carries_whatever_happens(zoo: Zoo, see
                 assert counted_on_loop() <= LIMIT
         finally:
             stop.set()
-        for thread in threads:
-            thread.result(15)
+        results(threads, 15)
         eventually(lambda: counted_on_loop() == 0)
         assert carried(zoo) == 0
 
@@ -291,7 +261,6 @@ def counted_on_loop() -> int:
 
 
 def delete_one(zoo: Zoo, proxy: Proxy) -> None:
-    """Delete a znode as an operator does."""
     for path in zoo.contenders()[:1]:
         with contextlib.suppress(NoNodeError):
             zoo.client.delete(path)

@@ -23,13 +23,12 @@ from django_zklock.core.zk import process
 from django_zklock.core.zk.client import MAX_IN_FLIGHT, STALL_SHARE
 from django_zklock.exceptions import LockBusy, LockTimeout
 
-pytestmark = pytest.mark.zookeeper
-
 KEY = "crowd"
 MANY = 3 * MAX_WAITING
+Tasks = list[asyncio.Task[None]]
 
 
-def begin(count: int, order: list[int], **options: Any) -> list[asyncio.Task[None]]:
+def begin(count: int, order: list[int], **options: Any) -> Tasks:
     """Have so many coroutines wait for the lock, one behind the other; each notes when its turn comes."""
 
     async def acquire(number: int) -> None:
@@ -46,42 +45,45 @@ async def acquire(**options: Any) -> None:
         pass
 
 
+async def stay(done: asyncio.Event, **options: Any) -> None:
+    async with zk_lock(KEY, **options):
+        await done.wait()
+
+
 async def until(condition: Any) -> None:
-    """Wait, and let the coroutines go on meanwhile."""
     await asyncio.to_thread(eventually, condition, 20)
 
 
 def waiting_for_listings() -> int:
-    """Return how many callbacks wait for a listing."""
     return sum(
         len(listing.callbacks) + len(listing.next) for listing in session().attached(Registry)._listings.values()
     )
 
 
 async def in_local_queue(count: int) -> None:
-    """Wait until so many contenders are in the local queue of this process."""
     await until(lambda: sum(queue.length for queue in session().attached(Registry)._local_queues.values()) == count)
 
 
 @pytest.fixture
 def warm(zoo: Zoo) -> Iterator[Proxy]:
-    """A proxy to count at, its session at rest, and the key's directory in place."""
     with warmed(zoo, KEY) as proxy:
         yield proxy
 
 
 @pytest.fixture
-async def cleared() -> AsyncIterator[list[asyncio.Task[None]]]:
-    """Tasks that are cancelled at the end of the test."""
-    tasks: list[asyncio.Task[None]] = []
+async def cleared() -> AsyncIterator[Tasks]:
+    tasks: Tasks = []
     yield tasks
+    await cancel(tasks)
+
+
+async def cancel(tasks: Tasks) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_many_local_waiters_have_few_znodes_and_keep_their_order(zoo: Zoo) -> None:
-    """No more than 32 contenders of a process wait in ZooKeeper; the others enter in the order in which they came."""
     order: list[int] = []
     async with zk_lock(KEY):
         tasks = begin(MANY, order)
@@ -94,7 +96,6 @@ async def test_many_local_waiters_have_few_znodes_and_keep_their_order(zoo: Zoo)
 
 @pytest.mark.parametrize("options", [{"limit": MANY}, {"kind": "read", "max_waiters": 0}], ids=["permits", "readers"])
 async def test_the_local_queue_does_not_limit_grants(zoo: Zoo, options: dict[str, Any]) -> None:
-    """Only those that wait are counted: a process may have any number of permits, or of readers."""
     inside: list[int] = []
     everybody = asyncio.Event()
 
@@ -108,10 +109,7 @@ async def test_the_local_queue_does_not_limit_grants(zoo: Zoo, options: dict[str
     await asyncio.wait_for(asyncio.gather(*(acquire(number) for number in range(MANY))), 30)
 
 
-async def test_a_waiter_that_gives_up_in_the_local_queue_writes_nothing(
-    zoo: Zoo, cleared: list[asyncio.Task[None]]
-) -> None:
-    """They end in time, write nothing, and hold nobody up who came later."""
+async def test_a_waiter_that_leaves_the_local_queue_writes_nothing(zoo: Zoo, cleared: Tasks) -> None:
     order: list[int] = []
     async with zk_lock(KEY):
         cleared += begin(MAX_WAITING, order)
@@ -130,16 +128,11 @@ async def test_a_waiter_that_gives_up_in_the_local_queue_writes_nothing(
     assert order == list(range(MAX_WAITING))
 
 
-async def test_a_waiter_with_too_little_time_lets_others_go_first(zoo: Zoo, cleared: list[asyncio.Task[None]]) -> None:
+async def test_a_waiter_with_too_little_time_lets_others_go_first(zoo: Zoo, cleared: Tasks) -> None:
     """If the last grant took longer than it has left, it would only come and go."""
     async with zk_lock(KEY):
         done = asyncio.Event()
-
-        async def stay() -> None:
-            async with zk_lock(KEY, timeout=None):
-                await done.wait()
-
-        cleared.append(asyncio.create_task(stay()))
+        cleared.append(asyncio.create_task(stay(done, timeout=None)))
         cleared += begin(MAX_WAITING - 1, [])
         await asyncio.to_thread(zoo.wait_contenders, KEY, MAX_WAITING + 1)
         late = asyncio.create_task(acquire(timeout=20, what="late"))
@@ -156,17 +149,11 @@ async def test_a_waiter_with_too_little_time_lets_others_go_first(zoo: Zoo, clea
 @pytest.mark.parametrize("options", [{"timeout": 0}, {"timeout": 30, "max_waiters": 1}])
 @pytest.mark.parametrize("kind", [{"kind": "read"}, {"limit": 2 * MANY}])
 async def test_a_local_queue_of_contenders_granted_at_once_refuses_no_caller(
-    zoo: Zoo, warm: Proxy, kind: dict[str, Any], options: dict[str, Any], cleared: list[asyncio.Task[None]]
+    zoo: Zoo, warm: Proxy, kind: dict[str, Any], options: dict[str, Any], cleared: Tasks
 ) -> None:
-    """Readers, and callers for whom there are permits, queue locally for a moment only, and block no other."""
     done = asyncio.Event()
-
-    async def stay() -> None:
-        async with zk_lock(KEY, timeout=30, **kind):
-            await done.wait()
-
     warm.hang = True
-    cleared += [asyncio.create_task(stay()) for _ in range(MANY)]
+    cleared += [asyncio.create_task(stay(done, timeout=30, **kind)) for _ in range(MANY)]
     await in_local_queue(MANY - MAX_WAITING)
     first = asyncio.create_task(acquire(**kind, **options))
     await until(
@@ -212,9 +199,7 @@ async def test_an_outcome_that_comes_just_before_the_caller_gives_up_counts(
             await attempt
 
 
-async def test_one_listing_after_a_reconnect_serves_all_waiters(
-    zoo: Zoo, warm: Proxy, cleared: list[asyncio.Task[None]]
-) -> None:
+async def test_one_listing_after_a_reconnect_serves_all_waiters(zoo: Zoo, warm: Proxy, cleared: Tasks) -> None:
     """Each waiter needs to know its place when the connection is back, and one answer tells them all."""
     async with zk_lock(KEY, abort_on="lost"):
         cleared += begin(MAX_WAITING, [])
@@ -225,13 +210,10 @@ async def test_one_listing_after_a_reconnect_serves_all_waiters(
         await until(lambda: warm.counts[GET_DATA] >= MAX_WAITING)
         assert warm.counts[GET_CHILDREN] == 1
         assert warm.counts[SYNC] == 1
-        for task in cleared:
-            task.cancel()
-        await asyncio.gather(*cleared, return_exceptions=True)
+        await cancel(cleared)
 
 
 async def test_local_waiters_keep_their_order_in_the_next_session(zoo: Zoo) -> None:
-    """It queues again on the next one, in the same order, and the line behind it is as before."""
     order: list[int] = []
     with zoo.hold_elsewhere(KEY):
         tasks = begin(MANY, order)
@@ -246,8 +228,7 @@ async def test_local_waiters_keep_their_order_in_the_next_session(zoo: Zoo) -> N
 
 
 @pytest.mark.parametrize("most", [0, 1, 5])
-async def test_one_more_than_max_waiters_is_refused(zoo: Zoo, most: int, cleared: list[asyncio.Task[None]]) -> None:
-    """The waiters of other processes count, too. The znode of the refused caller is deleted."""
+async def test_one_more_than_max_waiters_is_refused(zoo: Zoo, most: int, cleared: Tasks) -> None:
     with zoo.hold_elsewhere(KEY):
         cleared += begin(most, [], max_waiters=most)
         await asyncio.to_thread(zoo.wait_contenders, KEY, most + 1)
@@ -255,9 +236,7 @@ async def test_one_more_than_max_waiters_is_refused(zoo: Zoo, most: int, cleared
             async with zk_lock(KEY, timeout=60, max_waiters=most):
                 pass
         await asyncio.to_thread(zoo.wait_contenders, KEY, most + 1)
-        for task in cleared:
-            task.cancel()
-        await asyncio.gather(*cleared, return_exceptions=True)
+        await cancel(cleared)
         with zoo.hold_elsewhere(KEY):  # a waiter of another process
             if most == 1:
                 with pytest.raises(LockBusy):
@@ -282,7 +261,6 @@ async def test_a_waiter_whose_session_ends_on_its_way_in_does_not_count_itself(z
 
 @pytest.mark.parametrize("options", [{}, {"kind": "write"}, {"limit": 1}, {"limit": 10}, {"linger": 0.5}])
 async def test_max_waiters_counts_those_that_come_at_the_same_moment(zoo: Zoo, options: dict[str, Any]) -> None:
-    """Of fifty that begin together some are granted, five wait, and the others are refused."""
     refused: list[int] = []
     inside: list[int] = []
     done = asyncio.Event()
@@ -304,8 +282,6 @@ async def test_max_waiters_counts_those_that_come_at_the_same_moment(zoo: Zoo, o
 
 
 def read_many(count: int, answers: list[object]) -> None:
-    """Send so many reads at once, on the protocol's thread."""
-
     def ask() -> None:
         gateway = session().gateway
         for number in range(count):
@@ -315,8 +291,6 @@ def read_many(count: int, answers: list[object]) -> None:
 
 
 def test_a_callback_that_fails_does_not_keep_a_session_from_closing(zoo: Zoo) -> None:
-    """Requests without a reply fail when the session is closed. An exception in a callback is logged."""
-
     def fail(answer: object) -> None:
         raise RuntimeError(answer)
 

@@ -18,8 +18,9 @@ import pytest
 import trio
 from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
 from django.core.management import call_command
-from support.faults import BackgroundCall
+from support.faults import BackgroundCall, acquire_once
 from support.primitives import Primitive
+from support.work import acquired, assert_refused
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock, zk_locks, zk_read, zk_semaphore, zk_write
@@ -28,13 +29,8 @@ from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockLost, LockLostInterrupt, LockNotHeld, ZkLockError
 from django_zklock.locks.lock import Lock
 
-pytestmark = pytest.mark.zookeeper
-
 Run = Callable[..., Awaitable[Any]]
-
-
-async def in_executor(call: Callable[[], Any]) -> Any:
-    return await asyncio.get_running_loop().run_in_executor(None, call)
+Warnings = Callable[[], list[str]]
 
 
 async def in_context(call: Callable[[], Any]) -> Any:
@@ -47,20 +43,12 @@ async def by_own_pool(call: Callable[[], Any]) -> Any:
         return await asyncio.wrap_future(pool.submit(call))
 
 
-async def by_asgiref(call: Callable[[], Any]) -> Any:
-    return await sync_to_async(call)()
-
-
-async def by_asgiref_insensitive(call: Callable[[], Any]) -> Any:
-    return await sync_to_async(call, thread_sensitive=False)()
-
-
 POOLS: dict[str, Run] = {
     "to_thread": asyncio.to_thread,
-    "run_in_executor": in_executor,
+    "run_in_executor": lambda call: asyncio.get_running_loop().run_in_executor(None, call),
     "ThreadPoolExecutor": by_own_pool,
-    "sync_to_async": by_asgiref,
-    "thread_sensitive=False": by_asgiref_insensitive,
+    "sync_to_async": lambda call: sync_to_async(call)(),
+    "thread_sensitive=False": lambda call: sync_to_async(call, thread_sensitive=False)(),
     "ThreadSensitiveContext": in_context,
     "anyio": anyio.to_thread.run_sync,
 }
@@ -68,12 +56,11 @@ POOLS: dict[str, Run] = {
 
 @pytest.fixture(params=POOLS)
 def run(request: pytest.FixtureRequest) -> Run:
-    """Each way to run a function in a pool's thread, from a coroutine."""
     return POOLS[request.param]
 
 
 @pytest.fixture
-def warnings(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+def warnings(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Warnings:
     """Look often for owners that have ended, and return the warnings."""
     monkeypatch.setattr(held_module, "OWNER_INTERVAL", 0.05)
     return lambda: [record.getMessage() for record in caplog.records if "its owner has ended" in record.getMessage()]
@@ -88,9 +75,6 @@ def give_back() -> None:
     """Release what a test has left to owners that have ended."""
     for held in held_locks.kept():
         held.release_uses()
-
-
-# --- calls of thread pools --------------------------------------------------------------------------------------------
 
 
 async def test_a_call_that_would_only_acquire_is_refused(zoo: Zoo, run: Run) -> None:
@@ -109,7 +93,6 @@ async def test_a_call_that_would_only_acquire_is_refused(zoo: Zoo, run: Run) -> 
 
 
 def test_threads_of_other_kinds_refuse_it_too(zoo: Zoo) -> None:
-    """A thread of its own, a pool of `multiprocessing`, a thread of trio."""
     lock = zk_lock("k")
     errors: list[BaseException | None] = []
     in_thread: Any = trio.to_thread.run_sync
@@ -127,7 +110,6 @@ def test_threads_of_other_kinds_refuse_it_too(zoo: Zoo) -> None:
 
 
 async def test_two_flows_are_never_inside_together(zoo: Zoo, run: Run) -> None:
-    """A later call of the same thread does not get the lock as if it were the first one. It fails, or it waits."""
     inside: list[int] = []
     most: list[int] = []
     errors: list[ZkLockError] = []
@@ -175,11 +157,9 @@ def test_flows_under_async_to_sync_are_never_inside_together(zoo: Zoo) -> None:
     lock.release()
     async_to_sync(main)()
     assert len(refused) == 2
-    with pytest.raises(ZkLockError, match="aacquire"), zk_lock("k"):
-        raise AssertionError
+    assert_refused(zk_lock("k"), ZkLockError, "aacquire")
     lock.release()
-    with lock:
-        pass
+    acquire_once(lock)
 
 
 def test_a_block_of_the_waiting_thread_is_reentrant_as_before(zoo: Zoo) -> None:
@@ -201,8 +181,6 @@ def test_a_block_of_the_waiting_thread_is_reentrant_as_before(zoo: Zoo) -> None:
 
 
 async def test_code_in_one_call_is_one_owner(zoo: Zoo, run: Run) -> None:
-    """`acquire` and `release` in one call, nested and with blocks, are what they are in any thread."""
-
     def work() -> None:
         lock = zk_lock("k", timeout=0)
         hold = lock.acquire()
@@ -240,14 +218,12 @@ async def test_the_lock_object_that_acquired_it_releases_it_from_any_thread(zoo:
 
 
 async def test_permits_of_several_calls_are_all_given_back(zoo: Zoo) -> None:
-    """Each by its own lock object, although the calls share threads."""
     locks = [zk_semaphore("k", 3) for _ in range(3)]
     with ThreadPoolExecutor(3) as pool:
         loop, barrier = asyncio.get_running_loop(), threading.Barrier(3)
 
-        def acquire_together(lock: Lock) -> int:
-            hold = lock.acquire()
-            assert hold
+        def acquire_together(lock: Lock) -> Any:
+            hold = acquired(lock)
             barrier.wait(10)  # each in a thread of its own
             return hold.token
 
@@ -260,7 +236,6 @@ async def test_permits_of_several_calls_are_all_given_back(zoo: Zoo) -> None:
 
 
 async def test_a_lost_lock_of_an_earlier_call_is_in_nobodys_way(zoo: Zoo) -> None:
-    """The thread of the pool can acquire the key again, as its flow has lost it."""
     lock = zk_lock("k")
     with ThreadPoolExecutor(1) as pool:
         hold = pool.submit(acquire, lock).result()
@@ -278,7 +253,6 @@ async def test_a_lost_lock_of_an_earlier_call_is_in_nobodys_way(zoo: Zoo) -> Non
 
 
 async def test_an_exit_stack_that_stays_open_is_another_flows(zoo: Zoo) -> None:
-    """A block that was entered in an earlier call counts as a lock of that call, and ends by its own stack."""
     stack = contextlib.ExitStack()
 
     def open_block() -> None:
@@ -290,9 +264,6 @@ async def test_an_exit_stack_that_stays_open_is_another_flows(zoo: Zoo) -> None:
             pool.submit(open_block).result()
         pool.submit(stack.close).result()
     zoo.assert_empty()
-
-
-# --- owners that have ended -------------------------------------------------------------------------------------------
 
 
 def by_thread(lock: Lock) -> str:
@@ -320,10 +291,7 @@ def by_call(lock: Lock) -> str:
 
 
 @pytest.mark.parametrize("end", [by_thread, by_task, by_call])
-def test_an_owner_that_ends_with_a_lock_is_named_once(
-    zoo: Zoo, warnings: Callable[[], list[str]], end: Callable[[Lock], str]
-) -> None:
-    """The warning names the lock, its owner, and how to free it: by its lock object, or by the command."""
+def test_an_owner_that_ends_with_a_lock_is_named_once(zoo: Zoo, warnings: Warnings, end: Callable[[Lock], str]) -> None:
     lock = zk_lock("k", what="count stock")
     name = end(lock)
     (warning,) = eventually(warnings)
@@ -341,10 +309,7 @@ def test_an_owner_that_ends_with_a_lock_is_named_once(
     zoo.assert_empty()
 
 
-def test_the_command_of_the_warning_frees_the_lock(
-    zoo: Zoo, warnings: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A new owner gets the lock, in this process, too."""
+def test_the_command_of_a_warning_frees_the_lock(zoo: Zoo, warnings: Warnings, monkeypatch: pytest.MonkeyPatch) -> None:
     by_thread(zk_lock("{name}", fields={"name": "it's"}))
     (warning,) = eventually(warnings)
     assert "manage.py zklock break " in warning
@@ -357,8 +322,7 @@ def test_the_command_of_the_warning_frees_the_lock(
     give_back()
 
 
-def test_an_owner_that_goes_on_is_not_warned_of(zoo: Zoo, warnings: Callable[[], list[str]]) -> None:
-    """Nor is a released lock, or one that is lost."""
+def test_an_owner_that_goes_on_is_not_warned_of(zoo: Zoo, warnings: Warnings) -> None:
     mine, lost, done = zk_lock("mine"), zk_lock("lost"), zk_lock("done")
     mine.acquire()
     BackgroundCall(lambda: (done.acquire(), done.release())).result()
@@ -371,9 +335,6 @@ def test_an_owner_that_goes_on_is_not_warned_of(zoo: Zoo, warnings: Callable[[],
     give_back()
 
 
-# --- after a loss -----------------------------------------------------------------------------------------------------
-
-
 def lose(zoo: Zoo, *holds: Any) -> None:
     for hold in holds:
         zoo.client.delete(hold.path)
@@ -382,7 +343,6 @@ def lose(zoo: Zoo, *holds: Any) -> None:
 
 
 def test_a_lost_lock_is_neither_owned_nor_locked(zoo: Zoo, primitive: Primitive) -> None:
-    """The queue decides whether it is locked. The release raises `LockLost`, and leaves nothing."""
     lock = primitive.lock()
     hold = lock.acquire()
     assert lock.owned()
@@ -401,7 +361,6 @@ def test_a_lost_lock_is_neither_owned_nor_locked(zoo: Zoo, primitive: Primitive)
 
 
 async def test_a_task_learns_of_a_loss_as_a_thread_does(zoo: Zoo) -> None:
-    """From `arelease`, `owned` and `alocked`."""
     lock = zk_lock("k")
     hold = await lock.aacquire()
     await asyncio.to_thread(lose, zoo, hold)
@@ -416,10 +375,8 @@ async def test_a_task_learns_of_a_loss_as_a_thread_does(zoo: Zoo) -> None:
 
 
 def test_one_lost_lock_of_several_is_named_and_all_are_released(zoo: Zoo) -> None:
-    """The other is released, not left behind."""
     lock = zk_locks("a", "b")
-    hold = lock.acquire()
-    assert hold
+    hold = acquired(lock)
     lose(zoo, hold["b"])
     assert not lock.owned()
     assert lock.locked()  # the first
@@ -432,44 +389,25 @@ def test_one_lost_lock_of_several_is_named_and_all_are_released(zoo: Zoo) -> Non
 def test_a_loss_is_no_error_of_the_release_if_the_program_watches_its_hold(zoo: Zoo, abort_on: Any) -> None:
     """Only with the default, "suspended", does the release tell."""
     lock = zk_lock("k", abort_on=abort_on)
-    hold = lock.acquire()
-    assert hold
+    hold = acquired(lock)
     lose(zoo, hold)
     assert not lock.owned()
     lock.release()
 
 
-@pytest.mark.parametrize("error", [LockLostInterrupt, KeyboardInterrupt, asyncio.CancelledError])
+@pytest.mark.parametrize("error", [LockLostInterrupt, KeyboardInterrupt, asyncio.CancelledError, ValueError])
 def test_a_release_in_finally_hides_no_abort(zoo: Zoo, error: type[BaseException]) -> None:
-    """An `except Exception` would swallow the `LockLost` that replaced it."""
+    """An `except Exception` would swallow the `LockLost` that replaced it. An error of the work is its context."""
     lock = zk_lock("k")
-    hold = lock.acquire()
-    assert hold
-    lose(zoo, hold)
-    with pytest.raises(error):
+    lose(zoo, acquired(lock))
+    with pytest.raises(LockLost if error is ValueError else error) as caught:
         try:
             raise error
         finally:
             lock.release()
+    assert error is not ValueError or isinstance(caught.value.__context__, ValueError)
     with pytest.raises(LockNotHeld):
         lock.release()
-
-
-def test_a_release_in_finally_keeps_the_error_of_the_work(zoo: Zoo) -> None:
-    """It is the context of the `LockLost`."""
-    lock = zk_lock("k")
-    hold = lock.acquire()
-    assert hold
-    lose(zoo, hold)
-    with pytest.raises(LockLost) as caught:
-        try:
-            raise ValueError
-        finally:
-            lock.release()
-    assert isinstance(caught.value.__context__, ValueError)
-
-
-# --- blocks that end in other tasks -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -488,7 +426,6 @@ def tasks() -> Iterator[Callable[[Awaitable[Any]], Any]]:
 def test_open_blocks_of_one_lock_object_end_in_any_task(
     zoo: Zoo, tasks: Callable[[Awaitable[Any]], Any], order: tuple[int, ...], through: str
 ) -> None:
-    """Each gives back its own permit, in any order."""
     lock = zk_read("k", timeout=30)
 
     async def fixture() -> Any:
@@ -522,7 +459,6 @@ def test_open_blocks_of_one_lock_object_end_in_any_task(
 
 
 async def test_a_block_that_another_task_closes_is_not_that_tasks_own(zoo: Zoo) -> None:
-    """The task that closes it has an open block of the same lock object, which stays open."""
     lock = zk_semaphore("k", 2)
 
     async def rows() -> Any:
@@ -538,7 +474,6 @@ async def test_a_block_that_another_task_closes_is_not_that_tasks_own(zoo: Zoo) 
 
 
 async def test_a_stranger_ends_no_block(zoo: Zoo) -> None:
-    """A task without a block of this lock gets an error while the tasks with blocks go on."""
     lock = zk_read("k")
     ready: asyncio.Queue[None] = asyncio.Queue()
     done = asyncio.Event()
@@ -558,9 +493,6 @@ async def test_a_stranger_ends_no_block(zoo: Zoo) -> None:
     await asyncio.gather(*workers)
 
 
-# --- plain code while an event loop runs ------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def unsafe(monkeypatch: pytest.MonkeyPatch) -> None:
     """Allow blocking calls while a loop runs, as Django does for notebooks and browser tests."""
@@ -569,7 +501,6 @@ def unsafe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unsafe")
 async def test_plain_code_may_lock_in_a_loop_if_django_allows_it(zoo: Zoo) -> None:
-    """The task is the owner, for plain code as for coroutines."""
     lock = zk_lock("k", timeout=0)
 
     async def other() -> Any:

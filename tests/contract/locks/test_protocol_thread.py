@@ -12,16 +12,14 @@ from types import FrameType
 import pytest
 from support.faults import BackgroundCall, acquire_once, expire, session
 from support.primitives import KEY
-from support.zoo import Zoo, eventually
+from support.work import assert_refused
+from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import zk_lock, zk_write
 from django_zklock.core import protocol
-from django_zklock.core.queue import nodes
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockBusy, LockTimeout
 from django_zklock.operations import break_lock
-
-pytestmark = pytest.mark.zookeeper
 
 PROTOCOL = str(Path(protocol.__path__[0]))
 OWN_THREADS = ("zklock-loop", "zklock-connection")  # events are delivered on either, never on both at once
@@ -95,10 +93,8 @@ def wait_for_the_lock(zoo: Zoo) -> None:
     with zoo.hold_elsewhere(KEY):
         waiter = BackgroundCall(lambda: acquire_once(KEY, timeout=20))
         zoo.wait_contenders(KEY, 2)
-        with pytest.raises(LockTimeout), zk_lock(KEY, timeout=0.1):
-            pass
-        with pytest.raises(LockBusy), zk_lock(KEY, timeout=0):
-            pass
+        assert_refused(zk_lock(KEY, timeout=0.1), LockTimeout)
+        assert_refused(zk_lock(KEY, timeout=0), LockBusy)
     waiter.result()
 
 
@@ -110,16 +106,14 @@ def lose_the_lock(zoo: Zoo) -> None:
 
 def have_it_broken(zoo: Zoo) -> None:
     with zk_lock(KEY, abort_on="never") as hold:
-        guid = nodes.parse(hold.path.rpartition("/")[2]).guid  # type: ignore[union-attr]
-        break_lock(KEY, guid=guid, token=hold.token, reason="a test", by="tester")
+        break_lock(KEY, guid=guid_of(hold.path), token=hold.token, reason="a test", by="tester")
         assert hold.wait_lost(20)
 
 
 def read_on(zoo: Zoo) -> None:
     with zk_write(KEY) as hold:
         hold.downgrade()
-        with zk_lock(KEY, kind="read", timeout=30):
-            pass
+        acquire_once(KEY, kind="read", timeout=30)
 
 
 def pass_it_on(zoo: Zoo) -> None:
@@ -132,7 +126,6 @@ def pass_it_on(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("action", [wait_for_the_lock, lose_the_lock, have_it_broken, read_on, pass_it_on])
 def test_callers_post_to_the_protocol_and_call_nothing_else(zoo: Zoo, action: Callable[[Zoo], None]) -> None:
-    """An acquisition, a wait, a release and a loss call nothing else of it on a caller's thread."""
     process.reset()  # so that the protocol's threads start below
     with recorded() as functions:
         action(zoo)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 
 import pytest
-from support.faults import BackgroundCall, within
+from support.faults import BackgroundCall, acquire_once, within
 from support.primitives import KEY, end_session, foreign, queued, watched
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
+from support.work import acquired, assert_refused
 from support.zoo import Zoo, eventually, next_line
 
 from django_zklock import ReadWriteLock, current_hold, zk_lock
@@ -16,19 +16,15 @@ from django_zklock.conf.arguments import Compat
 from django_zklock.exceptions import LockBusy, LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.locks.hold import Hold
 
-pytestmark = pytest.mark.zookeeper
-
 COMPAT = pytest.mark.parametrize("compat", [None, "kazoo"])
 
 
 def both(compat: Compat | None = None) -> ReadWriteLock:
-    """Return a read-write lock on the tests' key."""
     return ReadWriteLock(KEY, timeout=20, compat=compat)
 
 
 @COMPAT
 def test_neither_readers_nor_writers_starve(zoo: Zoo, compat: Compat | None) -> None:
-    """Readers that come after a writer wait for it, and a writer for the readers before it; each in its turn."""
     lock = both(compat)
     order = [lock.read(), lock.read(), lock.write(), lock.read(), lock.read(), lock.write(), lock.read()]
     with foreign(zoo, compat=compat) as first, queued(zoo, *order) as takers:
@@ -43,7 +39,6 @@ def test_neither_readers_nor_writers_starve(zoo: Zoo, compat: Compat | None) -> 
 
 
 def test_a_plain_lock_excludes_readers_and_writers_on_its_path(zoo: Zoo) -> None:
-    """All kinds on one path take their turn in one queue, permits as well."""
     lock = both()
     order = [lock.read(), zk_lock(KEY, timeout=20), lock.write(), zk_lock(KEY, limit=2, timeout=20), lock.read()]
     with queued(zoo, *order) as takers:
@@ -54,7 +49,6 @@ def test_a_plain_lock_excludes_readers_and_writers_on_its_path(zoo: Zoo) -> None
 
 
 def test_the_writer_may_also_read(zoo: Zoo) -> None:
-    """Inside its block, or as a block of its own within; it stays one node, and writes until it says otherwise."""
     lock = both()
     with lock.write() as outer, lock.read() as inner:
         assert (outer.kind, inner.kind) == ("write", "read")
@@ -89,54 +83,31 @@ def test_a_reader_that_wants_to_write_is_refused_at_once(zoo: Zoo) -> None:
         pass
 
 
-class Writer:
-    """A writer that goes on as a reader, in one of two ways."""
+class Writer(contextlib.ExitStack):
+    """A writer that goes on as a reader, in one of two ways, and releases the lock once."""
 
     def __init__(self, lock: ReadWriteLock, way: str) -> None:
+        super().__init__()
         self._lock = lock
-        self._way = way
-        hold = lock.write().acquire()
-        assert hold
-        self.hold: Hold = hold
-        self._left = False
+        self._downgrades = way == "hold.downgrade()"
+        self.hold: Hold = acquired(lock.write())
+        self.callback((lock.write() if self._downgrades else lock.read()).release)
 
     def read_on(self) -> Hold:
-        """Go on as a reader."""
-        if self._way == "hold.downgrade()":
+        if self._downgrades:
             self.hold.downgrade()
         else:
-            read = self._lock.read().acquire()
-            assert read
-            self.hold = read
+            self.hold = acquired(self._lock.read())
             self._lock.write().release()
         return self.hold
-
-    def end(self) -> None:
-        """Release the lock, if that was not done before."""
-        if not self._left:
-            self._left = True
-            (self._lock.write() if self._way == "hold.downgrade()" else self._lock.read()).release()
-
-
-@contextlib.contextmanager
-def writing(lock: ReadWriteLock, way: str) -> Iterator[Writer]:
-    """Write for the length of a block, at most."""
-    writer = Writer(lock, way)
-    try:
-        yield writer
-    finally:
-        writer.end()
 
 
 @COMPAT
 @pytest.mark.parametrize("downgrade", ["hold.downgrade()", "release of the write side first"])
-def test_a_downgrade_grants_the_readers_just_behind_and_no_writer(
-    zoo: Zoo, compat: Compat | None, downgrade: str
-) -> None:
-    """A writer that goes on as a reader has no gap: the next readers join it, the writer behind them waits for all."""
+def test_a_downgrade_grants_readers_just_behind_and_no_writer(zoo: Zoo, compat: Compat | None, downgrade: str) -> None:
     lock = both(compat)
     order = [lock.read(), lock.read(), lock.write(), lock.read()]
-    with writing(lock, downgrade) as own, queued(zoo, *order) as (first, second, writer, last):
+    with Writer(lock, downgrade) as own, queued(zoo, *order) as (first, second, writer, last):
         eventually(lambda: len(watched(zoo)) >= 2)
         token = own.hold.token
         hold = own.read_on()
@@ -149,7 +120,7 @@ def test_a_downgrade_grants_the_readers_just_behind_and_no_writer(
         first.go()
         second.go()
         assert not writer.granted.is_set()
-        own.end()
+        own.close()
         writer.wait_granted()
         assert not last.granted.is_set()
         writer.go()
@@ -161,7 +132,7 @@ def test_a_writer_waits_for_a_downgraded_writer(zoo: Zoo) -> None:
     """The end of the write side is no grant for it (CURATOR-621); a reader behind it waits for it."""
     lock = both()
     with (
-        writing(lock, "release of the write side first") as own,
+        Writer(lock, "release of the write side first") as own,
         queued(zoo, lock.write(), lock.read()) as (writer, reader),
     ):
         hold = own.read_on()
@@ -170,7 +141,7 @@ def test_a_writer_waits_for_a_downgraded_writer(zoo: Zoo) -> None:
             hold.check()
             assert not writer.granted.is_set()
             assert not reader.granted.is_set()
-            own.end()
+            own.close()
             writer.wait_granted()
             assert not reader.granted.is_set()
             writer.go()
@@ -178,23 +149,16 @@ def test_a_writer_waits_for_a_downgraded_writer(zoo: Zoo) -> None:
 
 
 def test_later_readers_join_a_downgraded_writer(zoo: Zoo) -> None:
-    """Also those that do not wait."""
     lock = both()
     with lock.write() as hold:
         hold.downgrade()
         eventually(lambda: zoo.reading(KEY))
 
-        def read() -> None:
-            with zk_lock(KEY, kind="read", timeout=0):
-                pass
-            with pytest.raises(LockBusy), zk_lock(KEY, kind="write", timeout=0):
-                pass
-
-        BackgroundCall(read).result()
+        BackgroundCall(lambda: acquire_once(KEY, kind="read", timeout=0)).result()
+        BackgroundCall(lambda: assert_refused(zk_lock(KEY, kind="write", timeout=0), LockBusy)).result()
 
 
 def test_a_downgrade_that_is_impossible_says_why(zoo: Zoo) -> None:
-    """A lock that is no read-write lock, one that is taken twice, and one that was released; twice is once."""
     with zk_lock(KEY) as plain, pytest.raises(ZkLockError, match="kind"):
         plain.downgrade()
     lock = both()
@@ -203,20 +167,15 @@ def test_a_downgrade_that_is_impossible_says_why(zoo: Zoo) -> None:
             hold.downgrade()
         hold.downgrade()
         hold.downgrade()
-        with pytest.raises(LockUpgradeRefused), lock.write():
-            pass
+        assert_refused(lock.write(), LockUpgradeRefused)
     with pytest.raises(LockNotHeld):
         hold.downgrade()
     with lock.read() as read:
         read.downgrade()  # it is one
 
 
-# --- faults ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 def test_a_downgrade_survives_a_cut(zoo: Zoo, warm_proxy: Proxy, when: str) -> None:
-    """Whether its transaction was carried out or not, the reader behind is let in, once, and the hold goes on."""
     with zk_lock(KEY, kind="write", abort_on="lost") as hold, queued(zoo, zk_lock(KEY, kind="read")) as (reader,):
         eventually(lambda: hold.path in watched(zoo))
         fired = getattr(warm_proxy, when)(MULTI)
@@ -247,13 +206,9 @@ with zk_lock("warm/a", kind="write") as hold:
             assert zoo.reading(KEY) == []
 
 
-# --- costs -------------------------------------------------------------------------------------------------------
-
-
 def test_a_downgrade_is_one_transaction_and_wakes_one_reader_each(zoo: Zoo, warm_proxy: Proxy) -> None:
-    """Each of the readers just behind gets one watch event, and lists once; the writer behind them gets none."""
     lock = both()
-    with writing(lock, "hold.downgrade()") as own, queued(zoo, lock.read(), lock.read(), lock.write()) as takers:
+    with Writer(lock, "hold.downgrade()") as own, queued(zoo, lock.read(), lock.read(), lock.write()) as takers:
         # Each reads its own znode and one ahead.
         warm_proxy.wait_for(lambda: sum(f.opcode == GET_DATA and not f.request for f in warm_proxy.frames) == 6)
         warm_proxy.reset()
@@ -264,16 +219,14 @@ def test_a_downgrade_is_one_transaction_and_wakes_one_reader_each(zoo: Zoo, warm
         assert warm_proxy.counts[CREATE2] == warm_proxy.counts[DELETE] == 0
         for reader in takers[:2]:
             reader.go()
-        own.end()
+        own.close()
 
 
 @pytest.mark.parametrize("way", ["downgrade", "release"])
 @pytest.mark.parametrize("side", ["read", "write"])
 def test_after_a_downgrade_the_owner_reads_and_no_longer_writes(zoo: Zoo, way: str, side: str) -> None:
-    """Both ways of a downgrade answer the same, and either side releases what was downgraded."""
     lock = both()
-    hold = lock.write().acquire()
-    assert hold is not None
+    hold = acquired(lock.write())
     if way == "downgrade":
         hold.downgrade()
     else:

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
-from support.faults import BackgroundCall, expire, session, within
+from support.faults import BackgroundCall, acquire_once, expire, results, session, within
 from support.primitives import queued
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
-from support.work import in_each_thread
+from support.work import assert_refused, in_each_thread
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, current_hold, zk_lock, zk_locks
@@ -30,11 +30,8 @@ from django_zklock.exceptions import (
 from django_zklock.locks.multi import MultiHold, MultiLock
 from django_zklock.operations import request_release
 
-pytestmark = pytest.mark.zookeeper
-
 
 def test_several_locks_are_acquired_in_the_order_of_their_keys(zoo: Zoo) -> None:
-    """However they are named, and as often as that is; the tokens say in which order they were taken."""
     for key in ("a", "b/1", "c"):
         zoo.client.ensure_path(f"{zoo.base}/{key}")
     with zk_locks("c", "a", "b/{x}", "a", fields={"x": 1}) as hold:
@@ -55,11 +52,9 @@ def test_several_locks_are_acquired_in_the_order_of_their_keys(zoo: Zoo) -> None
 
 
 def test_several_locks_are_released_if_one_is_busy(zoo: Zoo) -> None:
-    """The error names that one, says who is ahead once the deadline is over, and the others are free at once."""
     with zoo.hold_elsewhere("b"):
-        with pytest.raises(LockBusy, match="'b'") as busy, zk_locks("c", "b", "a", timeout=0):
-            pass
-        assert busy.value.lock == "b"
+        busy = assert_refused(zk_locks("c", "b", "a", timeout=0), LockBusy, "'b'")
+        assert busy.lock == "b"
         with zk_lock("a", timeout=0), zk_lock("c", timeout=0):
             pass
     with queued(zoo, Lock("c", what="the other work"), key="c") as (other,):
@@ -70,23 +65,16 @@ def test_several_locks_are_released_if_one_is_busy(zoo: Zoo) -> None:
         assert late.value.lock == "c"
         assert late.value.ahead is not None
         assert late.value.ahead.what == "the other work"
-        with zk_lock("a", timeout=0):
-            pass
+        acquire_once("a", timeout=0)
 
 
 def test_several_locks_share_one_deadline(zoo: Zoo) -> None:
-    """The second wait has what the first one has left of the time."""
-
     def deadlines() -> set[float]:
         return {observer.deadline or 0 for observer in session().observers if isinstance(observer, Contender)}
 
-    def work() -> None:
-        with zk_locks("a", "b", timeout=30):
-            pass
-
     with zoo.hold_elsewhere("b"):
         with zoo.hold_elsewhere("a"):
-            waiter = BackgroundCall(work)
+            waiter = BackgroundCall(lambda: acquire_once(zk_locks("a", "b", timeout=30)))
             zoo.wait_contenders("a", 2)
             (deadline,) = deadlines()
             time.sleep(1.2)
@@ -96,7 +84,6 @@ def test_several_locks_share_one_deadline(zoo: Zoo) -> None:
 
 
 def test_acquire_and_release_of_several_locks_are_all_or_nothing(zoo: Zoo) -> None:
-    """None if one is busy, and none is held then; counted, and refused to who does not hold them all."""
     lock = zk_locks("b", "a")
     with zoo.hold_elsewhere("b"):
         assert lock.acquire(blocking=False) is None
@@ -125,7 +112,6 @@ def test_acquire_and_release_of_several_locks_are_all_or_nothing(zoo: Zoo) -> No
 
 
 def test_blocks_of_one_and_of_several_locks_nest(zoo: Zoo) -> None:
-    """Blocks of one and of several may be inside each other, and each gives back what it took."""
     both = zk_locks("a", "b")
     with zk_lock("b") as outer, both as hold, zk_lock("a"), both:
         assert hold["b"].token == outer.token
@@ -145,8 +131,6 @@ def test_a_release_request_to_one_of_several_locks_is_seen(zoo: Zoo) -> None:
 
 
 def test_coroutines_acquire_several_locks(zoo: Zoo) -> None:
-    """`async with`, `aacquire` and `arelease`; a cancelled wait releases all; blocking calls are refused."""
-
     async def main() -> None:
         async with zk_locks("b", "a") as hold, zk_locks("a"):
             assert hold.keys == ("a", "b")
@@ -156,8 +140,7 @@ def test_coroutines_acquire_several_locks(zoo: Zoo) -> None:
         assert await lock.alocked()
         await lock.arelease()
         assert not await lock.alocked()
-        with pytest.raises(SynchronousOnlyOperation), lock:
-            pass
+        assert_refused(lock, SynchronousOnlyOperation)
         with pytest.raises(SynchronousOnlyOperation):
             lock.acquire()
         with pytest.raises(SynchronousOnlyOperation):
@@ -188,7 +171,6 @@ def test_coroutines_acquire_several_locks(zoo: Zoo) -> None:
 
 
 def test_the_loss_of_one_of_several_locks_stops_the_work_and_releases_all(zoo: Zoo) -> None:
-    """The work under all is stopped; the error names the one that was lost, and all are free."""
     for key in ("a", "b", "c"):
         with pytest.raises(LockLost) as lost, zk_locks("a", "b", "c") as hold:
             zoo.client.delete(hold[key].path)
@@ -200,37 +182,15 @@ def test_the_loss_of_one_of_several_locks_stops_the_work_and_releases_all(zoo: Z
 
 
 def test_opposite_orders_of_names_never_deadlock(zoo: Zoo) -> None:
-    """Nor do three that need two each of three; the same in single blocks do, so this would show it."""
+    """Nor do three that need two each of three."""
 
     def acquire(*keys: str) -> None:
         for _ in range(40):
-            with zk_locks(*keys, timeout=None):
-                pass
+            acquire_once(zk_locks(*keys, timeout=None))
 
     takers = [BackgroundCall(lambda keys=keys: acquire(*keys)) for keys in ("ab", "ba", "bc", "ca")]  # type: ignore[misc]
-    for taker in takers:
-        taker.result(60)
+    results(takers, 60)
     zoo.assert_empty(0)
-    both = threading.Barrier(2)
-
-    def acquire_singly(first: str, second: str) -> bool:
-        with zk_lock(first):
-            both.wait(10)
-            try:
-                with zk_lock(second, timeout=0.5):
-                    return True
-            except LockTimeout:
-                return False
-            finally:
-                both.wait(10)
-
-    singly = [BackgroundCall(lambda: acquire_singly("a", "b")), BackgroundCall(lambda: acquire_singly("b", "a"))]
-    assert not any(worker.result() for worker in singly)
-
-
-def acquire_by_block(lock: Lock | MultiLock) -> None:
-    with lock as hold:
-        hold.check()
 
 
 def acquire_by_method(lock: MultiLock) -> None:
@@ -259,17 +219,16 @@ def acquire_by_async_method(lock: MultiLock) -> None:
 
 
 def delete_first(zoo: Zoo) -> None:
-    [name] = zoo.children("a")
-    zoo.client.delete(f"{zoo.base}/a/{name}")
+    zoo.delete("a")
 
 
-WAYS = (acquire_by_block, acquire_by_method, acquire_by_async_block, acquire_by_async_method)
+WAYS = (acquire_once, acquire_by_method, acquire_by_async_block, acquire_by_async_method)
 
 
 @in_each_thread
 @pytest.mark.parametrize(
     ("acquire", "lose"),
-    [*((way, delete_first) for way in WAYS), (acquire_by_block, expire)],
+    [*((way, delete_first) for way in WAYS), (acquire_once, expire)],
     ids=lambda call: call.__name__,
 )
 def test_a_lock_lost_before_the_last_grant_is_acquired_again(
@@ -297,7 +256,6 @@ def test_a_lock_lost_before_the_last_grant_is_acquired_again(
 
 
 def test_the_options_of_each_lock_are_its_own(zoo: Zoo) -> None:
-    """Those of its entry in the settings, those of the call over them; the timeout is that of all."""
     locks = {"stock": {"path": "stock/{sku}", "grace": 1, "timeout": 0}, "till": {"path": "till", "abort_on": "never"}}
     with zoo.configured(LOCKS=locks, DEFAULTS={"timeout": 7}):
         lock = zk_locks("till", "stock", fields={"sku": 5}, warn_after=3)
@@ -316,7 +274,6 @@ def test_the_options_of_each_lock_are_its_own(zoo: Zoo) -> None:
 
 
 def test_a_key_named_for_reading_and_writing_is_write_locked(zoo: Zoo) -> None:
-    """A caller that reads and writes one key gets the write lock. Kinds that exclude each other are refused."""
     write, read = zk_lock("a", kind="write"), zk_lock("a", kind="read")
     assert zk_locks(read, write).locks == zk_locks(write, read).locks == (write,)
     assert zk_locks(read, "a").locks[0].spec.kind.name == "LOCK"
@@ -325,19 +282,15 @@ def test_a_key_named_for_reading_and_writing_is_write_locked(zoo: Zoo) -> None:
 
 
 def test_several_locks_may_be_of_different_kinds(zoo: Zoo) -> None:
-    """Each in its own way: two who read the one may not both have the other."""
     reading, permit = zk_lock("a", kind="read"), zk_lock("b", limit=2)
     with zk_locks("c", permit, reading) as hold:
         assert [single.kind for single in hold] == ["read", "semaphore", "lock"]
-        other = BackgroundCall(
-            lambda: acquire_by_block(zk_locks(zk_lock("a", kind="read"), zk_lock("b", limit=2), timeout=30))
-        )
-        other.result()
+        others = zk_locks(zk_lock("a", kind="read"), zk_lock("b", limit=2), timeout=30)
+        BackgroundCall(lambda: acquire_once(others)).result()
         writer = zk_locks(zk_lock("a", kind="write"), "d", timeout=0)
-        with pytest.raises(LockUpgradeRefused), writer:
-            pass
+        assert_refused(writer, LockUpgradeRefused)
         with pytest.raises(LockBusy, match="'a'"):
-            BackgroundCall(lambda: acquire_by_block(writer)).result()
+            BackgroundCall(lambda: acquire_once(writer)).result()
     with zk_lock("a", kind="write") as outer, zk_locks(reading, "c") as hold:
         assert hold["a"].token == outer.token
     with pytest.raises(LockLost), zk_lock("a", kind="write", abort_on="never") as outer:
@@ -348,18 +301,15 @@ def test_several_locks_may_be_of_different_kinds(zoo: Zoo) -> None:
 
 
 def test_several_locks_with_an_invalid_name_are_refused_at_once(zoo: Zoo) -> None:
-    """No lock at all, and one bad name among good ones."""
     with pytest.raises(InvalidLockName):
         zk_locks()
-    with pytest.raises(InvalidLockName), zk_locks("a", "b/{x}", fields={"x": ".."}):
-        pass
+    assert_refused(zk_locks("a", "b/{x}", fields={"x": ".."}), InvalidLockName)
     with contextlib.suppress(InvalidLockName):
         zk_locks("a", "").acquire()
     zoo.assert_empty(0)
 
 
 def test_several_locks_share_one_reply_timeout(zoo: Zoo) -> None:
-    """The reply timeout is one for all, not one for each."""
     with zoo.configured("127.0.0.1:1"), within(1.0), pytest.raises(ZooKeeperUnavailable):
         zk_locks("a", "b", "c").acquire(blocking=False)
 
@@ -369,7 +319,6 @@ KEYS = tuple("abcdefghijk")
 
 @pytest.fixture
 def counted(zoo: Zoo, warm_proxy: Proxy) -> Proxy:
-    """A proxy that counts requests, while the directories of all keys exist."""
     for key in KEYS:
         zoo.client.ensure_path(f"{zoo.base}/{key}")
     return warm_proxy
@@ -396,7 +345,6 @@ def test_several_free_locks_cost_three_round_trips_however_many_they_are(slow: P
 
 @pytest.mark.parametrize("busy", ["a", "f"])
 def test_a_failed_try_of_several_locks_writes_nothing(zoo: Zoo, slow: Proxy, busy: str) -> None:
-    """It lists all, and reads the holder of the one that is not free. If several are not, the error names the first."""
     with zoo.hold_elsewhere(busy):
         slow.reset()
         with pytest.raises(LockBusy, match=f"'{busy}'"):
@@ -408,25 +356,20 @@ def test_a_failed_try_of_several_locks_writes_nothing(zoo: Zoo, slow: Proxy, bus
         with zoo.hold_elsewhere("k"), pytest.raises(LockBusy) as error:
             zk_locks(*KEYS, timeout=0).__enter__()
         assert error.value.lock == busy
-    with zk_locks(*KEYS, timeout=0):
-        pass
+    acquire_once(zk_locks(*KEYS, timeout=0))
 
 
 @pytest.mark.parametrize("busy", ["a", "e", "k"])
-def test_a_caller_that_waits_for_one_lock_is_in_queues_of_smaller_keys_only(
-    zoo: Zoo, counted: Proxy, busy: str
-) -> None:
-    """It creates no other znode meanwhile, so others are granted these locks; it has them all in the end."""
+def test_a_caller_that_waits_is_in_queues_of_smaller_keys_only(zoo: Zoo, counted: Proxy, busy: str) -> None:
     with zoo.hold_elsewhere(busy):
-        taker = BackgroundCall(lambda: acquire_by_block(zk_locks(*KEYS, timeout=20)))
+        taker = BackgroundCall(lambda: acquire_once(zk_locks(*KEYS, timeout=20)))
         zoo.wait_contenders(busy, 2)
         counted.wait_for(lambda: counted.counts[GET_DATA] >= 2)
         assert [key for key in KEYS if zoo.children(key)] == [key for key in KEYS if key <= busy]
         assert counted.counts[CREATE2] == KEYS.index(busy) + 1
         others = [key for key in KEYS if key > busy]
         if others:
-            with zk_locks(*others, timeout=0):
-                pass
+            acquire_once(zk_locks(*others, timeout=0))
     taker.result()
     zoo.assert_empty()
 
@@ -438,10 +381,10 @@ def test_contenders_behind_one_that_has_to_wait_leave_their_queues(zoo: Zoo, cou
     A caller behind them is granted the lock while they wait. Their turn comes again when the first one is granted.
     """
     counted.delay_op(CREATE2, 60)
-    taker = BackgroundCall(lambda: acquire_by_block(zk_locks("a", "b", "c", "d", timeout=20)))
+    taker = BackgroundCall(lambda: acquire_once(zk_locks("a", "b", "c", "d", timeout=20)))
     counted.wait_for(lambda: counted.counts[CREATE2] == 4)
     with zoo.hold_elsewhere("b"):
-        other = BackgroundCall(lambda: acquire_by_block(zk_lock("c", timeout=20)))
+        other = BackgroundCall(lambda: acquire_once(zk_lock("c", timeout=20)))
         counted.heal()
         zoo.wait_contenders("b", 2)
         other.result()
@@ -452,9 +395,8 @@ def test_contenders_behind_one_that_has_to_wait_leave_their_queues(zoo: Zoo, cou
 
 
 def test_a_lock_that_is_lost_while_others_of_its_batch_wait_is_acquired_again(zoo: Zoo, counted: Proxy) -> None:
-    """Nobody need hear of it, as nothing was done under it."""
     counted.delay_op(CREATE2, 60)
-    taker = BackgroundCall(lambda: acquire_by_block(zk_locks("a", "b", "c", "d", timeout=20)))
+    taker = BackgroundCall(lambda: acquire_once(zk_locks("a", "b", "c", "d", timeout=20)))
     counted.wait_for(lambda: counted.counts[CREATE2] == 4)
     with zoo.hold_elsewhere("c"):
         counted.heal()
@@ -467,7 +409,6 @@ def test_a_lock_that_is_lost_while_others_of_its_batch_wait_is_acquired_again(zo
 
 
 def test_several_locks_whose_directories_are_missing_are_acquired(zoo: Zoo) -> None:
-    """With and without waiting, and again when they are there."""
     for timeout in (0, 5):
         keys = [f"new-{timeout}/{key}" for key in KEYS]
         for _ in range(2):
@@ -477,7 +418,6 @@ def test_several_locks_whose_directories_are_missing_are_acquired(zoo: Zoo) -> N
 
 
 def test_locks_that_linger_and_others_are_acquired_together(zoo: Zoo) -> None:
-    """In any mixture, with some that the owner holds already."""
     for lingering in ("a", "c", "e", "acd", "abcde"):
         locks = [zk_lock(key, linger=0.2 if key in lingering else 0) for key in "abcde"]
         for timeout in (0, 5):

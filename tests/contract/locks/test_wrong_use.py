@@ -16,14 +16,13 @@ from typing import Any
 import pytest
 from django.utils.functional import cached_property
 from support.faults import BackgroundCall
+from support.work import assert_refused
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, current_hold, zk_leader, zk_lock, zk_locked, zk_locks
 from django_zklock.core.queue import nodes
 from django_zklock.exceptions import InvalidLockName, LockBusy, LockNotHeld, LockTimeout
 from django_zklock.operations import request_release
-
-pytestmark = pytest.mark.zookeeper
 
 
 def test_a_negative_timeout_does_not_wait(zoo: Zoo) -> None:
@@ -36,7 +35,6 @@ def test_a_negative_timeout_does_not_wait(zoo: Zoo) -> None:
 
 
 def test_an_error_says_what_was_wrong_and_what_to_do(zoo: Zoo) -> None:
-    """The value that was given, the name of the lock, and the call that was meant."""
     with pytest.raises(ValueError, match=r"^timeout must be .* \(0 = do not wait, None = no limit; .*\); got -1\.$"):
         zk_lock("k", timeout=-1)
     names: Any = ["a", "b"]
@@ -56,7 +54,6 @@ def test_an_error_says_what_was_wrong_and_what_to_do(zoo: Zoo) -> None:
 
 
 def test_the_log_of_a_failed_callback_names_the_lock(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """An object that cannot be called is refused at once. A failure of a callback is no failure of the protocol."""
     nothing: Any = None
     with zk_lock("k") as hold:
         for add in (hold.add_lost_callback, hold.add_release_request_callback):
@@ -95,8 +92,7 @@ def test_a_hold_in_a_with_statement_is_refused_and_released(zoo: Zoo) -> None:
     """`with lock.acquire():` undoes the acquisition, which no block would end, and names the right form."""
     for lock in (zk_lock("k"), zk_locks("a", "b")):
         hold: Any = lock.acquire()
-        with pytest.raises(TypeError, match=r'"with zk_lock\(\.\.\.\) as hold:"'), hold:
-            raise AssertionError
+        assert_refused(hold, TypeError, r'"with zk_lock\(\.\.\.\) as hold:"')
         assert not lock.owned()
         eventually(lambda: not zoo.contenders())
         with pytest.raises(LockNotHeld):
@@ -111,26 +107,22 @@ def test_a_hold_in_a_with_statement_is_refused_and_released(zoo: Zoo) -> None:
 
 
 def test_a_hold_in_a_with_statement_releases_one_acquisition_only(zoo: Zoo) -> None:
-    """Not that of a block around it, an earlier one, or another owner's."""
     lock = zk_lock("k")
     with lock as hold:
         entered: Any = hold
-        with pytest.raises(TypeError), entered:
-            raise AssertionError
+        assert_refused(entered, TypeError)
         hold.check()
     assert lock.acquire()
     entered = lock.acquire()
     with pytest.raises(TypeError):
         BackgroundCall(entered.__enter__).result()
-    with pytest.raises(TypeError), entered:
-        raise AssertionError
+    assert_refused(entered, TypeError)
     assert lock.owned()
     lock.release()
     assert not lock.owned()
 
 
 async def test_a_hold_in_an_async_with_statement_is_refused_and_released(zoo: Zoo) -> None:
-    """`async with await lock.aacquire()` undoes the acquisition and names the right form."""
     lock = zk_lock("k")
     hold: Any = await lock.aacquire()
     with pytest.raises(TypeError, match=r'"with zk_lock\(\.\.\.\) as hold:"'):
@@ -143,7 +135,6 @@ async def test_a_hold_in_an_async_with_statement_is_refused_and_released(zoo: Zo
 
 @pytest.mark.parametrize("linger", [0, 1])
 def test_an_error_says_that_this_process_is_ahead(zoo: Zoo, linger: int) -> None:
-    """By the name of its thread, or as another task: it is the program that waits for itself."""
     lock = zk_lock("k", timeout=0.2, linger=linger, what="w")
     name = threading.current_thread().name
     with lock:
@@ -174,12 +165,10 @@ def test_an_error_names_another_process_by_its_number(zoo: Zoo) -> None:
     with zoo.hold_elsewhere("k", guid=guid) as path:
         zoo.client.set(path, payload.encode())
         expected = f"held by 'w' on {socket.gethostname()}, process {os.getpid()}"
-        with pytest.raises(LockBusy, match=expected), zk_lock("k", timeout=0):
-            raise AssertionError
+        assert_refused(zk_lock("k", timeout=0), LockBusy, expected)
 
 
 def test_a_hold_cannot_be_pickled(zoo: Zoo) -> None:
-    """The error of `pickle` and `copy` says what to pass to a task or a process instead."""
     for make in (pickle.dumps, copy.copy, copy.deepcopy):
         with zk_lock("k") as hold, zk_locks("a", "b") as several:
             for kept in (hold, several):

@@ -13,9 +13,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, die, queue_up, within
+from support.faults import BackgroundCall, acquire_once, die, queue_up, results, within
 from support.primitives import Taker
 from support.proxy import GET_DATA, Proxy
+from support.work import assert_refused
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import Hold, zk_lock
@@ -37,26 +38,18 @@ from django_zklock.operations import (
 )
 from django_zklock.signals import lock_broken
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("no_rests")]
+pytestmark = pytest.mark.usefixtures("no_rests")
 
 WHY: dict[str, Any] = {"reason": "the machine is on fire", "by": "anna"}
 LONG = 600.0
 
 
 def broke(hold: Hold, **more: Any) -> Broken:
-    """Break a lock that somebody of this process holds."""
     return break_lock(hold.key, guid=guid_of(hold.path), token=hold.token, **{**WHY, **more})
 
 
-# --- break --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("watch_after", [0.0, 0.25], ids=["watches its znode", "does not watch yet"])
-def test_the_holder_of_a_broken_lock_learns_user_and_reason(
-    zoo: Zoo, watch_after: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its work is aborted."""
-
+def test_the_holder_of_a_broken_lock_learns_why(zoo: Zoo, watch_after: float, monkeypatch: pytest.MonkeyPatch) -> None:
     def work() -> str:
         with pytest.raises(LockLost) as caught, zk_lock("a/b") as hold:
             holds.append(hold)
@@ -77,9 +70,7 @@ def test_the_holder_of_a_broken_lock_learns_user_and_reason(
 
 @pytest.mark.parametrize("linger", [0.0, 1.0], ids=["released at once", "lingers"])
 @pytest.mark.parametrize("ends", [False, True], ids=["checks", "ends"])
-def test_a_holder_that_looks_before_the_reason_is_read_learns_it(
-    zoo: Zoo, proxy: Proxy, linger: float, ends: bool
-) -> None:
+def test_a_holder_that_looks_too_soon_learns_the_reason(zoo: Zoo, proxy: Proxy, linger: float, ends: bool) -> None:
     """The hold is invalid at once. The error waits for the record of the break, but never for long."""
 
     def work() -> str:
@@ -100,7 +91,6 @@ def test_a_holder_that_looks_before_the_reason_is_read_learns_it(
 
 
 def test_a_broken_lock_goes_to_the_next_in_the_queue(zoo: Zoo) -> None:
-    """The other waiters keep their places."""
     with pytest.raises(LockLost), zk_lock("k") as hold:
         waiters, order = queue_up(zoo, "k", 3)
         names = zoo.children("k")
@@ -108,8 +98,7 @@ def test_a_broken_lock_goes_to_the_next_in_the_queue(zoo: Zoo) -> None:
         time.sleep(10)
     # Only here: the abort may come at any line of the block, and would leave the rest of it out.
     assert set(zoo.children("k")) <= set(names[1:])
-    for waiter in waiters:
-        waiter.result()
+    results(waiters)
     assert order == [0, 1, 2]
 
 
@@ -134,7 +123,6 @@ def test_a_holder_that_was_not_named_keeps_the_lock(zoo: Zoo, change: dict[str, 
 
 
 def test_one_of_several_readers_can_be_broken_and_a_waiting_writer_cannot(zoo: Zoo) -> None:
-    """Also of Curator's read-write locks."""
     made = []
     for kind in (nodes.Kind.READ, nodes.Kind.READ, nodes.Kind.WRITE):
         first = str(uuid.uuid4())
@@ -150,7 +138,6 @@ def test_one_of_several_readers_can_be_broken_and_a_waiting_writer_cannot(zoo: Z
 
 
 def test_a_break_is_audited_before_the_signal_is_sent(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """The record has the operator, the reason, the lock and the holder, in one printable line."""
     reported: list[dict[str, Any]] = []
 
     def receive(**kwargs: Any) -> None:
@@ -181,7 +168,6 @@ def test_a_break_is_audited_before_the_signal_is_sent(zoo: Zoo, caplog: pytest.L
 
 
 def test_records_of_breaks_do_not_pile_up(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next break deletes those that were left behind."""
     monkeypatch.setattr("django_zklock.operations.breaks.LEFT_OVER_AFTER", 0.0)
     notes = break_record.directory(zoo.base)
     for number in range(5):
@@ -198,7 +184,6 @@ def test_records_of_breaks_do_not_pile_up(zoo: Zoo, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("key", ["", "a//b", "../x", "!broken/x", "a\x00b", "/a"])
 def test_a_text_that_cannot_be_a_key_is_refused(zoo: Zoo, key: str) -> None:
-    """It might be the path of another znode."""
     with pytest.raises(InvalidLockName):
         hold_lock(key, seconds=1, **WHY)
 
@@ -218,13 +203,11 @@ def test_a_key_that_is_not_escaped_is_refused(zoo: Zoo, name: str) -> None:
             call()
     zoo.assert_empty()
     hold = hold_lock(key, seconds=60, **WHY)
-    with pytest.raises(LockBusy, match="anna"), zk_lock(name, timeout=0):
-        pass
+    assert_refused(zk_lock(name, timeout=0), LockBusy, "anna")
     end_hold(key, token=hold.token, by="anna")
 
 
 def test_an_unreadable_queue_is_left_alone(zoo: Zoo) -> None:
-    """The first contender is unknown there."""
     zoo.client.create(f"{zoo.base}/k/strange-0000000001", b"", makepath=True)
     with pytest.raises(UnreadableQueue):
         break_lock("k", guid="x", token=1, **WHY)
@@ -233,30 +216,22 @@ def test_an_unreadable_queue_is_left_alone(zoo: Zoo) -> None:
     zoo.client.delete(f"{zoo.base}/k/strange-0000000001")
 
 
-# --- hold ---------------------------------------------------------------------------------------------------------
-
-
 def test_an_operator_hold_outlives_its_process_and_errors_name_it(zoo: Zoo) -> None:
-    """For a caller that does not wait, and for a waiter that times out, wherever it is in the queue."""
     hold = hold_lock("k", seconds=LONG, **WHY)
     die()
     words = "operator anna until .* UTC: the machine is on fire"
-    with pytest.raises(LockBusy, match=f"held by {words}"), zk_lock("k", timeout=0):
-        pass
-    with pytest.raises(LockTimeout, match=words), zk_lock("k", timeout=0.2):
-        pass
+    assert_refused(zk_lock("k", timeout=0), LockBusy, f"held by {words}")
+    assert_refused(zk_lock("k", timeout=0.2), LockTimeout, words)
     with zoo.hold_elsewhere("k"), pytest.raises(LockTimeout, match=words), zk_lock("k", timeout=0.2):
         pass
     assert zk_lock("k").locked()
     end_hold("k", token=hold.token, by="anna")
-    with zk_lock("k", timeout=0):
-        pass
+    acquire_once("k", timeout=0)
     with pytest.raises(LockChangedHands):
         end_hold("k", token=hold.token, by="anna")
 
 
 def test_an_operator_hold_queues_like_any_contender(zoo: Zoo) -> None:
-    """First come, first served."""
     order: list[str] = []
 
     def operate() -> None:
@@ -284,7 +259,6 @@ def test_an_operator_hold_queues_like_any_contender(zoo: Zoo) -> None:
 
 
 def test_an_operator_hold_lasts_its_full_time_from_its_grant(zoo: Zoo) -> None:
-    """However long it waited."""
     with zk_lock("k"):
         operator = BackgroundCall(lambda: hold_lock("k", seconds=1.0, wait=10, **WHY))
         zoo.wait_contenders("k", 2)
@@ -296,7 +270,6 @@ def test_an_operator_hold_lasts_its_full_time_from_its_grant(zoo: Zoo) -> None:
 
 
 def test_an_operator_hold_ends_by_itself(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """Without a waiter, it leaves nothing."""
     with caplog.at_level(logging.INFO, "zklock.audit"):
         hold_lock("k", seconds=1.0, **WHY)
         assert len(zoo.children("k")) == 1
@@ -306,7 +279,6 @@ def test_an_operator_hold_ends_by_itself(zoo: Zoo, caplog: pytest.LogCaptureFixt
 
 
 def expired_hold(zoo: Zoo) -> OperatorHold:
-    """Make a hold, let its process die, and wait until the hold is over by the clock of the server."""
     hold = hold_lock("k", seconds=0.3, **WHY)
     die()
 
@@ -322,14 +294,12 @@ def expired_hold(zoo: Zoo) -> OperatorHold:
 
 @pytest.mark.parametrize("timeout", [0, 5])
 def test_an_expired_hold_keeps_no_caller_out(zoo: Zoo, timeout: float) -> None:
-    """Also a caller that does not wait."""
     expired_hold(zoo)
     with within(1), zk_lock("k", timeout=timeout):
         assert len(zoo.children("k")) == 1
 
 
 def test_a_hold_waits_for_the_end_of_another(zoo: Zoo) -> None:
-    """An operator who does not wait is told who holds the lock."""
     hold_lock("k", seconds=1.0, **WHY)
     die()
     with pytest.raises(LockBusy, match="operator anna"):
@@ -343,8 +313,7 @@ def test_another_client_behind_an_expired_hold_does_not_block_the_queue(zoo: Zoo
     """It does not end the hold, but the next contender of this package does."""
     expired_hold(zoo)
     with zoo.hold_elsewhere("k") as foreign:
-        with pytest.raises(LockTimeout), zk_lock("k", timeout=0.3):
-            pass
+        assert_refused(zk_lock("k", timeout=0.3), LockTimeout)
         assert zoo.wait_contenders("k", 1) == [foreign.rpartition("/")[2]]
 
 
@@ -356,14 +325,12 @@ def test_an_ephemeral_znode_is_not_an_operator_hold(zoo: Zoo) -> None:
     name = hold.path.rpartition("/")[2][:-10]
     path = zoo.client.create(f"{zoo.base}/k/{name}", data, ephemeral=True, sequence=True, makepath=True)
     time.sleep(1.6)
-    with pytest.raises(LockTimeout), zk_lock("k", timeout=0.3):
-        pass
+    assert_refused(zk_lock("k", timeout=0.3), LockTimeout)
     assert zoo.client.exists(path)
     zoo.client.delete(path)
 
 
 def test_an_operator_hold_can_be_broken(zoo: Zoo) -> None:
-    """The process that made it finds nothing to end."""
     hold = hold_lock("k", seconds=0.5, **WHY)
     broken = break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="enough", by="ben")
     assert broken.holder.about["operator"]
@@ -372,8 +339,6 @@ def test_an_operator_hold_can_be_broken(zoo: Zoo) -> None:
 
 
 def test_an_interrupted_wait_leaves_no_operator_hold(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller is gone, and does not know of a hold."""
-
     class Struck(BaseException):
         pass
 
@@ -394,11 +359,7 @@ def test_an_operator_hold_needs_an_end(zoo: Zoo, seconds: float) -> None:
         hold_lock("k", seconds=seconds, **WHY)
 
 
-# --- shared locks -----------------------------------------------------------------------------------------------------
-
-
 def test_one_holder_of_a_semaphore_can_be_broken_alone(zoo: Zoo) -> None:
-    """By the limit in its own code. The next waiter gets the permit."""
     holds: list[Hold] = []
     done = threading.Event()
 
@@ -429,15 +390,13 @@ def test_one_holder_of_a_semaphore_can_be_broken_alone(zoo: Zoo) -> None:
 
 
 def test_an_operator_hold_waits_for_all_permits_and_keeps_newcomers_out(zoo: Zoo) -> None:
-    """A hold is exclusive."""
     holders = [Taker(zk_lock("k", limit=2)) for _ in range(2)]
     for holder in holders:
         holder.wait_granted()
     operator = BackgroundCall(lambda: hold_lock("k", seconds=LONG, wait=20, **WHY))
     zoo.wait_contenders("k", 3)
     holders[0].go()
-    with pytest.raises(LockBusy), zk_lock("k", limit=2, timeout=0):
-        pass
+    assert_refused(zk_lock("k", limit=2, timeout=0), LockBusy)
     assert operator.is_alive()
     newcomer = Taker(zk_lock("k", limit=2, timeout=20))
     zoo.wait_contenders("k", 3)
@@ -446,13 +405,11 @@ def test_an_operator_hold_waits_for_all_permits_and_keeps_newcomers_out(zoo: Zoo
     assert len(zoo.children("k")) == 2
     assert not newcomer.granted.is_set()
     end_hold("k", token=hold.token, by="anna")
-    newcomer.wait_granted()
-    newcomer.go()
+    newcomer.finish()
 
 
 @pytest.mark.parametrize("prefix", ["__READ__", "__WRIT__"])
 def test_an_operator_hold_keeps_curators_readers_and_writers_out(zoo: Zoo, prefix: str) -> None:
-    """It is a writer in the queue of a read-write lock, and a mutex in the queue of a mutex."""
     for kind, seen_as in ((prefix, "__WRIT__"), ("lock-", "lock-")):
         path = zoo.client.create(
             f"{zoo.base}/k/_c_{uuid.uuid4()}-{kind}", b"10.0.0.7", ephemeral=True, sequence=True, makepath=True
@@ -496,7 +453,6 @@ WRONG: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
 def test_an_invalid_argument_of_an_operation_is_named(zoo: Zoo, call: Callable[..., Any]) -> None:
-    """With what it is instead, and what was given."""
     for name in (*CALLS[call], "reply_timeout"):
         for value in WRONG[name]:
             kind = ValueError if name == "limit" or value in (-1, math.inf) or value != value else TypeError
@@ -508,7 +464,6 @@ def test_an_invalid_argument_of_an_operation_is_named(zoo: Zoo, call: Callable[.
 
 @pytest.mark.parametrize("call", [call for call in CALLS if "by" in CALLS[call]], ids=lambda call: call.__name__)
 def test_operations_need_a_user_and_a_reason(zoo: Zoo, call: Callable[..., Any]) -> None:
-    """Others will ask. The end of a hold and a look at a stack need no reason."""
     for name in ("by",) if call in (end_hold, show_stacks) else ("by", "reason"):
         for value in ("", " "):
             with pytest.raises(ValueError, match=f"^{name} .*empty"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, within
+from support.work import assert_refused
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
@@ -18,8 +19,6 @@ from django_zklock.inspection import snapshot
 from django_zklock.operations import hold_lock
 from django_zklock.testing.server import database
 
-pytestmark = pytest.mark.zookeeper
-
 WHY: dict[str, Any] = {"reason": "the machine is on fire", "by": "anna"}
 LONG = 600.0
 ON_DEV_SERVER = pytest.mark.parametrize("server", ["dev"], indirect=True)  # the real one has the machine's clock
@@ -27,15 +26,12 @@ ON_DEV_SERVER = pytest.mark.parametrize("server", ["dev"], indirect=True)  # the
 
 @pytest.mark.parametrize("server", ["real"], indirect=True)
 def test_a_local_clock_that_jumps_ends_no_hold(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the clock of the server counts."""
     hold = hold_lock("k", seconds=LONG, **WHY)
     real_time = time.time
     for jump in (1e6, -1e6):
         monkeypatch.setattr(time, "time", lambda jump=jump: real_time() + jump)
-        with pytest.raises(LockBusy, match="operator anna"), zk_lock("k", timeout=0):
-            pass
-        with pytest.raises(LockTimeout), zk_lock("k", timeout=0.2):
-            pass
+        assert_refused(zk_lock("k", timeout=0), LockBusy, "operator anna")
+        assert_refused(zk_lock("k", timeout=0.2), LockTimeout)
     monkeypatch.undo()
     eventually(lambda: zoo.children("k") == [hold.path.rpartition("/")[2]])  # those that gave up may be leaving still
     zoo.client.delete(hold.path)
@@ -43,31 +39,25 @@ def test_a_local_clock_that_jumps_ends_no_hold(zoo: Zoo, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def jump(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Have the dev server's clock jump."""
     right = database._EPOCH
     return lambda seconds: monkeypatch.setattr(database, "_EPOCH", right + seconds)
 
 
 @ON_DEV_SERVER
 def test_the_clock_of_the_server_ends_a_hold(zoo: Zoo, jump: Callable[[float], None]) -> None:
-    """If it jumps ahead, the next contender ends the hold."""
     hold_lock("k", seconds=LONG, **WHY)
     process.reset()
     jump(LONG - 5)
-    with pytest.raises(LockBusy), zk_lock("k", timeout=0):
-        pass
+    assert_refused(zk_lock("k", timeout=0), LockBusy)
     jump(LONG + 5)
-    with zk_lock("k", timeout=20):
-        pass
+    acquire_once("k", timeout=20)
 
 
 @ON_DEV_SERVER
 def test_a_server_clock_that_jumps_back_ends_no_hold_early(zoo: Zoo, jump: Callable[[float], None]) -> None:
-    """Nor does the process that made the hold. It ends once the clock is right again."""
     hold = hold_lock("k", seconds=1.5, **WHY)
     jump(-LONG)
-    with pytest.raises(LockTimeout), zk_lock("k", timeout=2.5):
-        pass
+    assert_refused(zk_lock("k", timeout=2.5), LockTimeout)
     assert zoo.client.exists(hold.path)
     jump(0)
     with within(2), zk_lock("k", timeout=30):
@@ -86,14 +76,12 @@ def test_a_waiter_asks_the_server_for_the_time_first(zoo: Zoo, jump: Callable[[f
         waiter.result()
     assert zoo.client.exists(hold.path)
     jump(LONG)
-    with zk_lock("k", timeout=20):
-        pass
+    acquire_once("k", timeout=20)
 
 
 @ON_DEV_SERVER
 @pytest.mark.parametrize("kind", ["min_hold", "hand-over", "operator"])
 def test_short_processes_alone_leave_few_holds(zoo: Zoo, kind: str, jump: Callable[[float], None]) -> None:
-    """Each comes once, to a key of its own. What one leaves is deleted by those that come after its end."""
     for number in range(30):
         jump(35.0 * number)
         key = f"row/{number}"

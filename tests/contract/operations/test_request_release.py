@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
-from support.faults import BackgroundCall, acquired_by_many, connected, cut, queue_up, within
+from support.faults import BackgroundCall, acquire_once, acquired_by_many, connected, cut, queue_up, results, within
 from support.locking import as_json
 from support.proxy import SET_DATA, Proxy
 from support.signalled import Sent, signalled
+from support.work import acquired, seen
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import Hold, ReadWriteLock, zk_lock
@@ -24,10 +25,7 @@ from django_zklock.core.queue import nodes, release_request
 from django_zklock.core.queue.nodes import MAX_PAYLOAD, Payload
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.exceptions import LockChangedHands, LockLost, ZooKeeperUnavailable
-from django_zklock.inspection import look_at
 from django_zklock.operations import break_lock, end_hold, hold_lock, request_release
-
-pytestmark = pytest.mark.zookeeper
 
 WHO: dict[str, Any] = {"by": "anna"}
 WHY = "deploy 42"
@@ -35,18 +33,16 @@ WHY = "deploy 42"
 
 @pytest.fixture
 def asked() -> Iterator[Sent]:
-    """The signals of requests."""
     with signalled("lock_release_requested") as sent:
         yield sent
 
 
 def events_of(asked: Sent) -> list[tuple[str, str, str]]:
-    """Return lock, by and reason of each signal."""
     assert all(kwargs["hold"].key == kwargs["lock"] for _, kwargs in asked)
     return [(kwargs["lock"], kwargs["by"], kwargs["reason"]) for _, kwargs in asked]
 
 
-def seen(hold: Hold) -> tuple[str, str]:
+def request_to(hold: Hold) -> tuple[str, str]:
     """Wait until the holder has seen a request; return who asks and why."""
     request = hold.wait_release_requested(5)
     assert request is not None
@@ -54,7 +50,6 @@ def seen(hold: Hold) -> tuple[str, str]:
 
 
 def test_a_holder_learns_the_operator_and_the_reason_of_a_request(zoo: Zoo, asked: Sent) -> None:
-    """In the hold, by a callback and by the signal; it works on as it likes."""
     called = threading.Event()
     with zk_lock("k/1") as hold:
         assert hold.release_requested is None
@@ -62,7 +57,7 @@ def test_a_holder_learns_the_operator_and_the_reason_of_a_request(zoo: Zoo, aske
         hold.add_release_request_callback(lambda hold: called.set())
         outcome = request_release("k/1", WHY, **WHO)
         assert [(holder.token, holder.guid) for holder in outcome.holders] == [(hold.token, guid_of(hold.path))]
-        assert seen(hold) == ("anna", WHY)
+        assert request_to(hold) == ("anna", WHY)
         assert called.wait(30)
         eventually(lambda: asked)
         hold.check()
@@ -71,14 +66,12 @@ def test_a_holder_learns_the_operator_and_the_reason_of_a_request(zoo: Zoo, aske
         assert next_hold.release_requested is None
 
 
-def test_a_request_to_a_hold_that_has_just_begun_is_seen_once_it_watches(
-    zoo: Zoo, asked: Sent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_to_a_new_hold_is_seen_when_it_looks(zoo: Zoo, asked: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Short holds are spared the watch, and the request waits in the node."""
     monkeypatch.setattr(contender, "WATCH_SELF_AFTER", 1.0)
     with zk_lock("k") as hold:
         request_release("k", WHY, **WHO)
-        assert seen(hold) == ("anna", WHY)
+        assert request_to(hold) == ("anna", WHY)
     monkeypatch.setattr(contender, "WATCH_SELF_AFTER", 60.0)
     with zk_lock("k") as short:
         request_release("k", WHY, **WHO)
@@ -87,10 +80,9 @@ def test_a_request_to_a_hold_that_has_just_begun_is_seen_once_it_watches(
 
 
 def test_of_repeated_release_requests_the_last_one_is_shown(zoo: Zoo, asked: Sent) -> None:
-    """Each one who asks is told to the holder once."""
     with zk_lock("k") as hold:
         request_release("k", WHY, **WHO)
-        assert seen(hold) == ("anna", WHY)
+        assert request_to(hold) == ("anna", WHY)
         request_release("k", WHY, **WHO)
         request_release("k", "mine first", by="ben")
         eventually(lambda: hold.release_requested is not None and hold.release_requested.by == "ben")
@@ -99,10 +91,8 @@ def test_of_repeated_release_requests_the_last_one_is_shown(zoo: Zoo, asked: Sen
 
 
 def test_a_wait_for_a_release_request_ends_with_the_hold(zoo: Zoo) -> None:
-    """Nobody will ask any more."""
     lock = zk_lock("k")
-    hold = lock.acquire()
-    assert hold
+    hold = acquired(lock)
     waiting = BackgroundCall(hold.wait_release_requested)
     eventually(lambda: hold._held.grant._observers)
     lock.release()
@@ -110,8 +100,6 @@ def test_a_wait_for_a_release_request_ends_with_the_hold(zoo: Zoo) -> None:
 
 
 def test_a_release_is_requested_of_all_holders_or_the_named_one(zoo: Zoo) -> None:
-    """A waiter is not asked."""
-
     def wait() -> ReleaseRequest | None:
         with zk_lock("k", timeout=20) as hold:
             return hold.release_requested
@@ -121,14 +109,13 @@ def test_a_release_is_requested_of_all_holders_or_the_named_one(zoo: Zoo) -> Non
         zoo.wait_contenders("k", 3)
         outcome = request_release("k", WHY, **WHO, guid=guid_of(holds[0].path))
         assert [holder.token for holder in outcome.holders] == [holds[0].token]
-        assert seen(holds[0]) == ("anna", WHY)
+        assert request_to(holds[0]) == ("anna", WHY)
         assert len(request_release("k", "all", by="ben").holders) == 2
-        assert seen(holds[1]) == ("ben", "all")
+        assert request_to(holds[1]) == ("ben", "all")
     assert waiter.result() is None
 
 
 def test_a_release_is_requested_of_holders_only(zoo: Zoo) -> None:
-    """Nobody holds it, or another one than was named."""
     more: dict[str, Any]
     for more in ({}, {"guid": str(uuid.uuid4())}, {"token": 1}):
         with pytest.raises(LockChangedHands):
@@ -171,7 +158,7 @@ def test_a_release_request_by_curator_is_understood(zoo: Zoo, asked: Sent) -> No
     """Its `Revoker` writes over all that the node said."""
     with zk_lock("k", fields={}) as hold:
         zoo.client.set(hold.path, b"__REVOKE__")
-        assert seen(hold) == (release_request.BY_CURATOR, "")
+        assert request_to(hold) == (release_request.BY_CURATOR, "")
         eventually(lambda: zoo.client.get(hold.path)[0] != b"__REVOKE__")
         (payload,) = zoo.payloads("k")
         assert payload is not None
@@ -181,15 +168,13 @@ def test_a_release_request_by_curator_is_understood(zoo: Zoo, asked: Sent) -> No
 
 
 def test_a_release_request_during_a_cut_is_seen_after_it(zoo: Zoo, proxy: Proxy, asked: Sent) -> None:
-    """It is reported once, however often the watch is set again."""
     with zk_lock("k", abort_on="lost") as hold:
         payload = zoo.client.get(hold.path)[0]
-        proxy.refuse = True
-        proxy.cut_all()
+        proxy.go_away()
         request = release_request.release_request(by="anna", reason=WHY, at="2026-11-20T12:00:00.000+00:00")
         zoo.client.set(hold.path, release_request.with_request(payload, request))
         proxy.heal()
-        assert seen(hold) == ("anna", WHY)
+        assert request_to(hold) == ("anna", WHY)
         connected()
         cut(proxy)
         cut(proxy)
@@ -200,7 +185,6 @@ def test_a_release_request_during_a_cut_is_seen_after_it(zoo: Zoo, proxy: Proxy,
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 def test_a_request_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It is written once, known for one's own work, and audited once."""
     with zoo.hold_elsewhere("k") as path, caplog.at_level(logging.INFO, "zklock.audit"):
         first = nodes.new_guid(nodes.Mark.OWN)
         data = Payload(guid=first, host="h", pid=7, thread="t", what="w", since="", template="")
@@ -213,10 +197,7 @@ def test_a_request_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str, caplog: pyt
     assert "was asked to release by anna: deploy 42; it is 'w', a client of an unknown kind on h" in record.getMessage()
 
 
-def test_a_release_request_without_a_reply_is_audited_as_possible(
-    zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The holder may have been asked."""
+def test_an_unanswered_request_is_audited_as_possible(zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
     with zoo.hold_elsewhere("k"), caplog.at_level(logging.INFO, "zklock.audit"):
         proxy.kill_after_op(SET_DATA)
         proxy.refuse = True  # new connections; that of the session stays until it is lost
@@ -235,19 +216,16 @@ def test_waiters_keep_their_places_when_the_holder_is_asked(zoo: Zoo) -> None:
             request_release("k", f"reason {number}", **WHO)
         eventually(lambda: hold.release_requested is not None and hold.release_requested.reason == "reason 4")
         assert order == []
-    for waiter in waiters:
-        waiter.result()
+    results(waiters)
     assert order == [0, 1, 2]
 
 
 def test_a_release_request_is_shown_with_the_payload_of_the_holder(zoo: Zoo) -> None:
-    """It goes on to say who it is; the list and the page show who asks."""
     with zk_lock("k", timeout=20) as hold:
         (before,) = zoo.payloads("k")
         request_release("k", "r" * 900, by="b" * 900)
         assert len(zoo.client.get(hold.path)[0]) <= MAX_PAYLOAD
-        info = look_at("k")
-        assert info is not None
+        info = seen("k")
         (holder,) = info.holders
         assert before is not None
         assert (holder.client, holder.host, holder.what) == ("zklock", before.host, before.what)
@@ -259,11 +237,10 @@ def test_a_release_request_is_shown_with_the_payload_of_the_holder(zoo: Zoo) -> 
             "reason": holder.release_request.reason,
             "at": holder.release_request.at,
         }
-        assert seen(hold)[1].startswith("rrr")
+        assert request_to(hold)[1].startswith("rrr")
 
 
 def test_a_lock_with_a_release_request_can_be_broken(zoo: Zoo) -> None:
-    """The node was written, and is the same one."""
     with pytest.raises(LockLost, match="broken by anna: too late"), zk_lock("k") as hold:
         request_release("k", WHY, **WHO)
         break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="too late", by="anna")
@@ -271,22 +248,15 @@ def test_a_lock_with_a_release_request_can_be_broken(zoo: Zoo) -> None:
 
 
 def test_a_downgrade_keeps_the_release_request(zoo: Zoo) -> None:
-    """A writer that becomes a reader writes its node, too."""
-
-    def read() -> None:
-        with ReadWriteLock("k").read():
-            pass
-
     with ReadWriteLock("k").write() as hold:
         request_release("k", WHY, **WHO)
         hold.downgrade()
-        BackgroundCall(read).result()  # which is let in once the node says so
+        BackgroundCall(lambda: acquire_once(ReadWriteLock("k").read())).result()  # once the node says so
         assert release_request.requested(zoo.client.get(hold.path)[0]) is not None
-        assert seen(hold) == ("anna", WHY)
+        assert request_to(hold) == ("anna", WHY)
 
 
 async def test_release_requests_work_in_coroutines(zoo: Zoo) -> None:
-    """Looking costs nothing; asking is done in a thread."""
     async with zk_lock("k") as hold:
         with pytest.raises(SynchronousOnlyOperation):
             request_release("k", WHY, **WHO)
@@ -296,7 +266,6 @@ async def test_release_requests_work_in_coroutines(zoo: Zoo) -> None:
 
 
 def test_nested_blocks_share_a_release_request(zoo: Zoo) -> None:
-    """Whichever block looks."""
     with zk_lock("k") as outer, zk_lock("k") as inner:
         request_release("k", WHY, **WHO)
-        assert seen(inner) == seen(outer) == ("anna", WHY)
+        assert request_to(inner) == request_to(outer) == ("anna", WHY)

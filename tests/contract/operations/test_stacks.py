@@ -17,6 +17,7 @@ import greenlet
 import pytest
 from support.faults import BackgroundCall, acquired_by_many, proxied, within
 from support.proxy import GET_CHILDREN, Proxy
+from support.work import seen
 from support.zoo import ROOM, Zoo, eventually, next_line
 
 from django_zklock import zk_lock
@@ -24,27 +25,20 @@ from django_zklock.core.execution import stack
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockChangedHands
-from django_zklock.inspection import look_at
 from django_zklock.operations import hold_lock, request_release, show_stacks
 from django_zklock.operations.stacks import FOREIGN, NO_ANSWER
-
-pytestmark = pytest.mark.zookeeper
 
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n"
 SECRET = "a value that nobody may see"
 
 
 def shown(key: str = "k") -> list[str]:
-    """Return the lines of the one holder."""
     (lines,) = show_stacks(key, by="anna").values()
     return lines
 
 
 def answers(zoo: Zoo) -> list[str]:
     return zoo.names(f"{zoo.base}/{stack.DIRECTORY}")
-
-
-# --- work that hangs, each at the line "here" -----------------------------------------------------------------------
 
 
 @contextmanager
@@ -93,25 +87,28 @@ def computation() -> Iterator[tuple[Callable[[], object], Callable[[], object]]]
 WORK = [socket_read, sleep, query, computation]
 
 
+def hanging(zoo: Zoo, call: Callable[[], object], end: Callable[[], object]) -> list[str]:
+    """Return the lines of a call that hangs under the lock, and end it."""
+    holder = BackgroundCall(call)
+    zoo.wait_contenders("k", 1)
+    eventually(lambda: any(line.endswith("# here") for line in shown()))
+    with within(2):
+        lines = shown()
+    end()
+    holder.result(30)
+    return lines
+
+
 @pytest.mark.parametrize("work", WORK)
 @pytest.mark.parametrize("start", [lambda call: call(), lambda call: greenlet.greenlet(call).switch()])
 def test_a_thread_or_greenlet_shows_the_line_that_it_hangs_in(zoo: Zoo, work: Any, start: Any) -> None:
-    """Within two seconds, while the call goes on, and without any value."""
-    entered = threading.Event()
     with work() as (hang, end):
 
         def locked(_secret: str = SECRET) -> None:
             with zk_lock("k"):
-                entered.set()
                 hang()
 
-        holder = BackgroundCall(lambda: start(locked))
-        assert entered.wait(10)
-        eventually(lambda: any(line.endswith("# here") for line in shown()))
-        with within(2):
-            lines = shown()
-        end()
-        holder.result(30)
+        lines = hanging(zoo, lambda: start(locked), end)
     places = [line for line in lines if line.endswith("# here")]
     assert len(places) == 1
     assert places[0].startswith(f"{work.__name__}.<locals>.hang at {__file__}:")
@@ -140,8 +137,6 @@ async def loop_over(end: asyncio.Event) -> None:
     ids=["coroutine", "generator", "task"],
 )
 def test_a_coroutine_shows_what_it_awaits(zoo: Zoo, hang: Any, between: list[str]) -> None:
-    """The coroutines and tasks that it awaits, and not the loop that runs it."""
-
     async def locked() -> list[str]:
         end = asyncio.Event()
         async with zk_lock("k"):
@@ -160,20 +155,13 @@ def test_a_coroutine_shows_what_it_awaits(zoo: Zoo, hang: Any, between: list[str
 
 
 def test_a_task_that_runs_shows_the_functions_that_it_calls(zoo: Zoo) -> None:
-    entered = threading.Event()
     with sleep() as (hang, end):
 
         async def locked() -> None:
             async with zk_lock("k"):
-                entered.set()
                 hang()
 
-        holder = BackgroundCall(lambda: asyncio.run(locked()))
-        assert entered.wait(10)
-        eventually(lambda: any(line.endswith("# here") for line in shown()))
-        lines = shown()
-        end()
-        holder.result(30)
+        lines = hanging(zoo, lambda: asyncio.run(locked()), end)
     assert lines[0].startswith("task ")
     assert lines[-1].endswith(": hang()")
 
@@ -188,7 +176,6 @@ def test_each_holder_of_a_shared_lock_answers(zoo: Zoo) -> None:
 
 
 def test_a_lock_that_lingers_shows_its_owner(zoo: Zoo) -> None:
-    """Once nobody uses it, no work runs under it."""
     with zk_lock("k", linger=60):
         assert any("test_a_lock_that_lingers_shows_its_owner at " in line for line in shown())
     assert shown() == ["No work runs under the lock."]
@@ -219,7 +206,6 @@ def test_an_owner_that_has_ended_is_named(zoo: Zoo) -> None:
 
 
 def test_many_operators_may_ask_at_the_same_time(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """Each gets an answer, each request is in the audit log, and nothing is left."""
     with caplog.at_level(logging.WARNING, "zklock.audit"), zk_lock("k") as hold:
         asking = [BackgroundCall(shown) for _ in range(8)]
         assert all(len(call.result(30)) > 1 for call in asking)
@@ -242,8 +228,7 @@ def test_a_request_is_no_sign_of_life_of_a_leader(zoo: Zoo) -> None:
         client.set(hold.path, replace(payload, lasts="leader", renewed_within=5000).encode())
 
         def due() -> float:
-            lock = look_at("k")
-            assert lock is not None
+            lock = seen("k")
             assert lock.holders[0].renewal_due is not None
             return lock.holders[0].renewal_due.timestamp()
 
@@ -263,7 +248,6 @@ def test_without_stacks_the_holder_shows_none(zoo: Zoo) -> None:
 
 
 def test_an_operator_hold_has_no_stack(zoo: Zoo) -> None:
-    """It is not asked."""
     hold_lock("k", seconds=60, reason="drain", by="ben")
     assert shown() == [FOREIGN]
     zoo.delete("k")
@@ -283,7 +267,6 @@ def test_a_process_whose_interpreter_is_busy_is_named_after_two_seconds(zoo: Zoo
 
 
 def test_an_answer_goes_away_after_a_loss_of_the_connection(zoo: Zoo, proxy: Proxy) -> None:
-    """The process that has asked deletes it when it is connected again."""
     with zoo.running("import os, signal\nwith zk_lock('k'):\n    os.kill(os.getpid(), signal.SIGSTOP)"):
         zoo.wait_contenders("k", 1)
         asking = BackgroundCall(shown)

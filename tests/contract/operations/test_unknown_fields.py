@@ -6,7 +6,6 @@ import json
 from datetime import datetime, timezone
 from typing import Any
 
-import pytest
 from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import schedule
@@ -18,8 +17,6 @@ from django_zklock.contrib.celery.schedule import ScheduleRecords
 from django_zklock.contrib.celery.unique import record, reservations
 from django_zklock.core.zk import process
 from django_zklock.operations import clear_limit, request_release, set_limit
-
-pytestmark = pytest.mark.zookeeper
 
 WHY: dict[str, Any] = {"reason": "why", "by": "anna"}
 NEW: dict[str, Any] = {"priority": 7, "ünïcode": ["é", {"nested": None}]}
@@ -39,7 +36,6 @@ def read(zoo: Zoo, path: str) -> dict[str, Any]:
 
 
 def test_a_release_request_keeps_unknown_fields(zoo: Zoo) -> None:
-    """The operator's process is older than the holder's; the second request replaces the first."""
     with zk_lock("k") as hold:
         add(zoo, hold.path)
         request_release("k", **WHY)
@@ -48,14 +44,12 @@ def test_a_release_request_keeps_unknown_fields(zoo: Zoo) -> None:
 
 
 def test_a_holder_keeps_unknown_fields_when_it_writes_its_grant(zoo: Zoo) -> None:
-    """An operator's process is newer than the holder's."""
     with zk_lock("k") as hold:
         add(zoo, hold.path)
         eventually(lambda: "waited" in read(zoo, hold.path))
 
 
 def test_a_lock_that_lingers_keeps_unknown_fields(zoo: Zoo) -> None:
-    """It writes since when it is idle, and that it is in use again."""
     lock = zk_lock("k", linger=60)
     with lock as hold:
         path = hold.path
@@ -70,7 +64,6 @@ def test_a_lock_that_lingers_keeps_unknown_fields(zoo: Zoo) -> None:
 
 
 def test_a_writer_that_becomes_a_reader_keeps_unknown_fields(zoo: Zoo) -> None:
-    """It touches its znode, for those who watch it."""
     with ReadWriteLock("k").write() as hold:
         add(zoo, hold.path)
         hold.downgrade()
@@ -79,7 +72,6 @@ def test_a_writer_that_becomes_a_reader_keeps_unknown_fields(zoo: Zoo) -> None:
 
 
 def test_a_change_of_a_limit_keeps_unknown_fields(zoo: Zoo) -> None:
-    """In the directory and in the marker: the next change depends on the records of all before."""
     directory = f"{zoo.base}/k"
     set_limit("k", 5, **WHY)
     add(zoo, directory)
@@ -93,7 +85,6 @@ def test_a_change_of_a_limit_keeps_unknown_fields(zoo: Zoo) -> None:
 
 
 def test_a_reservation_keeps_unknown_fields(zoo: Zoo) -> None:
-    """A worker, or a sender, that is older than the first sender changes its state."""
     path = record.path_of(zoo.base, "a/b")
     reservation = reservations.reserve("a/b", "one")
     assert isinstance(reservation, reservations.Reserved)
@@ -108,7 +99,6 @@ def test_a_reservation_keeps_unknown_fields(zoo: Zoo) -> None:
 
 
 def test_the_record_of_a_schedule_keeps_unknown_fields(zoo: Zoo) -> None:
-    """The next leader is older than the last one."""
     app = Celery("records", set_as_current=False)
     entry: Any = ScheduleEntry(
         name="report", task="t", schedule=schedule(60, app=app), last_run_at=datetime.now(timezone.utc), app=app

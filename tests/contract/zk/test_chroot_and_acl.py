@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
+from support.faults import acquire_once
 from support.zoo import Zoo, eventually
 
-from django_zklock import zk_lock, zk_semaphore
+from django_zklock import zk_semaphore
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.operations import clear_limit, end_hold, hold_lock, set_limit
 
-pytestmark = pytest.mark.zookeeper
-
+Use = Callable[[], object]
 OPERATOR: dict[str, Any] = {"reason": "a test", "by": "ann"}
 
 
@@ -28,13 +28,11 @@ def digest(password: str = "secret") -> str:
 
 
 def use_lock(key: str = "a") -> None:
-    with zk_lock(key):
-        pass
+    acquire_once(key)
 
 
 def use_permit() -> None:
-    with zk_semaphore("a", 2):
-        pass
+    acquire_once(zk_semaphore("a", 2))
 
 
 def use_operator_hold() -> None:
@@ -65,8 +63,7 @@ def admin(zoo: Zoo) -> KazooClient:
     return client
 
 
-def refused(use: Callable[[], object] = use_lock) -> str:
-    """Return the message of the error that a use ends with."""
+def refused(use: Use = use_lock) -> str:
     with pytest.raises(ZooKeeperUnavailable) as caught:
         use()
     return str(caught.value)
@@ -81,7 +78,6 @@ def idle(zoo: Zoo, base: str) -> None:
 
 
 def test_the_chroot_and_root_stay(zoo: Zoo) -> None:
-    """The server deletes the directories of keys once they are empty, and never the znodes above them."""
     bases = []
     for use in FIRST:
         with zoo.configured(ROOT=f"/locks/of/{use.__name__}"):
@@ -93,7 +89,6 @@ def test_the_chroot_and_root_stay(zoo: Zoo) -> None:
 
 
 def test_an_acl_that_was_set_by_hand_stays(zoo: Zoo, admin: KazooClient) -> None:
-    """The operator gives the project's znodes to an account, and the project is idle for a while."""
     use_lock()
     by_hand = [make_digest_acl("shop", "secret", all=True), make_acl("world", "anyone", read=True, create=True)]
     for path in (zoo.chroot, zoo.base):
@@ -106,7 +101,6 @@ def test_an_acl_that_was_set_by_hand_stays(zoo: Zoo, admin: KazooClient) -> None
 
 
 def test_locks_go_on_if_the_znode_above_is_closed_later(zoo: Zoo, admin: KazooClient) -> None:
-    """The first lock makes the chroot, the operator closes the znode above it, and the project is idle for a while."""
     admin.create(zoo.chroot)
     with zoo.configured(ROOT="/above/locks"):
         use_lock("a/b")
@@ -117,7 +111,6 @@ def test_locks_go_on_if_the_znode_above_is_closed_later(zoo: Zoo, admin: KazooCl
 
 
 def test_a_closed_znode_above_is_named(zoo: Zoo, admin: KazooClient) -> None:
-    """The project cannot create its chroot. The error says where it was refused."""
     admin.create(zoo.chroot, acl=[make_digest_acl("admin", "secret", all=True)])
     assert f"the ACL of {zoo.chroot})" in refused()
 
@@ -149,10 +142,7 @@ WRONG: dict[str, list[tuple[str, str, str]]] = {
     ],
 )
 @pytest.mark.parametrize("existing", ["", "/zklock"], ids=["no chroot", "root exists"])
-def test_a_wrong_acl_leaves_nothing(
-    zoo: Zoo, admin: KazooClient, acl: str, use: Callable[[], object], existing: str
-) -> None:
-    """The error names the znode that was to be created. With the setting corrected, locks work at once."""
+def test_a_wrong_acl_leaves_nothing(zoo: Zoo, admin: KazooClient, acl: str, use: Use, existing: str) -> None:
     if existing:
         admin.ensure_path(f"{zoo.chroot}{existing}")
     with zoo.configured(AUTH="shop:secret", ACL=WRONG[acl]):
@@ -168,9 +158,7 @@ def test_a_wrong_acl_leaves_nothing(
 
 @pytest.mark.parametrize("use", [use_operator_hold, use_limit, use_reservation])
 @pytest.mark.parametrize("acl", ["password", "no read"])
-def test_a_wrong_acl_leaves_no_record_in_a_directory(
-    zoo: Zoo, admin: KazooClient, acl: str, use: Callable[[], object]
-) -> None:
+def test_a_wrong_acl_leaves_no_record_in_a_directory(zoo: Zoo, admin: KazooClient, acl: str, use: Use) -> None:
     """A record that stays, and that nobody may read, would block its key."""
     admin.ensure_path(f"{zoo.base}/a")
     admin.ensure_path(f"{zoo.base}/!unique")
@@ -191,7 +179,6 @@ RIGHT: dict[str, list[tuple[str, str, str]]] = {
 
 @pytest.mark.parametrize("acl", RIGHT.values(), ids=RIGHT.keys())
 def test_a_right_list_is_used_as_it_is(zoo: Zoo, admin: KazooClient, acl: list[Any]) -> None:
-    """The chroot and ROOT have the list as their ACL."""
     with zoo.configured(AUTH="shop:secret", ACL=acl):
         use_lock("a/b")
     for path in (zoo.chroot, zoo.base):
@@ -199,7 +186,6 @@ def test_a_right_list_is_used_as_it_is(zoo: Zoo, admin: KazooClient, acl: list[A
 
 
 def test_the_znode_above_needs_to_allow_creates_only(zoo: Zoo, admin: KazooClient) -> None:
-    """The project may not delete its chroot then, and need not."""
     above = [make_digest_acl("admin", "secret", all=True), make_acl("world", "anyone", create=True)]
     admin.create(zoo.chroot, acl=above)
     with zoo.configured(AUTH="shop:secret", ACL=RIGHT["all"]):

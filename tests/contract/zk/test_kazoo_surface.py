@@ -16,11 +16,8 @@ from django_zklock.core.zk import process
 from django_zklock.core.zk.client import Client
 from django_zklock.core.zk.options import SessionOptions
 
-pytestmark = pytest.mark.zookeeper
-
 
 def test_the_client_has_the_private_attributes() -> None:
-    """Every private attribute that is used exists on a client that was never started."""
     client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))
     for name in (
         "_queue",
@@ -59,7 +56,6 @@ def test_the_client_has_the_private_attributes() -> None:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_the_private_methods_have_the_known_parameters(method: Callable[..., Any], parameters: list[str]) -> None:
-    """Every private method that is called or overridden has the same parameters as before."""
     assert list(inspect.signature(method).parameters) == ["self", *parameters]
 
 
@@ -71,14 +67,12 @@ def test_the_negotiated_timeout_is_read_from_the_connect_reply(zoo: Zoo) -> None
 
 
 def ask(method: Any, *arguments: Any) -> Any:
-    """Call a method of the gateway on its thread, and return the reply."""
     replies: list[Any] = []
     process.current().post(method, *arguments, replies.append)
     return eventually(lambda: replies)[0]
 
 
 def test_requests_that_kazoo_does_not_have_work(zoo: Zoo) -> None:
-    """The server understands our requests for containers and for the ephemeral nodes of the session."""
     with zk_lock("deep/er") as hold:
         gateway = process.current().gateway
         assert ask(gateway.own_ephemerals, zoo.base) == [hold.path]
@@ -90,7 +84,6 @@ def test_requests_that_kazoo_does_not_have_work(zoo: Zoo) -> None:
 
 
 def test_a_quorum_check_succeeds_or_names_the_missing_node(zoo: Zoo) -> None:
-    """The heartbeat's request changes nothing, succeeds if all nodes exist, and returns the first that does not."""
     with zk_lock("a") as hold:
         gateway = process.current().gateway
         before = zoo.client.get(hold.path)[1]
@@ -100,9 +93,7 @@ def test_a_quorum_check_succeeds_or_names_the_missing_node(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize(("asked", "warned"), [(2.01, False), (3600, True)])
-def test_a_session_timeout_other_than_the_requested_one_is_logged(
-    zoo: Zoo, caplog: pytest.LogCaptureFixture, asked: float, warned: bool
-) -> None:
+def test_a_changed_timeout_is_logged(zoo: Zoo, caplog: pytest.LogCaptureFixture, asked: float, warned: bool) -> None:
     """The wire carries whole milliseconds. That difference is not logged."""
     with zoo.configured(session_timeout=asked), zk_lock("a"):
         pass

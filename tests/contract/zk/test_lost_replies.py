@@ -15,11 +15,10 @@ from django_zklock.core.protocol import contender
 from django_zklock.core.zk import outage
 from django_zklock.exceptions import ZooKeeperUnavailable
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory")]
+pytestmark = pytest.mark.usefixtures("key_directory")
 
 
 def acquire_and_count(zoo: Zoo, key: str = KEY, timeout: float = 5) -> None:
-    """Acquire the lock, and check that the only node in its queue is the granted one."""
     with within(timeout), zk_lock(key, timeout=timeout) as hold:
         hold.check()
         assert [f"{zoo.base}/{key}/{name}" for name in zoo.children(key)] == [hold.path]
@@ -31,7 +30,6 @@ def acquire_and_count(zoo: Zoo, key: str = KEY, timeout: float = 5) -> None:
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("opcode", [CREATE2, CREATE_CONTAINER])
 def test_creating_the_parents_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
-    """The directory of the key and its parents are created after all."""
     fired = getattr(proxy, when)(opcode)
     acquire_and_count(zoo, "cold/and/deep")
     assert fired.is_set()
@@ -56,7 +54,6 @@ def test_a_request_that_cannot_be_written_is_not_waited_for(zoo: Zoo, proxy: Pro
 
 @pytest.mark.timed
 def test_a_deadline_holds_though_the_create_is_in_doubt(zoo: Zoo, proxy: Proxy) -> None:
-    """A caller that gives up before the outcome is known leaves nothing behind once ZooKeeper is back."""
     lost = proxy.kill_after_op(CREATE2)
     proxy.refuse = True
     with within(0.5 + 1), pytest.raises(ZooKeeperUnavailable), zk_lock(KEY, timeout=0.5):
@@ -69,7 +66,6 @@ def test_a_deadline_holds_though_the_create_is_in_doubt(zoo: Zoo, proxy: Proxy) 
 
 
 def test_a_waiter_survives_any_number_of_cuts(zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After any number of broken connections, the waiter still survives a lost session."""
     monkeypatch.setattr(contender, "MAX_CREATES", 4)
     monkeypatch.setattr(outage, "LONGEST_PAUSE", 0.5)  # as the same request is under way each time
     with zoo.hold_elsewhere(KEY):

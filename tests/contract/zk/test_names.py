@@ -19,16 +19,15 @@ from django_zklock.core.log import on_protocol_thread
 from django_zklock.core.zk import outside, process
 from django_zklock.testing.server import DevServer
 
-pytestmark = pytest.mark.zookeeper
-
 CONNECT_TIMEOUT = 5.0
 DEAD = "127.0.0.9"
+Names = dict[str, Callable[[], list[str]]]
 
 
 @pytest.fixture
-def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Callable[[], list[str]]]]:
+def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
     """Return what the resolver does, by name. It is never asked on one of our threads."""
-    names: dict[str, Callable[[], list[str]]] = {}
+    names: Names = {}
     real, asked_here, over = socket.getaddrinfo, [], threading.Event()
 
     def hang() -> list[str]:
@@ -71,10 +70,7 @@ BAD = {
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("first", [True, pytest.param(False, marks=pytest.mark.chaos)], ids=["first", "last"])
-def test_one_bad_name_costs_one_server(
-    server: Ensemble | DevServer, names: dict[str, Callable[[], list[str]]], bad: str, first: bool
-) -> None:
-    """The first lock comes within the time to connect; a report of the servers takes its time, and names the cause."""
+def test_one_bad_name_costs_one_server(server: Ensemble | DevServer, names: Names, bad: str, first: bool) -> None:
     answer = BAD[bad]
     name = "silent.test" if answer is None else "bad.test"
     names[name] = answer or names["silent.test"]
@@ -93,10 +89,7 @@ def test_one_bad_name_costs_one_server(
     assert report.serves or report.problem.startswith("does not answer: ")
 
 
-def test_a_slow_resolver_costs_its_time_once(
-    server: Ensemble | DevServer, names: dict[str, Callable[[], list[str]]]
-) -> None:
-    """If it is the only name, there is nothing else to do than to wait for it."""
+def test_a_slow_resolver_costs_its_time_once(server: Ensemble | DevServer, names: Names) -> None:
     asked = []
 
     def slow() -> list[str]:
@@ -110,9 +103,7 @@ def test_a_slow_resolver_costs_its_time_once(
         assert len(asked) == 1
 
 
-def test_a_hold_outlasts_a_cut_while_the_resolver_hangs(
-    server: Ensemble | DevServer, names: dict[str, Callable[[], list[str]]]
-) -> None:
+def test_a_hold_outlasts_a_cut_while_the_resolver_hangs(server: Ensemble | DevServer, names: Names) -> None:
     """The addresses of the last look-up are used until there is an answer."""
     with Proxy(server.hosts) as proxy:
         names["zk.test"] = lambda: ["127.0.0.1"]

@@ -11,11 +11,14 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from django.test import override_settings
 from support.ensemble import Ensemble
+from support.faults import acquire_once
 from support.proxy import CREATE_CONTAINER, GET_CHILDREN, Proxy
+from support.work import assert_refused
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
@@ -25,7 +28,6 @@ from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection.queries import check_quorum, connection
 
 REQUIRES_AUTHENTICATION = -124
-GIVE_UP = 0.7  # seconds
 PAUSE = 0.5  # seconds between connections to a server that closes them
 
 
@@ -71,23 +73,26 @@ class Refusing:
         self._thread.join()
 
 
+@contextlib.contextmanager
+def locks_at(hosts: str, **options: Any) -> Iterator[None]:
+    """Point the locks of this process to these servers. Its session is closed at the end."""
+    with override_settings(ZKLOCK={"URL": f"zk://{hosts}/test", **options}):
+        yield
+        process.reset()
+
+
 @pytest.fixture(
     params=[pytest.param(None, marks=pytest.mark.chaos), REQUIRES_AUTHENTICATION], ids=["silent", "with its reason"]
 )
 def refusing(request: pytest.FixtureRequest) -> Iterator[Refusing]:
     server = Refusing(request.param)
-    zklock = {"URL": f"zk://{server.where}/test", "CONNECT_TIMEOUT": GIVE_UP}
-    with override_settings(ZKLOCK=zklock):
+    with contextlib.closing(server), locks_at(server.where, CONNECT_TIMEOUT=0.7):
         yield server
-        process.reset()
-    server.close()
 
 
 def test_the_reason_reaches_each_caller_and_the_server_is_left_in_peace(
     refusing: Refusing, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Few sessions while a caller waits, none afterwards, one warning for all; and a later caller tries again."""
-
     def is_left_in_peace() -> bool:
         before = refusing.sessions
         time.sleep(2.4 * PAUSE)  # while a caller waits, there are two in this time
@@ -121,26 +126,18 @@ class Hanging(Refusing):
 
 def test_a_server_that_hangs_does_not_refuse() -> None:
     """This process ends such a connection. The next follows at once, so that a session outlasts the time."""
-    server = Hanging(None)
-    with override_settings(ZKLOCK={"URL": f"zk://{server.where}/test", "SESSION_TIMEOUT": 1}):
-        with pytest.raises(ZooKeeperUnavailable) as raised, zk_lock("a", timeout=1):
-            raise AssertionError("nothing is granted")
-        assert CLOSES_AT not in str(raised.value)
+    with contextlib.closing(Hanging(None)) as server, locks_at(server.where, SESSION_TIMEOUT=1):
+        raised = assert_refused(zk_lock("a", timeout=1), ZooKeeperUnavailable)
+        assert CLOSES_AT not in str(raised)
         assert server.sessions >= 6
-        process.reset()
-    server.close()
 
 
 def test_two_names_of_a_server_are_one_server() -> None:
-    """Each address has its pauses, however often the URL names it."""
     server = Refusing(None)
     hosts = f"{server.where},{server.where.replace('127.0.0.1', 'localhost')}"
-    with override_settings(ZKLOCK={"URL": f"zk://{hosts}/test", "CONNECT_TIMEOUT": 1}):
-        with pytest.raises(ZooKeeperUnavailable), zk_lock("a", timeout=1):
-            raise AssertionError("nothing is granted")
+    with contextlib.closing(server), locks_at(hosts, CONNECT_TIMEOUT=1):
+        assert_refused(zk_lock("a", timeout=1), ZooKeeperUnavailable)
         assert 2 <= server.sessions <= 5
-        process.reset()
-    server.close()
 
 
 @pytest.mark.parametrize(
@@ -162,8 +159,7 @@ def test_a_request_at_which_each_connection_is_closed_is_named(
         assert "answer" not in str(raised.value)
         assert 2 <= proxy.connected <= 16  # 50 without pauses
         proxy.heal()  # as after an upgrade
-        with zk_lock("a", timeout=3):
-            pass
+        acquire_once("a", timeout=3)
         process.reset()
 
 
@@ -172,18 +168,12 @@ def test_a_request_at_which_each_connection_is_closed_is_named(
 def test_an_idle_process_is_connected_again_after_a_proxy_had_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such a proxy accepts connections and closes them. Nobody asks for a lock, but metrics show the state."""
     monkeypatch.setattr("django_zklock.core.zk.outage.IDLE_PAUSE", 1.0)
-    with (
-        Ensemble() as ensemble,
-        Proxy(ensemble.hosts) as proxy,
-        override_settings(ZKLOCK={"URL": f"zk://{proxy.address}/test", "SESSION_TIMEOUT": 2}),
-    ):
-        with zk_lock("a", timeout=0):
-            pass
+    with Ensemble() as ensemble, Proxy(ensemble.hosts) as proxy, locks_at(proxy.address, SESSION_TIMEOUT=2):
+        acquire_once("a", timeout=0)
         ensemble.servers[0].stop()
         eventually(lambda: connection().state == "lost")
         ensemble.servers[0].start()
         eventually(lambda: connection().state == "connected", 30)
-        process.reset()
 
 
 @pytest.mark.zookeeper
@@ -196,20 +186,13 @@ def test_an_idle_process_is_connected_again_after_a_proxy_had_no_server(monkeypa
     ids=["sasl", "digest"],
 )
 def test_a_server_that_requires_authentication_says_so(option: str) -> None:
-    """With the right credentials, locks are granted, if it is not SASL that it requires."""
     provider = "-Dzookeeper.authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
     with Ensemble(java_options=[*option.split(), provider]) as ensemble:
-        zklock = {"URL": ensemble.url("/test"), "CONNECT_TIMEOUT": 5}
-        with (
-            override_settings(ZKLOCK=zklock),
-            pytest.raises(ZooKeeperUnavailable, match="requires authentication"),
-            zk_lock("a", timeout=0),
-        ):
-            raise AssertionError("nothing is granted")
+        with locks_at(ensemble.hosts, CONNECT_TIMEOUT=5):
+            assert_refused(zk_lock("a", timeout=0), ZooKeeperUnavailable, "requires authentication")
         if "digest" in option:
-            with override_settings(ZKLOCK={**zklock, "AUTH": "user:password"}), zk_lock("a", timeout=0):
-                pass
-        process.reset()
+            with locks_at(ensemble.hosts, CONNECT_TIMEOUT=5, AUTH="user:password"):
+                acquire_once("a", timeout=0)
 
 
 PAUSED = """

@@ -6,7 +6,7 @@ import uuid
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, connected, session
+from support.faults import BackgroundCall, acquire_once, connected, session
 from support.proxy import GET_DATA, MULTI, Proxy
 from support.zoo import Zoo, eventually
 
@@ -29,11 +29,16 @@ from django_zklock.locks.requests import (
     run_all,
 )
 
-pytestmark = pytest.mark.zookeeper
-
 
 def soon(seconds: float = 10) -> float:
     return clock.now() + seconds
+
+
+def read(path: str, seconds: float = 10) -> Any:
+    def send(gateway: Gateway, done: Any) -> None:
+        gateway.read(path, done)
+
+    return call(session(), send, soon(seconds))
 
 
 def counting(path: str) -> OptimisticUpdate:
@@ -54,30 +59,20 @@ def counting(path: str) -> OptimisticUpdate:
 
 def test_a_request_whose_reply_is_lost_is_sent_again(zoo: Zoo, proxy: Proxy) -> None:
     zoo.client.create(f"{zoo.base}/node", b"data", makepath=True)
-
-    def read(gateway: Gateway, done: Any) -> None:
-        gateway.read(f"{zoo.base}/node", done)
-
     fired = proxy.kill_after_op(GET_DATA)
-    assert call(session(), read, soon()).data == b"data"
+    assert read(f"{zoo.base}/node").data == b"data"
     assert fired.is_set()
 
 
 def test_a_request_returns_an_error_and_raises_at_the_deadline(zoo: Zoo, proxy: Proxy) -> None:
-    """A definite error is a reply. Without any reply, the deadline counts."""
-
-    def read(gateway: Gateway, done: Any) -> None:
-        gateway.read(f"{zoo.base}/missing", done)
-
-    assert isinstance(call(session(), read, soon()), NodeMissing)
+    assert isinstance(read(f"{zoo.base}/missing"), NodeMissing)
     proxy.hang = True
     with pytest.raises(ZooKeeperUnavailable):
-        call(session(), read, soon(0.3))
+        read(f"{zoo.base}/missing", 0.3)
 
 
 @pytest.mark.parametrize("strike", ["kill_before_op", "kill_after_op"])
 def test_an_update_whose_reply_is_lost_is_carried_out_once(zoo: Zoo, proxy: Proxy, strike: str) -> None:
-    """The update recognizes its own work when it reads the node again."""
     path = f"{zoo.base}/deep/number"
     assert run(counting(path), soon()) == 1, "the missing directory is created"
     fired = getattr(proxy, strike)(MULTI)
@@ -87,13 +82,11 @@ def test_an_update_whose_reply_is_lost_is_carried_out_once(zoo: Zoo, proxy: Prox
 
 
 def test_updates_at_the_same_time_lose_nothing(zoo: Zoo, proxy: Proxy) -> None:
-    """Of updates that read the same state, one is carried out, and the others read again."""
     path = f"{zoo.base}/number"
     assert sorted(run_all([counting(path) for _ in range(5)], soon())) == [1, 2, 3, 4, 5]
 
 
 def test_an_update_writes_nothing_without_its_fence(zoo: Zoo, proxy: Proxy) -> None:
-    """A missing directory is created; a missing fence ends the update."""
     path = f"{zoo.base}/deep/record"
     fence = zoo.client.create(f"{zoo.base}/fence", ephemeral=True, makepath=True)
 
@@ -112,7 +105,6 @@ def test_an_update_writes_nothing_without_its_fence(zoo: Zoo, proxy: Proxy) -> N
 
 
 def test_an_update_distinguishes_a_remaining_child_from_a_missing_reply(zoo: Zoo, proxy: Proxy) -> None:
-    """An update that waits for a child continues when the child goes, and raises `StillThere` at the deadline."""
     path = f"{zoo.base}/directory"
     zoo.client.create(f"{path}/child", makepath=True)
 
@@ -129,9 +121,7 @@ def test_an_update_distinguishes_a_remaining_child_from_a_missing_reply(zoo: Zoo
 
 
 @pytest.mark.parametrize(("name", "timeout"), [("create_and_list", 5), ("children", 0)])
-def test_a_request_that_cannot_be_sent_stops_no_later_caller(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, name: str, timeout: float
-) -> None:
+def test_an_unsent_request_stops_no_other(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, name: str, timeout: float) -> None:
     """A defect fails the one call that it strikes. The listing that was not sent is not waited for."""
     gateway = connected().gateway
     send, failures = getattr(gateway, name), [RuntimeError("the test says so")]
@@ -144,6 +134,5 @@ def test_a_request_that_cannot_be_sent_stops_no_later_caller(
     monkeypatch.setattr(gateway, name, fail_once)
     with pytest.raises(ZkLockError, match="the test says so"):
         zk_lock("k", timeout=timeout).__enter__()
-    with zk_lock("k", timeout=timeout):
-        pass
+    acquire_once("k", timeout=timeout)
     zoo.assert_empty()

@@ -120,7 +120,6 @@ class Result:
 
 @pytest.fixture(scope="module")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an authority, and the certificate of a server with its key."""
     folder = tmp_path_factory.mktemp("pki")
     authority(folder, "ca")
     key, signed = certificate(folder, "localhost", "ca")
@@ -129,7 +128,6 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def context_of(pki: Path) -> ssl.SSLContext:
-    """Return the context of a server."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pki / "both.pem")
     return context
@@ -150,7 +148,6 @@ def server(request: pytest.FixtureRequest, pki: Path) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def client_of(server: Server, pki: Path) -> Iterator[Client]:
-    """A client that is connected to this server, by a socket with little room."""
     tls = TlsOptions(ca=str(pki / "ca.pem"), check_hostname=False) if server._tls is not None else None
     client = Client(SessionOptions(hosts=(server.address,), session_timeout=10, tls=tls))
     client.start_async()
@@ -171,7 +168,6 @@ def deletes(count: int, outcomes: list[list[object]], longest: int) -> list[tupl
 
 @pytest.mark.parametrize(("batches", "longest"), [(700, 300), (100, 40_000)], ids=["many", "large"])
 def test_requests_arrive_in_order_and_complete(server: Server, pki: Path, batches: int, longest: int) -> None:
-    """Some are written by the protocol's thread, others by kazoo's. A close comes last."""
     outcomes: list[list[object]] = []
     sent: list[Any] = []
     with client_of(server, pki) as client:
@@ -194,7 +190,6 @@ def test_requests_arrive_in_order_and_complete(server: Server, pki: Path, batche
 
 
 def test_a_cut_anywhere_loses_no_callback(server: Server, pki: Path) -> None:
-    """Each request has one outcome, although connections end between any two bytes, with requests partly written."""
     outcomes: list[list[object]] = []
     hello = 49  # bytes of a connect, at least
     server.cuts = [(hello + random.randrange(random.choice((60, 9000))), n % 2 == 0) for n in range(12)]

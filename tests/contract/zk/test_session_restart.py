@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 from kazoo.protocol.serialization import Create2
-from support.faults import BackgroundCall, connected, proxied, within
+from support.faults import BackgroundCall, acquire_once, connected, proxied, within
 from support.proxy import CONNECT
 from support.signalled import signalled
 from support.work import sleep_in_pieces
@@ -22,12 +25,9 @@ from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
 from django_zklock.locks.lock import Lock
 
-pytestmark = pytest.mark.zookeeper
-
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_client_whose_thread_died_is_replaced(zoo: Zoo) -> None:
-    """After the end of kazoo's thread the held locks are lost, and new locks work a moment later."""
     with zoo.configured():
         with pytest.raises(LockLost), zk_lock("a") as hold:
             session = process.current()
@@ -52,10 +52,8 @@ def test_another_session_stops_the_work_although_nobody_tells_of_it(zoo: Zoo) ->
 
 
 def test_the_states_of_the_connection_are_signalled_in_order(zoo: Zoo) -> None:
-    """`connection_state_changed` is sent for every change, with the session id, never on the protocol's thread."""
     with signalled("connection_state_changed") as sent:
-        with zk_lock("a"):
-            pass
+        acquire_once("a")
         session = process.current()
         session_id = session.session_id
         session.post(session._client.drop_connection)  # type: ignore[union-attr]
@@ -87,7 +85,6 @@ def end_before_it_is_woken(client: Client, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_session_whose_client_ends_before_it_is_woken_is_closed(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its threads end, and `close` does not wait in vain."""
     with zoo.configured("127.0.0.1:1"):
         session = process.current()
         eventually(lambda: session._client is not None and not session._client._connection.connection_stopped.is_set())
@@ -113,10 +110,22 @@ def test_a_contender_that_starts_while_the_session_closes_gets_an_error(zoo: Zoo
 
 
 def test_a_wait_without_a_limit_ends_when_the_session_is_closed(zoo: Zoo) -> None:
-    """The waiter gets `ZooKeeperUnavailable`."""
     with zoo.hold_elsewhere("a"):
         waiter = BackgroundCall(lambda: zk_lock("a").acquire())
         zoo.wait_contenders("a", 2)
         process.reset()
         with pytest.raises(ZooKeeperUnavailable):
             waiter.result(30)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_threads_of_the_package_receive_no_signals(zoo: Zoo) -> None:
+    with zk_lock("threads"):
+        threads = [thread for thread in threading.enumerate() if thread.name in ("zklock-loop", "zklock-connection")]
+        assert len(threads) == 2
+        for thread in threads:
+            status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+            (blocked,) = (int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk"))
+            for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGURG):
+                assert blocked & 1 << (number - 1)
+            assert not blocked & 1 << (signal.SIGSEGV - 1)

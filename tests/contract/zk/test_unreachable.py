@@ -15,6 +15,7 @@ from django.test import override_settings
 from kazoo.exceptions import AuthFailedError
 from support.ensemble import Ensemble, free_ports
 from support.frames import frames_with
+from support.work import assert_refused
 from support.zoo import eventually
 
 from django_zklock import zk_lock
@@ -23,8 +24,6 @@ from django_zklock.core.zk.errors import translate
 from django_zklock.core.zk.outage import CLOSED
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.testing.server import DevServer
-
-pytestmark = pytest.mark.zookeeper
 
 
 def failure(where: str, *, scheme: str = "zk", connect_timeout: float = 1.0) -> str:
@@ -35,11 +34,10 @@ def failure(where: str, *, scheme: str = "zk", connect_timeout: float = 1.0) -> 
     """
     zklock = {"URL": f"{scheme}://{where}/test", "CONNECT_TIMEOUT": connect_timeout}
     with override_settings(ZKLOCK=zklock):
-        with pytest.raises(ZooKeeperUnavailable) as raised, zk_lock("a", timeout=0):
-            raise AssertionError("there is no ZooKeeper there")
+        raised = assert_refused(zk_lock("a", timeout=0), ZooKeeperUnavailable)
         session = process.current()
         eventually(lambda: session.outage._logged)
-        text = str(raised.value)
+        text = str(raised)
         assert session.explain() == re.sub(r" within \d\.\d s", "", text)
     return re.sub(r"within \d\.\d s", "within N s", text)
 
@@ -69,7 +67,6 @@ def answering(answer: bytes | None) -> Iterator[str]:
 
 
 def test_a_closed_port_on_loopback_is_named_with_its_cause_and_the_dev_server() -> None:
-    """On loopback, "connection refused" ends with the command that starts a server for development."""
     where = "127.0.0.1:1"
     assert failure(where) == (
         f"No connection to ZooKeeper at {where} within N s: connection refused. "
@@ -78,7 +75,6 @@ def test_a_closed_port_on_loopback_is_named_with_its_cause_and_the_dev_server() 
 
 
 def test_each_of_several_servers_is_named_with_its_own_cause() -> None:
-    """The message tells a name that does not exist from a closed port."""
     port = free_ports(1)[0]
     said = failure(f"Nowhere.invalid:2181,localhost:{port}", connect_timeout=3)
     assert said == (
@@ -110,13 +106,11 @@ def test_silent_servers_leave_time_for_the_one_that_answers(
     ids=["silent", "closing", "text", "tls"],
 )
 def test_a_server_of_another_kind_is_recognized(answer: bytes | None, cause: str) -> None:
-    """The message says that the server is no ZooKeeper, or expects TLS, not that it is down."""
     with answering(answer) as where:
         assert failure(where) == f"No connection to ZooKeeper at {where} within N s: {cause}."
 
 
 def test_tls_to_a_port_without_it_is_recognized(server: Ensemble | DevServer) -> None:
-    """The message says that ZooKeeper does not speak TLS at this port."""
     where = server.hosts
     assert failure(where, scheme="zk+tls", connect_timeout=5) == (
         f"No connection to ZooKeeper at {where} within N s: "
@@ -135,8 +129,7 @@ def test_refused_credentials_are_recognized(server: Ensemble | DevServer) -> Non
     reason = 'it refuses the credentials in ZKLOCK["AUTH"]'
     options = {"URL": f"zk://{server.hosts}/test", "CONNECT_TIMEOUT": 1, "AUTH": [("nothing", "user:password")]}
     with override_settings(ZKLOCK={**options, "SESSION_TIMEOUT": 2}):
-        with pytest.raises(ZooKeeperUnavailable, match=re.escape(reason)), zk_lock("a", timeout=0):
-            raise AssertionError("there is no connection")
+        assert_refused(zk_lock("a", timeout=0), ZooKeeperUnavailable, re.escape(reason))
         eventually(lambda: process.current().outage._logged)
         assert process.current().explain() == f"No connection to ZooKeeper at {server.hosts}: {reason}."
     assert reason in str(translate(AuthFailedError()))
@@ -147,7 +140,6 @@ def test_refused_credentials_are_recognized(server: Ensemble | DevServer) -> Non
 def test_no_frame_of_a_failed_connect_shows_a_credential(
     server: Ensemble | DevServer, caplog: pytest.LogCaptureFixture, url: str, scheme: str
 ) -> None:
-    """Neither of the caller's error, nor of one that goes to a log."""
     caplog.set_level(logging.DEBUG)
     options = {"URL": f"{url}://{server.hosts}/x", "AUTH": [(scheme, "user:MARKEDSECRET")], "CONNECT_TIMEOUT": 1}
     with override_settings(ZKLOCK=options), pytest.raises(ZooKeeperUnavailable) as caught, zk_lock("a"):
@@ -158,26 +150,20 @@ def test_no_frame_of_a_failed_connect_shows_a_credential(
 
 
 def test_missing_rights_are_recognized(server: Ensemble | DevServer) -> None:
-    """The nodes belong to another user. The error names the setting to check."""
     url = server.url("/rights")
     with override_settings(ZKLOCK={"URL": url, "AUTH": "a:a"}), zk_lock("a"):
         pass
-    with (
-        override_settings(ZKLOCK={"URL": url, "AUTH": "b:b"}),
-        pytest.raises(Exception, match=r'NoAuth.* the credentials in ZKLOCK\["AUTH"\] may not do this'),
-        zk_lock("a"),
-    ):
-        raise AssertionError("these are the nodes of another user")
+    with override_settings(ZKLOCK={"URL": url, "AUTH": "b:b"}):
+        why = r'NoAuth.* the credentials in ZKLOCK\["AUTH"\] may not do this'
+        assert_refused(zk_lock("a"), ZooKeeperUnavailable, why)
 
 
 def test_an_outage_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """The number of tries does not matter. kazoo's lines about each try have the level DEBUG."""
     port = free_ports(1)[0]
     zklock = {"URL": f"zk://127.0.0.1:{port}/test", "CONNECT_TIMEOUT": 1}
     with override_settings(ZKLOCK=zklock), caplog.at_level(logging.DEBUG, "django_zklock"):
         for _ in range(2):
-            with pytest.raises(ZooKeeperUnavailable), zk_lock("a", timeout=0):
-                raise AssertionError("there is no ZooKeeper there")
+            assert_refused(zk_lock("a", timeout=0), ZooKeeperUnavailable)
         with DevServer(port=port):
             eventually(lambda: process.current().connected, 30)
             with zk_lock("a", timeout=30):
