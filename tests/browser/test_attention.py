@@ -32,7 +32,6 @@ CONTRASTS = f"""() => {{{LIGHT}
 
 @pytest.fixture
 def hasty(stage: Stage, den: Zoo, browser: Browser, tmp_path: Path, monkeypatch: Any) -> Iterator[Visit]:
-    """Visitors of a site where a hold of a millisecond is long."""
     monkeypatch.setenv("SITE_LONG_HELD", "0.001")
     with Site(tmp_path, den.url()) as site, visiting(browser, site) as come:
         yield come
@@ -71,7 +70,6 @@ def test_heads_of_cards_have_dark_text_on_a_tint(stage: Stage, hasty: Visit, sch
 def test_a_phone_shows_cause_and_main_button_at_once(
     stage: Stage, hasty: Visit, language: str, incident: Callable[[Stage], None]
 ) -> None:
-    """The strip, the first card with its rows, and its first button end above 600 px."""
     incident(stage)
     viewer = hasty(viewport=PHONE, locale=language)
     viewer.open(LIST)
@@ -113,7 +111,6 @@ def test_only_a_break_is_red(stage: Stage, hasty: Visit) -> None:
 
 @pytest.mark.skipif(THEMED, reason="this theme shows nothing without its own scripts")
 def test_an_operator_breaks_a_deadlock_without_scripts(stage: Stage, visitor: Visit, swept: Zoo) -> None:
-    """From the card, by keyboard, with a reason; the reason has the focus."""
     deadlock(stage)
     operator = visitor("operator", java_script_enabled=False)
     operator.open(LIST)
@@ -127,7 +124,6 @@ def test_an_operator_breaks_a_deadlock_without_scripts(stage: Stage, visitor: Vi
 
 @pytest.mark.parametrize("path", [LIST, address("a"), f"{LIST}history/", f"{LIST}health/", f"{LIST}break/?key=a"])
 def test_the_frame_is_at_the_same_place_on_all_pages(stage: Stage, visitor: Visit, path: str) -> None:
-    """It is above the title. The current tab is underlined, and no tab is filled."""
     stage.join_queue("a", THERE)
     viewer = visitor("operator")
     viewer.open()

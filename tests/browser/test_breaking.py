@@ -18,7 +18,6 @@ KEY = "orders/1042"
 
 @pytest.mark.chaos
 def test_a_reason_is_required(swept: Zoo, stage: Stage, visitor: Visit) -> None:
-    """Without one, no lock is broken. The error is at the field, which has the focus."""
     from playwright.sync_api import expect
 
     stage.join_queue(KEY, Part())
@@ -43,7 +42,6 @@ def test_a_reason_is_required(swept: Zoo, stage: Stage, visitor: Visit) -> None:
 def test_enter_presses_the_button_that_the_link_means(
     swept: Zoo, stage: Stage, visitor: Visit, link: str, names: str, remains: bool
 ) -> None:
-    """The reason has the focus. The form has no other button, but a link to the form of the other action."""
     from playwright.sync_api import expect
 
     stage.join_queue(KEY, Part.task("shop.tasks.charge", "worker-9", 812))
@@ -79,7 +77,6 @@ def test_enter_does_nothing_where_no_action_is_meant(swept: Zoo, stage: Stage, v
 
 
 def test_one_click_shows_what_the_holder_does(swept: Zoo, visitor: Visit) -> None:
-    """From the page of its lock, with no form between; a second click asks again."""
     with swept.running(f"with zk_lock({KEY!r}):\n    print('held')\n    input()") as holder:
         assert next_line(holder) == "held"
         operator = visitor("operator", viewport=PHONE, color_scheme="dark")

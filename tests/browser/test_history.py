@@ -45,7 +45,6 @@ def past(site: Site, swept: Zoo) -> Iterator[None]:
 @pytest.mark.usefixtures("past")
 @pytest.mark.parametrize("width", [*(pytest.param(width, marks=pytest.mark.chaos) for width in (1280, 700)), 390])
 def test_no_cell_of_the_history_breaks_a_word_into_letters(visitor: Visit, width: int) -> None:
-    """A phone shows a card for each row. A filter finds the operator's action, after which many rows came."""
     look = PHONE if width == PHONE["width"] else {"width": width, "height": 900}
     operator = visitor("operator", viewport=look)
     operator.open(HISTORY)

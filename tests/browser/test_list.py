@@ -42,7 +42,6 @@ def day(stage: Stage) -> Stage:
 
 @pytest.fixture
 def shop(stage: Stage) -> Stage:
-    """Three locks: a task with two behind it, a view, and a command that reads with another one."""
     stage.join_queue("orders/42", CHARGE)
     stage.join_queue("orders/42", REFUND)
     stage.join_queue("orders/42", REPORT)
@@ -55,7 +54,6 @@ def shop(stage: Stage) -> Stage:
 @own_rows
 @pytest.mark.parametrize("width", [*(pytest.param(width, marks=pytest.mark.chaos) for width in (1280, 800)), 390])
 def test_a_long_key_leaves_room_for_the_holders(stage: Stage, visitor: Visit, width: int) -> None:
-    """With a key of 250 characters, each holder has a fifth of the table, and the last column is whole."""
     stage.join_queue("imports/" + "x" * 120 + "/" + "y" * 121, CHARGE)
     stage.join_queue("orders/42", CHARGE)
     stage.join_queue("orders/42", REPORT)
@@ -74,7 +72,6 @@ def test_a_long_key_leaves_room_for_the_holders(stage: Stage, visitor: Visit, wi
 @pytest.mark.chaos
 @own_rows
 def test_a_key_is_shown_and_found_as_it_is_written(stage: Stage, visitor: Visit) -> None:
-    """The page of the lock, and its form, name it in the same way; the search finds both ways to write it."""
     from playwright.sync_api import expect
 
     stage.join_queue("kunden/J%C3%BCrgen%20Gro%C3%9F", CHARGE)
@@ -153,7 +150,6 @@ def test_the_symbols_of_the_states_have_enough_contrast(day: Stage, visitor: Vis
 @pytest.mark.chaos
 @own_rows
 def test_escape_closes_the_filters(day: Stage, visitor: Visit) -> None:
-    """The button that opened them has the focus again."""
     viewer = visitor("viewer")
     viewer.open()
     viewer.page.locator("#zklock-filters > summary").click()
@@ -181,7 +177,6 @@ def test_the_filter_button_covers_nothing(day: Stage, visitor: Visit, width: int
 @pytest.mark.chaos
 @own_rows
 def test_a_duration_keeps_its_order_from_right_to_left(day: Stage, visitor: Visit) -> None:
-    """The number of minutes is left of the word, as in all texts that read from left to right."""
     viewer = visitor("operator", locale="ar")
     for path, selector in ((None, ".field-held time"), (address("orders/1042"), ".zklock-facts time.zklock-age")):
         viewer.open(path) if path else viewer.open()

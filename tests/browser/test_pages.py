@@ -95,7 +95,6 @@ def shop(stage: Stage) -> Stage:
 
 
 def test_the_main_pages_can_be_read(stage: Stage, site: Site, visitor: Visit) -> None:
-    """In English, on a desk in light and on a phone in dark: nothing is cut, broken, covered or hard to read."""
     operator = visitor("operator")
     with scene(stage, site):
         for name in MAIN:
@@ -113,7 +112,6 @@ def test_the_main_pages_can_be_read(stage: Stage, site: Site, visitor: Visit) ->
 
 @pytest.fixture(scope="module", params=THEMES)
 def themed(request: Any, den: Zoo, wire: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A site under this theme."""
     site = Site(tmp_path_factory.mktemp(request.param), den.url(wire.address))
     site.environment["UNFOLD"] = "1" if request.param == "unfold" else ""
     with site:
@@ -164,7 +162,6 @@ def test_every_page_is_translated(stage: Stage, site: Site, visitor: Visit, lang
 
 
 def test_a_search_leads_to_a_reservation_and_deletes_it(shop: Stage, visitor: Visit) -> None:
-    """From the list of locks, on a phone, with no more than links and one form."""
     operator = visitor("operator", viewport=PHONE)
     operator.open(f"{LIST}?q=feed")
     operator.follow("1 reservation of a unique task has these words.")
@@ -177,7 +174,6 @@ def test_a_search_leads_to_a_reservation_and_deletes_it(shop: Stage, visitor: Vi
 
 @pytest.mark.skipif(THEMED, reason="this theme shows nothing without its own scripts")
 def test_the_list_is_complete_without_scripts(shop: Stage, visitor: Visit) -> None:
-    """With all locks and their ages."""
     viewer = visitor("viewer", java_script_enabled=False)
     viewer.open()
     assert KEY in viewer.shown_keys()

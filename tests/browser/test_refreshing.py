@@ -33,7 +33,6 @@ LIE = "hostile/<b onmouseover=alert(1)>&amp;'\"{{ 7|add:7 }}"
 
 
 def refreshing(visitor: Visit, user: str = "viewer", path: str = ALL) -> Visitor:
-    """Open the list, with a clock that the test puts forward, and have it refresh."""
     viewer = visitor(user)
     viewer.install_clock()
     viewer.open(path)
@@ -42,7 +41,6 @@ def refreshing(visitor: Visit, user: str = "viewer", path: str = ALL) -> Visitor
 
 
 def test_rows_follow_the_locks(stage: Stage, visitor: Visit) -> None:
-    """Without a reload."""
     first = stage.join_queue(KEY, Part.task("shop.tasks.charge", "worker-3", 812))
     stage.join_queue(KEY, Part.task("shop.tasks.refund", "worker-4", 813))
     viewer = refreshing(visitor)
@@ -78,7 +76,6 @@ def test_a_refresh_keeps_focus_and_scroll_position(stage: Stage, visitor: Visit)
 
 
 def test_ticked_rows_stay_and_stop_the_refresh(stage: Stage, visitor: Visit) -> None:
-    """No row moves while some are ticked. Then the refresh continues."""
     for number in range(3):
         stage.join_queue(f"orders/{number}", Part("web-1", number))
     operator = refreshing(visitor, "operator")
@@ -97,7 +94,6 @@ def test_ticked_rows_stay_and_stop_the_refresh(stage: Stage, visitor: Visit) -> 
 
 @pytest.mark.chaos
 def test_the_interval_never_stops_the_refresh(stage: Stage, visitor: Visit) -> None:
-    """Another interval starts it again, and refreshes at once."""
     stage.join_queue(KEY, Part("web-1"))
     viewer = refreshing(visitor)
     viewer.refresh_every(0)
@@ -111,7 +107,6 @@ def test_the_interval_never_stops_the_refresh(stage: Stage, visitor: Visit) -> N
 
 @pytest.mark.chaos
 def test_the_interval_is_remembered(stage: Stage, visitor: Visit) -> None:
-    """At the next visit."""
     stage.join_queue(KEY, Part("web-1"))
     viewer = visitor("viewer")
     viewer.open()
@@ -122,7 +117,6 @@ def test_the_interval_is_remembered(stage: Stage, visitor: Visit) -> None:
 
 @pytest.mark.chaos
 def test_a_hidden_page_sends_no_requests(stage: Stage, visitor: Visit) -> None:
-    """It refreshes when it is shown again."""
     stage.join_queue(KEY, Part("web-1"))
     viewer = refreshing(visitor)
     viewer.hide(True)
@@ -147,7 +141,6 @@ def test_a_refresh_keeps_search_filter_and_page(stage: Stage, visitor: Visit) ->
 
 @pytest.mark.chaos
 def test_ages_grow_between_two_refreshes(stage: Stage, visitor: Visit) -> None:
-    """Second by second, without a request."""
     stage.join_queue(KEY, Part("web-1"))
     viewer = visitor("viewer")
     viewer.install_clock()
@@ -163,7 +156,6 @@ def test_ages_grow_between_two_refreshes(stage: Stage, visitor: Visit) -> None:
 
 @pytest.mark.chaos
 def test_a_page_says_that_its_user_is_logged_out(stage: Stage, visitor: Visit) -> None:
-    """The page does not show old locks as if they were new."""
     stage.join_queue(KEY, Part("web-1"))
     viewer = refreshing(visitor)
     viewer.page.context.clear_cookies(name="sessionid")
@@ -174,7 +166,6 @@ def test_a_page_says_that_its_user_is_logged_out(stage: Stage, visitor: Visit) -
 @pytest.mark.chaos
 @pytest.mark.skipif(THEMED, reason="a theme has its own skip links")
 def test_the_first_row_is_few_tab_stops_away(stage: Stage, visitor: Visit) -> None:
-    """After at most 12 stops; the focus is visible at each of them."""
     stage.join_queue(KEY, Part("web-1"))
     operator = visitor("operator")
     operator.open()
@@ -191,7 +182,6 @@ def test_the_first_row_is_few_tab_stops_away(stage: Stage, visitor: Visit) -> No
 
 
 def test_the_page_of_a_lock_follows_the_lock(stage: Stage, visitor: Visit) -> None:
-    """The next holder, the queue behind it, and the actions, without a reload."""
     first = stage.join_queue(KEY, Part.task("shop.tasks.charge", "worker-3", 812))
     second = stage.join_queue(KEY, Part.task("shop.tasks.refund", "worker-4", 813))
     stage.join_queue(KEY, Part("web-1", 77))
@@ -213,7 +203,6 @@ def test_the_page_of_a_lock_follows_the_lock(stage: Stage, visitor: Visit) -> No
 
 @pytest.mark.chaos
 def test_a_refresh_repeats_no_row_of_the_queue(stage: Stage, visitor: Visit) -> None:
-    """The queue of a lock has as many rows as waiters after each refresh."""
     first, second, *_ = [stage.join_queue(KEY, Part("web-1", 700 + number)) for number in range(5)]
     viewer = refreshing(visitor, path=address(KEY))
     rows = viewer.page.locator("section[aria-labelledby=zklock-queue] tbody tr")
@@ -231,7 +220,6 @@ def test_a_refresh_repeats_no_row_of_the_queue(stage: Stage, visitor: Visit) -> 
 
 @pytest.mark.chaos
 def test_a_page_does_not_refresh_while_a_search_is_typed(stage: Stage, visitor: Visit) -> None:
-    """The page waits with the refresh, and says so."""
     first = stage.join_queue(KEY, Part("worker-3", 812))
     stage.join_queue(KEY, Part("worker-4", 813))
     viewer = refreshing(visitor)
@@ -281,7 +269,6 @@ def name() -> str:
 
 @pytest.fixture
 def hostile(stage: Stage) -> Stage:
-    """A lock whose every contender lies."""
     about = {"task": IMAGE, "id": 'javascript:alert(1)"', "request": SCRIPT, SCRIPT: IMAGE}
     stage.join_queue(LIE, Part(IMAGE, 1, SCRIPT, f"{SCRIPT}{TERMINAL}{REVERSED}", about, "{% debug %}"))
     stage.join_queue(LIE, Part("a" * 2000, 2**40, what="\U0001f600" * 1000))

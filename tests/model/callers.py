@@ -25,8 +25,6 @@ BASE = "/zklock"
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The plan of one caller."""
-
     process: int
     begins: float
     key: str = "k"
@@ -44,8 +42,6 @@ class Script:
 
 
 class Caller(GrantObserver):
-    """One thread, say, that takes a lock again and again."""
-
     def __init__(self, name: str, script: Script, process: Process, invariants: Invariants) -> None:
         self.name = name
         self.script = script
@@ -70,12 +66,10 @@ class Caller(GrantObserver):
 
     @property
     def done(self) -> bool:
-        """Whether it wants nothing else."""
         return not self.process.running or (self.times <= 0 and not self.waits and self.grant is None)
 
     @property
     def inherits(self) -> bool:
-        """Whether it adopts the lock that it wants now."""
         return self._inheritance is not None
 
     @property
@@ -189,7 +183,6 @@ class Caller(GrantObserver):
         self._again()
 
     def _held(self) -> list[Grant]:
-        """Return the locks that this owner holds."""
         outer = [] if self.outer is None else self.outer._held()
         return [*outer, self.grant] if self.grant is not None and self.grant.why_invalid() is None else outer
 
@@ -204,7 +197,6 @@ class Caller(GrantObserver):
             self._give_up()
 
     def give_up(self) -> None:
-        """Stop wanting the lock, from any thread."""
         self._later(0.0, self._turn, self._give_up)
 
     def _give_up(self) -> None:

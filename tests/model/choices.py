@@ -92,7 +92,6 @@ class Chooser(ABC):
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def choose(self, choice: Choice, about: str) -> int:
-        """Return the index of an option."""
         if self.calm:
             return 0
         point = (choice.name, about, self._counts[choice.name, about])
@@ -145,6 +144,5 @@ OPTIONS = {
 
 
 def described(point: Point, option: int) -> str:
-    """Return a deviation in words."""
     name, about, count = point
     return f"{name} {about} #{count}: {OPTIONS[name][option]}"

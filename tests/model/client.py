@@ -32,8 +32,6 @@ _EVENTS = {DELETED: EventType.DELETED, CHANGED: EventType.CHANGED, CHILD: EventT
 
 
 class SimulatedClient:
-    """A client on the simulated network."""
-
     def __init__(self, options: SessionOptions, process: Process) -> None:
         self.options = options
         self.process = process
@@ -146,7 +144,6 @@ class SimulatedClient:
             self.world.after(self._pause, self.run, self._connect_anew)
 
     def on_welcome(self, connection: Connection, session: int, timeout: float) -> None:
-        """Learn that the server takes the client in, or that the session is over."""
         if connection is not self._connection:
             return
         self._pause = FIRST_RETRY
@@ -167,7 +164,6 @@ class SimulatedClient:
         self._wake()
 
     def on_end(self, connection: Connection) -> None:
-        """Learn that the connection is at its end."""
         if connection is not self._connection:
             return
         self._hang_up()
@@ -268,7 +264,6 @@ class SimulatedClient:
         self.world.after(self.negotiated_timeout / 3, self.run, self._on_ping_timer, connection)
 
     def on_reply(self, connection: Connection, request: Any, result: Any, zxid: int) -> None:
-        """Take an answer."""
         if connection is not self._connection:
             return
         self._seen = max(self._seen, zxid)
@@ -292,7 +287,6 @@ class SimulatedClient:
         reply.set(_answer(request, result))
 
     def on_event(self, connection: Connection, kind: str, path: str) -> None:
-        """Take the event of a watch."""
         if connection is self._connection and not self._stopped:
             watchers = [] if kind == CHILD else [*self._data_watchers.pop(path, ())]
             if kind != CHANGED:

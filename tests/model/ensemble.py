@@ -37,8 +37,6 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class Tracked:
-    """A session, as the leader tracks it."""
-
     session: int
     expires: float
     server: Server | None = None  # that its requests may come by
@@ -47,8 +45,6 @@ class Tracked:
 
 @dataclass(slots=True)
 class Change:
-    """The effects of a transaction on a tree."""
-
     created: tuple[tuple[str, Znode], ...] = ()
     deleted: tuple[str, ...] = ()
     written: tuple[tuple[str, bytes], ...] = ()
@@ -59,8 +55,6 @@ class Change:
 
 @dataclass(slots=True)
 class Proposal:
-    """A transaction with its place in the log."""
-
     zxid: int
     change: Change
     server: Server | None = None  # whose client waits for it
@@ -70,8 +64,6 @@ class Proposal:
 
 
 class Ensemble:
-    """Three servers, one of which leads."""
-
     def __init__(self, world: World, *, timeout: float, tick: float, phase: float, sync_limit: float) -> None:
         self.world = world
         self.timeout = timeout
@@ -100,7 +92,6 @@ class Ensemble:
     # --- sessions -----------------------------------------------------------------------------------------------
 
     def open(self, server: Server, item: Item) -> None:
-        """Open a session."""
         self._ids += 1
         self._track(self._ids, server)
         self._propose(Change(opened=self._ids), server, item, (self._ids, self.timeout))
@@ -173,7 +164,6 @@ class Ensemble:
     # --- requests -----------------------------------------------------------------------------------------------
 
     def submit(self, server: Server, item: Item) -> None:
-        """Prepare a request that changes something."""
         try:
             change, result = self._prepare(server, item)
         except Refused as refused:
@@ -275,7 +265,6 @@ class Ensemble:
     # --- what is done from outside the locks ----------------------------------------------------------------------
 
     def delete(self, path: str) -> None:
-        """Delete a node, as an operator does."""
         if path in self._prepared.nodes and self.leader.up:
             self._propose(Change(deleted=(path,), why="by an operator"))
 
@@ -308,7 +297,6 @@ class Ensemble:
         return True
 
     def reap(self) -> None:
-        """Delete containers that have become empty."""
         for path in sorted(self._prepared.nodes, key=len, reverse=True):
             node = self._prepared.nodes[path]
             if node.container and node.made and not node.children and self.leader.up:
@@ -353,7 +341,6 @@ class Ensemble:
 
     @property
     def committed(self) -> int:
-        """The last transaction that is committed."""
         return (self._pending[0].zxid if self._pending else self._zxid + 1) - 1
 
     def elect(self) -> None:

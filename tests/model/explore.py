@@ -23,8 +23,6 @@ SHRINKS = 400  # runs that may be spent on a shorter schedule
 
 @dataclass(slots=True)
 class Finding:
-    """A schedule that broke a rule."""
-
     violation: Violation
     scenario: Scenario
     deviations: Deviations
@@ -41,15 +39,12 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """The result of an exploration."""
-
     schedules: int = 0
     steps: int = 0
     figures: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, played: Played) -> None:
-        """Count a schedule."""
         self.schedules += 1
         self.steps += played.steps
         self.figures.update(asdict(played.figures))
@@ -104,7 +99,6 @@ def exhaust(scenario: Scenario, *, limit: int | None = None) -> Report:
 
 
 def _shrunk(here: Stage, scenario: Scenario, deviations: dict[Point, int], violation: Violation) -> dict[Point, int]:
-    """Return fewer deviations that still break the rule."""
     budget = [SHRINKS]
 
     def breaks(deviations: dict[Point, int]) -> dict[Point, int] | None:

@@ -43,8 +43,6 @@ class Violation(BaseException):
 
 @dataclass(slots=True, eq=False)
 class Granted:
-    """A grant, from the moment it was given."""
-
     process: Process
     caller: Caller
     grant: Grant
@@ -61,8 +59,6 @@ class Staying:
 
 @dataclass(slots=True)
 class Figures:
-    """Counts of one schedule."""
-
     grants: int = 0
     losses: int = 0
     faults: int = 0
@@ -74,8 +70,6 @@ class Figures:
 
 @dataclass(slots=True)
 class Invariants:
-    """Watches over one simulation."""
-
     world: World
     ensemble: Ensemble
     figures: Figures = field(default_factory=Figures)
@@ -99,20 +93,17 @@ class Invariants:
     _counted: dict[Process, tuple[int, ...]] = field(default_factory=dict)  # what was there at the last count
 
     def begin(self) -> None:
-        """Watch from now on."""
         self.world.inspect = self.look
         self.ensemble.before_change = self._before_change
         self.ensemble.on_change = self._on_change
         self.ensemble.on_expiry = self._on_expiry
 
     def robbed(self, path: str) -> bool:
-        """Tell whether somebody from outside has deleted this node."""
         return path in self._robbed
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
     def comes(self, caller: Caller) -> None:
-        """Take note of a caller that is about to line up."""
         self._since[str(caller.owner)] = self.world.now
         self._before[caller] = [(other, turn, turn.lock) for other in self._before if (turn := other.turn) is not None]
 
@@ -147,7 +138,6 @@ class Invariants:
             raise Violation("no victim outside a circle", f"{caller.name} by {guid}: {why}")
 
     def see_no_circle(self) -> None:
-        """See that no circle has lasted."""
         tree = self.ensemble.truth
         for path in reference.waits(tree) if self.world.nested else ():
             circle = reference.circle(tree, path, self._holders)
@@ -234,7 +224,6 @@ class Invariants:
     # --- what must hold -------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Check what is held now, and what is counted."""
         for process in self.processes:
             if process.running:
                 self._count_paths(process)

@@ -51,8 +51,6 @@ _Patch = tuple[Any, str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A broken protocol."""
-
     name: str
     patches: tuple[_Patch, ...]
     often: Mapping[str, float] | None = None  # how often what happens, where it takes a lot; else that, too, by chance
@@ -61,7 +59,6 @@ class Mutant:
     setting: Scenario | None = None  # in which one deviation shows it, where chance would take long
 
     def search(self, schedules: int, seed: int) -> Report:
-        """Look for a schedule that shows it; at most so many."""
         with replaced(self.patches):
             if self.setting is not None:
                 return exhaust(self.setting)
@@ -73,7 +70,6 @@ def _stretched(self: Lease, sent_at: float, timeout: float, *_: float) -> bool:
 
 
 def _unheard(self: Lease, sent_at: float, timeout: float, *_: float) -> bool:
-    """Take a write alone for proof that the leader's timer has time left."""
     return _extended(self, sent_at + 0.4 * timeout)
 
 
@@ -93,7 +89,6 @@ def _extended(self: Lease, until: float) -> bool:
 
 
 def _unproven_after_wait(self: Contender) -> None:
-    """Take the lock after a long wait, by a lease that is over."""
     if self.session.suspect:
         _prove(self)
     else:
@@ -113,13 +108,11 @@ def _trusting_listing(self: Registry, parent: str, reply: Any) -> None:
 
 
 def _uncounted_delete(self: Deletion) -> None:
-    """Count the path no longer once its delete is sent."""
     self._registry.discard(self.guid)
     _send_delete(self)
 
 
 def _deaf_listed(self: Contender, reply: Any) -> None:
-    """Forget that the listing was lost before its create was answered."""
     _on_contender_listed(self, reply)
     self._lists_again = False
 
@@ -192,7 +185,6 @@ def _trusting(self: Contender, *, was_last: bool) -> None:
 
 
 def _believing_missing(self: Predecessors, name: str) -> None:
-    """Take it for the end of the one ahead that it was gone at the first look."""
     waiter: Any = self._successor
     if isinstance(waiter, Contender):
         calls = {call: getattr(waiter, call) for call in ("on_ahead_read", "on_ahead_changed", "on_refused")}
@@ -203,17 +195,14 @@ def _believing_missing(self: Predecessors, name: str) -> None:
 
 
 def _unwritten(path: str, data: bytes, create: Create) -> tuple[Any, ...]:
-    """Replace a znode without a write that tells its watchers so."""
     return Delete(path=path), create
 
 
 def _token_of_hold(self: GivenHold, hold: OperatorHold, reply: Any) -> None:
-    """Give the adopter the token of the hold, although others came before that."""
     self._done(hold.token)
 
 
 def _by_read(self: Gateway, paths: Any, callback: Any) -> None:
-    """Prove the session by what a follower says."""
     sent_at = clock.now()
 
     def on_read(answer: Any) -> None:
@@ -234,8 +223,7 @@ def _indifferent_watch(self: Contender, on_refused: Any = None) -> None:
     pass
 
 
-def _unlost(self: Grant, reason: str) -> None:
-    """Trust the lease alone, which may be extended later."""
+def _unlost(self: Grant, reason: str) -> None: ...
 
 
 def _idle_deletes(self: Registry, *, resumed: bool) -> None:
@@ -244,7 +232,6 @@ def _idle_deletes(self: Registry, *, resumed: bool) -> None:
 
 
 def _marker_first(self: Contender) -> None:
-    """Remove the marker before the znode goes."""
     marker, self._marker = self._marker, None
     if marker is not None:
         marker.delete()
@@ -259,8 +246,6 @@ def _keeping_marker(self: Contender) -> None:
 
 
 def _unheeding(self: Predecessors) -> None:
-    """Watch the limit, and trust what was seen before."""
-
     def on_event(deleted: bool) -> None:
         self._limit = None
         self._successor.on_ahead_changed()
@@ -279,7 +264,6 @@ _verdicts: weakref.WeakKeyDictionary[Predecessors, order.WaitFor] = weakref.Weak
 
 
 def _carefree_end(self: LingeringLock) -> None:
-    """End an idle stay without a look whether somebody has come meanwhile."""
     if not self.ended and not self.queue:
         self.grant_first()
         self.ended = True
@@ -296,30 +280,25 @@ def _ending_with(change: Callable[[Sequence[Check]], Sequence[Check]]) -> Any:
 
 
 def _seeing_one_waiter(queue: Queue, guid: str) -> Blockers | None:
-    """See no writer between a reader that waits and readers."""
     blocked = blockers(queue, guid)
     return blocked and blocked._replace(waiters=blocked.waiters[:1])
 
 
 def _claiming_end(self: Contender, error: Any, reply: Any) -> None:
-    """Take a lost reply for the end of the deadlock."""
     _on_ended(self, error, None if isinstance(reply, INTERRUPTED) else reply)
 
 
 def _believing_text(queue: Queue, guid: str) -> Blockers | None:
-    """Believe that an owner waits, although its contender is not in the queue."""
     is_gone = bool(queue.children) and not any(nodes.has_guid(child.name, guid) for child in queue)
     return Blockers(queue[:1], queue[:1]) if is_gone else blockers(queue, guid)
 
 
 def _ageless(self: DeadlockSearch, own: WaitsFor) -> Any:
-    """Find no waiter younger than its own."""
     circle = yield from _find_circle(self, own)
     return tuple(step._replace(wait=step.wait._replace(czxid=0)) for step in circle)
 
 
 def _reading_first(self: DeadlockSearch) -> Any:
-    """Look for a circle, and then write."""
     node = self._contender.queued_node
     if node is None:
         return deadlock.LOOK_SOON

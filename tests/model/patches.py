@@ -44,7 +44,6 @@ class Stage:
         self._guids = 0
 
     def play(self, world: World) -> None:
-        """Have the code run in this world from now on."""
         self.world = world
         self.complaints.clear()
         self._guids = 0
@@ -66,7 +65,6 @@ class Stage:
         )
 
     def decode(self, data: bytes) -> Payload | None:
-        """Read what `payload` returns."""
         guid, _, limit = data.decode().partition(" ")
         if self._here() is None or not limit.isdigit():
             return Payload.decode(data)

@@ -160,7 +160,6 @@ class Process:
 
     @property
     def registry(self) -> Registry:
-        """The registry of its session."""
         return self.session.attached(Registry)
 
     @property
@@ -170,21 +169,17 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """Whether its locks are in use."""
         return self.alive and not self.closed
 
     def monotonic(self) -> float:
-        """Return the time of its timers."""
         return self.world.now - self._stood_still
 
     # --- its threads ----------------------------------------------------------------------------------------------
 
     def on_connection_thread(self, call: Callable[..., object], *args: Any) -> None:
-        """Run something on kazoo's thread."""
         self._on_thread(0, call, args)
 
     def on_loop(self, call: Callable[..., object], *args: Any) -> None:
-        """Run something on the loop's thread or a caller's."""
         self._on_thread(1, call, args)
 
     def _on_thread(self, thread: int, call: Callable[..., object], args: tuple[Any, ...]) -> None:
@@ -252,7 +247,6 @@ class Process:
             pipe.release()
 
     def crash(self) -> None:
-        """End it at once; its host closes the connections."""
         self.alive = False
         for connection in list(self.connections):
             connection.back.close()

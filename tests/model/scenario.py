@@ -14,8 +14,6 @@ TIMEOUT = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One setting."""
-
     callers: tuple[Script, ...]
     processes: int = 2
     tick: float = TIMEOUT / 4

@@ -28,8 +28,6 @@ STEPS = 200_000  # more, and something goes round in circles
 
 @dataclass(slots=True)
 class Played:
-    """The result of one schedule."""
-
     figures: Figures
     violation: Violation | None
     steps: int

@@ -22,8 +22,6 @@ CONNECT = object()
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """A request at the server that its client is connected to."""
-
     connection: Connection
     session: int
     request: Any
@@ -34,8 +32,6 @@ class Item:
 
 
 class Connection:
-    """One connection of one client, both ends."""
-
     def __init__(self, client: SimulatedClient, server: Server) -> None:
         world = server.world
         self.client = client
@@ -49,12 +45,10 @@ class Connection:
         self.items: deque[Item] = deque()
 
     def hold(self) -> None:
-        """Let nothing through, in either direction."""
         self.there.hold()
         self.back.hold()
 
     def release(self) -> None:
-        """Let through what was held up."""
         self.there.release()
         self.back.release()
 
@@ -94,7 +88,6 @@ class Server:
         self._heard = self.world.now
 
     def stop(self) -> None:
-        """Serve nobody, as there is no leader."""
         self.up = False
         for pipe in (self.from_leader, self.to_leader, self._apply):
             pipe.close()
@@ -102,7 +95,6 @@ class Server:
             self._close(connection)
 
     def cut_off(self) -> None:
-        """Let nothing through between the leader and this follower."""
         if self.up and not self.cut and self is not self.ensemble.leader:
             self.cut = True
             self.from_leader.hold()
@@ -115,7 +107,6 @@ class Server:
             self.stop()
 
     def heal(self) -> None:
-        """Bring this follower and the leader together."""
         if self.cut:
             self.cut = False
             if self.up:
@@ -129,7 +120,6 @@ class Server:
             self.join()
 
     def pinged(self) -> None:
-        """Tell the leader whom this one has heard of."""
         self._heard = self.world.now
         touched, self._touched = self._touched, {}
         self.to_leader.send(0.0005, self._relay, tuple(touched))
@@ -215,7 +205,6 @@ class Server:
             self._close(connection)
 
     def receive(self, connection: Connection, request: Any) -> None:
-        """Take a request."""
         from model.ensemble import WRITES
 
         if not connection.open or not self.up:
@@ -292,13 +281,11 @@ class Server:
             connection.back.send(delay, client.run, call, connection, *args)
 
     def drop(self, session: int) -> None:
-        """Close the connection of a session, if it is here."""
         connection = self._connections.get(session)
         if connection is not None:
             self._close(connection)
 
     def hung_up(self, connection: Connection) -> None:
-        """Learn that the client has closed its end."""
         self._close(connection, tell=False)
 
     def _close(self, connection: Connection, *, tell: bool = True) -> None:

@@ -35,7 +35,6 @@ def assert_sound(report: Report) -> None:
 
 
 def test_random_schedules_break_no_rule() -> None:
-    """Each lock has one holder and nothing is left, whatever happens to requests, servers, processes and nodes."""
     report = explore(100, SEED)
     assert_sound(report)
     assert report.figures["grants"] > 100
@@ -71,7 +70,6 @@ def test_every_schedule_with_one_deviation_breaks_no_rule(scenario: Scenario, li
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
 def test_many_more_schedules_break_no_rule() -> None:
-    """Thousands of schedules by chance, and every single deviation with readers, permits and lingering, do no harm."""
     assert_sound(explore(3000, 10 * SEED))
     assert_sound(explore(1000, 10 * SEED, draw=drawn_nested))
     for scenario in (SMALL, IMPATIENT, CROWD, IDLE):
@@ -90,7 +88,6 @@ def test_every_mutant_replaces_what_the_protocol_has() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_an_exploration_finds_each_mutant(mutant: Mutant) -> None:
-    """A protocol with one mistake in it breaks a rule soon, and the schedule that shows it is told."""
     report = mutant.search(BUDGET, SEED)
     assert report.findings, f"{report}"
     with replaced(mutant.patches):
@@ -98,6 +95,5 @@ def test_an_exploration_finds_each_mutant(mutant: Mutant) -> None:
 
 
 def test_a_schedule_is_repeated_by_its_seed() -> None:
-    """Its seed gives the same schedule again, whatever was played before."""
     first, second = explore(5, SEED), explore(5, SEED)
     assert (first.steps, first.figures) == (second.steps, second.figures)

@@ -16,11 +16,9 @@ from django_zklock.models import Lock
 from support.admintemplates import ADMIN_TEMPLATES
 
 LIST = "/admin/zklock/lock/"
-"""The first page of the locks, whose address is the beginning of all others."""
 
 
 own_site = AdminSite(name="own")
-"""A second admin site, under a name of its own."""
 own_site.register(Lock, LockAdmin)
 
 urlpatterns = [
@@ -49,7 +47,6 @@ SETTINGS: dict[str, Any] = {
 
 
 ALL = ("view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock", "show_stack_lock")
-"""All permissions on locks."""
 
 
 def user_with(*permissions: str) -> Client:

@@ -49,7 +49,6 @@ def sends(key: str) -> str:
 
 
 def report(name: str, seconds: float) -> None:
-    """Write that a task has run."""
     with Path(os.environ[HOME], RUNS).open("a", encoding="utf-8") as file:
         file.write(json.dumps([name, seconds]) + "\n")
 
@@ -165,7 +164,6 @@ AGENTS: Final[dict[str, Callable[[], None]]] = {
     "elasticapm": elasticapm,
     "django_structlog": django_structlog,
 }
-"""The functions that start the agents, by the name of the package."""
 
 if AGENT in os.environ:
     AGENTS[os.environ[AGENT]]()

@@ -30,13 +30,10 @@ TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates"}]
 FILE = Path(__file__)
 
 events: list[str] = []
-"""The events of the bodies, in their order."""
 locked = zk_locked(KEY, timeout=0)
 
 
 def is_free(*keys: str) -> bool:
-    """Return whether another thread can acquire all of these locks at once."""
-
     def acquire() -> bool:
         try:
             with zk_locks(*keys, timeout=0):
@@ -59,8 +56,6 @@ class Parts:
 
 
 class AsyncParts:
-    """The parts of a body for a server with an event loop."""
-
     async def __aiter__(self) -> AsyncIterator[bytes]:
         events.append("computed")
         yield b"part"
@@ -78,8 +73,6 @@ async def async_stream(request: HttpRequest) -> HttpResponseBase:
 
 
 class Handler(View):
-    """Streams, or renders."""
-
     body: Any = None
 
     @locked
@@ -99,8 +92,6 @@ async def async_page(request: HttpRequest) -> HttpResponseBase:
 
 
 class HeldRenderer(BaseRenderer):
-    """Writes whether the lock is held while it renders."""
-
     media_type = "text/plain"
     format = "txt"
 

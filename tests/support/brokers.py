@@ -30,7 +30,6 @@ TIED = debian.tied("KILL")
 
 
 def find_redis() -> str:
-    """Return the path of `redis-server`."""
     program = shutil.which(REDIS)
     if program is None:
         raise debian.NotInstalled("Redis server", REDIS)
@@ -48,12 +47,9 @@ def find_rabbitmq() -> Path:
 
 
 class Broker(Served):
-    """A server that keeps messages."""
-
     @property
     @abc.abstractmethod
-    def conf(self) -> dict[str, Any]:
-        """The settings of Celery for it."""
+    def conf(self) -> dict[str, Any]: ...
 
     @abc.abstractmethod
     def clear(self) -> None:
@@ -102,7 +98,6 @@ class Redis(Broker):
             channel.qos.restore_visible(interval=1)
 
     def tags(self) -> set[str]:
-        """Return the delivery tags of all messages, queued or unacknowledged."""
         with RedisClient(port=self.port, decode_responses=True) as client, client.pipeline() as pipe:
             pipe.hkeys("unacked")
             for queue in QUEUES:
@@ -112,7 +107,6 @@ class Redis(Broker):
         return queued | set(unacked)
 
     def count_unacked(self) -> int:
-        """Return how many messages workers have taken and not acknowledged."""
         with RedisClient(port=self.port) as client:
             return int(client.hlen("unacked"))
 

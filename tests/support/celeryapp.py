@@ -46,8 +46,6 @@ class Channel(filesystem.Channel):
 
 
 class Transport(filesystem.Transport):
-    """kombu's file system transport with the channel above."""
-
     Channel = Channel
 
 
@@ -117,7 +115,6 @@ def say_ready(sender: Any, **_kwargs: Any) -> None:
 
 
 def do(verb: str, argument: Any) -> Any:
-    """Do the work of a task."""
     if verb == "brief":
         time.sleep(1)
     if verb == "fail":
@@ -138,7 +135,6 @@ def do(verb: str, argument: Any) -> Any:
 
 
 def account() -> dict[str, Any]:
-    """Return the properties of the running task."""
     request = current_task.request
     return {
         "pid": os.getpid(),
@@ -241,7 +237,6 @@ def helped(key: str) -> float:
 
 @app.task(name="by_hand")
 def by_hand(key: str, verb: str = "tell", argument: Any = None) -> Any:
-    """Acquire a lock without the decorator."""
     lock = zk_lock(key)
     lock.acquire()
     try:
@@ -267,7 +262,6 @@ def kept(key: str) -> bool:
 @zk_locked("{key}")
 @transaction.atomic
 def atomic_below(key: str, mark: str) -> bool:
-    """Record after COMMIT whether the lock is held."""
     transaction.on_commit(lambda: Path(mark).write_text(str(current_hold(key).lost)) and None)
     return connection.in_atomic_block
 

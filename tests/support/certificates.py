@@ -14,20 +14,17 @@ from support.ensemble import DEBIAN_DIRECTORY
 NETTY = [f"netty-{part}" for part in ("buffer", "codec", "common", "handler", "resolver", "transport")]
 NETTY_JARS = [DEBIAN_DIRECTORY / f"{name}.jar" for name in (*NETTY, "netty-transport-native-unix-common")]
 WITH_NETTY = "-Xbootclasspath/a:" + ":".join(map(str, NETTY_JARS))
-"""The option of the JVM that adds them."""
 
 NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
 """The options of openssl for a key that takes no time to make."""
 
 
 def skip_without_tls() -> None:
-    """Skip the test on a machine that has no server for TLS, or no openssl."""
     if not all(jar.exists() for jar in NETTY_JARS) or shutil.which("openssl") is None:
         pytest.skip("needs Debian's netty jars and openssl")
 
 
 def openssl(*arguments: str) -> None:
-    """Run openssl."""
     subprocess.run(["openssl", *arguments], check=True, capture_output=True)
 
 

@@ -16,12 +16,10 @@ _numbers = itertools.count(1)
 
 
 def sqlite(path: Path) -> dict[str, Any]:
-    """Return the entry of `DATABASES` for a file."""
     return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": dict(SQLITE)}
 
 
 def fenced_models() -> list[type[models.Model]]:
-    """All tables that the tests of fences need."""
     return [*apps.get_app_config("ledgers").get_models(), *apps.get_app_config("zklock_fences").get_models()]
 
 

@@ -65,7 +65,6 @@ def ensure(
 
 
 def missing(find: Callable[[], object]) -> NotInstalled | None:
-    """Return what this does not find; None if it does."""
     try:
         find()
     except NotInstalled as problem:
@@ -99,12 +98,10 @@ def tied(signal_name: str) -> list[str]:
 
 
 def may_install() -> bool:
-    """Tell whether this is a machine with apt, and we are its administrator."""
     return shutil.which("apt-get") is not None and os.geteuid() == 0
 
 
 def install(*packages: str) -> None:
-    """Install packages; raise SystemExit where that fails."""
     print(f"Installing: apt-get install {' '.join(packages)}", flush=True)
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     # An update that reaches no server would end with 0, and the install would not find the packages.

@@ -98,8 +98,6 @@ for line in sys.stdin:
 
 
 class Program:
-    """A process with locks, which does what it is told."""
-
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self._said: list[str] = []
@@ -114,7 +112,6 @@ class Program:
             lines.append(line.strip())  # noqa: PERF401 - others read the list meanwhile
 
     def tell(self, verb: str, *keys: str) -> None:
-        """Give it a command."""
         assert self.process.stdin is not None
         print(verb, *keys, file=self.process.stdin, flush=True)
 
@@ -146,8 +143,6 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A card of the first page, as an operator sees it."""
-
     text: str
     links: dict[str, str]
     """The addresses that they lead to, by their texts."""
@@ -230,7 +225,6 @@ class Drill:
         return done.stdout
 
     def doctor(self) -> tuple[list[str], int]:
-        """Return what `doctor --incident` prints, and its exit status."""
         done = self.shell("python manage.py zklock doctor --incident")
         return done.stdout.splitlines() + done.stderr.splitlines(), done.returncode
 
@@ -251,7 +245,6 @@ class Drill:
             return error.read().decode()
 
     def cards(self, site: Site | None = None) -> list[Card]:
-        """Return the cards of the first page."""
         sections = re.findall(r'<section class="module zklock-card.*?</section>', self.open(site=site), re.DOTALL)
         return [Card.of(html) for html in sections]
 
@@ -296,12 +289,10 @@ class Drill:
         return [line.strip().removeprefix("$ ") for line in lines[:LINES] if line.strip().startswith("$ ")]
 
     def is_calm(self, within: float = 30.0) -> None:
-        """Wait until the first page is green, and so is the doctor."""
         eventually(lambda: CALM in plain(self.open()), within, "it is not green")
         lines, status = self.doctor()
         assert (status, lines[0].startswith(CALM)) == (0, True), lines
 
 
 def plain(html: str) -> str:
-    """Return the text of a page or a part of it, in one line."""
     return " ".join(unescape(strip_tags(html)).split())

@@ -46,14 +46,12 @@ def end(task: Any, way: str, argument: Any) -> str:
 @app.task(name="locked_end", bind=True, acks_late=True)
 @zk_locked("{key}", timeout=60)
 def locked_end(self: Any, key: str, way: str, verb: str, argument: Any) -> str:
-    """End under the decorator's lock."""
     do(verb, argument)
     return end(self, way, argument)
 
 
 @app.task(name="block_end", bind=True, acks_late=True)
 def block_end(self: Any, key: str, way: str, verb: str, argument: Any) -> str:
-    """End in a block."""
     with zk_lock(key, timeout=60):
         do(verb, argument)
         return end(self, way, argument)
@@ -61,7 +59,6 @@ def block_end(self: Any, key: str, way: str, verb: str, argument: Any) -> str:
 
 @app.task(name="forgetful_end", bind=True, acks_late=True)
 def forgetful_end(self: Any, key: str, way: str, verb: str, argument: Any) -> str:
-    """End without releasing a lock."""
     zk_lock(key).acquire()
     do(verb, argument)
     return end(self, way, argument)
@@ -129,8 +126,6 @@ def half_open(key: str) -> None:
 
 @app.task(name="forget_in_coroutine")
 def forget_in_coroutine(key: str) -> None:
-    """Acquire a lock in a coroutine that ends without releasing it."""
-
     async def acquire() -> None:
         await zk_lock(key).aacquire()
 
@@ -143,7 +138,6 @@ def _acquire(key: str) -> None:
 
 @app.task(name="forget_in_thread")
 def forget_in_thread(key: str) -> None:
-    """Acquire a lock in a thread that ends without releasing it."""
     thread = threading.Thread(target=_acquire, args=(key,))
     thread.start()
     thread.join()
@@ -151,7 +145,6 @@ def forget_in_thread(key: str) -> None:
 
 @app.task(name="acquire_twice")
 def acquire_twice(key: str, verb: str = "tell", argument: Any = None) -> None:
-    """Acquire a reentrant lock twice, and never release it."""
     zk_lock(key).acquire()
     with zk_lock(key):
         zk_lock(key).acquire()
@@ -176,7 +169,6 @@ def careful_whole(outer: str, inner: str) -> list[bool]:
 
 @app.task(name="keep")
 def keep(key: str, verb: str = "tell", argument: Any = None) -> None:
-    """Hold a lock in a thread of the process until the process ends."""
     acquired = threading.Event()
 
     def hold() -> None:
@@ -190,8 +182,7 @@ def keep(key: str, verb: str = "tell", argument: Any = None) -> None:
 
 
 @app.task(name="held_by_receivers")
-def held_by_receivers(key: str, mark: str) -> None:
-    """Run under a lock of receivers of Celery's signals."""
+def held_by_receivers(key: str, mark: str) -> None: ...
 
 
 @task_prerun.connect(sender=held_by_receivers)
@@ -207,13 +198,11 @@ def _after(args: Any, **kwargs: Any) -> None:
 
 @app.task(name="lingers")
 @zk_locked("{key}", linger=60)
-def lingers(key: str) -> None:
-    """Leave a lock to the next owner in this process."""
+def lingers(key: str) -> None: ...
 
 
 @app.task(name="loses_block")
 def loses_block(key: str, mark: str) -> None:
-    """Work under a lock until it is lost, and report what is raised."""
     try:
         with zk_lock(key):
             do("sleep", mark)

@@ -178,7 +178,6 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Host and port, as a connection string."""
         return f"127.0.0.1:{self.port}"
 
     @property
@@ -233,7 +232,6 @@ class Server:
             os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """Resume a paused process."""
         os.kill(self.pid, signal.SIGCONT)
 
     def mode(self) -> str | None:
@@ -357,7 +355,6 @@ class Ensemble:
 
     @property
     def followers(self) -> list[Server]:
-        """The current followers."""
         return [server for server in self.servers if server.mode() == "follower"]
 
     def url(self, chroot: str = "") -> str:

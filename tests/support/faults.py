@@ -26,19 +26,16 @@ T = TypeVar("T")
 
 
 def session() -> Session:
-    """Return the session of this process."""
     return process.current()
 
 
 def client() -> Client:
-    """Return the kazoo client of this process's session."""
     client = session()._client
     assert client is not None
     return client
 
 
 def connected(timeout: float = 10.0) -> Session:
-    """Wait until the session of this process is connected; return it."""
     current_session = session()
     current_session.wanted_until = clock.now() + timeout  # without that, it rests after many refused connects
     eventually(lambda: current_session.connected and current_session.session_id, timeout)
@@ -200,12 +197,10 @@ class CallOnDemand(BackgroundCall[T]):
         super().__init__(lambda: call(*self._arguments.get(timeout=30)))
 
     def begin(self, *arguments: object) -> None:
-        """Make the call with these arguments."""
         self._arguments.put(arguments)
 
 
 def acquire_once(key: str, **options: Any) -> Hold:
-    """Acquire a lock, check it and release it; return the hold."""
     lock: Lock = zk_lock(key, **options)
     with lock as hold:
         hold.check()

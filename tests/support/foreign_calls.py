@@ -60,7 +60,6 @@ def _watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def record(name: str) -> None:
-    """Write to the file that a function was called here."""
     stack = "".join(traceback.format_stack(limit=12))
     with open(os.environ[FILE], "a") as file:
         file.write(f"{name} was called on {threading.current_thread().name} of process {os.getpid()}:\n{stack}\n")

@@ -81,7 +81,6 @@ def start(command: Sequence[str], *, env: Mapping[str, str], host: str = "", **o
 
 
 def start_fresh(command: Sequence[str], *, host: str = "", **options: Any) -> subprocess.Popen[Any]:
-    """Start it as a new interpreter in any case."""
     on_host = namespaces.on_host(host) if host else ()
     return subprocess.Popen([*on_host, sys.executable, *command], **options)
 
@@ -97,7 +96,6 @@ def run(command: Sequence[str], *, timeout: float, **options: Any) -> subprocess
 
 
 def _can_fork(command: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Return whether the program is the same as a fork."""
     same = all(
         env.get(name) == os.environ.get(name)
         for name in {*env, *os.environ}
@@ -215,7 +213,6 @@ def serve(number: int) -> Any:
 
 
 def _run(command: list[str], cwd: str, env: dict[str, str], own_session: bool, host: str) -> None:
-    """Run a program as a new interpreter would."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if own_session:
         os.setsid()

@@ -95,7 +95,6 @@ KEYS: Final[tuple[Any, ...]] = (
     *("_c_x-lock-0000000001", "zookeeper", "x" * 300, "x" * 100_000, {"pk": 1}, {"pk": None}, {"__class__": "x"}),
 )
 WRONG: Final[tuple[Any, ...]] = (None, "", "x", "{", "[]", '{"seen": 1}', 0, -1, 2**62, 1.5, True, [], [None], {})
-"""Values for headers."""
 
 OURS: Final = (
     "redelivered",
@@ -117,7 +116,6 @@ FORGED: Final = {
     "traceparent": "00-" + "0" * 32 + "-" + "f" * 16 + "-zz",
     "zklock_unique": "task/../..",
 }
-"""Headers whose values look right."""
 
 
 PAST: Final = (-1, "0001-01-01T00:00:00")
@@ -125,8 +123,6 @@ PAST: Final = (-1, "0001-01-01T00:00:00")
 
 @dataclass
 class Message:
-    """A task to send."""
-
     name: str
     args: tuple[Any, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)

@@ -199,8 +199,6 @@ def auth(credentials: str | None, scheme: str | None = "digest") -> Request:
 
 
 class Jute:
-    """Reads one value after the other from a frame."""
-
     def __init__(self, data: bytes) -> None:
         self.rest = data
 

@@ -53,16 +53,13 @@ class Ledger:
 
     @property
     def connection(self) -> BaseDatabaseWrapper:
-        """The connection of the calling thread."""
         return connections[self.alias]
 
     def write(self, text: str) -> None:
-        """Write on Django's connection."""
         with self.connection.cursor() as cursor:
             cursor.execute("INSERT INTO note VALUES (%s)", [text])
 
     def seen(self) -> list[str]:
-        """Return the rows that another connection can read."""
         return [text for (text,) in self._run("SELECT text FROM note")]  # in the order of their insertion
 
     @contextlib.contextmanager
@@ -93,13 +90,11 @@ class Ledger:
         self._lock_all()
 
     def _lock_all(self) -> None:
-        """Fail if any connection has a transaction."""
         connection = self.connection.connection
         assert connection is None or not connection.in_transaction
         self._run("BEGIN EXCLUSIVE", "ROLLBACK")
 
     def close(self) -> None:
-        """Take it out of the settings."""
         connection = self.connection
         connection.in_atomic_block = False
         connection.close()

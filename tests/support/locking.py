@@ -36,7 +36,6 @@ def zklock(*arguments: object) -> str:
 
 
 def as_json(*arguments: object) -> Any:
-    """Return what it says with --json."""
     return json.loads(zklock(*arguments, "--json"))
 
 

@@ -96,7 +96,6 @@ class PaymentWorkers:
         self._links[worker] = link
 
     def send(self, count: int) -> None:
-        """Send so many payments, spread over the keys and the kinds of tasks."""
         kinds = itertools.cycle(itertools.product(self._tasks, self._keys))
         for number, (task, key) in zip(range(count), kinds, strict=False):
             self._send(f"{task}/{key}/{number}")
@@ -151,7 +150,6 @@ class PaymentWorkers:
         self.done[harm.__name__] += 1
 
     def _cut(self) -> None:
-        """Cut the connection of a worker to ZooKeeper."""
         self._links[self._chance.choice(self._workers)].cut_all()
 
     def _stall(self) -> None:

@@ -70,7 +70,6 @@ class Journal:
 
     @abort.shielded
     def is_done(self, ref: str) -> bool:
-        """Tell whether a payment is booked."""
         return self._db.execute("SELECT 1 FROM effects WHERE ref = ?", (ref,)).fetchone() is not None
 
     @abort.shielded
@@ -85,7 +84,6 @@ class Journal:
             raise StaleToken
 
     def times(self) -> Counter[str]:
-        """Return how often each payment was booked."""
         return Counter(str(ref) for (ref,) in self._db.execute("SELECT ref FROM effects"))
 
     def values(self, key: str) -> list[int]:
@@ -103,7 +101,6 @@ def _recorder(pid: int) -> Recorder:
 
 
 def process_name(pid: int) -> str:
-    """Return what a pool process is called in the history."""
     return f"pool-{pid}"
 
 
@@ -207,7 +204,6 @@ SURE: dict[str, Any] = {
 @limited
 @zk_locked("{key}")
 def pay(key: str, ref: str) -> str:
-    """Book a payment; wait while the lock is busy."""
     return Execution(key, ref).book()
 
 
@@ -215,5 +211,4 @@ def pay(key: str, ref: str) -> str:
 @limited
 @zk_locked("{key}", on_conflict="retry")
 def pay_again(key: str, ref: str) -> str:
-    """Book a payment; come again while the lock is busy."""
     return Execution(key, ref).book()

@@ -60,7 +60,6 @@ app.task(name="nested.spent")(zk_locked("{key}", on_conflict="retry", max_confli
 
 @app.task(name="nested.plain")
 def plain(key: str, *args: str) -> str:
-    """Take both locks in the body."""
     with zk_lock(key):
         return nested(key, *args)
 
@@ -69,13 +68,11 @@ def plain(key: str, *args: str) -> str:
 @zk_locked(lambda key: f"{key}/a", timeout=30)
 @zk_locked(lambda key: f"{key}/b", timeout=30)
 def one_in_the_other(key: str) -> str:
-    """Acquire one lock after the other."""
     return "done"
 
 
 @app.task(name="policy.next")
 def follow(before: Any, mark: str = "") -> Any:
-    """Return the result of the previous step."""
     if mark:
         Path(mark).write_text(str(before))
     return before
@@ -121,7 +118,6 @@ def once(key: str) -> str:
 @app.task(name="policy.everything", bind=True)
 @zk_locked("{key}", on_conflict="retry")
 def everything(self: Any, key: str) -> dict[str, Any]:
-    """Return the properties of the message other than its arguments."""
     request = self.request
     return {
         "root_id": request.root_id,
@@ -155,7 +151,6 @@ for _name in ("skip", "raise", "coalesce"):
 @app.task(name="policy.own_run", bind=True)
 @zk_locked("{key}", on_conflict="skip", timeout=0)
 def own_run(self: Any, key: str, other: str = "") -> str:
-    """Call the task's own function with another key."""
     if other:
         return "refused" if self.run(other) is None else "went through"
     return "inner"
@@ -196,7 +191,6 @@ app.task(name="offline.lost", base=Offline)(zk_locked("{key}", on_lost="retry", 
 @zk_locked("{outer}")
 @zk_locked("{inner}")
 def two(outer: str, inner: str) -> str:
-    """Acquire one lock after the other."""
     return "done"
 
 
@@ -207,7 +201,6 @@ def accounts(*numbers: str, **_more: Any) -> list[str]:
 @app.task(name="several.transfer")
 @zk_locked(accounts, unique="until_done")
 def transfer(source: str, target: str, verb: str = "tell", argument: Any = None) -> Any:
-    """Work under the locks that a callable names."""
     for number in (source, target):
         current_hold(f"account/{number}").check()
     return do(verb, argument)
@@ -215,7 +208,6 @@ def transfer(source: str, target: str, verb: str = "tell", argument: Any = None)
 
 @app.task(name="sharing.waits")
 def waits(key: str, kind: str, name: str) -> str:
-    """Hold a lock, and wait for a task that shares it."""
     with zk_lock(key, **SHARES[kind]), allow_join_result():
         try:
             return str(app.send_task(name, (key,)).get(timeout=30, interval=0.01))
@@ -228,7 +220,6 @@ def waits(key: str, kind: str, name: str) -> str:
 
 @app.task(name="adopting", acks_late=True, reject_on_worker_lost=True)
 def adopting(text: str, verb: str = "tell", argument: Any = None) -> Any:
-    """Go on under a lock that was handed over."""
     try:
         with zk_adopt(text) as hold:
             do(verb, argument)
@@ -240,5 +231,4 @@ def adopting(text: str, verb: str = "tell", argument: Any = None) -> Any:
 @app.task(name="giving")
 @zk_locked("{key}", timeout=60)
 def giving(key: str) -> str:
-    """Hand over the lock that this task has waited for."""
     return current_hold().hand_over(within=60)

@@ -44,8 +44,6 @@ def find_postgres() -> Path:
 
 
 class Postgres(Served):
-    """One cluster."""
-
     end = signal.SIGQUIT  # its way to end at once
 
     def __init__(self) -> None:
@@ -57,7 +55,6 @@ class Postgres(Served):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Its entry of `DATABASES`."""
         return {
             "ENGINE": "django.db.backends.postgresql",
             "NAME": "postgres",

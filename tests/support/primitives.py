@@ -26,8 +26,6 @@ MANY = 5  # stands for any number
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """One kind of lock."""
-
     name: str
     kind: str
     """The `kind` of its holds."""
@@ -43,7 +41,6 @@ class Primitive:
         return self.name
 
     def lock(self, key: str = KEY, **more: Any) -> Lock:
-        """Return a lock of this kind."""
         return zk_lock(key, **{**self.options, **more})
 
     @contextlib.contextmanager
@@ -74,7 +71,6 @@ class Primitive:
 
     @property
     def is_semaphore(self) -> bool:
-        """Whether it has permits."""
         return "limit" in self.options
 
 
@@ -130,7 +126,6 @@ class Taker:
 
 
 def lingering_lock(lock: Lock) -> LingeringLock | None:
-    """Return the lingering lock of this process, if there is one."""
     return process.current().attached(LingeringLocks).find(lock.spec) if lock.spec.linger else None
 
 

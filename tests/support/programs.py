@@ -25,7 +25,6 @@ BY_NAME = {find.__name__.removeprefix("find_"): find for find in FINDS}
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Keep the packages from starting what nobody asked for."""
     with no_cluster(), debian.no_services():
         yield
 

@@ -15,7 +15,6 @@ PACKAGES = ("promtool", "prometheus")  # a package of its own, from Debian 13 on
 
 
 def find() -> str | None:
-    """Return the program; None if it is not here."""
     return shutil.which("promtool", path=CACHE / "usr" / "bin") or shutil.which("promtool")
 
 

@@ -204,7 +204,6 @@ class Proxy:
 
     @property
     def watch_events(self) -> int:
-        """How many watch events were passed on."""
         return sum(frame.xid == XID_WATCH_EVENT for frame in self.frames)
 
     @property
@@ -351,8 +350,6 @@ def count_round_trips(frames: Iterable[Frame]) -> int:
 
 @dataclass(frozen=True)
 class _Fault:
-    """A fault of the next request of this kind, or of its reply."""
-
     opcode: int
     fired: threading.Event
 
@@ -514,7 +511,6 @@ class _Pipe:
             action(self.transport)
 
     def hurry(self) -> None:
-        """Have all be due now."""
         self._queue = deque((0.0, action) for _, action in self._queue)
         self.pump()
 

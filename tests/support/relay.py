@@ -31,11 +31,9 @@ class Relay:
         self._open.clear()
 
     def heal(self) -> None:
-        """Pass all on again."""
         self._open.set()
 
     def reset(self) -> None:
-        """End all connections."""
         sockets, self._sockets = self._sockets, []
         for end in sockets:
             _close(end)

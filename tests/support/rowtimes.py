@@ -35,8 +35,7 @@ def enable_again(row: Any) -> None:
         row.save()
 
 
-def keep(row: Any) -> None:
-    """Do not change it."""
+def keep(row: Any) -> None: ...
 
 
 def entry_of(row: Any) -> Any:
@@ -47,7 +46,6 @@ def entry_of(row: Any) -> Any:
 
 
 def ran(kind: str, name: str, *, saved: bool) -> tuple[Any, RunRecord]:
-    """Return a row that has just run, and the record of its run."""
     from django_celery_beat.models import (  # type: ignore[import-untyped]
         CrontabSchedule,
         IntervalSchedule,

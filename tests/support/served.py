@@ -31,12 +31,10 @@ class Served(abc.ABC):
         self._processes: list[subprocess.Popen[bytes]] = []
 
     @abc.abstractmethod
-    def _launch(self) -> None:
-        """Start its processes."""
+    def _launch(self) -> None: ...
 
     @abc.abstractmethod
-    def _answers(self) -> bool:
-        """Tell whether a client is served."""
+    def _answers(self) -> bool: ...
 
     def __enter__(self) -> Self:
         try:
@@ -81,7 +79,6 @@ class Served(abc.ABC):
         self._wait_ready()
 
     def restart(self) -> None:
-        """End the server, and start it again with the files that it wrote."""
         with self.down():
             pass
 
@@ -92,7 +89,6 @@ class Served(abc.ABC):
             process.wait(TIMEOUT)
 
     def stop(self) -> None:
-        """End the server, and remove what it wrote."""
         self._end()
         shutil.rmtree(self._directory, ignore_errors=True)
         atexit.unregister(self.stop)

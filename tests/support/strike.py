@@ -251,7 +251,6 @@ def sweep(
 
 
 def work_linger(key: str) -> None:
-    """Use a lock that lingers twice."""
     lock = zk_lock(key, linger=0.02)
     with lock:
         pass
@@ -260,7 +259,6 @@ def work_linger(key: str) -> None:
 
 
 def work_acquire_around_with(mutex: Any) -> None:
-    """Acquire one lock or several by hand, and again by a block inside."""
     assert mutex.acquire()
     try:
         with mutex:

@@ -23,8 +23,6 @@ WAITING = "waiting"
 
 
 class Traced:
-    """The spans of this process."""
-
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
         self.provider = TracerProvider()
@@ -32,15 +30,12 @@ class Traced:
 
     @property
     def tracer(self) -> Tracer:
-        """A tracer of the project."""
         return self.provider.get_tracer("project")
 
     def spans(self, name: str) -> list[ReadableSpan]:
-        """Return the ended spans with this name."""
         return [span for span in self._exporter.get_finished_spans() if span.name == name]
 
     def wait(self, name: str, count: int = 1) -> list[ReadableSpan]:
-        """Return the ended spans with this name, when there are so many."""
         eventually(lambda: len(self.spans(name)) >= count, message=f"not {count} spans {name}")
         assert len(self.spans(name)) == count
         return self.spans(name)
@@ -48,7 +43,6 @@ class Traced:
 
 @contextmanager
 def traced() -> Iterator[Traced]:
-    """Trace the locks of this process in memory."""
     traced = Traced()
     connect(traced.provider)
     try:
@@ -67,6 +61,5 @@ def to_file(path: Path) -> TracerProvider:
 
 
 def in_file(path: Path, name: str) -> list[dict[str, Any]]:
-    """Return the spans with this name in such a file."""
     spans = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return [span for span in spans if span["name"] == name]

@@ -13,4 +13,4 @@ admin.site.unregister(Lock)
 
 @admin.register(Lock)
 class ThemedLockAdmin(LockAdminMixin, ModelAdmin):  # type: ignore[misc]
-    """The locks in the clothes of the theme."""
+    ...

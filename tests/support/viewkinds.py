@@ -180,8 +180,6 @@ class Creating(CreateAPIView):
 
 
 class LateLock(APIView):
-    """Writes a row, then takes a lock."""
-
     def get(self, request: Request) -> Response:
         if "missing" in request.GET:
             raise Http404
@@ -209,8 +207,6 @@ class SavingAdmin(ModelAdmin):  # type: ignore[type-arg]
 
 
 class OpenSite(AdminSite):
-    """An admin for everybody."""
-
     def has_permission(self, request: HttpRequest) -> bool:
         return True
 

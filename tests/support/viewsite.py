@@ -34,7 +34,6 @@ def buy_now(request: HttpRequest, sku: str) -> HttpResponse:
 
 @zk_locked("order/{sku}")
 def ship(request: HttpRequest, sku: str) -> HttpResponse:
-    """Acquire a second lock in the middle of the work."""
     inside.set()
     go_on.wait(20)
     with zk_lock(f"stock/{sku}", timeout=40):

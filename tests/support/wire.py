@@ -120,7 +120,6 @@ class Wire:
         return self.until(self.send(*request))
 
     def do(self, *requests: Request) -> None:
-        """Ask one request after the other."""
         for request in requests:
             self.ask(request)
 
@@ -175,12 +174,10 @@ class Wire:
         return xid, error
 
     def shut(self) -> None:
-        """Send nothing else."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
     def drop(self) -> None:
-        """Close the socket, and say nothing."""
         self._socket.close()
 
     def end(self) -> None:
@@ -243,7 +240,6 @@ class Names:
         return self._sessions.get(value, hex(value))
 
     def results(self, frame: Jute) -> list[str]:
-        """The results of a multi."""
         texts: list[str] = []
         while True:
             code, done, error = frame.int32(), frame.flag(), frame.int32()
@@ -285,7 +281,6 @@ class Talk:
         return self._wires[name]
 
     def join(self, name: str, **how: Any) -> Wire:
-        """Open a connection with a session."""
         wire = self.wire(name)
         if wire.connect(**how):
             self.sessions[wire.session] = wire.password

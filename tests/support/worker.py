@@ -141,13 +141,11 @@ class Worker:
         return self.app.send_task(name, args, **options)
 
     def ask(self, command: str, **options: Any) -> Any:
-        """Send a control command to this worker; return its answer."""
         options |= {"destination": [self.name], "reply": True, "limit": 1, "timeout": 10}
         ((answer,),) = [reply.values() for reply in self.app.control.broadcast(command, **options) or []]
         return answer
 
     def run(self, name: str, *args: Any, timeout: float = 20, **options: Any) -> Any:
-        """Send a task and return its result."""
         return self.get(self.send(name, *args, **options), timeout)
 
     def begin(self, name: str, key: str, *args: Any, **options: Any) -> tuple[AsyncResult[Any], Gate]:
@@ -165,11 +163,9 @@ class Worker:
         return [self.get(result) for result, _ in tasks]
 
     def get(self, result: AsyncResult[Any], timeout: float = 20) -> Any:
-        """Return a task's result, or raise its error."""
         return result.get(timeout=timeout, interval=0.02)
 
     def wait_failed(self, result: AsyncResult[Any], timeout: float = 20) -> BaseException:
-        """Return the error that a task ends with."""
         error = result.get(timeout=timeout, interval=0.02, propagate=False)
         assert isinstance(error, BaseException), error
         return error
@@ -230,7 +226,6 @@ class Worker:
             self._gates.pop().open()
 
     def children(self) -> set[int]:
-        """Return the process ids of the pool."""
         return {child.pid for child in psutil.Process(self.process.pid).children()}
 
     def group(self) -> set[int]:

@@ -58,14 +58,12 @@ def eventually(condition: Callable[[], T], timeout: float = 10.0, message: objec
 
 
 def guid_of(path: str) -> str:
-    """Return the guid in the name of a contender's node."""
     child = nodes.parse(path.rpartition("/")[2])
     assert child is not None
     return child.guid
 
 
 def next_line(process: subprocess.Popen[str]) -> str:
-    """Return the next line that a process prints."""
     assert process.stdout is not None
     return process.stdout.readline().rstrip("\n")
 
@@ -118,8 +116,6 @@ class _ThreadedClient(KazooClient):  # type: ignore[misc]
 
 
 class _SharedClient(_ThreadedClient):
-    """A client of many tests."""
-
     def add_auth(self, scheme: str, credential: str) -> bool:
         raise AssertionError("later tests would have these credentials, too: call `use_own_client` before")
 
@@ -147,7 +143,6 @@ class Zoo:
 
     @property
     def address(self) -> str:
-        """The first server."""
         return self.all_hosts.partition(",")[0]
 
     @property
@@ -210,7 +205,6 @@ class Zoo:
         return [name for name in self.names(f"{self.base}/{key}") if markers.reader_of(name)]
 
     def contenders(self, path: str | None = None) -> list[str]:
-        """The paths of all contenders in this namespace."""
         path = path or self.base
         names = []
         for name in self.names(path):
@@ -236,7 +230,6 @@ class Zoo:
         return payloads
 
     def wait_contenders(self, key: str, count: int, timeout: float = 10.0) -> list[str]:
-        """Wait until a key has exactly so many contenders; return them."""
         eventually(lambda: len(self.children(key)) == count, timeout, f"{key}: not {count} contenders")
         return self.children(key)
 

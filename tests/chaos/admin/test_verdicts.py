@@ -24,7 +24,6 @@ SECONDS = 0.4
 
 @pytest.fixture
 def stage(drill: Drill) -> Iterator[Stage]:
-    """Queues made node by node, in few round trips."""
     with staged(drill.zoo) as stage:
         yield stage
 

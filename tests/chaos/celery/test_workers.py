@@ -26,14 +26,12 @@ LONG = 10.0  # seconds, the most these servers grant; a session that ends sooner
 
 
 def told(zoo: Zoo) -> str:
-    """Return the server's report of all its sessions."""
     host, _, port = zoo.hosts.partition(":")
     return four_letter(host, int(port), "dump")
 
 
 @contextlib.contextmanager
 def busy_workers(zoo: Zoo, home: Path, count: int, **options: object) -> Iterator[list[Worker]]:
-    """Workers of two processes that hold a lock each, in the middle of their work."""
     with contextlib.ExitStack() as stack:
         workers, gates = [], []
         for number in range(count):
@@ -185,7 +183,6 @@ app.conf.worker_soft_shutdown_timeout = {SOFT_TIMEOUT}
 
 
 def test_a_soft_shutdown_lets_short_tasks_finish(zoo: Zoo, tmp_path: Path) -> None:
-    """Tasks that end in time are done. The others are killed after it. The locks of both are free at once."""
     (tmp_path / "soft.py").write_text(SOFT)
     path = f"{tmp_path}{os.pathsep}{TESTS}{os.pathsep}{TESTS.parent}"
     with Worker(zoo, tmp_path, tasks="soft", session_timeout=LONG, env={"PYTHONPATH": path}) as worker:
@@ -205,7 +202,6 @@ def test_a_soft_shutdown_lets_short_tasks_finish(zoo: Zoo, tmp_path: Path) -> No
 
 
 def test_a_task_that_lost_its_lock_does_not_run_next_to_its_copy(zoo: Zoo, tmp_path: Path) -> None:
-    """A worker that is cut off stops its task before the copy, which is delivered to another one, has the lock."""
     homes = [tmp_path / "cut", tmp_path / "sound"]
     for home in homes:
         home.mkdir()

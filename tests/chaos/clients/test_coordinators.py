@@ -40,8 +40,7 @@ class Coordinator(NamedTuple):
     http: Relay
 
 
-class Refused(Exception):
-    """The coordinator refused a request by HTTP."""
+class Refused(Exception): ...
 
 
 class LeaseClient:
@@ -58,7 +57,6 @@ class LeaseClient:
         self.errors: Counter[str] = Counter()
 
     async def run(self, until: float) -> None:
-        """Take one lease after the other."""
         while time.monotonic() < until:
             key, term = self._chance.choice(KEYS), self._chance.choice([0.5, 1.0, 3.0])
             self._about = {"op": next(self._ops), "key": key}
@@ -116,15 +114,12 @@ class LeaseClient:
 
 
 class Nemesis:
-    """The faults."""
-
     def __init__(self, coordinators: list[Coordinator], chance: random.Random) -> None:
         self.done: Counter[str] = Counter()
         self._coordinators = coordinators
         self._chance = chance
 
     async def run(self, until: float) -> None:
-        """Strike one coordinator after the other."""
         faults: list[Callable[[Coordinator], Any]] = [
             *(self.kill, self.pause, self.replace, self.cut, self.hang, self.reset, self.freeze)
         ]
@@ -180,7 +175,6 @@ class Nemesis:
 
 
 async def test_leases_exclude_each_other_under_faults(arena: Zoo, tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    """Killed, stopped and replaced coordinators; cuts on both sides; clients that vanish, by gRPC and by HTTP."""
     seed = pytestconfig.getoption("--soak-seed")
     with contextlib.ExitStack() as stack:
         coordinators = []

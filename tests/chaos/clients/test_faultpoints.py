@@ -25,7 +25,6 @@ RELEASING: tuple[Faultpoint, ...] = ("before_delete", "after_delete_sent")
 
 
 def struck(worker: LockWorker, action: str) -> bool:
-    """Tell whether the process has reached the moment."""
     if action == "kill":
         return not worker.alive
     if action == "pause":
@@ -34,7 +33,6 @@ def struck(worker: LockWorker, action: str) -> bool:
 
 
 def queued(pool: WorkerPool, worker: LockWorker, count: int) -> bool:
-    """Tell whether a process has so many contenders, all of them in the queue."""
     known, names = worker.ask("known"), pool.zoo.children("k")
     return len(known) == count and all(any(guid in name for name in names) for guid in known)
 
@@ -87,14 +85,12 @@ def test_a_fault_at_any_step_of_a_contender_harms_no_other(pool: WorkerPool, poi
 
 
 def failing(victim: LockWorker, point: Faultpoint, *before: tuple[Faultpoint, str]) -> None:
-    """Have the protocol fail at a moment, after it was struck at others."""
     victim.tell("strike", point=point, action="raise").result()
     for earlier, action in reversed(before):
         victim.tell("strike", point=earlier, action=action, seconds=NAP).result()
 
 
 def test_a_contender_that_fails_at_a_reconnect_gets_the_error(pool: WorkerPool, proxy: Proxy) -> None:
-    """The one of two that fails to go on is told, and the other goes on."""
     victim = pool.start_one("A", hosts=proxy.address, session_timeout=T)
     proxy.refuse = True
     proxy.cut_all()
@@ -112,7 +108,6 @@ def test_a_contender_that_fails_at_a_reconnect_gets_the_error(pool: WorkerPool, 
 def test_a_release_after_an_outage_is_retried_after_a_failure(
     pool: WorkerPool, proxy: Proxy, point: Faultpoint
 ) -> None:
-    """A release during an outage is carried out when that is over, and after a failure once more."""
     victim = pool.start_one("A", hosts=proxy.address, session_timeout=10)
     other = pool.start_one("B")
     victim.must_acquire()
@@ -131,7 +126,6 @@ def test_a_release_after_an_outage_is_retried_after_a_failure(
 
 
 def test_a_late_znode_of_a_caller_that_gave_up_is_deleted_after_a_failure(pool: WorkerPool, proxy: Proxy) -> None:
-    """The create is answered after its caller gave up."""
     victim = pool.start_one("A", hosts=proxy.address, session_timeout=10)
     pool.zoo.client.ensure_path(f"{pool.zoo.base}/k")  # so that there is but one create
     proxy.delay_op(CREATE2, 1.3)

@@ -19,7 +19,6 @@ LEFT_BEHIND = 2.0  # seconds that a node may outlive its contender; promised
 
 @pytest.mark.convicts_kazoo
 def test_a_waiter_leaves_the_queue_at_its_soft_time_limit(pool: WorkerPool) -> None:
-    """Its process lives on, as that of a task does, and the one behind is served as if it had never been there."""
     a, b = pool.start("A", "B")
     b.must_acquire(owner="ahead")
     waiting = a.acquire(timeout=30)

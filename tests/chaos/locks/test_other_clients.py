@@ -40,7 +40,6 @@ def starts(which: str, zoo: Zoo) -> tuple[Start, Start]:
 def test_a_mixed_history_is_that_of_one_lock(
     zoo: Zoo, tmp_path: Path, which: str, theirs: list[str], ours: list[str]
 ) -> None:
-    """Some processes are killed. No two hold locks that exclude each other, and all others continue."""
     load = Load(tmp_path, f"{zoo.base}/k")
     start_theirs, start_ours = starts(which, zoo)
     for number in (1, 2):

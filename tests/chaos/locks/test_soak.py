@@ -98,7 +98,6 @@ def test_every_promise_is_kept_through_random_faults(
 
 
 def random_work(worker: LockWorker, seconds: float, chance: random.Random) -> list[Call]:
-    """Have all owners of a process work under locks for so long."""
     return [
         worker.tell("random_work", **{"as": owner}, keys=WISHES, seconds=seconds, seed=chance.randrange(10**9))
         for owner in OWNERS

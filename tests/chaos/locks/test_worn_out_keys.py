@@ -34,7 +34,6 @@ GOOD = {"many": wrap.LARGEST - 1, "many/1": 7, "half": LAST_SEQUENCE // 2, "long
 
 @pytest.fixture(scope="module")
 def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
-    """A server that has run for years."""
     with wrap.serving(tmp_path_factory.mktemp("worn"), f"{CHROOT}/zklock", WORN | WEARING | GOOD) as ensemble:
         yield ensemble
 
@@ -51,7 +50,6 @@ def keys() -> tuple[str, ...]:
 
 
 def zklock(*arguments: str) -> tuple[str, int]:
-    """Return what `manage.py zklock` prints, and its exit status."""
     out = StringIO()
     try:
         call_command("zklock", *arguments, stdout=out)

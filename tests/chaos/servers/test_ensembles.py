@@ -20,14 +20,12 @@ LATER = 0.5  # seconds of room for a busy machine
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Ensemble]:
-    """Three servers."""
     with Ensemble(nodes=3, max_session_timeout=LONGEST) as ensemble:
         yield ensemble
 
 
 @pytest.fixture
 def ensemble(servers: Ensemble) -> Iterator[Ensemble]:
-    """The servers, all of them serving before and after."""
     with repaired(servers) as ensemble:
         yield ensemble
 

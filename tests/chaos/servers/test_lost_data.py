@@ -20,7 +20,6 @@ LATER = 0.5  # seconds of room for a busy machine
 
 @pytest.fixture
 def ensemble() -> Iterator[Ensemble]:
-    """One server of the test's own."""
     with Ensemble() as ensemble:
         yield ensemble
 

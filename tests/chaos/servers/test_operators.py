@@ -22,14 +22,12 @@ TIMEOUT = 4.0
 
 @pytest.fixture
 def ensemble(request: pytest.FixtureRequest) -> Iterator[Ensemble]:
-    """Three servers that the test may ruin, or others."""
     with Ensemble(**getattr(request, "param", {"nodes": 3})) as ensemble:
         yield ensemble
 
 
 @pytest.mark.parametrize("role", ["follower", "leader"])
 def test_a_full_disk_of_one_server_costs_no_lock(pool: WorkerPool, ensemble: Ensemble, role: str) -> None:
-    """The server leaves the quorum. The other two go on, and the hold lives. With space again, a restart is enough."""
     a, b = pool.start("A", "B", session_timeout=TIMEOUT)
     a.must_acquire(abort_on="lost")
     working = a.work(seconds=2 * TIMEOUT)
@@ -126,5 +124,4 @@ def test_after_a_restore_an_old_token_is_refused_or_below_all_new_ones(
 
 
 def data(server: Server) -> Path:
-    """Return the directory of a server's snapshots and logs."""
     return server.directory / "data" / "version-2"

@@ -25,7 +25,6 @@ TIMEOUT = 3.0  # seconds; the leader ends such a session while the follower stil
 
 @pytest.fixture(scope="module")
 def wired() -> Iterator[tuple[Ensemble, Partition]]:
-    """Three servers, and the link that can be frozen."""
     properties = {"syncLimit": str(SYNC_LIMIT)}
     with Ensemble(nodes=3, tick=TICK, properties=properties) as ensemble, partition(ensemble) as link:
         yield ensemble, link
@@ -33,14 +32,12 @@ def wired() -> Iterator[tuple[Ensemble, Partition]]:
 
 @pytest.fixture
 def ensemble(wired: tuple[Ensemble, Partition]) -> Iterator[Ensemble]:
-    """The servers, all of them serving before and after."""
     with repaired(wired[0]) as ensemble:
         yield ensemble
 
 
 @pytest.fixture
 def link(ensemble: Ensemble, wired: tuple[Ensemble, Partition]) -> Iterator[Partition]:
-    """The link, whole before and after."""
     assert ensemble.leader is wired[1].leader
     yield wired[1]
     wired[1].wire.heal()
@@ -48,7 +45,6 @@ def link(ensemble: Ensemble, wired: tuple[Ensemble, Partition]) -> Iterator[Part
 
 @contextlib.contextmanager
 def frozen(link: Partition) -> Iterator[None]:
-    """Hold back all that the two send each other, until the end of the block."""
     link.wire.freeze()
     try:
         yield
@@ -144,7 +140,6 @@ def test_no_two_leases_overlap_behind_a_cut_off_follower(
 
 
 def inject_faults(pool: WorkerPool, link: Partition, holders: Mapping[str, LockWorker], chance: random.Random) -> None:
-    """Cut the follower off, pause the holders, or both, for times that are independent of each other."""
     fault = chance.choice(["cut", "pause", "both"])
     script: list[tuple[float, Callable[[], object]]] = []  # after how many seconds, and what to do
     if fault != "pause":

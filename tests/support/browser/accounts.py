@@ -10,11 +10,9 @@ VISITORS = {
     "viewer": ["view_lock"],
     "operator": ["view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock", "show_stack_lock"],
 }
-"""By user name, what each may do."""
 
 
 def log_in(user: User) -> str:
-    """Return the key of a session of this user."""
     session = SessionStore()
     session[SESSION_KEY] = str(user.pk)
     session[BACKEND_SESSION_KEY] = "django.contrib.auth.backends.ModelBackend"

@@ -18,8 +18,6 @@ from support.zoo import Zoo, eventually
 
 @dataclass(frozen=True)
 class Part:
-    """A contender as it presents itself."""
-
     host: str = "web-1"
     pid: int = 4711
     thread: str = "MainThread"
@@ -67,7 +65,6 @@ class Stage:
         self._client.start(timeout=30)
 
     def join_queue(self, key: str, part: Part, kind: nodes.Kind = nodes.Kind.LOCK) -> str:
-        """Put a contender at the end of a queue; return its path."""
         guid = nodes.new_guid(nodes.Mark.OWN)
         return self.join_queue_raw(key, nodes.prefix(guid, kind), part.data(guid))
 

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from support.browser.site import Site
 
 LIST = "/admin/zklock/lock/"
-"""The first page, whose address is the beginning of all others."""
 ALL = f"{LIST}?q="
-"""The list of locks."""
 SCREENSHOTS = os.environ.get("SCREENSHOTS", "")
 """A directory for pictures of the pages, for people to look at; none are made without."""
 
@@ -60,7 +58,6 @@ _BREAK = re.compile("Break the locks?")
 
 @cache
 def axe() -> str:
-    """The source of axe-core, which finds what keeps people from using a page."""
     return resources.files("axe_playwright_python").joinpath("axe.min.js").read_text()
 
 
@@ -110,7 +107,6 @@ class Visitor:
         return self.open(address(key))
 
     def wait_until(self, condition: Callable[[], object], timeout: float = 10.0) -> None:
-        """Wait for something, while the browser goes on."""
         deadline = time.monotonic() + timeout
         while not condition():
             assert time.monotonic() < deadline, f"not within {timeout:g} s"
@@ -129,7 +125,6 @@ class Visitor:
         self.page.clock.install()
 
     def put_forward(self, seconds: float) -> None:
-        """Put the page's clock forward, and run the timers that are due."""
         self.page.clock.run_for(round(seconds * 1000))
 
     def await_refresh(self, seconds: float) -> None:
@@ -186,7 +181,6 @@ class Visitor:
         self._go(self.page.locator("#main").get_by_role("link", name=link).first)
 
     def press(self, button: str | re.Pattern[str]) -> None:
-        """Press a button that sends a form, and be where that leads."""
         self._go(self.page.get_by_role("button", name=button))
 
     def _go(self, thing: Locator) -> None:
@@ -194,7 +188,6 @@ class Visitor:
             thing.click()
 
     def confirm(self, reason: str) -> None:
-        """Give a reason and press the button of a confirmation."""
         self.page.get_by_label("Reason").fill(reason)
         self.press(_BREAK)
 
@@ -204,26 +197,22 @@ class Visitor:
         self.press("Hold the lock")
 
     def ask(self, reason: str) -> None:
-        """From the page of a lock, request its release."""
         self.follow("Request release…")
         self.page.get_by_label("Reason").fill(reason)
         self.press("Request release of the lock")
 
     def messages(self) -> str:
-        """Return the messages of the page about the last action."""
         selector = "#main > .px-4:not(:has(#content))" if THEMED else ".messagelist li"
         return "\n".join(self.page.locator(selector).all_inner_texts())
 
     # --- what a page is like ------------------------------------------------------------------------------------
 
     def row(self, key: str) -> Any:
-        """The row of a lock in the list."""
         return self.page.locator("#result_list tbody tr").filter(
             has=self.page.get_by_role("link", name=key, exact=True)
         )
 
     def shown_keys(self) -> list[str]:
-        """The locks of the list, as they are shown."""
         return [text.strip() for text in self.page.locator("#result_list tbody th").all_inner_texts()]
 
     def picture(self, name: str, *, full_page: bool = True) -> None:
@@ -231,7 +220,6 @@ class Visitor:
             self.page.screenshot(path=Path(SCREENSHOTS) / f"{name}.png", full_page=full_page, caret="initial")
 
     def assert_accessible(self) -> None:
-        """Fail if axe-core finds anything at all."""
         complaints = list(self.complaints)
         self.page.evaluate(axe())
         # What is wrong with a theme's own frame is not ours.
@@ -261,7 +249,6 @@ class Visitor:
         return measured["faults"], measured["shown"]
 
     def assert_fits(self) -> None:
-        """Fail if the page is wider than its window, so that people have to scroll sideways."""
         wide, window = self.page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
         assert wide <= window, f"the page has {wide} pixels, the window {window}"
 

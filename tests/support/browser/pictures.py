@@ -43,7 +43,6 @@ def _import(stage: Stage) -> None:
 
 
 def _deadlock(stage: Stage) -> None:
-    """Let two tasks wait for each other."""
     there = Part.task("shop.tasks.move_stock", "worker-3", 812)
     back = Part.task("shop.tasks.move_stock", "worker-4", 911)
     _hold(stage, "stock/berlin", there)

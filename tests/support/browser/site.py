@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 
 class Site:
-    """The site, for the length of a with block."""
-
     def __init__(self, home: Path, url: str, *, name: str = "site", **zklock: Any) -> None:
         """
         Serve from `home`, with locks at the `zk://` URL and further keys of `settings.ZKLOCK`.
@@ -32,7 +30,6 @@ class Site:
             "ZKLOCK_URL": url,
             "SITE_ZKLOCK": json.dumps(zklock),
         }
-        """The environment of its process, also for its commands."""
         self.url = ""
         self.sessions: Mapping[str, str] = {}
         """By user name, the value of the cookie that makes somebody that user."""

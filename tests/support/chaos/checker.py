@@ -24,8 +24,6 @@ EXCLUSIVE = (LOCK, WRITE)
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One promise that was not kept, and the calls that show it."""
-
     rule: str
     key: str
     message: str
@@ -34,23 +32,18 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a check."""
-
     violations: tuple[Violation, ...]
     run: Run
 
     @property
     def ok(self) -> bool:
-        """Whether every promise was kept."""
         return not self.violations
 
     @property
     def rules(self) -> frozenset[str]:
-        """The rules that were broken."""
         return frozenset(violation.rule for violation in self.violations)
 
     def short(self) -> str:
-        """Return a short text: some violations with the events that show them."""
         counts = Counter(violation.rule for violation in self.violations)
         lines = [f"{dict(counts)}; in {len(self.run.events)} events"]
         for violation in self.violations[:SHOWN]:
@@ -61,7 +54,6 @@ class Verdict:
     # --- a history in which little happens proves little --------------------------------------------------------------
 
     def figures(self) -> dict[str, int]:
-        """Count what happened."""
         holds = [hold for holds in self.run.holds.values() for hold in holds]
         return {
             "grants": len(holds),

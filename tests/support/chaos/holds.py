@@ -108,12 +108,10 @@ class Call:
 
     @property
     def events(self) -> list[Event]:
-        """Return what there is to show of it."""
         known = [self.invoke, self.answer, *self.valids[-1:], self.lost, self.downgrade, self.release]
         return [event for event in known if event is not None]
 
     def add(self, event: Event) -> None:
-        """Take another event of this call."""
         kind = event["e"]
         if kind in ("granted", "refused"):
             assert self.answer is None, f"two answers to one acquisition: {self.answer} and {event}"
@@ -128,8 +126,6 @@ class Call:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A whole history, read."""
-
     events: tuple[Event, ...]
     calls: list[Call] = field(default_factory=list)
     holds: dict[str, list[Call]] = field(default_factory=lambda: defaultdict(list))
@@ -137,12 +133,10 @@ class Run:
     nemesis: list[Event] = field(default_factory=list)
 
     def ended(self, process: str, start: float, end: float) -> bool:
-        """Tell whether the process was ended in this interval."""
         ends = (event for event in self.nemesis if event["what"] == "kill" and event.get("target") == process)
         return any(start <= time_of(event) <= end for event in ends)
 
     def paused(self, process: str, start: float, end: float) -> float:
-        """Return for how many seconds of this interval a process was stopped."""
         total, since = 0.0, math.inf
         for event in self.nemesis:
             if event.get("target") == process and event["what"] == "pause":

@@ -78,7 +78,6 @@ class Nemesis:
         self.heal()
 
     def heal(self) -> None:
-        """Undo all."""
         for proxy in self._proxies:
             proxy.heal()
         repair(self._ensemble)
@@ -108,7 +107,6 @@ class Nemesis:
         return self._chance.choice([worker for worker in alive if worker.process.pid in holding] or alive)
 
     def _holding(self) -> set[int]:
-        """Return the processes that stand first in a queue."""
         try:
             queues = [self._pool.zoo.payloads(key) for key in self._pool.keys]
         except KazooException:

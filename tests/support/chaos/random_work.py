@@ -68,8 +68,6 @@ def expose(exposed: bool) -> None:
 
 
 class RandomWork:
-    """One owner's work."""
-
     def __init__(
         self,
         lock: ZkLockSubject,
@@ -85,7 +83,6 @@ class RandomWork:
         self._chance = chance
 
     def once(self) -> None:
-        """Take a lock and work under it, once."""
         key = self._chance.choice(list(self._keys))
         wish = self._chance.choice(self._keys[key])
         timeout = self._chance.choice([0, 0.5, 2, 5, 10])
@@ -107,7 +104,6 @@ class RandomWork:
             expose(True)
 
     def by_chance(self, share: float) -> bool:
-        """Return True in this share of all turns."""
         return self._chance.random() < share
 
     def _seconds(self) -> float:
@@ -118,8 +114,6 @@ class RandomWork:
 
 
 class _Turn:
-    """One acquisition, and the events of it that were written."""
-
     def __init__(self, random_work: RandomWork, key: str, wish: Wish, op: int) -> None:
         self._op = op
         self._wish = wish
@@ -130,7 +124,6 @@ class _Turn:
 
     @abort.shielded
     def note(self, kind: str, /, *, t: float | None = None, **about: Any) -> float:
-        """Write an event of this acquisition."""
         written = self._random_work.recorder.write(kind, t=t, op=self._op, key=self._key, **about)
         self._written.add(kind)
         return written

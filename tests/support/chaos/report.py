@@ -41,7 +41,6 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Select the tests that convict kazoo's lock, if it is on trial."""
     if config.option.lock == "kazoo":
         config.hook.pytest_deselected(items=[item for item in items if not item.get_closest_marker("convicts_kazoo")])
         items[:] = [item for item in items if item.get_closest_marker("convicts_kazoo")]

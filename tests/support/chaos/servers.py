@@ -25,7 +25,6 @@ def repaired(ensemble: Ensemble) -> Iterator[Ensemble]:
 
 
 def repair(ensemble: Ensemble) -> None:
-    """Start what does not run and resume what is paused, and wait until all serve."""
     for server in ensemble.servers:
         server.start()
         server.resume()

@@ -31,13 +31,11 @@ class Refused(Exception):
     """The lock was not acquired; the message is the kind of the error."""
 
 
-class Lost(Exception):
-    """The lock that was held is no longer held."""
+class Lost(Exception): ...
 
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """Translate the errors of our lock."""
     try:
         yield
     except (LockLost, LockNotHeld) as error:
@@ -47,8 +45,6 @@ def _told() -> Iterator[None]:
 
 
 class ZkLockHeld:
-    """A hold, and the object it was acquired with."""
-
     def __init__(self, lock: Lock, hold: Hold, *, is_handed_over: bool = False) -> None:
         self._lock = lock
         self._hold = hold
@@ -66,19 +62,15 @@ class ZkLockHeld:
             self._hold.check()
 
     def downgrade(self) -> None:
-        """Turn the writer into a reader. Raises `Lost` if it is no longer held."""
         with _told():
             self._hold.downgrade()
 
     def release(self) -> None:
-        """Give it back."""
         with _told():
             self._lock.release()
 
 
 class ZkLockSubject:
-    """`zk_lock`, `acquire` and `release`."""
-
     def __init__(self, url: str) -> None:
         os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
         os.environ["ZKLOCK_URL"] = url
@@ -88,7 +80,6 @@ class ZkLockSubject:
         self._texts: defaultdict[str, list[str]] = defaultdict(list)  # of the locks that were handed over, by key
 
     def connect(self) -> None:
-        """Make the session; returns once it exists."""
         session = process.current()
         deadline = time.monotonic() + 20
         while not (session.connected and session.session_id) and time.monotonic() < deadline:
@@ -120,11 +111,9 @@ class ZkLockSubject:
                     texts.append(hold.hand_over(within=ADOPTED_WITHIN))
 
     def session(self) -> int:
-        """Return the session's id."""
         return process.current().session_id or 0
 
     def connected(self) -> bool:
-        """Tell whether there is a connection, as far as the client knows."""
         return process.current().connected
 
     def chatter(self) -> None:
@@ -138,7 +127,6 @@ class ZkLockSubject:
         return [] if session.session_id is None else sorted(session.attached(Registry).guids)
 
     def gauge(self) -> dict[str, int]:
-        """Return the sizes of what might leak."""
         session = process.current()
         registry = session.attached(Registry)
         client = session._client
@@ -157,7 +145,6 @@ class ZkLockSubject:
         }
 
     def strike(self, point: str, action: str, seconds: float) -> None:
-        """Strike at a named moment of the protocol, once."""
         self._strikes.append((point, action, seconds))
 
     def _reach(self, point: Faultpoint) -> None:
@@ -166,16 +153,13 @@ class ZkLockSubject:
             act(action, seconds)
 
     def struck(self) -> bool:
-        """Tell whether all strikes have come."""
         return not self._strikes
 
     def close(self) -> None:
-        """End the session in an orderly way."""
         process.reset(5)
 
 
 def act(action: str, seconds: float) -> None:
-    """Raise, wait, fork, stop or die, as told."""
     if action == "raise":
         raise RuntimeError("struck by the test")
     if action == "sleep":

@@ -29,16 +29,12 @@ from support.chaos.subjects import KazooSubject, Lost, Refused, ZkLockSubject
 
 @dataclass
 class Holding:
-    """One acquisition of an owner."""
-
     op: int
     held: Any  # of ours or of kazoo's
     lost: bool = False
 
 
 class Worker:
-    """The locks of one process, and what their owners do."""
-
     def __init__(self, lock: Any, recorder: Recorder) -> None:
         self.lock = lock
         self.recorder = recorder
@@ -52,7 +48,6 @@ class Worker:
     # --- the conversation ---------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Do as told until the input ends."""
         threading.Thread(target=self._read, daemon=True, name="reader").start()
         self._serve("main")
         self.lock.close()
@@ -127,7 +122,6 @@ class Worker:
         return {"t": t, "error": error}
 
     def do_work(self, key: str, seconds: float | None = None) -> dict[str, Any]:
-        """Work under the lock that is held, asking all the time whether it still is."""
         holding = self._holdings[threading.current_thread().name, key]
         stop = self._stops[key]
         deadline = float("inf") if seconds is None else time.monotonic() + seconds
@@ -173,7 +167,6 @@ class Worker:
             random_work.once()
 
     def do_end_random_work(self) -> None:
-        """Have all owners' random work end before its time."""
         self._random_work_ended.set()
 
     # --- commands done at once ----------------------------------------------------------------------------------
@@ -216,7 +209,6 @@ class Worker:
 
 
 def main() -> None:
-    """Run a worker as the arguments say."""
     data = json.loads(sys.argv[1])
     signal.signal(signal.SIGALRM, on_alarm)
     threading.current_thread().name = "main"

@@ -54,13 +54,10 @@ def program(language: str, source: Path) -> tuple[list[str], Mapping[str, str]]:
 
 
 def holder(language: str) -> tuple[list[str], Mapping[str, str]]:
-    """Return the program that holds a lock. Raises `Unavailable`."""
     return program(language, HERE / HOLDERS[language])
 
 
 class Holder:
-    """A program that holds a lock."""
-
     def __init__(self, language: str, addresses: str, *, key: str = "a", term: float = 1.5, wait: float = 30) -> None:
         words, env = holder(language)
         arguments = [addresses, key, str(round(term * 1000)), str(round(wait * 1000))]
@@ -78,7 +75,6 @@ class Holder:
         return next_line(self.process)
 
     def token(self) -> int:
-        """Wait until it holds the lock."""
         line = self.line()
         assert line.startswith("held "), line
         return int(line.removeprefix("held "))
@@ -90,7 +86,6 @@ class Holder:
         self.process.stdin.flush()
 
     def release(self) -> None:
-        """Have it release the lock, and end."""
         out, errors = self.process.communicate("\n", timeout=50)
         ended = (out, errors, self.process.returncode)
         assert ended == ("released\n", "", 0), ended

@@ -20,8 +20,6 @@ class Bank(models.Model):
 
 
 class Account(FencedModel):
-    """A row for each account."""
-
     name: models.Field[str, str] = models.CharField(max_length=20)
     balance: models.Field[int, int] = models.IntegerField(default=0)
     rate: models.Field[int, int] = models.IntegerField(default=0)
@@ -32,8 +30,6 @@ class Account(FencedModel):
 
 
 class OwnQuerySet(FencedQuerySet["Vault"]):
-    """As a project derives one."""
-
     def heavy(self) -> OwnQuerySet:
         heavy_rows: OwnQuerySet = self.filter(weight__gt=9)
         return heavy_rows

@@ -44,7 +44,6 @@ class Candidate:
             return None
 
     def release(self) -> None:
-        """Let the lead go, and return when it has."""
         self._over.set()
         self._thread.join()
 
@@ -57,12 +56,10 @@ class Locks(abc.ABC):
         self._locks: dict[tuple[str, str, str], Any] = {}
 
     @abc.abstractmethod
-    def make(self, kind: str, path: str, name: str) -> Any:
-        """Return a lock, or a `Candidate`."""
+    def make(self, kind: str, path: str, name: str) -> Any: ...
 
     @abc.abstractmethod
-    def acquired(self, lock: Any, wait: float) -> bool:
-        """Acquire a lock; tell whether it was acquired."""
+    def acquired(self, lock: Any, wait: float) -> bool: ...
 
     def send(self, actor: str, call: Callable[[], str]) -> Future[str]:
         """Have an actor do something, after what it was told before."""
@@ -83,11 +80,9 @@ class Locks(abc.ABC):
         return self.send(actor, call)
 
     def start_release(self, actor: str, kind: str, path: str) -> Future[str]:
-        """Have an actor release a lock."""
         return self.send(actor, lambda: str(self._locks[actor, kind, path].release()).lower())
 
     def close(self) -> None:
-        """End the actors."""
         for actor in self._actors.values():
             actor.shutdown(wait=False)
 
@@ -110,5 +105,4 @@ def _tell(number: str, outcome: Future[str]) -> None:
 
 
 def _answer(number: str, how: str, what: str) -> None:
-    """Write one line, in one go."""
     os.write(1, "{} {} {}\n".format(number, how, what.replace("\n", " ")).encode())

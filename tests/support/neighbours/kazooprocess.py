@@ -25,8 +25,6 @@ PATTERNS = {
 
 
 class Kazoos(Locks):
-    """kazoo's locks and elections."""
-
     def __init__(self, client: KazooClient) -> None:
         super().__init__()
         self._client = client

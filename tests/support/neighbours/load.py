@@ -62,13 +62,11 @@ class Load:
         self._processes.pop(name).kill()
 
     def run(self, seconds: float) -> None:
-        """Let them go on for some time."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self._errors:
             time.sleep(0.05)
 
     def end(self) -> list[Event]:
-        """Have all of them finish; return the history."""
         self._stop.set()
         for thread in self._threads:
             thread.join(TIMEOUT)

@@ -24,8 +24,6 @@ def options_of(kind: str) -> dict[str, Any]:
 
 
 class Ours(Locks):
-    """Locks of this process."""
-
     def __init__(self, base: str) -> None:
         super().__init__()
         self._base = base
@@ -46,11 +44,9 @@ class Ours(Locks):
         return hold is not None
 
     def try_acquire(self, actor: str, kind: str, path: str, wait: float = 10, name: str = "") -> bool:
-        """Have an actor acquire a lock, wait for the outcome, and tell whether it did."""
         return self.acquire(actor, kind, path, wait, name).result(TIMEOUT) == "true"
 
     def release(self, actor: str, kind: str, path: str) -> None:
-        """Have an actor release it, and wait until it has."""
         self.start_release(actor, kind, path).result(TIMEOUT)
 
 

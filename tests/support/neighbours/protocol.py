@@ -69,13 +69,11 @@ class OtherClient:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
@@ -107,15 +105,12 @@ class OtherClient:
         return self.send(actor, "acquire", kind, path, -1 if wait < 0 else round(wait * 1000), name)
 
     def try_acquire(self, actor: str, kind: str, path: str, wait: float = 10, name: str = "") -> bool:
-        """Have an actor acquire a lock, wait for the outcome, and tell whether it did."""
         return self.acquire(actor, kind, path, wait, name).result(TIMEOUT) == "true"
 
     def release(self, actor: str, kind: str, path: str) -> None:
-        """Have an actor release it, and wait until it has."""
         self.ask(actor, "release", kind, path)
 
     def ask(self, actor: str, verb: str, kind: str, path: str, *more: object) -> str:
-        """Give an actor a command, and wait for the answer."""
         return self.send(actor, verb, kind, path, *more).result(TIMEOUT)
 
     def _read(self, stream: Iterable[str]) -> None:

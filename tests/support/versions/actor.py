@@ -60,7 +60,6 @@ chance = random.Random()
 
 
 def work() -> None:
-    """Add one to a counter."""
     stay = Stay(chance.choice(WORK))
     with stay.around(), zk_lock("{key}", fields={"key": stay.key}) as hold, stay.inside(hold):
         stay.increment(hold)
@@ -74,7 +73,6 @@ def operated() -> None:
 
 
 def read_write() -> None:
-    """Read, or now and then write."""
     kind = chance.choice(("read", "read", "read", "write"))
     stay = Stay(READ_WRITE, kind=kind)
     side = zk_write if kind == "write" else zk_read
@@ -83,21 +81,18 @@ def read_write() -> None:
 
 
 def permit() -> None:
-    """Use one of several permits."""
     stay = Stay(SEMAPHORE, kind="semaphore", limit=MOST_PERMITS)
     with stay.around(), zk_semaphore(SEMAPHORE, limit=PERMITS) as hold, stay.inside(hold):
         time.sleep(0.1)
 
 
 def linger() -> None:
-    """Use a lock that its process keeps for its next owner."""
     stay = Stay(LINGER, linger=0.05)
     with stay.around(), zk_lock(LINGER, linger=0.05) as hold, stay.inside(hold):
         time.sleep(0.005)
 
 
 def several() -> None:
-    """Acquire several locks at once."""
     keys = chance.sample(SETS, 2)
     stays = {key: Stay(key) for key in keys}
     with contextlib.ExitStack() as stack:
@@ -110,7 +105,6 @@ def several() -> None:
 
 
 async def in_coroutine() -> None:
-    """Use a lock in a coroutine."""
     stay = Stay(OPERATED)
     with stay.around():
         async with zk_lock(OPERATED) as hold:
@@ -119,7 +113,6 @@ async def in_coroutine() -> None:
 
 
 def lead() -> None:
-    """Lead for a while."""
     stay = Stay(LEADER)
 
     def consume(hold: Hold) -> None:
@@ -152,7 +145,6 @@ def pay() -> None:
 
 
 def keep(slot: str) -> None:
-    """Hold a lock until somebody asks for its release."""
     with zk_lock(kept(slot)) as hold:
         note("kept", key=hold.key, token=hold.token)
         request = None
@@ -162,7 +154,6 @@ def keep(slot: str) -> None:
 
 
 def suffer(slot: str) -> None:
-    """Hold a lock until somebody breaks it."""
     token = 0
     try:
         with zk_lock(broken(slot)) as hold:
@@ -176,14 +167,12 @@ def suffer(slot: str) -> None:
 
 
 def end(*about: object) -> None:
-    """Ask all threads to end."""
     ended.set()
     for candidate in candidates:
         candidate.stop(grace=5)
 
 
 def main(slot: str) -> None:
-    """Take locks until the end is asked for."""
     django.setup()
     signal.signal(signal.SIGTERM, end)
     # Twice: two owners of one process meet.
@@ -200,7 +189,6 @@ def main(slot: str) -> None:
 
 
 def repeat(turn: Callable[[], object]) -> None:
-    """Do one kind of work until the end."""
     for _ in itertools.count():
         if ended.wait(chance.uniform(*PAUSE)):
             return

@@ -51,19 +51,15 @@ class Process:
         return self._process.poll() is None
 
     def stop(self) -> int:
-        """Ask it to end; return its exit status."""
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(END)
 
     def kill(self) -> None:
-        """End it in whatever state it is."""
         self._process.kill()
         self._process.__exit__(None, None, None)
 
 
 class Operator(Process):
-    """One that runs commands."""
-
     def __init__(self, fleet: Fleet, name: str, state: State) -> None:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         super().__init__(fleet, name, state, "support.versions.operator", **pipes)
@@ -80,8 +76,6 @@ class Operator(Process):
 
 
 class TaskWorker(Worker):
-    """A Celery worker of one of the states."""
-
     def __init__(self, fleet: Fleet, name: str, state: State) -> None:
         super().__init__(
             fleet.zoo,
@@ -138,7 +132,6 @@ class Fleet:
     # --- single processes ---------------------------------------------------------------------------------------
 
     def start(self, slot: str, state: State) -> None:
-        """Start the process of a slot, and wait until it serves."""
         name = f"{state.name}-{slot}-{uuid.uuid4().hex[:4]}"
         process = self._make(name, slot, state)
         self._started.append(process)
@@ -169,7 +162,6 @@ class Fleet:
             raise
 
     def prepare(self, state: State) -> None:
-        """Make the tables, and a row for each counter."""
         self.migrate(state)
         rows = [{"model": "ledgers.account", "fields": {"name": key}} for key in COUNTED]
         (self.home / "rows.json").write_text(json.dumps(rows))
@@ -180,7 +172,6 @@ class Fleet:
         self.succeed(state, "migrate", "--run-syncdb")
 
     def balances(self, state: State) -> dict[str, int]:
-        """Return the counters."""
         rows = json.loads(self.succeed(state, "dumpdata", "ledgers.account"))
         return {row["fields"]["name"]: row["fields"]["balance"] for row in rows}
 
@@ -191,7 +182,6 @@ class Fleet:
         return text
 
     def begin_operator(self, state: State) -> None:
-        """Start a terminal of a state."""
         operator = Operator(self, f"{state.name}-operator", state)
         self._started.append(operator)
         self.operators[state.name] = operator
@@ -204,7 +194,6 @@ class Fleet:
             self.statuses[process.log.name] = process.stop()
 
     def replace(self, slot: str, state: State) -> None:
-        """End the process of a slot, and start one of this state there."""
         self.recorder.write("replaced", slot=slot, by=state.name)
         self.stop(slot)
         self.start(slot, state)
@@ -212,9 +201,7 @@ class Fleet:
     # --- what they did ------------------------------------------------------------------------------------------
 
     def events(self) -> list[Event]:
-        """Return what all have written."""
         return read(self.history.glob("*.jsonl"))
 
     def logs(self) -> dict[str, str]:
-        """Return what all have logged."""
         return {process.log.name: process.log.read_text(errors="replace") for process in self._started}

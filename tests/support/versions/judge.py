@@ -45,7 +45,6 @@ def judge(
 
 
 def version_of(process: str) -> str:
-    """Return which version a process has, by its name."""
     return process.partition("-")[0]
 
 

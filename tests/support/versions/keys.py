@@ -18,7 +18,6 @@ OPERATED = "nightly"
 
 
 def unique(key: str) -> str:
-    """Return the lock of a unique task."""
     return f"once/{key}/do"
 
 

@@ -17,7 +17,6 @@ from support.versions.record import ready
 
 
 def run(words: list[str]) -> tuple[int, str]:
-    """Return the exit status, and what was printed."""
     printed = io.StringIO()
     try:
         call_command(*words, stdout=printed, stderr=printed)
@@ -29,7 +28,6 @@ def run(words: list[str]) -> tuple[int, str]:
 
 
 def main() -> None:
-    """Answer until the input ends."""
     django.setup()
     ready()
     for line in sys.stdin:

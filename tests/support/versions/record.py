@@ -72,7 +72,6 @@ class Stay:
         self.note("invoke", timeout=None, **wish)
 
     def note(self, kind: str, /, **about: object) -> None:
-        """Append an event of this stay."""
         note(kind, o=self.owner, op=self.op, key=self.key, **about)
 
     @contextlib.contextmanager

@@ -53,7 +53,6 @@ def unit(kind: str) -> AbstractContextManager[Stay]:
 @recorded(lambda key: key)
 @zk_locked("{key}")
 def wait(key: str) -> None:
-    """Wait in line."""
     with unit("wait"):
         time.sleep(0.02)
 
@@ -62,7 +61,6 @@ def wait(key: str) -> None:
 @recorded(lambda key: key)
 @zk_locked("{key}", on_conflict="retry", timeout=0)
 def retry(key: str) -> None:
-    """Come again while the lock is busy."""
     with unit("retry"):
         time.sleep(0.02)
 
@@ -71,7 +69,6 @@ def retry(key: str) -> None:
 @recorded(lambda key: key)
 @zk_locked("{key}", on_conflict="skip", timeout=0)
 def skip(key: str) -> None:
-    """Run only if the lock is free."""
     with unit("skip"):
         time.sleep(0.02)
 
@@ -92,7 +89,6 @@ def slow(key: str) -> None:
 @recorded(unique)
 @zk_locked(UNIQUE, unique="until_done")
 def until_done(key: str) -> None:
-    """Be unique from the call to the end."""
     with unit("until_done"):
         time.sleep(0.2)
 
@@ -101,7 +97,6 @@ def until_done(key: str) -> None:
 @recorded(unique)
 @zk_locked(UNIQUE, unique="until_start")
 def until_start(key: str) -> None:
-    """Be unique from the call to the start."""
     with unit("until_start"):
         time.sleep(0.2)
 
@@ -119,7 +114,6 @@ def book(self: Any, key: str, signed: str) -> None:
 
 @app.task(name="tick", bind=True, **SURE)
 def tick(self: Any) -> None:
-    """Note which tick of the schedule this is."""
     note("tick", **self.request.headers["zklock_beat"])
 
 

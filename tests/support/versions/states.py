@@ -32,7 +32,6 @@ class State:
 
 
 def checkout() -> State:
-    """Return the state that is tested."""
     return State(NEW, CHECKOUT, "checkout")
 
 

@@ -34,7 +34,6 @@ class Traffic:
         self._chance = chance
         self._ended = threading.Event()
         self.failures: list[str] = []
-        """The errors that operators have seen."""
         turns: list[Callable[[], float]] = [self._copy, self._operate]
         self._threads = [threading.Thread(target=self._repeat, args=[turn], daemon=True) for turn in turns]
         self._actions = itertools.cycle((self._request_release, self._break, self._hold, self._limit, self._list))
@@ -83,7 +82,6 @@ class Traffic:
     # --- operators ----------------------------------------------------------------------------------------------
 
     def _operate(self) -> float:
-        """Do one of the actions."""
         next(self._actions)(*(next(self._states) for _ in range(2)))
         return OPERATE_EVERY
 
