@@ -157,9 +157,7 @@ def ping() -> int:
     return os.getpid()
 
 
-@app.task(name="plain")
-@zk_locked("{key}", on_conflict="retry")
-def plain(key: str, verb: str = "tell", argument: Any = None) -> Any:
+def work(key: str, verb: str = "tell", argument: Any = None) -> Any:
     return do(verb, argument)
 
 
@@ -169,28 +167,12 @@ def bound(self: Any, key: str, verb: str = "tell", argument: Any = None) -> Any:
     return do(verb, argument)
 
 
-@app.task(name="greedy", autoretry_for=(Exception,), max_retries=1, default_retry_delay=0)
-@zk_locked("{key}", on_conflict="retry")
-def greedy(key: str, verb: str = "tell", argument: Any = None) -> Any:
-    return do(verb, argument)
-
-
-@app.task(name="patient")
-@zk_locked("{key}", timeout=60, on_conflict="raise")
-def patient(key: str, verb: str = "tell", argument: Any = None) -> Any:
-    return do(verb, argument)
-
-
-@app.task(name="late", acks_late=True, reject_on_worker_lost=True)
-@zk_locked("{key}", timeout=60)
-def late(key: str, verb: str = "tell", argument: Any = None) -> Any:
-    return do(verb, argument)
-
-
-@app.task(name="late_again", acks_late=True, reject_on_worker_lost=True)
-@zk_locked("{key}", on_conflict="retry")
-def late_again(key: str, verb: str = "tell", argument: Any = None) -> Any:
-    return do(verb, argument)
+again_if_busy = zk_locked("{key}", on_conflict="retry")(work)
+plain = app.task(name="plain")(again_if_busy)
+greedy = app.task(name="greedy", autoretry_for=(Exception,), max_retries=1, default_retry_delay=0)(again_if_busy)
+app.task(name="patient")(zk_locked("{key}", timeout=60, on_conflict="raise")(work))
+app.task(name="late", acks_late=True, reject_on_worker_lost=True)(zk_locked("{key}", timeout=60)(work))
+app.task(name="late_again", acks_late=True, reject_on_worker_lost=True)(again_if_busy)
 
 
 @app.task(name="transfer")

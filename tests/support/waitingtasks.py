@@ -19,7 +19,7 @@ from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTask
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.zk.loop import Loop
 from django_zklock.signals import waiting_tasks_changed
-from support.celeryapp import HOME, app, do
+from support.celeryapp import HOME, app, do, work
 from support.policytasks import AnyTask
 
 COUNT = "waiting-count"  # in the folder of the worker: how many messages wait
@@ -60,32 +60,18 @@ if HOME in os.environ:
     waiting_tasks_changed.connect(record_count)
 
 
-@app.task(name="waiting.wait")
-@zk_locked("{key}")
-def wait(key: str, verb: str = "tell", argument: Any = None) -> Any:
-    return do(verb, argument)
-
-
-@app.task(name="waiting.late", acks_late=True, reject_on_worker_lost=True)
-@zk_locked("{key}")
-def late(key: str, verb: str = "tell", argument: Any = None) -> Any:
-    return do(verb, argument)
-
-
-@app.task(name="waiting.patient")
-@zk_locked("{key}", timeout=0.5)
-def patient(key: str) -> int:
+def getpid(key: str) -> int:
     return os.getpid()
 
 
-@app.task(name="waiting.skips")
-@zk_locked("{key}", timeout=0.5, on_conflict="skip")
-def skips(key: str) -> None: ...
-
-
-@app.task(name="waiting.bounded")
-@zk_locked("{key}", timeout=1, on_conflict="wait")
-def bounded(key: str) -> None: ...
+app.task(name="waiting.wait")(zk_locked("{key}")(work))
+app.task(name="waiting.late", acks_late=True, reject_on_worker_lost=True)(zk_locked("{key}")(work))
+app.task(name="waiting.patient")(zk_locked("{key}", timeout=0.5)(getpid))
+app.task(name="waiting.skips")(zk_locked("{key}", timeout=0.5, on_conflict="skip")(getpid))
+app.task(name="waiting.bounded")(zk_locked("{key}", timeout=1, on_conflict="wait")(getpid))
+app.task(name="waiting.insists")(zk_locked("{key}", on_conflict="wait")(getpid))
+# The pool process alone computes this key.
+app.task(name="waiting.computed")(zk_locked(lambda key: f"computed/{key}", on_conflict="wait")(getpid))
 
 
 @app.task(name="waiting.note")
@@ -181,18 +167,6 @@ def polite(key: str) -> str:
     return "" if request is None else request.by
 
 
-@app.task(name="waiting.computed")
-@zk_locked(lambda key: f"computed/{key}", on_conflict="wait")
-def computed(key: str) -> int:
-    return os.getpid()
-
-
-@app.task(name="waiting.insists")
-@zk_locked("{key}", on_conflict="wait")
-def insists(key: str) -> int:
-    return os.getpid()
-
-
 @app.task(name="waiting.two")
 @zk_locked(["{first}", "{other}"], timeout=0.5, on_conflict="raise")
 def two(first: str, other: str) -> None: ...
@@ -219,22 +193,14 @@ async def coroutine(key: str) -> int:
     return os.getpid()
 
 
-@app.task(name="waiting.booked")
-@zk_locked("{key}")
-def booked(key: str, book: str) -> str:
-    return write(book)
-
-
-@app.task(name="waiting.read")
-@zk_locked("{key}", kind="read")
-def read(key: str, book: str) -> str:
-    return write(book)
-
-
-def write(book: str) -> str:
+def write(key: str, book: str) -> str:
     with Path(book).open("a") as file:
         file.write("done\n")
     return "second"
+
+
+app.task(name="waiting.booked")(zk_locked("{key}")(write))
+app.task(name="waiting.read")(zk_locked("{key}", kind="read")(write))
 
 
 @inspect_command()

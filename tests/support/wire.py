@@ -14,27 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from support.jute import (
-    BODIES,
-    JANITOR,
-    NAMES,
-    OPEN,
-    OPS,
-    XID_AUTH,
-    XID_EVENT,
-    XID_PING,
-    XID_SET_WATCHES,
-    Jute,
-    Request,
-    auth,
-    boolean,
-    buffer,
-    children,
-    delete,
-    integer,
-    long,
-    set_acl,
-)
+from support import jute
+from support.jute import Jute, Request, boolean, buffer, integer, long
 
 
 class Wire:
@@ -107,10 +88,10 @@ class Wire:
         """Send a request without waiting for its reply."""
         if xid is None:
             self._xid += 1
-            xid = {"auth": XID_AUTH, "setWatches": XID_SET_WATCHES, "setWatches2": XID_SET_WATCHES}.get(
+            xid = {"auth": jute.XID_AUTH, "setWatches": jute.XID_SET_WATCHES, "setWatches2": jute.XID_SET_WATCHES}.get(
                 str(op), self._xid
             )
-        code = OPS[op] if isinstance(op, str) else op
+        code = jute.OPS[op] if isinstance(op, str) else op
         self._asked[xid] = code
         self.write(integer(xid) + integer(code) + body)
         return xid
@@ -141,7 +122,7 @@ class Wire:
 
     def fence(self) -> None:
         """Take in the events that were sent before now."""
-        self.until(self.send("ping", xid=XID_PING))
+        self.until(self.send("ping", xid=jute.XID_PING))
 
     def wait_event(self, timeout: float = 30.0) -> None:
         """Take in frames up to the first event."""
@@ -154,15 +135,15 @@ class Wire:
     def _receive(self, frame: Jute) -> tuple[int, int]:
         xid, zxid, error = frame.int32(), frame.int64(), frame.int32()
         self.last_zxid = max(self.last_zxid, zxid)
-        if xid == XID_EVENT:
+        if xid == jute.XID_EVENT:
             self.events += 1
             kind, state = frame.int32(), frame.int32()
             zxid_text = self._names.zxid(zxid)
             self._note(f"EVENT type={kind} state={state} path={frame.text()} zxid={zxid_text} err={error}")
             return xid, error
         code = self._asked.pop(xid, None)
-        name = NAMES.get(code or 0, str(code))
-        if xid == XID_PING and error == 0:
+        name = jute.NAMES.get(code or 0, str(code))
+        if xid == jute.XID_PING and error == 0:
             assert frame.rest == b""
             return xid, error
         header = f"{name} xid={xid} zxid={self._names.zxid(zxid)} err={error}"
@@ -222,17 +203,17 @@ class Names:
             "results": lambda: self.results(frame),
             "identities": lambda: sorted(frame.vector(lambda: (frame.text(), frame.text())) or []),
         }
-        return [(field, readers[field]()) for field in BODIES.get(name, ())]
+        return [(field, readers[field]()) for field in jute.BODIES.get(name, ())]
 
     def stat(self, frame: Jute) -> str:
         czxid, mzxid, ctime, mtime = frame.int64(), frame.int64(), frame.int64(), frame.int64()
         version, cversion, aversion, owner = frame.int32(), frame.int32(), frame.int32(), frame.int64()
-        length, children, pzxid = frame.int32(), frame.int32(), frame.int64()
+        length, count, pzxid = frame.int32(), frame.int32(), frame.int64()
         now = time.time() * 1000
         times = "now" if all(now - 60_000 < moment < now + 1000 for moment in (ctime, mtime)) else f"{ctime},{mtime}"
         return (
             f"(c={self.zxid(czxid)} m={self.zxid(mzxid)} p={self.zxid(pzxid)} versions={version},{cversion},{aversion} "
-            f"owner={self.owner(owner)} length={length} children={children} times={times}"
+            f"owner={self.owner(owner)} length={length} children={count} times={times}"
             f"{'' if mtime >= ctime else ' modified before created'})"
         )
 
@@ -245,7 +226,7 @@ class Names:
             code, done, error = frame.int32(), frame.flag(), frame.int32()
             if done:
                 return [*texts, f"end {code} {error}"]
-            name = NAMES.get(code, str(code))
+            name = jute.NAMES.get(code, str(code))
             if code == -1:
                 texts.append(f"error {error} {frame.int32()}")
             else:
@@ -316,16 +297,16 @@ class Talk:
     def _clear(self) -> None:
         janitor = self.wire("janitor")
         janitor.connect()
-        janitor.ask(auth(JANITOR))
+        janitor.ask(jute.auth(jute.JANITOR))
         self._sweep(janitor, "/")
         janitor.end()
 
     def _sweep(self, janitor: Wire, path: str) -> None:
-        janitor.ask(set_acl(path, OPEN))
-        xid = janitor.send(*children(path))
+        janitor.ask(jute.set_acl(path, jute.OPEN))
+        xid = janitor.send(*jute.children(path))
         janitor.until(xid)
         for name in janitor.listed:
             if name != "zookeeper":
                 below = f"{path.rstrip('/')}/{name}"
                 self._sweep(janitor, below)
-                janitor.ask(delete(below))
+                janitor.ask(jute.delete(below))

@@ -17,7 +17,7 @@ from support.ensemble import Ensemble
 from support.postgres import Postgres
 from support.versions.fleet import ACTORS, BEATS, SLOTS, WORKERS, Fleet
 from support.versions.judge import judge, meetings
-from support.versions.states import State, checkout, old_state
+from support.versions.states import CHECKOUT, NEW, State, old_state
 from support.versions.traffic import Traffic
 from support.zoo import Zoo, eventually
 
@@ -79,7 +79,7 @@ def test_two_versions_keep_the_promises_together(
     database: dict[str, Any],
     tmp_path: Path,
 ) -> None:
-    new = checkout()
+    new = State(NEW, CHECKOUT)
     seed: int = request.config.getoption("--soak-seed")
     redis.clear()
     with Fleet(arena, tmp_path, redis.conf, database) as fleet:

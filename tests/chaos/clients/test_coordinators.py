@@ -8,7 +8,7 @@ import itertools
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -120,51 +120,42 @@ class Nemesis:
         self._chance = chance
 
     async def run(self, until: float) -> None:
-        faults: list[Callable[[Coordinator], Any]] = [
-            *(self.kill, self.pause, self.replace, self.cut, self.hang, self.reset, self.freeze)
-        ]
+        faults = [self.kill, self.pause, self.replace, self.cut, self.hang, self.reset, self.freeze]
         while time.monotonic() < until:
             for fault in self._chance.sample(faults, len(faults)):
                 self.done[fault.__name__] += 1
-                async with fault(self._chance.choice(self._coordinators)):
+                async with contextlib.asynccontextmanager(fault)(self._chance.choice(self._coordinators)):
                     await asyncio.sleep(self._chance.uniform(0.3, 6.0))
                 await asyncio.sleep(self._chance.uniform(0.2, 1.5))
 
-    @contextlib.asynccontextmanager
     async def kill(self, coordinator: Coordinator) -> AsyncIterator[None]:
         coordinator.serving.kill()
         yield
         await asyncio.to_thread(coordinator.serving.start)
 
-    @contextlib.asynccontextmanager
     async def pause(self, coordinator: Coordinator) -> AsyncIterator[None]:
         with coordinator.serving.paused():
             yield
 
-    @contextlib.asynccontextmanager
     async def replace(self, coordinator: Coordinator) -> AsyncIterator[None]:
         assert await asyncio.to_thread(coordinator.serving.drain) == 0
         await asyncio.to_thread(coordinator.serving.start)
         yield
 
-    @contextlib.asynccontextmanager
     async def cut(self, coordinator: Coordinator) -> AsyncIterator[None]:
         coordinator.proxy.cut_all()
         yield
 
-    @contextlib.asynccontextmanager
     async def hang(self, coordinator: Coordinator) -> AsyncIterator[None]:
         coordinator.proxy.hang = True
         yield
         coordinator.proxy.hang = False
 
-    @contextlib.asynccontextmanager
     async def reset(self, coordinator: Coordinator) -> AsyncIterator[None]:
         coordinator.grpc.reset()
         coordinator.http.reset()
         yield
 
-    @contextlib.asynccontextmanager
     async def freeze(self, coordinator: Coordinator) -> AsyncIterator[None]:
         links = (coordinator.grpc, coordinator.http)
         for link in links:

@@ -9,7 +9,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 
 from kazoo.exceptions import KazooException
 
@@ -20,7 +19,7 @@ from support.chaos.worker_pool import LockWorker, WorkerPool
 from support.ensemble import Ensemble, ServerFailed
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 
-Fault = Callable[[], AbstractContextManager[None]]
+Fault = Callable[[], Iterator[None]]  # hurts, yields, and undoes it
 
 LONGEST = 8.0  # seconds that a fault lasts: longer than a session, so that some expire while their processes still work
 
@@ -87,7 +86,7 @@ class Nemesis:
         with contextlib.ExitStack() as stack:
             for name in sorted(names):
                 try:
-                    stack.enter_context(self._faults[name]())
+                    stack.enter_context(contextlib.contextmanager(self._faults[name])())
                     self.done[name] += 1
                 except (KazooException, NoSuchSession, ServerFailed, LookupError, TimeoutError) as error:
                     self._pool.note("nothing", why=f"{name}: {error!r}")  # its victim was hurt already
@@ -115,7 +114,6 @@ class Nemesis:
 
     # --- processes ----------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
     def _kill(self) -> Iterator[None]:
         wanted = self._someone()
         victim = wanted if wanted in self._mortal else self._chance.choice(self._mortal)
@@ -124,14 +122,12 @@ class Nemesis:
         yield
         self._mortal.append(self._start())
 
-    @contextlib.contextmanager
     def _pause(self) -> Iterator[None]:
         victim = self._someone()
         victim.pause()
         yield
         victim.resume()
 
-    @contextlib.contextmanager
     def _alarm(self) -> Iterator[None]:
         for _ in range(10):
             victim = self._someone()
@@ -140,7 +136,6 @@ class Nemesis:
             time.sleep(self._chance.uniform(0, 0.1))
         yield
 
-    @contextlib.contextmanager
     def _strike(self, action: str) -> Iterator[None]:
         victim = self._someone()
         point = self._chance.choice(FAULTPOINTS)
@@ -150,13 +145,11 @@ class Nemesis:
 
     # --- connections --------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
     def _cut(self) -> Iterator[None]:
         self._pool.note("cut")
         self._chance.choice(self._proxies).cut_all()
         yield
 
-    @contextlib.contextmanager
     def _lose(self) -> Iterator[None]:
         proxy = self._chance.choice(self._proxies)
         opcode = self._chance.choice([CREATE2, DELETE, MULTI, GET_CHILDREN, GET_DATA])
@@ -165,7 +158,6 @@ class Nemesis:
         kill(opcode)
         yield
 
-    @contextlib.contextmanager
     def _half_open(self) -> Iterator[None]:
         proxy = self._chance.choice(self._proxies)
         which = self._chance.choice(["drop_requests", "drop_replies"])
@@ -175,7 +167,6 @@ class Nemesis:
         proxy.drop_requests = proxy.drop_replies = False
         proxy.cut_all()  # bytes are missing: no such connection can go on
 
-    @contextlib.contextmanager
     def _refuse(self) -> Iterator[None]:
         proxy = self._chance.choice(self._proxies)
         self._pool.note("refuse")
@@ -184,7 +175,6 @@ class Nemesis:
         yield
         proxy.refuse = False
 
-    @contextlib.contextmanager
     def _delay(self) -> Iterator[None]:
         proxy = self._chance.choice(self._proxies)
         self._pool.note("delay")
@@ -194,7 +184,6 @@ class Nemesis:
 
     # --- ZooKeeper ----------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
     def _expire(self) -> Iterator[None]:
         victim = self._someone()
         session = victim.ask("session")
@@ -203,7 +192,6 @@ class Nemesis:
         self._pool.note("done", of="expire", target=victim.name)
         yield
 
-    @contextlib.contextmanager
     def _delete(self, position: int) -> Iterator[None]:
         key = self._chance.choice(self._pool.keys)
         zoo = self._pool.zoo
@@ -217,7 +205,6 @@ class Nemesis:
                 break
         yield
 
-    @contextlib.contextmanager
     def _kill_server(self) -> Iterator[None]:
         server = self._chance.choice(self._ensemble.servers)
         self._pool.note("kill server", number=server.number)
@@ -226,7 +213,6 @@ class Nemesis:
         server.start()
         server.wait_ready()
 
-    @contextlib.contextmanager
     def _pause_server(self) -> Iterator[None]:
         server = self._chance.choice(self._ensemble.servers)
         self._pool.note("pause server", number=server.number)

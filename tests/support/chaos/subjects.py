@@ -144,7 +144,7 @@ class ZkLockSubject:
             "unanswered": session.requests.unanswered,
         }
 
-    def strike(self, point: str, action: str, seconds: float) -> None:
+    def strike(self, point: str, action: str, seconds: float = 0.0) -> None:
         self._strikes.append((point, action, seconds))
 
     def _reach(self, point: Faultpoint) -> None:

@@ -80,7 +80,8 @@ class Worker:
                 continue  # it came too late for the call that it was meant for
 
     def _answer(self, command: dict[str, Any]) -> None:
-        do: Callable[..., Any] = getattr(self, f"do_{command.pop('do')}")
+        what = command.pop("do")
+        do: Callable[..., Any] = getattr(self, f"do_{what}", None) or getattr(self.lock, what)
         number = command.pop("id")
         command.pop("as", None)
         try:
@@ -173,24 +174,6 @@ class Worker:
 
     def do_stop(self, key: str) -> None:
         self._stops[key].set()
-
-    def do_session(self) -> int:
-        return int(self.lock.session())
-
-    def do_known(self) -> Any:
-        return self.lock.known()
-
-    def do_gauge(self) -> Any:
-        return self.lock.gauge()
-
-    def do_strike(self, point: str, action: str, seconds: float = 0.0) -> None:
-        self.lock.strike(point, action, seconds)
-
-    def do_connected(self) -> Any:
-        return self.lock.connected()
-
-    def do_struck(self) -> Any:
-        return self.lock.struck()
 
     def do_alarm(self, after: float) -> None:
         """Have a signal's handler raise in the main thread, as a soft time limit does."""

@@ -23,13 +23,3 @@ def unique(key: str) -> str:
 
 COUNTED = (*WORK, SKIP, *SLOW, *PAY, *map(unique, UNIQUE))
 """Those that guard a counter."""
-
-
-def kept(slot: str) -> str:
-    """Return the lock that an actor holds until it is asked to release."""
-    return f"kept/{slot}"
-
-
-def broken(slot: str) -> str:
-    """Return the lock that an actor holds until it is broken."""
-    return f"broken/{slot}"

@@ -14,7 +14,7 @@ import kombu
 
 from support.brokers import Redis
 from support.versions.fleet import ACTORS, Fleet
-from support.versions.keys import LEADER, MOST_PERMITS, OPERATED, PERMITS, SEMAPHORE, broken, kept
+from support.versions.keys import LEADER, MOST_PERMITS, OPERATED, PERMITS, SEMAPHORE
 from support.versions.record import WORKING
 from support.versions.states import NEW, OLD
 
@@ -106,7 +106,7 @@ class Traffic:
         return dict(holder)
 
     def _request_release(self, first: str, then: str) -> None:
-        key = kept(self._chance.choice(ACTORS))
+        key = f"kept/{self._chance.choice(ACTORS)}"
         if self._holder(first, key) is None:
             return
         reason = f"request {next(self._numbers)}"
@@ -115,7 +115,7 @@ class Traffic:
             self._write("requested", token=int(answer["holders"][0]["token"]), reason=reason, by=then)
 
     def _break(self, first: str, then: str) -> None:
-        key = broken(self._chance.choice(ACTORS))
+        key = f"broken/{self._chance.choice(ACTORS)}"
         holder = self._holder(first, key)
         if holder is None:
             return
