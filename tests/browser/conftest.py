@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from kazoo.exceptions import NoNodeError
+from playwright.sync_api import Browser
 from support.browser import chromium
 from support.browser.actors import Stage, staged
-from support.browser.pages import Visitor, visiting
+from support.browser.pages import Visit, visiting
 from support.browser.site import Site
 from support.ensemble import Ensemble
 from support.proxy import Proxy
 from support.zoo import Zoo
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-
-Visit = Callable[..., Visitor]
 
 
 @pytest.fixture(scope="package")

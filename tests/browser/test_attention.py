@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 from support.browser.actors import Part, Stage
-from support.browser.pages import LIGHT, LIST, PHONE, Visitor, address, visiting
+from support.browser.pages import LIGHT, LIST, PHONE, Visit, address, visiting
 from support.browser.policy import THEMED
 from support.browser.rows import ATTEMPTS, attempt, recorded
 from support.browser.site import Site
 from support.zoo import Zoo
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-
-Visit = Callable[..., Visitor]
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
 
 SLOW = replace(Part.task("shop.tasks.import_prices", "worker-1", 455), waited=1)

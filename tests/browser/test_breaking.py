@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import pytest
+from playwright.sync_api import expect
 from support.browser.actors import Part, Stage
-from support.browser.pages import LIST, PHONE, Visitor, address
+from support.browser.pages import LIST, PHONE, Visit, address
 from support.zoo import Zoo, next_line
 
-Visit = Callable[..., Visitor]
 pytestmark = pytest.mark.zookeeper
 
 KEY = "orders/1042"
@@ -18,8 +17,6 @@ KEY = "orders/1042"
 
 @pytest.mark.chaos
 def test_a_reason_is_required(swept: Zoo, stage: Stage, visitor: Visit) -> None:
-    from playwright.sync_api import expect
-
     stage.join_queue(KEY, Part())
     (node,) = swept.children(KEY)
     operator = visitor("operator")
@@ -42,11 +39,9 @@ def test_a_reason_is_required(swept: Zoo, stage: Stage, visitor: Visit) -> None:
 def test_enter_presses_the_button_that_the_link_means(
     swept: Zoo, stage: Stage, visitor: Visit, link: str, names: str, remains: bool
 ) -> None:
-    from playwright.sync_api import expect
-
     stage.join_queue(KEY, Part.task("shop.tasks.charge", "worker-9", 812))
     operator = visitor("operator")
-    operator.open_lock(KEY)
+    operator.open(address(KEY))
     operator.page.get_by_role("link", name=link).click()
     expect(operator.page.get_by_label("Reason")).to_be_focused()
     operator.picture(f"form-{remains}")

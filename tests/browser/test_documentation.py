@@ -9,12 +9,9 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]  # the first test builds the site

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
-from support.browser.pages import LIST, PHONE, Visitor
+from support.browser.pages import LIST, PHONE, Visit
 from support.browser.rows import ACTIONS, ATTEMPTS, attempt, recorded
 from support.browser.site import Site
 from support.zoo import Zoo
 
-Visit = Callable[..., Visitor]
 pytestmark = pytest.mark.zookeeper
 
 HISTORY = f"{LIST}history/"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
+from playwright.sync_api import expect
 from support.browser.actors import Part, Stage
-from support.browser.pages import LIGHT, LIST, Visitor, address
+from support.browser.pages import LIGHT, LIST, Visit, address
 from support.browser.policy import THEMED
 from support.browser.scene import busy_shop
 from support.zoo import Zoo
@@ -15,7 +15,6 @@ from support.zoo import Zoo
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.report.formatting import STATE_LABELS
 
-Visit = Callable[..., Visitor]
 pytestmark = pytest.mark.zookeeper
 own_rows = pytest.mark.skipif(THEMED, reason="a theme has its own rows")
 
@@ -72,8 +71,6 @@ def test_a_long_key_leaves_room_for_the_holders(stage: Stage, visitor: Visit, wi
 @pytest.mark.chaos
 @own_rows
 def test_a_key_is_shown_and_found_as_it_is_written(stage: Stage, visitor: Visit) -> None:
-    from playwright.sync_api import expect
-
     stage.join_queue("kunden/J%C3%BCrgen%20Gro%C3%9F", CHARGE)
     stage.join_queue("orders/42", REFUND)
     operator = visitor()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 from support.browser.actors import Part, Stage
-from support.browser.pages import LIST, PHONE, Visitor, address, visit
+from support.browser.pages import LIST, PHONE, Visit, address, visit
 from support.browser.policy import THEMED
 from support.browser.rows import ACTIONS, ATTEMPTS, attempt, recorded
 from support.browser.scene import busy_shop
@@ -19,10 +20,6 @@ from support.browser.site import Site
 from support.proxy import Proxy
 from support.zoo import Zoo
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-
-Visit = Callable[..., Visitor]
 pytestmark = pytest.mark.zookeeper
 
 KEY = "orders/1042"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from support.browser.actors import Part, Stage
-from support.browser.pages import ALL, LIST, Visitor, address
+from support.browser.pages import ALL, LIST, Visit, Visitor, address
 from support.browser.policy import THEMED
 from support.browser.scene import busy_shop
 from support.proxy import Proxy
@@ -17,7 +16,6 @@ from support.zoo import eventually
 
 from django_zklock.core.queue import nodes
 
-Visit = Callable[..., Visitor]
 pytestmark = pytest.mark.zookeeper
 
 KEY = "orders/1042"

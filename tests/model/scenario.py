@@ -143,6 +143,9 @@ NESTED = {
 }
 """Two owners in two processes, each of which wants the lock of the other one."""
 
+PLAIN = (SMALL, IMPATIENT, CROWD, IDLE)
+OTHERS = (PERMITS, LINGERING, HANDING, HANDING_PERMITS, *NESTED.values())
+
 FAMILIES = (
     (Kind.LOCK,),
     (Kind.READ, Kind.READ, Kind.WRITE),

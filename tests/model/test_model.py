@@ -11,20 +11,7 @@ import pytest
 from model.explore import Report, exhaust, explore
 from model.mutants import MUTANTS, Mutant
 from model.patches import replaced
-from model.scenario import (
-    CROWD,
-    HANDING,
-    HANDING_PERMITS,
-    IDLE,
-    IMPATIENT,
-    LINGERING,
-    NESTED,
-    PERMITS,
-    READERS,
-    SMALL,
-    Scenario,
-    drawn_nested,
-)
+from model.scenario import OTHERS, PLAIN, READERS, Scenario, drawn_nested
 
 SEED = 1000
 BUDGET = 3000  # schedules to find a broken protocol in; by chance, each of them takes some hundreds at most
@@ -54,10 +41,8 @@ def test_random_schedules_of_nested_locks_break_no_rule() -> None:
 @pytest.mark.parametrize(
     ("scenario", "limit"),
     [
-        (SMALL, 60),
-        (IMPATIENT, 60),
-        *((scenario, 30) for scenario in (CROWD, IDLE, READERS)),
-        *((scenario, 20) for scenario in (PERMITS, LINGERING, HANDING, HANDING_PERMITS, *NESTED.values())),
+        *zip((*PLAIN, READERS), (60, 60, 30, 30, 30), strict=True),
+        *((scenario, 20) for scenario in OTHERS),
     ],
 )
 def test_every_schedule_with_one_deviation_breaks_no_rule(scenario: Scenario, limit: int) -> None:
@@ -72,9 +57,9 @@ def test_every_schedule_with_one_deviation_breaks_no_rule(scenario: Scenario, li
 def test_many_more_schedules_break_no_rule() -> None:
     assert_sound(explore(3000, 10 * SEED))
     assert_sound(explore(1000, 10 * SEED, draw=drawn_nested))
-    for scenario in (SMALL, IMPATIENT, CROWD, IDLE):
+    for scenario in PLAIN:
         assert_sound(exhaust(scenario, limit=900))
-    for scenario in (READERS, PERMITS, LINGERING, HANDING, HANDING_PERMITS, *NESTED.values()):
+    for scenario in (READERS, *OTHERS):
         assert_sound(exhaust(scenario))
 
 

@@ -7,7 +7,7 @@ import itertools
 import json
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,13 +128,11 @@ class Beats:
         return {name: json.loads(self.zoo.client.get(f"{folder}/{name}")[0]) for name in names}
 
     def sent(self) -> list[Sent]:
-        return sorted(self._read(), key=lambda message: message.at)
-
-    def _read(self) -> Iterator[Sent]:
+        messages = []
         for path in self._messages.glob("*.msg"):
-            message = json.loads(path.read_text())
-            label = message["headers"]["zklock_beat"]
-            yield Sent(**label, at=int(path.name.partition("_")[0]) / 1000)
+            label = json.loads(path.read_text())["headers"]["zklock_beat"]
+            messages.append(Sent(**label, at=int(path.name.partition("_")[0]) / 1000))
+        return sorted(messages, key=lambda message: message.at)
 
     def wait_sent(self, count: int, timeout: float = 20, since: float = 0.0) -> list[Sent]:
         def found() -> list[Sent]:

@@ -240,19 +240,13 @@ def kept(key: str) -> bool:
     return connection.in_atomic_block
 
 
-@app.task(name="atomic_below")
-@zk_locked("{key}")
-@transaction.atomic
-def atomic_below(key: str, mark: str) -> bool:
+def note_commit(key: str, mark: str) -> bool:
     transaction.on_commit(lambda: Path(mark).write_text(str(current_hold(key).lost)) and None)
     return connection.in_atomic_block
 
 
-@app.task(name="atomic_option")
-@zk_locked("{key}", atomic=True)
-def atomic_option(key: str, mark: str) -> bool:
-    transaction.on_commit(lambda: Path(mark).write_text(str(current_hold(key).lost)) and None)
-    return connection.in_atomic_block
+app.task(name="atomic_below")(zk_locked("{key}")(transaction.atomic(note_commit)))
+app.task(name="atomic_option")(zk_locked("{key}", atomic=True)(note_commit))
 
 
 @app.task(name="increment")
@@ -274,22 +268,13 @@ def storm(key: str, rounds: int, seed: int) -> int:
     lock = zk_lock(key)
     for _ in range(rounds):
         try:  # round everything: where Python is slow, as under a tracer, a strike may come a round late
-            striker = threading.Thread(target=_strike_after, args=(chance.uniform(0, 0.004),))
+            striker = threading.Timer(chance.uniform(0, 0.004), os.kill, (os.getpid(), signal.SIGUSR1))
             striker.start()
             with lock:
                 pass
-            _until_struck(striker)
+            while striker.is_alive():
+                time.sleep(0.001)
+            time.sleep(0.05)
         except SoftTimeLimitExceeded:
             struck += 1
     return struck
-
-
-def _strike_after(delay: float) -> None:
-    time.sleep(delay)
-    os.kill(os.getpid(), signal.SIGUSR1)
-
-
-def _until_struck(striker: threading.Thread) -> None:
-    while striker.is_alive():
-        time.sleep(0.001)
-    time.sleep(0.05)

@@ -108,7 +108,6 @@ for _whose, _options in LOCKS.items():
 # --- ways to leave a lock behind ------------------------------------------------------------------------------------
 
 _suspended: list[Generator[None]] = []
-_held_by_thread = threading.Event()
 
 
 def _inside(key: str) -> Generator[None]:
@@ -132,13 +131,9 @@ def forget_in_coroutine(key: str) -> None:
     asyncio.run(acquire())
 
 
-def _acquire(key: str) -> None:
-    zk_lock(key).acquire()
-
-
 @app.task(name="forget_in_thread")
 def forget_in_thread(key: str) -> None:
-    thread = threading.Thread(target=_acquire, args=(key,))
+    thread = threading.Thread(target=zk_lock(key).acquire)
     thread.start()
     thread.join()
 

@@ -88,16 +88,13 @@ def errback(request: Any, error: Any, traceback: Any, mark: str) -> None:
     Path(mark).touch()
 
 
-@app.task(name="policy.unlucky")
-@zk_locked("{key}", on_lost="retry", abort_on="lost")
-def unlucky(key: str, gate: str) -> Any:
+def linger(key: str, gate: str) -> Any:
     return do("linger", gate)
 
 
-@app.task(name="policy.unlucky_twice")
-@zk_locked("{key}", on_lost="retry", abort_on="lost", max_conflicts=1)
-def unlucky_twice(key: str, gate: str) -> Any:
-    return do("linger", gate)
+unlucky: dict[str, Any] = {"on_lost": "retry", "abort_on": "lost"}
+app.task(name="policy.unlucky")(zk_locked("{key}", **unlucky)(linger))
+app.task(name="policy.unlucky_twice")(zk_locked("{key}", max_conflicts=1, **unlucky)(linger))
 
 
 @app.task(name="policy.overlong")
@@ -184,7 +181,7 @@ for _name in ("retry", "coalesce"):
             zk_locked("{key}", **POLICIES[_name])(work)
         )
 app.task(name="nested.offline", base=Offline)(zk_locked("{key}", on_conflict="retry")(nested))
-app.task(name="offline.lost", base=Offline)(zk_locked("{key}", on_lost="retry", abort_on="lost")(work))
+app.task(name="offline.lost", base=Offline)(zk_locked("{key}", **unlucky)(work))
 
 
 @app.task(name="offline.two", base=Offline)

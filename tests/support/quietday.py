@@ -29,9 +29,16 @@ from django_zklock import zk_leader
 with zk_leader("reports"):
     threading.Event().wait()
 """
-LEASING = """
+LEASING = f"""
 import asyncio, contextlib, sys
 from zklock_client import AsyncZkLockClient
+
+async def main():
+    async with AsyncZkLockClient([sys.argv[1]], client_id="pump") as client, contextlib.AsyncExitStack() as stack:
+        for number in range({LEASES}):
+            await stack.enter_async_context(client.lock(f"pumps/{{number}}", term=5))
+        print("held", flush=True)
+        await asyncio.Event().wait()
 
 asyncio.run(main())
 """

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from celery.worker.control import inspect_command
-from kazoo.client import KazooClient
 
 from django_zklock import conf, current_hold, zk_lock, zk_locked
 from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTask
@@ -20,6 +19,7 @@ from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.zk.loop import Loop
 from django_zklock.signals import waiting_tasks_changed
 from support.celeryapp import HOME, app, do, work
+from support.chaos.servers import looking_in
 from support.policytasks import AnyTask
 
 COUNT = "waiting-count"  # in the folder of the worker: how many messages wait
@@ -116,15 +116,10 @@ def then_release(function: Callable[[str], object]) -> Callable[[str], bool]:
     @functools.wraps(function)
     def run(key: str) -> bool:
         function(key)
-        client = KazooClient([f"{host}:{port}" for host, port in conf.current().hosts])
-        client.start()
-        try:
+        with looking_in(",".join(f"{host}:{port}" for host, port in conf.current().hosts)) as client:
             zk_lock(key).release()
             directory = client.exists(f"{conf.current().base}/{key}")  # the server removes an empty one at any moment
             return directory is None or not directory.numChildren
-        finally:
-            client.stop()
-            client.close()
 
     return run
 

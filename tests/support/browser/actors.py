@@ -13,6 +13,7 @@ from kazoo.client import KazooClient
 from django_zklock.contrib.celery.unique import record
 from django_zklock.contrib.celery.unique.record import Reservation
 from django_zklock.core.queue import nodes
+from support.chaos.servers import looking_in
 from support.zoo import Zoo, eventually
 
 
@@ -39,14 +40,14 @@ class Part:
     def view(cls, request: str, what: str, host: str, pid: int) -> Part:
         return cls(host, pid, "Thread-3 (process_request_thread)", what, {"request": request})
 
-    def data(self, guid: str, since: str = "2026-11-20T10:00:00+00:00") -> bytes:
+    def data(self, guid: str) -> bytes:
         return nodes.Payload(
             guid=guid,
             host=self.host,
             pid=self.pid,
             thread=self.thread,
             what=self.what,
-            since=since,
+            since="2026-11-20T10:00:00+00:00",
             template=self.template,
             about=self.about,
             limit=self.limit,
@@ -59,10 +60,8 @@ class Part:
 class Stage:
     """Queues that are made node by node, by a client of its own, whose session is theirs."""
 
-    def __init__(self, zoo: Zoo) -> None:
-        self._base = zoo.base
-        self._client = KazooClient(hosts=zoo.all_hosts, timeout=30)
-        self._client.start(timeout=30)
+    def __init__(self, client: KazooClient, base: str) -> None:
+        self._client, self._base = client, base
 
     def join_queue(self, key: str, part: Part, kind: nodes.Kind = nodes.Kind.LOCK) -> str:
         guid = nodes.new_guid(nodes.Mark.OWN)
@@ -99,16 +98,9 @@ class Stage:
             failed = [error for error in answer.get() if isinstance(error, Exception)]
             assert not failed, failed
 
-    def close(self) -> None:
-        self._client.stop()
-        self._client.close()
-
 
 @contextlib.contextmanager
 def staged(zoo: Zoo) -> Iterator[Stage]:
     """Queues for the length of a block; they go with their session."""
-    stage = Stage(zoo)
-    try:
-        yield stage
-    finally:
-        stage.close()
+    with looking_in(zoo.all_hosts, 30) as client:
+        yield Stage(client, zoo.base)

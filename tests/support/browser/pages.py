@@ -103,9 +103,6 @@ class Visitor:
         with urlopen(f"{self.site.url}/refresh-snapshot", timeout=10):
             pass
 
-    def open_lock(self, key: str) -> Response:
-        return self.open(address(key))
-
     def wait_until(self, condition: Callable[[], object], timeout: float = 10.0) -> None:
         deadline = time.monotonic() + timeout
         while not condition():
@@ -265,8 +262,11 @@ def visit(browser: Browser, site: Site, user: str | None, **context: Any) -> Vis
     return Visitor(site, browser_context.new_page())
 
 
+Visit = Callable[..., Visitor]
+
+
 @contextmanager
-def visiting(browser: Browser, site: Site) -> Iterator[Callable[..., Visitor]]:
+def visiting(browser: Browser, site: Site) -> Iterator[Visit]:
     """Make visitors: `come("operator")`. At the end, the browser must have reported no error."""
     visitors: list[Visitor] = []
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from support import forked
-from support.zoo import TESTS
+from support.zoo import PYTHONPATH, TESTS
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -43,11 +43,7 @@ class Site:
                 stderr=log,
                 text=True,
                 cwd=TESTS,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
-                    **self.environment,
-                },
+                env={**os.environ, "PYTHONPATH": PYTHONPATH, **self.environment},
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()

@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final, TypeAlias
 
@@ -67,26 +68,19 @@ def expose(exposed: bool) -> None:
         _exposed[0] = exposed
 
 
+@dataclass
 class RandomWork:
-    def __init__(
-        self,
-        lock: ZkLockSubject,
-        recorder: Recorder,
-        ops: Iterator[int],
-        keys: Mapping[str, Sequence[Wish]],
-        chance: random.Random,
-    ) -> None:
-        self.lock = lock
-        self.recorder = recorder
-        self._ops = ops
-        self._keys = keys
-        self._chance = chance
+    lock: ZkLockSubject
+    recorder: Recorder
+    ops: Iterator[int]
+    keys: Mapping[str, Sequence[Wish]]
+    chance: random.Random
 
     def once(self) -> None:
-        key = self._chance.choice(list(self._keys))
-        wish = self._chance.choice(self._keys[key])
-        timeout = self._chance.choice([0, 0.5, 2, 5, 10])
-        turn = _Turn(self, key, wish, next(self._ops))
+        key = self.chance.choice(list(self.keys))
+        wish = self.chance.choice(self.keys[key])
+        timeout = self.chance.choice([0, 0.5, 2, 5, 10])
+        turn = _Turn(self, key, wish, next(self.ops))
         expose(False)
         turn.note("invoke", timeout=timeout, **wanted(wish))
         try:
@@ -99,18 +93,15 @@ class RandomWork:
             expose(False)
             turn.refused(error)
             if isinstance(error, Refused):
-                time.sleep(self._chance.uniform(0, 0.05))
+                time.sleep(self.chance.uniform(0, 0.05))
         finally:
             expose(True)
 
-    def by_chance(self, share: float) -> bool:
-        return self._chance.random() < share
-
     def _seconds(self) -> float:
         """Return mostly a short time, so that much is tried; sometimes a long one, so that faults strike the work."""
-        if self._chance.random() < LONG_SHARE:
-            return self._chance.uniform(WORK, LONG)
-        return self._chance.uniform(0, WORK)
+        if self.chance.random() < LONG_SHARE:
+            return self.chance.uniform(WORK, LONG)
+        return self.chance.uniform(0, WORK)
 
 
 class _Turn:
@@ -133,13 +124,13 @@ class _Turn:
         self.note("granted", token=held.token, until=held.until())
         try:
             self._wait(held, seconds)
-            if self._kind == READ and self._random_work.by_chance(UPGRADES):
+            if self._kind == READ and self._random_work.chance.random() < UPGRADES:
                 self._try_to_write()
-            elif self._kind == WRITE and self._random_work.by_chance(DOWNGRADES):
+            elif self._kind == WRITE and self._random_work.chance.random() < DOWNGRADES:
                 self.note("downgrade")
                 held.downgrade()
                 self._wait(held, seconds)
-            elif "hands_over" not in self._wish and self._random_work.by_chance(REENTERS):
+            elif "hands_over" not in self._wish and self._random_work.chance.random() < REENTERS:
                 with self._random_work.lock.block(self._key, 0, dict(self._wish)) as inner:
                     assert inner.token == held.token, "another token for the same hold"
             self._check(held)

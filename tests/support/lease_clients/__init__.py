@@ -35,6 +35,16 @@ GRPC_JARS = (
     *(f"netty-{part}" for part in ("buffer", "codec", "codec-http", "codec-http2", "common", "handler", "resolver")),
     *("netty-handler-proxy", "netty-codec-socks", "netty-transport"),
 )
+# libperfmark-java: libgrpc-java needs it, but does not name it
+JAVA_PACKAGES = (
+    *("libgrpc-java", "libperfmark-java", "libprotobuf-java", "libnetty-java", "libgeronimo-annotation-1.3-spec-java"),
+    *("protobuf-compiler", "protobuf-compiler-grpc-java-plugin"),
+)
+# golang-github-golang-protobuf-1-5-dev: in another version, it brings another generator
+GO_PACKAGES = (
+    *("golang-google-grpc-dev", "golang-google-protobuf-dev", "golang-github-golang-protobuf-1-5-dev"),
+    *("protobuf-compiler", "protoc-gen-go-1-5", "protoc-gen-go-grpc"),
+)
 GO_PATH = Path("/usr/share/gocode")
 GO_PACKAGE = "github.com/django-zklock/django-zklock/clients/go"
 
@@ -161,15 +171,7 @@ def find_go() -> Path:
     libraries = [GO_PATH / "src/google.golang.org" / name for name in ("grpc", "protobuf")]
     generators = [shutil.which(name) for name in ("protoc", "protoc-gen-go", "protoc-gen-go-grpc")]
     if go is None or not all(library.exists() for library in libraries) or not all(generators):
-        raise debian.NotInstalled(  # in another version, the third one brings another generator
-            *(
-                "Go with gRPC",
-                "golang-google-grpc-dev",
-                "golang-google-protobuf-dev",
-                "golang-github-golang-protobuf-1-5-dev",
-            ),
-            *("protobuf-compiler", "protoc-gen-go-1-5", "protoc-gen-go-grpc"),
-        )
+        raise debian.NotInstalled("Go with gRPC", *GO_PACKAGES)
     return Path(go)
 
 
@@ -178,18 +180,8 @@ def find_grpc_java() -> list[Path]:
     jars = [JARS / f"{name}.jar" for name in GRPC_JARS]
     programs = [shutil.which(name) for name in ("protoc", "grpc_java_plugin", "javac")]
     if not all(jar.exists() for jar in jars) or not all(programs):
-        raise debian.NotInstalled(
-            *(
-                "gRPC for Java",
-                "libgrpc-java",
-                "libperfmark-java",  # which that one needs, but does not name
-                "libprotobuf-java",
-                "libnetty-java",
-                "libgeronimo-annotation-1.3-spec-java",
-            ),
-            *("protobuf-compiler", "protobuf-compiler-grpc-java-plugin"),
-            *(() if shutil.which("javac") else ("default-jdk-headless",)),
-        )
+        jdk = () if shutil.which("javac") else ("default-jdk-headless",)
+        raise debian.NotInstalled("gRPC for Java", *JAVA_PACKAGES, *jdk)
     return jars
 
 
