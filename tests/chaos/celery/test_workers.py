@@ -12,6 +12,7 @@ import psutil
 import pytest
 from support.brokers import Redis
 from support.ensemble import four_letter
+from support.policytasks import POLICIES
 from support.proxy import Proxy
 from support.worker import Gate, Worker
 from support.zoo import TESTS, Zoo, eventually
@@ -227,3 +228,19 @@ def test_a_task_that_lost_its_lock_does_not_run_next_to_its_copy(zoo: Zoo, tmp_p
         gate.open()
         sound.get(copy)
         proxy.hang = False
+
+
+def test_a_task_of_a_killed_process_runs_again_under_each_policy(zoo: Zoo, tmp_path: Path) -> None:
+    """Its node stays for a while. No task takes that for a conflict, so none skips or fails."""
+    with Worker(zoo, tmp_path, session_timeout=4) as worker:
+        results = {}
+        for policy in POLICIES:
+            gate, journal = worker.gate(), tmp_path / f"{policy}.journal"
+            results[policy] = worker.send(f"policy.{policy}.late", policy, "linger", str(gate), str(journal))
+            pid = gate.wait_at_work()
+            worker.kill_process(pid)
+            gate.open()
+        assert {policy: worker.get(result, 40) for policy, result in results.items()} == dict.fromkeys(POLICIES, "done")
+        assert {
+            policy: len((tmp_path / f"{policy}.journal").read_text().splitlines()) for policy in POLICIES
+        } == dict.fromkeys(POLICIES, 2)

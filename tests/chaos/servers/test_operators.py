@@ -1,23 +1,28 @@
-"""Ordinary bad days of an operator: a full disk, an observer, and yesterday's backup."""
+"""Bad days of an operator: a full disk, an observer, no quorum, no data, and yesterday's backup."""
 
 from __future__ import annotations
 
 import contextlib
 import resource
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from kazoo.exceptions import ConnectionLoss
-from support.chaos.servers import replace_client, serving
+from support.chaos.servers import repair, replace_client, serving
 from support.chaos.worker_pool import WorkerPool
 from support.ensemble import Ensemble, Server
 from support.zoo import eventually
 
+from django_zklock.core.zk.lease import LEASE_SHARE
+
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(200)]
 
 TIMEOUT = 4.0
+LATER = 0.5  # seconds of room for a busy machine
+REPLACED = 4  # session timeouts until a client that gets no way in is replaced, and some more for that
 
 
 @pytest.fixture
@@ -120,6 +125,79 @@ def test_after_a_restore_an_old_token_is_refused_or_below_all_new_ones(
     assert answer["granted"]
     assert (answer["token"] > old) is raised
     b.release().result()
+    pool.assert_kept()
+
+
+def test_without_a_quorum_the_holder_is_aborted_and_no_lock_is_granted(pool: WorkerPool, ensemble: Ensemble) -> None:
+    """Three session timeouts long; one holder comes out of it."""
+    a, b, c = pool.start("A", "B", "C")
+    token = a.must_acquire(abort_on="lost")["token"]
+    working = a.work()
+    waiting = b.acquire(timeout=90)
+    pool.wait_contenders(2)
+    leader, follower, _ = ensemble.leader, *ensemble.followers
+    killed = pool.note("kill server")
+    for server in (leader, follower):
+        server.kill()
+    outcome = working.result(20)
+    assert outcome["lost"]
+    assert outcome["t"] - killed <= LEASE_SHARE * a.session_timeout + LATER
+    released = a.release()
+    hopeless = c.acquire(timeout=3)
+    time.sleep(max(0.0, killed + 3 * a.session_timeout - time.monotonic()))
+    assert not waiting.done() or not waiting.result()["granted"]
+    assert hopeless.done(), "no answer within the deadline"
+    assert not hopeless.result()["granted"]
+    repair(ensemble)
+    pool.note("heal")
+    serving(pool.zoo)
+    answer = waiting.result(100)
+    assert answer["granted"]
+    assert answer["token"] > token
+    once_more = c.acquire(timeout=30)
+    b.work(seconds=1).result()
+    assert not once_more.done()
+    b.release().result()
+    assert once_more.result(35)["granted"]
+    c.release().result()
+    released.result(30)
+    pool.assert_kept()
+
+
+@pytest.mark.parametrize("ensemble", [{"nodes": 1}], indirect=True)
+def test_an_ensemble_that_lost_its_data_is_reported(pool: WorkerPool, ensemble: Ensemble) -> None:
+    """
+    It refuses clients that have seen its future for ever, so they are replaced.
+
+    Its transactions, and so the tokens, are counted from 0 again.
+    """
+    a, b = pool.start("A", "B", session_timeout=2.0)
+    for _ in range(20):
+        a.must_acquire()
+        a.release().result()
+    old = a.must_acquire()["token"]
+    working = a.work()
+    waiting = b.acquire(timeout=60)
+    pool.wait_contenders(2)
+    wiped = pool.note("wipe")
+    ensemble.stop()
+    outcome = working.result(10)
+    assert outcome["lost"]
+    assert outcome["t"] - wiped <= LEASE_SHARE * 2.0 + LATER
+    released = a.release()
+    ensemble.start()
+    pool.note("done", of="wipe")
+    replace_client(pool.zoo)
+    answer = waiting.result(REPLACED * 2.0 + 5)
+    assert answer["granted"]
+    assert answer["token"] < old, "the tokens did not start again, so this proves nothing"
+    again = a.acquire(timeout=20)
+    b.work(seconds=0.5).result()
+    assert not again.done()
+    b.release().result()
+    assert again.result(25)["granted"]
+    a.release().result()
+    released.result(10)
     pool.assert_kept()
 
 
