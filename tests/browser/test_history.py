@@ -26,7 +26,6 @@ LINES = """(cells, word) => cells.map(cell => {
 
 @pytest.fixture
 def past(site: Site, swept: Zoo) -> Iterator[None]:
-    """Sixty grants, a loss, an action with a long name of its holder, and an action before them."""
     work = f"task {TASK} 1b68d6cb-24cb-4041-8ce1-1dd19c9c43fb"
     grants = [attempt(f"orders/{1000 + number}", "worker-31", work=work) for number in range(60)]
     reason = "the lease is over: no quorum has confirmed the session in time"

@@ -55,7 +55,6 @@ MAIN = ("attention", "list", "lock", "semaphore", "history", "break")
 
 @contextmanager
 def scene(stage: Stage, site: Site) -> Iterator[None]:
-    """A busy shop with a deadlock, a chain of three, a queue of one process, a long key, and a past of all kinds."""
     busy_shop(stage)
     long = Part.task("shop.tasks.charge_the_card_of_a_customer", "worker-with-a-long-name-3.internal", 812)
     first, second, third = (Part.task("shop.tasks.move_stock", f"worker-{number}", number) for number in (3, 4, 5))

@@ -234,7 +234,6 @@ def test_a_page_does_not_refresh_while_a_search_is_typed(stage: Stage, visitor: 
 
 @pytest.mark.chaos
 def test_ages_stop_and_rows_are_grey_during_an_outage(stage: Stage, wire: Proxy, visitor: Visit) -> None:
-    """Nobody knows who holds what then. They go on afterwards."""
     busy_shop(stage)
     viewer = visitor("viewer")
     viewer.install_clock()

@@ -34,7 +34,6 @@ def keys() -> tuple[str, ...]:
 
 @pytest.fixture
 def pool(request: pytest.FixtureRequest, arena: Zoo, keys: tuple[str, ...], tmp_path: Path) -> Iterator[WorkerPool]:
-    """Processes that take the lock under test: ours, or the one that `--lock` names."""
     pool = WorkerPool(arena, request.config.getoption("--lock"), tmp_path, keys)
     yield pool
     pool.close()

@@ -81,7 +81,6 @@ class Caller(GrantObserver):
 
     @property
     def turn(self) -> LingeringWaiter | None:
-        """Its turn, if it is in the queue of its process."""
         turn = self.contender
         return turn if isinstance(turn, LingeringWaiter) and turn.lock is not None and turn in turn.lock.queue else None
 
@@ -239,7 +238,6 @@ class Caller(GrantObserver):
             heir.inherit(hand_over)
 
     def inherit(self, hand_over: HandOver) -> None:
-        """Get a text, and adopt the lock a little later."""
         self._texts.append(hand_over)
         self.times += 1
         self._later(self.script.pause, self._turn, self._begin)

@@ -84,8 +84,6 @@ KEPT = Choice("kept", ("all", "none", "half"))
 
 
 class Chooser(ABC):
-    """Decides at each point, and remembers where it deviated from the default."""
-
     def __init__(self) -> None:
         self.deviations: dict[Point, int] = {}
         self.calm = False  # nothing but the default from now on
@@ -106,8 +104,6 @@ class Chooser(ABC):
 
 
 class Chance(Chooser):
-    """Deviates by chance, so often as told for each kind of choice."""
-
     def __init__(self, rng: random.Random, rates: Mapping[str, float]) -> None:
         super().__init__()
         self._rng = rng
@@ -120,8 +116,6 @@ class Chance(Chooser):
 
 
 class Replay(Chooser):
-    """Deviates at given points only, and lists all the others."""
-
     def __init__(self, deviations: Deviations) -> None:
         super().__init__()
         self._wanted = dict(deviations)

@@ -28,8 +28,6 @@ WRITES = frozenset({Create.type, Create2.type, CONTAINER, Delete.type, SetData.t
 
 
 class Refused(Exception):
-    """A request that the leader refuses."""
-
     def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code
@@ -112,7 +110,6 @@ class Ensemble:
         return True
 
     def validate(self, server: Server, session: int) -> bool:
-        """Take note that a session's client is at that server now; return whether the session lives."""
         if not self.touch(session):
             return False
         self.sessions[session].server = server
@@ -141,7 +138,6 @@ class Ensemble:
         self._propose(Change(closed=session, deleted=tuple(self._prepared.owned(session)), why=why))
 
     def kill(self, session: int) -> None:
-        """Have a second client attach to a session, by the leader, and close it."""
         tracked = self.sessions.get(session)
         if tracked is None or tracked.closing or not self.leader.up:
             return
@@ -171,7 +167,6 @@ class Ensemble:
         self._propose(change, server, item, result)
 
     def sync(self, server: Server, item: Item) -> None:
-        """Answer as soon as all that is proposed is committed."""
         try:
             self._check(server, item.session)
         except Refused as refused:
@@ -280,7 +275,6 @@ class Ensemble:
         self._propose(Change(created=((path, Znode(self._zxid + 1, node.owner)),)))
 
     def set_limit(self, parent: str, before: str, marker: str) -> bool:
-        """Replace the marker `before` (empty: none) by another one, as an operator does."""
         node = self._prepared.nodes.get(parent)
         if node is None or not self.leader.up or before == marker:
             return False

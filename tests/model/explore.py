@@ -29,7 +29,6 @@ class Finding:
     seed: int | None = None
 
     def text(self) -> str:
-        """Return what is needed to understand it: its deviations and its diary."""
         with stage() as here:
             played = play(here, self.scenario, Replay(self.deviations), diary=[])
         lines = [str(self.violation), f"seed {self.seed}" if self.seed is not None else "", str(self.scenario)]

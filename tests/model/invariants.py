@@ -51,8 +51,6 @@ class Granted:
 
 @dataclass(slots=True)
 class Staying:
-    """The time since one process has a lock that lingers there."""
-
     began: float
     linger: float  # of the last owner
 
@@ -108,7 +106,6 @@ class Invariants:
         self._before[caller] = [(other, turn, turn.lock) for other in self._before if (turn := other.turn) is not None]
 
     def granted(self, process: Process, caller: Caller, grant: Grant) -> None:
-        """Take note of a grant, and judge it."""
         self.figures.grants += 1
         if isinstance(grant, LingeringGrant):
             self._see_turn(process, caller, grant)
@@ -164,7 +161,6 @@ class Invariants:
             self._gone[path.rpartition("/")[2][3:39]] = why
 
     def _see_token(self, caller: Caller, grant: Grant) -> None:
-        """See that it is above those of all that cannot have held the lock at the same time."""
         for kind in Kind:
             last = self._tokens.get((grant.key, kind), 0)
             if grant.token == last and isinstance(grant, LingeringGrant):
@@ -196,7 +192,6 @@ class Invariants:
                     raise Violation("passed on in time", f"{caller.name} got {grant.path}, and {path} waits")
 
     def entitled(self, parent: str) -> set[str]:
-        """Return the paths of those in a queue who have the lock, or should get it, as it is now."""
         return self._entitled.get(parent, set())
 
     def _on_change(self, change: Change) -> None:
@@ -282,14 +277,12 @@ class Invariants:
 
     @staticmethod
     def _agree(holds: list[Granted]) -> None:
-        """See that all these can have the lock at a time."""
         kinds = {hold.grant.kind for hold in holds}
         if len(holds) > 1 and (len(kinds) > 1 or not kinds & SHARE):
             names = " and ".join(f"{hold.caller.name} ({hold.grant.kind.name})" for hold in holds)
             raise Violation("one holder", f"{names} hold {holds[0].grant.key}")
 
     def _stands(self, grant: Granted) -> None:
-        """See that a hold has a node to which the queue gives the lock."""
         path = grant.grant.path
         parent = path.rpartition("/")[0]
         if path not in self.ensemble.truth.nodes:

@@ -70,8 +70,6 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _mutant(name: str, owner: object, attribute: str, **how: Any) -> Callable[[_F], _F]:
-    """Make a mutant in which the function takes this place."""
-
     def add(function: _F) -> _F:
         MUTANTS.append(Mutant(name, ((owner, attribute, function),), **how))
         return function
@@ -178,8 +176,6 @@ def _keeping_connected(self: Contender, *, resumed: bool) -> None:
 
 
 def _watching(change: Callable[[Any], Any]) -> Callable[[Predecessors, str], None]:
-    """Return a watch of a node ahead that sees a changed answer, and ignores the answer None."""
-
     def watch(self: Predecessors, name: str) -> None:
         read = self._gateway.read
 

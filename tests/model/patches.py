@@ -35,8 +35,6 @@ _real_payload = Contender._payload
 
 
 class Stage:
-    """Where one simulation after the other is played."""
-
     def __init__(self) -> None:
         self.world: World | None = None
         self.complaints: list[str] = []
@@ -77,8 +75,6 @@ class Stage:
         return SimulatedClient(options, world.current)
 
     def preempting(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `call` so that other threads may run before it, and after it."""
-
         def preempted(*args: Any) -> Any:
             world = self._here()
             process = None if world is None else world.current
@@ -100,7 +96,6 @@ class Stage:
 
 @contextmanager
 def replaced(patches: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
-    """Give attributes of modules and classes other values for the length of a block."""
     with ExitStack() as stack:
         for owner, name, value in patches:
             stack.callback(setattr, owner, name, getattr(owner, name))
@@ -122,7 +117,6 @@ class _Complaints(logging.Handler):
 
 @contextmanager
 def stage() -> Iterator[Stage]:
-    """Put the simulation where the protocol meets the world."""
     new_stage = Stage()
     pid = os.getpid()
     patches: list[tuple[Any, str, Any]] = [

@@ -127,7 +127,6 @@ class SimulatedLoop:
 
 
 def _session_on(loop: SimulatedLoop, options: SessionOptions) -> Session:
-    """Return a session for which everything runs on this loop."""
     module: Any = sessions
     before, module.Loop = module.Loop, lambda name: loop
     try:
@@ -137,8 +136,6 @@ def _session_on(loop: SimulatedLoop, options: SessionOptions) -> Session:
 
 
 class Process:
-    """One process; its session is the real one, on a simulated loop and client."""
-
     def __init__(self, name: str, number: int, ensemble: Ensemble, options: SessionOptions) -> None:
         self.name = name
         self.number = number
@@ -164,7 +161,6 @@ class Process:
 
     @property
     def contenders(self) -> list[Contender]:
-        """Its contenders that have not left their queues."""
         return [observer for observer in self.session.observers if isinstance(observer, Contender)]
 
     @property
@@ -229,7 +225,6 @@ class Process:
                 self._on_thread(thread, call, args)
 
     def isolate(self, seconds: float) -> None:
-        """Cut it off from all servers for a while."""
         if not self.isolated:
             self.isolated = True
             for connection in self.connections:
@@ -237,7 +232,6 @@ class Process:
             self.world.after(seconds, self.rejoin)
 
     def rejoin(self) -> None:
-        """Have the network whole again; what it held up arrives."""
         self.isolated = False
         for connection in list(self.connections):
             connection.reached = True

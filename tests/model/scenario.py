@@ -155,7 +155,6 @@ FAMILIES = (
 
 
 def drawn(rng: random.Random) -> Scenario:
-    """Return a setting by chance."""
     processes = rng.choice((2, 2, 3))
     scripts = [
         Script(

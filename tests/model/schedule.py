@@ -182,7 +182,6 @@ class _Play:
             raise Violation("no orphan", f"nobody knows of {orphans}; not there: {sorted(known - set(differences))}")
 
     def _at_the_end(self) -> None:
-        """Nothing is left, neither in the tree nor in the tables."""
         left = [caller.name for caller in self.callers if not caller.done]
         if left:
             raise Violation("every wait ends", f"{left} still want it")
@@ -210,7 +209,6 @@ class _Play:
 
 
 def play(stage: Stage, scenario: Scenario, chooser: Chooser, *, diary: list[str] | None = None) -> Played:
-    """Play one schedule; a `Violation` is returned, not raised."""
     game = _Play(stage, scenario, chooser, diary)
     violation = None
     try:

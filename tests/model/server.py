@@ -54,8 +54,6 @@ class Connection:
 
 
 class Server:
-    """One server, the leader or a follower."""
-
     def __init__(self, ensemble: Ensemble, index: int) -> None:
         self.ensemble = ensemble
         self.world = ensemble.world
@@ -78,7 +76,6 @@ class Server:
     # --- the ensemble -------------------------------------------------------------------------------------------
 
     def join(self) -> None:
-        """Catch up with the leader and serve clients."""
         self.tree = self.ensemble.truth.copy()
         self.applied = self.ensemble.committed
         self.from_leader, self.to_leader, self._apply = Pipe(self.world), Pipe(self.world), Pipe(self.world)
@@ -140,7 +137,6 @@ class Server:
         self._apply.send(delay, call, *args)
 
     def apply(self, proposal: Proposal) -> None:
-        """Carry out a transaction."""
         change = proposal.change
         self.ensemble._alter(self.tree, change)
         self.applied = proposal.zxid
@@ -170,7 +166,6 @@ class Server:
     # --- the clients --------------------------------------------------------------------------------------------
 
     def connect(self, connection: Connection, session: int, seen: int) -> None:
-        """Take a client in: with a new session, or with its old one."""
         if not self.up or seen > self.applied:
             self._close(connection)
             return
@@ -234,7 +229,6 @@ class Server:
             self.to_leader.send(self.world.delay(FORWARD, self.name), call, *args)
 
     def done(self, item: Item, zxid: int) -> None:
-        """Take note that a request has been carried out, and answer it in its turn."""
         if item.request is CONNECT:
             self._welcome(item)
             return

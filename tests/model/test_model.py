@@ -32,7 +32,6 @@ def test_random_schedules_break_no_rule() -> None:
 
 
 def test_random_schedules_of_nested_locks_break_no_rule() -> None:
-    """Each circle of waits ends by one victim, the youngest if it can, and no other wait ends so."""
     report = explore(30, SEED, draw=drawn_nested)
     assert_sound(report)
     assert report.figures["victims"] > 15
@@ -46,7 +45,6 @@ def test_random_schedules_of_nested_locks_break_no_rule() -> None:
     ],
 )
 def test_every_schedule_with_one_deviation_breaks_no_rule(scenario: Scenario, limit: int) -> None:
-    """One late or lost message, fault or slow thread, at any point of a small setting, does no harm: a sample."""
     report = exhaust(scenario, limit=limit)
     assert_sound(report)
     assert report.schedules > limit / 2

@@ -30,7 +30,6 @@ class Tree:
         above.made += 1
 
     def delete(self, path: str) -> bool:
-        """Take a node away; return whether it was there."""
         if self.nodes.pop(path, None) is None:
             return False
         parent, _, name = path.rpartition("/")

@@ -100,7 +100,6 @@ class Pipe:
             call(*args)
 
     def close(self) -> None:
-        """Lose all that is under way, and what comes."""
         self.closed = True
         self._backlog.clear()
 

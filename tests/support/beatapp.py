@@ -42,7 +42,6 @@ def hang_if_told(**_kwargs: Any) -> None:
 
 @beat_init.connect
 def strike(**_kwargs: Any) -> None:
-    """Send this process a signal if the file names one."""
     from django_zklock.contrib.celery.schedule import ScheduleRecords
 
     note = Path(os.environ["BEAT_STRIKE"])

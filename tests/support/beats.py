@@ -77,8 +77,6 @@ class Beat:
 
 
 class Beats:
-    """Some beats with one schedule and one broker, for the length of a with block."""
-
     def __init__(
         self, zoo: Zoo, home: Path, schedule: Mapping[str, float | Mapping[str, Any]], *, session_timeout: float = 2.0
     ) -> None:

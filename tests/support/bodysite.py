@@ -45,8 +45,6 @@ def is_free(*keys: str) -> bool:
 
 
 class Parts:
-    """The parts of a body. They are a resource that has to be closed."""
-
     def __iter__(self) -> Iterator[bytes]:
         events.append("computed")
         yield b"part"
@@ -82,7 +80,6 @@ class Handler(View):
 
 
 def page(request: HttpRequest) -> TemplateResponse:
-    """Return a page that notes whether the lock is held while it is rendered."""
     template = engines["django"].from_string("{% if held %}held{% endif %}")
     return TemplateResponse(request, template, {"held": lambda: not is_free(KEY)})
 
@@ -140,7 +137,6 @@ urlpatterns = [path(f"{name}/", view) for name, view in {**STREAMS, **FILES, **P
 
 @contextlib.contextmanager
 def served() -> Iterator[None]:
-    """Use this site as that of the project, without anything of earlier tests."""
     events.clear()
     with override_settings(ROOT_URLCONF="support.bodysite", TEMPLATES=TEMPLATES, ALLOWED_HOSTS=["*"]):
         yield

@@ -37,7 +37,6 @@ def find_redis() -> str:
 
 
 def find_rabbitmq() -> Path:
-    """Return the path of the `rabbitmq-server` that runs as the user who starts it."""
     if (RABBITMQ_SCRIPTS / RABBITMQ).exists():
         return RABBITMQ_SCRIPTS / RABBITMQ
     program = shutil.which(RABBITMQ)
@@ -164,7 +163,6 @@ class RabbitMQ(Broker):
         self._control("close_all_connections", "by a test")
 
     def restart_app(self) -> None:
-        """Stop the broker, and start it again in the same process, as an operator does."""
         self._control("stop_app")
         self._control("start_app")
         self._wait_ready()
@@ -185,7 +183,6 @@ class RabbitMQ(Broker):
 
     @property
     def _env(self) -> dict[str, str]:
-        """Nothing of the machine's own RabbitMQ, if it has one."""
         here = self._directory
         return {
             "PATH": os.environ["PATH"],

@@ -63,7 +63,6 @@ TRANSPORT_ALIASES["filesystem"] = "support.celeryapp:Transport"
 
 
 def configure(app: Celery, home: Path) -> Celery:
-    """Connect an application to the broker and the results in a folder, or to those that its settings name."""
     for name in ("messages", "control", "results"):
         (home / name).mkdir(parents=True, exist_ok=True)
     app.conf.update(
@@ -208,7 +207,6 @@ def helper(key: str) -> None: ...
 
 @app.task(name="helped")
 def helped(key: str) -> float:
-    """Call a locked function that is not a task; return how long it waited."""
     began = time.monotonic()
     try:
         helper(key)
@@ -262,7 +260,6 @@ def increment(key: str, path: str) -> int:
 
 @app.task(name="storm")
 def storm(key: str, rounds: int, seed: int) -> int:
-    """Acquire a lock repeatedly while soft time limits strike at random moments; return how many did."""
     chance = random.Random(seed)
     struck = 0
     lock = zk_lock(key)

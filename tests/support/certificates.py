@@ -29,7 +29,6 @@ def openssl(*arguments: str) -> None:
 
 
 def certificate(folder: Path, name: str, authority: str) -> tuple[bytes, bytes]:
-    """Return a new key and a certificate for it, signed by an authority in this folder."""
     key, request, signed, more = (folder / f"{name}.{end}" for end in ("key", "csr", "pem", "ext"))
     more.write_text("subjectAltName=DNS:localhost\n")
     openssl("req", *NEW_KEY, "-nodes", "-keyout", str(key), "-out", str(request), "-subj", f"/CN={name}")
@@ -39,7 +38,6 @@ def certificate(folder: Path, name: str, authority: str) -> tuple[bytes, bytes]:
 
 
 def authority(folder: Path, name: str) -> bytes:
-    """Make an authority in this folder; return its certificate."""
     key, own = folder / f"{name}.key", folder / f"{name}.pem"
     made = ("-keyout", str(key), "-out", str(own), "-subj", f"/CN={name}")
     # Python 3.13 and newer refuse an authority that does not say what its key is for.

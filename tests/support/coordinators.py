@@ -31,8 +31,6 @@ def stub_of(channel: grpc.aio.Channel) -> Any:
 
 
 class Served:
-    """A coordinator and its servers, for the length of a with block."""
-
     def __init__(self, options: LeaseOptions, credentials: Any = None, tls: tuple[Path | None, ...] = (None,) * 3):
         """Prepare it; `tls` is the certificate, the key and the clients' authority of HTTP."""
         self.coordinator = Coordinator()

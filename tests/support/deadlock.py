@@ -19,7 +19,6 @@ LONG = 40.0  # seconds; a wait that nothing ends makes a test fail
 
 
 def nest(first: str, second: str, keep: threading.Event | None = None, **options: Any) -> None:
-    """Hold one lock, and wait for another. Keep both until the event, if there is one."""
     with zk_lock(first, **options), zk_lock(second, timeout=LONG, **options):
         assert keep is None or keep.wait(LONG)
 
@@ -44,7 +43,6 @@ def rivals(
 
 
 def give_way(zoo: Zoo, first: str, second: str, **options: Any) -> LockDeadlock:
-    """Hold the first lock and wait for the second, as the youngest wait of a deadlock; return its error."""
     with contextlib.ExitStack() as stack, zk_lock(first, **options):
         stack.enter_context(rivals(zoo, {second: first}, **options))
         with pytest.raises(LockDeadlock) as raised, zk_lock(second, timeout=LONG, **options):

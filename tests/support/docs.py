@@ -36,7 +36,6 @@ def programs_of(page: str) -> dict[str, str]:
 
 
 def run(code: str, name: str = "example", names: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Run a file of a page, and return its names; `names` are there before."""
     names = {"__name__": name.removesuffix(".py")} if names is None else names
     exec(compile(code, name, "exec"), names)
     return names

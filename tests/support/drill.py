@@ -116,14 +116,12 @@ class Program:
         print(verb, *keys, file=self.process.stdin, flush=True)
 
     def hear(self, *lines: str) -> None:
-        """Wait until it has said all these lines, in any order."""
         missing = Counter(lines)
         eventually(lambda: not missing - Counter(self._said), 30, (self._said, self._logged))
         for line in lines:
             self._said.remove(line)
 
     def hold(self, *keys: str) -> None:
-        """Have it acquire free locks, and hang in the work under each."""
         self.tell("hold", *keys)
         self.hear(*(f"held {key}" for key in keys))
 
@@ -154,8 +152,6 @@ class Card:
 
 
 class Drill:
-    """A site with its operator, and the processes that use its locks, for the length of a with block."""
-
     def __init__(self, zoo: Zoo, directory: Path, hosts: str | None = None) -> None:
         directory.mkdir(exist_ok=True)
         self.zoo = zoo
@@ -171,18 +167,15 @@ class Drill:
         self._stack.close()
 
     def keep(self, context: contextlib.AbstractContextManager[T]) -> T:
-        """Use a context until the end of the drill."""
         return self._stack.enter_context(context)
 
     def program(self, host: str, hosts: str | None = None) -> Program:
-        """Start a process on a host of this name."""
         env = {**self.site.environment, "ZKLOCK_URL": self.zoo.url(hosts)}
         program = Program(self.zoo.spawn(SCRIPT, host=host, **env))
         self._stack.callback(program.kill)
         return program
 
     def hang(self, host: str, *keys: str, waiters: int) -> tuple[Program, Program]:
-        """Have a process hang in its work under some locks, and many others wait for each on the host web-1."""
         holder, web = self.program(host), self.program("web-1")
         holder.learn(keys[0])
         holder.hold(*keys)
@@ -200,7 +193,6 @@ class Drill:
     # --- the shell ----------------------------------------------------------------------------------------------
 
     def shell(self, command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command where `manage.py` is, as the operator does."""
         path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
         env = {**environment(**self.site.environment), "PATH": path, "LOGNAME": OPERATOR}
         return subprocess.run(
@@ -232,7 +224,6 @@ class Drill:
 
     @property
     def cookies(self) -> dict[str, str]:
-        """The header by which the operator is logged in."""
         return {"Cookie": f"sessionid={self.site.sessions['operator']}; csrftoken={CSRF}"}
 
     def open(self, path: str = LIST, site: Site | None = None, **form: object) -> str:
@@ -249,7 +240,6 @@ class Drill:
         return [Card.of(html) for html in sections]
 
     def press(self, path: str, button: str, **form: str) -> str:
-        """Open a form, give the reason, and press a button for all that is ticked; return the page that follows."""
         page = self.open(path)
         ticks = [
             tick
@@ -261,7 +251,6 @@ class Drill:
         return self.open(path, None, **{"target": target, "reason": REASON, button: "1", **form})
 
     def acknowledge(self) -> None:
-        """Acknowledge the only card by its form, with the first of its buttons."""
         ((path,),) = [[href for label, href in card.links.items() if "Acknowledge" in label] for card in self.cards()]
         form = self.open(path)
         inputs = re.findall('<(?:input|button)[^>]*name="(identity|minutes)"[^>]*? value="(.*?)"', form)

@@ -25,7 +25,6 @@ LATER = 3600.0  # seconds until a task is tried again: not in the time of a test
 
 
 def end(task: Any, way: str, argument: Any) -> str:
-    """End a task in one of the ways that its own code has; `argument` is a folder of its own."""
     if way == "exception":
         raise ValueError(way)
     if way == "retry":
@@ -86,8 +85,6 @@ LOCKS: dict[str, dict[str, Any]] = {
 
 
 def then_end(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate the function of a task: end the process in the way of the last argument when its lock is released."""
-
     @functools.wraps(function)
     def run(key: str, gate: str, way: str) -> None:
         function(key, gate, way)
@@ -154,7 +151,6 @@ def careless_part(keys: list[str]) -> None:
 
 @app.task(name="careful_whole")
 def careful_whole(outer: str, inner: str) -> list[bool]:
-    """Run a part eagerly that leaves its own lock and one of this task; return what is held then."""
     locks = [zk_lock(outer), zk_lock(inner)]
     with locks[0]:
         careless_part.apply(([outer, inner],))

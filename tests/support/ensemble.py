@@ -107,7 +107,6 @@ def find_java() -> str:
 
 
 def find_zookeeper() -> None:
-    """Make sure that a server can be started here. Raises ZooKeeperNotFound."""
     find_classpath()
     find_java()
 
@@ -181,7 +180,6 @@ class Server:
 
     @property
     def running(self) -> bool:
-        """True while there is a process, paused or not."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -210,7 +208,6 @@ class Server:
             self.kill()
 
     def terminate(self) -> None:
-        """Send SIGTERM without waiting for the end."""
         if self._process is not None:
             self._process.terminate()
             self._process.send_signal(signal.SIGCONT)  # a paused process receives SIGTERM only when it is resumed
@@ -357,7 +354,6 @@ class Ensemble:
         return [server for server in self.servers if server.mode() == "follower"]
 
     def url(self, chroot: str = "") -> str:
-        """Return the ensemble as a `zk://` URL, the form of `settings.ZKLOCK["URL"]`."""
         return f"zk://{self.hosts}{'/' + chroot.strip('/') if chroot else ''}"
 
     def start(self, timeout: float = 60.0) -> None:
@@ -386,7 +382,6 @@ class Ensemble:
             raise
 
     def stop(self) -> None:
-        """Stop all servers, and remove the data if it is in a temporary directory."""
         if os.getpid() != self._owner:  # a forked child runs the exit handlers, too, but its parent owns the servers
             return
         atexit.unregister(self.stop)

@@ -40,7 +40,6 @@ PROMISES: Final = (
 
 
 def steps() -> dict[str, tuple[Any, str]]:
-    """Return all functions that can fail: the class or module of each, and its attribute there."""
     return {name: owner for name, owner in _all_steps() if name not in PROMISES}
 
 

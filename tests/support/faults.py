@@ -44,7 +44,6 @@ def connected(timeout: float = 10.0) -> Session:
 
 @contextlib.contextmanager
 def proxied(zoo: Zoo, session_timeout: float = 4, **more: Any) -> Iterator[Proxy]:
-    """Have the locks of this process talk to the first server through a proxy, which is healed at the end."""
     with Proxy(zoo.address) as proxy, zoo.configured(proxy.address, session_timeout, **more):
         try:
             yield proxy
@@ -73,7 +72,6 @@ def warmed(zoo: Zoo, key: str) -> Iterator[Proxy]:
 
 @contextlib.contextmanager
 def within(limit: float) -> Iterator[None]:
-    """Fail if the block takes longer than `limit` seconds, and some room for a busy machine, however it ends."""
     began = clock.now()
     try:
         yield
@@ -162,8 +160,6 @@ def die() -> None:
 
 
 class BackgroundCall(threading.Thread, Generic[T]):
-    """A thread that makes one call; `result()` gives what it returned or raises what it raised."""
-
     def __init__(self, call: Callable[[], T]) -> None:
         super().__init__(daemon=True)
         self._call = call

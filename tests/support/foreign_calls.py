@@ -41,7 +41,6 @@ ENTRIES = (
 
 
 def install() -> None:
-    """Record each call of these functions on a protocol thread, once for each function."""
     for owner, name in ENTRIES:
         function = getattr(owner, name)
         if not hasattr(function, "is_watched"):
@@ -66,7 +65,6 @@ def record(name: str) -> None:
 
 
 def recorded() -> str:
-    """Return what all processes have recorded, and forget it."""
     path = Path(os.environ[FILE])
     text = path.read_text() if path.exists() else ""
     path.unlink(missing_ok=True)
@@ -74,8 +72,6 @@ def recorded() -> str:
 
 
 class ForeignCalls(AppConfig):
-    """A process with these settings records such calls, if the environment asks for it."""
-
     name = "support.foreign_calls"
 
     def ready(self) -> None:

@@ -86,7 +86,6 @@ def start_fresh(command: Sequence[str], *, host: str = "", **options: Any) -> su
 
 
 def run(command: Sequence[str], *, timeout: float, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Start it, wait for its end for at most `timeout` seconds, and return what it printed."""
     with start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as process:
         try:
             printed = process.communicate(timeout=timeout)

@@ -47,7 +47,6 @@ def unlocked(mark: str) -> str:
 
 
 def write(key: str, book: str, mark: str) -> str:
-    """Write down when the work begins and when it ends; each line is one write."""
     for word in ("begin", "end"):
         with Path(book).open("a") as file:
             file.write(f"{key} {word} {mark}\n")
@@ -67,7 +66,6 @@ app.task(name="hostile.write_two")(zk_locked(["{key}", "two"])(write))
 
 
 def assert_excluded(book: Path) -> None:
-    """Fail if the work under one key has begun before other work under it had ended."""
     at_work: dict[str, str] = {}
     for line in book.read_text().splitlines():
         key, word, mark = line.split()
@@ -81,7 +79,6 @@ def assert_excluded(book: Path) -> None:
 
 @inspect_command()
 def main_process(state: Any, **_kwargs: Any) -> dict[str, Any]:
-    """Say which messages the worker has not acknowledged, and which process answers."""
     return {"pid": os.getpid(), "unacknowledged": list(worker_state.requests)}
 
 

@@ -14,8 +14,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 
 class Ledger:
-    """A SQLite database in a file, with one table."""
-
     def __init__(self, alias: str, path: Path) -> None:
         self.path = path
         self._configure(alias, {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path)})
@@ -30,7 +28,6 @@ class Ledger:
         connections.settings[alias] = self.settings
 
     def _run(self, *statements: str) -> list[tuple[Any, ...]]:
-        """Run statements on a connection of their own; return the rows of the last one."""
         rows: list[tuple[Any, ...]] = []
         with contextlib.closing(sqlite3.connect(self.path, timeout=0)) as raw:
             for statement in statements:
@@ -64,7 +61,6 @@ class Ledger:
 
     @contextlib.contextmanager
     def ends(self, look: Callable[[], Any]) -> Iterator[list[tuple[str, Any]]]:
-        """Collect what `look` returns just before each COMMIT and ROLLBACK of the calling thread."""
         endings: list[tuple[str, Any]] = []
         connection = self.connection
 
@@ -79,7 +75,6 @@ class Ledger:
             del connection.__dict__[name]
 
     def assert_idle(self) -> None:
-        """Fail if a transaction is open, or anything is left on the connection."""
         connection = self.connection
         assert not connection.in_atomic_block
         assert not connection.atomic_blocks
@@ -103,8 +98,6 @@ class Ledger:
 
 
 class MariaDBLedger(Ledger):
-    """A database of a MariaDB, with one table that is empty at the end."""
-
     def __init__(self, alias: str, settings: dict[str, Any]) -> None:
         self._configure(alias, settings)
         self._run("CREATE TABLE IF NOT EXISTS note (text TEXT)")

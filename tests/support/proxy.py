@@ -100,7 +100,6 @@ class Proxy:
         self.refuse = False
 
     def stop(self) -> None:
-        """Reset all connections and stop listening for good."""
         if not self._thread.is_alive():
             return
         self.refuse = True
@@ -175,7 +174,6 @@ class Proxy:
         self._run(lambda: self._op_delays.update({opcode: seconds}))
 
     def heal(self) -> None:
-        """End all faults, the delay too; what hangs is passed on now."""
         self.delay = 0.0
         self.drop_requests = self.drop_replies = False
         self._run(self._faults.clear)
@@ -188,7 +186,6 @@ class Proxy:
 
     @property
     def frames(self) -> list[Frame]:
-        """All frames since the start or the last `reset()`, in order."""
         with self._changed:
             return self._frames.copy()
 
@@ -199,7 +196,6 @@ class Proxy:
 
     @property
     def requests(self) -> int:
-        """How many requests clients sent, pings and connection set-ups aside."""
         return sum(frame.request and frame.opcode not in UPKEEP for frame in self.frames)
 
     @property
@@ -223,7 +219,6 @@ class Proxy:
         return count_round_trips(self.frames)
 
     def reset(self) -> None:
-        """Forget the frames; connections and faults stay as they are."""
         with self._changed:
             self._frames.clear()
 
@@ -366,8 +361,6 @@ class _Alteration(_Fault):
 
 
 class _Link:
-    """A client's connection and the one to the server that belongs to it."""
-
     def __init__(self, proxy: Proxy, number: int) -> None:
         self.number = number
         self.client: asyncio.Transport | None = None
@@ -467,7 +460,6 @@ class _Link:
         fired.set()
 
     def reset(self) -> bool:
-        """Reset both ends now; return whether there was a client."""
         self._cut = True
         had_client = self.client is not None
         if self._dialling is not None:

@@ -87,7 +87,6 @@ def quiet_day(drill: Drill, home: Path) -> Iterator[list[Site]]:
 
 
 def look(drill: Drill, sites: list[Site], minutes: float) -> Counter[str]:
-    """Look at all first pages and at the doctor, evenly for so many minutes; return how often which said what."""
     seen: Counter[str] = Counter()
     began = time.monotonic()
     doctors = max(1, round(LOOKS * minutes / 10))

@@ -27,7 +27,6 @@ class Relay:
         self.port: int = self._listener.getsockname()[1]
 
     def freeze(self) -> None:
-        """Pass nothing on, and keep what comes."""
         self._open.clear()
 
     def heal(self) -> None:

@@ -39,7 +39,6 @@ def keep(row: Any) -> None: ...
 
 
 def entry_of(row: Any) -> Any:
-    """Return the entry of a row as the scheduler reads it."""
     from django_celery_beat.schedulers import ModelEntry  # type: ignore[import-untyped]
 
     return ModelEntry(type(row).objects.get(pk=row.pk), app=Celery("rows", set_as_current=False))
@@ -66,7 +65,6 @@ def ran(kind: str, name: str, *, saved: bool) -> tuple[Any, RunRecord]:
 
 
 def state(entry: Any) -> tuple[Any, ...]:
-    """Return what decides about the next run."""
     due, seconds = entry.is_due()
     return due, round(seconds / 60), entry.total_run_count, entry.model.total_run_count
 

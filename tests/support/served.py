@@ -72,7 +72,6 @@ class Served(abc.ABC):
 
     @contextlib.contextmanager
     def down(self) -> Iterator[None]:
-        """End the server; start it again, with the files that it wrote, at the end of the block."""
         self._end()
         yield
         self._launch()

@@ -44,7 +44,6 @@ def first_line(stride: int) -> int:
 
 
 def functions_of(*modules: Any) -> list[Callable[..., object]]:
-    """Return all functions and methods of some modules, or of some of their classes and functions."""
     functions: list[Callable[..., object]] = []
     for module in modules:
         things = vars(module).values() if isinstance(module, ModuleType) else [module]
@@ -59,7 +58,6 @@ def functions_of(*modules: Any) -> list[Callable[..., object]]:
 
 
 def assert_none_listed() -> None:
-    """Fail if this process lists a held lock, or the guard of a block."""
     assert not held_locks._kept
     assert not list(held_locks._weak.values())
     assert not held_locks._guards
@@ -268,7 +266,6 @@ def work_acquire_around_with(mutex: Any) -> None:
 
 
 def work_hand_over(key: str) -> None:
-    """Release a lock that lingers while another thread waits for it."""
     lock = zk_lock(key, linger=0.02, timeout=10)
     waiters: list[BackgroundCall[None]] = []
 
@@ -285,7 +282,6 @@ def work_hand_over(key: str) -> None:
 
 
 def strike_at_any_moment(lock: Lock | MultiLock, key: str, way: str, rounds: int) -> None:
-    """Strike the main thread at a random moment, so many times, as it uses a lock "with" a block or by "acquire"."""
     struck = 0
     for _ in range(rounds):
         entered = False

@@ -52,7 +52,6 @@ def traced() -> Iterator[Traced]:
 
 
 def to_file(path: Path) -> TracerProvider:
-    """Return a provider that appends each span to a file, as a line of JSON."""
     provider = TracerProvider()
     out = path.open("a", buffering=1)
     exporter = ConsoleSpanExporter(out=out, formatter=lambda span: f"{span.to_json(indent=None)}\n")

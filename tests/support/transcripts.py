@@ -61,7 +61,6 @@ def _without_changes(line: str) -> str:
 
 
 def compare(pair: Pair, script: Script) -> None:
-    """Run a script on both servers, and fail with the difference of what they said."""
     newer = is_3_9(pair)
     if newer and script in _changed:
         pytest.skip("ZooKeeper 3.9 answers in another way than 3.8 and the dev server")

@@ -59,7 +59,6 @@ TASKS = (until_done, until_start, once, late_done, skips)
 
 
 def known_to(client: Celery, tasks: Sequence[Any] = TASKS) -> Celery:
-    """Register these tasks with another application, such as that of a publisher."""
     for task in tasks:
         options = {name: getattr(task, name) for name in ("name", "acks_late", "reject_on_worker_lost")}
         run = getattr(task, "_orig_run", task.run)

@@ -128,7 +128,6 @@ def then_release(function: Callable[[str], object]) -> Callable[[str], bool]:
 @then_release
 @zk_locked("{key}")
 def releases(key: str) -> None:
-    """Keep the lock beyond the end of the block."""
     zk_lock(key).acquire()
 
 
@@ -170,7 +169,6 @@ def two(first: str, other: str) -> None: ...
 @app.task(name="waiting.inner")
 @zk_locked("{key}")
 def inner(key: str, gate: str, inner_key: str, timeout: float | None = 20) -> float:
-    """Take a second lock, in the body, when the gate is open; return how long that took."""
     do("linger", gate)
     began = time.monotonic()
     with zk_lock(inner_key, timeout=timeout):
@@ -200,6 +198,5 @@ app.task(name="waiting.read")(zk_locked("{key}", kind="read")(write))
 
 @inspect_command()
 def count_waiting(state: Any, **_kwargs: Any) -> dict[str, int]:
-    """Say how many messages and timers are left in the main process."""
     gc.collect()
     return {"waiting": sum(type(value) is WaitingTask for value in gc.get_objects())}

@@ -68,7 +68,6 @@ class Wire:
             self._socket.sendall(data)
 
     def read(self) -> bytes | None:
-        """Read one frame; None is the end of the connection."""
         try:
             length = self._read(4)
             return None if length is None else self._read(*struct.unpack(">i", length))
@@ -97,7 +96,6 @@ class Wire:
         return xid
 
     def ask(self, request: Request) -> int:
-        """Send a request and read up to its reply; return its error."""
         return self.until(self.send(*request))
 
     def do(self, *requests: Request) -> None:
@@ -105,7 +103,6 @@ class Wire:
             self.ask(request)
 
     def pipeline(self, *requests: Request) -> None:
-        """Send all requests, then read the replies."""
         for xid in [self.send(*request) for request in requests]:
             self.until(xid)
 
@@ -125,7 +122,6 @@ class Wire:
         self.until(self.send("ping", xid=jute.XID_PING))
 
     def wait_event(self, timeout: float = 30.0) -> None:
-        """Take in frames up to the first event."""
         before = self.events
         deadline = time.monotonic() + timeout
         while self.events == before and time.monotonic() < deadline:
@@ -162,7 +158,6 @@ class Wire:
         self._socket.close()
 
     def end(self) -> None:
-        """Close the session, and wait until the server has closed the connection."""
         self.ask(("closeSession", b""))
         self._note("closed" if self.read() is None else "still open")
         self.drop()
@@ -187,7 +182,6 @@ class Names:
         return self._sessions.setdefault(value, f"s{len(self._sessions)}")
 
     def body(self, name: str, frame: Jute) -> str:
-        """Decode what follows the header of a successful reply."""
         if not frame.rest:
             return ""
         return " " + " ".join(f"{key}={value}" for key, value in self._fields(name, frame))
@@ -255,7 +249,6 @@ class Talk:
         self.sessions: dict[int, bytes] = {}
 
     def wire(self, name: str) -> Wire:
-        """Open a connection without a session, in place of the one that has the name."""
         if name in self._wires:
             self._wires[name].drop()
         self._wires[name] = Wire(self.port, lambda line: self.lines.append(f"{name}< {line}"), self.names)

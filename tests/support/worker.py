@@ -35,12 +35,10 @@ class Gate:
         return str(self.path)
 
     def wait_at_work(self, timeout: float = 20) -> int:
-        """Wait until a task has the lock; return its process id."""
         note = self.path / "entered"
         return int(eventually(lambda: note.exists() and note.read_text(), timeout, "no task came to the gate"))
 
     def open(self) -> None:
-        """Let the task continue, and all later ones."""
         (self.path / "open").touch()
 
 
@@ -149,14 +147,12 @@ class Worker:
         return self.get(self.send(name, *args, **options), timeout)
 
     def begin(self, name: str, key: str, *args: Any, **options: Any) -> tuple[AsyncResult[Any], Gate]:
-        """Send a task, and wait until it has its lock. It works until the gate is open."""
         gate = self.gate()
         result = self.send(name, key, "linger", str(gate), *args, **options)
         gate.wait_at_work()
         return result, gate
 
     def finish(self, tasks: Iterable[tuple[AsyncResult[Any], Gate]]) -> list[Any]:
-        """Open the gates of these tasks; return their results."""
         tasks = list(tasks)
         for _, gate in tasks:
             gate.open()
@@ -201,7 +197,6 @@ class Worker:
         os.kill(pid, signal.SIGKILL)
 
     def _busy(self) -> list[int] | None:
-        """Return the pool process of each task that runs, in the main process's own view; None if it is silent."""
         answer = self.app.control.inspect([self.name], timeout=2, limit=1).active()
         return None if answer is None else [task["worker_pid"] for task in answer[self.name]]
 
@@ -229,7 +224,6 @@ class Worker:
         return {child.pid for child in psutil.Process(self.process.pid).children()}
 
     def group(self) -> set[int]:
-        """Return the process ids of the worker and its pool that have not ended."""
         pids = set()
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
@@ -248,17 +242,14 @@ class Worker:
             raise AssertionError(f"after {timeout:g} s there were still {self.group()} of {self.process.pid}") from None
 
     def stop(self, timeout: float = 20) -> int:
-        """Ask for a warm shutdown, wait for it, and return the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
 
 
 def outcome(result: AsyncResult[Any]) -> Any:
-    """Return the result of a task, or the name of its error."""
     value = result.get(timeout=20, interval=0.02, propagate=False)
     return type(value).__name__ if isinstance(value, BaseException) else value
 
 
 def settled(result: AsyncResult[Any]) -> str:
-    """Wait until a task has run, was skipped, or is sent again; return its state."""
     return str(eventually(lambda: result.state if result.state not in ("PENDING", "STARTED") else None, 20))

@@ -154,17 +154,14 @@ class Zoo:
         return f"zk://{hosts or self.hosts}{self.chroot}?session_timeout={session_timeout}&connect_timeout=3"
 
     def settings(self, hosts: str | None = None, session_timeout: float = 4, **more: Any) -> dict[str, Any]:
-        """A value for `settings.ZKLOCK` in this namespace."""
         return {"URL": self.url(hosts, session_timeout), **more}
 
     @contextlib.contextmanager
     def configured(self, hosts: str | None = None, session_timeout: float = 4, **more: Any) -> Iterator[None]:
-        """Point the locks of this process here; its session is closed at the end."""
         with override_settings(ZKLOCK=self.settings(hosts, session_timeout, **more)):
             yield
 
     def environment(self, hosts: str | None = None, session_timeout: float = 4) -> dict[str, str]:
-        """Return the environment of a process of the tests, whose locks are in this namespace."""
         return {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "settings",
@@ -214,7 +211,6 @@ class Zoo:
         return names
 
     def signs(self, path: str | None = None) -> list[str]:
-        """The paths of the markers of downgraded writers."""
         path = path or self.base
         names = self.names(path)
         own = [f"{path}/{name}" for name in names if name.startswith("!reads:")]
@@ -222,7 +218,6 @@ class Zoo:
         return own + [sign for name in below for sign in self.signs(f"{path}/{name}")]
 
     def payloads(self, key: str) -> list[nodes.Payload | None]:
-        """Return the payloads of the contenders of a key, in the order of the queue."""
         payloads = []
         for name in self.children(key):
             with contextlib.suppress(NoNodeError):  # gone since
@@ -238,7 +233,6 @@ class Zoo:
         self.client.delete(f"{self.base}/{key}/{self.children(key)[0]}")
 
     def assert_empty(self, timeout: float = 2.0) -> None:
-        """Fail unless every queue of this namespace is empty within `timeout` seconds; at once if that is 0."""
         deadline = clock.now() + timeout + (ROOM if timeout else 0)
         while (left := [*self.contenders(), *self.signs()]) and clock.now() < deadline:
             time.sleep(0.01)
@@ -287,7 +281,6 @@ class Zoo:
 
     @contextlib.contextmanager
     def running(self, script: str, *arguments: str, **how: str) -> Iterator[subprocess.Popen[str]]:
-        """Spawn a process for the length of a block. It is killed at the end of the block."""
         process = self.spawn(script, *arguments, **how)
         try:
             yield process
@@ -296,7 +289,6 @@ class Zoo:
             process.communicate()
 
     def output(self, script: str, *, first: str = "", timeout: float = 50, **env: str) -> list[str]:
-        """Run a script as `spawn` does to its end, which must be in order; return the lines that it printed."""
         process = self.spawn(script, first=first, **env)
         try:
             printed, errors = process.communicate(timeout=timeout)

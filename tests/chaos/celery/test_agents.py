@@ -57,7 +57,6 @@ def shared_worker(
 
 
 def test_tasks_in_sequence_take_over_their_locks(worker: Worker) -> None:
-    """None of them waits behind the place that its own worker has taken for it."""
     for name in ("waiting.wait", "agents.bound"):
         worker.run(name, "sequence")  # the first one connects
         began = time.monotonic()
@@ -106,7 +105,6 @@ def test_a_unique_task_that_a_task_sends_is_known_by_its_arguments(worker: Worke
 
 
 def test_agents_do_not_measure_the_wait_for_the_lock(worker: Worker) -> None:
-    """Of tasks of one second on one key, none has the time for which it waited for the lock in its duration."""
     for result in [worker.send("agents.measured", "measured") for _ in range(4)]:
         worker.get(result)
     if AGENT not in worker.env:

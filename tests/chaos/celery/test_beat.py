@@ -77,7 +77,6 @@ def trio(arena: Zoo, tmp_path: Path) -> Iterator[Trio]:
 
 @pytest.mark.timeout(900)
 def test_three_beats_send_each_tick_once_while_leaders_fail(trio: Trio) -> None:
-    """No tick is sent twice, and none is missing for longer than a session timeout and a tick."""
     beats = trio.beats
     begin = beats.wait_sent(1)[0].at
     for strike in itertools.cycle([trio.killed, trio.paused, trio.cut_off]):
@@ -169,7 +168,6 @@ def run(*arguments: str, **env: str) -> None:
 
 
 def site(directory: Path, database: dict[str, Any]) -> dict[str, str]:
-    """Create the tables of django-celery-beat; return the environment of a beat that uses them."""
     pytest.importorskip("django_celery_beat")
     (directory / "sitesettings.py").write_text(
         "from settings import *\n"
@@ -186,7 +184,6 @@ def site(directory: Path, database: dict[str, Any]) -> dict[str, str]:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("change", [(), ("stop",), ("cut",), ("stop", "cut")], ids="-".join)
 def test_beats_outlive_their_database(arena: Zoo, tmp_path: Path, change: tuple[str, ...]) -> None:
-    """A new leader that cannot read the schedule gives up the lead, and all send again when the database is back."""
     with contextlib.ExitStack() as stack:
         database = stack.enter_context(Postgres())
         env = site(tmp_path, {**database.settings, "CONN_MAX_AGE": None})  # connections stay, and break

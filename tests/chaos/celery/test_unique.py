@@ -113,7 +113,6 @@ class Turmoil:
         self._processes[self._zoo.spawn(PROCESS, role, str(self._home), *self._words, *KEYS)] = role
 
     def strike(self, chance: random.Random) -> None:
-        """Kill one process, have its messages delivered again if they were not acknowledged, and start another."""
         self._spawn(self._kill(chance.choice(list(self._processes))))
 
     def _kill(self, process: subprocess.Popen[str]) -> str:

@@ -90,7 +90,6 @@ def test_a_cold_shutdown_ends_the_worker_and_frees_its_locks(
 
 
 def test_the_pool_of_a_killed_worker_ends_and_its_locks_are_released(zoo: Zoo, tmp_path: Path) -> None:
-    """No orphaned process keeps working under a lock, or keeps it for longer than its session timeout and two ticks."""
     session_timeout = 4.0
     with busy_workers(zoo, tmp_path, 2, session_timeout=session_timeout) as workers:
         for worker in workers:
@@ -101,14 +100,12 @@ def test_the_pool_of_a_killed_worker_ends_and_its_locks_are_released(zoo: Zoo, t
 
 
 def keep_in(worker: Worker, key: str) -> tuple[int, Gate]:
-    """Have a thread take a lock that it will not release; return its process, and what keeps a task there."""
     gate = worker.gate()
     worker.send("keep", key, "linger", str(gate))
     return gate.wait_at_work(), gate
 
 
 def test_a_process_closes_its_session_after_max_tasks_per_child(zoo: Zoo, tmp_path: Path) -> None:
-    """With `max_tasks_per_child` each process ends in an orderly way; what it forgot to release is free then."""
     option = ["--max-tasks-per-child=1"]
     with Worker(zoo, tmp_path, session_timeout=LONG, options=option) as worker:
         for number in range(5):

@@ -32,8 +32,6 @@ COORDINATORS = 3
 
 
 class Coordinator(NamedTuple):
-    """One coordinator with its networks: to ZooKeeper, and to its clients."""
-
     serving: Serving
     proxy: Proxy
     grpc: Relay
@@ -44,8 +42,6 @@ class Refused(Exception): ...
 
 
 class LeaseClient:
-    """A program that takes leases from any coordinator, keeps them for a while, and releases them, or vanishes."""
-
     def __init__(self, name: str, coordinators: list[Coordinator], home: Path, chance: random.Random) -> None:
         self._lease = self._by_http if name.startswith("http") else self._by_grpc
         self._name = name

@@ -41,7 +41,6 @@ def queued(pool: WorkerPool, worker: LockWorker, count: int) -> bool:
 @pytest.mark.parametrize("action", ["raise", "sleep", "fork", "pause", "kill"])
 @pytest.mark.parametrize("point", FAULTPOINTS)
 def test_a_fault_at_any_step_of_a_contender_harms_no_other(pool: WorkerPool, point: Faultpoint, action: str) -> None:
-    """One process holds, the victim of the fault waits, and a third one waits behind it. Each works and releases."""
     victim, other = pool.start("A", "B", session_timeout=T)
     other.must_acquire(owner="ahead")
     victim.tell("strike", point=point, action=action, seconds=NAP).result()

@@ -55,12 +55,10 @@ def test_a_late_lease_ends_before_its_session_expires(pool: WorkerPool, ensemble
 
 
 def pauses(number: int) -> list[float]:
-    """Return for how long the processes of one round are paused: about as long as their sessions."""
     return [T + EARLIEST + STEP * (ROUNDS * index + number) for index in range(len(KEYS))]
 
 
 def seconds_to_spare(pool: WorkerPool, arena: Zoo, worker: LockWorker, key: str, pause: float) -> float:
-    """Pause, acquire the lock, pause until killed; return how long after the lease the session ended."""
     worker.must_acquire(key)
     worker.release(key).result()
     worker.pause()

@@ -27,7 +27,6 @@ pytestmark = [pytest.mark.zookeeper]
 
 @contextlib.contextmanager
 def filled(zoo: Zoo, locks: int, contenders: int, extra: int) -> Iterator[None]:
-    """Put so many contenders into so many queues, by a plain client whose end is theirs."""
     top = f"{zoo.base}/inventory"
     directories = [f"{top}/sku-{number:04}" for number in range(locks)]
     with looking_in(zoo.all_hosts, 20) as client:
@@ -59,7 +58,6 @@ def put(client: KazooClient, directory: str, contenders: int, extra: int) -> Any
 
 
 def settle(calls: Iterable[Callable[[], Any]], most: int = 50) -> None:
-    """Make calls, at most so many under way."""
     pending: deque[Any] = deque()
     for call in calls:
         pending.append(call())

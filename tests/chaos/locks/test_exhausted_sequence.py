@@ -65,7 +65,6 @@ def test_a_key_with_exhausted_sequence_numbers_grants_nothing(pool: WorkerPool, 
 
 
 def test_a_key_works_up_to_its_last_number_and_can_be_reset(pool: WorkerPool) -> None:
-    """An operator deletes the empty directory; the numbers begin at 0, and the tokens go on rising."""
     a, b = pool.start("A", "B")
     [key] = FRESH
     tokens = []

@@ -70,7 +70,6 @@ def follow(command: str) -> None:
 
 @pytest.mark.django_db
 def test_worn_out_keys_are_named_between_two_callers_and_the_remedy_works(pool: WorkerPool) -> None:
-    """Each caller leaves the queue with its error. What remains is the counter of the empty directory."""
     caller, other = pool.start("A", "B")
     ended = threading.Event()
     errors: list[str | None] = []

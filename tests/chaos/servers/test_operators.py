@@ -129,7 +129,6 @@ def test_after_a_restore_an_old_token_is_refused_or_below_all_new_ones(
 
 
 def test_without_a_quorum_the_holder_is_aborted_and_no_lock_is_granted(pool: WorkerPool, ensemble: Ensemble) -> None:
-    """Three session timeouts long; one holder comes out of it."""
     a, b, c = pool.start("A", "B", "C")
     token = a.must_acquire(abort_on="lost")["token"]
     working = a.work()

@@ -81,7 +81,6 @@ def test_a_holder_behind_a_cut_off_follower_is_aborted_before_the_next_grant(
 
 
 def test_a_cut_off_follower_grants_nothing(pool: WorkerPool, link: Partition) -> None:
-    """Its view of the queue is old, so it grants nothing, and the call ends in time."""
     a = pool.start_one("A", hosts=link.follower.address, session_timeout=TIMEOUT)
     b = pool.start_one("B", hosts=link.leader.address, session_timeout=TIMEOUT)
     a.must_acquire()

@@ -13,7 +13,6 @@ VISITORS = {
 
 
 def enrol() -> dict[str, str]:
-    """Make the accounts, if they are missing; return new sessions by user name."""
     sessions = {}
     for name, permissions in VISITORS.items():
         user, _ = User.objects.get_or_create(username=name, is_staff=True)

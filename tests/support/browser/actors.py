@@ -58,8 +58,6 @@ class Part:
 
 
 class Stage:
-    """Queues that are made node by node, by a client of its own, whose session is theirs."""
-
     def __init__(self, client: KazooClient, base: str) -> None:
         self._client, self._base = client, base
 
@@ -81,7 +79,6 @@ class Stage:
         self._client.delete(path)
 
     def crowd(self, locks: int, waiters: int, prefix: str = "crowd") -> None:
-        """Make that many locks, each with a holder and so many waiters, in few round trips."""
         self._client.ensure_path(f"{self._base}/{prefix}")
         under_way = []
         for number in range(locks):
@@ -101,6 +98,5 @@ class Stage:
 
 @contextlib.contextmanager
 def staged(zoo: Zoo) -> Iterator[Stage]:
-    """Queues for the length of a block; they go with their session."""
     with looking_in(zoo.all_hosts, 30) as client:
         yield Stage(client, zoo.base)

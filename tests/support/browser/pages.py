@@ -70,8 +70,6 @@ def address(key: str, what: str = "change") -> str:
 
 @dataclass
 class Visitor:
-    """Somebody at a browser; `page` is Playwright's."""
-
     site: Site
     page: Page
     complaints: list[str] = field(default_factory=list)
@@ -134,7 +132,6 @@ class Visitor:
             self.page.evaluate("window.refreshed")
 
     def count_requests(self) -> Callable[[], int]:
-        """Return what tells how often the script has asked the server since now."""
         asked: list[str] = []
         self.page.on("request", lambda request: asked.append(request.url) if request.resource_type == "fetch" else None)
 
@@ -159,7 +156,6 @@ class Visitor:
         )
 
     def focused(self) -> dict[str, Any]:
-        """Return the element that has the focus, and whether that is visible."""
         element: dict[str, Any] = self.page.evaluate(
             """() => {
                 const at = document.activeElement, style = getComputedStyle(at);
@@ -251,7 +247,6 @@ class Visitor:
 
 
 def visit(browser: Browser, site: Site, user: str | None, **context: Any) -> Visitor:
-    """Return somebody who is logged in, or nobody; further arguments are those of Playwright's contexts."""
     options = {"viewport": {"width": 1280, "height": 900}, "locale": "en-GB", **context}
     browser_context = browser.new_context(**options)
     browser_context.set_default_timeout(30_000)  # a busy machine takes its time

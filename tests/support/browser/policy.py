@@ -27,8 +27,6 @@ POLICY = "; ".join(
 
 
 def strict(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
-    """Middleware: add the policy, and the milliseconds that the answer took, in all and of the processor."""
-
     def answer(request: HttpRequest) -> HttpResponse:
         began, computed = time.perf_counter(), time.process_time()
         response = get_response(request)

@@ -63,7 +63,6 @@ class Verdict:
         }
 
     def together(self, kind: str) -> int:
-        """Return how many had a key as this kind at the same time, at most."""
         most = 0
         for holds in self.run.holds.values():
             of_kind = [hold for hold in holds if hold.kind == kind and hold.claimed]
@@ -72,7 +71,6 @@ class Verdict:
         return most
 
     def hand_offs(self) -> list[float]:
-        """Return the seconds from each release to the grant of one who waited."""
         return [
             after.answered - time_of(before.release)
             for before, after in self._pairs()

@@ -98,7 +98,6 @@ class Call:
 
     @property
     def claimed(self) -> bool:
-        """Whether its holder could trust it when it came."""
         return self.end >= self.answered
 
     def in_stay_of(self, other: Call) -> bool:
@@ -192,6 +191,5 @@ def _settle(hold: Call, nemesis: Sequence[Event]) -> None:
 
 
 def _is_meant(force: Event, hold: Call) -> bool:
-    """Tell whether a force may have taken this hold away."""
     about = {"target": hold.process, "key": hold.key, "token": hold.token or force.get("token")}
     return all(force.get(name) in (None, value) for name, value in about.items())

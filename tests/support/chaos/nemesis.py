@@ -64,7 +64,6 @@ class Nemesis:
         }
 
     def run(self, seconds: float) -> None:
-        """Hurt, and undo it, until the time is over; at the end all is as it was."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self._once(min(deadline - time.monotonic(), self.chance.uniform(0.3, LONGEST)))

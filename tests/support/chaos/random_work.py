@@ -41,7 +41,6 @@ MIXED: Final[list[Wish]] = [{}, {"kind": READ}, {"kind": READ}, {"kind": WRITE},
 
 
 def wanted(options: Wish) -> dict[str, Any]:
-    """Return what a history says of these options."""
     if options.get("limit"):
         return {"kind": SEMAPHORE, "limit": options["limit"]}
     return {name: options[name] for name in ("kind", "linger") if name in options}
@@ -55,7 +54,6 @@ _exposed = [True]  # whether the main thread is where it may be struck
 
 
 def on_alarm(number: int, frame: FrameType | None) -> None:
-    """Strike, now or as soon as it is allowed."""
     if not _exposed[0]:
         signal.setitimer(signal.ITIMER_REAL, ASK_AGAIN)
         return
@@ -63,7 +61,6 @@ def on_alarm(number: int, frame: FrameType | None) -> None:
 
 
 def expose(exposed: bool) -> None:
-    """Set whether the caller may be struck now. Signals strike the main thread only."""
     if threading.current_thread() is threading.main_thread():
         _exposed[0] = exposed
 
@@ -120,7 +117,6 @@ class _Turn:
         return written
 
     def run(self, held: ZkLockHeld, seconds: float) -> None:
-        """Do the work, inside the block. A signal strikes it only where it is exposed."""
         self.note("granted", token=held.token, until=held.until())
         try:
             self._wait(held, seconds)

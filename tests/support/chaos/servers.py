@@ -17,7 +17,6 @@ from support.zoo import Zoo, eventually
 
 @contextlib.contextmanager
 def repaired(ensemble: Ensemble) -> Iterator[Ensemble]:
-    """Have all servers serve at the end, whatever was done to them."""
     try:
         yield ensemble
     finally:
@@ -67,8 +66,6 @@ def replace_client(zoo: Zoo) -> None:
 
 @dataclass(frozen=True)
 class Partition:
-    """A follower whose link to its leader can be frozen without either being told."""
-
     leader: Server
     follower: Server
     wire: Relay

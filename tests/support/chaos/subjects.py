@@ -52,12 +52,10 @@ class ZkLockHeld:
         self.token = 0 if is_handed_over else hold.token
 
     def until(self) -> float | None:
-        """Return until when the holder may trust it, on time.monotonic(); None for a lock without leases."""
         before = time.monotonic()  # first: a pause in between makes the claim too modest, never too bold
         return before + self._hold.lease_remaining
 
     def check(self) -> None:
-        """Raise `Lost` unless all that the lock's user can see says that it is held."""
         with _told():
             self._hold.check()
 

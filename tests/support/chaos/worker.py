@@ -134,7 +134,6 @@ class Worker:
         return {"lost": False, "t": time.monotonic()}
 
     def do_turn(self, key: str, timeout: float | None, seconds: float, **options: Any) -> dict[str, Any]:
-        """Acquire, work for so long and release: a turn that needs nobody to say when."""
         answer = self.do_acquire(key, timeout, **options)
         if answer["granted"]:
             answer["lost"] = self.do_work(key, seconds)["lost"]
@@ -176,12 +175,9 @@ class Worker:
         self._stops[key].set()
 
     def do_alarm(self, after: float) -> None:
-        """Have a signal's handler raise in the main thread, as a soft time limit does."""
         signal.setitimer(signal.ITIMER_REAL, after)
 
     def do_chatter(self, every: float) -> None:
-        """Send requests of the application's own, too, from now on."""
-
         def chat() -> None:
             while True:
                 with contextlib.suppress(Exception):

@@ -108,7 +108,6 @@ class LockWorker:
     # --- an owner's commands ------------------------------------------------------------------------------------
 
     def acquire(self, key: str = "k", timeout: float | None = 10, *, owner: str = "main", **options: Any) -> Call:
-        """Begin to acquire; the answer says `granted`, and when (`t`)."""
         return self.tell("acquire", **{"as": owner}, key=key, timeout=timeout, **options)
 
     def must_acquire(
@@ -123,7 +122,6 @@ class LockWorker:
         return self.tell("release", **{"as": owner}, key=key)
 
     def work(self, key: str = "k", seconds: float | None = None, *, owner: str = "main") -> Call:
-        """Begin to work under the lock, until it is lost, or for so long; the answer says `lost`, and when."""
         return self.tell("work", **{"as": owner}, key=key, seconds=seconds)
 
     def stop_work(self, key: str = "k") -> None:
@@ -133,7 +131,6 @@ class LockWorker:
         return bool(self.tell("check", **{"as": owner}, key=key).result())
 
     def ask(self, what: str, **arguments: Any) -> Any:
-        """Ask for something that is no owner's business: `session`, `known`, `gauge`."""
         return self.tell(what, **arguments).result()
 
     # --- what is done to it -------------------------------------------------------------------------------------
@@ -179,7 +176,6 @@ class WorkerPool:
         self.workers: list[LockWorker] = []
 
     def start(self, *names: str, hosts: str | None = None, session_timeout: float = 4, **env: str) -> list[LockWorker]:
-        """Start processes, and return them when each has its session."""
         started = [LockWorker(self, name, hosts or self.zoo.hosts, session_timeout, env) for name in names]
         self.workers += started
         for worker in started:

@@ -49,7 +49,6 @@ def prepare(directory: Path, sequences: Mapping[str, int]) -> None:
 
 @contextlib.contextmanager
 def serving(directory: Path, base: str, numbers: Mapping[str, int]) -> Iterator[Ensemble]:
-    """Run a server with these keys below `base`, and the numbers of their next contenders."""
     prepare(directory, {f"{base}/{key}": number for key, number in numbers.items()})
     with Ensemble(nodes=1, directory=directory) as ensemble:
         yield ensemble
@@ -83,7 +82,6 @@ def _snapshot(nodes: Mapping[str, bytes]) -> bytes:
 
 
 def _node(children_ever: int) -> bytes:
-    """A DataNode without data: who may do what, and its StatPersisted."""
     now = long(int(time.time() * 1000))
     transactions = long(NEVER) * 2  # czxid, mzxid
     versions = integer(0) + integer(children_ever) + integer(0)  # version, cversion, aversion

@@ -49,8 +49,7 @@ GO_PATH = Path("/usr/share/gocode")
 GO_PACKAGE = "github.com/django-zklock/django-zklock/clients/go"
 
 
-class Unavailable(Exception):
-    """There is no tool chain for this language. The message says what is missing."""
+class Unavailable(Exception): ...
 
 
 @functools.cache
@@ -90,7 +89,6 @@ class Holder:
         return int(line.removeprefix("held "))
 
     def say(self, line: str) -> None:
-        """Write a line to it, which has it release the lock."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()

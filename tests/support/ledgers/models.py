@@ -36,16 +36,12 @@ class OwnQuerySet(FencedQuerySet["Vault"]):
 
 
 class Vault(FencedModel):
-    """The manager is the project's own."""
-
     weight: models.Field[int, int] = models.IntegerField(default=0)
 
     objects = FencedManager.from_queryset(OwnQuerySet)()
 
 
 class Booking(models.Model):
-    """A row that is deleted with its account."""
-
     account: models.Field[Any, Any] = models.ForeignKey(Account, on_delete=models.CASCADE, related_name="bookings")
     amount: models.Field[int, int] = models.IntegerField()
 

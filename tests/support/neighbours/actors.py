@@ -34,7 +34,6 @@ class Candidate:
         self._over.wait()
 
     def acquire(self, wait: float) -> Any:
-        """Wait for the lead, and return the hold; None if the candidate left the queue without it."""
         self._thread.start()
         try:
             return self._elected.result(None if wait < 0 else wait or GLANCE)
@@ -87,7 +86,6 @@ class Locks(abc.ABC):
             actor.shutdown(wait=False)
 
     def serve(self) -> None:
-        """Do as told on standard input, until there is nobody left to tell."""
         _answer("0", "ok", "ready")
         for line in sys.stdin:
             number, actor, verb, kind, path, *more = line.split()

@@ -41,7 +41,6 @@ def find_curator() -> list[Path]:
 
 @functools.cache
 def _classes() -> Path:
-    """Compile the program, once in the life of this process; return the directory of its classes."""
     *jars, compiler = find_curator()
     directory = Path(tempfile.mkdtemp(prefix="zklock-curator-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)

@@ -49,7 +49,6 @@ class Kazoos(Locks):
             return False
 
     def contenders(self, actor: str, kind: str, path: str) -> Future[str]:
-        """Return the names of the contenders of an election, as kazoo lists them."""
         return self.send(actor, lambda: "\t".join(self._election(kind, path, "").contenders()))
 
 

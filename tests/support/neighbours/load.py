@@ -43,7 +43,6 @@ class Load:
         self._stack = ExitStack()
 
     def add(self, name: str, start: Start, kinds: Sequence[str], actors: int = 2) -> None:
-        """Start a process, whose actors take each of these kinds of lock as it comes."""
         process = self._stack.enter_context(start())
         self._processes[name] = process
         recorder = Recorder(self._directory, name)

@@ -18,7 +18,6 @@ OPTIONS: dict[str, dict[str, Any]] = {"lock": {}, "read": {"kind": "read"}, "wri
 
 
 def options_of(kind: str) -> dict[str, Any]:
-    """Return the options that `kind` stands for, such as `read` or `lock+kazoo`."""
     name, _, compat = kind.partition("+")
     return {**OPTIONS[name], **({"compat": compat} if compat else {})}
 
@@ -51,7 +50,6 @@ class Ours(Locks):
 
 
 def our_process(zoo: Zoo) -> OtherClient:
-    """Return a process with locks of ours in this namespace."""
     command = [sys.executable, "-u", "-m", "support.neighbours.ours", zoo.base]
     return OtherClient(command, **zoo.environment(session_timeout=2))
 

@@ -20,8 +20,7 @@ from support import debian
 TIMEOUT = 30.0  # seconds that a busy machine may take
 
 
-class OtherClientError(Exception):
-    """The other client's recipe raised an error; the text is what it says."""
+class OtherClientError(Exception): ...
 
 
 class OtherClientGone(Exception):
@@ -77,7 +76,6 @@ class OtherClient:
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """Kill the process, which gives nothing back: what it has in a queue goes with its session."""
         if self._process is not None:
             self._process.kill()
             for reader in self._readers:
@@ -86,7 +84,6 @@ class OtherClient:
                 self._process.__exit__(None, None, None)  # which waits for it, and closes the pipes
 
     def send(self, actor: str, verb: str, kind: str, path: str, *more: object) -> Future[str]:
-        """Give an actor a command; the answer comes as soon as it is done."""
         assert self._process is not None
         assert self._process.stdin is not None
         answer: Future[str] = Future()

@@ -32,8 +32,6 @@ SLOTS = tuple(itertools.chain(*zip(ACTORS, WORKERS, BEATS, strict=True)))
 
 
 class Process:
-    """One process that is no worker."""
-
     def __init__(self, fleet: Fleet, name: str, state: State, *words: str, **pipes: Any) -> None:
         self.name = name
         self.log = fleet.home / f"log-{name}"
@@ -66,7 +64,6 @@ class Operator(Process):
         self._turn = threading.Lock()
 
     def run(self, *words: str) -> tuple[int, str]:
-        """Run a command of `manage.py`; return its exit status, and what it printed."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with self._turn:
@@ -96,8 +93,6 @@ class TaskWorker(Worker):
 
 
 class Fleet:
-    """All processes, for the length of a with block."""
-
     def __init__(self, zoo: Zoo, home: Path, broker: Mapping[str, Any], database: Mapping[str, Any]) -> None:
         self.zoo = zoo
         self.home = home
@@ -168,7 +163,6 @@ class Fleet:
         self.succeed(state, "loaddata", str(self.home / "rows.json"))
 
     def migrate(self, state: State) -> None:
-        """Migrate the database, as the first step of an upgrade."""
         self.succeed(state, "migrate", "--run-syncdb")
 
     def balances(self, state: State) -> dict[str, int]:
@@ -176,7 +170,6 @@ class Fleet:
         return {row["fields"]["name"]: row["fields"]["balance"] for row in rows}
 
     def succeed(self, state: State, *words: str) -> str:
-        """Run a command at the terminal of a state, which must succeed; return what it prints."""
         status, text = self.operators[state.name].run(*words)
         assert status == 0, f"{' '.join(words)}: {text}"
         return text
@@ -188,7 +181,6 @@ class Fleet:
         self._wait_ready(operator)
 
     def stop(self, *slots: str) -> None:
-        """Ask the processes of these slots to end, one after the other, and wait for that."""
         for slot in slots:
             process = self.slots.pop(slot)
             self.statuses[process.log.name] = process.stop()

@@ -49,7 +49,6 @@ def version_of(process: str) -> str:
 
 
 def packages(events: Sequence[Event], roots: Mapping[str, str]) -> list[str]:
-    """Each process imported the package of its version."""
     return [
         f"{event['p']} imported {event['file']}"
         for event in events
@@ -58,7 +57,6 @@ def packages(events: Sequence[Event], roots: Mapping[str, str]) -> list[str]:
 
 
 def counters(events: Sequence[Event], balances: Mapping[str, int]) -> list[str]:
-    """No update of a fenced counter is lost."""
     written = Counter(event["key"] for event in events if event["e"] == "fenced")
     return [
         f"{key} is {value} after {written[key]} updates" for key, value in balances.items() if value != written[key]
@@ -85,7 +83,6 @@ def units(events: Sequence[Event]) -> list[str]:
 
 
 def ticks(events: Sequence[Event]) -> list[str]:
-    """Find ticks that were sent twice, or not at all, or by a beat that had a successor."""
     sent = sorted((event["tick"], event["token"]) for event in events if event["e"] == "tick")
     wrong = []
     for (tick, token), (later, later_token) in itertools.pairwise(sent):
@@ -120,7 +117,6 @@ def operated(events: Sequence[Event]) -> list[str]:
 
 
 def meetings(events: Sequence[Event]) -> dict[str, int]:
-    """Count how often each version did something with what the other left it."""
     met = {
         f"{what} of {first}": 0 for what in ("locks", "tasks", "tokens", "requested", "break") for first in (OLD, NEW)
     }

@@ -50,7 +50,6 @@ def note(kind: str, /, **about: Any) -> None:
 
 
 def ready() -> None:
-    """Tell the test that this process has begun to serve."""
     note("ready")
     Path(os.environ[HISTORY], f"ready-{os.environ[NAME]}").touch()
 
@@ -86,7 +85,6 @@ class Stay:
 
     @contextlib.contextmanager
     def around(self) -> Iterator[None]:
-        """Note the end of the call."""
         try:
             yield
         except BaseException as error:
@@ -96,7 +94,6 @@ class Stay:
         self.note("released" if self._granted else "refused")
 
     def increment(self, hold: Any) -> None:
-        """Add one to the counter that the lock guards, in a fenced row."""
         account_model: Any = apps.get_model("ledgers", "Account")
         with transaction.atomic():
             account = account_model.objects.fenced(hold).get(name=self.key)
@@ -107,8 +104,6 @@ class Stay:
 
 
 def recorded(key_of: Callable[P, str], **wish: object) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Note each call of a locked function; `work` notes the rest, inside."""
-
     def decorate(locked: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(locked)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -127,7 +122,6 @@ def recorded(key_of: Callable[P, str], **wish: object) -> Callable[[Callable[P, 
 
 @contextlib.contextmanager
 def work(hold: Any, ref: str, kind: str, **about: object) -> Iterator[Stay]:
-    """Note that a unit of work is done in this block, and add one to the counter of its lock."""
     stay = _stay.get()
     with stay.inside(hold):
         stay.increment(hold)

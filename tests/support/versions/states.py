@@ -18,8 +18,6 @@ FIRST = "60d2a36b45bf1294947048675a4e2e3d61adbada"
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A state of the package in a directory."""
-
     name: str
     root: Path
 

@@ -26,8 +26,6 @@ GONE = {3, 4}  # exit statuses: there is no holder, or it is another one
 
 
 class Traffic:
-    """Threads that use the processes, for the length of a with block."""
-
     def __init__(self, fleet: Fleet, redis: Redis, chance: random.Random) -> None:
         self._fleet = fleet
         self._redis = redis
@@ -97,7 +95,6 @@ class Traffic:
         return answer
 
     def _holder(self, state: str, key: str) -> dict[str, Any] | None:
-        """Return the holder of a lock, as this version sees it."""
         shown = self._run(state, "show", key)
         if not shown or not shown["holders"]:
             return None
@@ -139,7 +136,6 @@ class Traffic:
         self._write("released", **stay)
 
     def _limit(self, first: str, then: str) -> None:
-        """Set the number of permits with one version, and read it with the other."""
         limit = next(self._limits)
         self._run(first, "limit", SEMAPHORE, str(limit), "--reason", "a drill")
         seen = self._run(then, "limit", SEMAPHORE)
