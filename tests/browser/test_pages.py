@@ -118,11 +118,7 @@ def themed(request: Any, den: Zoo, wire: Proxy, tmp_path_factory: pytest.TempPat
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", PAGES)
 def test_every_page_can_be_read(browser: Browser, stage: Stage, themed: Site, name: str) -> None:
-    """
-    In each theme, language, width and colour scheme; at a zoom of 200 %, too, which is as on a screen of 640 pixels.
-
-    What can be done at one width can be done at each. Colours are measured, and axe-core runs, in English.
-    """
+    """A zoom of 200 % is as a screen of 640 pixels. What can be done at one width can be done at each."""
     places: dict[str, list[str]] = defaultdict(list)
     acts = None
     with scene(stage, themed):

@@ -53,11 +53,7 @@ def test_rows_follow_the_locks(stage: Stage, visitor: Visit) -> None:
 
 
 def test_a_refresh_keeps_focus_and_scroll_position(stage: Stage, visitor: Visit) -> None:
-    """
-    The rows that the reader sees stay where they are on the screen, also if others come above them.
-
-    The browser scrolls by the height of those, so it is no fixed number.
-    """
+    """Rows stay where they are on the screen, also if others come above: the browser scrolls by their height."""
     for number in range(40):
         stage.join_queue(f"orders/{number:03d}", Part("web-1", number, waited=1))
     viewer = refreshing(visitor)

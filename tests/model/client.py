@@ -1,9 +1,4 @@
-"""
-A simulation of kazoo's client, as far as a session can see it: its events, and the fate of requests.
-
-It stands in for `django_zklock.core.zk.client.Client`. What runs on kazoo's thread there runs by `run` here, which
-waits while the process is paused.
-"""
+"""A simulation of kazoo's client, in place of `core.zk.client.Client`; its thread waits while the process is paused."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""
-Search for a schedule that breaks an invariant: by chance, or through all with few deviations.
-
-A schedule found is run again with fewer deviations as long as it still breaks the same rule, and told short.
-"""
+"""Search for a schedule that breaks an invariant: by chance, or through all with one deviation. It is told short."""
 
 from __future__ import annotations
 
@@ -60,11 +56,7 @@ def explore(
     often: Mapping[str, float] | None = None,
     draw: Callable[[random.Random], Scenario] = drawn,
 ) -> Report:
-    """
-    Play schedules by chance, up to the first that breaks a rule; each is made by its own number, from `seed` on.
-
-    `often` says how often the kinds of choices deviate, instead of leaving that to chance, too.
-    """
+    """Play schedules by chance, up to the first that breaks a rule; each is made by its own number, from `seed` on."""
     report = Report()
     with stage() as here:
         for number in range(seed, seed + schedules):

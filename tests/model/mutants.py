@@ -1,8 +1,4 @@
-"""
-Break the protocol in one place at a time, in ways in which a programmer might have written it.
-
-The exploration has to find each of these; a search that finds no broken lock proves nothing about a sound one.
-"""
+"""Protocols with one mistake each. A search that finds no broken lock proves nothing about a sound one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""
-Replace what the protocol uses of the world by the simulation.
-
-Only what runs on the thread of the simulation sees it: the sessions of other tests go on as before.
-"""
+"""Put the simulation in the place of the world, for what runs on its own thread: other sessions go on as before."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""
-The lock protocol keeps its promises in every schedule that is tried, and an exploration finds one that does not.
-
-The rules are in `model.invariants` and at the end of `model.schedule`.
-"""
+"""The protocol keeps the rules of `model.invariants` in each schedule; an exploration finds one that does not."""
 
 from __future__ import annotations
 

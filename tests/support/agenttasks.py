@@ -1,8 +1,4 @@
-"""
-The application of Celery tasks under an agent for monitoring, which the environment variable AGENT names.
-
-The agent reports to a file: a line of JSON for each run of a task, with its name and its seconds. Nothing is sent.
-"""
+"""Tasks under the agent that the variable AGENT names. It reports a line of JSON for each run to a file."""
 
 from __future__ import annotations
 

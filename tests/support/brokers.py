@@ -74,11 +74,7 @@ class Redis(Broker):
         return {"broker_url": f"{address}/0", "result_backend": f"{address}/1", "broker_transport_options": {}}
 
     def returning(self, visibility_timeout: float) -> dict[str, Any]:
-        """
-        Return `conf` with that many seconds, and workers that look once a second for messages to bring back.
-
-        Workers of a kombu that knows no such options look every 100 s; see `bring_back`.
-        """
+        """Return `conf` with which workers look once a second for lost messages, if kombu can; see `bring_back`."""
         options = {
             "visibility_timeout": visibility_timeout,
             "unacked_restore_interval": 1,

@@ -25,11 +25,7 @@ def fenced_models() -> list[type[models.Model]]:
 
 @contextlib.contextmanager
 def database(settings: dict[str, Any], *more: type[models.Model]) -> Iterator[str]:
-    """
-    Have a database with empty tables; return its alias, which no thread knows yet.
-
-    The tables are those of the fenced models, and of `more`.
-    """
+    """Have a database with the tables of the fenced models, and more; return its alias, which no thread knows yet."""
     alias = f"ledger-{next(_numbers)}"
     connections.settings[alias] = connections.configure_settings({"default": {}, alias: settings})[alias]
     try:

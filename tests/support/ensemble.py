@@ -239,11 +239,7 @@ class Server:
         return None
 
     def wait_ready(self, timeout: float = 30.0) -> str:
-        """
-        Wait until the server accepts clients, which in an ensemble needs a quorum, and return its mode.
-
-        Raises ServerFailed if the process ends or `timeout` seconds pass.
-        """
+        """Wait until the server accepts clients, which needs a quorum, and return its mode. Raises ServerFailed."""
         deadline = clock.now() + timeout
         while True:
             mode = self.mode()
@@ -357,11 +353,7 @@ class Ensemble:
         return f"zk://{self.hosts}{'/' + chroot.strip('/') if chroot else ''}"
 
     def start(self, timeout: float = 60.0) -> None:
-        """
-        Start all servers and wait until each of them is ready.
-
-        Raises ZooKeeperNotFound, or ServerFailed after `timeout` seconds. In both cases no server is left running.
-        """
+        """Start all servers, and wait until each is ready. If that fails, none is left running."""
         if self.servers:
             return
         java, classpath = find_java(), find_classpath()

@@ -81,11 +81,7 @@ def within(limit: float) -> Iterator[None]:
 
 
 def lose(lock: Lock, cause: Callable[[Hold], object], limit: float) -> tuple[Hold, str]:
-    """
-    Work under a lock that `cause(hold)` takes away; return the lost hold, and what its user is told.
-
-    The work does nothing but wait, and has to be stopped within `limit` seconds of the cause.
-    """
+    """Wait under a lock that `cause(hold)` takes away; return the hold, and what its user is told in time."""
     holds: list[Hold] = []
     try:
         with lock as hold:
@@ -204,11 +200,7 @@ def acquire_once(key: str, **options: Any) -> Hold:
 
 
 def queue_up(zoo: Zoo, key: str, count: int, **options: Any) -> tuple[list[BackgroundCall[None]], list[int]]:
-    """
-    Have threads come for a lock one after the other, each once the one before is in the queue.
-
-    Return them, and the list to which each adds its number when it has the lock.
-    """
+    """Have threads queue in order; return them, and the list to which each adds its number when it has the lock."""
 
     def append(number: int) -> None:
         with zk_lock(key, **{"timeout": 20, **options}):
@@ -227,11 +219,7 @@ def queue_up(zoo: Zoo, key: str, count: int, **options: Any) -> tuple[list[Backg
 def acquired_by_many(
     key: str, many: int, inside: int, *, forgiven: tuple[type[Exception], ...] = (), **options: Any
 ) -> Iterator[list[Hold]]:
-    """
-    Have so many threads want a lock, of which so many get it; yields their holds.
-
-    They release at the end, and raise there what is not `forgiven`.
-    """
+    """Have `many` threads want a lock, of which `inside` get it; they raise at the end what is not `forgiven`."""
 
     def hold_until_done() -> None:
         with zk_lock(key, **{"timeout": 30, **options}) as hold:

@@ -1,8 +1,4 @@
-"""
-Find what must not run on the protocol's threads: handlers of logs, signals and warnings; files, such as those of TLS.
-
-It is installed in the tests, and in the processes with their settings. The fixture `no_foreign_calls` fails a test.
-"""
+"""Find what must not run on the protocol's threads: handlers of logs, signals and warnings; reading files."""
 
 from __future__ import annotations
 

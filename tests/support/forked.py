@@ -1,8 +1,4 @@
-"""
-Start Python programs at once, as forks of a process that has imported Django, Celery and the package already.
-
-The tests start hundreds of them, and most of the processor time of a short one goes into its imports.
-"""
+"""Start Python programs as forks of a process that has made the imports, which take most of the time of a short one."""
 
 from __future__ import annotations
 
@@ -70,11 +66,7 @@ NEW_UTS = 0x04000000
 
 
 def start(command: Sequence[str], *, env: Mapping[str, str], host: str = "", **options: Any) -> subprocess.Popen[Any]:
-    """
-    Start `sys.executable` with these arguments, as `subprocess.Popen` does, which has the other options.
-
-    `host` is the name of the host that the program sees.
-    """
+    """Start Python as `subprocess.Popen` does, which has the other options, with a name of the host that it sees."""
     if _can_fork(command, env) and (not host or os.geteuid() == 0):
         return _Fork([sys.executable, *command], env=env, host=host, **options)
     return start_fresh(command, env=env, host=host, **options)

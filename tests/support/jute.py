@@ -1,8 +1,4 @@
-"""
-ZooKeeper's encoding, written a second time: what requests are made of, and how replies are taken apart.
-
-It shares nothing with kazoo or with the dev server, so that none of them can be wrong in the same way.
-"""
+"""ZooKeeper's encoding, written a second time: it shares nothing with kazoo or the dev server, nor their mistakes."""
 
 from __future__ import annotations
 

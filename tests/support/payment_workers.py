@@ -110,11 +110,7 @@ class PaymentWorkers:
             time.sleep(0.02)
 
     def _has_ended(self, ref: str) -> bool:
-        """
-        Return whether a task has ended. It is sent again if a time limit ended it: Celery does not.
-
-        A soft limit ends it if it strikes in the code of Celery around the function.
-        """
+        """Return whether a task has ended. Send it again if a time limit struck the code around its function."""
         result = self._results[ref]
         is_ready = result.state in READY
         # By its text, as Celery wraps the error of a soft limit.
@@ -166,11 +162,7 @@ class PaymentWorkers:
             os.kill(pid, signal.SIGKILL)
 
     def _kill_worker(self) -> None:
-        """
-        Kill a worker's main process, and start another worker while its pool lives on.
-
-        The messages of its tasks go back to the queue at once, so that they run at the same time as their copies.
-        """
+        """Kill a main process. Its tasks' messages go back to the queue while its pool lives on, so copies run, too."""
         worker = self._workers.pop(self.chance.randrange(len(self._workers)))
         pool = worker.children()
         worker.process.kill()

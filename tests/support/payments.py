@@ -1,8 +1,4 @@
-"""
-Tasks that book payments under a lock, once each however often they are delivered, and write down what happened.
-
-The journal that they book in, and their history, are in the folder of their broker.
-"""
+"""Tasks that book payments under a lock, once each however often they are delivered. Their journal is in HOME."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""
-Prometheus' promtool, which tests rules of alerts; of Debian's package.
-
-The package is not installed, as it brings a service: the program is unpacked into `.cache`.
-"""
+"""Prometheus' promtool. Debian's package brings a service, so the program is unpacked into `.cache`."""
 
 from __future__ import annotations
 

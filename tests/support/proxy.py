@@ -1,8 +1,4 @@
-"""
-A proxy on loopback that understands ZooKeeper's frames: delays them, loses them, cuts between two, counts them.
-
-It knows the first few bytes of a frame and nothing of what the requests mean.
-"""
+"""A proxy that knows the first bytes of ZooKeeper's frames: delays them, loses them, cuts between two, counts them."""
 
 from __future__ import annotations
 
@@ -143,19 +139,11 @@ class Proxy:
         return self._run(lambda: sum([link.reset() for link in self._links.copy()]))
 
     def kill_before_op(self, opcode: int) -> threading.Event:
-        """
-        Reset the client's connection in place of passing on its next `opcode`, once.
-
-        What the client sent before it does reach the server. The event is set when it happened.
-        """
+        """Reset the connection in place of passing on the next `opcode`, once; earlier requests do reach the server."""
         return self._add_fault(_Kill(opcode, after=False, fired=threading.Event()))
 
     def kill_after_op(self, opcode: int) -> threading.Event:
-        """
-        Pass on the next `opcode`, swallow its reply and reset the client's connection then: a lost ACK, once.
-
-        The event is set when it happened; the server has carried the request out by then.
-        """
+        """Reset the connection in place of the reply to the next `opcode`, once: a lost ACK of what was carried out."""
         return self._add_fault(_Kill(opcode, after=True, fired=threading.Event()))
 
     def alter_reply(
@@ -223,11 +211,7 @@ class Proxy:
             self._frames.clear()
 
     def wait_for(self, condition: Callable[[], T], timeout: float = 10.0) -> T:
-        """
-        Wait until `condition()` is true, and return its value; it is asked again after each frame and connection.
-
-        It may look at this proxy, and must not set faults. Raises TimeoutError, which says what the proxy saw.
-        """
+        """Return the first true value of `condition()`, which is asked after each frame, and sets no fault."""
         with self._changed:
             value = self._changed.wait_for(condition, timeout)
             if not value:

@@ -1,8 +1,4 @@
-"""
-A port that passes bytes on to another one, for links that do not speak ZooKeeper's client protocol.
-
-Examples are a follower and its leader, or a lock coordinator and its clients.
-"""
+"""A port that passes bytes on: between a follower and its leader, or a lock coordinator and its clients."""
 
 from __future__ import annotations
 

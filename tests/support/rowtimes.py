@@ -1,8 +1,4 @@
-"""
-Print how rows of django-celery-beat differ from those that continue from their records, for the settings of time zones.
-
-Run in a process of its own, because Django sets the time zone of the whole process.
-"""
+"""Print how rows of django-celery-beat differ from those that continue from records. TIME_ZONE is that of a process."""
 
 from __future__ import annotations
 

@@ -172,11 +172,7 @@ def _code(function: Any) -> CodeType:
 
 @contextlib.contextmanager
 def alarm(delay: float, error: type[BaseException] = Struck, *, unnoticed: bool = False) -> Iterator[None]:
-    """
-    Have a signal handler raise in the main thread after `delay` seconds, unless the block ends first.
-
-    `unnoticed`: the signal does not interrupt a wait that has begun, as one that came just before it did not.
-    """
+    """Have a signal handler raise in the main thread; `unnoticed`, it does not interrupt a wait that has begun."""
 
     def handler(number: int, frame: FrameType | None) -> None:
         if armed:

@@ -43,11 +43,7 @@ class Gate:
 
 
 class Worker:
-    """
-    One `celery worker` for the length of a with block, with a broker of its own: a folder, unless `conf` names another.
-
-    Workers of the same home share a broker.
-    """
+    """One `celery worker`; those of the same home share a broker: a folder, unless `conf` names another."""
 
     def __init__(
         self,
@@ -180,19 +176,11 @@ class Worker:
         return error
 
     def wait_accepted(self, count: int) -> None:
-        """
-        Wait until the main process knows of exactly so many tasks that run in the pool.
-
-        A cold shutdown cancels these alone. Of a task that has just begun, Celery awaits the end.
-        """
+        """Wait until so many tasks run, in the view of the main process: a cold shutdown cancels these alone."""
         eventually(lambda: (busy := self._busy()) is not None and len(busy) == count)
 
     def kill_process(self, pid: int) -> None:
-        """
-        Kill a pool process once the main process knows that it has begun a task.
-
-        A pool without an event loop looks for the tasks of a dead process only once, and would miss this one before.
-        """
+        """Kill a pool process of whose task the main process knows: it looks for those of a dead one only once."""
         eventually(lambda: pid in (self._busy() or ()))
         os.kill(pid, signal.SIGKILL)
 

@@ -40,11 +40,7 @@ ROOM = float(os.environ.get("TEST_ROOM", "10"))
 
 
 def eventually(condition: Callable[[], T], timeout: float = 10.0, message: object = "") -> T:
-    """
-    Return the first true value of `condition()`; fail when there is none within `timeout` seconds, and some room.
-
-    The failure says `message`, as it is then: a list may have grown.
-    """
+    """Return the first true value of `condition()`, or fail with `message` after `timeout` and some room."""
     began = clock.now()
     while True:
         value = condition()
@@ -256,12 +252,7 @@ class Zoo:
     def spawn(
         self, script: str, *arguments: str, first: str = "", hosts: str | None = None, host: str = "", **env: str
     ) -> subprocess.Popen[str]:
-        """
-        Run Python code in a process of its own, set up for locks in this namespace; text pipes to all its ends.
-
-        `first` comes before Django is set up. `host` is the name of the host that the process sees. The caller ends the
-        process, by `communicate` or `kill`.
-        """
+        """Run code in a process that is set up for this namespace; `first` comes before Django. The caller ends it."""
         # A shell starts what it puts in the background with Ctrl-C ignored, and children inherit that.
         interruptible = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
         prelude = (

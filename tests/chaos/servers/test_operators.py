@@ -89,11 +89,7 @@ def test_a_hold_through_an_observer_survives_the_leader(pool: WorkerPool, ensemb
 def test_after_a_restore_an_old_token_is_refused_or_below_all_new_ones(
     pool: WorkerPool, ensemble: Ensemble, tmp_path: Path, raised: bool
 ) -> None:
-    """
-    The backup is older than the last elections, so its tokens are lower.
-
-    With a higher number in the files `acceptedEpoch`, tokens go on above all old ones, and fenced rows need no reset.
-    """
+    """With a higher number in the files `acceptedEpoch`, fenced rows need no reset."""
     a, b = pool.start("A", "B", session_timeout=TIMEOUT)
     a.must_acquire()
     a.release().result()
@@ -165,11 +161,7 @@ def test_without_a_quorum_the_holder_is_aborted_and_no_lock_is_granted(pool: Wor
 
 @pytest.mark.parametrize("ensemble", [{"nodes": 1}], indirect=True)
 def test_an_ensemble_that_lost_its_data_is_reported(pool: WorkerPool, ensemble: Ensemble) -> None:
-    """
-    It refuses clients that have seen its future for ever, so they are replaced.
-
-    Its transactions, and so the tokens, are counted from 0 again.
-    """
+    """It refuses clients that have seen its future for ever, so they are replaced. Tokens begin again."""
     a, b = pool.start("A", "B", session_timeout=2.0)
     for _ in range(20):
         a.must_acquire()

@@ -1,8 +1,4 @@
-"""
-No lock is granted through a follower that is cut off from its leader, and no hold outlives its session there.
-
-Until it notices, after syncLimit ticks, it goes on answering pings and reads, with what it knew when it was cut off.
-"""
+"""No lock is granted through a follower that is cut off from its leader, though it answers reads for a while."""
 
 from __future__ import annotations
 

@@ -233,11 +233,7 @@ class Visitor:
         assert not violations, "\n".join(violations)
 
     def measure(self, *, acts: list[str] | None = None, colours: bool = True) -> tuple[list[str], list[str]]:
-        """
-        Return what is wrong with the page as it is now, and what can be done on it.
-
-        It is a fault if one of these `acts` is missing. Contrasts, and those of the rings of the focus, are `colours`.
-        """
+        """Return the faults of the page, and what can be done on it. A fault is, too, that one of `acts` is missing."""
         measured = self.page.evaluate(MEASURE.read_text(), {"acts": acts, "colours": colours})
         return measured["faults"], measured["shown"]
 

@@ -1,8 +1,4 @@
-"""
-A site as a user would run it, behind a strict Content-Security-Policy; SITE_HOME is where its database is.
-
-UNFOLD=1 in the environment puts its admin under django-unfold.
-"""
+"""A site behind a strict Content-Security-Policy; SITE_HOME has its database. UNFOLD=1: under django-unfold."""
 
 from __future__ import annotations
 

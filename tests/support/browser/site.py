@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 class Site:
     def __init__(self, home: Path, url: str, *, name: str = "site", **zklock: Any) -> None:
-        """
-        Serve from `home`, with locks at the `zk://` URL and further keys of `settings.ZKLOCK`.
-
-        Several sites of one home share its database; each has a name of its own for its log, and is started alone.
-        """
+        """Sites of one home share its database; each has a name of its own for its log, and is started alone."""
         self.log = home / f"{name}.log"
         self.environment = {
             "DJANGO_SETTINGS_MODULE": "support.browser.settings",

@@ -84,11 +84,7 @@ class Verdict:
 
 
 def check_history(events: Sequence[Event], *, left: Mapping[str, Sequence[str]] | None = None) -> Verdict:
-    """
-    Judge a history: events as they were written down, in any order.
-
-    `left` are the contenders, by key, that ZooKeeper has when all is quiet, and nobody answers for.
-    """
+    """Judge events in any order; `left` are the contenders, by key, that ZooKeeper has when all is quiet."""
     run = read_run(events)
     violations = [*exclusion(run), *permits(run), *tokens(run), *deadlines(run), *orphans(left or {})]
     return Verdict(tuple(violations), run)

@@ -26,12 +26,7 @@ class Recorder:
         self._file = os.open(directory / f"{process}.jsonl", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
 
     def write(self, kind: str, /, *, t: float | None = None, o: str | None = None, **fields: object) -> float:
-        """
-        Append one event; return its time.
-
-        `t` is when it happened, if that is not now. A release is written with the time before it, a grant with the
-        time after it.
-        """
+        """Append an event, and return its time: that before a release, or after a grant, if it is not now."""
         moment = time.monotonic() if t is None else t
         owner = f"{self.process}/{o or threading.current_thread().name}"
         line = json.dumps({"t": moment, "p": self.process, "o": owner, "e": kind, **fields})

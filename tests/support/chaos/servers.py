@@ -73,11 +73,7 @@ class Partition:
 
 @contextlib.contextmanager
 def partition(ensemble: Ensemble) -> Iterator[Partition]:
-    """
-    Lead the link between the leader and a follower through a wire; the follower restarts for it, and at the end.
-
-    It holds for as long as the leader leads.
-    """
+    """Lead the link of a follower to its leader through a relay. The follower restarts before and after."""
     leader, follower = ensemble.leader, ensemble.followers[0]
     config = follower.directory / "zoo.cfg"
     before = config.read_text()

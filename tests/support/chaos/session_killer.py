@@ -27,11 +27,7 @@ class NoSuchSession(LookupError):
 
 
 def expire(hosts: str, session_id: int, password: bytes | None = None) -> None:
-    """
-    End a session, within `TIMEOUT` seconds: the id and the password of kazoo's `client_id`, or the id alone.
-
-    Without the password the servers have to be real ones, whose passwords can be derived. Raises NoSuchSession.
-    """
+    """End a session. Without its password the servers have to be real ones. Raises NoSuchSession."""
     # The session may be that of the caller's own locks, whose loss stops the caller just then. The thief goes on.
     with ThreadPoolExecutor(1) as elsewhere:
         elsewhere.submit(_expire, hosts, session_id, password or password_of(session_id)).result()

@@ -94,11 +94,7 @@ class ZkLockSubject:
 
     @contextlib.contextmanager
     def block(self, key: str, timeout: float | None, options: dict[str, Any]) -> Iterator[ZkLockHeld]:
-        """
-        Return a `with` block under the lock. Raises `Refused`; `Lost` if the work was stopped, or ended too late.
-
-        With the option `hands_over` the lock is handed over at the end, to the next such block of this process.
-        """
+        """Work under the lock; with `hands_over`, the next such block adopts it. Raises `Refused` or `Lost`."""
         texts = self._texts[key]
         hands_over = options.pop("hands_over", False)
         with _told():

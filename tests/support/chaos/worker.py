@@ -156,11 +156,7 @@ class Worker:
         return True
 
     def do_random_work(self, keys: Mapping[str, Sequence[Wish]], seconds: float, seed: int) -> None:
-        """
-        Acquire, work and release at random for so long, in `with` blocks that a signal may strike at any moment.
-
-        `keys` says for each as what it may be taken.
-        """
+        """`keys` says for each as what it may be taken."""
         random_work = RandomWork(self.lock, self.recorder, self._ops, keys, random.Random(seed))
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self._random_work_ended.is_set():

@@ -1,8 +1,4 @@
-"""
-Programs that hold a lock with the clients of `clients`: in Python, Node, Go and Java.
-
-`python -m support.lease_clients` installs what those in Go and Java need, where that is allowed.
-"""
+"""Programs that hold a lock with the clients of `clients`: in Python, Node, Go and Java."""
 
 from __future__ import annotations
 
@@ -54,11 +50,7 @@ class Unavailable(Exception): ...
 
 @functools.cache
 def program(language: str, source: Path) -> tuple[list[str], Mapping[str, str]]:
-    """
-    Return the command of a program that uses the client of its language, and what it needs in its environment.
-
-    It is compiled first, if the language needs that. Raises `Unavailable`.
-    """
+    """Return the command of a program, compiled if need be, and its environment. Raises `Unavailable`."""
     return {"python": _python, "node": _node, "go": _go, "java": _java}[language](source)
 
 

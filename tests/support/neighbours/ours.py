@@ -1,8 +1,4 @@
-"""
-Our own locks under the same commands as a neighbour's, so that a test can put either in the other's place.
-
-As a program it is a process of its own, to be killed.
-"""
+"""Our own locks under a neighbour's commands; as a program, a process of its own, to be killed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""
-A process with a thread for each kind of lock, and with users who send tasks: `python -m support.versions.actor SLOT`.
-
-Some of its holds last until somebody does something about them: one is asked to release, one is broken.
-"""
+"""A process with a thread for each kind of lock, and users who send tasks: `python -m support.versions.actor SLOT`."""
 
 from __future__ import annotations
 

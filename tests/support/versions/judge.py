@@ -25,12 +25,7 @@ def judge(
     left: Mapping[str, Sequence[str]],
     logs: Mapping[str, str],
 ) -> list[str]:
-    """
-    Return the problems.
-
-    `roots` are the directories of the two versions, `balances` what the counters have come to, `left` the contenders in
-    ZooKeeper when all processes have ended.
-    """
+    """Return the problems; `left` are the contenders when all processes have ended."""
     history = check_history(events, left=left)
     problems = {
         "packages": packages(events, roots),

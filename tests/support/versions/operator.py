@@ -1,8 +1,4 @@
-"""
-An operator at a terminal: reads a command of `manage.py zklock` as a line of JSON, and answers with one.
-
-`migrate` is one, too.
-"""
+"""An operator at a terminal: reads a command of `manage.py` as a line of JSON, and answers with one."""
 
 from __future__ import annotations
 

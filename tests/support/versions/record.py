@@ -1,8 +1,4 @@
-"""
-Write down what a process of either version does under its locks, as the checker of histories reads it.
-
-These modules run with both versions of the package, so they use only what its reference describes.
-"""
+"""Write down what a process does under its locks. Both versions run it: it uses only what the reference has."""
 
 from __future__ import annotations
 

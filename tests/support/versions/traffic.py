@@ -64,11 +64,7 @@ class Traffic:
     # --- the broker ---------------------------------------------------------------------------------------------
 
     def _copy(self) -> float:
-        """
-        Bring back each message whose work has just begun, as Redis does after the visibility timeout.
-
-        A copy that comes when the work ends may run, too. Without its first in the queue, it knows nothing of it.
-        """
+        """Bring back each message whose work has just begun, as Redis does; a copy that comes late may run."""
         for working in self._fleet.history.glob(f"{WORKING}*"):
             working.unlink()
             with kombu.Connection(self._redis.conf["broker_url"]) as connection:
