@@ -87,15 +87,24 @@ def test_ticked_rows_stay_and_stop_the_refresh(stage: Stage, visitor: Visit) -> 
 
 
 @pytest.mark.chaos
-def test_the_interval_never_stops_the_refresh(stage: Stage, visitor: Visit) -> None:
+@pytest.mark.parametrize(
+    ("stop", "go_on"),
+    [
+        (lambda viewer: viewer.refresh_every(0), lambda viewer: viewer.refresh_every(INTERVAL)),
+        (lambda viewer: viewer.hide(True), lambda viewer: viewer.hide(False)),
+    ],
+    ids=["never", "hidden"],
+)
+def test_a_page_sends_no_requests_until_it_refreshes_again(stage: Stage, visitor: Visit, stop: Any, go_on: Any) -> None:
+    """The interval is "never", or the page is hidden; then it refreshes at once."""
     stage.join_queue(KEY, Part("web-1"))
     viewer = refreshing(visitor)
-    viewer.refresh_every(0)
+    stop(viewer)
     asked = viewer.count_requests()
     stage.join_queue(KEY, Part("web-2"))
     viewer.put_forward(INTERVAL + 1)
     assert asked() == 0
-    viewer.refresh_every(INTERVAL)
+    go_on(viewer)
     viewer.row(KEY).filter(has_text="Contended").wait_for()
 
 
@@ -107,19 +116,6 @@ def test_the_interval_is_remembered(stage: Stage, visitor: Visit) -> None:
     viewer.refresh_every(15)
     viewer.open()
     assert viewer.interval() == "15"
-
-
-@pytest.mark.chaos
-def test_a_hidden_page_sends_no_requests(stage: Stage, visitor: Visit) -> None:
-    stage.join_queue(KEY, Part("web-1"))
-    viewer = refreshing(visitor)
-    viewer.hide(True)
-    asked = viewer.count_requests()
-    stage.join_queue(KEY, Part("web-2"))
-    viewer.put_forward(INTERVAL + 1)
-    assert asked() == 0
-    viewer.hide(False)
-    viewer.row(KEY).filter(has_text="Contended").wait_for()
 
 
 @pytest.mark.chaos

@@ -15,8 +15,7 @@ from django_zklock import zk_locked
 from support.celeryapp import HOME, app, do
 
 AGENT: Final = "AGENT"
-RUNS: Final = "agent-runs"
-"""The file in the folder of a worker that the agent reports to."""
+RUNS: Final = "agent-runs"  # the file in the folder of a worker that the agent reports to
 
 __all__ = ["app"]
 

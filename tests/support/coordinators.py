@@ -67,8 +67,7 @@ class Served:
 class Response(NamedTuple):
     status: int
     headers: dict[str, str]
-    content: Any
-    """From JSON; None if there is no body."""
+    content: Any  # from JSON; None if there is no body
 
 
 class HttpConnection:

@@ -10,9 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-POLICY = Path("/usr/sbin/policy-rc.d")
-"""Debian's packages run this script before they start the service that they bring."""
-
 MANAGERS = {
     "apt-get": "apt-get install --no-install-recommends",
     "dnf": "dnf install",
@@ -114,14 +111,15 @@ def install(*packages: str) -> None:
 
 
 @contextlib.contextmanager
-def no_services() -> Iterator[None]:
-    """Keep packages that are installed meanwhile from starting a service, on the usual port, that nobody asked for."""
-    if POLICY.exists():
-        yield  # the makers of this machine have decided
+def having(file: Path, text: str, *, unless: Path) -> Iterator[None]:
+    """Have a script meanwhile, unless there is what shows that the makers of this machine have decided."""
+    if unless.exists():
+        yield
         return
-    POLICY.write_text("#!/bin/sh\nexit 101\n")
-    POLICY.chmod(0o755)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    file.chmod(0o755)
     try:
         yield
     finally:
-        POLICY.unlink()
+        file.unlink()

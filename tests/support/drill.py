@@ -31,16 +31,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LINES = 25
-"""The first lines of the doctor, which name the cause and the remedy."""
+LINES = 25  # the first lines of the doctor, which name the cause and the remedy
 CALM = "Nothing needs attention"
-OPERATOR = "anna"
-"""The user of the shell."""
-LOGIN = "operator"
-"""The user of the admin."""
+OPERATOR = "anna"  # the user of the shell
+LOGIN = "operator"  # the user of the admin
 REASON = "it hangs"
-NO_REASON = "--reason=''"
-"""A command with it is refused."""
+NO_REASON = "--reason=''"  # a command with it is refused
 CSRF = "a" * 32
 
 # Each command is a line: a verb, and keys. Keys that differ only after the last slash share a template.
@@ -142,8 +138,7 @@ class Program:
 @dataclass(frozen=True, slots=True)
 class Card:
     text: str
-    links: dict[str, str]
-    """The addresses that they lead to, by their texts."""
+    links: dict[str, str]  # the addresses that they lead to, by their texts
 
     @classmethod
     def of(cls, html: str) -> Card:

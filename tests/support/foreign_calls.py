@@ -18,8 +18,7 @@ from django.dispatch import Signal
 
 from django_zklock.core import log
 
-FILE = "TEST_FOREIGN_CALLS"
-"""The variable with the path of the file that all processes of a test run write to."""
+FILE = "TEST_FOREIGN_CALLS"  # the variable with the path of the file that all processes of a test run write to
 
 ENTRIES = (
     (logging.Handler, "handle"),

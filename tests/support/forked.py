@@ -57,12 +57,9 @@ Plugins of pytest are not among them, as it rewrites those.
 """
 FOR_PYTHON = ("PYTHON", "LC_", "LANG", "TZ", "COVERAGE", "REMAP_SIGTERM")
 """How the names of variables begin that the interpreter reads when it starts, or billiard when it is imported."""
-PATCHING = ("gevent", "eventlet")
-"""Libraries that replace parts of others, and so must be imported first."""
-SUBREAPER = 36
-"""`PR_SET_CHILD_SUBREAPER`: the orphans among its descendants become children of this process."""
-NEW_UTS = 0x04000000
-"""`CLONE_NEWUTS`: a name of the host of its own."""
+PATCHING = ("gevent", "eventlet")  # libraries that replace parts of others, and so must be imported first
+SUBREAPER = 36  # `PR_SET_CHILD_SUBREAPER`: the orphans among its descendants become children of this process
+NEW_UTS = 0x04000000  # `CLONE_NEWUTS`: a name of the host of its own
 
 
 def start(command: Sequence[str], *, env: Mapping[str, str], host: str = "", **options: Any) -> subprocess.Popen[Any]:

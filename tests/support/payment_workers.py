@@ -46,8 +46,7 @@ class PaymentWorkers:
     tasks: Sequence[str]
     chance: random.Random
     troubled: bool
-    resend: float
-    """Seconds after which a payment is sent again that has not ended."""
+    resend: float  # seconds after which a payment is sent again that has not ended
 
     def __post_init__(self) -> None:
         (self.home / HISTORY).mkdir()

@@ -27,13 +27,10 @@ MANY = 5  # stands for any number
 @dataclass(frozen=True, slots=True)
 class Primitive:
     name: str
-    kind: str
-    """The `kind` of its holds."""
+    kind: str  # the `kind` of its holds
     options: Mapping[str, Any] = field(default_factory=dict)
-    room: int = 1
-    """How many of its kind have it at a time."""
-    blocker: Kind = Kind.LOCK
-    """The kind of contender that blocks it, if there are as many as `blockers`."""
+    room: int = 1  # how many of its kind have it at a time
+    blocker: Kind = Kind.LOCK  # the kind of contender that blocks it, if there are as many as `blockers`
     blockers: int = 1
     compat: str | None = None
 

@@ -95,21 +95,17 @@ class Proxy:
         self._thread.start()
         self.refuse = False
 
-    def stop(self) -> None:
-        if not self._thread.is_alive():
-            return
-        self.refuse = True
-        asyncio.run_coroutine_threadsafe(self._drain(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
     def __enter__(self) -> Proxy:
         self.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.stop()
+        """Reset all connections, and stop listening for good."""
+        self.refuse = True
+        asyncio.run_coroutine_threadsafe(self._drain(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
     # Faults
 

@@ -16,12 +16,10 @@ from support.serving import Serving
 from support.worker import Worker
 from support.zoo import next_line
 
-LOOKS = 100
-"""Looks at the first page of each web process; the doctor has as many in ten minutes."""
+LOOKS = 100  # looks at the first page of each web process; the doctor has as many in ten minutes
 WEB_PROCESSES = 4
 LEASES = 50
-TASKS = 200
-"""Sent in a minute."""
+TASKS = 200  # sent in a minute
 
 LEADER = """
 import sys, threading

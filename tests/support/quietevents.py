@@ -6,8 +6,7 @@ import os
 
 from django_zklock.contrib.events.apps import EventsConfig
 
-RECORD = "RECORD_EVENTS"
-"""In the environment of a process that is to record: the seconds between two writes."""
+RECORD = "RECORD_EVENTS"  # in the environment of a process that is to record: the seconds between two writes
 
 
 class QuietEvents(EventsConfig):

@@ -8,8 +8,7 @@ from typing import Any
 
 from django.apps import AppConfig
 
-ADDED = "TEST_REPLY_TIMEOUT"
-"""The variable with the seconds that a process adds to both limits when it starts."""
+ADDED = "TEST_REPLY_TIMEOUT"  # the variable with the seconds that a process adds to both limits when it starts
 
 
 def add(seconds: float, set_: Callable[[Any, str, float], object] = setattr) -> None:

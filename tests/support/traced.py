@@ -16,10 +16,8 @@ from opentelemetry.trace import Tracer
 from django_zklock.contrib.otel import connect, disconnect
 from support.zoo import eventually
 
-SPANS = "spans"
-"""The file in the folder of a worker to which its processes export."""
-WAITING = "waiting"
-"""A file there; it exists when a task waits, and knows which one is ahead."""
+SPANS = "spans"  # the file in the folder of a worker to which its processes export
+WAITING = "waiting"  # a file there; it exists when a task waits, and knows which one is ahead
 
 
 class Traced:

@@ -37,8 +37,7 @@ SETTINGS: dict[str, Any] = {**adminsite.SETTINGS, "ROOT_URLCONF": "support.viewk
 KEY = "view"
 locked = functools.partial(zk_locked, KEY, timeout=0)
 
-losing: list[bool] = []
-"""If it is not empty, the work loses its lock."""
+losing: list[bool] = []  # if it is not empty, the work loses its lock
 
 
 def work() -> HttpResponse:

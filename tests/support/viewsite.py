@@ -12,10 +12,8 @@ from django.views import View
 
 from django_zklock import zk_lock, zk_locked
 
-inside = threading.Event()
-"""Set by a view that is in the middle of its work."""
-go_on = threading.Event()
-"""Awaited by the views that are told to linger."""
+inside = threading.Event()  # set by a view that is in the middle of its work
+go_on = threading.Event()  # awaited by the views that are told to linger
 
 
 @zk_locked("stock/{sku}")

@@ -64,8 +64,7 @@ def next_line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().rstrip("\n")
 
 
-settle = wait_released
-"""The tests wait for the releases of their process before they look by another client."""
+settle = wait_released  # the tests wait for the releases of their process before they look by another client
 
 
 class _ThreadedClient(KazooClient):  # type: ignore[misc]

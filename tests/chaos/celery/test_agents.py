@@ -19,8 +19,7 @@ from django_zklock.exceptions import LockBusy
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(90)]
 
-BIN = TESTS.parent / ".cache" / "agents" / "bin"
-"""Of the agents' own virtual environment, which `make chaos` makes."""
+BIN = TESTS.parent / ".cache" / "agents" / "bin"  # of the agents' own virtual environment, which `make chaos` makes
 CELERY = (str(BIN / "python"), "-m", "celery")
 STARTED_BY = {
     "newrelic": (str(BIN / "newrelic-admin"), "run-program"),

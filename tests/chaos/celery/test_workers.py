@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -53,27 +53,13 @@ def busy_workers(zoo: Zoo, home: Path, count: int, **options: object) -> Iterato
         yield workers
 
 
-def quit_(worker: Worker) -> None:
-    worker.process.send_signal(signal.SIGQUIT)
-
-
-def terminate(worker: Worker) -> None:
-    worker.process.send_signal(signal.SIGTERM)
-
-
-def interrupt_twice(worker: Worker) -> None:
-    worker.process.send_signal(signal.SIGINT)
-    eventually(lambda: "Warm shutdown" in worker.log.read_text())
-    worker.process.send_signal(signal.SIGINT)
-
-
 @pytest.mark.parametrize(
-    ("tell", "env"),
-    [(quit_, {}), (terminate, {"REMAP_SIGTERM": "SIGQUIT"}), (interrupt_twice, {})],
+    ("signals", "env"),
+    [([signal.SIGQUIT], {}), ([signal.SIGTERM], {"REMAP_SIGTERM": "SIGQUIT"}), ([signal.SIGINT] * 2, {})],
     ids=["SIGQUIT", "REMAP_SIGTERM", "Ctrl-C twice"],
 )
 def test_a_cold_shutdown_ends_the_worker_and_frees_its_locks(
-    zoo: Zoo, tmp_path: Path, tell: Callable[[Worker], None], env: dict[str, str]
+    zoo: Zoo, tmp_path: Path, signals: list[signal.Signals], env: dict[str, str]
 ) -> None:
     """
     Three at a time: if threads of ours took signals, every second worker would hang here.
@@ -83,7 +69,10 @@ def test_a_cold_shutdown_ends_the_worker_and_frees_its_locks(
     """
     with busy_workers(zoo, tmp_path, 3, session_timeout=LONG, env=env) as workers:
         for worker in workers:
-            tell(worker)
+            worker.process.send_signal(signals[0])
+            for number in signals[1:]:
+                eventually(lambda worker=worker: "Warm shutdown" in worker.log.read_text())  # type: ignore[misc]
+                worker.process.send_signal(number)
         zoo.assert_empty(timeout=4)
         for worker in workers:
             worker.wait_ended(15)

@@ -27,8 +27,7 @@ class Part:
     template: str = ""
     limit: int = 0
     session_timeout: int = 0
-    waited: int = 0
-    """Milliseconds; other than 0, it has said when it got the lock."""
+    waited: int = 0  # milliseconds; other than 0, it has said when it got the lock
 
     @classmethod
     def task(cls, name: str, host: str, pid: int) -> Part:

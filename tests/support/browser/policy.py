@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponse
 
-THEMED = bool(os.environ.get("UNFOLD"))
-"""Whether the site is under this theme, whose own scripts and styles are inline."""
+THEMED = bool(os.environ.get("UNFOLD"))  # whether the site is under this theme, whose own scripts and styles are inline
 
 POLICY = "; ".join(
     [

@@ -27,8 +27,7 @@ class Site:
             "SITE_ZKLOCK": json.dumps(zklock),
         }
         self.url = ""
-        self.sessions: Mapping[str, str] = {}
-        """By user name, the value of the cookie that makes somebody that user."""
+        self.sessions: Mapping[str, str] = {}  # by user name, the value of the cookie that makes somebody that user
 
     def __enter__(self) -> Self:
         with self.log.open("w") as log:

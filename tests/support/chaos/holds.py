@@ -27,8 +27,7 @@ READ: Final = "read"
 WRITE: Final = "write"
 SEMAPHORE: Final = "semaphore"
 
-FORCES: Final = frozenset({"expire", "delete", "wipe"})
-"""Faults that take locks away, which no lock can prevent."""
+FORCES: Final = frozenset({"expire", "delete", "wipe"})  # faults that take locks away, which no lock can prevent
 OF_CALL: Final = frozenset({"granted", "refused", "valid", "lost", "release", "downgrade"})
 SLOWEST: Final = 10.0  # seconds that a force takes at most, if nobody wrote down its end
 
@@ -47,8 +46,7 @@ class Call:
     lost: Event | None = None
     release: Event | None = None
     downgrade: Event | None = None
-    end: float = -math.inf
-    """Until when the hold was claimed. Before `granted`: it was no use when it came."""
+    end: float = -math.inf  # until when the hold was claimed. Before `granted`: it was no use when it came.
 
     @property
     def process(self) -> str:

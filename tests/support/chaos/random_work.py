@@ -31,8 +31,7 @@ DOWNGRADES = 0.3  # of all writers
 UPGRADES = 0.1  # of all readers: tried in vain
 REENTERS = 0.1  # of all others
 
-Wish: TypeAlias = Mapping[str, Any]
-"""The options that a key is taken with, `kind` and `limit` among them."""
+Wish: TypeAlias = Mapping[str, Any]  # the options that a key is taken with, `kind` and `limit` among them
 
 READ_WRITE: Final[list[Wish]] = [{"kind": READ}, {"kind": READ}, {"kind": READ}, {"kind": WRITE}]
 SHARED: Final[list[Wish]] = [{"limit": 2}]

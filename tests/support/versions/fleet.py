@@ -110,8 +110,7 @@ class Fleet:
         self.slots: dict[str, Process | TaskWorker] = {}
         self.operators: dict[str, Operator] = {}
         self._started: list[Process | TaskWorker] = []
-        self.statuses: dict[str, int] = {}
-        """The exit statuses of those that were asked to end."""
+        self.statuses: dict[str, int] = {}  # the exit statuses of those that were asked to end
 
     def environment(self, name: str, state: State) -> dict[str, str]:
         return {**self._env, NAME: name, "PYTHONPATH": state.path}

@@ -11,8 +11,7 @@ from support.chaos.checker import check_history, excludes
 from support.chaos.history import Event
 from support.versions.states import NEW, OLD
 
-MAYBE = frozenset({"skip", "book"})
-"""Kinds of work that is not done if the lock is busy, or the token late."""
+MAYBE = frozenset({"skip", "book"})  # kinds of work that is not done if the lock is busy, or the token late
 ERROR = re.compile(r"\b(ERROR|CRITICAL)\b|Traceback")
 SHOWN = 5  # of one kind of problem
 

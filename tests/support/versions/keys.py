@@ -21,5 +21,4 @@ def unique(key: str) -> str:
     return f"once/{key}/do"
 
 
-COUNTED = (*WORK, SKIP, *SLOW, *PAY, *map(unique, UNIQUE))
-"""Those that guard a counter."""
+COUNTED = (*WORK, SKIP, *SLOW, *PAY, *map(unique, UNIQUE))  # those that guard a counter

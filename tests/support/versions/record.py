@@ -20,11 +20,9 @@ from support.chaos.history import Recorder
 
 NAME = "MIXED_NAME"
 """Environment variable: the name of the process. It begins with that of its version, such as `old-web-1`."""
-HISTORY = "MIXED_HISTORY"
-"""Environment variable: the folder of the history."""
+HISTORY = "MIXED_HISTORY"  # environment variable: the folder of the history
 
-WORKING = "working-"
-"""How the name of a file in that folder begins which tells that the work of a message has begun."""
+WORKING = "working-"  # how the name of a file in that folder begins which tells that the work of a message has begun
 
 P = ParamSpec("P")
 R = TypeVar("R")
