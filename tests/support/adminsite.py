@@ -13,7 +13,7 @@ from django.urls import path
 from django_zklock.admin import LockAdmin
 from django_zklock.dashboard.views import health_json, incidents_json, locks_json
 from django_zklock.models import Lock
-from support.admintemplates import ADMIN_TEMPLATES
+from support.admintemplates import ADMIN_MIDDLEWARE, ADMIN_TEMPLATES
 
 LIST = "/admin/zklock/lock/"
 
@@ -32,15 +32,7 @@ urlpatterns = [
 
 SETTINGS: dict[str, Any] = {
     "ROOT_URLCONF": "support.adminsite",
-    "MIDDLEWARE": [
-        "django.contrib.sessions.middleware.SessionMiddleware",
-        "django.middleware.locale.LocaleMiddleware",
-        "django.middleware.common.CommonMiddleware",
-        "django.middleware.csrf.CsrfViewMiddleware",
-        "django.contrib.auth.middleware.AuthenticationMiddleware",
-        "django.contrib.messages.middleware.MessageMiddleware",
-        "django_zklock.middleware.LockConflictMiddleware",
-    ],
+    "MIDDLEWARE": ADMIN_MIDDLEWARE,
     "TEMPLATES": ADMIN_TEMPLATES,
     "PASSWORD_HASHERS": ["django.contrib.auth.hashers.MD5PasswordHasher"],
 }

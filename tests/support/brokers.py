@@ -54,10 +54,6 @@ class Broker(Served):
     def clear(self) -> None:
         """Forget all messages; no worker may be there."""
 
-    @abc.abstractmethod
-    def disconnect_all(self) -> None:
-        """Close all connections of clients, as an operator may, or a failing network."""
-
 
 class Redis(Broker):
     """Messages that a worker has taken come back to the queue when their visibility timeout is over."""

@@ -93,7 +93,7 @@ KEYS: Final[tuple[Any, ...]] = (
 )
 WRONG: Final[tuple[Any, ...]] = (None, "", "x", "{", "[]", '{"seen": 1}', 0, -1, 2**62, 1.5, True, [], [None], {})
 
-OURS: Final = (
+OURS = [
     "redelivered",
     "redelivered_checked",
     "message",
@@ -103,7 +103,7 @@ OURS: Final = (
     "wait",
     "unique",
     "waiting",
-)
+]
 HEADERS: Final = (*(f"zklock_{name}" for name in OURS), "zklock_beat", "traceparent", "headers", "retries")
 
 FORGED: Final = {

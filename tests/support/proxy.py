@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from support.ensemble import free_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 
 T = TypeVar("T")
@@ -199,8 +199,24 @@ class Proxy:
             return self._connected
 
     def round_trips(self) -> int:
-        """Count how often clients waited for the network since the last `reset()`; see count_round_trips."""
-        return count_round_trips(self.frames)
+        """
+        Count the batches of requests: a new one begins with a request that was sent after a reply to one of the last.
+
+        That is how often somebody waited for the network, if that is slower than those who send: set `delay` where a
+        batch has many requests.
+        """
+        trips = 0
+        batches: dict[int, set[int]] = {}  # by connection: the transaction ids of the batch, until one is answered
+        for frame in self.frames:
+            if frame.xid == XID_WATCH_EVENT or frame.opcode in UPKEEP:
+                continue
+            if frame.request:
+                batch = batches.setdefault(frame.connection, set())
+                trips += not batch
+                batch.add(frame.xid)
+            elif frame.xid in batches.get(frame.connection, ()):
+                batches[frame.connection] = set()
+        return trips
 
     def reset(self) -> None:
         with self._changed:
@@ -300,27 +316,6 @@ class Proxy:
         with self._changed:
             self._frames.append(frame)
             self._changed.notify_all()
-
-
-def count_round_trips(frames: Iterable[Frame]) -> int:
-    """
-    Count the batches of requests: a new one begins with a request that was sent after a reply to one of the last batch.
-
-    That is how often somebody waited for the network, if that is slower than those who send: set `delay` where a batch
-    has many requests. Pings, connection set-ups and watch events do not count.
-    """
-    trips = 0
-    batches: dict[int, set[int]] = {}  # by connection: the transaction ids of the batch, until one is answered
-    for frame in frames:
-        if frame.xid == XID_WATCH_EVENT or frame.opcode in UPKEEP:
-            continue
-        if frame.request:
-            batch = batches.setdefault(frame.connection, set())
-            trips += not batch
-            batch.add(frame.xid)
-        elif frame.xid in batches.get(frame.connection, ()):
-            batches[frame.connection] = set()
-    return trips
 
 
 @dataclass(frozen=True)

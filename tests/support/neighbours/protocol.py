@@ -66,15 +66,6 @@ class OtherClient:
     def __exit__(self, *error: object) -> None:
         self.kill()
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    @property
-    def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
