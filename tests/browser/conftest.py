@@ -11,6 +11,7 @@ from playwright.sync_api import Browser
 from support.browser import chromium
 from support.browser.actors import Stage, staged
 from support.browser.pages import Visit, visiting
+from support.browser.scene import busy_shop
 from support.browser.site import Site
 from support.ensemble import Ensemble
 from support.proxy import Proxy
@@ -62,3 +63,9 @@ def swept(den: Zoo) -> Iterator[Zoo]:
 def stage(swept: Zoo) -> Iterator[Stage]:
     with staged(swept) as stage:
         yield stage
+
+
+@pytest.fixture
+def day(stage: Stage) -> Stage:
+    busy_shop(stage)
+    return stage

@@ -9,7 +9,6 @@ from playwright.sync_api import expect
 from support.browser.actors import Part, Stage
 from support.browser.pages import LIGHT, LIST, Visit, address
 from support.browser.policy import THEMED
-from support.browser.scene import busy_shop
 from support.zoo import Zoo
 
 from django_zklock.core.queue.nodes import Kind
@@ -31,23 +30,6 @@ CONTRASTS = f"""states => {{{LIGHT}
     }}
     return ratios.sort((one, other) => one[0] - other[0]);
 }}"""
-
-
-@pytest.fixture
-def day(stage: Stage) -> Stage:
-    busy_shop(stage)
-    return stage
-
-
-@pytest.fixture
-def shop(stage: Stage) -> Stage:
-    stage.join_queue("orders/42", CHARGE)
-    stage.join_queue("orders/42", REFUND)
-    stage.join_queue("orders/42", REPORT)
-    stage.join_queue("invoice/2026-11", REFUND)
-    stage.join_queue("report", REPORT, Kind.READ)
-    stage.join_queue("report", CHARGE, Kind.READ)
-    return stage
 
 
 @own_rows
@@ -84,7 +66,11 @@ def test_a_key_is_shown_and_found_as_it_is_written(stage: Stage, visitor: Visit)
 
 
 @pytest.mark.skipif(THEMED, reason="the filters of this theme are behind a button")
-def test_filters_and_search_work_by_click_and_key(shop: Stage, visitor: Visit) -> None:
+def test_filters_and_search_work_by_click_and_key(stage: Stage, visitor: Visit) -> None:
+    for key, part in (("orders/42", CHARGE), ("orders/42", REFUND), ("orders/42", REPORT), ("invoice/2026-11", REFUND)):
+        stage.join_queue(key, part)
+    for part in (REPORT, CHARGE):
+        stage.join_queue("report", part, Kind.READ)
     viewer = visitor("viewer")
     viewer.open()
     viewer.page.locator("#zklock-filters > summary").click()

@@ -84,12 +84,6 @@ def scene(stage: Stage, site: Site) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def shop(stage: Stage) -> Stage:
-    busy_shop(stage)
-    return stage
-
-
 def test_the_main_pages_can_be_read(stage: Stage, site: Site, visitor: Visit) -> None:
     operator = visitor("operator")
     with scene(stage, site):
@@ -153,7 +147,7 @@ def test_every_page_is_translated(stage: Stage, site: Site, visitor: Visit, lang
             assert said != english or name in {"history", "lock-history", "nothing-found"}, name
 
 
-def test_a_search_leads_to_a_reservation_and_deletes_it(shop: Stage, visitor: Visit) -> None:
+def test_a_search_leads_to_a_reservation_and_deletes_it(day: Stage, visitor: Visit) -> None:
     operator = visitor("operator", viewport=PHONE)
     operator.open(f"{LIST}?q=feed")
     operator.follow("1 reservation of a unique task has these words.")
@@ -165,7 +159,7 @@ def test_a_search_leads_to_a_reservation_and_deletes_it(shop: Stage, visitor: Vi
 
 
 @pytest.mark.skipif(THEMED, reason="this theme shows nothing without its own scripts")
-def test_the_list_is_complete_without_scripts(shop: Stage, visitor: Visit) -> None:
+def test_the_list_is_complete_without_scripts(day: Stage, visitor: Visit) -> None:
     viewer = visitor("viewer", java_script_enabled=False)
     viewer.open()
     assert KEY in viewer.shown_keys()

@@ -132,9 +132,7 @@ def test_a_refresh_keeps_search_filter_and_page(stage: Stage, visitor: Visit) ->
 @pytest.mark.chaos
 def test_ages_grow_between_two_refreshes(stage: Stage, visitor: Visit) -> None:
     stage.join_queue(KEY, Part("web-1"))
-    viewer = visitor("viewer")
-    viewer.install_clock()
-    viewer.open()
+    viewer = refreshing(visitor)
     viewer.refresh_every(0)
     age = viewer.row(KEY).locator("time")
     before = age.inner_text()
@@ -227,15 +225,12 @@ def test_a_page_does_not_refresh_while_a_search_is_typed(stage: Stage, visitor: 
 @pytest.mark.chaos
 def test_ages_stop_and_rows_are_grey_during_an_outage(stage: Stage, wire: Proxy, visitor: Visit) -> None:
     busy_shop(stage)
-    viewer = visitor("viewer")
-    viewer.install_clock()
-    viewer.open(f"{LIST}?q=")
-    viewer.refresh_every(2)
+    viewer = refreshing(visitor)
     alert, ages = viewer.page.get_by_role("alert"), viewer.page.locator("#result_list time.zklock-age")
 
     def is_away() -> bool:
         with viewer.page.expect_event("requestfinished"):  # else time runs out for it
-            viewer.put_forward(2)
+            viewer.put_forward(INTERVAL)
         return alert.count() == 1
 
     wire.refuse = True
@@ -273,9 +268,6 @@ def hostile(stage: Stage) -> Stage:
 
 
 def test_a_refresh_keeps_hostile_payloads_harmless(hostile: Stage, visitor: Visit) -> None:
-    operator = visitor("operator")
-    operator.install_clock()
-    operator.open()
-    operator.refresh_every(2)
-    operator.await_refresh(2)
+    operator = refreshing(visitor, "operator")
+    operator.await_refresh(INTERVAL)
     assert operator.page.locator("#result_list img, #result_list script, #result_list b[onmouseover]").count() == 0

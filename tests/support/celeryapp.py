@@ -1,9 +1,4 @@
-"""
-A Celery application whose tasks take locks, for real workers and for the test that sends to them.
-
-Its broker is the folder CELERY_HOME, unless a file in that folder says otherwise. In the test's own process, without
-CELERY_HOME, messages are lost.
-"""
+"""A Celery application whose tasks take locks. Its broker is the folder CELERY_HOME; without it, messages are lost."""
 
 from __future__ import annotations
 

@@ -27,11 +27,7 @@ def nest(first: str, second: str, keep: threading.Event | None = None, **options
 def rivals(
     zoo: Zoo, pairs: dict[str, str], queue: int = 2, keep: threading.Event | None = None, **options: Any
 ) -> Iterator[None]:
-    """
-    Have a thread for each pair, which holds its key and waits for the other, until it has got that, too.
-
-    The block begins when the queues of the others have so many contenders: what waits from then on is the youngest.
-    """
+    """Have a thread for each pair hold its key and wait for the other, for the block, until each queue has so many."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deadlock, "LOOK_SOON", LONG)  # or they might give way themselves at their second look
         calls = [BackgroundCall(lambda pair=pair: nest(pair[0], pair[1], keep, **options)) for pair in pairs.items()]  # type: ignore[misc]

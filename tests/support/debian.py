@@ -42,12 +42,7 @@ def ensure(
     installing: Callable[[], AbstractContextManager[object]] = nullcontext,
     or_skip: bool = False,
 ) -> None:
-    """
-    Make sure that these find what they look for. Each of them raises `NotInstalled`.
-
-    What is missing is installed where that is allowed; with `installing()` around it. Elsewhere, one message says how.
-    It ends this process, unless the tests may skip what is missing (`or_skip`).
-    """
+    """Install what these do not find, where that is allowed; else say how, and exit, unless the tests may skip it."""
     problems = list(filter(None, map(missing, finds)))
     packages = list(dict.fromkeys(package for problem in problems for package in problem.packages))
     if packages and may_install():

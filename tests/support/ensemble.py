@@ -1,8 +1,4 @@
-"""
-Real ZooKeeper servers on loopback, started from the jars on this machine, for tests, benchmarks and the demo.
-
-Servers can be started, stopped, killed and paused. This module imports nothing of locks, Django or kazoo.
-"""
+"""Real ZooKeeper servers on loopback, from the jars on this machine. Nothing of locks, Django or kazoo is imported."""
 
 from __future__ import annotations
 
@@ -68,12 +64,7 @@ class ServerFailed(RuntimeError):
 
 
 def find_classpath() -> list[Path]:
-    """
-    Find the jars that make a ZooKeeper server: `$ZOOKEEPER_HOME` if it is set, else Debian's package, else Homebrew's.
-
-    Raises ZooKeeperNotFound. A ZOOKEEPER_HOME without a server raises it, too: otherwise a test would silently run
-    against another version.
-    """
+    """Find jars: those of `$ZOOKEEPER_HOME` and no others, if it is set, else Debian's, else Homebrew's."""
     home = os.environ.get("ZOOKEEPER_HOME")
     if home:
         jars = _jars_of_release(Path(home))
@@ -112,11 +103,7 @@ def find_zookeeper() -> None:
 
 
 def four_letter(host: str, port: int, word: str, timeout: float = 2.0) -> str:
-    """
-    Send a four-letter command (`ruok`, `srvr`, `cons`, ...) to a server and return its answer.
-
-    `timeout`, in seconds, covers connecting and each read. Raises OSError (TimeoutError is one) if there is no answer.
-    """
+    """Send a four-letter command to a server; return its answer. `timeout` covers each step. Raises OSError."""
     with socket.create_connection((host, port), timeout=timeout) as connection:
         connection.sendall(word.encode("ascii"))
         answer = bytearray()
@@ -154,11 +141,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class Server:
-    """
-    One ZooKeeper server of an Ensemble, as a process that can be stopped, killed, paused and started again.
-
-    It keeps its port and its data over restarts. It is not thread-safe.
-    """
+    """A process that can be stopped, killed, paused and started again; it keeps its port and its data."""
 
     def __init__(
         self, *, number: int, port: int, directory: Path, command: Sequence[str], env: Mapping[str, str]
@@ -262,10 +245,6 @@ class Server:
 class Ensemble:
     """
     One ZooKeeper server, or three, on free loopback ports, for the length of a with block.
-
-        with Ensemble(nodes=3) as ensemble:
-            client = KazooClient(ensemble.hosts)
-            ensemble.leader.kill()
 
     The last `observers` of the nodes do not vote. `tick` is ZooKeeper's tickTime in seconds. Session timeouts are
     between 2 and 20 ticks unless `min_session_timeout` and `max_session_timeout` (seconds) are given. `container_check`

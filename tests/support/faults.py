@@ -55,12 +55,7 @@ def proxied(zoo: Zoo, session_timeout: float = 4, **more: Any) -> Iterator[Proxy
 
 @contextlib.contextmanager
 def warmed(zoo: Zoo, key: str) -> Iterator[Proxy]:
-    """
-    Use a proxy while the session rests and the key's directory exists, so that requests can be counted.
-
-    A contender that holds or waits for long does not watch its own node, or the count would depend on the load of the
-    machine.
-    """
+    """Use a proxy while the session rests, to count requests: no contender watches its own node meanwhile."""
     zoo.client.ensure_path(f"{zoo.base}/{key}")
     with mock.patch.object(contender, "WATCH_SELF_AFTER", 60.0), proxied(zoo, 10) as proxy:
         connected()

@@ -119,8 +119,6 @@ class PaymentWorkers:
             self._send(ref)
         return is_ready and not is_struck
 
-    # --- harm ---------------------------------------------------------------------------------------------------
-
     def _harm(self) -> None:
         """Kill a pool process, or, one time in four, a whole worker; do something else if the workers have trouble."""
         if self.troubled and self.chance.random() < 0.6:
@@ -170,8 +168,6 @@ class PaymentWorkers:
         worker.wait_ended(ORPHANS)
         for pid in pool:
             self._history.write("nemesis", what="kill", target=process_name(pid))
-
-    # --- judgement ----------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Let the workers finish what they have begun, and end."""

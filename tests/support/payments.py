@@ -101,12 +101,7 @@ def process_name(pid: int) -> str:
 
 
 def limited(locked: Callable[[str, str], str]) -> Callable[[str, str], str]:
-    """
-    Let a soft time limit strike only inside.
-
-    Celery itself does not survive one while it stores a result on Redis: a transaction that was begun and not ended
-    swallows all later results of the process.
-    """
+    """Let a soft time limit strike only inside: Celery does not survive one while it stores a result on Redis."""
 
     @functools.wraps(locked)
     def run(key: str, ref: str) -> str:

@@ -212,9 +212,6 @@ def waits(key: str, kind: str, name: str) -> str:
             return f"{type(error).__name__}: {error}"
 
 
-# --- hand-over --------------------------------------------------------------------------------------------------------
-
-
 @app.task(name="adopting", acks_late=True, reject_on_worker_lost=True)
 def adopting(text: str, verb: str = "tell", argument: Any = None) -> Any:
     try:

@@ -1,9 +1,4 @@
-"""
-The programs that tests need, besides Python.
-
-`python -m support.programs` looks for all of them, and installs what is missing where that is allowed. Elsewhere it
-says how to, in one line, and the tests of a missing program are skipped. With names of programs, these must be there.
-"""
+"""Look for the programs that tests need, and install them where that is allowed; those that are named must be there."""
 
 from __future__ import annotations
 

@@ -54,10 +54,6 @@ class Proxy:
     """
     A TCP proxy in front of one ZooKeeper server, for the length of a with block.
 
-        with Proxy(server.address) as proxy:
-            client = KazooClient(proxy.address)
-            fired = proxy.kill_after_op(CREATE)
-
     Plain attributes, to be set at any time: `upstream` (the server of the *next* connections), `delay` (seconds that
     each frame is held back, each way; frames keep their order and do not wait for one another), `drop_requests` and
     `drop_replies` (that direction is read and thrown away: a half-open connection).
@@ -145,12 +141,7 @@ class Proxy:
     def alter_reply(
         self, opcode: int, change: Callable[[bytes], bytes], *, carried_out: bool = True
     ) -> threading.Event:
-        """
-        Pass the reply to the next `opcode` on as `change` returns it (without its length), once.
-
-        The server never sees the request if it is not to be `carried_out`, but a harmless one in its place, of which
-        `change` gets the reply. The event is set when the reply was passed on.
-        """
+        """Change the next reply to `opcode`; if it is not to be `carried_out`, the server gets a harmless request."""
         return self._add_fault(_Alteration(opcode, fired=threading.Event(), change=change, carried_out=carried_out))
 
     def delay_op(self, opcode: int, seconds: float) -> None:

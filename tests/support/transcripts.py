@@ -1,9 +1,4 @@
-"""
-One script on two servers, and the difference of what they said.
-
-A transcript is every frame that came, in order, as a line. Transaction ids are counted from the script's beginning, so
-a request that takes one on one server alone shows.
-"""
+"""One script on two servers, and the difference of what they said: each frame is a line, with counted transactions."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""
-A client of ZooKeeper's wire protocol that hides nothing, and a transcript of what it was answered.
-
-Two transcripts of one script can be compared line by line: transaction ids are counted from the script's first write,
-sessions are numbered, times are left out, all else is as it came.
-"""
+"""A client of ZooKeeper's wire protocol that hides nothing, and a transcript to compare with that of another server."""
 
 from __future__ import annotations
 
@@ -234,12 +229,7 @@ def _short(value: bytes | None) -> str:
 
 
 class Talk:
-    """
-    The connections of a script to one server, each with a name, and the transcript of all of them.
-
-    It begins and ends with an empty tree, and leaves no session. `talk.a` is the connection of that name; one that is
-    new gets a session of its own.
-    """
+    """The connections of a script, by name; a new one gets a session. The tree is empty before and after."""
 
     def __init__(self, port: int) -> None:
         self.port = port

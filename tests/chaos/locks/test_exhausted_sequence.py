@@ -67,10 +67,7 @@ def test_a_key_with_exhausted_sequence_numbers_grants_nothing(pool: WorkerPool, 
 def test_a_key_works_up_to_its_last_number_and_can_be_reset(pool: WorkerPool) -> None:
     a, b = pool.start("A", "B")
     [key] = FRESH
-    tokens = []
-    for _ in range(3):
-        tokens.append(a.must_acquire(key)["token"])
-        a.release(key).result()
+    tokens = [a.use(key) for _ in range(3)]
     assert b.acquire(key).result()["error"] == "UnreadableQueue"
     pool.zoo.client.delete(f"{pool.zoo.base}/{key}")
     tokens.append(b.must_acquire(key)["token"])

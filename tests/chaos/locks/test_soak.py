@@ -38,12 +38,7 @@ pytestmark = [pytest.mark.timeout(0)]  # it ends by the clock, and says itself w
 
 @pytest.fixture(scope="module")
 def ensemble() -> Iterator[Ensemble]:
-    """
-    Three servers that acknowledge nothing before it is on disk.
-
-    A follower that is cut off believes in its leader for longer than a session lasts: else it sends its clients away
-    before anybody else can be granted their locks.
-    """
+    """Servers that write to disk first. A cut-off follower believes in its leader for longer than a session lasts."""
     with Ensemble(nodes=3, fsync=True, properties={"syncLimit": "20"}) as ensemble:  # ticks, of half a second
         yield ensemble
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from support.chaos.servers import repair
 from support.ensemble import Ensemble
 from support.zoo import Zoo, eventually, namespace
 
@@ -51,10 +52,7 @@ def test_the_crash_of_a_process_that_wanted_too_many_locks_harms_nobody(ensemble
                 pass
         for server in ensemble.servers:
             server.stop()
-        for server in ensemble.servers:
-            server.start()  # reads all transactions again
-        for server in ensemble.servers:
-            server.wait_ready(60)
+        repair(ensemble)  # reads all transactions again
         with zk_lock("other", timeout=30):
             pass
         greedy.close()

@@ -53,8 +53,7 @@ def test_a_create_that_appears_after_a_reconnect_does_not_block_its_caller(
         pool.note("cut", target="A")
         proxy.upstream = second.address
         proxy.cut_all()
-        answer = call.result(DEADLINE + 5)
-        assert answer["granted"], f"refused a lock that no other process wants: {answer['error']}"
+        answer = call.granted(DEADLINE + 5)
         assert answer["t"] - began <= 5
         a.work(seconds=SLOW).result()  # by now all that was under way is there
         pool.zoo.client.sync(pool.zoo.base)

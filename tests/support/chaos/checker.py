@@ -1,9 +1,4 @@
-"""
-Check what must hold in every history, and show where it does not.
-
-Each rule is a function that reads a run and yields violations. All are sound on one machine, whose processes share a
-clock: what may have happened in an allowed order is taken to have.
-"""
+"""Check what must hold in every history: each rule yields violations. All are sound on a machine with one clock."""
 
 from __future__ import annotations
 
@@ -50,8 +45,6 @@ class Verdict:
             lines.append(f"[{violation.rule}] {violation.key}: {violation.message}")
             lines += [json.dumps(event) for call in violation.calls for event in call.events]
         return "\n".join(lines)
-
-    # --- a history in which little happens proves little --------------------------------------------------------------
 
     def figures(self) -> dict[str, int]:
         holds = [hold for holds in self.run.holds.values() for hold in holds]

@@ -1,9 +1,4 @@
-"""
-Write down what the processes of a chaos run did, and read it back as one history.
-
-One file per process, one JSON object a line, each written in one go, so that a process that is killed leaves at most
-one torn line. All times are `time.monotonic()`, which all processes of a machine share.
-"""
+"""Write down what processes did, each event as a line of JSON in one write, and read it back; times are monotonic."""
 
 from __future__ import annotations
 

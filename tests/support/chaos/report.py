@@ -48,12 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """
-    Turn the verdict round if kazoo's lock is on trial.
-
-    Only an assertion of the test itself convicts. Any other error may be trouble of the harness, and a skipped test
-    shows nothing. A bad lock may leave something behind that troubles the teardown.
-    """
+    """Turn the verdict round for kazoo's lock: an assertion of the test itself convicts, no other error."""
     report: Any = yield
     if item.config.option.lock == "kazoo" and not (call.when == "setup" and report.passed):
         convicted = call.excinfo is not None and call.excinfo.errisinstance(AssertionError)

@@ -1,10 +1,4 @@
-"""
-End the session of another process: take it over with a second client, and close it.
-
-The victim learns of it as of an expiry. ZooKeeper gives a session to all who know its id and password, and derives the
-password from the id (ZooKeeperServer.generatePasswd); the id is in the Stat of each ephemeral node of the session.
-So any session can be ended from here, that of a process one cannot talk to as well.
-"""
+"""End any session: take it over by its id and password, which a real server derives from the id, and close it."""
 
 from __future__ import annotations
 

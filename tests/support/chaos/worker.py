@@ -1,10 +1,4 @@
-"""
-A process that takes locks, works under them and records what happened. It gets commands as lines of JSON.
-
-Each command names an owner, `main` (the main thread) or any other word (a thread of that name), which does its commands
-one after the other. The thread that reads does the other commands at once: to stop the work, to strike, to report.
-The end of the input ends the process in an orderly way.
-"""
+"""A process that takes locks as lines of JSON say. A line names an owner, which is a thread, or is done at once."""
 
 from __future__ import annotations
 
@@ -44,8 +38,6 @@ class Worker:
         self._owners: dict[str, queue.SimpleQueue[dict[str, Any] | None]] = {"main": queue.SimpleQueue()}
         self._random_work_ended = threading.Event()
         self._output = threading.Lock()
-
-    # --- the conversation ---------------------------------------------------------------------------------------
 
     def run(self) -> None:
         threading.Thread(target=self._read, daemon=True, name="reader").start()
@@ -91,8 +83,6 @@ class Worker:
         with self._output:
             sys.stdout.write(json.dumps({"id": number, **answer}) + "\n")
             sys.stdout.flush()
-
-    # --- an owner's commands ------------------------------------------------------------------------------------
 
     def do_acquire(self, key: str, timeout: float | None, **options: Any) -> dict[str, Any]:
         owner = threading.current_thread().name
@@ -164,8 +154,6 @@ class Worker:
 
     def do_end_random_work(self) -> None:
         self._random_work_ended.set()
-
-    # --- commands done at once ----------------------------------------------------------------------------------
 
     def do_stop(self, key: str) -> None:
         self._stops[key].set()

@@ -46,6 +46,12 @@ class Call:
             raise WorkerFailed(f"{self.worker.name}, {self._what}: {self._answer['failed']}\n{self.worker.errors()}")
         return self._answer["answer"]
 
+    def granted(self, timeout: float = 30.0) -> dict[str, Any]:
+        """Return the answer of an acquisition, which must have succeeded."""
+        answer: dict[str, Any] = self.result(timeout)
+        assert answer["granted"], f"{self.worker.name} was refused the lock: {answer}"
+        return answer
+
 
 class LockWorker:
     def __init__(self, pool: WorkerPool, name: str, hosts: str, session_timeout: float, env: dict[str, str]) -> None:
@@ -105,8 +111,6 @@ class LockWorker:
             call.put({"failed": "the process is gone"})
         return call
 
-    # --- an owner's commands ------------------------------------------------------------------------------------
-
     def acquire(self, key: str = "k", timeout: float | None = 10, *, owner: str = "main", **options: Any) -> Call:
         return self.tell("acquire", **{"as": owner}, key=key, timeout=timeout, **options)
 
@@ -114,9 +118,13 @@ class LockWorker:
         self, key: str = "k", timeout: float | None = 10, *, owner: str = "main", **options: Any
     ) -> dict[str, Any]:
         answer_timeout = 60.0 if timeout is None else timeout + 15
-        answer: dict[str, Any] = self.acquire(key, timeout, owner=owner, **options).result(answer_timeout)
-        assert answer["granted"], f"{self.name} was refused the lock {key}: {answer}"
-        return answer
+        return self.acquire(key, timeout, owner=owner, **options).granted(answer_timeout)
+
+    def use(self, key: str = "k", timeout: float = 10) -> int:
+        """Acquire a lock, and release it; return its token."""
+        token = int(self.must_acquire(key, timeout)["token"])
+        self.release(key).result()
+        return token
 
     def release(self, key: str = "k", *, owner: str = "main") -> Call:
         return self.tell("release", **{"as": owner}, key=key)
@@ -132,8 +140,6 @@ class LockWorker:
 
     def ask(self, what: str, **arguments: Any) -> Any:
         return self.tell(what, **arguments).result()
-
-    # --- what is done to it -------------------------------------------------------------------------------------
 
     def pause(self) -> float:
         t = self._pool.note("pause", target=self.name)
@@ -207,12 +213,7 @@ class WorkerPool:
         return orphaned
 
     def assert_kept(self, *, settle: float = 2.0) -> Verdict:
-        """
-        Fail unless every promise was kept; `directory` has the history.
-
-        Contenders that nobody answers for may stay for `settle` seconds at rest, as promised; and those of a process
-        that was killed for as long as its session.
-        """
+        """Fail unless every promise was kept. Contenders may stay for a while; of the killed, for their session."""
         killed = [worker.session_timeout for worker in self.workers if not worker.alive and worker.process.returncode]
         longest = max([settle, *(timeout * 1.5 + settle for timeout in killed)])
         deadline = time.monotonic() + longest

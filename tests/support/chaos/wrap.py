@@ -30,12 +30,7 @@ NEVER: Final = 0  # the transaction that made the nodes; the server goes on with
 
 
 def prepare(directory: Path, sequences: Mapping[str, int]) -> None:
-    """
-    Write the data that the server of `Ensemble(directory=directory)` starts with.
-
-    `sequences` says for each path what number its next sequential child gets, from -2**31 to 2**31 - 1; what is above
-    these paths is made too.
-    """
+    """Write the data of `Ensemble(directory=directory)`; `sequences` has the number of the next child of each path."""
     nodes: dict[str, bytes] = {}
     for path in ("/zookeeper/config", "/zookeeper/quota"):
         nodes.update((above, _node(0)) for above in _ancestors(path))

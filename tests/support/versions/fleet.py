@@ -123,8 +123,6 @@ class Fleet:
             process.kill()
         self.recorder.close()
 
-    # --- single processes ---------------------------------------------------------------------------------------
-
     def start(self, slot: str, state: State) -> None:
         name = f"{state.name}-{slot}-{uuid.uuid4().hex[:4]}"
         process = self._make(name, slot, state)
@@ -188,8 +186,6 @@ class Fleet:
         self.recorder.write("replaced", slot=slot, by=state.name)
         self.stop(slot)
         self.start(slot, state)
-
-    # --- what they did ------------------------------------------------------------------------------------------
 
     def events(self) -> list[Event]:
         return read(self.history.glob("*.jsonl"))

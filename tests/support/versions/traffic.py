@@ -61,8 +61,6 @@ class Traffic:
                 self.failures.append(f"{turn.__name__}: {error!r}")
                 pause = 1.0
 
-    # --- the broker ---------------------------------------------------------------------------------------------
-
     def _copy(self) -> float:
         """Bring back each message whose work has just begun, as Redis does; a copy that comes late may run."""
         for working in self._fleet.history.glob(f"{WORKING}*"):
@@ -72,8 +70,6 @@ class Traffic:
                 channel.qos.restore_by_tag(working.name.removeprefix(WORKING))
             self._write("copied")
         return COPY_EVERY
-
-    # --- operators ----------------------------------------------------------------------------------------------
 
     def _operate(self) -> float:
         next(self._actions)(*(next(self._states) for _ in range(2)))
