@@ -50,11 +50,7 @@ IMPORTS = (
     "django_zklock.testing.server",
     "django_zklock.testing.tester",
 )
-"""
-Most programs import these. None of them starts a thread, or reads settings, which each program has for itself.
-
-Plugins of pytest are not among them, as it rewrites those.
-"""
+"""Most programs import these. None starts a thread, or reads settings. Pytest rewrites its plugins: none is here."""
 FOR_PYTHON = ("PYTHON", "LC_", "LANG", "TZ", "COVERAGE", "REMAP_SIGTERM")
 """How the names of variables begin that the interpreter reads when it starts, or billiard when it is imported."""
 PATCHING = ("gevent", "eventlet")  # libraries that replace parts of others, and so must be imported first

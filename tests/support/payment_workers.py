@@ -32,12 +32,7 @@ READY = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
 
 @dataclass
 class PaymentWorkers:
-    """
-    Two workers on one broker, for the length of a with block; those that are killed are replaced.
-
-    If they are `troubled`, connections are cut and stalled, workers paused, tasks have time limits, and every second
-    worker cannot have its tasks wait in the main process.
-    """
+    """Two workers, replaced when killed. If `troubled`, they are cut off, paused and limited; every second spawns."""
 
     zoo: Zoo
     home: Path

@@ -42,12 +42,7 @@ TIMEOUT = 60.0  # seconds; a process that is paused within a transaction holds t
 
 
 class Journal:
-    """
-    Which payment has been booked, how often, and a counter for each key that the token fences; one thread's.
-
-    Nothing in it refuses a payment that is there already: that is what the lock is for. An abort does not strike inside
-    a transaction: one that is left open would stop all the others for good.
-    """
+    """The payments that were booked, and a fenced counter for each key. No abort strikes inside a transaction."""
 
     def __init__(self, path: Path, keys: Sequence[str] = ()) -> None:
         self._db = sqlite3.connect(path, timeout=TIMEOUT, isolation_level=None)

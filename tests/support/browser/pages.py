@@ -184,11 +184,6 @@ class Visitor:
         self.page.get_by_label("Reason").fill(reason)
         self.press(_BREAK)
 
-    def hold(self, reason: str, minutes: int) -> None:
-        self.page.get_by_label("Minutes").fill(str(minutes))
-        self.page.get_by_label("Reason").fill(reason)
-        self.press("Hold the lock")
-
     def ask(self, reason: str) -> None:
         self.follow("Request release…")
         self.page.get_by_label("Reason").fill(reason)

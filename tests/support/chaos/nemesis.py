@@ -27,13 +27,7 @@ LONGEST = 8.0  # seconds that a fault lasts: longer than a session, so that some
 
 @dataclass
 class Nemesis:
-    """
-    The faults of one soak.
-
-    All processes reach ZooKeeper through `proxies`, whose connections are hurt; those that are `mortal` may be killed,
-    and are replaced by `start`. The others are paused and struck, but live to the end, so that one can see whether
-    anything of theirs leaks.
-    """
+    """The faults of a soak. The `mortal` are killed and replaced; the others live on, to show what leaks."""
 
     pool: WorkerPool
     ensemble: Ensemble

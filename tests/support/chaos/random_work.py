@@ -1,10 +1,4 @@
-"""
-Random work under locks, for a soak: acquire, check that the lock is held all the time, release.
-
-A signal may strike in the lock and in the work, as in a user's program. It does not strike in the few lines that write
-the history: otherwise the history would not say what happened. `abort.shielded` keeps the lock's own aborts out of
-these lines, too.
-"""
+"""Random work under locks. Neither a signal nor an abort of a lock strikes in the few lines that write the history."""
 
 from __future__ import annotations
 

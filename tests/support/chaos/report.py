@@ -1,9 +1,4 @@
-"""
-A pytest plugin for `make chaos`: its options, and the trial of kazoo's lock.
-
-With `--lock=kazoo` the harness itself is on trial. Only the tests marked `convicts_kazoo` run, and each of them passes
-if kazoo's lock fails its assertions. A harness that acquits that lock would acquit any.
-"""
+"""A plugin for `make chaos`: its options, and the trial of the harness, which must convict kazoo's lock."""
 
 from __future__ import annotations
 

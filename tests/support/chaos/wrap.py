@@ -1,9 +1,4 @@
-"""
-Data of a server that ran for years: nodes whose next sequential child gets any number that is asked for.
-
-`prepare` writes a snapshot file as ZooKeeper does (FileSnap and DataTree.serialize; the same from 3.5 on), with the
-nodes that every server has and those asked for. The server reads it at its start. No Java is needed to write it.
-"""
+"""Data of a server that ran for years: a snapshot file, as from 3.5 on, with the numbers of the next children."""
 
 from __future__ import annotations
 

@@ -58,12 +58,7 @@ def counters(events: Sequence[Event], balances: Mapping[str, int]) -> list[str]:
 
 
 def units(events: Sequence[Event]) -> list[str]:
-    """
-    Find the units of work that were done more than once, and those that were sent and not done.
-
-    A message that the broker brings back runs once more if it meets no trace of the first: at least once is what a
-    broker promises. One that met the first was sent again, and is dropped when the first is done.
-    """
+    """Find units done twice, or not at all. A message that comes back runs again if it meets no trace of the first."""
     done: dict[tuple[str, str], list[Event]] = defaultdict(list)
     for event in events:
         if event["e"] == "unit":
