@@ -101,7 +101,7 @@ def test_worn_out_keys_are_named_between_two_callers_and_the_remedy_works(pool: 
                 eventually(lambda: ending("doctor", "--incident")[0] == worst)  # noqa: B023 - it is called at once
                 status, shown, _ = ending("show", key)
                 assert status == 0
-                (delete,) = [line.removeprefix("Next: ") for line in shown.splitlines() if " delete " in line]
+                (delete,) = [line.removeprefix("Next: ") for line in shown.splitlines() if " delete /" in line]
                 assert delete in operator.get(f"{LIST}{key}/change/").content.decode()
                 follow(delete)
             eventually(lambda: ending("doctor", "--incident")[0] == 0)

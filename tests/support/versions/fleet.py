@@ -80,6 +80,7 @@ class TaskWorker(Worker):
             concurrency=CONCURRENCY,
             env=fleet.environment(name, state),
             tasks="support.versions.shop",
+            program=(sys.executable, "-m", "celery"),  # no fork of a process that has imported the checkout
         )
 
     def alive(self) -> bool:
