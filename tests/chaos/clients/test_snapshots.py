@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from support.chaos.servers import looking_in
+from support.ensemble import Ensemble
 from support.faults import connected
 from support.zoo import Zoo
 
@@ -23,6 +24,13 @@ from django_zklock.core.queue.nodes import Payload
 from django_zklock.inspection import scan, snapshot
 
 pytestmark = [pytest.mark.zookeeper]
+
+
+@pytest.fixture(scope="module")
+def single() -> Iterator[Ensemble]:
+    """A server with room for large payloads: with the usual 128 MB, it dies of them."""
+    with Ensemble(java_options=["-Xmx512m"]) as ensemble:
+        yield ensemble
 
 
 @contextlib.contextmanager
