@@ -86,7 +86,6 @@ class Handler(SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def documentation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the site, built as `make docs` builds it. A warning is an error."""
     pytest.importorskip("furo", reason="the theme of the site, which is in the group `docs`")
     directory = tmp_path_factory.mktemp("documentation")
     build = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "-b", "dirhtml", str(DOCS), str(directory)]

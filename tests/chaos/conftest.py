@@ -28,7 +28,6 @@ def arena(ensemble: Ensemble) -> Iterator[Zoo]:
 
 @pytest.fixture
 def keys() -> tuple[str, ...]:
-    """The locks of a test; a module that needs others has a fixture of this name."""
     return ("k",)
 
 

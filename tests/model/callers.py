@@ -136,8 +136,6 @@ class Caller(GrantObserver):
             call(*args)  # type: ignore[operator]
             self._busy = False
 
-    # --- on the loop's thread -------------------------------------------------------------------------------------
-
     def _on_outcome(self, turn: int, outcome: Outcome) -> None:
         if outcome is self._outcome:
             return  # by another thread
@@ -155,8 +153,6 @@ class Caller(GrantObserver):
         if self._world.writes_diary:
             self._world.note(f"{self.name} loses the lock: {reason}")
         self._later(self._world.delay(CALLER, self.name), self._turn, self._end)
-
-    # --- on its own -----------------------------------------------------------------------------------------------
 
     def _on_told(self, outcome: Outcome) -> None:
         self.waits = False

@@ -99,8 +99,6 @@ class Invariants:
     def robbed(self, path: str) -> bool:
         return path in self._robbed
 
-    # --- what happens ---------------------------------------------------------------------------------------------
-
     def comes(self, caller: Caller) -> None:
         self._since[str(caller.owner)] = self.world.now
         self._before[caller] = [(other, turn, turn.lock) for other in self._before if (turn := other.turn) is not None]
@@ -215,8 +213,6 @@ class Invariants:
             if grant.grant.session_id == session and self._valid(grant):
                 left = grant.grant.session.leased_until - self.world.now
                 raise Violation("lease within session", f"{grant.caller.name} may trust it {left:.3f} s more")
-
-    # --- what must hold -------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         for process in self.processes:

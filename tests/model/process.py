@@ -170,8 +170,6 @@ class Process:
     def monotonic(self) -> float:
         return self.world.now - self._stood_still
 
-    # --- its threads ----------------------------------------------------------------------------------------------
-
     def on_connection_thread(self, call: Callable[..., object], *args: Any) -> None:
         self._on_thread(0, call, args)
 
@@ -201,8 +199,6 @@ class Process:
                 self.world.run(self.world.now + seconds)
                 self.world.current = before
             self.preempted_at = math.inf if inner else self.world.now
-
-    # --- what happens to it ---------------------------------------------------------------------------------------
 
     def pause(self, seconds: float, *, suspended: bool = False) -> None:
         """Let none of its threads run for a while; `suspended`: nor the clock of its timers."""

@@ -214,7 +214,6 @@ def _handed_over(scripts: list[Script], processes: int, rng: random.Random) -> l
 
 
 def drawn_nested(rng: random.Random) -> Scenario:
-    """Return a setting by chance in which owners take locks inside others, in any order."""
     processes = rng.choice((1, 2, 2, 3))
     scripts: list[Script] = []
     kinds = rng.choice(((Kind.LOCK,), (Kind.LOCK,), (Kind.READ, Kind.READ, Kind.WRITE)))

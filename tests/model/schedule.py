@@ -130,8 +130,6 @@ class _Play:
         for server in self.ensemble.servers:
             server.heal()
 
-    # --- what must hold then --------------------------------------------------------------------------------------
-
     def _at_rest(self) -> None:
         """Everybody who wants a lock has one node, somebody holds each lock that is wanted, nothing else is there."""
         known = self._known()

@@ -73,8 +73,6 @@ class Server:
         self._touched: dict[int, None] = {}
         self._heard = 0.0  # of the leader
 
-    # --- the ensemble -------------------------------------------------------------------------------------------
-
     def join(self) -> None:
         self.tree = self.ensemble.truth.copy()
         self.applied = self.ensemble.committed
@@ -162,8 +160,6 @@ class Server:
             watching = watching | self._child_watches.pop(path, {})
         for connection in watching:
             self._back(connection, connection.client.on_event, kind, path)
-
-    # --- the clients --------------------------------------------------------------------------------------------
 
     def connect(self, connection: Connection, session: int, seen: int) -> None:
         if not self.up or seen > self.applied:

@@ -141,7 +141,6 @@ class Beats:
 
 
 def each_tick_once(messages: list[Sent]) -> None:
-    """Fail if a run was sent twice, out of order, or by a leader that had a successor."""
     for entry in {message.entry for message in messages}:
         mine = [message for message in messages if message.entry == entry]
         ticks = [message.tick for message in mine]

@@ -161,7 +161,6 @@ class RabbitMQ(Broker):
 
     @contextlib.contextmanager
     def full(self, queue: str) -> Iterator[None]:
-        """Have a queue refuse all messages, as one that has its `max-length`."""
         rule = json.dumps({"max-length": 0, "overflow": "reject-publish"})
         self._control("set_policy", "full", f"^{queue}$", rule, "--apply-to", "queues")
         try:

@@ -105,9 +105,6 @@ def say_ready(sender: Any, **_kwargs: Any) -> None:
         sender.hub.call_later(0.01, sender.hub.call_later, 0.01, ready.touch)
 
 
-# --- what the tasks do under their lock -----------------------------------------------------------------------------
-
-
 def do(verb: str, argument: Any) -> Any:
     if verb == "brief":
         time.sleep(1)
@@ -141,9 +138,6 @@ def account() -> dict[str, Any]:
         "priority": (request.delivery_info or {}).get("priority"),
         "queue": (request.delivery_info or {}).get("routing_key"),
     }
-
-
-# --- the tasks ------------------------------------------------------------------------------------------------------
 
 
 @app.task(name="ping")

@@ -70,7 +70,6 @@ def all_wanted() -> bool:
 
 
 def advice(problems: Sequence[NotInstalled]) -> str:
-    """Return the command that installs all of these, and what to do about those that it cannot install."""
     packages = dict.fromkeys(package for problem in problems for package in problem.packages)
     manager = next(filter(shutil.which, MANAGERS), "apt-get")
     if manager != "apt-get":

@@ -16,7 +16,6 @@ OTHER_BLOCK = re.compile(r"^```(?:javascript|go|java)\n// (\S+)\n(.*?)^```$", re
 
 
 def text_of(page: str) -> str:
-    """Return a page, such as "how-to/admin.md"."""
     return (DOCS / page).read_text()
 
 

@@ -127,7 +127,6 @@ class Program:
         self.hear(*[f"used {key}"] * 5)
 
     def kill(self) -> None:
-        """Kill it; its session ends later."""
         self.process.kill()
         for reader in self._readers:
             reader.join()

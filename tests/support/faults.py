@@ -146,7 +146,6 @@ def expire(zoo: Zoo) -> None:
 
 
 def die() -> None:
-    """End this process's session and its timers, as its death would."""
     process.reset()
 
 

@@ -82,8 +82,6 @@ def main_process(state: Any, **_kwargs: Any) -> dict[str, Any]:
     return {"pid": os.getpid(), "unacknowledged": list(worker_state.requests)}
 
 
-# --- the messages ---------------------------------------------------------------------------------------------------
-
 TEXTS: Final = ("", ".", "..", "/", "a/b", "a//b", "/a", "../../other", "{key}", "{0.__class__}", "%s", "%2F", "!reads")
 CHARACTERS: Final = ("\x00", "\n\t\x1b[2J", "\ud800", "x\udfff", "\u202e", "e\u0301", "\U0001f512")
 NO_TEXTS: Final[tuple[Any, ...]] = (None, 0, -1, 10**40, float("nan"), True, [], [1, [2]], {}, ["x"] * 1000)
@@ -130,7 +128,6 @@ class Message:
 
 
 def hostile_messages(count: int, seed: int = 1) -> Iterator[Message]:
-    """Yield so many messages; each key, and each header with a wrong value, comes before any comes again."""
     chance = random.Random(seed)
     names = [f"hostile.{name}{late}" for name in TASKS for late in ("", ".late")]
     wrong = [{name: value} for name in HEADERS for value in (*WRONG, *([FORGED[name]] if name in FORGED else []))]

@@ -59,9 +59,6 @@ OPEN: Final[Sequence[Acl]] = ((ALL, "world", "anyone"),)
 CREATOR: Final[Sequence[Acl]] = ((ALL, "auth", ""),)
 
 
-# --- encoding ---------------------------------------------------------------------------------------------------------
-
-
 def integer(value: int) -> bytes:
     return struct.pack(">i", value)
 
@@ -75,7 +72,6 @@ def boolean(value: bool) -> bytes:
 
 
 def buffer(value: bytes | str | None) -> bytes:
-    """Bytes or text; None is a length of -1."""
     if value is None:
         return integer(-1)
     value = value.encode() if isinstance(value, str) else value
@@ -159,7 +155,6 @@ def multi(*parts: Request, op: str = "multi") -> Request:
 
 
 def part(code: int, *, done: bool = False) -> bytes:
-    """The header of one operation of a multi, or its end."""
     return integer(code) + boolean(done) + integer(-1)
 
 
@@ -178,9 +173,6 @@ add_watch = functools.partial(remove_watches, op="addWatch")
 
 def auth(credentials: str | None, scheme: str | None = "digest") -> Request:
     return "auth", integer(0) + buffer(scheme) + buffer(credentials)
-
-
-# --- decoding ---------------------------------------------------------------------------------------------------------
 
 
 class Jute:

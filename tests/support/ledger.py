@@ -37,13 +37,11 @@ class Ledger:
     @classmethod
     @contextlib.contextmanager
     def opened(cls, alias: str, folder: Path) -> Iterator[Ledger]:
-        """Have one in a folder, with nothing left of a transaction at the end."""
         with cls(alias, folder / f"{alias}.sqlite3").closed() as ledger:
             yield ledger
 
     @contextlib.contextmanager
     def closed(self) -> Iterator[Ledger]:
-        """Close it at the end, with nothing left of a transaction."""
         yield self
         self.assert_idle()
         self.close()

@@ -40,7 +40,6 @@ def lose_unnoticed(hold: Hold) -> None:
 
 
 def write(request: HttpRequest, alias: str = "ledger") -> HttpResponse:
-    """Do the work of a view; say whether it is in a transaction."""
     connection = connections[alias]
     with connection.cursor() as cursor:
         cursor.execute("INSERT INTO note VALUES ('x')")

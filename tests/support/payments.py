@@ -110,8 +110,6 @@ def limited(locked: Callable[[str, str], str]) -> Callable[[str, str], str]:
 
 
 class Execution:
-    """One run of a task under its lock, and what the history says of it."""
-
     def __init__(self, key: str, ref: str) -> None:
         hold = current_hold()
         assert hold is not None
@@ -165,8 +163,6 @@ if SPAWN in os.environ:
 
 
 class NotedRequest(Request):
-    """A message of a task; in the main process of a worker."""
-
     def on_timeout(self, soft: bool, timeout: float) -> Any:
         """Note that the hard time limit kills a process, just before it does."""
         if not soft and self.worker_pid:

@@ -35,7 +35,6 @@ def work(key: str, verb: str = "tell", argument: Any = None, journal: str = "") 
 
 
 def nested(key: str, inner: str, gate: str, journal: str) -> str:
-    """Work at a gate, and then under a second lock, too."""
     work(key, "linger", gate, journal)
     with zk_lock(inner, timeout=30):
         return "done"
@@ -156,7 +155,6 @@ def own_run(self: Any, key: str, other: str = "") -> str:
 @app.task(name="policy.sends")
 @zk_locked("{key}")
 def sends(key: str, gate: str) -> str:
-    """Send a task that needs the lock of this one, and end some time later."""
     sent = app.send_task("policy.wait", (key,))
     do("linger", gate)
     return str(sent.id)

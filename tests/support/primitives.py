@@ -92,8 +92,6 @@ def foreign(
 
 
 class Taker:
-    """A thread that takes a lock, has it until it is told to go, and gives it back."""
-
     def __init__(self, lock: Lock) -> None:
         self.granted = threading.Event()
         self.hold: Hold | None = None
@@ -108,7 +106,6 @@ class Taker:
             assert self._may_release.wait(30)
 
     def wait_granted(self, timeout: float = 10.0) -> Hold:
-        """Wait until it has the lock; return the hold."""
         if not self.granted.wait(timeout):
             self.go(wait=False)
             raise AssertionError("not granted in time")
@@ -127,7 +124,6 @@ def lingering_lock(lock: Lock) -> LingeringLock | None:
 
 
 def lingering_waiters(lock: Lock) -> set[LingeringWaiter | None]:
-    """Return the owners that have a lingering lock, or wait for it, in this process."""
     shared = lingering_lock(lock)
     return set() if shared is None else set(shared.queue)
 
@@ -162,7 +158,6 @@ def end_session(zoo: Zoo, session_id: int) -> None:
 
 
 def watched(zoo: Zoo) -> set[str]:
-    """Return the paths in this namespace that the server has watches on."""
     server: Ensemble | DevServer = zoo.ensemble
     if isinstance(server, DevServer):
         paths = set(server._call(lambda: list(server._service.db.watches.data.by_path)))

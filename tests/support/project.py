@@ -67,8 +67,6 @@ def environment(**more: str) -> dict[str, str]:
 
 
 class Project:
-    """The project in its directory, and a way to run programs there."""
-
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         for name, text in {

@@ -87,7 +87,6 @@ class Proxy:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Listen. A proxy is started once."""
         self._thread.start()
         self.refuse = False
 
@@ -179,7 +178,6 @@ class Proxy:
 
     @property
     def connections(self) -> int:
-        """How many client connections are open."""
         with self._changed:
             return sum(link.client is not None for link in self._links)
 
@@ -456,7 +454,6 @@ class _Pipe:
         self.pump()
 
     def pump(self) -> None:
-        """Do what is due now, and come back for the rest."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -10,8 +10,6 @@ RECORD = "RECORD_EVENTS"  # in the environment of a process that is to record: t
 
 
 class QuietEvents(EventsConfig):
-    """The app without its hooks, unless the environment asks for them."""
-
     default = False
 
     def ready(self) -> None:

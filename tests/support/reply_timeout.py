@@ -20,8 +20,6 @@ def add(seconds: float, set_: Callable[[Any, str, float], object] = setattr) -> 
 
 
 class ReplyTimeout(AppConfig):
-    """A process with these settings adds what the variable says."""
-
     name = "support.reply_timeout"
 
     def ready(self) -> None:

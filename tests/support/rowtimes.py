@@ -76,7 +76,6 @@ def compare(kind: str, change: Callable[[Any], None], label: str) -> None:
 
 
 def crash(kind: str, label: str) -> None:
-    """The leader dies before it saves the row."""
     row, record = ran(kind, f"{label}, crash", saved=False)
     ours = entry_of(row)
     continue_from(ours, record)

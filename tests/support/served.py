@@ -50,7 +50,6 @@ class Served(abc.ABC):
         self.stop()
 
     def _start(self, command: Sequence[str], **how: Any) -> None:
-        """Start one of its processes; `how` is for `Popen`."""
         with self._log.open("ab") as log:
             process = subprocess.Popen(
                 command,

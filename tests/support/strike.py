@@ -39,7 +39,6 @@ long_strides = pytest.mark.parametrize(
 
 
 def first_line(stride: int) -> int:
-    """Return the first one to be struck, another one in each run."""
     return random.randrange(stride)
 
 

@@ -102,7 +102,6 @@ class Wire:
             self.until(xid)
 
     def until(self, xid: int) -> int:
-        """Read up to the reply to a request, or the end of the connection; return its error."""
         while True:
             frame = self.read()
             if frame is None:

@@ -131,7 +131,6 @@ class Worker:
             pool.disconnect()  # redis-py 5, which Celery 5.5 needs, leaves its sockets to the garbage collector
 
     def send(self, name: str, *args: Any, **options: Any) -> AsyncResult[Any]:
-        """Send a task; `options` are those of `apply_async`."""
         return self.app.send_task(name, args, **options)
 
     def ask(self, command: str, **options: Any) -> Any:

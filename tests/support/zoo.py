@@ -126,8 +126,6 @@ def _shared_client(hosts: str) -> _SharedClient:
 
 
 class Zoo:
-    """One test's namespace in an ensemble, or in a dev server."""
-
     def __init__(self, hosts: str, ensemble: Ensemble | DevServer) -> None:
         self.ensemble = ensemble
         self.hosts = hosts
@@ -175,7 +173,6 @@ class Zoo:
         return self._client
 
     def use_own_client(self) -> KazooClient:
-        """Return a client that no other test shares, such as one with credentials."""
         self._shares_client = False
         return self.client
 
@@ -193,24 +190,22 @@ class Zoo:
         return sorted((name for name in names if SEQUENCE_TAIL.search(name)), key=lambda name: name[-10:])
 
     def reading(self, key: str) -> list[str]:
-        """The names of the markers of downgraded writers of one lock."""
         return [name for name in self.names(f"{self.base}/{key}") if markers.reader_of(name)]
 
-    def contenders(self, path: str | None = None) -> list[str]:
-        path = path or self.base
-        names = []
+    def _below(self, path: str) -> Iterator[tuple[str, str]]:
+        """Yield the names of all nodes below one, and their paths, but not those of records."""
         for name in self.names(path):
-            below = f"{path}/{name}"
-            if not name.startswith("!"):  # a record there may end with ten digits, too
-                names += [below] if SEQUENCE_TAIL.search(name) else self.contenders(below)
-        return names
+            yield name, f"{path}/{name}"
+            if not (name.startswith("!") or SEQUENCE_TAIL.search(name)):
+                yield from self._below(f"{path}/{name}")
 
-    def signs(self, path: str | None = None) -> list[str]:
-        path = path or self.base
-        names = self.names(path)
-        own = [f"{path}/{name}" for name in names if name.startswith("!reads:")]
-        below = [name for name in names if not (name.startswith("!") or SEQUENCE_TAIL.search(name))]
-        return own + [sign for name in below for sign in self.signs(f"{path}/{name}")]
+    def contenders(self, path: str | None = None) -> list[str]:
+        below = self._below(path or self.base)
+        return [path for name, path in below if SEQUENCE_TAIL.search(name) and not name.startswith("!")]
+
+    def signs(self) -> list[str]:
+        """The paths of the markers of downgraded writers."""
+        return [path for name, path in self._below(self.base) if name.startswith("!reads:")]
 
     def payloads(self, key: str) -> list[nodes.Payload | None]:
         payloads = []
@@ -224,7 +219,6 @@ class Zoo:
         return self.children(key)
 
     def delete(self, key: str) -> None:
-        """Delete the znode of the holder of a key, as another session may."""
         self.client.delete(f"{self.base}/{key}/{self.children(key)[0]}")
 
     def assert_empty(self, timeout: float = 2.0) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support.chaos.checker import check_history
 from support.neighbours.curator import curator
-from support.neighbours.kazooneighbour import kazoo
 from support.neighbours.load import Load, Start
 from support.neighbours.ours import our_process
+from support.neighbours.protocol import kazoo
 from support.zoo import Zoo
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(120)]

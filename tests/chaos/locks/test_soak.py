@@ -100,7 +100,6 @@ def random_work(worker: LockWorker, seconds: float, chance: random.Random) -> li
 
 
 def at_rest(worker: LockWorker, calls: list[Call]) -> dict[str, int]:
-    """Return the sizes of what might leak, when the work is done and nothing is under way any more."""
     for call in calls:
         call.result(10**4)
 

@@ -116,7 +116,6 @@ class Visitor:
         return self.page.get_by_label("Refresh").input_value()
 
     def install_clock(self) -> None:
-        """From the next page on, let the page's clock be put forward."""
         self.page.clock.install()
 
     def put_forward(self, seconds: float) -> None:
@@ -253,7 +252,6 @@ Visit = Callable[..., Visitor]
 
 @contextmanager
 def visiting(browser: Browser, site: Site) -> Iterator[Visit]:
-    """Make visitors: `come("operator")`. At the end, the browser must have reported no error."""
     visitors: list[Visitor] = []
 
     def come(user: str | None = "operator", **context: Any) -> Visitor:

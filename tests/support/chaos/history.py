@@ -14,8 +14,6 @@ Event: TypeAlias = dict[str, Any]
 
 
 class Recorder:
-    """Appends the events of one process to its file; from any thread."""
-
     def __init__(self, directory: Path, process: str) -> None:
         self.process = process
         self._file = os.open(directory / f"{process}.jsonl", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)

@@ -111,7 +111,6 @@ class ZkLockSubject:
         return process.current().connected
 
     def chatter(self) -> None:
-        """Send some read to ZooKeeper, as a busy application does, and do not wait for the answer."""
         session = process.current()
         session.post(lambda: session.gateway.children(session.options.base, lambda answer: None))
 

@@ -36,7 +36,6 @@ class Call:
         return self._answer is not None or not self._answers.empty()
 
     def result(self, timeout: float = 30.0) -> Any:
-        """Return the answer. Raises AssertionError when there is none within `timeout` seconds."""
         if self._answer is None:
             try:
                 self._answer = self._answers.get(timeout=timeout)

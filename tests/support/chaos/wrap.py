@@ -55,7 +55,6 @@ def kept_arena(ensemble: Ensemble, chroot: str) -> Iterator[Zoo]:
 
 
 def _ancestors(path: str) -> Iterator[str]:
-    """Yield the root (written as ""), each node above `path`, and `path`."""
     yield ""
     for end, letter in enumerate(path[1:] + "/", start=1):
         if letter == "/":

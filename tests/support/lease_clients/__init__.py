@@ -166,7 +166,6 @@ def find_go() -> Path:
 
 
 def find_grpc_java() -> list[Path]:
-    """Return the jars of gRPC for Java. Raises `NotInstalled`."""
     jars = [JARS / f"{name}.jar" for name in GRPC_JARS]
     programs = [shutil.which(name) for name in ("protoc", "grpc_java_plugin", "javac")]
     if not all(jar.exists() for jar in jars) or not all(programs):

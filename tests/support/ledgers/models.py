@@ -10,8 +10,6 @@ from django_zklock.fencing import FencedManager, FencedModel, FencedQuerySet
 
 
 class Bank(models.Model):
-    """An owner of accounts. It is not fenced."""
-
     name: models.Field[str, str] = models.CharField(max_length=20)
     open: models.Field[bool, bool] = models.BooleanField(default=True)
 

@@ -61,14 +61,11 @@ class Locks(abc.ABC):
     def acquired(self, lock: Any, wait: float) -> bool: ...
 
     def send(self, actor: str, call: Callable[[], str]) -> Future[str]:
-        """Have an actor do something, after what it was told before."""
         if actor not in self._actors:
             self._actors[actor] = ThreadPoolExecutor(1, thread_name_prefix=actor)
         return self._actors[actor].submit(call)
 
     def acquire(self, actor: str, kind: str, path: str, wait: float = -1, name: str = "") -> Future[str]:
-        """Have an actor acquire a lock, as `OtherClient.acquire`."""
-
         def call() -> str:
             lock = self._locks.get((actor, kind, path))
             if lock is None or isinstance(lock, Candidate):

@@ -56,7 +56,6 @@ class Load:
             self._threads.append(thread)
 
     def kill(self, name: str) -> None:
-        """Kill a process; it holds nothing from then on."""
         self._nemesis.write("nemesis", what="kill", target=name)
         self._processes.pop(name).kill()
 

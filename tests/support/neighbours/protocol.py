@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import subprocess
+import sys
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
@@ -119,3 +120,9 @@ class OtherClient:
         for line in stream:
             self._errors.append(line)
             del self._errors[:-200]
+
+
+def kazoo(hosts: str, session_timeout: float = 4.0) -> OtherClient:
+    """Return a process with one client of kazoo's, which is started as a context; paths are from the root on."""
+    program = str(Path(__file__).with_name("kazooprocess.py"))
+    return OtherClient([sys.executable, "-u", program, hosts, str(round(session_timeout * 1000))])

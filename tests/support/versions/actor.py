@@ -53,7 +53,6 @@ def use(key: str, lock: AbstractContextManager[Hold], seconds: float, **wish: ob
 
 
 def operated() -> None:
-    """Use a lock that an operator holds now and then."""
     use(keys.OPERATED, zk_lock(keys.OPERATED), 0.01)
 
 

@@ -83,7 +83,6 @@ def ticks(events: Sequence[Event]) -> list[str]:
 
 
 def operated(events: Sequence[Event]) -> list[str]:
-    """Find actions of operators that the holder did not notice, and holders that were shown wrongly."""
     by_kind: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         by_kind[event["e"]].append(event)

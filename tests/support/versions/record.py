@@ -49,7 +49,6 @@ def ready() -> None:
 
 
 def note_working(tag: str) -> None:
-    """Tell the test that the work of a message, with this tag of the broker, has begun."""
     Path(os.environ[HISTORY], f"{WORKING}{tag}").touch()
 
 

@@ -76,7 +76,6 @@ class Traffic:
         return OPERATE_EVERY
 
     def _run(self, state: str, *words: str) -> dict[str, Any] | None:
-        """Return what `zklock` answers; None if there was no such holder any more, or not yet."""
         status, text = self._fleet.operators[state].run("zklock", *words, "--json")
         if status in GONE:
             return None
@@ -113,7 +112,6 @@ class Traffic:
             self._write("break", token=int(token), by=then)
 
     def _hold(self, first: str, then: str) -> None:
-        """Keep others from a lock for a moment."""
         stay: dict[str, Any] = {"op": next(self._numbers), "key": OPERATED, "o": f"operator-{first}"}
         self._write("invoke", timeout=None, **stay)
         hold = self._run(first, "hold", OPERATED, "--for", f"{HOLD}s", "--wait", f"{HOLD}s", "--reason", "a deploy")
