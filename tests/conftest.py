@@ -20,8 +20,7 @@ from support.drill import Drill
 from support.ensemble import Ensemble
 from support.mariadb import MariaDB
 from support.neighbours.curator import curator
-from support.neighbours.kazooneighbour import kazoo
-from support.neighbours.protocol import OtherClient
+from support.neighbours.protocol import OtherClient, kazoo
 from support.postgres import Postgres
 from support.worker import Worker
 from support.zoo import ROOM, TESTS, Zoo, namespace

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from kazoo.exceptions import NoNodeError
+from playwright.sync_api import Browser
 from support.browser import chromium
 from support.browser.actors import Stage, staged
-from support.browser.pages import Visitor, visiting
+from support.browser.pages import Visit, visiting
+from support.browser.scene import busy_shop
 from support.browser.site import Site
 from support.ensemble import Ensemble
 from support.proxy import Proxy
 from support.zoo import Zoo
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-
-Visit = Callable[..., Visitor]
 
 
 @pytest.fixture(scope="package")
@@ -31,7 +27,6 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def den(single: Ensemble) -> Iterator[Zoo]:
-    """A namespace for these tests. Other processes hold its locks."""
     zoo = Zoo(single.hosts, single)
     yield zoo
     zoo.close()
@@ -39,21 +34,18 @@ def den(single: Ensemble) -> Iterator[Zoo]:
 
 @pytest.fixture(scope="package")
 def wire(den: Zoo) -> Iterator[Proxy]:
-    """The proxy between the site and ZooKeeper."""
     with Proxy(den.address) as proxy:
         yield proxy
 
 
 @pytest.fixture(scope="package")
 def site(den: Zoo, wire: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """The site, in a process of its own."""
     with Site(tmp_path_factory.mktemp("site"), den.url(wire.address)) as site:
         yield site
 
 
 @pytest.fixture
 def visitor(browser: Browser, site: Site, wire: Proxy) -> Iterator[Visit]:
-    """Make visitors: `visitor("operator")`."""
     with visiting(browser, site) as come:
         yield come
         wire.heal()
@@ -61,7 +53,6 @@ def visitor(browser: Browser, site: Site, wire: Proxy) -> Iterator[Visit]:
 
 @pytest.fixture
 def swept(den: Zoo) -> Iterator[Zoo]:
-    """The namespace, with no lock in it; none may be held at the end."""
     with contextlib.suppress(NoNodeError):
         den.client.delete(den.base, recursive=True)
     yield den
@@ -70,6 +61,11 @@ def swept(den: Zoo) -> Iterator[Zoo]:
 
 @pytest.fixture
 def stage(swept: Zoo) -> Iterator[Stage]:
-    """Queues made node by node, gone at the end."""
     with staged(swept) as stage:
         yield stage
+
+
+@pytest.fixture
+def day(stage: Stage) -> Stage:
+    busy_shop(stage)
+    return stage

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 from support.browser.actors import Part, Stage
-from support.browser.pages import LIGHT, LIST, PHONE, Visitor, address, visiting
+from support.browser.pages import LIGHT, LIST, PHONE, Visit, address, visiting
 from support.browser.policy import THEMED
 from support.browser.rows import ATTEMPTS, attempt, recorded
 from support.browser.site import Site
 from support.zoo import Zoo
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-
-Visit = Callable[..., Visitor]
 pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
 
 SLOW = replace(Part.task("shop.tasks.import_prices", "worker-1", 455), waited=1)
@@ -32,7 +29,6 @@ CONTRASTS = f"""() => {{{LIGHT}
 
 @pytest.fixture
 def hasty(stage: Stage, den: Zoo, browser: Browser, tmp_path: Path, monkeypatch: Any) -> Iterator[Visit]:
-    """Visitors of a site where a hold of a millisecond is long."""
     monkeypatch.setenv("SITE_LONG_HELD", "0.001")
     with Site(tmp_path, den.url()) as site, visiting(browser, site) as come:
         yield come
@@ -71,7 +67,6 @@ def test_heads_of_cards_have_dark_text_on_a_tint(stage: Stage, hasty: Visit, sch
 def test_a_phone_shows_cause_and_main_button_at_once(
     stage: Stage, hasty: Visit, language: str, incident: Callable[[Stage], None]
 ) -> None:
-    """The strip, the first card with its rows, and its first button end above 600 px."""
     incident(stage)
     viewer = hasty(viewport=PHONE, locale=language)
     viewer.open(LIST)
@@ -113,7 +108,6 @@ def test_only_a_break_is_red(stage: Stage, hasty: Visit) -> None:
 
 @pytest.mark.skipif(THEMED, reason="this theme shows nothing without its own scripts")
 def test_an_operator_breaks_a_deadlock_without_scripts(stage: Stage, visitor: Visit, swept: Zoo) -> None:
-    """From the card, by keyboard, with a reason; the reason has the focus."""
     deadlock(stage)
     operator = visitor("operator", java_script_enabled=False)
     operator.open(LIST)
@@ -127,7 +121,6 @@ def test_an_operator_breaks_a_deadlock_without_scripts(stage: Stage, visitor: Vi
 
 @pytest.mark.parametrize("path", [LIST, address("a"), f"{LIST}history/", f"{LIST}health/", f"{LIST}break/?key=a"])
 def test_the_frame_is_at_the_same_place_on_all_pages(stage: Stage, visitor: Visit, path: str) -> None:
-    """It is above the title. The current tab is underlined, and no tab is filled."""
     stage.join_queue("a", THERE)
     viewer = visitor("operator")
     viewer.open()

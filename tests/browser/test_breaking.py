@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import pytest
+from playwright.sync_api import expect
 from support.browser.actors import Part, Stage
-from support.browser.pages import LIST, PHONE, Visitor, address
+from support.browser.pages import LIST, PHONE, Visit, address
 from support.zoo import Zoo, next_line
 
-Visit = Callable[..., Visitor]
 pytestmark = pytest.mark.zookeeper
 
 KEY = "orders/1042"
@@ -18,9 +17,6 @@ KEY = "orders/1042"
 
 @pytest.mark.chaos
 def test_a_reason_is_required(swept: Zoo, stage: Stage, visitor: Visit) -> None:
-    """Without one, no lock is broken. The error is at the field, which has the focus."""
-    from playwright.sync_api import expect
-
     stage.join_queue(KEY, Part())
     (node,) = swept.children(KEY)
     operator = visitor("operator")
@@ -43,12 +39,9 @@ def test_a_reason_is_required(swept: Zoo, stage: Stage, visitor: Visit) -> None:
 def test_enter_presses_the_button_that_the_link_means(
     swept: Zoo, stage: Stage, visitor: Visit, link: str, names: str, remains: bool
 ) -> None:
-    """The reason has the focus. The form has no other button, but a link to the form of the other action."""
-    from playwright.sync_api import expect
-
     stage.join_queue(KEY, Part.task("shop.tasks.charge", "worker-9", 812))
     operator = visitor("operator")
-    operator.open_lock(KEY)
+    operator.open(address(KEY))
     operator.page.get_by_role("link", name=link).click()
     expect(operator.page.get_by_label("Reason")).to_be_focused()
     operator.picture(f"form-{remains}")
@@ -79,7 +72,6 @@ def test_enter_does_nothing_where_no_action_is_meant(swept: Zoo, stage: Stage, v
 
 
 def test_one_click_shows_what_the_holder_does(swept: Zoo, visitor: Visit) -> None:
-    """From the page of its lock, with no form between; a second click asks again."""
     with swept.running(f"with zk_lock({KEY!r}):\n    print('held')\n    input()") as holder:
         assert next_line(holder) == "held"
         operator = visitor("operator", viewport=PHONE, color_scheme="dark")

@@ -9,12 +9,9 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]  # the first test builds the site
@@ -83,15 +80,12 @@ SEARCHES = [
 
 
 class Handler(SimpleHTTPRequestHandler):
-    """A handler without a log."""
-
     def log_message(self, format: str, *args: object) -> None:
         pass
 
 
 @pytest.fixture(scope="module")
 def documentation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the site, built as `make docs` builds it. A warning is an error."""
     pytest.importorskip("furo", reason="the theme of the site, which is in the group `docs`")
     directory = tmp_path_factory.mktemp("documentation")
     build = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "-b", "dirhtml", str(DOCS), str(directory)]
@@ -105,14 +99,12 @@ def documentation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A page of the browser."""
     page = browser.new_page(viewport={"width": 1280, "height": 800})
     yield page
     page.close()
 
 
 def results(page: Page, query: str) -> list[str]:
-    """Type a query into the search box, and return the addresses of the results, best first."""
     page.get_by_placeholder("Search").fill(query)
     with page.expect_navigation():
         page.keyboard.press("Enter")
@@ -124,7 +116,6 @@ def results(page: Page, query: str) -> list[str]:
 
 
 def test_a_search_finds_the_page_that_answers_it(page: Page, documentation: str) -> None:
-    """Readers type numbers, names, and the words of their problem."""
     page.goto(documentation)
     missed = []
     for query, rank, answer in SEARCHES:
@@ -138,7 +129,6 @@ def test_a_search_finds_the_page_that_answers_it(page: Page, documentation: str)
 def test_the_first_screen_has_the_install_line_and_the_code(
     page: Page, documentation: str, width: int, height: int
 ) -> None:
-    """A reader sees what it is for, how to install it, and how it looks, without scrolling, also on a phone."""
     page.set_viewport_size({"width": width, "height": height})
     page.goto(documentation)
     blocks = page.locator("article pre")
@@ -151,7 +141,6 @@ def test_the_first_screen_has_the_install_line_and_the_code(
 
 
 def test_the_menu_leads_to_the_project(page: Page, documentation: str) -> None:
-    """The changelog, the roadmap and the repository are in the menu of each page."""
     page.goto(f"{documentation}reference/settings/")
     for name in ("Installation", "Changelog", "Roadmap", "Repository"):
         assert page.locator(".sidebar-tree").get_by_role("link", name=name, exact=True).count() == 1

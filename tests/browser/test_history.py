@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
-from support.browser.pages import LIST, PHONE, Visitor
+from support.browser.pages import LIST, PHONE, Visit
 from support.browser.rows import ACTIONS, ATTEMPTS, attempt, recorded
 from support.browser.site import Site
 from support.zoo import Zoo
 
-Visit = Callable[..., Visitor]
 pytestmark = pytest.mark.zookeeper
 
 HISTORY = f"{LIST}history/"
@@ -27,7 +26,6 @@ LINES = """(cells, word) => cells.map(cell => {
 
 @pytest.fixture
 def past(site: Site, swept: Zoo) -> Iterator[None]:
-    """Sixty grants, a loss, an action with a long name of its holder, and an action before them."""
     work = f"task {TASK} 1b68d6cb-24cb-4041-8ce1-1dd19c9c43fb"
     grants = [attempt(f"orders/{1000 + number}", "worker-31", work=work) for number in range(60)]
     reason = "the lease is over: no quorum has confirmed the session in time"
@@ -45,7 +43,6 @@ def past(site: Site, swept: Zoo) -> Iterator[None]:
 @pytest.mark.usefixtures("past")
 @pytest.mark.parametrize("width", [*(pytest.param(width, marks=pytest.mark.chaos) for width in (1280, 700)), 390])
 def test_no_cell_of_the_history_breaks_a_word_into_letters(visitor: Visit, width: int) -> None:
-    """A phone shows a card for each row. A filter finds the operator's action, after which many rows came."""
     look = PHONE if width == PHONE["width"] else {"width": width, "height": 900}
     operator = visitor("operator", viewport=look)
     operator.open(HISTORY)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
+from playwright.sync_api import expect
 from support.browser.actors import Part, Stage
-from support.browser.pages import LIGHT, LIST, Visitor, address
+from support.browser.pages import LIGHT, LIST, Visit, address
 from support.browser.policy import THEMED
-from support.browser.scene import busy_shop
 from support.zoo import Zoo
 
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.report.formatting import STATE_LABELS
 
-Visit = Callable[..., Visitor]
 pytestmark = pytest.mark.zookeeper
 own_rows = pytest.mark.skipif(THEMED, reason="a theme has its own rows")
 
@@ -34,28 +32,9 @@ CONTRASTS = f"""states => {{{LIGHT}
 }}"""
 
 
-@pytest.fixture
-def day(stage: Stage) -> Stage:
-    busy_shop(stage)
-    return stage
-
-
-@pytest.fixture
-def shop(stage: Stage) -> Stage:
-    """Three locks: a task with two behind it, a view, and a command that reads with another one."""
-    stage.join_queue("orders/42", CHARGE)
-    stage.join_queue("orders/42", REFUND)
-    stage.join_queue("orders/42", REPORT)
-    stage.join_queue("invoice/2026-11", REFUND)
-    stage.join_queue("report", REPORT, Kind.READ)
-    stage.join_queue("report", CHARGE, Kind.READ)
-    return stage
-
-
 @own_rows
 @pytest.mark.parametrize("width", [*(pytest.param(width, marks=pytest.mark.chaos) for width in (1280, 800)), 390])
 def test_a_long_key_leaves_room_for_the_holders(stage: Stage, visitor: Visit, width: int) -> None:
-    """With a key of 250 characters, each holder has a fifth of the table, and the last column is whole."""
     stage.join_queue("imports/" + "x" * 120 + "/" + "y" * 121, CHARGE)
     stage.join_queue("orders/42", CHARGE)
     stage.join_queue("orders/42", REPORT)
@@ -74,9 +53,6 @@ def test_a_long_key_leaves_room_for_the_holders(stage: Stage, visitor: Visit, wi
 @pytest.mark.chaos
 @own_rows
 def test_a_key_is_shown_and_found_as_it_is_written(stage: Stage, visitor: Visit) -> None:
-    """The page of the lock, and its form, name it in the same way; the search finds both ways to write it."""
-    from playwright.sync_api import expect
-
     stage.join_queue("kunden/J%C3%BCrgen%20Gro%C3%9F", CHARGE)
     stage.join_queue("orders/42", REFUND)
     operator = visitor()
@@ -90,7 +66,11 @@ def test_a_key_is_shown_and_found_as_it_is_written(stage: Stage, visitor: Visit)
 
 
 @pytest.mark.skipif(THEMED, reason="the filters of this theme are behind a button")
-def test_filters_and_search_work_by_click_and_key(shop: Stage, visitor: Visit) -> None:
+def test_filters_and_search_work_by_click_and_key(stage: Stage, visitor: Visit) -> None:
+    for key, part in (("orders/42", CHARGE), ("orders/42", REFUND), ("orders/42", REPORT), ("invoice/2026-11", REFUND)):
+        stage.join_queue(key, part)
+    for part in (REPORT, CHARGE):
+        stage.join_queue("report", part, Kind.READ)
     viewer = visitor("viewer")
     viewer.open()
     viewer.page.locator("#zklock-filters > summary").click()
@@ -153,7 +133,6 @@ def test_the_symbols_of_the_states_have_enough_contrast(day: Stage, visitor: Vis
 @pytest.mark.chaos
 @own_rows
 def test_escape_closes_the_filters(day: Stage, visitor: Visit) -> None:
-    """The button that opened them has the focus again."""
     viewer = visitor("viewer")
     viewer.open()
     viewer.page.locator("#zklock-filters > summary").click()
@@ -181,7 +160,6 @@ def test_the_filter_button_covers_nothing(day: Stage, visitor: Visit, width: int
 @pytest.mark.chaos
 @own_rows
 def test_a_duration_keeps_its_order_from_right_to_left(day: Stage, visitor: Visit) -> None:
-    """The number of minutes is left of the word, as in all texts that read from left to right."""
     viewer = visitor("operator", locale="ar")
     for path, selector in ((None, ".field-held time"), (address("orders/1042"), ".zklock-facts time.zklock-age")):
         viewer.open(path) if path else viewer.open()

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
+from playwright.sync_api import Browser
 
 from django_zklock import zk_lock
 from django_zklock.testing import DevServer, LockTester
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
 
 
 def test_a_browser_test_may_lock(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:

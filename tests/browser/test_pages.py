@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 from support.browser.actors import Part, Stage
-from support.browser.pages import LIST, PHONE, Visitor, address, visit
+from support.browser.pages import LIST, PHONE, Visit, address, visit
 from support.browser.policy import THEMED
 from support.browser.rows import ACTIONS, ATTEMPTS, attempt, recorded
 from support.browser.scene import busy_shop
@@ -19,10 +20,6 @@ from support.browser.site import Site
 from support.proxy import Proxy
 from support.zoo import Zoo
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-
-Visit = Callable[..., Visitor]
 pytestmark = pytest.mark.zookeeper
 
 KEY = "orders/1042"
@@ -58,7 +55,6 @@ MAIN = ("attention", "list", "lock", "semaphore", "history", "break")
 
 @contextmanager
 def scene(stage: Stage, site: Site) -> Iterator[None]:
-    """A busy shop with a deadlock, a chain of three, a queue of one process, a long key, and a past of all kinds."""
     busy_shop(stage)
     long = Part.task("shop.tasks.charge_the_card_of_a_customer", "worker-with-a-long-name-3.internal", 812)
     first, second, third = (Part.task("shop.tasks.move_stock", f"worker-{number}", number) for number in (3, 4, 5))
@@ -88,14 +84,7 @@ def scene(stage: Stage, site: Site) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def shop(stage: Stage) -> Stage:
-    busy_shop(stage)
-    return stage
-
-
 def test_the_main_pages_can_be_read(stage: Stage, site: Site, visitor: Visit) -> None:
-    """In English, on a desk in light and on a phone in dark: nothing is cut, broken, covered or hard to read."""
     operator = visitor("operator")
     with scene(stage, site):
         for name in MAIN:
@@ -113,7 +102,6 @@ def test_the_main_pages_can_be_read(stage: Stage, site: Site, visitor: Visit) ->
 
 @pytest.fixture(scope="module", params=THEMES)
 def themed(request: Any, den: Zoo, wire: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A site under this theme."""
     site = Site(tmp_path_factory.mktemp(request.param), den.url(wire.address))
     site.environment["UNFOLD"] = "1" if request.param == "unfold" else ""
     with site:
@@ -124,11 +112,7 @@ def themed(request: Any, den: Zoo, wire: Proxy, tmp_path_factory: pytest.TempPat
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", PAGES)
 def test_every_page_can_be_read(browser: Browser, stage: Stage, themed: Site, name: str) -> None:
-    """
-    In each theme, language, width and colour scheme; at a zoom of 200 %, too, which is as on a screen of 640 pixels.
-
-    What can be done at one width can be done at each. Colours are measured, and axe-core runs, in English.
-    """
+    """A zoom of 200 % is as a screen of 640 pixels. What can be done at one width can be done at each."""
     places: dict[str, list[str]] = defaultdict(list)
     acts = None
     with scene(stage, themed):
@@ -163,8 +147,7 @@ def test_every_page_is_translated(stage: Stage, site: Site, visitor: Visit, lang
             assert said != english or name in {"history", "lock-history", "nothing-found"}, name
 
 
-def test_a_search_leads_to_a_reservation_and_deletes_it(shop: Stage, visitor: Visit) -> None:
-    """From the list of locks, on a phone, with no more than links and one form."""
+def test_a_search_leads_to_a_reservation_and_deletes_it(day: Stage, visitor: Visit) -> None:
     operator = visitor("operator", viewport=PHONE)
     operator.open(f"{LIST}?q=feed")
     operator.follow("1 reservation of a unique task has these words.")
@@ -176,8 +159,7 @@ def test_a_search_leads_to_a_reservation_and_deletes_it(shop: Stage, visitor: Vi
 
 
 @pytest.mark.skipif(THEMED, reason="this theme shows nothing without its own scripts")
-def test_the_list_is_complete_without_scripts(shop: Stage, visitor: Visit) -> None:
-    """With all locks and their ages."""
+def test_the_list_is_complete_without_scripts(day: Stage, visitor: Visit) -> None:
     viewer = visitor("viewer", java_script_enabled=False)
     viewer.open()
     assert KEY in viewer.shown_keys()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from support.browser.actors import Part, Stage
-from support.browser.pages import ALL, LIST, Visitor, address
+from support.browser.pages import ALL, LIST, Visit, Visitor, address
 from support.browser.policy import THEMED
 from support.browser.scene import busy_shop
 from support.proxy import Proxy
@@ -17,7 +16,6 @@ from support.zoo import eventually
 
 from django_zklock.core.queue import nodes
 
-Visit = Callable[..., Visitor]
 pytestmark = pytest.mark.zookeeper
 
 KEY = "orders/1042"
@@ -33,7 +31,6 @@ LIE = "hostile/<b onmouseover=alert(1)>&amp;'\"{{ 7|add:7 }}"
 
 
 def refreshing(visitor: Visit, user: str = "viewer", path: str = ALL) -> Visitor:
-    """Open the list, with a clock that the test puts forward, and have it refresh."""
     viewer = visitor(user)
     viewer.install_clock()
     viewer.open(path)
@@ -42,7 +39,6 @@ def refreshing(visitor: Visit, user: str = "viewer", path: str = ALL) -> Visitor
 
 
 def test_rows_follow_the_locks(stage: Stage, visitor: Visit) -> None:
-    """Without a reload."""
     first = stage.join_queue(KEY, Part.task("shop.tasks.charge", "worker-3", 812))
     stage.join_queue(KEY, Part.task("shop.tasks.refund", "worker-4", 813))
     viewer = refreshing(visitor)
@@ -57,11 +53,7 @@ def test_rows_follow_the_locks(stage: Stage, visitor: Visit) -> None:
 
 
 def test_a_refresh_keeps_focus_and_scroll_position(stage: Stage, visitor: Visit) -> None:
-    """
-    The rows that the reader sees stay where they are on the screen, also if others come above them.
-
-    The browser scrolls by the height of those, so it is no fixed number.
-    """
+    """Rows stay where they are on the screen, also if others come above: the browser scrolls by their height."""
     for number in range(40):
         stage.join_queue(f"orders/{number:03d}", Part("web-1", number, waited=1))
     viewer = refreshing(visitor)
@@ -78,7 +70,6 @@ def test_a_refresh_keeps_focus_and_scroll_position(stage: Stage, visitor: Visit)
 
 
 def test_ticked_rows_stay_and_stop_the_refresh(stage: Stage, visitor: Visit) -> None:
-    """No row moves while some are ticked. Then the refresh continues."""
     for number in range(3):
         stage.join_queue(f"orders/{number}", Part("web-1", number))
     operator = refreshing(visitor, "operator")
@@ -96,42 +87,35 @@ def test_ticked_rows_stay_and_stop_the_refresh(stage: Stage, visitor: Visit) -> 
 
 
 @pytest.mark.chaos
-def test_the_interval_never_stops_the_refresh(stage: Stage, visitor: Visit) -> None:
-    """Another interval starts it again, and refreshes at once."""
+@pytest.mark.parametrize(
+    ("stop", "go_on"),
+    [
+        (lambda viewer: viewer.refresh_every(0), lambda viewer: viewer.refresh_every(INTERVAL)),
+        (lambda viewer: viewer.hide(True), lambda viewer: viewer.hide(False)),
+    ],
+    ids=["never", "hidden"],
+)
+def test_a_page_sends_no_requests_until_it_refreshes_again(stage: Stage, visitor: Visit, stop: Any, go_on: Any) -> None:
+    """The interval is "never", or the page is hidden; then it refreshes at once."""
     stage.join_queue(KEY, Part("web-1"))
     viewer = refreshing(visitor)
-    viewer.refresh_every(0)
+    stop(viewer)
     asked = viewer.count_requests()
     stage.join_queue(KEY, Part("web-2"))
     viewer.put_forward(INTERVAL + 1)
     assert asked() == 0
-    viewer.refresh_every(INTERVAL)
+    go_on(viewer)
     viewer.row(KEY).filter(has_text="Contended").wait_for()
 
 
 @pytest.mark.chaos
 def test_the_interval_is_remembered(stage: Stage, visitor: Visit) -> None:
-    """At the next visit."""
     stage.join_queue(KEY, Part("web-1"))
     viewer = visitor("viewer")
     viewer.open()
     viewer.refresh_every(15)
     viewer.open()
     assert viewer.interval() == "15"
-
-
-@pytest.mark.chaos
-def test_a_hidden_page_sends_no_requests(stage: Stage, visitor: Visit) -> None:
-    """It refreshes when it is shown again."""
-    stage.join_queue(KEY, Part("web-1"))
-    viewer = refreshing(visitor)
-    viewer.hide(True)
-    asked = viewer.count_requests()
-    stage.join_queue(KEY, Part("web-2"))
-    viewer.put_forward(INTERVAL + 1)
-    assert asked() == 0
-    viewer.hide(False)
-    viewer.row(KEY).filter(has_text="Contended").wait_for()
 
 
 @pytest.mark.chaos
@@ -147,11 +131,8 @@ def test_a_refresh_keeps_search_filter_and_page(stage: Stage, visitor: Visit) ->
 
 @pytest.mark.chaos
 def test_ages_grow_between_two_refreshes(stage: Stage, visitor: Visit) -> None:
-    """Second by second, without a request."""
     stage.join_queue(KEY, Part("web-1"))
-    viewer = visitor("viewer")
-    viewer.install_clock()
-    viewer.open()
+    viewer = refreshing(visitor)
     viewer.refresh_every(0)
     age = viewer.row(KEY).locator("time")
     before = age.inner_text()
@@ -163,7 +144,6 @@ def test_ages_grow_between_two_refreshes(stage: Stage, visitor: Visit) -> None:
 
 @pytest.mark.chaos
 def test_a_page_says_that_its_user_is_logged_out(stage: Stage, visitor: Visit) -> None:
-    """The page does not show old locks as if they were new."""
     stage.join_queue(KEY, Part("web-1"))
     viewer = refreshing(visitor)
     viewer.page.context.clear_cookies(name="sessionid")
@@ -174,7 +154,6 @@ def test_a_page_says_that_its_user_is_logged_out(stage: Stage, visitor: Visit) -
 @pytest.mark.chaos
 @pytest.mark.skipif(THEMED, reason="a theme has its own skip links")
 def test_the_first_row_is_few_tab_stops_away(stage: Stage, visitor: Visit) -> None:
-    """After at most 12 stops; the focus is visible at each of them."""
     stage.join_queue(KEY, Part("web-1"))
     operator = visitor("operator")
     operator.open()
@@ -191,7 +170,6 @@ def test_the_first_row_is_few_tab_stops_away(stage: Stage, visitor: Visit) -> No
 
 
 def test_the_page_of_a_lock_follows_the_lock(stage: Stage, visitor: Visit) -> None:
-    """The next holder, the queue behind it, and the actions, without a reload."""
     first = stage.join_queue(KEY, Part.task("shop.tasks.charge", "worker-3", 812))
     second = stage.join_queue(KEY, Part.task("shop.tasks.refund", "worker-4", 813))
     stage.join_queue(KEY, Part("web-1", 77))
@@ -213,7 +191,6 @@ def test_the_page_of_a_lock_follows_the_lock(stage: Stage, visitor: Visit) -> No
 
 @pytest.mark.chaos
 def test_a_refresh_repeats_no_row_of_the_queue(stage: Stage, visitor: Visit) -> None:
-    """The queue of a lock has as many rows as waiters after each refresh."""
     first, second, *_ = [stage.join_queue(KEY, Part("web-1", 700 + number)) for number in range(5)]
     viewer = refreshing(visitor, path=address(KEY))
     rows = viewer.page.locator("section[aria-labelledby=zklock-queue] tbody tr")
@@ -231,7 +208,6 @@ def test_a_refresh_repeats_no_row_of_the_queue(stage: Stage, visitor: Visit) -> 
 
 @pytest.mark.chaos
 def test_a_page_does_not_refresh_while_a_search_is_typed(stage: Stage, visitor: Visit) -> None:
-    """The page waits with the refresh, and says so."""
     first = stage.join_queue(KEY, Part("worker-3", 812))
     stage.join_queue(KEY, Part("worker-4", 813))
     viewer = refreshing(visitor)
@@ -248,17 +224,13 @@ def test_a_page_does_not_refresh_while_a_search_is_typed(stage: Stage, visitor: 
 
 @pytest.mark.chaos
 def test_ages_stop_and_rows_are_grey_during_an_outage(stage: Stage, wire: Proxy, visitor: Visit) -> None:
-    """Nobody knows who holds what then. They go on afterwards."""
     busy_shop(stage)
-    viewer = visitor("viewer")
-    viewer.install_clock()
-    viewer.open(f"{LIST}?q=")
-    viewer.refresh_every(2)
+    viewer = refreshing(visitor)
     alert, ages = viewer.page.get_by_role("alert"), viewer.page.locator("#result_list time.zklock-age")
 
     def is_away() -> bool:
         with viewer.page.expect_event("requestfinished"):  # else time runs out for it
-            viewer.put_forward(2)
+            viewer.put_forward(INTERVAL)
         return alert.count() == 1
 
     wire.refuse = True
@@ -281,7 +253,6 @@ def name() -> str:
 
 @pytest.fixture
 def hostile(stage: Stage) -> Stage:
-    """A lock whose every contender lies."""
     about = {"task": IMAGE, "id": 'javascript:alert(1)"', "request": SCRIPT, SCRIPT: IMAGE}
     stage.join_queue(LIE, Part(IMAGE, 1, SCRIPT, f"{SCRIPT}{TERMINAL}{REVERSED}", about, "{% debug %}"))
     stage.join_queue(LIE, Part("a" * 2000, 2**40, what="\U0001f600" * 1000))
@@ -297,9 +268,6 @@ def hostile(stage: Stage) -> Stage:
 
 
 def test_a_refresh_keeps_hostile_payloads_harmless(hostile: Stage, visitor: Visit) -> None:
-    operator = visitor("operator")
-    operator.install_clock()
-    operator.open()
-    operator.refresh_every(2)
-    operator.await_refresh(2)
+    operator = refreshing(visitor, "operator")
+    operator.await_refresh(INTERVAL)
     assert operator.page.locator("#result_list img, #result_list script, #result_list b[onmouseover]").count() == 0

@@ -21,7 +21,6 @@ def ensemble(single: Ensemble) -> Ensemble:
 
 @pytest.fixture
 def arena(ensemble: Ensemble) -> Iterator[Zoo]:
-    """A namespace on the servers of the test, for processes of its own."""
     zoo = Zoo(ensemble.hosts, ensemble)
     yield zoo
     zoo.close()
@@ -29,13 +28,11 @@ def arena(ensemble: Ensemble) -> Iterator[Zoo]:
 
 @pytest.fixture
 def keys() -> tuple[str, ...]:
-    """The locks of a test; a module that needs others has a fixture of this name."""
     return ("k",)
 
 
 @pytest.fixture
 def pool(request: pytest.FixtureRequest, arena: Zoo, keys: tuple[str, ...], tmp_path: Path) -> Iterator[WorkerPool]:
-    """Processes that take the lock under test: ours, or the one that `--lock` names."""
     pool = WorkerPool(arena, request.config.getoption("--lock"), tmp_path, keys)
     yield pool
     pool.close()
@@ -43,7 +40,6 @@ def pool(request: pytest.FixtureRequest, arena: Zoo, keys: tuple[str, ...], tmp_
 
 @pytest.fixture
 def proxy(arena: Zoo) -> Iterator[Proxy]:
-    """A proxy in front of the first server, for the processes that get faults."""
     with Proxy(arena.address) as proxy:
         yield proxy
         proxy.heal()
@@ -51,6 +47,5 @@ def proxy(arena: Zoo) -> Iterator[Proxy]:
 
 @pytest.fixture
 def proxies(ensemble: Ensemble) -> Iterator[list[Proxy]]:
-    """One in front of each server; all connections of the processes go through them."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(Proxy(server.address)) for server in ensemble.servers]

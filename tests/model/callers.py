@@ -25,8 +25,6 @@ BASE = "/zklock"
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The plan of one caller."""
-
     process: int
     begins: float
     key: str = "k"
@@ -44,8 +42,6 @@ class Script:
 
 
 class Caller(GrantObserver):
-    """One thread, say, that takes a lock again and again."""
-
     def __init__(self, name: str, script: Script, process: Process, invariants: Invariants) -> None:
         self.name = name
         self.script = script
@@ -70,12 +66,10 @@ class Caller(GrantObserver):
 
     @property
     def done(self) -> bool:
-        """Whether it wants nothing else."""
         return not self.process.running or (self.times <= 0 and not self.waits and self.grant is None)
 
     @property
     def inherits(self) -> bool:
-        """Whether it adopts the lock that it wants now."""
         return self._inheritance is not None
 
     @property
@@ -87,7 +81,6 @@ class Caller(GrantObserver):
 
     @property
     def turn(self) -> LingeringWaiter | None:
-        """Its turn, if it is in the queue of its process."""
         turn = self.contender
         return turn if isinstance(turn, LingeringWaiter) and turn.lock is not None and turn in turn.lock.queue else None
 
@@ -143,8 +136,6 @@ class Caller(GrantObserver):
             call(*args)  # type: ignore[operator]
             self._busy = False
 
-    # --- on the loop's thread -------------------------------------------------------------------------------------
-
     def _on_outcome(self, turn: int, outcome: Outcome) -> None:
         if outcome is self._outcome:
             return  # by another thread
@@ -162,8 +153,6 @@ class Caller(GrantObserver):
         if self._world.writes_diary:
             self._world.note(f"{self.name} loses the lock: {reason}")
         self._later(self._world.delay(CALLER, self.name), self._turn, self._end)
-
-    # --- on its own -----------------------------------------------------------------------------------------------
 
     def _on_told(self, outcome: Outcome) -> None:
         self.waits = False
@@ -189,7 +178,6 @@ class Caller(GrantObserver):
         self._again()
 
     def _held(self) -> list[Grant]:
-        """Return the locks that this owner holds."""
         outer = [] if self.outer is None else self.outer._held()
         return [*outer, self.grant] if self.grant is not None and self.grant.why_invalid() is None else outer
 
@@ -204,7 +192,6 @@ class Caller(GrantObserver):
             self._give_up()
 
     def give_up(self) -> None:
-        """Stop wanting the lock, from any thread."""
         self._later(0.0, self._turn, self._give_up)
 
     def _give_up(self) -> None:
@@ -247,7 +234,6 @@ class Caller(GrantObserver):
             heir.inherit(hand_over)
 
     def inherit(self, hand_over: HandOver) -> None:
-        """Get a text, and adopt the lock a little later."""
         self._texts.append(hand_over)
         self.times += 1
         self._later(self.script.pause, self._turn, self._begin)

@@ -84,15 +84,12 @@ KEPT = Choice("kept", ("all", "none", "half"))
 
 
 class Chooser(ABC):
-    """Decides at each point, and remembers where it deviated from the default."""
-
     def __init__(self) -> None:
         self.deviations: dict[Point, int] = {}
         self.calm = False  # nothing but the default from now on
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def choose(self, choice: Choice, about: str) -> int:
-        """Return the index of an option."""
         if self.calm:
             return 0
         point = (choice.name, about, self._counts[choice.name, about])
@@ -107,8 +104,6 @@ class Chooser(ABC):
 
 
 class Chance(Chooser):
-    """Deviates by chance, so often as told for each kind of choice."""
-
     def __init__(self, rng: random.Random, rates: Mapping[str, float]) -> None:
         super().__init__()
         self._rng = rng
@@ -121,8 +116,6 @@ class Chance(Chooser):
 
 
 class Replay(Chooser):
-    """Deviates at given points only, and lists all the others."""
-
     def __init__(self, deviations: Deviations) -> None:
         super().__init__()
         self._wanted = dict(deviations)
@@ -145,6 +138,5 @@ OPTIONS = {
 
 
 def described(point: Point, option: int) -> str:
-    """Return a deviation in words."""
     name, about, count = point
     return f"{name} {about} #{count}: {OPTIONS[name][option]}"

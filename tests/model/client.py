@@ -1,9 +1,4 @@
-"""
-A simulation of kazoo's client, as far as a session can see it: its events, and the fate of requests.
-
-It stands in for `django_zklock.core.zk.client.Client`. What runs on kazoo's thread there runs by `run` here, which
-waits while the process is paused.
-"""
+"""A simulation of kazoo's client, in place of `core.zk.client.Client`; its thread waits while the process is paused."""
 
 from __future__ import annotations
 
@@ -32,8 +27,6 @@ _EVENTS = {DELETED: EventType.DELETED, CHANGED: EventType.CHANGED, CHILD: EventT
 
 
 class SimulatedClient:
-    """A client on the simulated network."""
-
     def __init__(self, options: SessionOptions, process: Process) -> None:
         self.options = options
         self.process = process
@@ -146,7 +139,6 @@ class SimulatedClient:
             self.world.after(self._pause, self.run, self._connect_anew)
 
     def on_welcome(self, connection: Connection, session: int, timeout: float) -> None:
-        """Learn that the server takes the client in, or that the session is over."""
         if connection is not self._connection:
             return
         self._pause = FIRST_RETRY
@@ -167,7 +159,6 @@ class SimulatedClient:
         self._wake()
 
     def on_end(self, connection: Connection) -> None:
-        """Learn that the connection is at its end."""
         if connection is not self._connection:
             return
         self._hang_up()
@@ -268,7 +259,6 @@ class SimulatedClient:
         self.world.after(self.negotiated_timeout / 3, self.run, self._on_ping_timer, connection)
 
     def on_reply(self, connection: Connection, request: Any, result: Any, zxid: int) -> None:
-        """Take an answer."""
         if connection is not self._connection:
             return
         self._seen = max(self._seen, zxid)
@@ -292,7 +282,6 @@ class SimulatedClient:
         reply.set(_answer(request, result))
 
     def on_event(self, connection: Connection, kind: str, path: str) -> None:
-        """Take the event of a watch."""
         if connection is self._connection and not self._stopped:
             watchers = [] if kind == CHILD else [*self._data_watchers.pop(path, ())]
             if kind != CHANGED:

@@ -28,8 +28,6 @@ WRITES = frozenset({Create.type, Create2.type, CONTAINER, Delete.type, SetData.t
 
 
 class Refused(Exception):
-    """A request that the leader refuses."""
-
     def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code
@@ -37,8 +35,6 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class Tracked:
-    """A session, as the leader tracks it."""
-
     session: int
     expires: float
     server: Server | None = None  # that its requests may come by
@@ -47,8 +43,6 @@ class Tracked:
 
 @dataclass(slots=True)
 class Change:
-    """The effects of a transaction on a tree."""
-
     created: tuple[tuple[str, Znode], ...] = ()
     deleted: tuple[str, ...] = ()
     written: tuple[tuple[str, bytes], ...] = ()
@@ -59,8 +53,6 @@ class Change:
 
 @dataclass(slots=True)
 class Proposal:
-    """A transaction with its place in the log."""
-
     zxid: int
     change: Change
     server: Server | None = None  # whose client waits for it
@@ -70,8 +62,6 @@ class Proposal:
 
 
 class Ensemble:
-    """Three servers, one of which leads."""
-
     def __init__(self, world: World, *, timeout: float, tick: float, phase: float, sync_limit: float) -> None:
         self.world = world
         self.timeout = timeout
@@ -100,7 +90,6 @@ class Ensemble:
     # --- sessions -----------------------------------------------------------------------------------------------
 
     def open(self, server: Server, item: Item) -> None:
-        """Open a session."""
         self._ids += 1
         self._track(self._ids, server)
         self._propose(Change(opened=self._ids), server, item, (self._ids, self.timeout))
@@ -121,7 +110,6 @@ class Ensemble:
         return True
 
     def validate(self, server: Server, session: int) -> bool:
-        """Take note that a session's client is at that server now; return whether the session lives."""
         if not self.touch(session):
             return False
         self.sessions[session].server = server
@@ -150,7 +138,6 @@ class Ensemble:
         self._propose(Change(closed=session, deleted=tuple(self._prepared.owned(session)), why=why))
 
     def kill(self, session: int) -> None:
-        """Have a second client attach to a session, by the leader, and close it."""
         tracked = self.sessions.get(session)
         if tracked is None or tracked.closing or not self.leader.up:
             return
@@ -173,7 +160,6 @@ class Ensemble:
     # --- requests -----------------------------------------------------------------------------------------------
 
     def submit(self, server: Server, item: Item) -> None:
-        """Prepare a request that changes something."""
         try:
             change, result = self._prepare(server, item)
         except Refused as refused:
@@ -181,7 +167,6 @@ class Ensemble:
         self._propose(change, server, item, result)
 
     def sync(self, server: Server, item: Item) -> None:
-        """Answer as soon as all that is proposed is committed."""
         try:
             self._check(server, item.session)
         except Refused as refused:
@@ -275,7 +260,6 @@ class Ensemble:
     # --- what is done from outside the locks ----------------------------------------------------------------------
 
     def delete(self, path: str) -> None:
-        """Delete a node, as an operator does."""
         if path in self._prepared.nodes and self.leader.up:
             self._propose(Change(deleted=(path,), why="by an operator"))
 
@@ -291,7 +275,6 @@ class Ensemble:
         self._propose(Change(created=((path, Znode(self._zxid + 1, node.owner)),)))
 
     def set_limit(self, parent: str, before: str, marker: str) -> bool:
-        """Replace the marker `before` (empty: none) by another one, as an operator does."""
         node = self._prepared.nodes.get(parent)
         if node is None or not self.leader.up or before == marker:
             return False
@@ -308,7 +291,6 @@ class Ensemble:
         return True
 
     def reap(self) -> None:
-        """Delete containers that have become empty."""
         for path in sorted(self._prepared.nodes, key=len, reverse=True):
             node = self._prepared.nodes[path]
             if node.container and node.made and not node.children and self.leader.up:
@@ -353,7 +335,6 @@ class Ensemble:
 
     @property
     def committed(self) -> int:
-        """The last transaction that is committed."""
         return (self._pending[0].zxid if self._pending else self._zxid + 1) - 1
 
     def elect(self) -> None:

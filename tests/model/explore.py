@@ -1,8 +1,4 @@
-"""
-Search for a schedule that breaks an invariant: by chance, or through all with few deviations.
-
-A schedule found is run again with fewer deviations as long as it still breaks the same rule, and told short.
-"""
+"""Search for a schedule that breaks an invariant: by chance, or through all with one deviation. It is told short."""
 
 from __future__ import annotations
 
@@ -23,15 +19,12 @@ SHRINKS = 400  # runs that may be spent on a shorter schedule
 
 @dataclass(slots=True)
 class Finding:
-    """A schedule that broke a rule."""
-
     violation: Violation
     scenario: Scenario
     deviations: Deviations
     seed: int | None = None
 
     def text(self) -> str:
-        """Return what is needed to understand it: its deviations and its diary."""
         with stage() as here:
             played = play(here, self.scenario, Replay(self.deviations), diary=[])
         lines = [str(self.violation), f"seed {self.seed}" if self.seed is not None else "", str(self.scenario)]
@@ -41,15 +34,12 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """The result of an exploration."""
-
     schedules: int = 0
     steps: int = 0
     figures: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, played: Played) -> None:
-        """Count a schedule."""
         self.schedules += 1
         self.steps += played.steps
         self.figures.update(asdict(played.figures))
@@ -66,11 +56,7 @@ def explore(
     often: Mapping[str, float] | None = None,
     draw: Callable[[random.Random], Scenario] = drawn,
 ) -> Report:
-    """
-    Play schedules by chance, up to the first that breaks a rule; each is made by its own number, from `seed` on.
-
-    `often` says how often the kinds of choices deviate, instead of leaving that to chance, too.
-    """
+    """Play schedules by chance, up to the first that breaks a rule; each is made by its own number, from `seed` on."""
     report = Report()
     with stage() as here:
         for number in range(seed, seed + schedules):
@@ -104,7 +90,6 @@ def exhaust(scenario: Scenario, *, limit: int | None = None) -> Report:
 
 
 def _shrunk(here: Stage, scenario: Scenario, deviations: dict[Point, int], violation: Violation) -> dict[Point, int]:
-    """Return fewer deviations that still break the rule."""
     budget = [SHRINKS]
 
     def breaks(deviations: dict[Point, int]) -> dict[Point, int] | None:

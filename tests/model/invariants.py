@@ -43,8 +43,6 @@ class Violation(BaseException):
 
 @dataclass(slots=True, eq=False)
 class Granted:
-    """A grant, from the moment it was given."""
-
     process: Process
     caller: Caller
     grant: Grant
@@ -53,16 +51,12 @@ class Granted:
 
 @dataclass(slots=True)
 class Staying:
-    """The time since one process has a lock that lingers there."""
-
     began: float
     linger: float  # of the last owner
 
 
 @dataclass(slots=True)
 class Figures:
-    """Counts of one schedule."""
-
     grants: int = 0
     losses: int = 0
     faults: int = 0
@@ -74,8 +68,6 @@ class Figures:
 
 @dataclass(slots=True)
 class Invariants:
-    """Watches over one simulation."""
-
     world: World
     ensemble: Ensemble
     figures: Figures = field(default_factory=Figures)
@@ -99,25 +91,19 @@ class Invariants:
     _counted: dict[Process, tuple[int, ...]] = field(default_factory=dict)  # what was there at the last count
 
     def begin(self) -> None:
-        """Watch from now on."""
         self.world.inspect = self.look
         self.ensemble.before_change = self._before_change
         self.ensemble.on_change = self._on_change
         self.ensemble.on_expiry = self._on_expiry
 
     def robbed(self, path: str) -> bool:
-        """Tell whether somebody from outside has deleted this node."""
         return path in self._robbed
 
-    # --- what happens ---------------------------------------------------------------------------------------------
-
     def comes(self, caller: Caller) -> None:
-        """Take note of a caller that is about to line up."""
         self._since[str(caller.owner)] = self.world.now
         self._before[caller] = [(other, turn, turn.lock) for other in self._before if (turn := other.turn) is not None]
 
     def granted(self, process: Process, caller: Caller, grant: Grant) -> None:
-        """Take note of a grant, and judge it."""
         self.figures.grants += 1
         if isinstance(grant, LingeringGrant):
             self._see_turn(process, caller, grant)
@@ -147,7 +133,6 @@ class Invariants:
             raise Violation("no victim outside a circle", f"{caller.name} by {guid}: {why}")
 
     def see_no_circle(self) -> None:
-        """See that no circle has lasted."""
         tree = self.ensemble.truth
         for path in reference.waits(tree) if self.world.nested else ():
             circle = reference.circle(tree, path, self._holders)
@@ -174,7 +159,6 @@ class Invariants:
             self._gone[path.rpartition("/")[2][3:39]] = why
 
     def _see_token(self, caller: Caller, grant: Grant) -> None:
-        """See that it is above those of all that cannot have held the lock at the same time."""
         for kind in Kind:
             last = self._tokens.get((grant.key, kind), 0)
             if grant.token == last and isinstance(grant, LingeringGrant):
@@ -206,7 +190,6 @@ class Invariants:
                     raise Violation("passed on in time", f"{caller.name} got {grant.path}, and {path} waits")
 
     def entitled(self, parent: str) -> set[str]:
-        """Return the paths of those in a queue who have the lock, or should get it, as it is now."""
         return self._entitled.get(parent, set())
 
     def _on_change(self, change: Change) -> None:
@@ -231,10 +214,7 @@ class Invariants:
                 left = grant.grant.session.leased_until - self.world.now
                 raise Violation("lease within session", f"{grant.caller.name} may trust it {left:.3f} s more")
 
-    # --- what must hold -------------------------------------------------------------------------------------------
-
     def look(self) -> None:
-        """Check what is held now, and what is counted."""
         for process in self.processes:
             if process.running:
                 self._count_paths(process)
@@ -293,14 +273,12 @@ class Invariants:
 
     @staticmethod
     def _agree(holds: list[Granted]) -> None:
-        """See that all these can have the lock at a time."""
         kinds = {hold.grant.kind for hold in holds}
         if len(holds) > 1 and (len(kinds) > 1 or not kinds & SHARE):
             names = " and ".join(f"{hold.caller.name} ({hold.grant.kind.name})" for hold in holds)
             raise Violation("one holder", f"{names} hold {holds[0].grant.key}")
 
     def _stands(self, grant: Granted) -> None:
-        """See that a hold has a node to which the queue gives the lock."""
         path = grant.grant.path
         parent = path.rpartition("/")[0]
         if path not in self.ensemble.truth.nodes:

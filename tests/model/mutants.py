@@ -1,8 +1,4 @@
-"""
-Break the protocol in one place at a time, in ways in which a programmer might have written it.
-
-The exploration has to find each of these; a search that finds no broken lock proves nothing about a sound one.
-"""
+"""Protocols with one mistake each. A search that finds no broken lock proves nothing about a sound one."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 from django_zklock.core import clock
 from django_zklock.core.locks.lingering import LingeringLock, LingeringWaiter
@@ -51,8 +47,6 @@ _Patch = tuple[Any, str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A broken protocol."""
-
     name: str
     patches: tuple[_Patch, ...]
     often: Mapping[str, float] | None = None  # how often what happens, where it takes a lot; else that, too, by chance
@@ -61,22 +55,35 @@ class Mutant:
     setting: Scenario | None = None  # in which one deviation shows it, where chance would take long
 
     def search(self, schedules: int, seed: int) -> Report:
-        """Look for a schedule that shows it; at most so many."""
         with replaced(self.patches):
             if self.setting is not None:
                 return exhaust(self.setting)
             return explore(schedules, self.seed or seed, often=self.often, draw=drawn_nested if self.nested else drawn)
 
 
+MUTANTS: list[Mutant] = []
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _mutant(name: str, owner: object, attribute: str, **how: Any) -> Callable[[_F], _F]:
+    def add(function: _F) -> _F:
+        MUTANTS.append(Mutant(name, ((owner, attribute, function),), **how))
+        return function
+
+    return add
+
+
+@_mutant("stretches the lease", Lease, "extend")
 def _stretched(self: Lease, sent_at: float, timeout: float, *_: float) -> bool:
     return _extended(self, sent_at + 1.2 * timeout)
 
 
+@_mutant("takes one write for proof after a silence", Lease, "extend", setting=IDLE)
 def _unheard(self: Lease, sent_at: float, timeout: float, *_: float) -> bool:
-    """Take a write alone for proof that the leader's timer has time left."""
     return _extended(self, sent_at + 0.4 * timeout)
 
 
+@_mutant("counts the lease from the answer", Lease, "extend", setting=IDLE)
 def _from_the_answer(self: Lease, sent_at: float, timeout: float, *_: float) -> bool:
     return _extended(self, clock.now() + 0.4 * timeout)
 
@@ -92,38 +99,41 @@ def _extended(self: Lease, until: float) -> bool:
     return True
 
 
+@_mutant("grants by a lease that is over", Contender, "_prove", setting=LASTING)
 def _unproven_after_wait(self: Contender) -> None:
-    """Take the lock after a long wait, by a lease that is over."""
     if self.session.suspect:
         _prove(self)
     else:
         self._hold()
 
 
+@_mutant("deletes a leaving node once", Deletion, "_retry")
 def _forgetful_delete(self: Deletion, error: ZkError) -> None:
     self._registry.deleting.pop(self)
     self._registry.discard(self.guid)
     self._done()
 
 
+@_mutant("grants the next block of the process although the delete was lost", Registry, "_on_listed")
 def _trusting_listing(self: Registry, parent: str, reply: Any) -> None:
     """Take a znode for gone as soon as its delete was sent. So the next block of the process may have the lock."""
     gone = {deletion._path.rpartition("/")[2] for deletion in self.deleting if deletion._path}
     _on_listed(self, parent, reply if isinstance(reply, ZkError) else [name for name in reply if name not in gone])
 
 
+@_mutant("counts a path no longer once its delete is sent", Deletion, "send")
 def _uncounted_delete(self: Deletion) -> None:
-    """Count the path no longer once its delete is sent."""
     self._registry.discard(self.guid)
     _send_delete(self)
 
 
+@_mutant("waits for a lost listing", Contender, "_on_listed", nested=True, seed=80398)
 def _deaf_listed(self: Contender, reply: Any) -> None:
-    """Forget that the listing was lost before its create was answered."""
     _on_contender_listed(self, reply)
     self._lists_again = False
 
 
+@_mutant("takes an unanswered create for none when it leaves", Contender, "_abandon")
 def _hopeful_abandon(self: Contender) -> None:
     if self._phase in (Phase.CREATING, Phase.SEARCHING):  # nothing there yet, or so it seems
         self._registry.discard(self.guid)
@@ -155,14 +165,13 @@ def _create_again_with_guid(self: Contender) -> None:
 _guids: dict[Contender, str] = {}
 
 
+@_mutant("does not list again after a reconnect", Contender, "on_connected")
 def _keeping_connected(self: Contender, *, resumed: bool) -> None:
     if self._phase not in (Phase.LISTING, Phase.QUEUED):
         _connected(self, resumed=resumed)
 
 
 def _watching(change: Callable[[Any], Any]) -> Callable[[Predecessors, str], None]:
-    """Return a watch of a node ahead that sees a changed answer, and ignores the answer None."""
-
     def watch(self: Predecessors, name: str) -> None:
         read = self._gateway.read
 
@@ -186,13 +195,14 @@ _deaf_watch = _watching(lambda answer: None if isinstance(answer, NodeMissing) e
 _unwritten_watch = _watching(lambda answer: replace(answer, version=0) if isinstance(answer, Node) else answer)
 
 
+@_mutant("takes the end of the one ahead for its turn", Contender, "on_ahead_gone")
 def _trusting(self: Contender, *, was_last: bool) -> None:
     if self._phase is Phase.QUEUED:
         self._grant_if_proven()
 
 
+@_mutant("takes the one ahead for gone if a hand-over came before the watch", Predecessors, "_watch", setting=HANDING)
 def _believing_missing(self: Predecessors, name: str) -> None:
-    """Take it for the end of the one ahead that it was gone at the first look."""
     waiter: Any = self._successor
     if isinstance(waiter, Contender):
         calls = {call: getattr(waiter, call) for call in ("on_ahead_read", "on_ahead_changed", "on_refused")}
@@ -202,18 +212,18 @@ def _believing_missing(self: Predecessors, name: str) -> None:
     _watch(self, name)
 
 
+@_mutant("hands over a znode that it has not written", hand_over, "_replace", setting=HANDING)
 def _unwritten(path: str, data: bytes, create: Create) -> tuple[Any, ...]:
-    """Replace a znode without a write that tells its watchers so."""
     return Delete(path=path), create
 
 
+@_mutant("adopts a lock with another token", GivenHold, "_on_listed", setting=HANDING)
 def _token_of_hold(self: GivenHold, hold: OperatorHold, reply: Any) -> None:
-    """Give the adopter the token of the hold, although others came before that."""
     self._done(hold.token)
 
 
+@_mutant("proves the session by a read", Gateway, "quorum_check", setting=LASTING)
 def _by_read(self: Gateway, paths: Any, callback: Any) -> None:
-    """Prove the session by what a follower says."""
     sent_at = clock.now()
 
     def on_read(answer: Any) -> None:
@@ -234,23 +244,30 @@ def _indifferent_watch(self: Contender, on_refused: Any = None) -> None:
     pass
 
 
-def _unlost(self: Grant, reason: str) -> None:
-    """Trust the lease alone, which may be extended later."""
+@_mutant("trusts a lease again that was over", Grant, "lose")
+def _unlost(self: Grant, reason: str) -> None: ...
 
 
+@_mutant("deletes no leaving node after a reconnect", Registry, "on_connected")
 def _idle_deletes(self: Registry, *, resumed: bool) -> None:
     self.heartbeat.beat()
     self.audit()
 
 
+@_mutant("removes the marker of a reader before its znode", Contender, "_delete", setting=READERS)
 def _marker_first(self: Contender) -> None:
-    """Remove the marker before the znode goes."""
     marker, self._marker = self._marker, None
     if marker is not None:
         marker.delete()
     _delete(self)
 
 
+@_mutant(
+    "leaves the sign of a reader whose node was deleted",
+    Contender,
+    "_on_missing",
+    often={"fault": 0.05, "commit": 0.05},
+)
 def _keeping_marker(self: Contender) -> None:
     if self._node is not None and self._marker is not None:
         self._registry.discard(self._marker.name)
@@ -259,8 +276,6 @@ def _keeping_marker(self: Contender) -> None:
 
 
 def _unheeding(self: Predecessors) -> None:
-    """Watch the limit, and trust what was seen before."""
-
     def on_event(deleted: bool) -> None:
         self._limit = None
         self._successor.on_ahead_changed()
@@ -278,8 +293,8 @@ def _noting_wait(self: Predecessors, verdict: order.WaitFor) -> None:
 _verdicts: weakref.WeakKeyDictionary[Predecessors, order.WaitFor] = weakref.WeakKeyDictionary()
 
 
+@_mutant("ends an idle lock without a look for new waiters", LingeringLock, "end_if_idle", often={"preempt": 0.5})
 def _carefree_end(self: LingeringLock) -> None:
-    """End an idle stay without a look whether somebody has come meanwhile."""
     if not self.ended and not self.queue:
         self.grant_first()
         self.ended = True
@@ -287,6 +302,7 @@ def _carefree_end(self: LingeringLock) -> None:
         self.end()
 
 
+@_mutant("keeps the lock from others as long as anybody comes", LingeringLock, "ends_on_release")
 def _keeping(self: LingeringLock, spec: QueueSpec, grant: Grant) -> bool:
     return _must_end(self, spec, grant) and (not self.has_other_waiters or len(self.queue) == 1)
 
@@ -295,31 +311,37 @@ def _ending_with(change: Callable[[Sequence[Check]], Sequence[Check]]) -> Any:
     return lambda self, checks, error: _end(self, change(checks), error)
 
 
+@_mutant("does not check who keeps a reader from the lock of a reader", deadlock, "blockers", setting=NESTED["readers"])
 def _seeing_one_waiter(queue: Queue, guid: str) -> Blockers | None:
-    """See no writer between a reader that waits and readers."""
     blocked = blockers(queue, guid)
     return blocked and blocked._replace(waiters=blocked.waiters[:1])
 
 
+@_mutant(
+    "takes a lost reply for the end of a circle",
+    Contender,
+    "_on_deadlock_ended",
+    nested=True,
+    often={"reply": 0.04, "request": 0.02, "commit": 0.05, "event": 0.05},
+)
 def _claiming_end(self: Contender, error: Any, reply: Any) -> None:
-    """Take a lost reply for the end of the deadlock."""
     _on_ended(self, error, None if isinstance(reply, INTERRUPTED) else reply)
 
 
+@_mutant("believes what a holder once wrote", deadlock, "blockers", setting=NESTED["stale"])
 def _believing_text(queue: Queue, guid: str) -> Blockers | None:
-    """Believe that an owner waits, although its contender is not in the queue."""
     is_gone = bool(queue.children) and not any(nodes.has_guid(child.name, guid) for child in queue)
     return Blockers(queue[:1], queue[:1]) if is_gone else blockers(queue, guid)
 
 
+@_mutant("gives way for an older waiter", DeadlockSearch, "_find_circle", setting=NESTED["circle"])
 def _ageless(self: DeadlockSearch, own: WaitsFor) -> Any:
-    """Find no waiter younger than its own."""
     circle = yield from _find_circle(self, own)
     return tuple(step._replace(wait=step.wait._replace(czxid=0)) for step in circle)
 
 
+@_mutant("looks for a circle before it writes", DeadlockSearch, "_search", setting=NESTED["circle"])
 def _reading_first(self: DeadlockSearch) -> Any:
-    """Look for a circle, and then write."""
     node = self._contender.queued_node
     if node is None:
         return deadlock.LOOK_SOON
@@ -337,25 +359,9 @@ _on_contender_listed, _abandon, _on_missing = Contender._on_listed, Contender._a
 _connected, _prove = Contender.on_connected, Contender._prove
 _on_listed, _create, _on_searched_read = Registry._on_listed, Contender._create, Contender._on_searched_read
 _watch, _wait_for = Predecessors._watch, Predecessors.wait_for
-
-MUTANTS = (
+MUTANTS += [
     Mutant("lists without a barrier", ((Gateway, "children_after_sync", Gateway.children),)),
-    Mutant("deletes a leaving node once", ((Deletion, "_retry", _forgetful_delete),)),
-    Mutant("counts a path no longer once its delete is sent", ((Deletion, "send", _uncounted_delete),)),
-    Mutant(
-        "grants the next block of the process although the delete was lost",
-        ((Registry, "_on_listed", _trusting_listing),),
-    ),
-    Mutant("deletes no leaving node after a reconnect", ((Registry, "on_connected", _idle_deletes),)),
-    Mutant("takes an unanswered create for none when it leaves", ((Contender, "_abandon", _hopeful_abandon),)),
-    Mutant("stretches the lease", ((Lease, "extend", _stretched),)),
-    Mutant("counts the lease from the answer", ((Lease, "extend", _from_the_answer),), setting=IDLE),
-    Mutant("takes one write for proof after a silence", ((Lease, "extend", _unheard),), setting=IDLE),
-    Mutant("grants by a lease that is over", ((Contender, "_prove", _unproven_after_wait),), setting=LASTING),
-    Mutant("proves the session by a read", ((Gateway, "quorum_check", _by_read),), setting=LASTING),
-    Mutant("does not list again after a reconnect", ((Contender, "on_connected", _keeping_connected),)),
     Mutant("misses a node that went before the watch", ((Predecessors, "_watch", _deaf_watch),)),
-    Mutant("takes the end of the one ahead for its turn", ((Contender, "on_ahead_gone", _trusting),)),
     Mutant(
         "believes in a hold without a node",
         ((Heartbeat, "_on_checked", _indifferent), (Contender, "_watch", _indifferent_watch)),
@@ -366,46 +372,22 @@ MUTANTS = (
         ((Contender, "_create", _create_again_with_guid), (Contender, "_on_searched_read", _adopting_found)),
         often={"fault": 0.06, "closing": 1.0, "reply": 0.1, "request": 0.3},
     ),
-    Mutant("trusts a lease again that was over", ((Grant, "lose", _unlost),)),
     Mutant(
         "misses a limit that was changed before the watch",
         ((Predecessors, "_watch_limit", _unheeding), (Predecessors, "wait_for", _noting_wait)),
         setting=PERMITS,
     ),
     Mutant(
-        "removes the marker of a reader before its znode",
-        ((Contender, "_delete", _marker_first),),
-        setting=READERS,
-    ),
-    Mutant(
         "misses a writer that went on as a reader before the watch",
         ((Predecessors, "_watch", _unwritten_watch),),
         setting=READERS,
     ),
-    Mutant(
-        "leaves the sign of a reader whose node was deleted",
-        ((Contender, "_on_missing", _keeping_marker),),
-        often={"fault": 0.05, "commit": 0.05},
-    ),
-    Mutant("hands over a znode that it has not written", ((hand_over, "_replace", _unwritten),), setting=HANDING),
-    Mutant(
-        "takes the one ahead for gone if a hand-over came before the watch",
-        ((Predecessors, "_watch", _believing_missing),),
-        setting=HANDING,
-    ),
-    Mutant("adopts a lock with another token", ((GivenHold, "_on_listed", _token_of_hold),), setting=HANDING),
     Mutant("hands on a lock in doubt", ((LingeringLock, "may_be_lost", False),), often={"fault": 0.1}),
     Mutant("does not see who else waits", ((LingeringLock, "_watch_others", lambda self: None),), setting=LINGERING),
     Mutant("watches for others once", ((LingeringLock, "_on_children_changed", lambda self, deleted: None),)),
-    Mutant("keeps the lock from others as long as anybody comes", ((LingeringLock, "ends_on_release", _keeping),)),
     Mutant(
         "forgets the waiters when a lingering lock ends",
         ((LingeringWaiter, "is_waiting", lambda self, lock: False),),
-    ),
-    Mutant(
-        "ends an idle lock without a look for new waiters",
-        ((LingeringLock, "end_if_idle", _carefree_end),),
-        often={"preempt": 0.5},
     ),
     Mutant(
         "ends a circle without a check",
@@ -422,23 +404,4 @@ MUTANTS = (
         ((Contender, "end_deadlock", _ending_with(lambda checks: [replace(check, version=-1) for check in checks])),),
         setting=NESTED["downgrade"],
     ),
-    Mutant(
-        "does not check who keeps a reader from the lock of a reader",
-        ((deadlock, "blockers", _seeing_one_waiter),),
-        setting=NESTED["readers"],
-    ),
-    Mutant(
-        "takes a lost reply for the end of a circle",
-        ((Contender, "_on_deadlock_ended", _claiming_end),),
-        nested=True,
-        often={"reply": 0.04, "request": 0.02, "commit": 0.05, "event": 0.05},
-    ),
-    Mutant("believes what a holder once wrote", ((deadlock, "blockers", _believing_text),), setting=NESTED["stale"]),
-    Mutant("gives way for an older waiter", ((DeadlockSearch, "_find_circle", _ageless),), setting=NESTED["circle"]),
-    Mutant(
-        "looks for a circle before it writes",
-        ((DeadlockSearch, "_search", _reading_first),),
-        setting=NESTED["circle"],
-    ),
-    Mutant("waits for a lost listing", ((Contender, "_on_listed", _deaf_listed),), nested=True, seed=80398),
-)  # fmt: skip
+]

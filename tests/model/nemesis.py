@@ -15,8 +15,6 @@ STRAY = "-ffff-8fff-bfff-"  # in the guid of a node that the nemesis makes
 
 
 class Nemesis:
-    """Strikes one process at one moment, with what was chosen."""
-
     def __init__(self, ensemble: Ensemble, callers: list[Caller], figures: Figures) -> None:
         self._ensemble = ensemble
         self._world = ensemble.world
@@ -37,7 +35,6 @@ class Nemesis:
         }
 
     def consider(self, process: Process) -> None:
-        """Strike now, or not."""
         option = self._world.choose(FAULT, process.name)
         if not option or not process.running:
             return

@@ -14,8 +14,6 @@ THINKS = 0.02  # seconds between the look at the queue and the change
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """One change of a limit, and its time."""
-
     begins: float
     value: int | None  # None: each contender's own counts again
     key: str = "k"
@@ -29,7 +27,6 @@ class Operator:
         self._world = ensemble.world
 
     def plan(self, changes: Iterable[LimitChange]) -> None:
-        """Have these made in time."""
         for change in changes:
             self._world.after(change.begins, self._look, change)
 

@@ -1,8 +1,4 @@
-"""
-Replace what the protocol uses of the world by the simulation.
-
-Only what runs on the thread of the simulation sees it: the sessions of other tests go on as before.
-"""
+"""Put the simulation in the place of the world, for what runs on its own thread: other sessions go on as before."""
 
 from __future__ import annotations
 
@@ -35,8 +31,6 @@ _real_payload = Contender._payload
 
 
 class Stage:
-    """Where one simulation after the other is played."""
-
     def __init__(self) -> None:
         self.world: World | None = None
         self.complaints: list[str] = []
@@ -44,7 +38,6 @@ class Stage:
         self._guids = 0
 
     def play(self, world: World) -> None:
-        """Have the code run in this world from now on."""
         self.world = world
         self.complaints.clear()
         self._guids = 0
@@ -66,7 +59,6 @@ class Stage:
         )
 
     def decode(self, data: bytes) -> Payload | None:
-        """Read what `payload` returns."""
         guid, _, limit = data.decode().partition(" ")
         if self._here() is None or not limit.isdigit():
             return Payload.decode(data)
@@ -79,8 +71,6 @@ class Stage:
         return SimulatedClient(options, world.current)
 
     def preempting(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `call` so that other threads may run before it, and after it."""
-
         def preempted(*args: Any) -> Any:
             world = self._here()
             process = None if world is None else world.current
@@ -102,7 +92,6 @@ class Stage:
 
 @contextmanager
 def replaced(patches: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
-    """Give attributes of modules and classes other values for the length of a block."""
     with ExitStack() as stack:
         for owner, name, value in patches:
             stack.callback(setattr, owner, name, getattr(owner, name))
@@ -124,7 +113,6 @@ class _Complaints(logging.Handler):
 
 @contextmanager
 def stage() -> Iterator[Stage]:
-    """Put the simulation where the protocol meets the world."""
     new_stage = Stage()
     pid = os.getpid()
     patches: list[tuple[Any, str, Any]] = [

@@ -127,7 +127,6 @@ class SimulatedLoop:
 
 
 def _session_on(loop: SimulatedLoop, options: SessionOptions) -> Session:
-    """Return a session for which everything runs on this loop."""
     module: Any = sessions
     before, module.Loop = module.Loop, lambda name: loop
     try:
@@ -137,8 +136,6 @@ def _session_on(loop: SimulatedLoop, options: SessionOptions) -> Session:
 
 
 class Process:
-    """One process; its session is the real one, on a simulated loop and client."""
-
     def __init__(self, name: str, number: int, ensemble: Ensemble, options: SessionOptions) -> None:
         self.name = name
         self.number = number
@@ -160,31 +157,23 @@ class Process:
 
     @property
     def registry(self) -> Registry:
-        """The registry of its session."""
         return self.session.attached(Registry)
 
     @property
     def contenders(self) -> list[Contender]:
-        """Its contenders that have not left their queues."""
         return [observer for observer in self.session.observers if isinstance(observer, Contender)]
 
     @property
     def running(self) -> bool:
-        """Whether its locks are in use."""
         return self.alive and not self.closed
 
     def monotonic(self) -> float:
-        """Return the time of its timers."""
         return self.world.now - self._stood_still
 
-    # --- its threads ----------------------------------------------------------------------------------------------
-
     def on_connection_thread(self, call: Callable[..., object], *args: Any) -> None:
-        """Run something on kazoo's thread."""
         self._on_thread(0, call, args)
 
     def on_loop(self, call: Callable[..., object], *args: Any) -> None:
-        """Run something on the loop's thread or a caller's."""
         self._on_thread(1, call, args)
 
     def _on_thread(self, thread: int, call: Callable[..., object], args: tuple[Any, ...]) -> None:
@@ -211,8 +200,6 @@ class Process:
                 self.world.current = before
             self.preempted_at = math.inf if inner else self.world.now
 
-    # --- what happens to it ---------------------------------------------------------------------------------------
-
     def pause(self, seconds: float, *, suspended: bool = False) -> None:
         """Let none of its threads run for a while; `suspended`: nor the clock of its timers."""
         if not self.paused:
@@ -234,7 +221,6 @@ class Process:
                 self._on_thread(thread, call, args)
 
     def isolate(self, seconds: float) -> None:
-        """Cut it off from all servers for a while."""
         if not self.isolated:
             self.isolated = True
             for connection in self.connections:
@@ -242,7 +228,6 @@ class Process:
             self.world.after(seconds, self.rejoin)
 
     def rejoin(self) -> None:
-        """Have the network whole again; what it held up arrives."""
         self.isolated = False
         for connection in list(self.connections):
             connection.reached = True
@@ -252,7 +237,6 @@ class Process:
             pipe.release()
 
     def crash(self) -> None:
-        """End it at once; its host closes the connections."""
         self.alive = False
         for connection in list(self.connections):
             connection.back.close()

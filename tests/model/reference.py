@@ -14,7 +14,6 @@ _LIMIT = re.compile(r"!limit:(?P<value>[0-9]+):")
 
 
 def limit(tree: Tree, parent: str) -> tuple[str, int]:
-    """Return the marker of the limit of a queue, and its value; empty and 0 if there is none."""
     for name in tree.nodes[parent].children if parent in tree.nodes else ():
         match = _LIMIT.fullmatch(name)
         if match:
@@ -23,7 +22,6 @@ def limit(tree: Tree, parent: str) -> tuple[str, int]:
 
 
 def entitled(tree: Tree, parent: str) -> set[str]:
-    """Return the paths of the contenders below a node that may have the lock, all at a time."""
     if parent not in tree.nodes:
         return set()
     names = tree.nodes[parent].children
@@ -43,7 +41,6 @@ def entitled(tree: Tree, parent: str) -> set[str]:
 
 
 def own_limit(tree: Tree, path: str) -> int:
-    """Return how many permits there are as a contender knows."""
     data = tree.nodes[path].data.decode()
     match = _HOLD_LIMIT.search(data)
     text = match["value"] if match else "" if data.startswith("{") else data.partition(" ")[2]

@@ -14,8 +14,6 @@ TIMEOUT = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One setting."""
-
     callers: tuple[Script, ...]
     processes: int = 2
     tick: float = TIMEOUT / 4
@@ -145,6 +143,9 @@ NESTED = {
 }
 """Two owners in two processes, each of which wants the lock of the other one."""
 
+PLAIN = (SMALL, IMPATIENT, CROWD, IDLE)
+OTHERS = (PERMITS, LINGERING, HANDING, HANDING_PERMITS, *NESTED.values())
+
 FAMILIES = (
     (Kind.LOCK,),
     (Kind.READ, Kind.READ, Kind.WRITE),
@@ -154,7 +155,6 @@ FAMILIES = (
 
 
 def drawn(rng: random.Random) -> Scenario:
-    """Return a setting by chance."""
     processes = rng.choice((2, 2, 3))
     scripts = [
         Script(
@@ -214,7 +214,6 @@ def _handed_over(scripts: list[Script], processes: int, rng: random.Random) -> l
 
 
 def drawn_nested(rng: random.Random) -> Scenario:
-    """Return a setting by chance in which owners take locks inside others, in any order."""
     processes = rng.choice((1, 2, 2, 3))
     scripts: list[Script] = []
     kinds = rng.choice(((Kind.LOCK,), (Kind.LOCK,), (Kind.READ, Kind.READ, Kind.WRITE)))

@@ -28,8 +28,6 @@ STEPS = 200_000  # more, and something goes round in circles
 
 @dataclass(slots=True)
 class Played:
-    """The result of one schedule."""
-
     figures: Figures
     violation: Violation | None
     steps: int
@@ -132,8 +130,6 @@ class _Play:
         for server in self.ensemble.servers:
             server.heal()
 
-    # --- what must hold then --------------------------------------------------------------------------------------
-
     def _at_rest(self) -> None:
         """Everybody who wants a lock has one node, somebody holds each lock that is wanted, nothing else is there."""
         known = self._known()
@@ -184,7 +180,6 @@ class _Play:
             raise Violation("no orphan", f"nobody knows of {orphans}; not there: {sorted(known - set(differences))}")
 
     def _at_the_end(self) -> None:
-        """Nothing is left, neither in the tree nor in the tables."""
         left = [caller.name for caller in self.callers if not caller.done]
         if left:
             raise Violation("every wait ends", f"{left} still want it")
@@ -212,7 +207,6 @@ class _Play:
 
 
 def play(stage: Stage, scenario: Scenario, chooser: Chooser, *, diary: list[str] | None = None) -> Played:
-    """Play one schedule; a `Violation` is returned, not raised."""
     game = _Play(stage, scenario, chooser, diary)
     violation = None
     try:

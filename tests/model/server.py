@@ -22,8 +22,6 @@ CONNECT = object()
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """A request at the server that its client is connected to."""
-
     connection: Connection
     session: int
     request: Any
@@ -34,8 +32,6 @@ class Item:
 
 
 class Connection:
-    """One connection of one client, both ends."""
-
     def __init__(self, client: SimulatedClient, server: Server) -> None:
         world = server.world
         self.client = client
@@ -49,19 +45,15 @@ class Connection:
         self.items: deque[Item] = deque()
 
     def hold(self) -> None:
-        """Let nothing through, in either direction."""
         self.there.hold()
         self.back.hold()
 
     def release(self) -> None:
-        """Let through what was held up."""
         self.there.release()
         self.back.release()
 
 
 class Server:
-    """One server, the leader or a follower."""
-
     def __init__(self, ensemble: Ensemble, index: int) -> None:
         self.ensemble = ensemble
         self.world = ensemble.world
@@ -81,10 +73,7 @@ class Server:
         self._touched: dict[int, None] = {}
         self._heard = 0.0  # of the leader
 
-    # --- the ensemble -------------------------------------------------------------------------------------------
-
     def join(self) -> None:
-        """Catch up with the leader and serve clients."""
         self.tree = self.ensemble.truth.copy()
         self.applied = self.ensemble.committed
         self.from_leader, self.to_leader, self._apply = Pipe(self.world), Pipe(self.world), Pipe(self.world)
@@ -94,7 +83,6 @@ class Server:
         self._heard = self.world.now
 
     def stop(self) -> None:
-        """Serve nobody, as there is no leader."""
         self.up = False
         for pipe in (self.from_leader, self.to_leader, self._apply):
             pipe.close()
@@ -102,7 +90,6 @@ class Server:
             self._close(connection)
 
     def cut_off(self) -> None:
-        """Let nothing through between the leader and this follower."""
         if self.up and not self.cut and self is not self.ensemble.leader:
             self.cut = True
             self.from_leader.hold()
@@ -115,7 +102,6 @@ class Server:
             self.stop()
 
     def heal(self) -> None:
-        """Bring this follower and the leader together."""
         if self.cut:
             self.cut = False
             if self.up:
@@ -129,7 +115,6 @@ class Server:
             self.join()
 
     def pinged(self) -> None:
-        """Tell the leader whom this one has heard of."""
         self._heard = self.world.now
         touched, self._touched = self._touched, {}
         self.to_leader.send(0.0005, self._relay, tuple(touched))
@@ -150,7 +135,6 @@ class Server:
         self._apply.send(delay, call, *args)
 
     def apply(self, proposal: Proposal) -> None:
-        """Carry out a transaction."""
         change = proposal.change
         self.ensemble._alter(self.tree, change)
         self.applied = proposal.zxid
@@ -177,10 +161,7 @@ class Server:
         for connection in watching:
             self._back(connection, connection.client.on_event, kind, path)
 
-    # --- the clients --------------------------------------------------------------------------------------------
-
     def connect(self, connection: Connection, session: int, seen: int) -> None:
-        """Take a client in: with a new session, or with its old one."""
         if not self.up or seen > self.applied:
             self._close(connection)
             return
@@ -215,7 +196,6 @@ class Server:
             self._close(connection)
 
     def receive(self, connection: Connection, request: Any) -> None:
-        """Take a request."""
         from model.ensemble import WRITES
 
         if not connection.open or not self.up:
@@ -245,7 +225,6 @@ class Server:
             self.to_leader.send(self.world.delay(FORWARD, self.name), call, *args)
 
     def done(self, item: Item, zxid: int) -> None:
-        """Take note that a request has been carried out, and answer it in its turn."""
         if item.request is CONNECT:
             self._welcome(item)
             return
@@ -292,13 +271,11 @@ class Server:
             connection.back.send(delay, client.run, call, connection, *args)
 
     def drop(self, session: int) -> None:
-        """Close the connection of a session, if it is here."""
         connection = self._connections.get(session)
         if connection is not None:
             self._close(connection)
 
     def hung_up(self, connection: Connection) -> None:
-        """Learn that the client has closed its end."""
         self._close(connection, tell=False)
 
     def _close(self, connection: Connection, *, tell: bool = True) -> None:

@@ -1,8 +1,4 @@
-"""
-The lock protocol keeps its promises in every schedule that is tried, and an exploration finds one that does not.
-
-The rules are in `model.invariants` and at the end of `model.schedule`.
-"""
+"""The protocol keeps the rules of `model.invariants` in each schedule; an exploration finds one that does not."""
 
 from __future__ import annotations
 
@@ -11,20 +7,7 @@ import pytest
 from model.explore import Report, exhaust, explore
 from model.mutants import MUTANTS, Mutant
 from model.patches import replaced
-from model.scenario import (
-    CROWD,
-    HANDING,
-    HANDING_PERMITS,
-    IDLE,
-    IMPATIENT,
-    LINGERING,
-    NESTED,
-    PERMITS,
-    READERS,
-    SMALL,
-    Scenario,
-    drawn_nested,
-)
+from model.scenario import OTHERS, PLAIN, READERS, Scenario, drawn_nested
 
 SEED = 1000
 BUDGET = 3000  # schedules to find a broken protocol in; by chance, each of them takes some hundreds at most
@@ -35,7 +18,6 @@ def assert_sound(report: Report) -> None:
 
 
 def test_random_schedules_break_no_rule() -> None:
-    """Each lock has one holder and nothing is left, whatever happens to requests, servers, processes and nodes."""
     report = explore(100, SEED)
     assert_sound(report)
     assert report.figures["grants"] > 100
@@ -46,7 +28,6 @@ def test_random_schedules_break_no_rule() -> None:
 
 
 def test_random_schedules_of_nested_locks_break_no_rule() -> None:
-    """Each circle of waits ends by one victim, the youngest if it can, and no other wait ends so."""
     report = explore(30, SEED, draw=drawn_nested)
     assert_sound(report)
     assert report.figures["victims"] > 15
@@ -55,14 +36,11 @@ def test_random_schedules_of_nested_locks_break_no_rule() -> None:
 @pytest.mark.parametrize(
     ("scenario", "limit"),
     [
-        (SMALL, 60),
-        (IMPATIENT, 60),
-        *((scenario, 30) for scenario in (CROWD, IDLE, READERS)),
-        *((scenario, 20) for scenario in (PERMITS, LINGERING, HANDING, HANDING_PERMITS, *NESTED.values())),
+        *zip((*PLAIN, READERS), (60, 60, 30, 30, 30), strict=True),
+        *((scenario, 20) for scenario in OTHERS),
     ],
 )
 def test_every_schedule_with_one_deviation_breaks_no_rule(scenario: Scenario, limit: int) -> None:
-    """One late or lost message, fault or slow thread, at any point of a small setting, does no harm: a sample."""
     report = exhaust(scenario, limit=limit)
     assert_sound(report)
     assert report.schedules > limit / 2
@@ -71,12 +49,11 @@ def test_every_schedule_with_one_deviation_breaks_no_rule(scenario: Scenario, li
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
 def test_many_more_schedules_break_no_rule() -> None:
-    """Thousands of schedules by chance, and every single deviation with readers, permits and lingering, do no harm."""
     assert_sound(explore(3000, 10 * SEED))
     assert_sound(explore(1000, 10 * SEED, draw=drawn_nested))
-    for scenario in (SMALL, IMPATIENT, CROWD, IDLE):
+    for scenario in PLAIN:
         assert_sound(exhaust(scenario, limit=900))
-    for scenario in (READERS, PERMITS, LINGERING, HANDING, HANDING_PERMITS, *NESTED.values()):
+    for scenario in (READERS, *OTHERS):
         assert_sound(exhaust(scenario))
 
 
@@ -90,7 +67,6 @@ def test_every_mutant_replaces_what_the_protocol_has() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_an_exploration_finds_each_mutant(mutant: Mutant) -> None:
-    """A protocol with one mistake in it breaks a rule soon, and the schedule that shows it is told."""
     report = mutant.search(BUDGET, SEED)
     assert report.findings, f"{report}"
     with replaced(mutant.patches):
@@ -98,6 +74,5 @@ def test_an_exploration_finds_each_mutant(mutant: Mutant) -> None:
 
 
 def test_a_schedule_is_repeated_by_its_seed() -> None:
-    """Its seed gives the same schedule again, whatever was played before."""
     first, second = explore(5, SEED), explore(5, SEED)
     assert (first.steps, first.figures) == (second.steps, second.figures)

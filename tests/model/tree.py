@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Znode:
-    """One node."""
-
     czxid: int
     owner: int = 0
     data: bytes = b""
@@ -21,13 +19,10 @@ class Znode:
 
 
 class Tree:
-    """The nodes, by path."""
-
     def __init__(self) -> None:
         self.nodes: dict[str, Znode] = {"": Znode(0)}
 
     def create(self, path: str, node: Znode) -> None:
-        """Put a node below one that is there."""
         parent, _, name = path.rpartition("/")
         self.nodes[path] = node
         above = self.nodes[parent]
@@ -35,7 +30,6 @@ class Tree:
         above.made += 1
 
     def delete(self, path: str) -> bool:
-        """Take a node away; return whether it was there."""
         if self.nodes.pop(path, None) is None:
             return False
         parent, _, name = path.rpartition("/")
@@ -43,16 +37,13 @@ class Tree:
         return True
 
     def write(self, path: str, data: bytes) -> None:
-        """Replace the data of a node, if it is there."""
         node = self.nodes.get(path)
         if node is not None:
             node.data = data
             node.version += 1
 
     def owned(self, session: int) -> list[str]:
-        """Return the paths of a session's ephemeral nodes."""
         return [path for path, node in self.nodes.items() if node.owner == session]
 
     def copy(self) -> Tree:
-        """Return a tree of its own with the same nodes."""
         return copy.deepcopy(self)

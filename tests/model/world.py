@@ -17,8 +17,6 @@ START = 1000.0
 
 
 class World:
-    """One simulation: its clock, its events in their order, its choices and its diary."""
-
     def __init__(self, chooser: Chooser, *, diary: list[str] | None = None) -> None:
         self.now = START
         self.current: Process | None = None  # whose code runs
@@ -32,15 +30,12 @@ class World:
         self._order = itertools.count()
 
     def at(self, time: float, call: Callable[..., object], *args: Any) -> None:
-        """Have `call(*args)` happen at a time."""
         heapq.heappush(self._events, (time, next(self._order), call, args))
 
     def after(self, delay: float, call: Callable[..., object], *args: Any) -> None:
-        """Have `call(*args)` happen in `delay` seconds."""
         heapq.heappush(self._events, (self.now + delay, next(self._order), call, args))
 
     def run(self, until: float) -> None:
-        """Let happen all that is due until then."""
         events = self._events
         while events and events[0][0] <= until:
             self.now, _, call, args = heapq.heappop(events)
@@ -51,37 +46,30 @@ class World:
         self.now = max(self.now, until)
 
     def choose(self, choice: Choice, about: str) -> int:
-        """Return which option is taken."""
         option = self._chooser.choose(choice, about)
         if option and self._diary is not None:
             self.note(f"    [{choice.name} {about}: {choice.options[option]}]")
         return option
 
     def delay(self, choice: Choice, about: str) -> float:
-        """Return the delay of the option that is taken."""
         return choice.delays[self.choose(choice, about)]
 
     def calm_down(self) -> None:
-        """Have only defaults from now on."""
         self._chooser.calm = True
 
     @property
     def deviations(self) -> int:
-        """How often anything has deviated from the default."""
         return len(self._chooser.deviations)
 
     @property
     def calm(self) -> bool:
-        """Whether only defaults are taken."""
         return self._chooser.calm
 
     @property
     def writes_diary(self) -> bool:
-        """Whether a note is of use."""
         return self._diary is not None
 
     def note(self, line: str) -> None:
-        """Write a line into the diary."""
         if self._diary is not None:
             self._diary.append(f"{self.now - START:8.4f}  {line}")
 
@@ -99,23 +87,19 @@ class Pipe:
         self._backlog: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
 
     def send(self, delay: float, call: Callable[..., object], *args: Any) -> None:
-        """Have `call(*args)` happen at the other end."""
         self._last = max(self._last, self._world.now + delay)
         self._world.at(self._last, self._arrive, call, args)
 
     def hold(self) -> None:
-        """Let nothing through."""
         self.held = True
 
     def release(self) -> None:
-        """Let through what was held up, and what comes."""
         self.held = False
         while self._backlog and not self.held:
             call, args = self._backlog.popleft()
             call(*args)
 
     def close(self) -> None:
-        """Lose all that is under way, and what comes."""
         self.closed = True
         self._backlog.clear()
 

@@ -13,14 +13,12 @@ from django.urls import path
 from django_zklock.admin import LockAdmin
 from django_zklock.dashboard.views import health_json, incidents_json, locks_json
 from django_zklock.models import Lock
-from support.admintemplates import ADMIN_TEMPLATES
+from support.admintemplates import ADMIN_MIDDLEWARE, ADMIN_TEMPLATES
 
 LIST = "/admin/zklock/lock/"
-"""The first page of the locks, whose address is the beginning of all others."""
 
 
 own_site = AdminSite(name="own")
-"""A second admin site, under a name of its own."""
 own_site.register(Lock, LockAdmin)
 
 urlpatterns = [
@@ -34,22 +32,13 @@ urlpatterns = [
 
 SETTINGS: dict[str, Any] = {
     "ROOT_URLCONF": "support.adminsite",
-    "MIDDLEWARE": [
-        "django.contrib.sessions.middleware.SessionMiddleware",
-        "django.middleware.locale.LocaleMiddleware",
-        "django.middleware.common.CommonMiddleware",
-        "django.middleware.csrf.CsrfViewMiddleware",
-        "django.contrib.auth.middleware.AuthenticationMiddleware",
-        "django.contrib.messages.middleware.MessageMiddleware",
-        "django_zklock.middleware.LockConflictMiddleware",
-    ],
+    "MIDDLEWARE": ADMIN_MIDDLEWARE,
     "TEMPLATES": ADMIN_TEMPLATES,
     "PASSWORD_HASHERS": ["django.contrib.auth.hashers.MD5PasswordHasher"],
 }
 
 
 ALL = ("view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock", "show_stack_lock")
-"""All permissions on locks."""
 
 
 def user_with(*permissions: str) -> Client:

@@ -1,4 +1,4 @@
-"""The TEMPLATES of sites of the tests with an admin. Settings import this module before there are apps."""
+"""TEMPLATES and MIDDLEWARE of sites of the tests with an admin. Settings import this module before there are apps."""
 
 from __future__ import annotations
 
@@ -16,4 +16,13 @@ ADMIN_TEMPLATES: list[dict[str, Any]] = [
             ]
         },
     }
+]
+ADMIN_MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django_zklock.middleware.LockConflictMiddleware",
 ]

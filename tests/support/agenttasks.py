@@ -1,8 +1,4 @@
-"""
-The application of Celery tasks under an agent for monitoring, which the environment variable AGENT names.
-
-The agent reports to a file: a line of JSON for each run of a task, with its name and its seconds. Nothing is sent.
-"""
+"""Tasks under the agent that the variable AGENT names. It reports a line of JSON for each run to a file."""
 
 from __future__ import annotations
 
@@ -19,8 +15,7 @@ from django_zklock import zk_locked
 from support.celeryapp import HOME, app, do
 
 AGENT: Final = "AGENT"
-RUNS: Final = "agent-runs"
-"""The file in the folder of a worker that the agent reports to."""
+RUNS: Final = "agent-runs"  # the file in the folder of a worker that the agent reports to
 
 __all__ = ["app"]
 
@@ -49,7 +44,6 @@ def sends(key: str) -> str:
 
 
 def report(name: str, seconds: float) -> None:
-    """Write that a task has run."""
     with Path(os.environ[HOME], RUNS).open("a", encoding="utf-8") as file:
         file.write(json.dumps([name, seconds]) + "\n")
 
@@ -165,7 +159,6 @@ AGENTS: Final[dict[str, Callable[[], None]]] = {
     "elasticapm": elasticapm,
     "django_structlog": django_structlog,
 }
-"""The functions that start the agents, by the name of the package."""
 
 if AGENT in os.environ:
     AGENTS[os.environ[AGENT]]()

@@ -17,12 +17,7 @@ SERVICE = "/zklock.v1.LockCoordinator/"
 
 
 class Balancer(grpc.GenericRpcHandler):
-    """
-    Pass requests for locks to a coordinator, and all that follows to another one, which does not have the lease.
-
-    The answer of the other one is made here. The first calls fail on the way, without an answer of a coordinator. If it
-    is `silent`, all calls come to the right coordinator, but answers to `KeepAlive` get lost.
-    """
+    """Pass requests for locks on, and refuse the others, as without the lease; or lose answers to `KeepAlive`."""
 
     def __init__(self, address: str, *, failures: int = 0, silent: bool = False) -> None:
         self.calls: Counter[str] = Counter()  # by the name of the method

@@ -1,9 +1,4 @@
-"""
-A Celery application with a schedule, for real beat processes; configured by BEAT_HOME and BEAT_SCHEDULE (JSON).
-
-If the folder of a beat has a file `strike`, the beat sends itself the signal that the file names, once, between the
-record of a run and its sending.
-"""
+"""A Celery application with a schedule, for real beats; a file may have one strike itself before it sends a tick."""
 
 from __future__ import annotations
 
@@ -42,7 +37,6 @@ def hang_if_told(**_kwargs: Any) -> None:
 
 @beat_init.connect
 def strike(**_kwargs: Any) -> None:
-    """Send this process a signal if the file names one."""
     from django_zklock.contrib.celery.schedule import ScheduleRecords
 
     note = Path(os.environ["BEAT_STRIKE"])

@@ -7,7 +7,7 @@ import itertools
 import json
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,6 @@ from support.zoo import TESTS, Zoo, eventually
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message that a beat sent."""
-
     entry: str
     tick: int
     token: int
@@ -27,8 +25,6 @@ class Sent:
 
 
 class Beat:
-    """One `celery beat`."""
-
     def __init__(self, beats: Beats, name: str, hosts: str | None, env: Mapping[str, str]) -> None:
         self.name = name
         self.home = beats.home / name
@@ -45,7 +41,6 @@ class Beat:
         self.start()
 
     def start(self) -> None:
-        """Start it, or start it again."""
         with contextlib.suppress(FileNotFoundError):
             (self.home / "pid").unlink()
         with self.log.open("ab") as log:
@@ -64,7 +59,6 @@ class Beat:
         self.process.wait()
 
     def stop(self, timeout: float = 30) -> int:
-        """Ask it to end; return its exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
 
@@ -83,8 +77,6 @@ class Beat:
 
 
 class Beats:
-    """Some beats with one schedule and one broker, for the length of a with block."""
-
     def __init__(
         self, zoo: Zoo, home: Path, schedule: Mapping[str, float | Mapping[str, Any]], *, session_timeout: float = 2.0
     ) -> None:
@@ -115,7 +107,6 @@ class Beats:
                 print(f"--- {beat.name}\n{beat.said}")
 
     def start(self, *names: str, hosts: str | None = None, **env: str) -> list[Beat]:
-        """Start a beat of each name."""
         for name in names:
             self.all[name] = Beat(self, name, hosts, env)
         return [self.all[name] for name in names]
@@ -127,28 +118,21 @@ class Beats:
         return [pids[payload.pid] for payload in payloads if payload is not None and payload.pid in pids]
 
     def wait_queue(self, *beats: Beat, timeout: float = 20) -> None:
-        """Wait until exactly these beats are in the queue, in this order."""
         eventually(lambda: self.queue() == list(beats), timeout, f"the queue is not {[beat.name for beat in beats]}")
 
     def records(self) -> dict[str, Any]:
-        """Return the record of each entry in ZooKeeper."""
         folder = f"{self.zoo.base}/!beat/beatapp"
         names = self.zoo.names(folder)
         return {name: json.loads(self.zoo.client.get(f"{folder}/{name}")[0]) for name in names}
 
     def sent(self) -> list[Sent]:
-        """Return what was sent so far, in order."""
-        return sorted(self._read(), key=lambda message: message.at)
-
-    def _read(self) -> Iterator[Sent]:
+        messages = []
         for path in self._messages.glob("*.msg"):
-            message = json.loads(path.read_text())
-            label = message["headers"]["zklock_beat"]
-            yield Sent(**label, at=int(path.name.partition("_")[0]) / 1000)
+            label = json.loads(path.read_text())["headers"]["zklock_beat"]
+            messages.append(Sent(**label, at=int(path.name.partition("_")[0]) / 1000))
+        return sorted(messages, key=lambda message: message.at)
 
     def wait_sent(self, count: int, timeout: float = 20, since: float = 0.0) -> list[Sent]:
-        """Wait for so many messages sent after `since`; return them."""
-
         def found() -> list[Sent]:
             messages = [message for message in self.sent() if message.at > since]
             return messages if len(messages) >= count else []
@@ -157,7 +141,6 @@ class Beats:
 
 
 def each_tick_once(messages: list[Sent]) -> None:
-    """Fail if a run was sent twice, out of order, or by a leader that had a successor."""
     for entry in {message.entry for message in messages}:
         mine = [message for message in messages if message.entry == entry]
         ticks = [message.tick for message in mine]
@@ -167,6 +150,5 @@ def each_tick_once(messages: list[Sent]) -> None:
 
 
 def longest_gap(messages: list[Sent], begin: float, end: float) -> float:
-    """Return the longest time without a message, in seconds."""
     moments = [begin, *(message.at for message in messages if begin < message.at < end), end]
     return max(later - earlier for earlier, later in itertools.pairwise(moments))

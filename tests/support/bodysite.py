@@ -30,13 +30,10 @@ TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates"}]
 FILE = Path(__file__)
 
 events: list[str] = []
-"""The events of the bodies, in their order."""
 locked = zk_locked(KEY, timeout=0)
 
 
 def is_free(*keys: str) -> bool:
-    """Return whether another thread can acquire all of these locks at once."""
-
     def acquire() -> bool:
         try:
             with zk_locks(*keys, timeout=0):
@@ -48,8 +45,6 @@ def is_free(*keys: str) -> bool:
 
 
 class Parts:
-    """The parts of a body. They are a resource that has to be closed."""
-
     def __iter__(self) -> Iterator[bytes]:
         events.append("computed")
         yield b"part"
@@ -59,8 +54,6 @@ class Parts:
 
 
 class AsyncParts:
-    """The parts of a body for a server with an event loop."""
-
     async def __aiter__(self) -> AsyncIterator[bytes]:
         events.append("computed")
         yield b"part"
@@ -78,8 +71,6 @@ async def async_stream(request: HttpRequest) -> HttpResponseBase:
 
 
 class Handler(View):
-    """Streams, or renders."""
-
     body: Any = None
 
     @locked
@@ -89,7 +80,6 @@ class Handler(View):
 
 
 def page(request: HttpRequest) -> TemplateResponse:
-    """Return a page that notes whether the lock is held while it is rendered."""
     template = engines["django"].from_string("{% if held %}held{% endif %}")
     return TemplateResponse(request, template, {"held": lambda: not is_free(KEY)})
 
@@ -99,8 +89,6 @@ async def async_page(request: HttpRequest) -> HttpResponseBase:
 
 
 class HeldRenderer(BaseRenderer):
-    """Writes whether the lock is held while it renders."""
-
     media_type = "text/plain"
     format = "txt"
 
@@ -149,7 +137,6 @@ urlpatterns = [path(f"{name}/", view) for name, view in {**STREAMS, **FILES, **P
 
 @contextlib.contextmanager
 def served() -> Iterator[None]:
-    """Use this site as that of the project, without anything of earlier tests."""
     events.clear()
     with override_settings(ROOT_URLCONF="support.bodysite", TEMPLATES=TEMPLATES, ALLOWED_HOSTS=["*"]):
         yield

@@ -30,7 +30,6 @@ TIED = debian.tied("KILL")
 
 
 def find_redis() -> str:
-    """Return the path of `redis-server`."""
     program = shutil.which(REDIS)
     if program is None:
         raise debian.NotInstalled("Redis server", REDIS)
@@ -38,7 +37,6 @@ def find_redis() -> str:
 
 
 def find_rabbitmq() -> Path:
-    """Return the path of the `rabbitmq-server` that runs as the user who starts it."""
     if (RABBITMQ_SCRIPTS / RABBITMQ).exists():
         return RABBITMQ_SCRIPTS / RABBITMQ
     program = shutil.which(RABBITMQ)
@@ -48,20 +46,13 @@ def find_rabbitmq() -> Path:
 
 
 class Broker(Served):
-    """A server that keeps messages."""
-
     @property
     @abc.abstractmethod
-    def conf(self) -> dict[str, Any]:
-        """The settings of Celery for it."""
+    def conf(self) -> dict[str, Any]: ...
 
     @abc.abstractmethod
     def clear(self) -> None:
         """Forget all messages; no worker may be there."""
-
-    @abc.abstractmethod
-    def disconnect_all(self) -> None:
-        """Close all connections of clients, as an operator may, or a failing network."""
 
 
 class Redis(Broker):
@@ -79,11 +70,7 @@ class Redis(Broker):
         return {"broker_url": f"{address}/0", "result_backend": f"{address}/1", "broker_transport_options": {}}
 
     def returning(self, visibility_timeout: float) -> dict[str, Any]:
-        """
-        Return `conf` with that many seconds, and workers that look once a second for messages to bring back.
-
-        Workers of a kombu that knows no such options look every 100 s; see `bring_back`.
-        """
+        """Return `conf` with which workers look once a second for lost messages, if kombu can; see `bring_back`."""
         options = {
             "visibility_timeout": visibility_timeout,
             "unacked_restore_interval": 1,
@@ -102,7 +89,6 @@ class Redis(Broker):
             channel.qos.restore_visible(interval=1)
 
     def tags(self) -> set[str]:
-        """Return the delivery tags of all messages, queued or unacknowledged."""
         with RedisClient(port=self.port, decode_responses=True) as client, client.pipeline() as pipe:
             pipe.hkeys("unacked")
             for queue in QUEUES:
@@ -112,7 +98,6 @@ class Redis(Broker):
         return queued | set(unacked)
 
     def count_unacked(self) -> int:
-        """Return how many messages workers have taken and not acknowledged."""
         with RedisClient(port=self.port) as client:
             return int(client.hlen("unacked"))
 
@@ -170,14 +155,12 @@ class RabbitMQ(Broker):
         self._control("close_all_connections", "by a test")
 
     def restart_app(self) -> None:
-        """Stop the broker, and start it again in the same process, as an operator does."""
         self._control("stop_app")
         self._control("start_app")
         self._wait_ready()
 
     @contextlib.contextmanager
     def full(self, queue: str) -> Iterator[None]:
-        """Have a queue refuse all messages, as one that has its `max-length`."""
         rule = json.dumps({"max-length": 0, "overflow": "reject-publish"})
         self._control("set_policy", "full", f"^{queue}$", rule, "--apply-to", "queues")
         try:
@@ -191,7 +174,6 @@ class RabbitMQ(Broker):
 
     @property
     def _env(self) -> dict[str, str]:
-        """Nothing of the machine's own RabbitMQ, if it has one."""
         here = self._directory
         return {
             "PATH": os.environ["PATH"],

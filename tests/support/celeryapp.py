@@ -1,9 +1,4 @@
-"""
-A Celery application whose tasks take locks, for real workers and for the test that sends to them.
-
-Its broker is the folder CELERY_HOME, unless a file in that folder says otherwise. In the test's own process, without
-CELERY_HOME, messages are lost.
-"""
+"""A Celery application whose tasks take locks. Its broker is the folder CELERY_HOME; without it, messages are lost."""
 
 from __future__ import annotations
 
@@ -46,8 +41,6 @@ class Channel(filesystem.Channel):
 
 
 class Transport(filesystem.Transport):
-    """kombu's file system transport with the channel above."""
-
     Channel = Channel
 
 
@@ -65,7 +58,6 @@ TRANSPORT_ALIASES["filesystem"] = "support.celeryapp:Transport"
 
 
 def configure(app: Celery, home: Path) -> Celery:
-    """Connect an application to the broker and the results in a folder, or to those that its settings name."""
     for name in ("messages", "control", "results"):
         (home / name).mkdir(parents=True, exist_ok=True)
     app.conf.update(
@@ -113,11 +105,7 @@ def say_ready(sender: Any, **_kwargs: Any) -> None:
         sender.hub.call_later(0.01, sender.hub.call_later, 0.01, ready.touch)
 
 
-# --- what the tasks do under their lock -----------------------------------------------------------------------------
-
-
 def do(verb: str, argument: Any) -> Any:
-    """Do the work of a task."""
     if verb == "brief":
         time.sleep(1)
     if verb == "fail":
@@ -138,7 +126,6 @@ def do(verb: str, argument: Any) -> Any:
 
 
 def account() -> dict[str, Any]:
-    """Return the properties of the running task."""
     request = current_task.request
     return {
         "pid": os.getpid(),
@@ -153,17 +140,12 @@ def account() -> dict[str, Any]:
     }
 
 
-# --- the tasks ------------------------------------------------------------------------------------------------------
-
-
 @app.task(name="ping")
 def ping() -> int:
     return os.getpid()
 
 
-@app.task(name="plain")
-@zk_locked("{key}", on_conflict="retry")
-def plain(key: str, verb: str = "tell", argument: Any = None) -> Any:
+def work(key: str, verb: str = "tell", argument: Any = None) -> Any:
     return do(verb, argument)
 
 
@@ -173,28 +155,12 @@ def bound(self: Any, key: str, verb: str = "tell", argument: Any = None) -> Any:
     return do(verb, argument)
 
 
-@app.task(name="greedy", autoretry_for=(Exception,), max_retries=1, default_retry_delay=0)
-@zk_locked("{key}", on_conflict="retry")
-def greedy(key: str, verb: str = "tell", argument: Any = None) -> Any:
-    return do(verb, argument)
-
-
-@app.task(name="patient")
-@zk_locked("{key}", timeout=60, on_conflict="raise")
-def patient(key: str, verb: str = "tell", argument: Any = None) -> Any:
-    return do(verb, argument)
-
-
-@app.task(name="late", acks_late=True, reject_on_worker_lost=True)
-@zk_locked("{key}", timeout=60)
-def late(key: str, verb: str = "tell", argument: Any = None) -> Any:
-    return do(verb, argument)
-
-
-@app.task(name="late_again", acks_late=True, reject_on_worker_lost=True)
-@zk_locked("{key}", on_conflict="retry")
-def late_again(key: str, verb: str = "tell", argument: Any = None) -> Any:
-    return do(verb, argument)
+again_if_busy = zk_locked("{key}", on_conflict="retry")(work)
+plain = app.task(name="plain")(again_if_busy)
+greedy = app.task(name="greedy", autoretry_for=(Exception,), max_retries=1, default_retry_delay=0)(again_if_busy)
+app.task(name="patient")(zk_locked("{key}", timeout=60, on_conflict="raise")(work))
+app.task(name="late", acks_late=True, reject_on_worker_lost=True)(zk_locked("{key}", timeout=60)(work))
+app.task(name="late_again", acks_late=True, reject_on_worker_lost=True)(again_if_busy)
 
 
 @app.task(name="transfer")
@@ -230,7 +196,6 @@ def helper(key: str) -> None: ...
 
 @app.task(name="helped")
 def helped(key: str) -> float:
-    """Call a locked function that is not a task; return how long it waited."""
     began = time.monotonic()
     try:
         helper(key)
@@ -241,7 +206,6 @@ def helped(key: str) -> float:
 
 @app.task(name="by_hand")
 def by_hand(key: str, verb: str = "tell", argument: Any = None) -> Any:
-    """Acquire a lock without the decorator."""
     lock = zk_lock(key)
     lock.acquire()
     try:
@@ -263,20 +227,13 @@ def kept(key: str) -> bool:
     return connection.in_atomic_block
 
 
-@app.task(name="atomic_below")
-@zk_locked("{key}")
-@transaction.atomic
-def atomic_below(key: str, mark: str) -> bool:
-    """Record after COMMIT whether the lock is held."""
+def note_commit(key: str, mark: str) -> bool:
     transaction.on_commit(lambda: Path(mark).write_text(str(current_hold(key).lost)) and None)
     return connection.in_atomic_block
 
 
-@app.task(name="atomic_option")
-@zk_locked("{key}", atomic=True)
-def atomic_option(key: str, mark: str) -> bool:
-    transaction.on_commit(lambda: Path(mark).write_text(str(current_hold(key).lost)) and None)
-    return connection.in_atomic_block
+app.task(name="atomic_below")(zk_locked("{key}")(transaction.atomic(note_commit)))
+app.task(name="atomic_option")(zk_locked("{key}", atomic=True)(note_commit))
 
 
 @app.task(name="increment")
@@ -292,28 +249,18 @@ def increment(key: str, path: str) -> int:
 
 @app.task(name="storm")
 def storm(key: str, rounds: int, seed: int) -> int:
-    """Acquire a lock repeatedly while soft time limits strike at random moments; return how many did."""
     chance = random.Random(seed)
     struck = 0
     lock = zk_lock(key)
     for _ in range(rounds):
         try:  # round everything: where Python is slow, as under a tracer, a strike may come a round late
-            striker = threading.Thread(target=_strike_after, args=(chance.uniform(0, 0.004),))
+            striker = threading.Timer(chance.uniform(0, 0.004), os.kill, (os.getpid(), signal.SIGUSR1))
             striker.start()
             with lock:
                 pass
-            _until_struck(striker)
+            while striker.is_alive():
+                time.sleep(0.001)
+            time.sleep(0.05)
         except SoftTimeLimitExceeded:
             struck += 1
     return struck
-
-
-def _strike_after(delay: float) -> None:
-    time.sleep(delay)
-    os.kill(os.getpid(), signal.SIGUSR1)
-
-
-def _until_struck(striker: threading.Thread) -> None:
-    while striker.is_alive():
-        time.sleep(0.001)
-    time.sleep(0.05)

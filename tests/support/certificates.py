@@ -14,25 +14,21 @@ from support.ensemble import DEBIAN_DIRECTORY
 NETTY = [f"netty-{part}" for part in ("buffer", "codec", "common", "handler", "resolver", "transport")]
 NETTY_JARS = [DEBIAN_DIRECTORY / f"{name}.jar" for name in (*NETTY, "netty-transport-native-unix-common")]
 WITH_NETTY = "-Xbootclasspath/a:" + ":".join(map(str, NETTY_JARS))
-"""The option of the JVM that adds them."""
 
 NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
 """The options of openssl for a key that takes no time to make."""
 
 
 def skip_without_tls() -> None:
-    """Skip the test on a machine that has no server for TLS, or no openssl."""
     if not all(jar.exists() for jar in NETTY_JARS) or shutil.which("openssl") is None:
         pytest.skip("needs Debian's netty jars and openssl")
 
 
 def openssl(*arguments: str) -> None:
-    """Run openssl."""
     subprocess.run(["openssl", *arguments], check=True, capture_output=True)
 
 
 def certificate(folder: Path, name: str, authority: str) -> tuple[bytes, bytes]:
-    """Return a new key and a certificate for it, signed by an authority in this folder."""
     key, request, signed, more = (folder / f"{name}.{end}" for end in ("key", "csr", "pem", "ext"))
     more.write_text("subjectAltName=DNS:localhost\n")
     openssl("req", *NEW_KEY, "-nodes", "-keyout", str(key), "-out", str(request), "-subj", f"/CN={name}")
@@ -42,7 +38,6 @@ def certificate(folder: Path, name: str, authority: str) -> tuple[bytes, bytes]:
 
 
 def authority(folder: Path, name: str) -> bytes:
-    """Make an authority in this folder; return its certificate."""
     key, own = folder / f"{name}.key", folder / f"{name}.pem"
     made = ("-keyout", str(key), "-out", str(own), "-subj", f"/CN={name}")
     # Python 3.13 and newer refuse an authority that does not say what its key is for.

@@ -31,8 +31,6 @@ def stub_of(channel: grpc.aio.Channel) -> Any:
 
 
 class Served:
-    """A coordinator and its servers, for the length of a with block."""
-
     def __init__(self, options: LeaseOptions, credentials: Any = None, tls: tuple[Path | None, ...] = (None,) * 3):
         """Prepare it; `tls` is the certificate, the key and the clients' authority of HTTP."""
         self.coordinator = Coordinator()
@@ -44,12 +42,10 @@ class Served:
         self.stub = stub_of(self.channel)
 
     async def acquire(self, resource: str = KEY, **more: Any) -> Any:
-        """Take a lease by gRPC."""
         request = pb.RecordLockRequest(resource_path=resource, client_id="node-1", **more)
         return await self.stub.RecordLock(request, timeout=20)
 
     async def http(self, method: str, path: str, content: object = None, **headers: str) -> Response:
-        """Send one request by HTTP, on a connection of its own."""
         async with HttpConnection(self.http_server.port) as connection:
             return await connection.request(method, path, content, **headers)
 
@@ -69,12 +65,9 @@ class Served:
 
 
 class Response(NamedTuple):
-    """A response of the coordinator."""
-
     status: int
     headers: dict[str, str]
-    content: Any
-    """From JSON; None if there is no body."""
+    content: Any  # from JSON; None if there is no body
 
 
 class HttpConnection:
@@ -99,7 +92,6 @@ class HttpConnection:
         return await asyncio.wait_for(self.response(), 30)
 
     def send(self, method: str, path: str, content: object = None, **headers: str) -> None:
-        """Send a request."""
         body = content if isinstance(content, bytes) else b"" if content is None else json.dumps(content).encode()
         fields = {"host": "localhost", "content-type": "application/json", "content-length": str(len(body))}
         fields |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -107,7 +99,6 @@ class HttpConnection:
         self.writer.write(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body)
 
     async def response(self) -> Response:
-        """Return the next response."""
         status, *lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().splitlines()
         headers = dict(line.lower().split(": ", 1) for line in lines if line)
         body = await self.reader.readexactly(int(headers.get("content-length", 0)))

@@ -16,22 +16,16 @@ _numbers = itertools.count(1)
 
 
 def sqlite(path: Path) -> dict[str, Any]:
-    """Return the entry of `DATABASES` for a file."""
     return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": dict(SQLITE)}
 
 
 def fenced_models() -> list[type[models.Model]]:
-    """All tables that the tests of fences need."""
     return [*apps.get_app_config("ledgers").get_models(), *apps.get_app_config("zklock_fences").get_models()]
 
 
 @contextlib.contextmanager
 def database(settings: dict[str, Any], *more: type[models.Model]) -> Iterator[str]:
-    """
-    Have a database with empty tables; return its alias, which no thread knows yet.
-
-    The tables are those of the fenced models, and of `more`.
-    """
+    """Have a database with the tables of the fenced models, and more; return its alias, which no thread knows yet."""
     alias = f"ledger-{next(_numbers)}"
     connections.settings[alias] = connections.configure_settings({"default": {}, alias: settings})[alias]
     try:

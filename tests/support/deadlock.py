@@ -19,7 +19,6 @@ LONG = 40.0  # seconds; a wait that nothing ends makes a test fail
 
 
 def nest(first: str, second: str, keep: threading.Event | None = None, **options: Any) -> None:
-    """Hold one lock, and wait for another. Keep both until the event, if there is one."""
     with zk_lock(first, **options), zk_lock(second, timeout=LONG, **options):
         assert keep is None or keep.wait(LONG)
 
@@ -28,11 +27,7 @@ def nest(first: str, second: str, keep: threading.Event | None = None, **options
 def rivals(
     zoo: Zoo, pairs: dict[str, str], queue: int = 2, keep: threading.Event | None = None, **options: Any
 ) -> Iterator[None]:
-    """
-    Have a thread for each pair, which holds its key and waits for the other, until it has got that, too.
-
-    The block begins when the queues of the others have so many contenders: what waits from then on is the youngest.
-    """
+    """Have a thread for each pair hold its key and wait for the other, for the block, until each queue has so many."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deadlock, "LOOK_SOON", LONG)  # or they might give way themselves at their second look
         calls = [BackgroundCall(lambda pair=pair: nest(pair[0], pair[1], keep, **options)) for pair in pairs.items()]  # type: ignore[misc]
@@ -44,7 +39,6 @@ def rivals(
 
 
 def give_way(zoo: Zoo, first: str, second: str, **options: Any) -> LockDeadlock:
-    """Hold the first lock and wait for the second, as the youngest wait of a deadlock; return its error."""
     with contextlib.ExitStack() as stack, zk_lock(first, **options):
         stack.enter_context(rivals(zoo, {second: first}, **options))
         with pytest.raises(LockDeadlock) as raised, zk_lock(second, timeout=LONG, **options):

@@ -10,9 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-POLICY = Path("/usr/sbin/policy-rc.d")
-"""Debian's packages run this script before they start the service that they bring."""
-
 MANAGERS = {
     "apt-get": "apt-get install --no-install-recommends",
     "dnf": "dnf install",
@@ -45,12 +42,7 @@ def ensure(
     installing: Callable[[], AbstractContextManager[object]] = nullcontext,
     or_skip: bool = False,
 ) -> None:
-    """
-    Make sure that these find what they look for. Each of them raises `NotInstalled`.
-
-    What is missing is installed where that is allowed; with `installing()` around it. Elsewhere, one message says how.
-    It ends this process, unless the tests may skip what is missing (`or_skip`).
-    """
+    """Install what these do not find, where that is allowed; else say how, and exit, unless the tests may skip it."""
     problems = list(filter(None, map(missing, finds)))
     packages = list(dict.fromkeys(package for problem in problems for package in problem.packages))
     if packages and may_install():
@@ -65,7 +57,6 @@ def ensure(
 
 
 def missing(find: Callable[[], object]) -> NotInstalled | None:
-    """Return what this does not find; None if it does."""
     try:
         find()
     except NotInstalled as problem:
@@ -79,7 +70,6 @@ def all_wanted() -> bool:
 
 
 def advice(problems: Sequence[NotInstalled]) -> str:
-    """Return the command that installs all of these, and what to do about those that it cannot install."""
     packages = dict.fromkeys(package for problem in problems for package in problem.packages)
     manager = next(filter(shutil.which, MANAGERS), "apt-get")
     if manager != "apt-get":
@@ -99,12 +89,10 @@ def tied(signal_name: str) -> list[str]:
 
 
 def may_install() -> bool:
-    """Tell whether this is a machine with apt, and we are its administrator."""
     return shutil.which("apt-get") is not None and os.geteuid() == 0
 
 
 def install(*packages: str) -> None:
-    """Install packages; raise SystemExit where that fails."""
     print(f"Installing: apt-get install {' '.join(packages)}", flush=True)
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     # An update that reaches no server would end with 0, and the install would not find the packages.
@@ -117,14 +105,15 @@ def install(*packages: str) -> None:
 
 
 @contextlib.contextmanager
-def no_services() -> Iterator[None]:
-    """Keep packages that are installed meanwhile from starting a service, on the usual port, that nobody asked for."""
-    if POLICY.exists():
-        yield  # the makers of this machine have decided
+def having(file: Path, text: str, *, unless: Path) -> Iterator[None]:
+    """Have a script meanwhile, unless there is what shows that the makers of this machine have decided."""
+    if unless.exists():
+        yield
         return
-    POLICY.write_text("#!/bin/sh\nexit 101\n")
-    POLICY.chmod(0o755)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    file.chmod(0o755)
     try:
         yield
     finally:
-        POLICY.unlink()
+        file.unlink()

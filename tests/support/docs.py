@@ -16,7 +16,6 @@ OTHER_BLOCK = re.compile(r"^```(?:javascript|go|java)\n// (\S+)\n(.*?)^```$", re
 
 
 def text_of(page: str) -> str:
-    """Return a page, such as "how-to/admin.md"."""
     return (DOCS / page).read_text()
 
 
@@ -32,19 +31,16 @@ def files_of(page: str, *, unnamed: int = 0) -> dict[str, str]:
 
 
 def programs_of(page: str) -> dict[str, str]:
-    """Return the programs in other languages that a page shows, by the names of their files."""
     return dict(OTHER_BLOCK.findall(text_of(page)))
 
 
 def run(code: str, name: str = "example", names: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Run a file of a page, and return its names; `names` are there before."""
     names = {"__name__": name.removesuffix(".py")} if names is None else names
     exec(compile(code, name, "exec"), names)
     return names
 
 
 def run_all(page: str, **names: Any) -> dict[str, Any]:
-    """Run all blocks of a page as one module, and return its names."""
     names.setdefault("__name__", "example")
     for name, code in files_of(page).items():
         run(code, name, names)
@@ -52,7 +48,6 @@ def run_all(page: str, **names: Any) -> dict[str, Any]:
 
 
 def written(page: str, directory: Path, files: Mapping[str, str] | None = None, *, unnamed: int = 0) -> Project:
-    """Write a project with the files that a page shows, and these."""
     project = Project(directory)
     for name, code in {**files_of(page, unnamed=unnamed), **(files or {})}.items():
         project.write(name, code)
@@ -60,6 +55,5 @@ def written(page: str, directory: Path, files: Mapping[str, str] | None = None, 
 
 
 def assert_passes(project: Project, test: str, *options: str) -> None:
-    """Run a module of tests next to the files of a page; all of them pass."""
     project.write("test_shown.py", test)
     assert " passed" in project.succeed("-m", "pytest", "-q", *options, "test_shown.py").stdout

@@ -31,16 +31,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LINES = 25
-"""The first lines of the doctor, which name the cause and the remedy."""
+LINES = 25  # the first lines of the doctor, which name the cause and the remedy
 CALM = "Nothing needs attention"
-OPERATOR = "anna"
-"""The user of the shell."""
-LOGIN = "operator"
-"""The user of the admin."""
+OPERATOR = "anna"  # the user of the shell
+LOGIN = "operator"  # the user of the admin
 REASON = "it hangs"
-NO_REASON = "--reason=''"
-"""A command with it is refused."""
+NO_REASON = "--reason=''"  # a command with it is refused
 CSRF = "a" * 32
 
 # Each command is a line: a verb, and keys. Keys that differ only after the last slash share a template.
@@ -98,8 +94,6 @@ for line in sys.stdin:
 
 
 class Program:
-    """A process with locks, which does what it is told."""
-
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self._said: list[str] = []
@@ -114,19 +108,16 @@ class Program:
             lines.append(line.strip())  # noqa: PERF401 - others read the list meanwhile
 
     def tell(self, verb: str, *keys: str) -> None:
-        """Give it a command."""
         assert self.process.stdin is not None
         print(verb, *keys, file=self.process.stdin, flush=True)
 
     def hear(self, *lines: str) -> None:
-        """Wait until it has said all these lines, in any order."""
         missing = Counter(lines)
         eventually(lambda: not missing - Counter(self._said), 30, (self._said, self._logged))
         for line in lines:
             self._said.remove(line)
 
     def hold(self, *keys: str) -> None:
-        """Have it acquire free locks, and hang in the work under each."""
         self.tell("hold", *keys)
         self.hear(*(f"held {key}" for key in keys))
 
@@ -136,7 +127,6 @@ class Program:
         self.hear(*[f"used {key}"] * 5)
 
     def kill(self) -> None:
-        """Kill it; its session ends later."""
         self.process.kill()
         for reader in self._readers:
             reader.join()
@@ -146,11 +136,8 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A card of the first page, as an operator sees it."""
-
     text: str
-    links: dict[str, str]
-    """The addresses that they lead to, by their texts."""
+    links: dict[str, str]  # the addresses that they lead to, by their texts
 
     @classmethod
     def of(cls, html: str) -> Card:
@@ -159,8 +146,6 @@ class Card:
 
 
 class Drill:
-    """A site with its operator, and the processes that use its locks, for the length of a with block."""
-
     def __init__(self, zoo: Zoo, directory: Path, hosts: str | None = None) -> None:
         directory.mkdir(exist_ok=True)
         self.zoo = zoo
@@ -176,18 +161,15 @@ class Drill:
         self._stack.close()
 
     def keep(self, context: contextlib.AbstractContextManager[T]) -> T:
-        """Use a context until the end of the drill."""
         return self._stack.enter_context(context)
 
     def program(self, host: str, hosts: str | None = None) -> Program:
-        """Start a process on a host of this name."""
         env = {**self.site.environment, "ZKLOCK_URL": self.zoo.url(hosts)}
         program = Program(self.zoo.spawn(SCRIPT, host=host, **env))
         self._stack.callback(program.kill)
         return program
 
     def hang(self, host: str, *keys: str, waiters: int) -> tuple[Program, Program]:
-        """Have a process hang in its work under some locks, and many others wait for each on the host web-1."""
         holder, web = self.program(host), self.program("web-1")
         holder.learn(keys[0])
         holder.hold(*keys)
@@ -205,7 +187,6 @@ class Drill:
     # --- the shell ----------------------------------------------------------------------------------------------
 
     def shell(self, command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command where `manage.py` is, as the operator does."""
         path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
         env = {**environment(**self.site.environment), "PATH": path, "LOGNAME": OPERATOR}
         return subprocess.run(
@@ -230,7 +211,6 @@ class Drill:
         return done.stdout
 
     def doctor(self) -> tuple[list[str], int]:
-        """Return what `doctor --incident` prints, and its exit status."""
         done = self.shell("python manage.py zklock doctor --incident")
         return done.stdout.splitlines() + done.stderr.splitlines(), done.returncode
 
@@ -238,7 +218,6 @@ class Drill:
 
     @property
     def cookies(self) -> dict[str, str]:
-        """The header by which the operator is logged in."""
         return {"Cookie": f"sessionid={self.site.sessions['operator']}; csrftoken={CSRF}"}
 
     def open(self, path: str = LIST, site: Site | None = None, **form: object) -> str:
@@ -251,12 +230,10 @@ class Drill:
             return error.read().decode()
 
     def cards(self, site: Site | None = None) -> list[Card]:
-        """Return the cards of the first page."""
         sections = re.findall(r'<section class="module zklock-card.*?</section>', self.open(site=site), re.DOTALL)
         return [Card.of(html) for html in sections]
 
     def press(self, path: str, button: str, **form: str) -> str:
-        """Open a form, give the reason, and press a button for all that is ticked; return the page that follows."""
         page = self.open(path)
         ticks = [
             tick
@@ -268,7 +245,6 @@ class Drill:
         return self.open(path, None, **{"target": target, "reason": REASON, button: "1", **form})
 
     def acknowledge(self) -> None:
-        """Acknowledge the only card by its form, with the first of its buttons."""
         ((path,),) = [[href for label, href in card.links.items() if "Acknowledge" in label] for card in self.cards()]
         form = self.open(path)
         inputs = re.findall('<(?:input|button)[^>]*name="(identity|minutes)"[^>]*? value="(.*?)"', form)
@@ -296,12 +272,10 @@ class Drill:
         return [line.strip().removeprefix("$ ") for line in lines[:LINES] if line.strip().startswith("$ ")]
 
     def is_calm(self, within: float = 30.0) -> None:
-        """Wait until the first page is green, and so is the doctor."""
         eventually(lambda: CALM in plain(self.open()), within, "it is not green")
         lines, status = self.doctor()
         assert (status, lines[0].startswith(CALM)) == (0, True), lines
 
 
 def plain(html: str) -> str:
-    """Return the text of a page or a part of it, in one line."""
     return " ".join(unescape(strip_tags(html)).split())

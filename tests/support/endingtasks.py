@@ -25,7 +25,6 @@ LATER = 3600.0  # seconds until a task is tried again: not in the time of a test
 
 
 def end(task: Any, way: str, argument: Any) -> str:
-    """End a task in one of the ways that its own code has; `argument` is a folder of its own."""
     if way == "exception":
         raise ValueError(way)
     if way == "retry":
@@ -46,14 +45,12 @@ def end(task: Any, way: str, argument: Any) -> str:
 @app.task(name="locked_end", bind=True, acks_late=True)
 @zk_locked("{key}", timeout=60)
 def locked_end(self: Any, key: str, way: str, verb: str, argument: Any) -> str:
-    """End under the decorator's lock."""
     do(verb, argument)
     return end(self, way, argument)
 
 
 @app.task(name="block_end", bind=True, acks_late=True)
 def block_end(self: Any, key: str, way: str, verb: str, argument: Any) -> str:
-    """End in a block."""
     with zk_lock(key, timeout=60):
         do(verb, argument)
         return end(self, way, argument)
@@ -61,7 +58,6 @@ def block_end(self: Any, key: str, way: str, verb: str, argument: Any) -> str:
 
 @app.task(name="forgetful_end", bind=True, acks_late=True)
 def forgetful_end(self: Any, key: str, way: str, verb: str, argument: Any) -> str:
-    """End without releasing a lock."""
     zk_lock(key).acquire()
     do(verb, argument)
     return end(self, way, argument)
@@ -89,8 +85,6 @@ LOCKS: dict[str, dict[str, Any]] = {
 
 
 def then_end(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate the function of a task: end the process in the way of the last argument when its lock is released."""
-
     @functools.wraps(function)
     def run(key: str, gate: str, way: str) -> None:
         function(key, gate, way)
@@ -111,7 +105,6 @@ for _whose, _options in LOCKS.items():
 # --- ways to leave a lock behind ------------------------------------------------------------------------------------
 
 _suspended: list[Generator[None]] = []
-_held_by_thread = threading.Event()
 
 
 def _inside(key: str) -> Generator[None]:
@@ -129,29 +122,21 @@ def half_open(key: str) -> None:
 
 @app.task(name="forget_in_coroutine")
 def forget_in_coroutine(key: str) -> None:
-    """Acquire a lock in a coroutine that ends without releasing it."""
-
     async def acquire() -> None:
         await zk_lock(key).aacquire()
 
     asyncio.run(acquire())
 
 
-def _acquire(key: str) -> None:
-    zk_lock(key).acquire()
-
-
 @app.task(name="forget_in_thread")
 def forget_in_thread(key: str) -> None:
-    """Acquire a lock in a thread that ends without releasing it."""
-    thread = threading.Thread(target=_acquire, args=(key,))
+    thread = threading.Thread(target=zk_lock(key).acquire)
     thread.start()
     thread.join()
 
 
 @app.task(name="acquire_twice")
 def acquire_twice(key: str, verb: str = "tell", argument: Any = None) -> None:
-    """Acquire a reentrant lock twice, and never release it."""
     zk_lock(key).acquire()
     with zk_lock(key):
         zk_lock(key).acquire()
@@ -166,7 +151,6 @@ def careless_part(keys: list[str]) -> None:
 
 @app.task(name="careful_whole")
 def careful_whole(outer: str, inner: str) -> list[bool]:
-    """Run a part eagerly that leaves its own lock and one of this task; return what is held then."""
     locks = [zk_lock(outer), zk_lock(inner)]
     with locks[0]:
         careless_part.apply(([outer, inner],))
@@ -176,7 +160,6 @@ def careful_whole(outer: str, inner: str) -> list[bool]:
 
 @app.task(name="keep")
 def keep(key: str, verb: str = "tell", argument: Any = None) -> None:
-    """Hold a lock in a thread of the process until the process ends."""
     acquired = threading.Event()
 
     def hold() -> None:
@@ -190,8 +173,7 @@ def keep(key: str, verb: str = "tell", argument: Any = None) -> None:
 
 
 @app.task(name="held_by_receivers")
-def held_by_receivers(key: str, mark: str) -> None:
-    """Run under a lock of receivers of Celery's signals."""
+def held_by_receivers(key: str, mark: str) -> None: ...
 
 
 @task_prerun.connect(sender=held_by_receivers)
@@ -207,13 +189,11 @@ def _after(args: Any, **kwargs: Any) -> None:
 
 @app.task(name="lingers")
 @zk_locked("{key}", linger=60)
-def lingers(key: str) -> None:
-    """Leave a lock to the next owner in this process."""
+def lingers(key: str) -> None: ...
 
 
 @app.task(name="loses_block")
 def loses_block(key: str, mark: str) -> None:
-    """Work under a lock until it is lost, and report what is raised."""
     try:
         with zk_lock(key):
             do("sleep", mark)

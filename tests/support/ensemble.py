@@ -1,8 +1,4 @@
-"""
-Real ZooKeeper servers on loopback, started from the jars on this machine, for tests, benchmarks and the demo.
-
-Servers can be started, stopped, killed and paused. This module imports nothing of locks, Django or kazoo.
-"""
+"""Real ZooKeeper servers on loopback, from the jars on this machine. Nothing of locks, Django or kazoo is imported."""
 
 from __future__ import annotations
 
@@ -20,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from django_zklock.core import clock
@@ -69,12 +64,7 @@ class ServerFailed(RuntimeError):
 
 
 def find_classpath() -> list[Path]:
-    """
-    Find the jars that make a ZooKeeper server: `$ZOOKEEPER_HOME` if it is set, else Debian's package, else Homebrew's.
-
-    Raises ZooKeeperNotFound. A ZOOKEEPER_HOME without a server raises it, too: otherwise a test would silently run
-    against another version.
-    """
+    """Find jars: those of `$ZOOKEEPER_HOME` and no others, if it is set, else Debian's, else Homebrew's."""
     home = os.environ.get("ZOOKEEPER_HOME")
     if home:
         jars = _jars_of_release(Path(home))
@@ -108,17 +98,12 @@ def find_java() -> str:
 
 
 def find_zookeeper() -> None:
-    """Make sure that a server can be started here. Raises ZooKeeperNotFound."""
     find_classpath()
     find_java()
 
 
 def four_letter(host: str, port: int, word: str, timeout: float = 2.0) -> str:
-    """
-    Send a four-letter command (`ruok`, `srvr`, `cons`, ...) to a server and return its answer.
-
-    `timeout`, in seconds, covers connecting and each read. Raises OSError (TimeoutError is one) if there is no answer.
-    """
+    """Send a four-letter command to a server; return its answer. `timeout` covers each step. Raises OSError."""
     with socket.create_connection((host, port), timeout=timeout) as connection:
         connection.sendall(word.encode("ascii"))
         answer = bytearray()
@@ -156,11 +141,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class Server:
-    """
-    One ZooKeeper server of an Ensemble, as a process that can be stopped, killed, paused and started again.
-
-    It keeps its port and its data over restarts. It is not thread-safe.
-    """
+    """A process that can be stopped, killed, paused and started again; it keeps its port and its data."""
 
     def __init__(
         self, *, number: int, port: int, directory: Path, command: Sequence[str], env: Mapping[str, str]
@@ -178,12 +159,10 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Host and port, as a connection string."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def running(self) -> bool:
-        """True while there is a process, paused or not."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -212,7 +191,6 @@ class Server:
             self.kill()
 
     def terminate(self) -> None:
-        """Send SIGTERM without waiting for the end."""
         if self._process is not None:
             self._process.terminate()
             self._process.send_signal(signal.SIGCONT)  # a paused process receives SIGTERM only when it is resumed
@@ -233,7 +211,6 @@ class Server:
             os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """Resume a paused process."""
         os.kill(self.pid, signal.SIGCONT)
 
     def mode(self) -> str | None:
@@ -245,11 +222,7 @@ class Server:
         return None
 
     def wait_ready(self, timeout: float = 30.0) -> str:
-        """
-        Wait until the server accepts clients, which in an ensemble needs a quorum, and return its mode.
-
-        Raises ServerFailed if the process ends or `timeout` seconds pass.
-        """
+        """Wait until the server accepts clients, which needs a quorum, and return its mode. Raises ServerFailed."""
         deadline = clock.now() + timeout
         while True:
             mode = self.mode()
@@ -272,10 +245,6 @@ class Server:
 class Ensemble:
     """
     One ZooKeeper server, or three, on free loopback ports, for the length of a with block.
-
-        with Ensemble(nodes=3) as ensemble:
-            client = KazooClient(ensemble.hosts)
-            ensemble.leader.kill()
 
     The last `observers` of the nodes do not vote. `tick` is ZooKeeper's tickTime in seconds. Session timeouts are
     between 2 and 20 ticks unless `min_session_timeout` and `max_session_timeout` (seconds) are given. `container_check`
@@ -357,19 +326,13 @@ class Ensemble:
 
     @property
     def followers(self) -> list[Server]:
-        """The current followers."""
         return [server for server in self.servers if server.mode() == "follower"]
 
     def url(self, chroot: str = "") -> str:
-        """Return the ensemble as a `zk://` URL, the form of `settings.ZKLOCK["URL"]`."""
         return f"zk://{self.hosts}{'/' + chroot.strip('/') if chroot else ''}"
 
     def start(self, timeout: float = 60.0) -> None:
-        """
-        Start all servers and wait until each of them is ready.
-
-        Raises ZooKeeperNotFound, or ServerFailed after `timeout` seconds. In both cases no server is left running.
-        """
+        """Start all servers, and wait until each is ready. If that fails, none is left running."""
         if self.servers:
             return
         java, classpath = find_java(), find_classpath()
@@ -390,7 +353,6 @@ class Ensemble:
             raise
 
     def stop(self) -> None:
-        """Stop all servers, and remove the data if it is in a temporary directory."""
         if os.getpid() != self._owner:  # a forked child runs the exit handlers, too, but its parent owns the servers
             return
         atexit.unregister(self.stop)
@@ -407,9 +369,7 @@ class Ensemble:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def _prepare(self, number: int, port: int, root: Path, java: str, classpath: Sequence[Path]) -> Server:

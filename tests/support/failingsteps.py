@@ -1,9 +1,4 @@
-"""
-Failures in what Celery's main process calls.
-
-A worker that loads this module can be made to fail: each function of the package `contrib.celery.dispatch`, each
-control command, and the pool raise as often as the command `fail` says, or the environment.
-"""
+"""Failures in what Celery's main process calls: as often as the command `fail` says, or the environment."""
 
 from __future__ import annotations
 
@@ -40,7 +35,6 @@ PROMISES: Final = (
 
 
 def steps() -> dict[str, tuple[Any, str]]:
-    """Return all functions that can fail: the class or module of each, and its attribute there."""
     return {name: owner for name, owner in _all_steps() if name not in PROMISES}
 
 

@@ -26,19 +26,16 @@ T = TypeVar("T")
 
 
 def session() -> Session:
-    """Return the session of this process."""
     return process.current()
 
 
 def client() -> Client:
-    """Return the kazoo client of this process's session."""
     client = session()._client
     assert client is not None
     return client
 
 
 def connected(timeout: float = 10.0) -> Session:
-    """Wait until the session of this process is connected; return it."""
     current_session = session()
     current_session.wanted_until = clock.now() + timeout  # without that, it rests after many refused connects
     eventually(lambda: current_session.connected and current_session.session_id, timeout)
@@ -47,7 +44,6 @@ def connected(timeout: float = 10.0) -> Session:
 
 @contextlib.contextmanager
 def proxied(zoo: Zoo, session_timeout: float = 4, **more: Any) -> Iterator[Proxy]:
-    """Have the locks of this process talk to the first server through a proxy, which is healed at the end."""
     with Proxy(zoo.address) as proxy, zoo.configured(proxy.address, session_timeout, **more):
         try:
             yield proxy
@@ -59,12 +55,7 @@ def proxied(zoo: Zoo, session_timeout: float = 4, **more: Any) -> Iterator[Proxy
 
 @contextlib.contextmanager
 def warmed(zoo: Zoo, key: str) -> Iterator[Proxy]:
-    """
-    Use a proxy while the session rests and the key's directory exists, so that requests can be counted.
-
-    A contender that holds or waits for long does not watch its own node, or the count would depend on the load of the
-    machine.
-    """
+    """Use a proxy while the session rests, to count requests: no contender watches its own node meanwhile."""
     zoo.client.ensure_path(f"{zoo.base}/{key}")
     with mock.patch.object(contender, "WATCH_SELF_AFTER", 60.0), proxied(zoo, 10) as proxy:
         connected()
@@ -76,7 +67,6 @@ def warmed(zoo: Zoo, key: str) -> Iterator[Proxy]:
 
 @contextlib.contextmanager
 def within(limit: float) -> Iterator[None]:
-    """Fail if the block takes longer than `limit` seconds, and some room for a busy machine, however it ends."""
     began = clock.now()
     try:
         yield
@@ -86,11 +76,7 @@ def within(limit: float) -> Iterator[None]:
 
 
 def lose(lock: Lock, cause: Callable[[Hold], object], limit: float) -> tuple[Hold, str]:
-    """
-    Work under a lock that `cause(hold)` takes away; return the lost hold, and what its user is told.
-
-    The work does nothing but wait, and has to be stopped within `limit` seconds of the cause.
-    """
+    """Wait under a lock that `cause(hold)` takes away; return the hold, and what its user is told in time."""
     holds: list[Hold] = []
     try:
         with lock as hold:
@@ -160,13 +146,10 @@ def expire(zoo: Zoo) -> None:
 
 
 def die() -> None:
-    """End this process's session and its timers, as its death would."""
     process.reset()
 
 
 class BackgroundCall(threading.Thread, Generic[T]):
-    """A thread that makes one call; `result()` gives what it returned or raises what it raised."""
-
     def __init__(self, call: Callable[[], T]) -> None:
         super().__init__(daemon=True)
         self._call = call
@@ -200,7 +183,6 @@ class CallOnDemand(BackgroundCall[T]):
         super().__init__(lambda: call(*self._arguments.get(timeout=30)))
 
     def begin(self, *arguments: object) -> None:
-        """Make the call with these arguments."""
         self._arguments.put(arguments)
 
 
@@ -217,11 +199,7 @@ def results(calls: Iterable[BackgroundCall[T]], timeout: float = 30.0) -> list[T
 
 
 def queue_up(zoo: Zoo, key: str, count: int, **options: Any) -> tuple[list[BackgroundCall[None]], list[int]]:
-    """
-    Have threads come for a lock one after the other, each once the one before is in the queue.
-
-    Return them, and the list to which each adds its number when it has the lock.
-    """
+    """Have threads queue in order; return them, and the list to which each adds its number when it has the lock."""
 
     def append(number: int) -> None:
         with zk_lock(key, **{"timeout": 20, **options}):
@@ -240,11 +218,7 @@ def queue_up(zoo: Zoo, key: str, count: int, **options: Any) -> tuple[list[Backg
 def acquired_by_many(
     key: str, many: int, inside: int, *, forgiven: tuple[type[Exception], ...] = (), **options: Any
 ) -> Iterator[list[Hold]]:
-    """
-    Have so many threads want a lock, of which so many get it; yields their holds.
-
-    They release at the end, and raise there what is not `forgiven`.
-    """
+    """Have `many` threads want a lock, of which `inside` get it; they raise at the end what is not `forgiven`."""
 
     def hold_until_done() -> None:
         with zk_lock(key, **{"timeout": 30, **options}) as hold:

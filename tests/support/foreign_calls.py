@@ -1,8 +1,4 @@
-"""
-Find what must not run on the protocol's threads: handlers of logs, signals and warnings; files, such as those of TLS.
-
-It is installed in the tests, and in the processes with their settings. The fixture `no_foreign_calls` fails a test.
-"""
+"""Find what must not run on the protocol's threads: handlers of logs, signals and warnings; reading files."""
 
 from __future__ import annotations
 
@@ -22,8 +18,7 @@ from django.dispatch import Signal
 
 from django_zklock.core import log
 
-FILE = "TEST_FOREIGN_CALLS"
-"""The variable with the path of the file that all processes of a test run write to."""
+FILE = "TEST_FOREIGN_CALLS"  # the variable with the path of the file that all processes of a test run write to
 
 ENTRIES = (
     (logging.Handler, "handle"),
@@ -41,7 +36,6 @@ ENTRIES = (
 
 
 def install() -> None:
-    """Record each call of these functions on a protocol thread, once for each function."""
     for owner, name in ENTRIES:
         function = getattr(owner, name)
         if not hasattr(function, "is_watched"):
@@ -60,14 +54,12 @@ def _watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def record(name: str) -> None:
-    """Write to the file that a function was called here."""
     stack = "".join(traceback.format_stack(limit=12))
     with open(os.environ[FILE], "a") as file:
         file.write(f"{name} was called on {threading.current_thread().name} of process {os.getpid()}:\n{stack}\n")
 
 
 def recorded() -> str:
-    """Return what all processes have recorded, and forget it."""
     path = Path(os.environ[FILE])
     text = path.read_text() if path.exists() else ""
     path.unlink(missing_ok=True)
@@ -75,8 +67,6 @@ def recorded() -> str:
 
 
 class ForeignCalls(AppConfig):
-    """A process with these settings records such calls, if the environment asks for it."""
-
     name = "support.foreign_calls"
 
     def ready(self) -> None:

@@ -1,8 +1,4 @@
-"""
-Start Python programs at once, as forks of a process that has imported Django, Celery and the package already.
-
-The tests start hundreds of them, and most of the processor time of a short one goes into its imports.
-"""
+"""Start Python programs as forks of a process that has made the imports, which take most of the time of a short one."""
 
 from __future__ import annotations
 
@@ -54,40 +50,27 @@ IMPORTS = (
     "django_zklock.testing.server",
     "django_zklock.testing.tester",
 )
-"""
-Most programs import these. None of them starts a thread, or reads settings, which each program has for itself.
-
-Plugins of pytest are not among them, as it rewrites those.
-"""
+"""Most programs import these. None starts a thread, or reads settings. Pytest rewrites its plugins: none is here."""
 FOR_PYTHON = ("PYTHON", "LC_", "LANG", "TZ", "COVERAGE", "REMAP_SIGTERM")
 """How the names of variables begin that the interpreter reads when it starts, or billiard when it is imported."""
-PATCHING = ("gevent", "eventlet")
-"""Libraries that replace parts of others, and so must be imported first."""
-SUBREAPER = 36
-"""`PR_SET_CHILD_SUBREAPER`: the orphans among its descendants become children of this process."""
-NEW_UTS = 0x04000000
-"""`CLONE_NEWUTS`: a name of the host of its own."""
+PATCHING = ("gevent", "eventlet")  # libraries that replace parts of others, and so must be imported first
+SUBREAPER = 36  # `PR_SET_CHILD_SUBREAPER`: the orphans among its descendants become children of this process
+NEW_UTS = 0x04000000  # `CLONE_NEWUTS`: a name of the host of its own
 
 
 def start(command: Sequence[str], *, env: Mapping[str, str], host: str = "", **options: Any) -> subprocess.Popen[Any]:
-    """
-    Start `sys.executable` with these arguments, as `subprocess.Popen` does, which has the other options.
-
-    `host` is the name of the host that the program sees.
-    """
+    """Start Python as `subprocess.Popen` does, which has the other options, with a name of the host that it sees."""
     if _can_fork(command, env) and (not host or os.geteuid() == 0):
         return _Fork([sys.executable, *command], env=env, host=host, **options)
     return start_fresh(command, env=env, host=host, **options)
 
 
 def start_fresh(command: Sequence[str], *, host: str = "", **options: Any) -> subprocess.Popen[Any]:
-    """Start it as a new interpreter in any case."""
     on_host = namespaces.on_host(host) if host else ()
     return subprocess.Popen([*on_host, sys.executable, *command], **options)
 
 
 def run(command: Sequence[str], *, timeout: float, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Start it, wait for its end for at most `timeout` seconds, and return what it printed."""
     with start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as process:
         try:
             printed = process.communicate(timeout=timeout)
@@ -97,7 +80,6 @@ def run(command: Sequence[str], *, timeout: float, **options: Any) -> subprocess
 
 
 def _can_fork(command: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Return whether the program is the same as a fork."""
     same = all(
         env.get(name) == os.environ.get(name)
         for name in {*env, *os.environ}
@@ -215,7 +197,6 @@ def serve(number: int) -> Any:
 
 
 def _run(command: list[str], cwd: str, env: dict[str, str], own_session: bool, host: str) -> None:
-    """Run a program as a new interpreter would."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if own_session:
         os.setsid()

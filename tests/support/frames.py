@@ -21,7 +21,6 @@ def frames_of(error: BaseException | None, seen: set[int] | None = None) -> Iter
 
 
 def frames_with(error: BaseException | None, secret: str) -> list[str]:
-    """Return the locals of all frames, but not of tests, that show a secret: themselves, or an attribute of them."""
     return [
         f"{frame.f_code.co_name}: {name}"
         for frame in frames_of(error)

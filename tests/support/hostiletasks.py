@@ -47,7 +47,6 @@ def unlocked(mark: str) -> str:
 
 
 def write(key: str, book: str, mark: str) -> str:
-    """Write down when the work begins and when it ends; each line is one write."""
     for word in ("begin", "end"):
         with Path(book).open("a") as file:
             file.write(f"{key} {word} {mark}\n")
@@ -67,7 +66,6 @@ app.task(name="hostile.write_two")(zk_locked(["{key}", "two"])(write))
 
 
 def assert_excluded(book: Path) -> None:
-    """Fail if the work under one key has begun before other work under it had ended."""
     at_work: dict[str, str] = {}
     for line in book.read_text().splitlines():
         key, word, mark = line.split()
@@ -81,11 +79,8 @@ def assert_excluded(book: Path) -> None:
 
 @inspect_command()
 def main_process(state: Any, **_kwargs: Any) -> dict[str, Any]:
-    """Say which messages the worker has not acknowledged, and which process answers."""
     return {"pid": os.getpid(), "unacknowledged": list(worker_state.requests)}
 
-
-# --- the messages ---------------------------------------------------------------------------------------------------
 
 TEXTS: Final = ("", ".", "..", "/", "a/b", "a//b", "/a", "../../other", "{key}", "{0.__class__}", "%s", "%2F", "!reads")
 CHARACTERS: Final = ("\x00", "\n\t\x1b[2J", "\ud800", "x\udfff", "\u202e", "e\u0301", "\U0001f512")
@@ -95,9 +90,8 @@ KEYS: Final[tuple[Any, ...]] = (
     *("_c_x-lock-0000000001", "zookeeper", "x" * 300, "x" * 100_000, {"pk": 1}, {"pk": None}, {"__class__": "x"}),
 )
 WRONG: Final[tuple[Any, ...]] = (None, "", "x", "{", "[]", '{"seen": 1}', 0, -1, 2**62, 1.5, True, [], [None], {})
-"""Values for headers."""
 
-OURS: Final = (
+OURS = [
     "redelivered",
     "redelivered_checked",
     "message",
@@ -107,7 +101,7 @@ OURS: Final = (
     "wait",
     "unique",
     "waiting",
-)
+]
 HEADERS: Final = (*(f"zklock_{name}" for name in OURS), "zklock_beat", "traceparent", "headers", "retries")
 
 FORGED: Final = {
@@ -117,7 +111,6 @@ FORGED: Final = {
     "traceparent": "00-" + "0" * 32 + "-" + "f" * 16 + "-zz",
     "zklock_unique": "task/../..",
 }
-"""Headers whose values look right."""
 
 
 PAST: Final = (-1, "0001-01-01T00:00:00")
@@ -125,8 +118,6 @@ PAST: Final = (-1, "0001-01-01T00:00:00")
 
 @dataclass
 class Message:
-    """A task to send."""
-
     name: str
     args: tuple[Any, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
@@ -137,7 +128,6 @@ class Message:
 
 
 def hostile_messages(count: int, seed: int = 1) -> Iterator[Message]:
-    """Yield so many messages; each key, and each header with a wrong value, comes before any comes again."""
     chance = random.Random(seed)
     names = [f"hostile.{name}{late}" for name in TASKS for late in ("", ".late")]
     wrong = [{name: value} for name in HEADERS for value in (*WRONG, *([FORGED[name]] if name in FORGED else []))]

@@ -27,7 +27,6 @@ def patient(key: str) -> str:
 @app.task(name="joint.hides")
 @zk_locked("{key}", on_conflict="retry")
 def hides(key: str) -> str:
-    """Return the parts of the message that hide something."""
     request: Any = current_task.request
     return f"{request.argsrepr} {request.kwargsrepr} {request.ignore_result}"
 

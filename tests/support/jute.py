@@ -1,11 +1,8 @@
-"""
-ZooKeeper's encoding, written a second time: what requests are made of, and how replies are taken apart.
-
-It shares nothing with kazoo or with the dev server, so that none of them can be wrong in the same way.
-"""
+"""ZooKeeper's encoding, written a second time: it shares nothing with kazoo or the dev server, nor their mistakes."""
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -62,9 +59,6 @@ OPEN: Final[Sequence[Acl]] = ((ALL, "world", "anyone"),)
 CREATOR: Final[Sequence[Acl]] = ((ALL, "auth", ""),)
 
 
-# --- encoding ---------------------------------------------------------------------------------------------------------
-
-
 def integer(value: int) -> bytes:
     return struct.pack(">i", value)
 
@@ -78,7 +72,6 @@ def boolean(value: bool) -> bytes:
 
 
 def buffer(value: bytes | str | None) -> bytes:
-    """Bytes or text; None is a length of -1."""
     if value is None:
         return integer(-1)
     value = value.encode() if isinstance(value, str) else value
@@ -112,8 +105,8 @@ def create(
     return op, buffer(path) + buffer(data) + acl(entries) + integer(mode)
 
 
-def create2(path: str | None, data: bytes | None = b"", mode: int = PERSISTENT, **more: Any) -> Request:
-    return create(path, data, mode, op="create2", **more)
+def create2(path: str | None, data: bytes | None = b"", mode: int = PERSISTENT) -> Request:
+    return create(path, data, mode, op="create2")
 
 
 def container(path: str | None, data: bytes | None = b"", mode: int = CONTAINER) -> Request:
@@ -124,44 +117,37 @@ def ttl(path: str | None, milliseconds: int, data: bytes | None = b"", mode: int
     return "createTTL", create(path, data, mode)[1] + long(milliseconds)
 
 
-def delete(path: str | None, version: int = -1) -> Request:
-    return "delete", buffer(path) + integer(version)
+def delete(path: str | None, version: int = -1, *, op: str = "delete") -> Request:
+    return op, buffer(path) + integer(version)
 
 
-def check(path: str | None, version: int = -1) -> Request:
-    return "check", buffer(path) + integer(version)
+check = functools.partial(delete, op="check")
 
 
 def exists(path: str | None, watch: bool = False, *, op: str = "exists") -> Request:
     return op, buffer(path) + boolean(watch)
 
 
-def get(path: str | None, watch: bool = False) -> Request:
-    return exists(path, watch, op="getData")
-
-
-def children(path: str | None, watch: bool = False) -> Request:
-    return exists(path, watch, op="getChildren")
-
-
-def children2(path: str | None, watch: bool = False) -> Request:
-    return exists(path, watch, op="getChildren2")
+get = functools.partial(exists, op="getData")
+children = functools.partial(exists, op="getChildren")
+children2 = functools.partial(exists, op="getChildren2")
 
 
 def put(path: str | None, data: bytes | None, version: int = -1) -> Request:
     return "setData", buffer(path) + buffer(data) + integer(version)
 
 
-def get_acl(path: str | None) -> Request:
-    return "getACL", buffer(path)
-
-
 def set_acl(path: str | None, entries: Iterable[Acl] | None, version: int = -1) -> Request:
     return "setACL", buffer(path) + acl(entries) + integer(version)
 
 
-def sync(path: str | None) -> Request:
-    return "sync", buffer(path)
+def about(op: str, path: str | None) -> Request:
+    return op, buffer(path)
+
+
+get_acl = functools.partial(about, "getACL")
+sync = functools.partial(about, "sync")
+ephemerals = functools.partial(about, "getEphemerals")
 
 
 def multi(*parts: Request, op: str = "multi") -> Request:
@@ -169,7 +155,6 @@ def multi(*parts: Request, op: str = "multi") -> Request:
 
 
 def part(code: int, *, done: bool = False) -> bytes:
-    """The header of one operation of a multi, or its end."""
     return integer(code) + boolean(done) + integer(-1)
 
 
@@ -179,28 +164,18 @@ def set_watches(zxid: int, *kinds: Iterable[str]) -> Request:
     return op, long(zxid) + b"".join(vector(buffer(path) for path in paths) for paths in kinds)
 
 
-def add_watch(path: str | None, mode: int) -> Request:
-    return "addWatch", buffer(path) + integer(mode)
-
-
 def remove_watches(path: str | None, kind: int, *, op: str = "removeWatches") -> Request:
     return op, buffer(path) + integer(kind)
 
 
-def ephemerals(prefix: str | None) -> Request:
-    return "getEphemerals", buffer(prefix)
+add_watch = functools.partial(remove_watches, op="addWatch")
 
 
 def auth(credentials: str | None, scheme: str | None = "digest") -> Request:
     return "auth", integer(0) + buffer(scheme) + buffer(credentials)
 
 
-# --- decoding ---------------------------------------------------------------------------------------------------------
-
-
 class Jute:
-    """Reads one value after the other from a frame."""
-
     def __init__(self, data: bytes) -> None:
         self.rest = data
 

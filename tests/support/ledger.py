@@ -14,8 +14,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 
 class Ledger:
-    """A SQLite database in a file, with one table."""
-
     def __init__(self, alias: str, path: Path) -> None:
         self.path = path
         self._configure(alias, {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path)})
@@ -30,7 +28,6 @@ class Ledger:
         connections.settings[alias] = self.settings
 
     def _run(self, *statements: str) -> list[tuple[Any, ...]]:
-        """Run statements on a connection of their own; return the rows of the last one."""
         rows: list[tuple[Any, ...]] = []
         with contextlib.closing(sqlite3.connect(self.path, timeout=0)) as raw:
             for statement in statements:
@@ -40,34 +37,28 @@ class Ledger:
     @classmethod
     @contextlib.contextmanager
     def opened(cls, alias: str, folder: Path) -> Iterator[Ledger]:
-        """Have one in a folder, with nothing left of a transaction at the end."""
         with cls(alias, folder / f"{alias}.sqlite3").closed() as ledger:
             yield ledger
 
     @contextlib.contextmanager
     def closed(self) -> Iterator[Ledger]:
-        """Close it at the end, with nothing left of a transaction."""
         yield self
         self.assert_idle()
         self.close()
 
     @property
     def connection(self) -> BaseDatabaseWrapper:
-        """The connection of the calling thread."""
         return connections[self.alias]
 
     def write(self, text: str) -> None:
-        """Write on Django's connection."""
         with self.connection.cursor() as cursor:
             cursor.execute("INSERT INTO note VALUES (%s)", [text])
 
     def seen(self) -> list[str]:
-        """Return the rows that another connection can read."""
         return [text for (text,) in self._run("SELECT text FROM note")]  # in the order of their insertion
 
     @contextlib.contextmanager
     def ends(self, look: Callable[[], Any]) -> Iterator[list[tuple[str, Any]]]:
-        """Collect what `look` returns just before each COMMIT and ROLLBACK of the calling thread."""
         endings: list[tuple[str, Any]] = []
         connection = self.connection
 
@@ -82,7 +73,6 @@ class Ledger:
             del connection.__dict__[name]
 
     def assert_idle(self) -> None:
-        """Fail if a transaction is open, or anything is left on the connection."""
         connection = self.connection
         assert not connection.in_atomic_block
         assert not connection.atomic_blocks
@@ -93,13 +83,11 @@ class Ledger:
         self._lock_all()
 
     def _lock_all(self) -> None:
-        """Fail if any connection has a transaction."""
         connection = self.connection.connection
         assert connection is None or not connection.in_transaction
         self._run("BEGIN EXCLUSIVE", "ROLLBACK")
 
     def close(self) -> None:
-        """Take it out of the settings."""
         connection = self.connection
         connection.in_atomic_block = False
         connection.close()
@@ -108,8 +96,6 @@ class Ledger:
 
 
 class MariaDBLedger(Ledger):
-    """A database of a MariaDB, with one table that is empty at the end."""
-
     def __init__(self, alias: str, settings: dict[str, Any]) -> None:
         self._configure(alias, settings)
         self._run("CREATE TABLE IF NOT EXISTS note (text TEXT)")

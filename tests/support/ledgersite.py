@@ -20,13 +20,11 @@ from rest_framework.viewsets import ViewSet
 from django_zklock import current_hold, zk_lock, zk_locked
 from django_zklock.locks.hold import Hold
 
-then: list[Callable[[Hold], object]] = []
-"""Calls that a view makes with its hold after it has written."""
+then: list[Callable[[Hold], object]] = []  # calls that a view makes with its hold after it has written
 locked: Any = zk_locked("stock")
 locked_with_its_own: Any = zk_locked("stock", atomic="ledger")
 in_block: Any = transaction.atomic(using="ledger")
-opted_out: Any = transaction.non_atomic_requests("ledger")
-"""It marks the function that it gets."""
+opted_out: Any = transaction.non_atomic_requests("ledger")  # it marks the function that it gets
 
 
 def lose_unnoticed(hold: Hold) -> None:
@@ -42,7 +40,6 @@ def lose_unnoticed(hold: Hold) -> None:
 
 
 def write(request: HttpRequest, alias: str = "ledger") -> HttpResponse:
-    """Do the work of a view; say whether it is in a transaction."""
     connection = connections[alias]
     with connection.cursor() as cursor:
         cursor.execute("INSERT INTO note VALUES ('x')")

@@ -29,19 +29,16 @@ execute_from_command_line(sys.argv)
 
 
 def zklock(*arguments: object) -> str:
-    """Return what a sub-command writes; raises what it fails with."""
     out = io.StringIO()
     call_command("zklock", *map(str, arguments), stdout=out)
     return out.getvalue()
 
 
 def as_json(*arguments: object) -> Any:
-    """Return what it says with --json."""
     return json.loads(zklock(*arguments, "--json"))
 
 
 def ending(*arguments: object) -> tuple[int, str, str]:
-    """Return its exit status, what it wrote before, and the message it failed with."""
     out, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stderr(errors):
         try:

@@ -41,15 +41,12 @@ def find_mariadb() -> str:
 
 
 class MariaDB(Served):
-    """One server with one empty database."""
-
     def __init__(self) -> None:
         self._program = find_mariadb()
         super().__init__()
         (self.port,) = free_ports(1)
 
     def settings(self, isolation_level: str) -> dict[str, Any]:
-        """Return its entry of `DATABASES`."""
         return {
             "ENGINE": "support.mysql",
             "NAME": "tests",

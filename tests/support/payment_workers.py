@@ -10,6 +10,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,36 +30,22 @@ LIMIT = 0.1, 0.6  # seconds, the least and the most, of time limits
 READY = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
 
 
+@dataclass
 class PaymentWorkers:
-    """
-    Two workers on one broker, for the length of a with block; those that are killed are replaced.
+    """Two workers, replaced when killed. If `troubled`, they are cut off, paused and limited; every second spawns."""
 
-    If they have trouble, connections are cut and stalled, workers paused, tasks have time limits, and every second
-    worker cannot have its tasks wait in the main process.
-    """
+    zoo: Zoo
+    home: Path
+    conf: Mapping[str, Any]
+    keys: Sequence[str]
+    tasks: Sequence[str]
+    chance: random.Random
+    troubled: bool
+    resend: float  # seconds after which a payment is sent again that has not ended
 
-    def __init__(
-        self,
-        zoo: Zoo,
-        home: Path,
-        conf: Mapping[str, Any],
-        keys: Sequence[str],
-        *,
-        tasks: Sequence[str],
-        chance: random.Random,
-        troubled: bool,
-        resend: float,
-    ) -> None:
-        (home / HISTORY).mkdir()
-        Journal(home / JOURNAL, keys).close()
-        self._zoo = zoo
-        self._home = home
-        self._conf = conf
-        self._keys = keys
-        self._tasks = tasks
-        self._chance = chance
-        self._troubled = troubled
-        self._resend = resend  # seconds after which a payment is sent again that has not ended
+    def __post_init__(self) -> None:
+        (self.home / HISTORY).mkdir()
+        Journal(self.home / JOURNAL, self.keys).close()
         self.done: Counter[str] = Counter()  # what was done to the workers
         self._results: dict[str, AsyncResult[Any]] = {}  # by the ref of a payment
         self._sent: dict[str, float] = {}  # when, by ref
@@ -66,7 +53,7 @@ class PaymentWorkers:
         self._links: dict[Worker, Proxy] = {}
         self._workers: list[Worker] = []
         self._stack = contextlib.ExitStack()
-        self._history = Recorder(home / HISTORY, "test")
+        self._history = Recorder(self.home / HISTORY, "test")
 
     def __enter__(self) -> PaymentWorkers:
         with contextlib.ExitStack() as stack:
@@ -81,32 +68,24 @@ class PaymentWorkers:
         self._history.close()
 
     def _hire(self) -> None:
-        link = self._stack.enter_context(Proxy(self._zoo.address))
-        worker = Worker(
-            self._zoo,
-            self._home,
-            concurrency=4,
-            session_timeout=SESSION,
-            hosts=link.address,
-            env={SPAWN: "yes"} if self._troubled and next(self._hired) % 2 else {},
-            conf=self._conf,
-            tasks="support.payments",
-        )
+        link = self._stack.enter_context(Proxy(self.zoo.address))
+        env = {SPAWN: "yes"} if self.troubled and next(self._hired) % 2 else {}
+        how: dict[str, Any] = {"session_timeout": SESSION, "hosts": link.address, "env": env, "conf": self.conf}
+        worker = Worker(self.zoo, self.home, concurrency=4, tasks="support.payments", **how)
         self._workers.append(self._stack.enter_context(worker))
         self._links[worker] = link
 
     def send(self, count: int) -> None:
-        """Send so many payments, spread over the keys and the kinds of tasks."""
-        kinds = itertools.cycle(itertools.product(self._tasks, self._keys))
+        kinds = itertools.cycle(itertools.product(self.tasks, self.keys))
         for number, (task, key) in zip(range(count), kinds, strict=False):
             self._send(f"{task}/{key}/{number}")
 
     def _send(self, ref: str) -> None:
         task, key, _ = ref.split("/")
         options = {}
-        if self._troubled and key != self._keys[0]:
-            kind = "time_limit" if key == self._keys[1] else "soft_time_limit"
-            options = {kind: self._chance.uniform(*LIMIT)}
+        if self.troubled and key != self.keys[0]:
+            kind = "time_limit" if key == self.keys[1] else "soft_time_limit"
+            options = {kind: self.chance.uniform(*LIMIT)}
         self._results[ref] = self._workers[0].send(task, key, ref, **options)
         self._sent[ref] = time.monotonic()
 
@@ -125,69 +104,58 @@ class PaymentWorkers:
             time.sleep(0.02)
 
     def _has_ended(self, ref: str) -> bool:
-        """
-        Return whether a task has ended. It is sent again if a time limit ended it: Celery does not.
-
-        A soft limit ends it if it strikes in the code of Celery around the function.
-        """
+        """Return whether a task has ended. Send it again if a time limit struck the code around its function."""
         result = self._results[ref]
         is_ready = result.state in READY
         # By its text, as Celery wraps the error of a soft limit.
         is_struck = is_ready and "TimeLimitExceeded" in repr(result.result)
-        if is_struck or (not is_ready and time.monotonic() > self._sent[ref] + self._resend):
+        if is_struck or (not is_ready and time.monotonic() > self._sent[ref] + self.resend):
             self.done["sent again"] += 1
             self._send(ref)
         return is_ready and not is_struck
 
-    # --- harm ---------------------------------------------------------------------------------------------------
-
     def _harm(self) -> None:
         """Kill a pool process, or, one time in four, a whole worker; do something else if the workers have trouble."""
-        if self._troubled and self._chance.random() < 0.6:
-            harm = self._chance.choice([self._cut, self._stall, self._pause])
+        if self.troubled and self.chance.random() < 0.6:
+            harm = self.chance.choice([self._cut, self._stall, self._pause])
         else:
-            harm = self._kill_worker if self._chance.random() < 0.25 else self._kill_process
+            harm = self._kill_worker if self.chance.random() < 0.25 else self._kill_process
         harm()
         self.done[harm.__name__] += 1
 
     def _cut(self) -> None:
-        """Cut the connection of a worker to ZooKeeper."""
-        self._links[self._chance.choice(self._workers)].cut_all()
+        self._links[self.chance.choice(self._workers)].cut_all()
 
     def _stall(self) -> None:
         """Let nothing through between a worker and ZooKeeper for a while, which may be longer than its session."""
-        link = self._links[self._chance.choice(self._workers)]
+        link = self._links[self.chance.choice(self._workers)]
         link.hang = True
         time.sleep(self._a_while())
         link.hang = False
 
     def _pause(self) -> None:
         """Stop the main process of a worker for a while. Its pool works on."""
-        worker = self._chance.choice(self._workers)
+        worker = self.chance.choice(self._workers)
         worker.process.send_signal(signal.SIGSTOP)
         time.sleep(self._a_while())
         worker.process.send_signal(signal.SIGCONT)
 
     def _a_while(self) -> float:
-        return self._chance.uniform(0.1, 1.5) * SESSION
+        return self.chance.uniform(0.1, 1.5) * SESSION
 
     def _kill_process(self) -> None:
         """Kill a process of a pool, as the kernel does when memory runs out: one that holds a lock, if there is one."""
         pool = {pid for worker in self._workers for pid in worker.children()}
-        first = [payload for key in self._keys for payload in self._zoo.payloads(key)[:1] if payload is not None]
+        first = [payload for key in self.keys for payload in self.zoo.payloads(key)[:1] if payload is not None]
         holders = {payload.pid for payload in first} & pool
-        pid = self._chance.choice(sorted(holders or pool))
+        pid = self.chance.choice(sorted(holders or pool))
         self._history.write("nemesis", what="kill", target=process_name(pid), given_back=True)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
     def _kill_worker(self) -> None:
-        """
-        Kill a worker's main process, and start another worker while its pool lives on.
-
-        The messages of its tasks go back to the queue at once, so that they run at the same time as their copies.
-        """
-        worker = self._workers.pop(self._chance.randrange(len(self._workers)))
+        """Kill a main process. Its tasks' messages go back to the queue while its pool lives on, so copies run, too."""
+        worker = self._workers.pop(self.chance.randrange(len(self._workers)))
         pool = worker.children()
         worker.process.kill()
         worker.process.wait()
@@ -195,8 +163,6 @@ class PaymentWorkers:
         worker.wait_ended(ORPHANS)
         for pid in pool:
             self._history.write("nemesis", what="kill", target=process_name(pid))
-
-    # --- judgement ----------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Let the workers finish what they have begun, and end."""
@@ -207,14 +173,14 @@ class PaymentWorkers:
 
     def assert_kept(self) -> None:
         """Fail unless each payment was booked once, in turn under its key, and every lock kept its promises."""
-        with contextlib.closing(Journal(self._home / JOURNAL)) as journal:
+        with contextlib.closing(Journal(self.home / JOURNAL)) as journal:
             times = journal.times()
-            values = {key: journal.values(key) for key in self._keys}
+            values = {key: journal.values(key) for key in self.keys}
         assert not set(self._results) - set(times), "payments were lost"
         assert set(times.values()) == {1}, f"booked more than once: {[ref for ref, n in times.items() if n > 1]}"
         failed = {ref: result.traceback for ref, result in self._results.items() if result.state != "SUCCESS"}
         assert not failed, failed
         for key, booked in values.items():
             assert booked == list(range(1, len(booked) + 1)), f"not in turn: {key}"
-        verdict = check_history(read((self._home / HISTORY).glob("*.jsonl")))
-        assert verdict.ok, f"{verdict.short()}\nthe history: {self._home / HISTORY}"
+        verdict = check_history(read((self.home / HISTORY).glob("*.jsonl")))
+        assert verdict.ok, f"{verdict.short()}\nthe history: {self.home / HISTORY}"

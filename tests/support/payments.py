@@ -1,8 +1,4 @@
-"""
-Tasks that book payments under a lock, once each however often they are delivered, and write down what happened.
-
-The journal that they book in, and their history, are in the folder of their broker.
-"""
+"""Tasks that book payments under a lock, once each however often they are delivered. Their journal is in HOME."""
 
 from __future__ import annotations
 
@@ -46,12 +42,7 @@ TIMEOUT = 60.0  # seconds; a process that is paused within a transaction holds t
 
 
 class Journal:
-    """
-    Which payment has been booked, how often, and a counter for each key that the token fences; one thread's.
-
-    Nothing in it refuses a payment that is there already: that is what the lock is for. An abort does not strike inside
-    a transaction: one that is left open would stop all the others for good.
-    """
+    """The payments that were booked, and a fenced counter for each key. No abort strikes inside a transaction."""
 
     def __init__(self, path: Path, keys: Sequence[str] = ()) -> None:
         self._db = sqlite3.connect(path, timeout=TIMEOUT, isolation_level=None)
@@ -70,7 +61,6 @@ class Journal:
 
     @abort.shielded
     def is_done(self, ref: str) -> bool:
-        """Tell whether a payment is booked."""
         return self._db.execute("SELECT 1 FROM effects WHERE ref = ?", (ref,)).fetchone() is not None
 
     @abort.shielded
@@ -85,7 +75,6 @@ class Journal:
             raise StaleToken
 
     def times(self) -> Counter[str]:
-        """Return how often each payment was booked."""
         return Counter(str(ref) for (ref,) in self._db.execute("SELECT ref FROM effects"))
 
     def values(self, key: str) -> list[int]:
@@ -103,17 +92,11 @@ def _recorder(pid: int) -> Recorder:
 
 
 def process_name(pid: int) -> str:
-    """Return what a pool process is called in the history."""
     return f"pool-{pid}"
 
 
 def limited(locked: Callable[[str, str], str]) -> Callable[[str, str], str]:
-    """
-    Let a soft time limit strike only inside.
-
-    Celery itself does not survive one while it stores a result on Redis: a transaction that was begun and not ended
-    swallows all later results of the process.
-    """
+    """Let a soft time limit strike only inside: Celery does not survive one while it stores a result on Redis."""
 
     @functools.wraps(locked)
     def run(key: str, ref: str) -> str:
@@ -127,8 +110,6 @@ def limited(locked: Callable[[str, str], str]) -> Callable[[str, str], str]:
 
 
 class Execution:
-    """One run of a task under its lock, and what the history says of it."""
-
     def __init__(self, key: str, ref: str) -> None:
         hold = current_hold()
         assert hold is not None
@@ -182,8 +163,6 @@ if SPAWN in os.environ:
 
 
 class NotedRequest(Request):
-    """A message of a task; in the main process of a worker."""
-
     def on_timeout(self, soft: bool, timeout: float) -> Any:
         """Note that the hard time limit kills a process, just before it does."""
         if not soft and self.worker_pid:
@@ -207,7 +186,6 @@ SURE: dict[str, Any] = {
 @limited
 @zk_locked("{key}")
 def pay(key: str, ref: str) -> str:
-    """Book a payment; wait while the lock is busy."""
     return Execution(key, ref).book()
 
 
@@ -215,5 +193,4 @@ def pay(key: str, ref: str) -> str:
 @limited
 @zk_locked("{key}", on_conflict="retry")
 def pay_again(key: str, ref: str) -> str:
-    """Book a payment; come again while the lock is busy."""
     return Execution(key, ref).book()

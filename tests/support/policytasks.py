@@ -35,7 +35,6 @@ def work(key: str, verb: str = "tell", argument: Any = None, journal: str = "") 
 
 
 def nested(key: str, inner: str, gate: str, journal: str) -> str:
-    """Work at a gate, and then under a second lock, too."""
     work(key, "linger", gate, journal)
     with zk_lock(inner, timeout=30):
         return "done"
@@ -60,7 +59,6 @@ app.task(name="nested.spent")(zk_locked("{key}", on_conflict="retry", max_confli
 
 @app.task(name="nested.plain")
 def plain(key: str, *args: str) -> str:
-    """Take both locks in the body."""
     with zk_lock(key):
         return nested(key, *args)
 
@@ -69,13 +67,11 @@ def plain(key: str, *args: str) -> str:
 @zk_locked(lambda key: f"{key}/a", timeout=30)
 @zk_locked(lambda key: f"{key}/b", timeout=30)
 def one_in_the_other(key: str) -> str:
-    """Acquire one lock after the other."""
     return "done"
 
 
 @app.task(name="policy.next")
 def follow(before: Any, mark: str = "") -> Any:
-    """Return the result of the previous step."""
     if mark:
         Path(mark).write_text(str(before))
     return before
@@ -91,16 +87,13 @@ def errback(request: Any, error: Any, traceback: Any, mark: str) -> None:
     Path(mark).touch()
 
 
-@app.task(name="policy.unlucky")
-@zk_locked("{key}", on_lost="retry", abort_on="lost")
-def unlucky(key: str, gate: str) -> Any:
+def linger(key: str, gate: str) -> Any:
     return do("linger", gate)
 
 
-@app.task(name="policy.unlucky_twice")
-@zk_locked("{key}", on_lost="retry", abort_on="lost", max_conflicts=1)
-def unlucky_twice(key: str, gate: str) -> Any:
-    return do("linger", gate)
+unlucky: dict[str, Any] = {"on_lost": "retry", "abort_on": "lost"}
+app.task(name="policy.unlucky")(zk_locked("{key}", **unlucky)(linger))
+app.task(name="policy.unlucky_twice")(zk_locked("{key}", max_conflicts=1, **unlucky)(linger))
 
 
 @app.task(name="policy.overlong")
@@ -121,7 +114,6 @@ def once(key: str) -> str:
 @app.task(name="policy.everything", bind=True)
 @zk_locked("{key}", on_conflict="retry")
 def everything(self: Any, key: str) -> dict[str, Any]:
-    """Return the properties of the message other than its arguments."""
     request = self.request
     return {
         "root_id": request.root_id,
@@ -155,7 +147,6 @@ for _name in ("skip", "raise", "coalesce"):
 @app.task(name="policy.own_run", bind=True)
 @zk_locked("{key}", on_conflict="skip", timeout=0)
 def own_run(self: Any, key: str, other: str = "") -> str:
-    """Call the task's own function with another key."""
     if other:
         return "refused" if self.run(other) is None else "went through"
     return "inner"
@@ -164,7 +155,6 @@ def own_run(self: Any, key: str, other: str = "") -> str:
 @app.task(name="policy.sends")
 @zk_locked("{key}")
 def sends(key: str, gate: str) -> str:
-    """Send a task that needs the lock of this one, and end some time later."""
     sent = app.send_task("policy.wait", (key,))
     do("linger", gate)
     return str(sent.id)
@@ -189,14 +179,13 @@ for _name in ("retry", "coalesce"):
             zk_locked("{key}", **POLICIES[_name])(work)
         )
 app.task(name="nested.offline", base=Offline)(zk_locked("{key}", on_conflict="retry")(nested))
-app.task(name="offline.lost", base=Offline)(zk_locked("{key}", on_lost="retry", abort_on="lost")(work))
+app.task(name="offline.lost", base=Offline)(zk_locked("{key}", **unlucky)(work))
 
 
 @app.task(name="offline.two", base=Offline)
 @zk_locked("{outer}")
 @zk_locked("{inner}")
 def two(outer: str, inner: str) -> str:
-    """Acquire one lock after the other."""
     return "done"
 
 
@@ -207,7 +196,6 @@ def accounts(*numbers: str, **_more: Any) -> list[str]:
 @app.task(name="several.transfer")
 @zk_locked(accounts, unique="until_done")
 def transfer(source: str, target: str, verb: str = "tell", argument: Any = None) -> Any:
-    """Work under the locks that a callable names."""
     for number in (source, target):
         current_hold(f"account/{number}").check()
     return do(verb, argument)
@@ -215,7 +203,6 @@ def transfer(source: str, target: str, verb: str = "tell", argument: Any = None)
 
 @app.task(name="sharing.waits")
 def waits(key: str, kind: str, name: str) -> str:
-    """Hold a lock, and wait for a task that shares it."""
     with zk_lock(key, **SHARES[kind]), allow_join_result():
         try:
             return str(app.send_task(name, (key,)).get(timeout=30, interval=0.01))
@@ -223,12 +210,8 @@ def waits(key: str, kind: str, name: str) -> str:
             return f"{type(error).__name__}: {error}"
 
 
-# --- hand-over --------------------------------------------------------------------------------------------------------
-
-
 @app.task(name="adopting", acks_late=True, reject_on_worker_lost=True)
 def adopting(text: str, verb: str = "tell", argument: Any = None) -> Any:
-    """Go on under a lock that was handed over."""
     try:
         with zk_adopt(text) as hold:
             do(verb, argument)
@@ -240,5 +223,4 @@ def adopting(text: str, verb: str = "tell", argument: Any = None) -> Any:
 @app.task(name="giving")
 @zk_locked("{key}", timeout=60)
 def giving(key: str) -> str:
-    """Hand over the lock that this task has waited for."""
     return current_hold().hand_over(within=60)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pwd
 import shutil
@@ -10,7 +9,6 @@ import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +42,6 @@ def find_postgres() -> Path:
 
 
 class Postgres(Served):
-    """One cluster."""
-
     end = signal.SIGQUIT  # its way to end at once
 
     def __init__(self) -> None:
@@ -57,7 +53,6 @@ class Postgres(Served):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Its entry of `DATABASES`."""
         return {
             "ENGINE": "django.db.backends.postgresql",
             "NAME": "postgres",
@@ -122,19 +117,3 @@ def _open_parent() -> str:
 def _other_account() -> pwd.struct_passwd:
     known = {account.pw_name: account for account in pwd.getpwall()}
     return next(known[name] for name in ACCOUNTS if name in known)
-
-
-@contextlib.contextmanager
-def no_cluster() -> Iterator[None]:
-    """Keep Debian's package from making a cluster, and starting a service, that nobody asked for."""
-    folder = Path("/etc/postgresql-common/createcluster.d")
-    note = folder / "django-zklock-tests.conf"
-    if folder.parent.exists():
-        yield  # somebody runs PostgreSQL here, as they like it
-        return
-    folder.mkdir(parents=True)
-    note.write_text("create_main_cluster = false\n")
-    try:
-        yield
-    finally:
-        note.unlink()

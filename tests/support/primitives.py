@@ -26,16 +26,11 @@ MANY = 5  # stands for any number
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """One kind of lock."""
-
     name: str
-    kind: str
-    """The `kind` of its holds."""
+    kind: str  # the `kind` of its holds
     options: Mapping[str, Any] = field(default_factory=dict)
-    room: int = 1
-    """How many of its kind have it at a time."""
-    blocker: Kind = Kind.LOCK
-    """The kind of contender that blocks it, if there are as many as `blockers`."""
+    room: int = 1  # how many of its kind have it at a time
+    blocker: Kind = Kind.LOCK  # the kind of contender that blocks it, if there are as many as `blockers`
     blockers: int = 1
     compat: str | None = None
 
@@ -43,7 +38,6 @@ class Primitive:
         return self.name
 
     def lock(self, key: str = KEY, **more: Any) -> Lock:
-        """Return a lock of this kind."""
         return zk_lock(key, **{**self.options, **more})
 
     @contextlib.contextmanager
@@ -74,7 +68,6 @@ class Primitive:
 
     @property
     def is_semaphore(self) -> bool:
-        """Whether it has permits."""
         return "limit" in self.options
 
 
@@ -99,8 +92,6 @@ def foreign(
 
 
 class Taker:
-    """A thread that takes a lock, has it until it is told to go, and gives it back."""
-
     def __init__(self, lock: Lock) -> None:
         self.granted = threading.Event()
         self.hold: Hold | None = None
@@ -115,7 +106,6 @@ class Taker:
             assert self._may_release.wait(30)
 
     def wait_granted(self, timeout: float = 10.0) -> Hold:
-        """Wait until it has the lock; return the hold."""
         if not self.granted.wait(timeout):
             self.go(wait=False)
             raise AssertionError("not granted in time")
@@ -135,12 +125,10 @@ class Taker:
 
 
 def lingering_lock(lock: Lock) -> LingeringLock | None:
-    """Return the lingering lock of this process, if there is one."""
     return process.current().attached(LingeringLocks).find(lock.spec) if lock.spec.linger else None
 
 
 def lingering_waiters(lock: Lock) -> set[LingeringWaiter | None]:
-    """Return the owners that have a lingering lock, or wait for it, in this process."""
     shared = lingering_lock(lock)
     return set() if shared is None else set(shared.queue)
 
@@ -175,7 +163,6 @@ def end_session(zoo: Zoo, session_id: int) -> None:
 
 
 def watched(zoo: Zoo) -> set[str]:
-    """Return the paths in this namespace that the server has watches on."""
     server: Ensemble | DevServer = zoo.ensemble
     if isinstance(server, DevServer):
         paths = set(server._call(lambda: list(server._service.db.watches.data.by_path)))

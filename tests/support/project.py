@@ -67,8 +67,6 @@ def environment(**more: str) -> dict[str, str]:
 
 
 class Project:
-    """The project in its directory, and a way to run programs there."""
-
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         for name, text in {
@@ -80,18 +78,15 @@ class Project:
             self.write(name, text)
 
     def write(self, name: str, text: str) -> Path:
-        """Write a file below the directory."""
         path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         return path
 
     def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run Python to its end."""
         return forked.run(arguments, cwd=self.directory, env=environment(**env), timeout=250)
 
     def succeed(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run Python to its end, and fail unless it ends with status 0."""
         done = self.run(*arguments, **env)
         assert done.returncode == 0, done.stdout + done.stderr
         return done

@@ -1,8 +1,4 @@
-"""
-Prometheus' promtool, which tests rules of alerts; of Debian's package.
-
-The package is not installed, as it brings a service: the program is unpacked into `.cache`.
-"""
+"""Prometheus' promtool. Debian's package brings a service, so the program is unpacked into `.cache`."""
 
 from __future__ import annotations
 
@@ -15,7 +11,6 @@ PACKAGES = ("promtool", "prometheus")  # a package of its own, from Debian 13 on
 
 
 def find() -> str | None:
-    """Return the program; None if it is not here."""
     return shutil.which("promtool", path=CACHE / "usr" / "bin") or shutil.which("promtool")
 
 

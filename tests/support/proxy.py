@@ -1,8 +1,4 @@
-"""
-A proxy on loopback that understands ZooKeeper's frames: delays them, loses them, cuts between two, counts them.
-
-It knows the first few bytes of a frame and nothing of what the requests mean.
-"""
+"""A proxy that knows the first bytes of ZooKeeper's frames: delays them, loses them, cuts between two, counts them."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from support.ensemble import free_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 
 T = TypeVar("T")
@@ -58,10 +54,6 @@ class Proxy:
     """
     A TCP proxy in front of one ZooKeeper server, for the length of a with block.
 
-        with Proxy(server.address) as proxy:
-            client = KazooClient(proxy.address)
-            fired = proxy.kill_after_op(CREATE)
-
     Plain attributes, to be set at any time: `upstream` (the server of the *next* connections), `delay` (seconds that
     each frame is held back, each way; frames keep their order and do not wait for one another), `drop_requests` and
     `drop_replies` (that direction is read and thrown away: a half-open connection).
@@ -95,26 +87,20 @@ class Proxy:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Listen. A proxy is started once."""
         self._thread.start()
         self.refuse = False
-
-    def stop(self) -> None:
-        """Reset all connections and stop listening for good."""
-        if not self._thread.is_alive():
-            return
-        self.refuse = True
-        asyncio.run_coroutine_threadsafe(self._drain(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
     def __enter__(self) -> Proxy:
         self.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.stop()
+        """Reset all connections, and stop listening for good."""
+        self.refuse = True
+        asyncio.run_coroutine_threadsafe(self._drain(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
     # Faults
 
@@ -144,30 +130,17 @@ class Proxy:
         return self._run(lambda: sum([link.reset() for link in self._links.copy()]))
 
     def kill_before_op(self, opcode: int) -> threading.Event:
-        """
-        Reset the client's connection in place of passing on its next `opcode`, once.
-
-        What the client sent before it does reach the server. The event is set when it happened.
-        """
+        """Reset the connection in place of passing on the next `opcode`, once; earlier requests do reach the server."""
         return self._add_fault(_Kill(opcode, after=False, fired=threading.Event()))
 
     def kill_after_op(self, opcode: int) -> threading.Event:
-        """
-        Pass on the next `opcode`, swallow its reply and reset the client's connection then: a lost ACK, once.
-
-        The event is set when it happened; the server has carried the request out by then.
-        """
+        """Reset the connection in place of the reply to the next `opcode`, once: a lost ACK of what was carried out."""
         return self._add_fault(_Kill(opcode, after=True, fired=threading.Event()))
 
     def alter_reply(
         self, opcode: int, change: Callable[[bytes], bytes], *, carried_out: bool = True
     ) -> threading.Event:
-        """
-        Pass the reply to the next `opcode` on as `change` returns it (without its length), once.
-
-        The server never sees the request if it is not to be `carried_out`, but a harmless one in its place, of which
-        `change` gets the reply. The event is set when the reply was passed on.
-        """
+        """Change the next reply to `opcode`; if it is not to be `carried_out`, the server gets a harmless request."""
         return self._add_fault(_Alteration(opcode, fired=threading.Event(), change=change, carried_out=carried_out))
 
     def delay_op(self, opcode: int, seconds: float) -> None:
@@ -180,7 +153,6 @@ class Proxy:
         self.cut_all()
 
     def heal(self) -> None:
-        """End all faults, the delay too; what hangs is passed on now."""
         self.delay = 0.0
         self.drop_requests = self.drop_replies = False
         self._run(self._faults.clear)
@@ -193,7 +165,6 @@ class Proxy:
 
     @property
     def frames(self) -> list[Frame]:
-        """All frames since the start or the last `reset()`, in order."""
         with self._changed:
             return self._frames.copy()
 
@@ -204,17 +175,14 @@ class Proxy:
 
     @property
     def requests(self) -> int:
-        """How many requests clients sent, pings and connection set-ups aside."""
         return sum(frame.request and frame.opcode not in UPKEEP for frame in self.frames)
 
     @property
     def watch_events(self) -> int:
-        """How many watch events were passed on."""
         return sum(frame.xid == XID_WATCH_EVENT for frame in self.frames)
 
     @property
     def connections(self) -> int:
-        """How many client connections are open."""
         with self._changed:
             return sum(link.client is not None for link in self._links)
 
@@ -225,20 +193,31 @@ class Proxy:
             return self._connected
 
     def round_trips(self) -> int:
-        """Count how often clients waited for the network since the last `reset()`; see count_round_trips."""
-        return count_round_trips(self.frames)
+        """
+        Count the batches of requests: a new one begins with a request that was sent after a reply to one of the last.
+
+        That is how often somebody waited for the network, if that is slower than those who send: set `delay` where a
+        batch has many requests.
+        """
+        trips = 0
+        batches: dict[int, set[int]] = {}  # by connection: the transaction ids of the batch, until one is answered
+        for frame in self.frames:
+            if frame.xid == XID_WATCH_EVENT or frame.opcode in UPKEEP:
+                continue
+            if frame.request:
+                batch = batches.setdefault(frame.connection, set())
+                trips += not batch
+                batch.add(frame.xid)
+            elif frame.xid in batches.get(frame.connection, ()):
+                batches[frame.connection] = set()
+        return trips
 
     def reset(self) -> None:
-        """Forget the frames; connections and faults stay as they are."""
         with self._changed:
             self._frames.clear()
 
     def wait_for(self, condition: Callable[[], T], timeout: float = 10.0) -> T:
-        """
-        Wait until `condition()` is true, and return its value; it is asked again after each frame and connection.
-
-        It may look at this proxy, and must not set faults. Raises TimeoutError, which says what the proxy saw.
-        """
+        """Return the first true value of `condition()`, which is asked after each frame, and sets no fault."""
         with self._changed:
             value = self._changed.wait_for(condition, timeout)
             if not value:
@@ -333,31 +312,8 @@ class Proxy:
             self._changed.notify_all()
 
 
-def count_round_trips(frames: Iterable[Frame]) -> int:
-    """
-    Count the batches of requests: a new one begins with a request that was sent after a reply to one of the last batch.
-
-    That is how often somebody waited for the network, if that is slower than those who send: set `delay` where a batch
-    has many requests. Pings, connection set-ups and watch events do not count.
-    """
-    trips = 0
-    batches: dict[int, set[int]] = {}  # by connection: the transaction ids of the batch, until one is answered
-    for frame in frames:
-        if frame.xid == XID_WATCH_EVENT or frame.opcode in UPKEEP:
-            continue
-        if frame.request:
-            batch = batches.setdefault(frame.connection, set())
-            trips += not batch
-            batch.add(frame.xid)
-        elif frame.xid in batches.get(frame.connection, ()):
-            batches[frame.connection] = set()
-    return trips
-
-
 @dataclass(frozen=True)
 class _Fault:
-    """A fault of the next request of this kind, or of its reply."""
-
     opcode: int
     fired: threading.Event
 
@@ -374,8 +330,6 @@ class _Alteration(_Fault):
 
 
 class _Link:
-    """A client's connection and the one to the server that belongs to it."""
-
     def __init__(self, proxy: Proxy, number: int) -> None:
         self.number = number
         self.client: asyncio.Transport | None = None
@@ -475,7 +429,6 @@ class _Link:
         fired.set()
 
     def reset(self) -> bool:
-        """Reset both ends now; return whether there was a client."""
         self._cut = True
         had_client = self.client is not None
         if self._dialling is not None:
@@ -506,7 +459,6 @@ class _Pipe:
         self.pump()
 
     def pump(self) -> None:
-        """Do what is due now, and come back for the rest."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -519,7 +471,6 @@ class _Pipe:
             action(self.transport)
 
     def hurry(self) -> None:
-        """Have all be due now."""
         self._queue = deque((0.0, action) for _, action in self._queue)
         self.pump()
 

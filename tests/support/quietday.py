@@ -16,12 +16,10 @@ from support.serving import Serving
 from support.worker import Worker
 from support.zoo import next_line
 
-LOOKS = 100
-"""Looks at the first page of each web process; the doctor has as many in ten minutes."""
+LOOKS = 100  # looks at the first page of each web process; the doctor has as many in ten minutes
 WEB_PROCESSES = 4
 LEASES = 50
-TASKS = 200
-"""Sent in a minute."""
+TASKS = 200  # sent in a minute
 
 LEADER = """
 import sys, threading
@@ -29,9 +27,16 @@ from django_zklock import zk_leader
 with zk_leader("reports"):
     threading.Event().wait()
 """
-LEASING = """
+LEASING = f"""
 import asyncio, contextlib, sys
 from zklock_client import AsyncZkLockClient
+
+async def main():
+    async with AsyncZkLockClient([sys.argv[1]], client_id="pump") as client, contextlib.AsyncExitStack() as stack:
+        for number in range({LEASES}):
+            await stack.enter_async_context(client.lock(f"pumps/{{number}}", term=5))
+        print("held", flush=True)
+        await asyncio.Event().wait()
 
 asyncio.run(main())
 """
@@ -80,7 +85,6 @@ def quiet_day(drill: Drill, home: Path) -> Iterator[list[Site]]:
 
 
 def look(drill: Drill, sites: list[Site], minutes: float) -> Counter[str]:
-    """Look at all first pages and at the doctor, evenly for so many minutes; return how often which said what."""
     seen: Counter[str] = Counter()
     began = time.monotonic()
     doctors = max(1, round(LOOKS * minutes / 10))

@@ -6,13 +6,10 @@ import os
 
 from django_zklock.contrib.events.apps import EventsConfig
 
-RECORD = "RECORD_EVENTS"
-"""In the environment of a process that is to record: the seconds between two writes."""
+RECORD = "RECORD_EVENTS"  # in the environment of a process that is to record: the seconds between two writes
 
 
 class QuietEvents(EventsConfig):
-    """The app without its hooks, unless the environment asks for them."""
-
     default = False
 
     def ready(self) -> None:

@@ -1,8 +1,4 @@
-"""
-A port that passes bytes on to another one, for links that do not speak ZooKeeper's client protocol.
-
-Examples are a follower and its leader, or a lock coordinator and its clients.
-"""
+"""A port that passes bytes on: between a follower and its leader, or a lock coordinator and its clients."""
 
 from __future__ import annotations
 
@@ -27,15 +23,12 @@ class Relay:
         self.port: int = self._listener.getsockname()[1]
 
     def freeze(self) -> None:
-        """Pass nothing on, and keep what comes."""
         self._open.clear()
 
     def heal(self) -> None:
-        """Pass all on again."""
         self._open.set()
 
     def reset(self) -> None:
-        """End all connections."""
         sockets, self._sockets = self._sockets, []
         for end in sockets:
             _close(end)

@@ -8,8 +8,7 @@ from typing import Any
 
 from django.apps import AppConfig
 
-ADDED = "TEST_REPLY_TIMEOUT"
-"""The variable with the seconds that a process adds to both limits when it starts."""
+ADDED = "TEST_REPLY_TIMEOUT"  # the variable with the seconds that a process adds to both limits when it starts
 
 
 def add(seconds: float, set_: Callable[[Any, str, float], object] = setattr) -> None:
@@ -21,8 +20,6 @@ def add(seconds: float, set_: Callable[[Any, str, float], object] = setattr) -> 
 
 
 class ReplyTimeout(AppConfig):
-    """A process with these settings adds what the variable says."""
-
     name = "support.reply_timeout"
 
     def ready(self) -> None:

@@ -26,6 +26,5 @@ def holder(key: str) -> str | None:
 
 
 def reserved_names(zoo: Zoo, key: str = "") -> list[str]:
-    """Return the names of all reservations, or of those for this lock key."""
     names = zoo.names(record.directory(zoo.base))
     return [name for name in names if name.endswith(f"!{key}")] if key else names

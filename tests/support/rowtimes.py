@@ -1,8 +1,4 @@
-"""
-Print how rows of django-celery-beat differ from those that continue from their records, for the settings of time zones.
-
-Run in a process of its own, because Django sets the time zone of the whole process.
-"""
+"""Print how rows of django-celery-beat differ from those that continue from records. TIME_ZONE is that of a process."""
 
 from __future__ import annotations
 
@@ -35,19 +31,16 @@ def enable_again(row: Any) -> None:
         row.save()
 
 
-def keep(row: Any) -> None:
-    """Do not change it."""
+def keep(row: Any) -> None: ...
 
 
 def entry_of(row: Any) -> Any:
-    """Return the entry of a row as the scheduler reads it."""
     from django_celery_beat.schedulers import ModelEntry  # type: ignore[import-untyped]
 
     return ModelEntry(type(row).objects.get(pk=row.pk), app=Celery("rows", set_as_current=False))
 
 
 def ran(kind: str, name: str, *, saved: bool) -> tuple[Any, RunRecord]:
-    """Return a row that has just run, and the record of its run."""
     from django_celery_beat.models import (  # type: ignore[import-untyped]
         CrontabSchedule,
         IntervalSchedule,
@@ -68,7 +61,6 @@ def ran(kind: str, name: str, *, saved: bool) -> tuple[Any, RunRecord]:
 
 
 def state(entry: Any) -> tuple[Any, ...]:
-    """Return what decides about the next run."""
     due, seconds = entry.is_due()
     return due, round(seconds / 60), entry.total_run_count, entry.model.total_run_count
 
@@ -84,7 +76,6 @@ def compare(kind: str, change: Callable[[Any], None], label: str) -> None:
 
 
 def crash(kind: str, label: str) -> None:
-    """The leader dies before it saves the row."""
     row, record = ran(kind, f"{label}, crash", saved=False)
     ours = entry_of(row)
     continue_from(ours, record)

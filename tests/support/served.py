@@ -31,12 +31,10 @@ class Served(abc.ABC):
         self._processes: list[subprocess.Popen[bytes]] = []
 
     @abc.abstractmethod
-    def _launch(self) -> None:
-        """Start its processes."""
+    def _launch(self) -> None: ...
 
     @abc.abstractmethod
-    def _answers(self) -> bool:
-        """Tell whether a client is served."""
+    def _answers(self) -> bool: ...
 
     def __enter__(self) -> Self:
         try:
@@ -52,7 +50,6 @@ class Served(abc.ABC):
         self.stop()
 
     def _start(self, command: Sequence[str], **how: Any) -> None:
-        """Start one of its processes; `how` is for `Popen`."""
         with self._log.open("ab") as log:
             process = subprocess.Popen(
                 command,
@@ -74,14 +71,12 @@ class Served(abc.ABC):
 
     @contextlib.contextmanager
     def down(self) -> Iterator[None]:
-        """End the server; start it again, with the files that it wrote, at the end of the block."""
         self._end()
         yield
         self._launch()
         self._wait_ready()
 
     def restart(self) -> None:
-        """End the server, and start it again with the files that it wrote."""
         with self.down():
             pass
 
@@ -92,7 +87,6 @@ class Served(abc.ABC):
             process.wait(TIMEOUT)
 
     def stop(self) -> None:
-        """End the server, and remove what it wrote."""
         self._end()
         shutil.rmtree(self._directory, ignore_errors=True)
         atexit.unregister(self.stop)

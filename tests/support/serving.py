@@ -45,7 +45,6 @@ class Serving:
         self.process: subprocess.Popen[bytes]
 
     def start(self) -> None:
-        """Start it, and wait until it serves."""
         env = self._env
         if self._leases is not None:
             settings = Path(self._folder.name, "lease_settings.py")
@@ -67,22 +66,18 @@ class Serving:
         return Path(self._folder.name, "log")
 
     def log(self) -> str:
-        """Return all that it has written."""
         return self._log.read_text(errors="replace")
 
     def kill(self) -> None:
-        """End it without notice."""
         self.process.kill()
         self.process.wait()
 
     def drain(self, timeout: float = 30.0) -> int:
-        """Ask it to end, and wait for that; return its exit status."""
         self.process.terminate()
         return self.process.wait(timeout)
 
     @contextlib.contextmanager
     def paused(self):  # type: ignore[no-untyped-def]
-        """Stop it for the length of a with block."""
         self.process.send_signal(signal.SIGSTOP)
         try:
             yield

@@ -20,7 +20,6 @@ class Sent(list[tuple[str, dict[str, Any]]]):
 
 @contextlib.contextmanager
 def signalled(*names: str) -> Iterator[Sent]:
-    """Note what signals of these names send during the block."""
     sent = Sent()
     receivers = {}
     for name in names:

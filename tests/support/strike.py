@@ -39,12 +39,10 @@ long_strides = pytest.mark.parametrize(
 
 
 def first_line(stride: int) -> int:
-    """Return the first one to be struck, another one in each run."""
     return random.randrange(stride)
 
 
 def functions_of(*modules: Any) -> list[Callable[..., object]]:
-    """Return all functions and methods of some modules, or of some of their classes and functions."""
     functions: list[Callable[..., object]] = []
     for module in modules:
         things = vars(module).values() if isinstance(module, ModuleType) else [module]
@@ -59,7 +57,6 @@ def functions_of(*modules: Any) -> list[Callable[..., object]]:
 
 
 def assert_none_listed() -> None:
-    """Fail if this process lists a held lock, or the guard of a block."""
     assert not held_locks._kept
     assert not list(held_locks._weak.values())
     assert not held_locks._guards
@@ -174,11 +171,7 @@ def _code(function: Any) -> CodeType:
 
 @contextlib.contextmanager
 def alarm(delay: float, error: type[BaseException] = Struck, *, unnoticed: bool = False) -> Iterator[None]:
-    """
-    Have a signal handler raise in the main thread after `delay` seconds, unless the block ends first.
-
-    `unnoticed`: the signal does not interrupt a wait that has begun, as one that came just before it did not.
-    """
+    """Have a signal handler raise in the main thread; `unnoticed`, it does not interrupt a wait that has begun."""
 
     def handler(number: int, frame: FrameType | None) -> None:
         if armed:
@@ -251,7 +244,6 @@ def sweep(
 
 
 def work_linger(key: str) -> None:
-    """Use a lock that lingers twice."""
     lock = zk_lock(key, linger=0.02)
     with lock:
         pass
@@ -260,7 +252,6 @@ def work_linger(key: str) -> None:
 
 
 def work_acquire_around_with(mutex: Any) -> None:
-    """Acquire one lock or several by hand, and again by a block inside."""
     assert mutex.acquire()
     try:
         with mutex:
@@ -270,7 +261,6 @@ def work_acquire_around_with(mutex: Any) -> None:
 
 
 def work_hand_over(key: str) -> None:
-    """Release a lock that lingers while another thread waits for it."""
     lock = zk_lock(key, linger=0.02, timeout=10)
     waiters: list[BackgroundCall[None]] = []
 
@@ -287,7 +277,6 @@ def work_hand_over(key: str) -> None:
 
 
 def strike_at_any_moment(lock: Lock | MultiLock, key: str, way: str, rounds: int) -> None:
-    """Strike the main thread at a random moment, so many times, as it uses a lock "with" a block or by "acquire"."""
     struck = 0
     for _ in range(rounds):
         entered = False

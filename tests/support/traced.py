@@ -16,15 +16,11 @@ from opentelemetry.trace import Tracer
 from django_zklock.contrib.otel import connect, disconnect
 from support.zoo import eventually
 
-SPANS = "spans"
-"""The file in the folder of a worker to which its processes export."""
-WAITING = "waiting"
-"""A file there; it exists when a task waits, and knows which one is ahead."""
+SPANS = "spans"  # the file in the folder of a worker to which its processes export
+WAITING = "waiting"  # a file there; it exists when a task waits, and knows which one is ahead
 
 
 class Traced:
-    """The spans of this process."""
-
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
         self.provider = TracerProvider()
@@ -32,15 +28,12 @@ class Traced:
 
     @property
     def tracer(self) -> Tracer:
-        """A tracer of the project."""
         return self.provider.get_tracer("project")
 
     def spans(self, name: str) -> list[ReadableSpan]:
-        """Return the ended spans with this name."""
         return [span for span in self._exporter.get_finished_spans() if span.name == name]
 
     def wait(self, name: str, count: int = 1) -> list[ReadableSpan]:
-        """Return the ended spans with this name, when there are so many."""
         eventually(lambda: len(self.spans(name)) >= count, message=f"not {count} spans {name}")
         assert len(self.spans(name)) == count
         return self.spans(name)
@@ -48,7 +41,6 @@ class Traced:
 
 @contextmanager
 def traced() -> Iterator[Traced]:
-    """Trace the locks of this process in memory."""
     traced = Traced()
     connect(traced.provider)
     try:
@@ -58,7 +50,6 @@ def traced() -> Iterator[Traced]:
 
 
 def to_file(path: Path) -> TracerProvider:
-    """Return a provider that appends each span to a file, as a line of JSON."""
     provider = TracerProvider()
     out = path.open("a", buffering=1)
     exporter = ConsoleSpanExporter(out=out, formatter=lambda span: f"{span.to_json(indent=None)}\n")
@@ -67,6 +58,5 @@ def to_file(path: Path) -> TracerProvider:
 
 
 def in_file(path: Path, name: str) -> list[dict[str, Any]]:
-    """Return the spans with this name in such a file."""
     spans = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return [span for span in spans if span["name"] == name]

@@ -1,9 +1,4 @@
-"""
-One script on two servers, and the difference of what they said.
-
-A transcript is every frame that came, in order, as a line. Transaction ids are counted from the script's beginning, so
-a request that takes one on one server alone shows.
-"""
+"""One script on two servers, and the difference of what they said: each frame is a line, with counted transactions."""
 
 from __future__ import annotations
 
@@ -61,7 +56,6 @@ def _without_changes(line: str) -> str:
 
 
 def compare(pair: Pair, script: Script) -> None:
-    """Run a script on both servers, and fail with the difference of what they said."""
     newer = is_3_9(pair)
     if newer and script in _changed:
         pytest.skip("ZooKeeper 3.9 answers in another way than 3.8 and the dev server")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from support.celeryapp import app, do
 
 
 def act(verb: str, argument: Any) -> Any:
-    """Do the work of a task."""
     if verb == "retry":
         if current_task.request.retries == 0:
             raise current_task.retry(countdown=float(argument))
@@ -39,9 +39,7 @@ def act(verb: str, argument: Any) -> Any:
     return do(verb, argument)
 
 
-@app.task(name="until_done")
-@zk_locked("unique/{key}", unique="until_done")
-def until_done(key: object, verb: str = "tell", argument: Any = None) -> Any:
+def work(key: object, verb: str = "tell", argument: Any = None) -> Any:
     return act(verb, argument)
 
 
@@ -51,29 +49,16 @@ def until_start(self: Any, key: object, verb: str = "tell", argument: Any = None
     return act(verb, argument)
 
 
-@app.task(name="once", autoretry_for=(ZeroDivisionError,))
-@zk_locked("unique/{key}", unique="until_done", on_duplicate="raise", unique_for=60)
-def once(key: object, verb: str = "tell", argument: Any = None) -> Any:
-    return act(verb, argument)
-
-
-@app.task(name="late_done", acks_late=True, reject_on_worker_lost=True)
-@zk_locked("unique/{key}", unique="until_done", timeout=30)
-def late_done(key: object, verb: str = "tell", argument: Any = None) -> Any:
-    return act(verb, argument)
-
-
-@app.task(name="skips")
-@zk_locked("unique/{key}", unique="until_done", on_conflict="skip")
-def skips(key: object) -> Any:
-    return act("tell", None)
-
+locked = functools.partial(zk_locked, "unique/{key}", unique="until_done")
+until_done = app.task(name="until_done")(locked()(work))
+once = app.task(name="once", autoretry_for=(ZeroDivisionError,))(locked(on_duplicate="raise", unique_for=60)(work))
+late_done = app.task(name="late_done", acks_late=True, reject_on_worker_lost=True)(locked(timeout=30)(work))
+skips = app.task(name="skips")(locked(on_conflict="skip")(work))
 
 TASKS = (until_done, until_start, once, late_done, skips)
 
 
 def known_to(client: Celery, tasks: Sequence[Any] = TASKS) -> Celery:
-    """Register these tasks with another application, such as that of a publisher."""
     for task in tasks:
         options = {name: getattr(task, name) for name in ("name", "acks_late", "reject_on_worker_lost")}
         run = getattr(task, "_orig_run", task.run)

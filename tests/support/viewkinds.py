@@ -37,8 +37,7 @@ SETTINGS: dict[str, Any] = {**adminsite.SETTINGS, "ROOT_URLCONF": "support.viewk
 KEY = "view"
 locked = functools.partial(zk_locked, KEY, timeout=0)
 
-losing: list[bool] = []
-"""If it is not empty, the work loses its lock."""
+losing: list[bool] = []  # if it is not empty, the work loses its lock
 
 
 def work() -> HttpResponse:
@@ -180,8 +179,6 @@ class Creating(CreateAPIView):
 
 
 class LateLock(APIView):
-    """Writes a row, then takes a lock."""
-
     def get(self, request: Request) -> Response:
         if "missing" in request.GET:
             raise Http404
@@ -209,8 +206,6 @@ class SavingAdmin(ModelAdmin):  # type: ignore[type-arg]
 
 
 class OpenSite(AdminSite):
-    """An admin for everybody."""
-
     def has_permission(self, request: HttpRequest) -> bool:
         return True
 

@@ -12,10 +12,8 @@ from django.views import View
 
 from django_zklock import zk_lock, zk_locked
 
-inside = threading.Event()
-"""Set by a view that is in the middle of its work."""
-go_on = threading.Event()
-"""Awaited by the views that are told to linger."""
+inside = threading.Event()  # set by a view that is in the middle of its work
+go_on = threading.Event()  # awaited by the views that are told to linger
 
 
 @zk_locked("stock/{sku}")
@@ -34,7 +32,6 @@ def buy_now(request: HttpRequest, sku: str) -> HttpResponse:
 
 @zk_locked("order/{sku}")
 def ship(request: HttpRequest, sku: str) -> HttpResponse:
-    """Acquire a second lock in the middle of the work."""
     inside.set()
     go_on.wait(20)
     with zk_lock(f"stock/{sku}", timeout=40):

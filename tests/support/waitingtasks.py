@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from celery.worker.control import inspect_command
-from kazoo.client import KazooClient
 
 from django_zklock import conf, current_hold, zk_lock, zk_locked
 from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTask
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.zk.loop import Loop
 from django_zklock.signals import waiting_tasks_changed
-from support.celeryapp import HOME, app, do
+from support.celeryapp import HOME, app, do, work
+from support.chaos.servers import looking_in
 from support.policytasks import AnyTask
 
 COUNT = "waiting-count"  # in the folder of the worker: how many messages wait
@@ -60,37 +60,18 @@ if HOME in os.environ:
     waiting_tasks_changed.connect(record_count)
 
 
-@app.task(name="waiting.wait")
-@zk_locked("{key}")
-def wait(key: str, verb: str = "tell", argument: Any = None) -> Any:
-    """Do some work under the lock."""
-    return do(verb, argument)
-
-
-@app.task(name="waiting.late", acks_late=True, reject_on_worker_lost=True)
-@zk_locked("{key}")
-def late(key: str, verb: str = "tell", argument: Any = None) -> Any:
-    """Do some work under the lock; the message is acknowledged at the end."""
-    return do(verb, argument)
-
-
-@app.task(name="waiting.patient")
-@zk_locked("{key}", timeout=0.5)
-def patient(key: str) -> int:
-    """Wait for half a second at a time."""
+def getpid(key: str) -> int:
     return os.getpid()
 
 
-@app.task(name="waiting.skips")
-@zk_locked("{key}", timeout=0.5, on_conflict="skip")
-def skips(key: str) -> None:
-    """Wait for half a second, then do without."""
-
-
-@app.task(name="waiting.bounded")
-@zk_locked("{key}", timeout=1, on_conflict="wait")
-def bounded(key: str) -> None:
-    """Wait for a second at most."""
+app.task(name="waiting.wait")(zk_locked("{key}")(work))
+app.task(name="waiting.late", acks_late=True, reject_on_worker_lost=True)(zk_locked("{key}")(work))
+app.task(name="waiting.patient")(zk_locked("{key}", timeout=0.5)(getpid))
+app.task(name="waiting.skips")(zk_locked("{key}", timeout=0.5, on_conflict="skip")(getpid))
+app.task(name="waiting.bounded")(zk_locked("{key}", timeout=1, on_conflict="wait")(getpid))
+app.task(name="waiting.insists")(zk_locked("{key}", on_conflict="wait")(getpid))
+# The pool process alone computes this key.
+app.task(name="waiting.computed")(zk_locked(lambda key: f"computed/{key}", on_conflict="wait")(getpid))
 
 
 @app.task(name="waiting.note")
@@ -106,7 +87,6 @@ def note(key: str, path: str, mark: str) -> int:
 
 @app.task(name="waiting.plain_note")
 def plain_note(key: str, path: str, mark: str) -> None:
-    """Append a mark to a file, without a lock."""
     with Path(path).open("a") as book:
         book.write(mark + "\n")
 
@@ -114,7 +94,6 @@ def plain_note(key: str, path: str, mark: str) -> None:
 @app.task(name="waiting.tell")
 @zk_locked("{key}")
 def tell(key: str) -> dict[str, Any]:
-    """Return what the hold says in the process that works."""
     hold = current_hold(key)
     hold.check()
     with zk_lock(key) as inner:
@@ -137,15 +116,10 @@ def then_release(function: Callable[[str], object]) -> Callable[[str], bool]:
     @functools.wraps(function)
     def run(key: str) -> bool:
         function(key)
-        client = KazooClient([f"{host}:{port}" for host, port in conf.current().hosts])
-        client.start()
-        try:
+        with looking_in(",".join(f"{host}:{port}" for host, port in conf.current().hosts)) as client:
             zk_lock(key).release()
             directory = client.exists(f"{conf.current().base}/{key}")  # the server removes an empty one at any moment
             return directory is None or not directory.numChildren
-        finally:
-            client.stop()
-            client.close()
 
     return run
 
@@ -154,14 +128,12 @@ def then_release(function: Callable[[str], object]) -> Callable[[str], bool]:
 @then_release
 @zk_locked("{key}")
 def releases(key: str) -> None:
-    """Keep the lock beyond the end of the block."""
     zk_lock(key).acquire()
 
 
 @app.task(name="waiting.mark")
 @zk_locked("{key}")
 def mark(key: str, path: str) -> None:
-    """Work without end, and write down until when."""
     draft = Path(f"{path}.draft")
     while True:
         draft.write_text(str(time.monotonic()))
@@ -171,7 +143,6 @@ def mark(key: str, path: str) -> None:
 @app.task(name="waiting.lingers")
 @zk_locked("{key}", linger=60)
 def lingers(key: str, path: str, mark: str) -> tuple[int, int]:
-    """Append a mark to a file; return the token, and the process."""
     with Path(path).open("a") as book:
         book.write(mark + "\n")
     return current_hold(key).token, os.getpid()
@@ -180,42 +151,24 @@ def lingers(key: str, path: str, mark: str) -> tuple[int, int]:
 @app.task(name="waiting.slow")
 @zk_locked("{key}", warn_after=0.2)
 def slow(key: str) -> None:
-    """Work for longer than is usual."""
     time.sleep(1)
 
 
 @app.task(name="waiting.polite")
 @zk_locked("{key}")
 def polite(key: str) -> str:
-    """Work until somebody asks for the lock; return who."""
     request = current_hold(key).wait_release_requested(20)
     return "" if request is None else request.by
 
 
-@app.task(name="waiting.computed")
-@zk_locked(lambda key: f"computed/{key}", on_conflict="wait")
-def computed(key: str) -> int:
-    """Work under a lock whose key only the pool process computes."""
-    return os.getpid()
-
-
-@app.task(name="waiting.insists")
-@zk_locked("{key}", on_conflict="wait")
-def insists(key: str) -> int:
-    """Wait, as its option says."""
-    return os.getpid()
-
-
 @app.task(name="waiting.two")
 @zk_locked(["{first}", "{other}"], timeout=0.5, on_conflict="raise")
-def two(first: str, other: str) -> None:
-    """Wait half a second for two locks."""
+def two(first: str, other: str) -> None: ...
 
 
 @app.task(name="waiting.inner")
 @zk_locked("{key}")
 def inner(key: str, gate: str, inner_key: str, timeout: float | None = 20) -> float:
-    """Take a second lock, in the body, when the gate is open; return how long that took."""
     do("linger", gate)
     began = time.monotonic()
     with zk_lock(inner_key, timeout=timeout):
@@ -223,8 +176,6 @@ def inner(key: str, gate: str, inner_key: str, timeout: float | None = 20) -> fl
 
 
 class Coroutine(AnyTask):
-    """A task whose function is a coroutine function."""
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return asyncio.run(self.run(*args, **kwargs))
 
@@ -232,32 +183,20 @@ class Coroutine(AnyTask):
 @app.task(name="waiting.coroutine", base=Coroutine)
 @zk_locked("{key}")
 async def coroutine(key: str) -> int:
-    """Do nothing, in a coroutine."""
     return os.getpid()
 
 
-@app.task(name="waiting.booked")
-@zk_locked("{key}")
-def booked(key: str, book: str) -> str:
-    """Write a line into a file."""
-    return write(book)
-
-
-@app.task(name="waiting.read")
-@zk_locked("{key}", kind="read")
-def read(key: str, book: str) -> str:
-    """Write a line into a file, as a reader."""
-    return write(book)
-
-
-def write(book: str) -> str:
+def write(key: str, book: str) -> str:
     with Path(book).open("a") as file:
         file.write("done\n")
     return "second"
 
 
+app.task(name="waiting.booked")(zk_locked("{key}")(write))
+app.task(name="waiting.read")(zk_locked("{key}", kind="read")(write))
+
+
 @inspect_command()
 def count_waiting(state: Any, **_kwargs: Any) -> dict[str, int]:
-    """Say how many messages and timers are left in the main process."""
     gc.collect()
     return {"waiting": sum(type(value) is WaitingTask for value in gc.get_objects())}

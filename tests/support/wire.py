@@ -1,9 +1,4 @@
-"""
-A client of ZooKeeper's wire protocol that hides nothing, and a transcript of what it was answered.
-
-Two transcripts of one script can be compared line by line: transaction ids are counted from the script's first write,
-sessions are numbered, times are left out, all else is as it came.
-"""
+"""A client of ZooKeeper's wire protocol that hides nothing, and a transcript to compare with that of another server."""
 
 from __future__ import annotations
 
@@ -14,27 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from support.jute import (
-    BODIES,
-    JANITOR,
-    NAMES,
-    OPEN,
-    OPS,
-    XID_AUTH,
-    XID_EVENT,
-    XID_PING,
-    XID_SET_WATCHES,
-    Jute,
-    Request,
-    auth,
-    boolean,
-    buffer,
-    children,
-    delete,
-    integer,
-    long,
-    set_acl,
-)
+from support import jute
+from support.jute import Jute, Request, boolean, buffer, integer, long
 
 
 class Wire:
@@ -87,7 +63,6 @@ class Wire:
             self._socket.sendall(data)
 
     def read(self) -> bytes | None:
-        """Read one frame; None is the end of the connection."""
         try:
             length = self._read(4)
             return None if length is None else self._read(*struct.unpack(">i", length))
@@ -107,30 +82,26 @@ class Wire:
         """Send a request without waiting for its reply."""
         if xid is None:
             self._xid += 1
-            xid = {"auth": XID_AUTH, "setWatches": XID_SET_WATCHES, "setWatches2": XID_SET_WATCHES}.get(
+            xid = {"auth": jute.XID_AUTH, "setWatches": jute.XID_SET_WATCHES, "setWatches2": jute.XID_SET_WATCHES}.get(
                 str(op), self._xid
             )
-        code = OPS[op] if isinstance(op, str) else op
+        code = jute.OPS[op] if isinstance(op, str) else op
         self._asked[xid] = code
         self.write(integer(xid) + integer(code) + body)
         return xid
 
     def ask(self, request: Request) -> int:
-        """Send a request and read up to its reply; return its error."""
         return self.until(self.send(*request))
 
     def do(self, *requests: Request) -> None:
-        """Ask one request after the other."""
         for request in requests:
             self.ask(request)
 
     def pipeline(self, *requests: Request) -> None:
-        """Send all requests, then read the replies."""
         for xid in [self.send(*request) for request in requests]:
             self.until(xid)
 
     def until(self, xid: int) -> int:
-        """Read up to the reply to a request, or the end of the connection; return its error."""
         while True:
             frame = self.read()
             if frame is None:
@@ -142,10 +113,9 @@ class Wire:
 
     def fence(self) -> None:
         """Take in the events that were sent before now."""
-        self.until(self.send("ping", xid=XID_PING))
+        self.until(self.send("ping", xid=jute.XID_PING))
 
     def wait_event(self, timeout: float = 30.0) -> None:
-        """Take in frames up to the first event."""
         before = self.events
         deadline = time.monotonic() + timeout
         while self.events == before and time.monotonic() < deadline:
@@ -155,15 +125,15 @@ class Wire:
     def _receive(self, frame: Jute) -> tuple[int, int]:
         xid, zxid, error = frame.int32(), frame.int64(), frame.int32()
         self.last_zxid = max(self.last_zxid, zxid)
-        if xid == XID_EVENT:
+        if xid == jute.XID_EVENT:
             self.events += 1
             kind, state = frame.int32(), frame.int32()
             zxid_text = self._names.zxid(zxid)
             self._note(f"EVENT type={kind} state={state} path={frame.text()} zxid={zxid_text} err={error}")
             return xid, error
         code = self._asked.pop(xid, None)
-        name = NAMES.get(code or 0, str(code))
-        if xid == XID_PING and error == 0:
+        name = jute.NAMES.get(code or 0, str(code))
+        if xid == jute.XID_PING and error == 0:
             assert frame.rest == b""
             return xid, error
         header = f"{name} xid={xid} zxid={self._names.zxid(zxid)} err={error}"
@@ -175,16 +145,13 @@ class Wire:
         return xid, error
 
     def shut(self) -> None:
-        """Send nothing else."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
     def drop(self) -> None:
-        """Close the socket, and say nothing."""
         self._socket.close()
 
     def end(self) -> None:
-        """Close the session, and wait until the server has closed the connection."""
         self.ask(("closeSession", b""))
         self._note("closed" if self.read() is None else "still open")
         self.drop()
@@ -209,7 +176,6 @@ class Names:
         return self._sessions.setdefault(value, f"s{len(self._sessions)}")
 
     def body(self, name: str, frame: Jute) -> str:
-        """Decode what follows the header of a successful reply."""
         if not frame.rest:
             return ""
         return " " + " ".join(f"{key}={value}" for key, value in self._fields(name, frame))
@@ -225,17 +191,17 @@ class Names:
             "results": lambda: self.results(frame),
             "identities": lambda: sorted(frame.vector(lambda: (frame.text(), frame.text())) or []),
         }
-        return [(field, readers[field]()) for field in BODIES.get(name, ())]
+        return [(field, readers[field]()) for field in jute.BODIES.get(name, ())]
 
     def stat(self, frame: Jute) -> str:
         czxid, mzxid, ctime, mtime = frame.int64(), frame.int64(), frame.int64(), frame.int64()
         version, cversion, aversion, owner = frame.int32(), frame.int32(), frame.int32(), frame.int64()
-        length, children, pzxid = frame.int32(), frame.int32(), frame.int64()
+        length, count, pzxid = frame.int32(), frame.int32(), frame.int64()
         now = time.time() * 1000
         times = "now" if all(now - 60_000 < moment < now + 1000 for moment in (ctime, mtime)) else f"{ctime},{mtime}"
         return (
             f"(c={self.zxid(czxid)} m={self.zxid(mzxid)} p={self.zxid(pzxid)} versions={version},{cversion},{aversion} "
-            f"owner={self.owner(owner)} length={length} children={children} times={times}"
+            f"owner={self.owner(owner)} length={length} children={count} times={times}"
             f"{'' if mtime >= ctime else ' modified before created'})"
         )
 
@@ -243,13 +209,12 @@ class Names:
         return self._sessions.get(value, hex(value))
 
     def results(self, frame: Jute) -> list[str]:
-        """The results of a multi."""
         texts: list[str] = []
         while True:
             code, done, error = frame.int32(), frame.flag(), frame.int32()
             if done:
                 return [*texts, f"end {code} {error}"]
-            name = NAMES.get(code, str(code))
+            name = jute.NAMES.get(code, str(code))
             if code == -1:
                 texts.append(f"error {error} {frame.int32()}")
             else:
@@ -263,12 +228,7 @@ def _short(value: bytes | None) -> str:
 
 
 class Talk:
-    """
-    The connections of a script to one server, each with a name, and the transcript of all of them.
-
-    It begins and ends with an empty tree, and leaves no session. `talk.a` is the connection of that name; one that is
-    new gets a session of its own.
-    """
+    """The connections of a script, by name; a new one gets a session. The tree is empty before and after."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -278,14 +238,12 @@ class Talk:
         self.sessions: dict[int, bytes] = {}
 
     def wire(self, name: str) -> Wire:
-        """Open a connection without a session, in place of the one that has the name."""
         if name in self._wires:
             self._wires[name].drop()
         self._wires[name] = Wire(self.port, lambda line: self.lines.append(f"{name}< {line}"), self.names)
         return self._wires[name]
 
     def join(self, name: str, **how: Any) -> Wire:
-        """Open a connection with a session."""
         wire = self.wire(name)
         if wire.connect(**how):
             self.sessions[wire.session] = wire.password
@@ -321,16 +279,16 @@ class Talk:
     def _clear(self) -> None:
         janitor = self.wire("janitor")
         janitor.connect()
-        janitor.ask(auth(JANITOR))
+        janitor.ask(jute.auth(jute.JANITOR))
         self._sweep(janitor, "/")
         janitor.end()
 
     def _sweep(self, janitor: Wire, path: str) -> None:
-        janitor.ask(set_acl(path, OPEN))
-        xid = janitor.send(*children(path))
+        janitor.ask(jute.set_acl(path, jute.OPEN))
+        xid = janitor.send(*jute.children(path))
         janitor.until(xid)
         for name in janitor.listed:
             if name != "zookeeper":
                 below = f"{path.rstrip('/')}/{name}"
                 self._sweep(janitor, below)
-                janitor.ask(delete(below))
+                janitor.ask(jute.delete(below))

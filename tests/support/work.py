@@ -55,7 +55,6 @@ def lose(hold: Hold) -> None:
 
 
 def lose_later(hold: Hold, delay: float) -> None:
-    """Lose one hold after a delay in seconds, by a timer of the protocol's thread."""
     grant = hold._held.grant
     session = grant.session
     session.post(lambda: session.loop.call_later(delay, lambda: grant.lose("the test took it away")))
@@ -74,7 +73,6 @@ def sleep_in_pieces(seconds: float) -> None:
 
 
 def run_in_thread(call: Callable[[], Any]) -> Any:
-    """Return what `call()` returns in another thread; raise what it raises."""
     return BackgroundCall(call).result(40)
 
 

@@ -35,21 +35,15 @@ class Gate:
         return str(self.path)
 
     def wait_at_work(self, timeout: float = 20) -> int:
-        """Wait until a task has the lock; return its process id."""
         note = self.path / "entered"
         return int(eventually(lambda: note.exists() and note.read_text(), timeout, "no task came to the gate"))
 
     def open(self) -> None:
-        """Let the task continue, and all later ones."""
         (self.path / "open").touch()
 
 
 class Worker:
-    """
-    One `celery worker` for the length of a with block, with a broker of its own: a folder, unless `conf` names another.
-
-    Workers of the same home share a broker.
-    """
+    """One `celery worker`; those of the same home share a broker: a folder, unless `conf` names another."""
 
     def __init__(
         self,
@@ -137,39 +131,32 @@ class Worker:
             pool.disconnect()  # redis-py 5, which Celery 5.5 needs, leaves its sockets to the garbage collector
 
     def send(self, name: str, *args: Any, **options: Any) -> AsyncResult[Any]:
-        """Send a task; `options` are those of `apply_async`."""
         return self.app.send_task(name, args, **options)
 
     def ask(self, command: str, **options: Any) -> Any:
-        """Send a control command to this worker; return its answer."""
         options |= {"destination": [self.name], "reply": True, "limit": 1, "timeout": 10}
         ((answer,),) = [reply.values() for reply in self.app.control.broadcast(command, **options) or []]
         return answer
 
     def run(self, name: str, *args: Any, timeout: float = 20, **options: Any) -> Any:
-        """Send a task and return its result."""
         return self.get(self.send(name, *args, **options), timeout)
 
     def begin(self, name: str, key: str, *args: Any, **options: Any) -> tuple[AsyncResult[Any], Gate]:
-        """Send a task, and wait until it has its lock. It works until the gate is open."""
         gate = self.gate()
         result = self.send(name, key, "linger", str(gate), *args, **options)
         gate.wait_at_work()
         return result, gate
 
     def finish(self, tasks: Iterable[tuple[AsyncResult[Any], Gate]]) -> list[Any]:
-        """Open the gates of these tasks; return their results."""
         tasks = list(tasks)
         for _, gate in tasks:
             gate.open()
         return [self.get(result) for result, _ in tasks]
 
     def get(self, result: AsyncResult[Any], timeout: float = 20) -> Any:
-        """Return a task's result, or raise its error."""
         return result.get(timeout=timeout, interval=0.02)
 
     def wait_failed(self, result: AsyncResult[Any], timeout: float = 20) -> BaseException:
-        """Return the error that a task ends with."""
         error = result.get(timeout=timeout, interval=0.02, propagate=False)
         assert isinstance(error, BaseException), error
         return error
@@ -188,24 +175,15 @@ class Worker:
         return error
 
     def wait_accepted(self, count: int) -> None:
-        """
-        Wait until the main process knows of exactly so many tasks that run in the pool.
-
-        A cold shutdown cancels these alone. Of a task that has just begun, Celery awaits the end.
-        """
+        """Wait until so many tasks run, in the view of the main process: a cold shutdown cancels these alone."""
         eventually(lambda: (busy := self._busy()) is not None and len(busy) == count)
 
     def kill_process(self, pid: int) -> None:
-        """
-        Kill a pool process once the main process knows that it has begun a task.
-
-        A pool without an event loop looks for the tasks of a dead process only once, and would miss this one before.
-        """
+        """Kill a pool process of whose task the main process knows: it looks for those of a dead one only once."""
         eventually(lambda: pid in (self._busy() or ()))
         os.kill(pid, signal.SIGKILL)
 
     def _busy(self) -> list[int] | None:
-        """Return the pool process of each task that runs, in the main process's own view; None if it is silent."""
         answer = self.app.control.inspect([self.name], timeout=2, limit=1).active()
         return None if answer is None else [task["worker_pid"] for task in answer[self.name]]
 
@@ -230,11 +208,9 @@ class Worker:
             self._gates.pop().open()
 
     def children(self) -> set[int]:
-        """Return the process ids of the pool."""
         return {child.pid for child in psutil.Process(self.process.pid).children()}
 
     def group(self) -> set[int]:
-        """Return the process ids of the worker and its pool that have not ended."""
         pids = set()
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
@@ -253,17 +229,14 @@ class Worker:
             raise AssertionError(f"after {timeout:g} s there were still {self.group()} of {self.process.pid}") from None
 
     def stop(self, timeout: float = 20) -> int:
-        """Ask for a warm shutdown, wait for it, and return the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
 
 
 def outcome(result: AsyncResult[Any]) -> Any:
-    """Return the result of a task, or the name of its error."""
     value = result.get(timeout=20, interval=0.02, propagate=False)
     return type(value).__name__ if isinstance(value, BaseException) else value
 
 
 def settled(result: AsyncResult[Any]) -> str:
-    """Wait until a task has run, was skipped, or is sent again; return its state."""
     return str(eventually(lambda: result.state if result.state not in ("PENDING", "STARTED") else None, 20))

@@ -40,11 +40,7 @@ ROOM = float(os.environ.get("TEST_ROOM", "10"))
 
 
 def eventually(condition: Callable[[], T], timeout: float = 10.0, message: object = "") -> T:
-    """
-    Return the first true value of `condition()`; fail when there is none within `timeout` seconds, and some room.
-
-    The failure says `message`, as it is then: a list may have grown.
-    """
+    """Return the first true value of `condition()`, or fail with `message` after `timeout` and some room."""
     began = clock.now()
     while True:
         value = condition()
@@ -58,20 +54,17 @@ def eventually(condition: Callable[[], T], timeout: float = 10.0, message: objec
 
 
 def guid_of(path: str) -> str:
-    """Return the guid in the name of a contender's node."""
     child = nodes.parse(path.rpartition("/")[2])
     assert child is not None
     return child.guid
 
 
 def next_line(process: subprocess.Popen[str]) -> str:
-    """Return the next line that a process prints."""
     assert process.stdout is not None
     return process.stdout.readline().rstrip("\n")
 
 
-settle = wait_released
-"""The tests wait for the releases of their process before they look by another client."""
+settle = wait_released  # the tests wait for the releases of their process before they look by another client
 
 
 class _ThreadedClient(KazooClient):  # type: ignore[misc]
@@ -118,8 +111,6 @@ class _ThreadedClient(KazooClient):  # type: ignore[misc]
 
 
 class _SharedClient(_ThreadedClient):
-    """A client of many tests."""
-
     def add_auth(self, scheme: str, credential: str) -> bool:
         raise AssertionError("later tests would have these credentials, too: call `use_own_client` before")
 
@@ -135,8 +126,6 @@ def _shared_client(hosts: str) -> _SharedClient:
 
 
 class Zoo:
-    """One test's namespace in an ensemble, or in a dev server."""
-
     def __init__(self, hosts: str, ensemble: Ensemble | DevServer) -> None:
         self.ensemble = ensemble
         self.hosts = hosts
@@ -147,7 +136,6 @@ class Zoo:
 
     @property
     def address(self) -> str:
-        """The first server."""
         return self.all_hosts.partition(",")[0]
 
     @property
@@ -159,17 +147,14 @@ class Zoo:
         return f"zk://{hosts or self.hosts}{self.chroot}?session_timeout={session_timeout}&connect_timeout=3"
 
     def settings(self, hosts: str | None = None, session_timeout: float = 4, **more: Any) -> dict[str, Any]:
-        """A value for `settings.ZKLOCK` in this namespace."""
         return {"URL": self.url(hosts, session_timeout), **more}
 
     @contextlib.contextmanager
     def configured(self, hosts: str | None = None, session_timeout: float = 4, **more: Any) -> Iterator[None]:
-        """Point the locks of this process here; its session is closed at the end."""
         with override_settings(ZKLOCK=self.settings(hosts, session_timeout, **more)):
             yield
 
     def environment(self, hosts: str | None = None, session_timeout: float = 4) -> dict[str, str]:
-        """Return the environment of a process of the tests, whose locks are in this namespace."""
         return {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "settings",
@@ -188,7 +173,6 @@ class Zoo:
         return self._client
 
     def use_own_client(self) -> KazooClient:
-        """Return a client that no other test shares, such as one with credentials."""
         self._shares_client = False
         return self.client
 
@@ -206,29 +190,24 @@ class Zoo:
         return sorted((name for name in names if SEQUENCE_TAIL.search(name)), key=lambda name: name[-10:])
 
     def reading(self, key: str) -> list[str]:
-        """The names of the markers of downgraded writers of one lock."""
         return [name for name in self.names(f"{self.base}/{key}") if markers.reader_of(name)]
 
-    def contenders(self, path: str | None = None) -> list[str]:
-        """The paths of all contenders in this namespace."""
-        path = path or self.base
-        names = []
+    def _below(self, path: str) -> Iterator[tuple[str, str]]:
+        """Yield the names of all nodes below one, and their paths, but not those of records."""
         for name in self.names(path):
-            below = f"{path}/{name}"
-            if not name.startswith("!"):  # a record there may end with ten digits, too
-                names += [below] if SEQUENCE_TAIL.search(name) else self.contenders(below)
-        return names
+            yield name, f"{path}/{name}"
+            if not (name.startswith("!") or SEQUENCE_TAIL.search(name)):
+                yield from self._below(f"{path}/{name}")
 
-    def signs(self, path: str | None = None) -> list[str]:
+    def contenders(self, path: str | None = None) -> list[str]:
+        below = self._below(path or self.base)
+        return [path for name, path in below if SEQUENCE_TAIL.search(name) and not name.startswith("!")]
+
+    def signs(self) -> list[str]:
         """The paths of the markers of downgraded writers."""
-        path = path or self.base
-        names = self.names(path)
-        own = [f"{path}/{name}" for name in names if name.startswith("!reads:")]
-        below = [name for name in names if not (name.startswith("!") or SEQUENCE_TAIL.search(name))]
-        return own + [sign for name in below for sign in self.signs(f"{path}/{name}")]
+        return [path for name, path in self._below(self.base) if name.startswith("!reads:")]
 
     def payloads(self, key: str) -> list[nodes.Payload | None]:
-        """Return the payloads of the contenders of a key, in the order of the queue."""
         payloads = []
         for name in self.children(key):
             with contextlib.suppress(NoNodeError):  # gone since
@@ -236,16 +215,13 @@ class Zoo:
         return payloads
 
     def wait_contenders(self, key: str, count: int, timeout: float = 10.0) -> list[str]:
-        """Wait until a key has exactly so many contenders; return them."""
         eventually(lambda: len(self.children(key)) == count, timeout, f"{key}: not {count} contenders")
         return self.children(key)
 
     def delete(self, key: str) -> None:
-        """Delete the znode of the holder of a key, as another session may."""
         self.client.delete(f"{self.base}/{key}/{self.children(key)[0]}")
 
     def assert_empty(self, timeout: float = 2.0) -> None:
-        """Fail unless every queue of this namespace is empty within `timeout` seconds; at once if that is 0."""
         deadline = clock.now() + timeout + (ROOM if timeout else 0)
         while (left := [*self.contenders(), *self.signs()]) and clock.now() < deadline:
             time.sleep(0.01)
@@ -269,12 +245,7 @@ class Zoo:
     def spawn(
         self, script: str, *arguments: str, first: str = "", hosts: str | None = None, host: str = "", **env: str
     ) -> subprocess.Popen[str]:
-        """
-        Run Python code in a process of its own, set up for locks in this namespace; text pipes to all its ends.
-
-        `first` comes before Django is set up. `host` is the name of the host that the process sees. The caller ends the
-        process, by `communicate` or `kill`.
-        """
+        """Run code in a process that is set up for this namespace; `first` comes before Django. The caller ends it."""
         # A shell starts what it puts in the background with Ctrl-C ignored, and children inherit that.
         interruptible = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
         prelude = (
@@ -294,7 +265,6 @@ class Zoo:
 
     @contextlib.contextmanager
     def running(self, script: str, *arguments: str, **how: str) -> Iterator[subprocess.Popen[str]]:
-        """Spawn a process for the length of a block. It is killed at the end of the block."""
         process = self.spawn(script, *arguments, **how)
         try:
             yield process
@@ -303,7 +273,6 @@ class Zoo:
             process.communicate()
 
     def output(self, script: str, *, first: str = "", timeout: float = 50, **env: str) -> list[str]:
-        """Run a script as `spawn` does to its end, which must be in order; return the lines that it printed."""
         process = self.spawn(script, first=first, **env)
         try:
             printed, errors = process.communicate(timeout=timeout)

@@ -107,7 +107,6 @@ def use() -> None:
     with zk_lock("a", timeout=0, on_conflict="skip") as hold:
         assert_type(hold, Hold | None)
         hold.check()  # type: ignore[union-attr]
-    zk_lock("a", on_conflict="retry")  # type: ignore[type-var]
     with zk_lock("a", atomic=True), zk_lock("b", atomic=["x", "y"], release_on="commit"):
         assert_type(current_hold("a"), Hold)
     lock = Lock("a/{b}", fields={"b": 1})

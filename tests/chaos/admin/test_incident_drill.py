@@ -25,13 +25,11 @@ INCIDENTS = runpy.run_path(str(TESTS.parent / "scripts" / "incidents.py"))
 
 @pytest.mark.parametrize("play", INCIDENTS["PLAYS"], ids=lambda play: play.__name__)
 def test_an_incident_is_named_with_its_cause_and_remedy(three: Ensemble, tmp_path: Path, play: Any) -> None:
-    """The page and the doctor name it, and nothing else, the printed commands run, and it goes away."""
     _named, cause, remedy, commands, _away = INCIDENTS["played"](three, tmp_path, play)
     assert (cause, remedy, "NO" in commands) == ("yes", "yes", False), commands
 
 
 def test_a_paused_host_is_not_said_to_be_dead(drill: Drill) -> None:
-    """Its work goes on when the host does, without the locks."""
     batch, web = drill.program("batch-1"), drill.program("web-1")
     batch.hold(*FIFTY[:3])
     drill.wait_recorded(3)
@@ -46,7 +44,6 @@ def test_a_paused_host_is_not_said_to_be_dead(drill: Drill) -> None:
 
 
 def test_a_hung_host_with_fifty_locks(drill: Drill) -> None:
-    """Its locks are broken on one page. Nobody is told that a process was killed that lives."""
     batch, web = drill.hang("batch-1", *FIFTY, waiters=1)
     commands = drill.finds("host", "batch-1", "with 50 locks", "50 callers wait", "If it hangs, break them")
     assert all(key in drill.paste(commands, "list --host=batch-1") for key in FIFTY)
@@ -62,7 +59,6 @@ def test_a_hung_host_with_fifty_locks(drill: Drill) -> None:
 
 
 def test_flapping_connections_of_one_host(drill: Drill) -> None:
-    """Three processes lose their locks, and get them again when the network is repaired."""
     with Proxy(drill.zoo.address) as proxy:
         programs = [drill.program("batch-1", proxy.address) for _ in range(3)]
         for number, program in enumerate(programs):

@@ -18,13 +18,11 @@ from django_zklock.management.exit_codes import ExitCode
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(600)]
 
-SECONDS = 0.4
-"""Most processor time of one page of 1,000 locks with 20 waiters each."""
+SECONDS = 0.4  # most processor time of one page of 1,000 locks with 20 waiters each
 
 
 @pytest.fixture
 def stage(drill: Drill) -> Iterator[Stage]:
-    """Queues made node by node, in few round trips."""
     with staged(drill.zoo) as stage:
         yield stage
 

@@ -19,8 +19,7 @@ from django_zklock.exceptions import LockBusy
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(90)]
 
-BIN = TESTS.parent / ".cache" / "agents" / "bin"
-"""Of the agents' own virtual environment, which `make chaos` makes."""
+BIN = TESTS.parent / ".cache" / "agents" / "bin"  # of the agents' own virtual environment, which `make chaos` makes
 CELERY = (str(BIN / "python"), "-m", "celery")
 STARTED_BY = {
     "newrelic": (str(BIN / "newrelic-admin"), "run-program"),
@@ -42,7 +41,6 @@ AT_ONCE = 5.0  # seconds. A task that is not recognised waits 10 s for a busy lo
 def shared_worker(
     request: pytest.FixtureRequest, redis: Redis, single: Ensemble, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Worker]:
-    """A worker with two processes under an agent."""
     agent: str = request.param
     assert BIN.exists(), "The agents are not installed. Run: make .cache/agents/.installed"
     if agent in AGENTS and subprocess.run([BIN / "python", "-c", IS_MISSING, agent], check=False).returncode:
@@ -58,7 +56,6 @@ def shared_worker(
 
 
 def test_tasks_in_sequence_take_over_their_locks(worker: Worker) -> None:
-    """None of them waits behind the place that its own worker has taken for it."""
     for name in ("waiting.wait", "agents.bound"):
         worker.run(name, "sequence")  # the first one connects
         began = time.monotonic()
@@ -68,7 +65,6 @@ def test_tasks_in_sequence_take_over_their_locks(worker: Worker) -> None:
 
 
 def test_skip_and_raise_do_not_wait_for_a_busy_lock(worker: Worker) -> None:
-    """One task is skipped, and another fails."""
     with worker.zoo.hold_elsewhere("busy"):
         skipped, failed = worker.send("policy.skip", "busy"), worker.send("policy.raise", "busy")
         with pytest.raises(TaskRevokedError):
@@ -80,7 +76,6 @@ def test_skip_and_raise_do_not_wait_for_a_busy_lock(worker: Worker) -> None:
 
 @pytest.mark.parametrize("name", ["waiting.wait", "agents.bound"])
 def test_waiting_tasks_need_no_process(worker: Worker, name: str) -> None:
-    """Others run meanwhile, the queue shows the name of the task, and all are done when the lock is free."""
     key = f"waiting-{name}"
     with worker.zoo.hold_elsewhere(key):
         waiting = [worker.send(name, key) for _ in range(6)]
@@ -93,7 +88,6 @@ def test_waiting_tasks_need_no_process(worker: Worker, name: str) -> None:
 
 
 def test_the_queue_shows_the_name_of_a_running_task(worker: Worker) -> None:
-    """So it does whether the main process or the pool has acquired the lock."""
     for name in ("waiting.wait", "plain"):
         result, gate = worker.begin(name, "named")
         (holder,) = worker.zoo.payloads("named")
@@ -105,13 +99,11 @@ def test_the_queue_shows_the_name_of_a_running_task(worker: Worker) -> None:
 
 
 def test_a_unique_task_that_a_task_sends_is_known_by_its_arguments(worker: Worker) -> None:
-    """Its key is that of its arguments, though it is bound."""
     sent = worker.run("agents.sends", "sent")
     assert worker.get(worker.app.AsyncResult(sent))["args"] == ["sent"]
 
 
 def test_agents_do_not_measure_the_wait_for_the_lock(worker: Worker) -> None:
-    """Of tasks of one second on one key, none has the time for which it waited for the lock in its duration."""
     for result in [worker.send("agents.measured", "measured") for _ in range(4)]:
         worker.get(result)
     if AGENT not in worker.env:
@@ -121,7 +113,6 @@ def test_agents_do_not_measure_the_wait_for_the_lock(worker: Worker) -> None:
 
 
 def seconds_of_runs(worker: Worker) -> list[float]:
-    """Return what the agent has reported of the task above, by its name, or that of its function."""
     names = ("agents.measured", "support.agenttasks.measured")
     runs = worker.home / RUNS
     reports = [json.loads(line) for line in runs.read_text().splitlines()] if runs.exists() else []

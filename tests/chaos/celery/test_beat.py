@@ -32,8 +32,6 @@ NAMES = ("one", "two", "three")
 
 
 class Trio:
-    """Three beats, each behind its own proxy, and faults for one of them."""
-
     def __init__(self, beats: Beats, proxies: dict[str, Proxy], **env: str) -> None:
         self.beats = beats
         self._proxies = proxies
@@ -44,23 +42,19 @@ class Trio:
         return eventually(self.beats.queue, 20, "no beat leads")[0]
 
     def killed(self, beat: Beat) -> Callable[[], None]:
-        """Kill it; return a function that starts it again."""
         beat.kill()
         return beat.start
 
     def paused(self, beat: Beat) -> Callable[[], None]:
-        """Pause it; return a function that resumes it."""
         beat.pause()
         return beat.resume
 
     def cut_off(self, beat: Beat) -> Callable[[], None]:
-        """Cut it off from ZooKeeper; return a function that heals that."""
         proxy = self._proxies[beat.name]
         proxy.hang = True
         return proxy.heal
 
     def wait_all_alive(self, pids: dict[str, int]) -> None:
-        """Wait until each is in the queue; fail if one has ended."""
         eventually(
             lambda: {beat.name for beat in self.beats.queue()} == set(NAMES) and len(self.beats.queue()) == len(NAMES),
             20,
@@ -83,7 +77,6 @@ def trio(arena: Zoo, tmp_path: Path) -> Iterator[Trio]:
 
 @pytest.mark.timeout(900)
 def test_three_beats_send_each_tick_once_while_leaders_fail(trio: Trio) -> None:
-    """No tick is sent twice, and none is missing for longer than a session timeout and a tick."""
     beats = trio.beats
     begin = beats.wait_sent(1)[0].at
     for strike in itertools.cycle([trio.killed, trio.paused, trio.cut_off]):
@@ -108,7 +101,6 @@ def test_three_beats_send_each_tick_once_while_leaders_fail(trio: Trio) -> None:
 
 @pytest.fixture
 def beats(arena: Zoo, tmp_path: Path) -> Iterator[Beats]:
-    """Beats whose one entry is due twice a second."""
     with Beats(arena, tmp_path, {"often": 0.5}) as beats:
         yield beats
 
@@ -136,7 +128,6 @@ def test_a_leader_paused_before_it_sends_a_tick_sends_nothing_late(beats: Beats)
 
 @pytest.mark.timeout(120)
 def test_beats_stand_by_during_an_outage_and_continue_after_it(tmp_path: Path) -> None:
-    """At the start, and later for longer than a lease lasts; neither ends, and no tick is sent twice."""
     with Ensemble(nodes=1) as ensemble, contextlib.ExitStack() as stack:
         server = ensemble.servers[0]
         server.kill()
@@ -173,12 +164,10 @@ PeriodicTask.objects.create(name="once", task="tick", interval=every, one_off=Tr
 
 
 def run(*arguments: str, **env: str) -> None:
-    """Run Python to its end."""
     subprocess.run([sys.executable, *arguments], cwd=TESTS, env={**os.environ, **env}, check=True)
 
 
 def site(directory: Path, database: dict[str, Any]) -> dict[str, str]:
-    """Create the tables of django-celery-beat; return the environment of a beat that uses them."""
     pytest.importorskip("django_celery_beat")
     (directory / "sitesettings.py").write_text(
         "from settings import *\n"
@@ -195,7 +184,6 @@ def site(directory: Path, database: dict[str, Any]) -> dict[str, str]:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("change", [(), ("stop",), ("cut",), ("stop", "cut")], ids="-".join)
 def test_beats_outlive_their_database(arena: Zoo, tmp_path: Path, change: tuple[str, ...]) -> None:
-    """A new leader that cannot read the schedule gives up the lead, and all send again when the database is back."""
     with contextlib.ExitStack() as stack:
         database = stack.enter_context(Postgres())
         env = site(tmp_path, {**database.settings, "CONN_MAX_AGE": None})  # connections stay, and break

@@ -35,7 +35,6 @@ def test_every_waiting_task_ends_after_a_broker_restart(
     name: str,
     restart: Callable[[Broker], None],
 ) -> None:
-    """Each message is delivered again at once, and its task runs once: none had begun."""
     broker: Broker = request.getfixturevalue(name)
     broker.clear()
     # Without confirmations, RabbitMQ may not have kept the last messages when it is killed.

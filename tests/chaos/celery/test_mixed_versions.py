@@ -17,7 +17,7 @@ from support.ensemble import Ensemble
 from support.postgres import Postgres
 from support.versions.fleet import ACTORS, BEATS, SLOTS, WORKERS, Fleet
 from support.versions.judge import judge, meetings
-from support.versions.states import State, checkout, old_state
+from support.versions.states import CHECKOUT, NEW, State, old_state
 from support.versions.traffic import Traffic
 from support.zoo import Zoo, eventually
 
@@ -43,7 +43,6 @@ def old(tmp_path: Path) -> State:
 
 @pytest.fixture
 def database(postgres: Postgres) -> Iterator[dict[str, Any]]:
-    """A database with no tables."""
     name = f"mixed_{uuid.uuid4().hex[:8]}"
     settings = postgres.settings
     with psycopg.connect(
@@ -55,7 +54,6 @@ def database(postgres: Postgres) -> Iterator[dict[str, Any]]:
 
 
 def upgrade_and_roll_back(fleet: Fleet, old: State, new: State) -> None:
-    """Replace all processes one by one, and do the same in the other direction, for so long."""
     began = time.monotonic()
     steps = [(slot, state) for state in (new, old) for slot in SLOTS]
     for number, (slot, state) in enumerate(steps):
@@ -66,7 +64,6 @@ def upgrade_and_roll_back(fleet: Fleet, old: State, new: State) -> None:
 
 
 def end_work(fleet: Fleet, redis: Redis) -> None:
-    """End all processes when there is no message left."""
     fleet.stop(*BEATS, *ACTORS)
     with contextlib.suppress(AssertionError):  # the judge says what is missing
         eventually(lambda: not redis.tags(), REST)
@@ -82,8 +79,7 @@ def test_two_versions_keep_the_promises_together(
     database: dict[str, Any],
     tmp_path: Path,
 ) -> None:
-    """No overlap, no task twice or missing, no error, while processes are replaced one by one, in both directions."""
-    new = checkout()
+    new = State(NEW, CHECKOUT)
     seed: int = request.config.getoption("--soak-seed")
     redis.clear()
     with Fleet(arena, tmp_path, redis.conf, database) as fleet:

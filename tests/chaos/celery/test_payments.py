@@ -27,11 +27,7 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(400)]
 def test_payments_survive_faults(
     request: pytest.FixtureRequest, zoo: Zoo, tmp_path: Path, broker: str, troubled: bool, count: int, every: float
 ) -> None:
-    """
-    Of some hundred payments on five keys, none is lost, and none booked twice; each is booked in turn under its key.
-
-    A worker that is killed just as it takes a message from Redis loses it, so the sender sends such a payment again.
-    """
+    """A worker that is killed as it takes a message from Redis loses it, so the sender sends such a payment again."""
     server: RabbitMQ | Redis = request.getfixturevalue(broker)
     server.clear()
     is_redis = isinstance(server, Redis)

@@ -91,8 +91,6 @@ while role == "worker" or not (home / "stop").exists():
 
 
 class Turmoil:
-    """Publishers and workers, of which one is killed now and then, and another one takes its place."""
-
     def __init__(self, zoo: Zoo, home: Path, *words: str) -> None:
         self._zoo = zoo
         self._home = home
@@ -115,7 +113,6 @@ class Turmoil:
         self._processes[self._zoo.spawn(PROCESS, role, str(self._home), *self._words, *KEYS)] = role
 
     def strike(self, chance: random.Random) -> None:
-        """Kill one process, have its messages delivered again if they were not acknowledged, and start another."""
         self._spawn(self._kill(chance.choice(list(self._processes))))
 
     def _kill(self, process: subprocess.Popen[str]) -> str:
@@ -129,7 +126,6 @@ class Turmoil:
         return self._processes.pop(process)
 
     def settle(self) -> None:
-        """Stop the publishers, and wait until all messages are done with."""
         (self._home / "stop").touch()
         eventually(lambda: not [*(self._home / "messages").iterdir(), *(self._home / "claimed").iterdir()], 30)
 
@@ -144,7 +140,6 @@ class Turmoil:
 def test_unique_tasks_survive_kills(
     zoo: Zoo, tmp_path: Path, pytestconfig: pytest.Config, done: bool, late: bool
 ) -> None:
-    """Any of them may be killed at any moment."""
     chance = random.Random(pytestconfig.getoption("--soak-seed"))
     turmoil = Turmoil(zoo, tmp_path, "done" if done else "start", "late" if late else "early")
     with turmoil.running():

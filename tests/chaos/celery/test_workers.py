@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from support.brokers import Redis
 from support.ensemble import four_letter
+from support.policytasks import POLICIES
 from support.proxy import Proxy
 from support.worker import Gate, Worker
 from support.zoo import TESTS, Zoo, eventually
@@ -26,14 +27,12 @@ LONG = 10.0  # seconds, the most these servers grant; a session that ends sooner
 
 
 def told(zoo: Zoo) -> str:
-    """Return the server's report of all its sessions."""
     host, _, port = zoo.hosts.partition(":")
     return four_letter(host, int(port), "dump")
 
 
 @contextlib.contextmanager
 def busy_workers(zoo: Zoo, home: Path, count: int, **options: object) -> Iterator[list[Worker]]:
-    """Workers of two processes that hold a lock each, in the middle of their work."""
     with contextlib.ExitStack() as stack:
         workers, gates = [], []
         for number in range(count):
@@ -54,27 +53,13 @@ def busy_workers(zoo: Zoo, home: Path, count: int, **options: object) -> Iterato
         yield workers
 
 
-def quit_(worker: Worker) -> None:
-    worker.process.send_signal(signal.SIGQUIT)
-
-
-def terminate(worker: Worker) -> None:
-    worker.process.send_signal(signal.SIGTERM)
-
-
-def interrupt_twice(worker: Worker) -> None:
-    worker.process.send_signal(signal.SIGINT)
-    eventually(lambda: "Warm shutdown" in worker.log.read_text())
-    worker.process.send_signal(signal.SIGINT)
-
-
 @pytest.mark.parametrize(
-    ("tell", "env"),
-    [(quit_, {}), (terminate, {"REMAP_SIGTERM": "SIGQUIT"}), (interrupt_twice, {})],
+    ("signals", "env"),
+    [([signal.SIGQUIT], {}), ([signal.SIGTERM], {"REMAP_SIGTERM": "SIGQUIT"}), ([signal.SIGINT] * 2, {})],
     ids=["SIGQUIT", "REMAP_SIGTERM", "Ctrl-C twice"],
 )
 def test_a_cold_shutdown_ends_the_worker_and_frees_its_locks(
-    zoo: Zoo, tmp_path: Path, tell: Callable[[Worker], None], env: dict[str, str]
+    zoo: Zoo, tmp_path: Path, signals: list[signal.Signals], env: dict[str, str]
 ) -> None:
     """
     Three at a time: if threads of ours took signals, every second worker would hang here.
@@ -84,14 +69,16 @@ def test_a_cold_shutdown_ends_the_worker_and_frees_its_locks(
     """
     with busy_workers(zoo, tmp_path, 3, session_timeout=LONG, env=env) as workers:
         for worker in workers:
-            tell(worker)
+            worker.process.send_signal(signals[0])
+            for number in signals[1:]:
+                eventually(lambda worker=worker: "Warm shutdown" in worker.log.read_text())  # type: ignore[misc]
+                worker.process.send_signal(number)
         zoo.assert_empty(timeout=4)
         for worker in workers:
             worker.wait_ended(15)
 
 
 def test_the_pool_of_a_killed_worker_ends_and_its_locks_are_released(zoo: Zoo, tmp_path: Path) -> None:
-    """No orphaned process keeps working under a lock, or keeps it for longer than its session timeout and two ticks."""
     session_timeout = 4.0
     with busy_workers(zoo, tmp_path, 2, session_timeout=session_timeout) as workers:
         for worker in workers:
@@ -102,14 +89,12 @@ def test_the_pool_of_a_killed_worker_ends_and_its_locks_are_released(zoo: Zoo, t
 
 
 def keep_in(worker: Worker, key: str) -> tuple[int, Gate]:
-    """Have a thread take a lock that it will not release; return its process, and what keeps a task there."""
     gate = worker.gate()
     worker.send("keep", key, "linger", str(gate))
     return gate.wait_at_work(), gate
 
 
 def test_a_process_closes_its_session_after_max_tasks_per_child(zoo: Zoo, tmp_path: Path) -> None:
-    """With `max_tasks_per_child` each process ends in an orderly way; what it forgot to release is free then."""
     option = ["--max-tasks-per-child=1"]
     with Worker(zoo, tmp_path, session_timeout=LONG, options=option) as worker:
         for number in range(5):
@@ -185,7 +170,6 @@ app.conf.worker_soft_shutdown_timeout = {SOFT_TIMEOUT}
 
 
 def test_a_soft_shutdown_lets_short_tasks_finish(zoo: Zoo, tmp_path: Path) -> None:
-    """Tasks that end in time are done. The others are killed after it. The locks of both are free at once."""
     (tmp_path / "soft.py").write_text(SOFT)
     path = f"{tmp_path}{os.pathsep}{TESTS}{os.pathsep}{TESTS.parent}"
     with Worker(zoo, tmp_path, tasks="soft", session_timeout=LONG, env={"PYTHONPATH": path}) as worker:
@@ -205,7 +189,6 @@ def test_a_soft_shutdown_lets_short_tasks_finish(zoo: Zoo, tmp_path: Path) -> No
 
 
 def test_a_task_that_lost_its_lock_does_not_run_next_to_its_copy(zoo: Zoo, tmp_path: Path) -> None:
-    """A worker that is cut off stops its task before the copy, which is delivered to another one, has the lock."""
     homes = [tmp_path / "cut", tmp_path / "sound"]
     for home in homes:
         home.mkdir()
@@ -231,3 +214,19 @@ def test_a_task_that_lost_its_lock_does_not_run_next_to_its_copy(zoo: Zoo, tmp_p
         gate.open()
         sound.get(copy)
         proxy.hang = False
+
+
+def test_a_task_of_a_killed_process_runs_again_under_each_policy(zoo: Zoo, tmp_path: Path) -> None:
+    """Its node stays for a while. No task takes that for a conflict, so none skips or fails."""
+    with Worker(zoo, tmp_path, session_timeout=4) as worker:
+        results = {}
+        for policy in POLICIES:
+            gate, journal = worker.gate(), tmp_path / f"{policy}.journal"
+            results[policy] = worker.send(f"policy.{policy}.late", policy, "linger", str(gate), str(journal))
+            pid = gate.wait_at_work()
+            worker.kill_process(pid)
+            gate.open()
+        assert {policy: worker.get(result, 40) for policy, result in results.items()} == dict.fromkeys(POLICIES, "done")
+        assert {
+            policy: len((tmp_path / f"{policy}.journal").read_text().splitlines()) for policy in POLICIES
+        } == dict.fromkeys(POLICIES, 2)

@@ -8,7 +8,7 @@ import itertools
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,21 +32,16 @@ COORDINATORS = 3
 
 
 class Coordinator(NamedTuple):
-    """One coordinator with its networks: to ZooKeeper, and to its clients."""
-
     serving: Serving
     proxy: Proxy
     grpc: Relay
     http: Relay
 
 
-class Refused(Exception):
-    """The coordinator refused a request by HTTP."""
+class Refused(Exception): ...
 
 
 class LeaseClient:
-    """A program that takes leases from any coordinator, keeps them for a while, and releases them, or vanishes."""
-
     def __init__(self, name: str, coordinators: list[Coordinator], home: Path, chance: random.Random) -> None:
         self._lease = self._by_http if name.startswith("http") else self._by_grpc
         self._name = name
@@ -58,7 +53,6 @@ class LeaseClient:
         self.errors: Counter[str] = Counter()
 
     async def run(self, until: float) -> None:
-        """Take one lease after the other."""
         while time.monotonic() < until:
             key, term = self._chance.choice(KEYS), self._chance.choice([0.5, 1.0, 3.0])
             self._about = {"op": next(self._ops), "key": key}
@@ -116,60 +110,48 @@ class LeaseClient:
 
 
 class Nemesis:
-    """The faults."""
-
     def __init__(self, coordinators: list[Coordinator], chance: random.Random) -> None:
         self.done: Counter[str] = Counter()
         self._coordinators = coordinators
         self._chance = chance
 
     async def run(self, until: float) -> None:
-        """Strike one coordinator after the other."""
-        faults: list[Callable[[Coordinator], Any]] = [
-            *(self.kill, self.pause, self.replace, self.cut, self.hang, self.reset, self.freeze)
-        ]
+        faults = [self.kill, self.pause, self.replace, self.cut, self.hang, self.reset, self.freeze]
         while time.monotonic() < until:
             for fault in self._chance.sample(faults, len(faults)):
                 self.done[fault.__name__] += 1
-                async with fault(self._chance.choice(self._coordinators)):
+                async with contextlib.asynccontextmanager(fault)(self._chance.choice(self._coordinators)):
                     await asyncio.sleep(self._chance.uniform(0.3, 6.0))
                 await asyncio.sleep(self._chance.uniform(0.2, 1.5))
 
-    @contextlib.asynccontextmanager
     async def kill(self, coordinator: Coordinator) -> AsyncIterator[None]:
         coordinator.serving.kill()
         yield
         await asyncio.to_thread(coordinator.serving.start)
 
-    @contextlib.asynccontextmanager
     async def pause(self, coordinator: Coordinator) -> AsyncIterator[None]:
         with coordinator.serving.paused():
             yield
 
-    @contextlib.asynccontextmanager
     async def replace(self, coordinator: Coordinator) -> AsyncIterator[None]:
         assert await asyncio.to_thread(coordinator.serving.drain) == 0
         await asyncio.to_thread(coordinator.serving.start)
         yield
 
-    @contextlib.asynccontextmanager
     async def cut(self, coordinator: Coordinator) -> AsyncIterator[None]:
         coordinator.proxy.cut_all()
         yield
 
-    @contextlib.asynccontextmanager
     async def hang(self, coordinator: Coordinator) -> AsyncIterator[None]:
         coordinator.proxy.hang = True
         yield
         coordinator.proxy.hang = False
 
-    @contextlib.asynccontextmanager
     async def reset(self, coordinator: Coordinator) -> AsyncIterator[None]:
         coordinator.grpc.reset()
         coordinator.http.reset()
         yield
 
-    @contextlib.asynccontextmanager
     async def freeze(self, coordinator: Coordinator) -> AsyncIterator[None]:
         links = (coordinator.grpc, coordinator.http)
         for link in links:
@@ -180,7 +162,6 @@ class Nemesis:
 
 
 async def test_leases_exclude_each_other_under_faults(arena: Zoo, tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    """Killed, stopped and replaced coordinators; cuts on both sides; clients that vanish, by gRPC and by HTTP."""
     seed = pytestconfig.getoption("--soak-seed")
     with contextlib.ExitStack() as stack:
         coordinators = []

@@ -35,7 +35,6 @@ def strict() -> Iterator[Ensemble]:
 
 @pytest.mark.timeout(400)
 def test_a_client_moves_to_another_server_with_its_credentials(strict: Ensemble) -> None:
-    """Servers are killed one by one under locks that only their creator may read. No client gets `NoAuth`."""
     zoo = Zoo(strict.hosts, strict)
     zoo.client.add_auth("digest", "shop:secret")
     errors: list[BaseException] = []
@@ -56,7 +55,6 @@ def test_a_client_moves_to_another_server_with_its_credentials(strict: Ensemble)
         reconnects.extend([state] if state == "connected" else [])
 
     def go_on() -> None:
-        """Have everybody take turns again."""
         before = list(turns)
         eventually(lambda: all(now > then + 5 for now, then in zip(turns, before, strict=True)), 60, "no turns")
 
@@ -87,7 +85,6 @@ def test_a_client_moves_to_another_server_with_its_credentials(strict: Ensemble)
 
 
 def chain_of(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and what it was raised from."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

@@ -25,7 +25,6 @@ RELEASING: tuple[Faultpoint, ...] = ("before_delete", "after_delete_sent")
 
 
 def struck(worker: LockWorker, action: str) -> bool:
-    """Tell whether the process has reached the moment."""
     if action == "kill":
         return not worker.alive
     if action == "pause":
@@ -34,7 +33,6 @@ def struck(worker: LockWorker, action: str) -> bool:
 
 
 def queued(pool: WorkerPool, worker: LockWorker, count: int) -> bool:
-    """Tell whether a process has so many contenders, all of them in the queue."""
     known, names = worker.ask("known"), pool.zoo.children("k")
     return len(known) == count and all(any(guid in name for name in names) for guid in known)
 
@@ -43,7 +41,6 @@ def queued(pool: WorkerPool, worker: LockWorker, count: int) -> bool:
 @pytest.mark.parametrize("action", ["raise", "sleep", "fork", "pause", "kill"])
 @pytest.mark.parametrize("point", FAULTPOINTS)
 def test_a_fault_at_any_step_of_a_contender_harms_no_other(pool: WorkerPool, point: Faultpoint, action: str) -> None:
-    """One process holds, the victim of the fault waits, and a third one waits behind it. Each works and releases."""
     victim, other = pool.start("A", "B", session_timeout=T)
     other.must_acquire(owner="ahead")
     victim.tell("strike", point=point, action=action, seconds=NAP).result()
@@ -74,27 +71,23 @@ def test_a_fault_at_any_step_of_a_contender_harms_no_other(pool: WorkerPool, poi
             assert time.monotonic() - began < timeout / 2, f"the one that was struck was kept waiting: {answer}"
         assert answer["t"] - began <= timeout + ROOM
         assert "release" not in answer or not answer["release"]["error"] or answer["lost"], answer
-    answer = second.result(timeout + ROOM + T + 1)
-    assert answer["granted"], f"the one behind was refused: {answer}"
+    second.granted(timeout + ROOM + T + 1)
 
     pool.zoo.assert_empty(EXPIRED if action == "kill" else LEFT_BEHIND)
     if action != "kill":
         rest = {"members": 0, "guids": 0, "departures": 0, "kept": 0}
         eventually(lambda: rest.items() <= victim.ask("gauge").items(), LEFT_BEHIND, f"{victim.ask('gauge')}")
-        victim.must_acquire()
-        victim.release().result()
+        victim.use()
     pool.assert_kept()
 
 
 def failing(victim: LockWorker, point: Faultpoint, *before: tuple[Faultpoint, str]) -> None:
-    """Have the protocol fail at a moment, after it was struck at others."""
     victim.tell("strike", point=point, action="raise").result()
     for earlier, action in reversed(before):
         victim.tell("strike", point=earlier, action=action, seconds=NAP).result()
 
 
 def test_a_contender_that_fails_at_a_reconnect_gets_the_error(pool: WorkerPool, proxy: Proxy) -> None:
-    """The one of two that fails to go on is told, and the other goes on."""
     victim = pool.start_one("A", hosts=proxy.address, session_timeout=T)
     proxy.refuse = True
     proxy.cut_all()
@@ -112,7 +105,6 @@ def test_a_contender_that_fails_at_a_reconnect_gets_the_error(pool: WorkerPool, 
 def test_a_release_after_an_outage_is_retried_after_a_failure(
     pool: WorkerPool, proxy: Proxy, point: Faultpoint
 ) -> None:
-    """A release during an outage is carried out when that is over, and after a failure once more."""
     victim = pool.start_one("A", hosts=proxy.address, session_timeout=10)
     other = pool.start_one("B")
     victim.must_acquire()
@@ -131,7 +123,6 @@ def test_a_release_after_an_outage_is_retried_after_a_failure(
 
 
 def test_a_late_znode_of_a_caller_that_gave_up_is_deleted_after_a_failure(pool: WorkerPool, proxy: Proxy) -> None:
-    """The create is answered after its caller gave up."""
     victim = pool.start_one("A", hosts=proxy.address, session_timeout=10)
     pool.zoo.client.ensure_path(f"{pool.zoo.base}/k")  # so that there is but one create
     proxy.delay_op(CREATE2, 1.3)

@@ -24,7 +24,6 @@ BURST = 2500
 
 @pytest.fixture(params=["python", "node", "go", "java"])
 def language(request: pytest.FixtureRequest) -> str:
-    """A language whose client can run here."""
     try:
         lease_clients.holder(request.param)
     except lease_clients.Unavailable as reason:
@@ -45,7 +44,6 @@ def test_the_block_ends_before_its_lease_does(arena: Zoo, language: str) -> None
 
 
 def test_a_release_does_not_wait_for_a_frozen_coordinator(arena: Zoo, language: str) -> None:
-    """It ends before the lease does."""
     with Serving(arena, session_timeout=10) as coordinator, Holder(language, coordinator.address, term=TERM) as holder:
         holder.token()
         with coordinator.paused():
@@ -56,7 +54,6 @@ def test_a_release_does_not_wait_for_a_frozen_coordinator(arena: Zoo, language: 
 
 
 def test_a_frozen_coordinator_is_left_for_another(arena: Zoo, language: str) -> None:
-    """Also by a call that may wait for long."""
     with (
         Serving(arena, session_timeout=10) as frozen,
         Serving(arena, session_timeout=10) as other,
@@ -70,7 +67,6 @@ def test_a_frozen_coordinator_is_left_for_another(arena: Zoo, language: str) -> 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["in the queue", "for its lease"])
 def test_an_interrupted_thread_in_java_leaves_no_lease(arena: Zoo, waits: bool) -> None:
-    """Whether it waits for the lock, or has it and waits for the first answer to a keep-alive."""
     with contextlib.ExitStack() as stack:
         coordinator = stack.enter_context(Serving(arena, session_timeout=20))
         balancer = stack.enter_context(Balancer(coordinator.address, silent=True))

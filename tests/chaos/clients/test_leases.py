@@ -55,21 +55,17 @@ def test_a_late_lease_ends_before_its_session_expires(pool: WorkerPool, ensemble
 
 
 def pauses(number: int) -> list[float]:
-    """Return for how long the processes of one round are paused: about as long as their sessions."""
     return [T + EARLIEST + STEP * (ROUNDS * index + number) for index in range(len(KEYS))]
 
 
 def seconds_to_spare(pool: WorkerPool, arena: Zoo, worker: LockWorker, key: str, pause: float) -> float:
-    """Pause, acquire the lock, pause until killed; return how long after the lease the session ended."""
-    worker.must_acquire(key)
-    worker.release(key).result()
+    worker.use(key)
     worker.pause()
     call = worker.acquire(key, 10)
     time.sleep(pause)  # what is tried
     worker.resume()
-    answer = call.result(20)
+    answer = call.granted(20)
     worker.pause()
-    assert answer["granted"]
     arena.client.sync(arena.base)  # or a server that lags behind would not show the node yet
     eventually(lambda: not arena.children(key), 4 * T)
     gone = time.monotonic()

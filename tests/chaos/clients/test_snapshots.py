@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from support.chaos.servers import looking_in
+from support.ensemble import Ensemble
 from support.faults import connected
 from support.zoo import Zoo
 
@@ -24,22 +26,23 @@ from django_zklock.inspection import scan, snapshot
 pytestmark = [pytest.mark.zookeeper]
 
 
+@pytest.fixture(scope="module")
+def single() -> Iterator[Ensemble]:
+    """A server with room for large payloads: with the usual 128 MB, it dies of them."""
+    with Ensemble(java_options=["-Xmx512m"]) as ensemble:
+        yield ensemble
+
+
 @contextlib.contextmanager
 def filled(zoo: Zoo, locks: int, contenders: int, extra: int) -> Iterator[None]:
-    """Put so many contenders into so many queues, by a plain client whose end is theirs."""
-    client = KazooClient(hosts=zoo.all_hosts, timeout=20)
-    client.start(timeout=30)
     top = f"{zoo.base}/inventory"
     directories = [f"{top}/sku-{number:04}" for number in range(locks)]
-    try:
+    with looking_in(zoo.all_hosts, 20) as client:
         client.ensure_path(top)
         settle((functools.partial(put, client, path, contenders, extra) for path in directories), 5 if extra else 50)
         yield
-    finally:
-        client.stop()
-        client.close()
-        settle(functools.partial(zoo.client.delete_async, path) for path in directories)
-        zoo.client.delete(top)
+    settle(functools.partial(zoo.client.delete_async, path) for path in directories)
+    zoo.client.delete(top)
 
 
 def put(client: KazooClient, directory: str, contenders: int, extra: int) -> Any:
@@ -63,7 +66,6 @@ def put(client: KazooClient, directory: str, contenders: int, extra: int) -> Any
 
 
 def settle(calls: Iterable[Callable[[], Any]], most: int = 50) -> None:
-    """Make calls, at most so many under way."""
     pending: deque[Any] = deque()
     for call in calls:
         pending.append(call())

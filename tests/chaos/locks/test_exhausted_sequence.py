@@ -30,7 +30,6 @@ FRESH = {"still-good": LAST_SEQUENCE - 2}
 
 @pytest.fixture(scope="module")
 def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
-    """A server that has run for years."""
     with wrap.serving(tmp_path_factory.mktemp("worn"), f"{CHROOT}/zklock", WORN | FRESH) as ensemble:
         yield ensemble
 
@@ -50,7 +49,6 @@ def keys() -> tuple[str, ...]:
     "key", [pytest.param(key, marks=[pytest.mark.convicts_kazoo] * (key in CONVICTING)) for key in WORN]
 )
 def test_a_key_with_exhausted_sequence_numbers_grants_nothing(pool: WorkerPool, key: str) -> None:
-    """Of three that come at once none is granted the lock, and each is told what is wrong and leaves."""
     workers = pool.start("A", "B", "C")
     calls = [worker.acquire(key, timeout=3) for worker in workers]
     answers = [call.result(20) for call in calls]
@@ -67,13 +65,9 @@ def test_a_key_with_exhausted_sequence_numbers_grants_nothing(pool: WorkerPool, 
 
 
 def test_a_key_works_up_to_its_last_number_and_can_be_reset(pool: WorkerPool) -> None:
-    """An operator deletes the empty directory; the numbers begin at 0, and the tokens go on rising."""
     a, b = pool.start("A", "B")
     [key] = FRESH
-    tokens = []
-    for _ in range(3):
-        tokens.append(a.must_acquire(key)["token"])
-        a.release(key).result()
+    tokens = [a.use(key) for _ in range(3)]
     assert b.acquire(key).result()["error"] == "UnreadableQueue"
     pool.zoo.client.delete(f"{pool.zoo.base}/{key}")
     tokens.append(b.must_acquire(key)["token"])

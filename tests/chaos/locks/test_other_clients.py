@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support.chaos.checker import check_history
 from support.neighbours.curator import curator
-from support.neighbours.kazooneighbour import kazoo
 from support.neighbours.load import Load, Start
 from support.neighbours.ours import our_process
+from support.neighbours.protocol import kazoo
 from support.zoo import Zoo
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(120)]
@@ -40,7 +40,6 @@ def starts(which: str, zoo: Zoo) -> tuple[Start, Start]:
 def test_a_mixed_history_is_that_of_one_lock(
     zoo: Zoo, tmp_path: Path, which: str, theirs: list[str], ours: list[str]
 ) -> None:
-    """Some processes are killed. No two hold locks that exclude each other, and all others continue."""
     load = Load(tmp_path, f"{zoo.base}/k")
     start_theirs, start_ours = starts(which, zoo)
     for number in (1, 2):

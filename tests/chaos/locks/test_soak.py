@@ -38,12 +38,7 @@ pytestmark = [pytest.mark.timeout(0)]  # it ends by the clock, and says itself w
 
 @pytest.fixture(scope="module")
 def ensemble() -> Iterator[Ensemble]:
-    """
-    Three servers that acknowledge nothing before it is on disk.
-
-    A follower that is cut off believes in its leader for longer than a session lasts: else it sends its clients away
-    before anybody else can be granted their locks.
-    """
+    """Servers that write to disk first. A cut-off follower believes in its leader for longer than a session lasts."""
     with Ensemble(nodes=3, fsync=True, properties={"syncLimit": "20"}) as ensemble:  # ticks, of half a second
         yield ensemble
 
@@ -98,7 +93,6 @@ def test_every_promise_is_kept_through_random_faults(
 
 
 def random_work(worker: LockWorker, seconds: float, chance: random.Random) -> list[Call]:
-    """Have all owners of a process work under locks for so long."""
     return [
         worker.tell("random_work", **{"as": owner}, keys=WISHES, seconds=seconds, seed=chance.randrange(10**9))
         for owner in OWNERS
@@ -106,7 +100,6 @@ def random_work(worker: LockWorker, seconds: float, chance: random.Random) -> li
 
 
 def at_rest(worker: LockWorker, calls: list[Call]) -> dict[str, int]:
-    """Return the sizes of what might leak, when the work is done and nothing is under way any more."""
     for call in calls:
         call.result(10**4)
 

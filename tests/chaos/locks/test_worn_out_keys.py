@@ -6,15 +6,14 @@ import shlex
 import subprocess
 import threading
 from collections.abc import Iterator
-from io import StringIO
 
 import pytest
-from django.core.management import CommandError, call_command
 from django.test import override_settings
 from support import adminsite
 from support.chaos import wrap
 from support.chaos.worker_pool import WorkerPool
 from support.ensemble import DEBIAN_DIRECTORY, Ensemble, find_classpath
+from support.locking import ending
 from support.zoo import Zoo, eventually
 
 from django_zklock import inspection
@@ -34,7 +33,6 @@ GOOD = {"many": wrap.LARGEST - 1, "many/1": 7, "half": LAST_SEQUENCE // 2, "long
 
 @pytest.fixture(scope="module")
 def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
-    """A server that has run for years."""
     with wrap.serving(tmp_path_factory.mktemp("worn"), f"{CHROOT}/zklock", WORN | WEARING | GOOD) as ensemble:
         yield ensemble
 
@@ -50,16 +48,6 @@ def keys() -> tuple[str, ...]:
     return (*WORN, "half")
 
 
-def zklock(*arguments: str) -> tuple[str, int]:
-    """Return what `manage.py zklock` prints, and its exit status."""
-    out = StringIO()
-    try:
-        call_command("zklock", *arguments, stdout=out)
-    except CommandError as error:
-        return out.getvalue(), error.returncode
-    return out.getvalue(), 0
-
-
 def follow(command: str) -> None:
     """Run a printed command. If a caller is in the queue, ZooKeeper refuses, and the operator tries again."""
     program, *arguments = shlex.split(command)
@@ -72,7 +60,6 @@ def follow(command: str) -> None:
 
 @pytest.mark.django_db
 def test_worn_out_keys_are_named_between_two_callers_and_the_remedy_works(pool: WorkerPool) -> None:
-    """Each caller leaves the queue with its error. What remains is the counter of the empty directory."""
     caller, other = pool.start("A", "B")
     ended = threading.Event()
     errors: list[str | None] = []
@@ -90,7 +77,7 @@ def test_worn_out_keys_are_named_between_two_callers_and_the_remedy_works(pool: 
             eventually(lambda: errors, 20)
             operator = adminsite.user_with("view_lock")
             for _ in range(5):
-                printed, status = zklock("doctor", "--incident")
+                status, printed, _ = ending("doctor", "--incident")
                 assert status == ExitCode.COUNTER
                 for key in WORN:
                     assert f"Counter used up: {key}" in printed
@@ -105,19 +92,19 @@ def test_worn_out_keys_are_named_between_two_callers_and_the_remedy_works(pool: 
             page = operator.get(LIST).content.decode()
             assert "Counter used up: called" in page
             assert "Counter nearly used up: wearing" in page
-            assert "No acquisition is left" in zklock("doctor")[0]
-            assert "Counter used up: called" in zklock("status")[0]
+            assert "No acquisition is left" in ending("doctor")[1]
+            assert "Counter used up: called" in ending("status")[1]
             assert "Counter nearly used up" in operator.get(f"{LIST}?q=").content.decode()
-            assert "wearing" in zklock("list", "--state", "wearing")[0]
+            assert "wearing" in ending("list", "--state", "wearing")[1]
             for key in WORN | WEARING:
                 worst = ExitCode.WEARING if key in WEARING else ExitCode.COUNTER
-                eventually(lambda: zklock("doctor", "--incident")[1] == worst)  # noqa: B023 - it is called at once
-                shown, status = zklock("show", key)
+                eventually(lambda: ending("doctor", "--incident")[0] == worst)  # noqa: B023 - it is called at once
+                status, shown, _ = ending("show", key)
                 assert status == 0
-                (delete,) = [line.removeprefix("Next: ") for line in shown.splitlines() if " delete " in line]
+                (delete,) = [line.removeprefix("Next: ") for line in shown.splitlines() if " delete /" in line]
                 assert delete in operator.get(f"{LIST}{key}/change/").content.decode()
                 follow(delete)
-            eventually(lambda: zklock("doctor", "--incident")[1] == 0)
+            eventually(lambda: ending("doctor", "--incident")[0] == 0)
         count = len(errors)
         eventually(lambda: None in errors[count:], 20, "the key still refuses its callers")
         assert set(errors[:count]) >= {"UnreadableQueue"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from support.chaos.servers import repair
 from support.ensemble import Ensemble
 from support.zoo import Zoo, eventually, namespace
 
@@ -32,14 +33,12 @@ with ExitStack() as stack:
 
 @pytest.fixture(params=[1, 3], ids=["one server", "three servers"])
 def ensemble(request: pytest.FixtureRequest) -> Iterator[Ensemble]:
-    """Servers of the test's own."""
     with Ensemble(nodes=request.param) as ensemble:
         yield ensemble
 
 
 @pytest.mark.timeout(300)
 def test_the_crash_of_a_process_that_wanted_too_many_locks_harms_nobody(ensemble: Ensemble) -> None:
-    """Another project keeps its lock meanwhile, and gets others; each server starts again."""
     with namespace(ensemble):
         greedy = Zoo(ensemble.hosts, ensemble)
         with zk_lock("other", timeout=10) as hold:
@@ -53,10 +52,7 @@ def test_the_crash_of_a_process_that_wanted_too_many_locks_harms_nobody(ensemble
                 pass
         for server in ensemble.servers:
             server.stop()
-        for server in ensemble.servers:
-            server.start()  # reads all transactions again
-        for server in ensemble.servers:
-            server.wait_ready(60)
+        repair(ensemble)  # reads all transactions again
         with zk_lock("other", timeout=30):
             pass
         greedy.close()

@@ -1,8 +1,4 @@
-"""
-Servers that take a second and more for each write, so that what is under way can be seen half done.
-
-A create that was sent is not to be seen yet; a session that was closed still has its nodes.
-"""
+"""Servers that take a second and more for each write, so that what is under way can be seen half done."""
 
 from __future__ import annotations
 
@@ -43,11 +39,7 @@ def outstanding(server: Server) -> int:
 def test_a_create_that_appears_after_a_reconnect_does_not_block_its_caller(
     pool: WorkerPool, ensemble: Ensemble
 ) -> None:
-    """
-    The connection breaks while a follower's create is being written, and the client goes on at another follower.
-
-    There it sees a queue without its node: only a sync tells it that one is still to come.
-    """
+    """The next follower does not show the node: only a sync tells that one is still to come."""
     first, second = ensemble.followers
     pool.zoo.client.ensure_path(f"{pool.zoo.base}/k")
     with Proxy(first.address) as proxy:
@@ -61,8 +53,7 @@ def test_a_create_that_appears_after_a_reconnect_does_not_block_its_caller(
         pool.note("cut", target="A")
         proxy.upstream = second.address
         proxy.cut_all()
-        answer = call.result(DEADLINE + 5)
-        assert answer["granted"], f"refused a lock that no other process wants: {answer['error']}"
+        answer = call.granted(DEADLINE + 5)
         assert answer["t"] - began <= 5
         a.work(seconds=SLOW).result()  # by now all that was under way is there
         pool.zoo.client.sync(pool.zoo.base)

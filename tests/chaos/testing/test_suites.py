@@ -72,11 +72,7 @@ LOCKS = {
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("runner", COMMANDS)
 def test_a_suite_of_small_tests_stays_fast_with_a_lock_in_each(tmp_path: Path, runner: str) -> None:
-    """
-    A test is a request with one query, about 2 ms. Its lock costs 1 to 2 ms, with the server, which is in this process.
-
-    The runs with and without locks take turns. Their processor time is compared: other programs may be busy.
-    """
+    """A request takes about 2 ms, its lock 1 to 2 ms. Processor time is compared: other programs may be busy."""
     project = Project(tmp_path)
     project.write("project_settings.py", SETTINGS + MORE_SETTINGS)
     project.write("views.py", VIEWS)

@@ -126,7 +126,7 @@ def test_the_pool_process_shows_the_stack_of_its_task(worker: Worker) -> None:
         for _ in range(3):
             (lines,) = show_stacks("k", by="anna").values()
             assert any(line.startswith("do at ") and "celeryapp.py:" in line for line in lines)
-            assert any(line.startswith("wait at ") and line.endswith(": return do(verb, argument)") for line in lines)
+            assert any(line.startswith("work at ") and line.endswith(": return do(verb, argument)") for line in lines)
     gate.open()
     worker.get(held)
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from support.neighbours.curator import curator
-from support.neighbours.kazooneighbour import kazoo
 from support.neighbours.ours import Ours, options_of, our_process
-from support.neighbours.protocol import TIMEOUT, OtherClient, OtherClientGone
+from support.neighbours.protocol import TIMEOUT, OtherClient, OtherClientGone, kazoo
 from support.neighbours.sides import Side, granted, waits
 from support.zoo import Zoo, eventually
 

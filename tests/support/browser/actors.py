@@ -13,13 +13,12 @@ from kazoo.client import KazooClient
 from django_zklock.contrib.celery.unique import record
 from django_zklock.contrib.celery.unique.record import Reservation
 from django_zklock.core.queue import nodes
+from support.chaos.servers import looking_in
 from support.zoo import Zoo, eventually
 
 
 @dataclass(frozen=True)
 class Part:
-    """A contender as it presents itself."""
-
     host: str = "web-1"
     pid: int = 4711
     thread: str = "MainThread"
@@ -28,8 +27,7 @@ class Part:
     template: str = ""
     limit: int = 0
     session_timeout: int = 0
-    waited: int = 0
-    """Milliseconds; other than 0, it has said when it got the lock."""
+    waited: int = 0  # milliseconds; other than 0, it has said when it got the lock
 
     @classmethod
     def task(cls, name: str, host: str, pid: int) -> Part:
@@ -41,14 +39,14 @@ class Part:
     def view(cls, request: str, what: str, host: str, pid: int) -> Part:
         return cls(host, pid, "Thread-3 (process_request_thread)", what, {"request": request})
 
-    def data(self, guid: str, since: str = "2026-11-20T10:00:00+00:00") -> bytes:
+    def data(self, guid: str) -> bytes:
         return nodes.Payload(
             guid=guid,
             host=self.host,
             pid=self.pid,
             thread=self.thread,
             what=self.what,
-            since=since,
+            since="2026-11-20T10:00:00+00:00",
             template=self.template,
             about=self.about,
             limit=self.limit,
@@ -59,15 +57,10 @@ class Part:
 
 
 class Stage:
-    """Queues that are made node by node, by a client of its own, whose session is theirs."""
-
-    def __init__(self, zoo: Zoo) -> None:
-        self._base = zoo.base
-        self._client = KazooClient(hosts=zoo.all_hosts, timeout=30)
-        self._client.start(timeout=30)
+    def __init__(self, client: KazooClient, base: str) -> None:
+        self._client, self._base = client, base
 
     def join_queue(self, key: str, part: Part, kind: nodes.Kind = nodes.Kind.LOCK) -> str:
-        """Put a contender at the end of a queue; return its path."""
         guid = nodes.new_guid(nodes.Mark.OWN)
         return self.join_queue_raw(key, nodes.prefix(guid, kind), part.data(guid))
 
@@ -85,7 +78,6 @@ class Stage:
         self._client.delete(path)
 
     def crowd(self, locks: int, waiters: int, prefix: str = "crowd") -> None:
-        """Make that many locks, each with a holder and so many waiters, in few round trips."""
         self._client.ensure_path(f"{self._base}/{prefix}")
         under_way = []
         for number in range(locks):
@@ -102,16 +94,8 @@ class Stage:
             failed = [error for error in answer.get() if isinstance(error, Exception)]
             assert not failed, failed
 
-    def close(self) -> None:
-        self._client.stop()
-        self._client.close()
-
 
 @contextlib.contextmanager
 def staged(zoo: Zoo) -> Iterator[Stage]:
-    """Queues for the length of a block; they go with their session."""
-    stage = Stage(zoo)
-    try:
-        yield stage
-    finally:
-        stage.close()
+    with looking_in(zoo.all_hosts, 30) as client:
+        yield Stage(client, zoo.base)

@@ -27,12 +27,7 @@ def find_chromium() -> str:
 
 @contextlib.contextmanager
 def started() -> Iterator[Browser]:
-    """
-    Run a browser without windows.
-
-    Meanwhile an event loop counts as running in this thread. So no other test may use one, nor acquire a lock here
-    without DJANGO_ALLOW_ASYNC_UNSAFE.
-    """
+    """Run a browser. Meanwhile an event loop counts as running in this thread: no other test may use one."""
     from playwright.sync_api import sync_playwright
 
     program = find_chromium()

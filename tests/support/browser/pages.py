@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from support.browser.site import Site
 
 LIST = "/admin/zklock/lock/"
-"""The first page, whose address is the beginning of all others."""
 ALL = f"{LIST}?q="
-"""The list of locks."""
 SCREENSHOTS = os.environ.get("SCREENSHOTS", "")
 """A directory for pictures of the pages, for people to look at; none are made without."""
 
@@ -60,7 +58,6 @@ _BREAK = re.compile("Break the locks?")
 
 @cache
 def axe() -> str:
-    """The source of axe-core, which finds what keeps people from using a page."""
     return resources.files("axe_playwright_python").joinpath("axe.min.js").read_text()
 
 
@@ -73,8 +70,6 @@ def address(key: str, what: str = "change") -> str:
 
 @dataclass
 class Visitor:
-    """Somebody at a browser; `page` is Playwright's."""
-
     site: Site
     page: Page
     complaints: list[str] = field(default_factory=list)
@@ -106,11 +101,7 @@ class Visitor:
         with urlopen(f"{self.site.url}/refresh-snapshot", timeout=10):
             pass
 
-    def open_lock(self, key: str) -> Response:
-        return self.open(address(key))
-
     def wait_until(self, condition: Callable[[], object], timeout: float = 10.0) -> None:
-        """Wait for something, while the browser goes on."""
         deadline = time.monotonic() + timeout
         while not condition():
             assert time.monotonic() < deadline, f"not within {timeout:g} s"
@@ -125,11 +116,9 @@ class Visitor:
         return self.page.get_by_label("Refresh").input_value()
 
     def install_clock(self) -> None:
-        """From the next page on, let the page's clock be put forward."""
         self.page.clock.install()
 
     def put_forward(self, seconds: float) -> None:
-        """Put the page's clock forward, and run the timers that are due."""
         self.page.clock.run_for(round(seconds * 1000))
 
     def await_refresh(self, seconds: float) -> None:
@@ -142,7 +131,6 @@ class Visitor:
             self.page.evaluate("window.refreshed")
 
     def count_requests(self) -> Callable[[], int]:
-        """Return what tells how often the script has asked the server since now."""
         asked: list[str] = []
         self.page.on("request", lambda request: asked.append(request.url) if request.resource_type == "fetch" else None)
 
@@ -167,7 +155,6 @@ class Visitor:
         )
 
     def focused(self) -> dict[str, Any]:
-        """Return the element that has the focus, and whether that is visible."""
         element: dict[str, Any] = self.page.evaluate(
             """() => {
                 const at = document.activeElement, style = getComputedStyle(at);
@@ -186,7 +173,6 @@ class Visitor:
         self._go(self.page.locator("#main").get_by_role("link", name=link).first)
 
     def press(self, button: str | re.Pattern[str]) -> None:
-        """Press a button that sends a form, and be where that leads."""
         self._go(self.page.get_by_role("button", name=button))
 
     def _go(self, thing: Locator) -> None:
@@ -194,36 +180,26 @@ class Visitor:
             thing.click()
 
     def confirm(self, reason: str) -> None:
-        """Give a reason and press the button of a confirmation."""
         self.page.get_by_label("Reason").fill(reason)
         self.press(_BREAK)
 
-    def hold(self, reason: str, minutes: int) -> None:
-        self.page.get_by_label("Minutes").fill(str(minutes))
-        self.page.get_by_label("Reason").fill(reason)
-        self.press("Hold the lock")
-
     def ask(self, reason: str) -> None:
-        """From the page of a lock, request its release."""
         self.follow("Request release…")
         self.page.get_by_label("Reason").fill(reason)
         self.press("Request release of the lock")
 
     def messages(self) -> str:
-        """Return the messages of the page about the last action."""
         selector = "#main > .px-4:not(:has(#content))" if THEMED else ".messagelist li"
         return "\n".join(self.page.locator(selector).all_inner_texts())
 
     # --- what a page is like ------------------------------------------------------------------------------------
 
     def row(self, key: str) -> Any:
-        """The row of a lock in the list."""
         return self.page.locator("#result_list tbody tr").filter(
             has=self.page.get_by_role("link", name=key, exact=True)
         )
 
     def shown_keys(self) -> list[str]:
-        """The locks of the list, as they are shown."""
         return [text.strip() for text in self.page.locator("#result_list tbody th").all_inner_texts()]
 
     def picture(self, name: str, *, full_page: bool = True) -> None:
@@ -231,7 +207,6 @@ class Visitor:
             self.page.screenshot(path=Path(SCREENSHOTS) / f"{name}.png", full_page=full_page, caret="initial")
 
     def assert_accessible(self) -> None:
-        """Fail if axe-core finds anything at all."""
         complaints = list(self.complaints)
         self.page.evaluate(axe())
         # What is wrong with a theme's own frame is not ours.
@@ -252,22 +227,16 @@ class Visitor:
         assert not violations, "\n".join(violations)
 
     def measure(self, *, acts: list[str] | None = None, colours: bool = True) -> tuple[list[str], list[str]]:
-        """
-        Return what is wrong with the page as it is now, and what can be done on it.
-
-        It is a fault if one of these `acts` is missing. Contrasts, and those of the rings of the focus, are `colours`.
-        """
+        """Return the faults of the page, and what can be done on it. A fault is, too, that one of `acts` is missing."""
         measured = self.page.evaluate(MEASURE.read_text(), {"acts": acts, "colours": colours})
         return measured["faults"], measured["shown"]
 
     def assert_fits(self) -> None:
-        """Fail if the page is wider than its window, so that people have to scroll sideways."""
         wide, window = self.page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
         assert wide <= window, f"the page has {wide} pixels, the window {window}"
 
 
 def visit(browser: Browser, site: Site, user: str | None, **context: Any) -> Visitor:
-    """Return somebody who is logged in, or nobody; further arguments are those of Playwright's contexts."""
     options = {"viewport": {"width": 1280, "height": 900}, "locale": "en-GB", **context}
     browser_context = browser.new_context(**options)
     browser_context.set_default_timeout(30_000)  # a busy machine takes its time
@@ -278,9 +247,11 @@ def visit(browser: Browser, site: Site, user: str | None, **context: Any) -> Vis
     return Visitor(site, browser_context.new_page())
 
 
+Visit = Callable[..., Visitor]
+
+
 @contextmanager
-def visiting(browser: Browser, site: Site) -> Iterator[Callable[..., Visitor]]:
-    """Make visitors: `come("operator")`. At the end, the browser must have reported no error."""
+def visiting(browser: Browser, site: Site) -> Iterator[Visit]:
     visitors: list[Visitor] = []
 
     def come(user: str | None = "operator", **context: Any) -> Visitor:

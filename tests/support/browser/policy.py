@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponse
 
-THEMED = bool(os.environ.get("UNFOLD"))
-"""Whether the site is under this theme, whose own scripts and styles are inline."""
+THEMED = bool(os.environ.get("UNFOLD"))  # whether the site is under this theme, whose own scripts and styles are inline
 
 POLICY = "; ".join(
     [
@@ -27,8 +26,6 @@ POLICY = "; ".join(
 
 
 def strict(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
-    """Middleware: add the policy, and the milliseconds that the answer took, in all and of the processor."""
-
     def answer(request: HttpRequest) -> HttpResponse:
         began, computed = time.perf_counter(), time.process_time()
         response = get_response(request)

@@ -37,6 +37,5 @@ def recorded(site: Site, *rows: tuple[str, float, dict[str, Any]]) -> Iterator[N
 
 
 def attempt(key: str, host: str, **more: Any) -> dict[str, Any]:
-    """Return the columns of a grant that was released, but for others that are given."""
     common = {"template": "orders/{pk}", "kind": "lock", "pid": 812, "token": 7, "waited": 0.5, "reason": ""}
     return {"key": key, "host": host, "held": 2.0, "outcome": "released", "work": "shop.tasks.charge", **common, **more}

@@ -8,7 +8,6 @@ from support.browser.actors import Part, Stage
 
 
 def busy_shop(stage: Stage) -> None:
-    """Fill some queues: tasks, views, commands, readers, another client, one long queue, and a deadlock."""
     charge = Part.task("shop.tasks.charge", "worker-3", 812)
     restock = Part.task("shop.tasks.restock", "worker-1", 455)
     refund = Part.view("POST /orders/<int:pk>/refund/", "shop.views.refund", "web-2", 78)

@@ -1,9 +1,4 @@
-"""
-The site's process: `python -m support.browser.serve`.
-
-Makes the database and one account for each kind of visitor, writes its address and their sessions to the standard
-output as one line of JSON, and serves until it is ended.
-"""
+"""The site's process. It writes its address and its sessions as a line of JSON, and serves until it is ended."""
 
 from __future__ import annotations
 

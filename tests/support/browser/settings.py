@@ -1,8 +1,4 @@
-"""
-A site as a user would run it, behind a strict Content-Security-Policy; SITE_HOME is where its database is.
-
-UNFOLD=1 in the environment puts its admin under django-unfold.
-"""
+"""A site behind a strict Content-Security-Policy; SITE_HOME has its database. UNFOLD=1: under django-unfold."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from support.admintemplates import ADMIN_TEMPLATES
+from support.admintemplates import ADMIN_MIDDLEWARE, ADMIN_TEMPLATES
 from support.browser.policy import THEMED
 
 HOME = Path(os.environ["SITE_HOME"])
@@ -31,17 +27,7 @@ INSTALLED_APPS = [
     "django_zklock",
     "django_zklock.contrib.events",
 ]
-MIDDLEWARE = [
-    "support.browser.policy.strict",
-    "django.middleware.security.SecurityMiddleware",
-    "django.contrib.sessions.middleware.SessionMiddleware",
-    "django.middleware.locale.LocaleMiddleware",
-    "django.middleware.common.CommonMiddleware",
-    "django.middleware.csrf.CsrfViewMiddleware",
-    "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "django.contrib.messages.middleware.MessageMiddleware",
-    "django_zklock.middleware.LockConflictMiddleware",
-]
+MIDDLEWARE = ["support.browser.policy.strict", "django.middleware.security.SecurityMiddleware", *ADMIN_MIDDLEWARE]
 TEMPLATES = ADMIN_TEMPLATES
 DATABASES = {
     "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": HOME / "site.sqlite3", "OPTIONS": {"timeout": 20}}

@@ -10,21 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from support import forked
-from support.zoo import TESTS
+from support.zoo import PYTHONPATH, TESTS
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
 class Site:
-    """The site, for the length of a with block."""
-
     def __init__(self, home: Path, url: str, *, name: str = "site", **zklock: Any) -> None:
-        """
-        Serve from `home`, with locks at the `zk://` URL and further keys of `settings.ZKLOCK`.
-
-        Several sites of one home share its database; each has a name of its own for its log, and is started alone.
-        """
+        """Sites of one home share its database; each has a name of its own for its log, and is started alone."""
         self.log = home / f"{name}.log"
         self.environment = {
             "DJANGO_SETTINGS_MODULE": "support.browser.settings",
@@ -32,10 +26,8 @@ class Site:
             "ZKLOCK_URL": url,
             "SITE_ZKLOCK": json.dumps(zklock),
         }
-        """The environment of its process, also for its commands."""
         self.url = ""
-        self.sessions: Mapping[str, str] = {}
-        """By user name, the value of the cookie that makes somebody that user."""
+        self.sessions: Mapping[str, str] = {}  # by user name, the value of the cookie that makes somebody that user
 
     def __enter__(self) -> Self:
         with self.log.open("w") as log:
@@ -46,11 +38,7 @@ class Site:
                 stderr=log,
                 text=True,
                 cwd=TESTS,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
-                    **self.environment,
-                },
+                env={**os.environ, "PYTHONPATH": PYTHONPATH, **self.environment},
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()

@@ -11,10 +11,18 @@ from django.urls import path
 
 from django_zklock import inspection, zk_locked
 from django_zklock.admin import LockAdminMixin
+from django_zklock.models import Lock
 from support.browser.policy import THEMED
 
-if THEMED:
-    from support import unfoldadmin  # noqa: F401  # it registers
+if THEMED:  # as its guide says of the models of other packages
+    from unfold.admin import ModelAdmin
+
+    admin.site.unregister(Lock)
+
+    @admin.register(Lock)
+    class ThemedLockAdmin(LockAdminMixin, ModelAdmin):  # type: ignore[misc]
+        pass
+
 
 LockAdminMixin.long_held = float(os.environ.get("SITE_LONG_HELD", LockAdminMixin.long_held))
 

@@ -1,9 +1,4 @@
-"""
-Check what must hold in every history, and show where it does not.
-
-Each rule is a function that reads a run and yields violations. All are sound on one machine, whose processes share a
-clock: what may have happened in an allowed order is taken to have.
-"""
+"""Check what must hold in every history: each rule yields violations. All are sound on a machine with one clock."""
 
 from __future__ import annotations
 
@@ -24,8 +19,6 @@ EXCLUSIVE = (LOCK, WRITE)
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One promise that was not kept, and the calls that show it."""
-
     rule: str
     key: str
     message: str
@@ -34,23 +27,18 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a check."""
-
     violations: tuple[Violation, ...]
     run: Run
 
     @property
     def ok(self) -> bool:
-        """Whether every promise was kept."""
         return not self.violations
 
     @property
     def rules(self) -> frozenset[str]:
-        """The rules that were broken."""
         return frozenset(violation.rule for violation in self.violations)
 
     def short(self) -> str:
-        """Return a short text: some violations with the events that show them."""
         counts = Counter(violation.rule for violation in self.violations)
         lines = [f"{dict(counts)}; in {len(self.run.events)} events"]
         for violation in self.violations[:SHOWN]:
@@ -58,10 +46,7 @@ class Verdict:
             lines += [json.dumps(event) for call in violation.calls for event in call.events]
         return "\n".join(lines)
 
-    # --- a history in which little happens proves little --------------------------------------------------------------
-
     def figures(self) -> dict[str, int]:
-        """Count what happened."""
         holds = [hold for holds in self.run.holds.values() for hold in holds]
         return {
             "grants": len(holds),
@@ -71,7 +56,6 @@ class Verdict:
         }
 
     def together(self, kind: str) -> int:
-        """Return how many had a key as this kind at the same time, at most."""
         most = 0
         for holds in self.run.holds.values():
             of_kind = [hold for hold in holds if hold.kind == kind and hold.claimed]
@@ -80,7 +64,6 @@ class Verdict:
         return most
 
     def hand_offs(self) -> list[float]:
-        """Return the seconds from each release to the grant of one who waited."""
         return [
             after.answered - time_of(before.release)
             for before, after in self._pairs()
@@ -94,11 +77,7 @@ class Verdict:
 
 
 def check_history(events: Sequence[Event], *, left: Mapping[str, Sequence[str]] | None = None) -> Verdict:
-    """
-    Judge a history: events as they were written down, in any order.
-
-    `left` are the contenders, by key, that ZooKeeper has when all is quiet, and nobody answers for.
-    """
+    """Judge events in any order; `left` are the contenders, by key, that ZooKeeper has when all is quiet."""
     run = read_run(events)
     violations = [*exclusion(run), *permits(run), *tokens(run), *deadlines(run), *orphans(left or {})]
     return Verdict(tuple(violations), run)

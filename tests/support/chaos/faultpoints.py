@@ -28,8 +28,6 @@ FAULTPOINTS: Final[tuple[Faultpoint, ...]] = get_args(Faultpoint)
 
 
 def install(reach: Callable[[Faultpoint], object]) -> None:
-    """Call `reach` whenever a contender of this process reaches one of the moments."""
-
     def wrap(owner: type, name: str, before: Faultpoint | None, after: Faultpoint | None = None) -> None:
         method = getattr(owner, name)
 

@@ -1,9 +1,4 @@
-"""
-Write down what the processes of a chaos run did, and read it back as one history.
-
-One file per process, one JSON object a line, each written in one go, so that a process that is killed leaves at most
-one torn line. All times are `time.monotonic()`, which all processes of a machine share.
-"""
+"""Write down what processes did, each event as a line of JSON in one write, and read it back; times are monotonic."""
 
 from __future__ import annotations
 
@@ -19,19 +14,12 @@ Event: TypeAlias = dict[str, Any]
 
 
 class Recorder:
-    """Appends the events of one process to its file; from any thread."""
-
     def __init__(self, directory: Path, process: str) -> None:
         self.process = process
         self._file = os.open(directory / f"{process}.jsonl", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
 
     def write(self, kind: str, /, *, t: float | None = None, o: str | None = None, **fields: object) -> float:
-        """
-        Append one event; return its time.
-
-        `t` is when it happened, if that is not now. A release is written with the time before it, a grant with the
-        time after it.
-        """
+        """Append an event, and return its time: that before a release, or after a grant, if it is not now."""
         moment = time.monotonic() if t is None else t
         owner = f"{self.process}/{o or threading.current_thread().name}"
         line = json.dumps({"t": moment, "p": self.process, "o": owner, "e": kind, **fields})

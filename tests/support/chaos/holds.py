@@ -27,8 +27,7 @@ READ: Final = "read"
 WRITE: Final = "write"
 SEMAPHORE: Final = "semaphore"
 
-FORCES: Final = frozenset({"expire", "delete", "wipe"})
-"""Faults that take locks away, which no lock can prevent."""
+FORCES: Final = frozenset({"expire", "delete", "wipe"})  # faults that take locks away, which no lock can prevent
 OF_CALL: Final = frozenset({"granted", "refused", "valid", "lost", "release", "downgrade"})
 SLOWEST: Final = 10.0  # seconds that a force takes at most, if nobody wrote down its end
 
@@ -47,8 +46,7 @@ class Call:
     lost: Event | None = None
     release: Event | None = None
     downgrade: Event | None = None
-    end: float = -math.inf
-    """Until when the hold was claimed. Before `granted`: it was no use when it came."""
+    end: float = -math.inf  # until when the hold was claimed. Before `granted`: it was no use when it came.
 
     @property
     def process(self) -> str:
@@ -98,7 +96,6 @@ class Call:
 
     @property
     def claimed(self) -> bool:
-        """Whether its holder could trust it when it came."""
         return self.end >= self.answered
 
     def in_stay_of(self, other: Call) -> bool:
@@ -108,12 +105,10 @@ class Call:
 
     @property
     def events(self) -> list[Event]:
-        """Return what there is to show of it."""
         known = [self.invoke, self.answer, *self.valids[-1:], self.lost, self.downgrade, self.release]
         return [event for event in known if event is not None]
 
     def add(self, event: Event) -> None:
-        """Take another event of this call."""
         kind = event["e"]
         if kind in ("granted", "refused"):
             assert self.answer is None, f"two answers to one acquisition: {self.answer} and {event}"
@@ -128,8 +123,6 @@ class Call:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A whole history, read."""
-
     events: tuple[Event, ...]
     calls: list[Call] = field(default_factory=list)
     holds: dict[str, list[Call]] = field(default_factory=lambda: defaultdict(list))
@@ -137,12 +130,10 @@ class Run:
     nemesis: list[Event] = field(default_factory=list)
 
     def ended(self, process: str, start: float, end: float) -> bool:
-        """Tell whether the process was ended in this interval."""
         ends = (event for event in self.nemesis if event["what"] == "kill" and event.get("target") == process)
         return any(start <= time_of(event) <= end for event in ends)
 
     def paused(self, process: str, start: float, end: float) -> float:
-        """Return for how many seconds of this interval a process was stopped."""
         total, since = 0.0, math.inf
         for event in self.nemesis:
             if event.get("target") == process and event["what"] == "pause":
@@ -198,6 +189,5 @@ def _settle(hold: Call, nemesis: Sequence[Event]) -> None:
 
 
 def _is_meant(force: Event, hold: Call) -> bool:
-    """Tell whether a force may have taken this hold away."""
     about = {"target": hold.process, "key": hold.key, "token": hold.token or force.get("token")}
     return all(force.get(name) in (None, value) for name, value in about.items())

@@ -9,7 +9,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 from kazoo.exceptions import KazooException
 
@@ -20,36 +20,24 @@ from support.chaos.worker_pool import LockWorker, WorkerPool
 from support.ensemble import Ensemble, ServerFailed
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 
-Fault = Callable[[], AbstractContextManager[None]]
+Fault = Callable[[], Iterator[None]]  # hurts, yields, and undoes it
 
 LONGEST = 8.0  # seconds that a fault lasts: longer than a session, so that some expire while their processes still work
 
 
+@dataclass
 class Nemesis:
-    """
-    The faults of one soak.
+    """The faults of a soak. The `mortal` are killed and replaced; the others live on, to show what leaks."""
 
-    All processes reach ZooKeeper through `proxies`, whose connections are hurt; those that are `mortal` may be killed,
-    and are replaced by `start`. The others are paused and struck, but live to the end, so that one can see whether
-    anything of theirs leaks.
-    """
+    pool: WorkerPool
+    ensemble: Ensemble
+    proxies: list[Proxy]
+    mortal: list[LockWorker]
+    start: Callable[[], LockWorker]
+    chance: random.Random
 
-    def __init__(
-        self,
-        pool: WorkerPool,
-        ensemble: Ensemble,
-        proxies: list[Proxy],
-        mortal: list[LockWorker],
-        start: Callable[[], LockWorker],
-        chance: random.Random,
-    ) -> None:
+    def __post_init__(self) -> None:
         self.done: Counter[str] = Counter()
-        self._pool = pool
-        self._ensemble = ensemble
-        self._proxies = proxies
-        self._mortal = mortal
-        self._start = start
-        self._chance = chance
         self._deck: list[str] = []
         self._faults: dict[str, Fault] = {
             "kill a process": self._kill,
@@ -70,168 +58,152 @@ class Nemesis:
         }
 
     def run(self, seconds: float) -> None:
-        """Hurt, and undo it, until the time is over; at the end all is as it was."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            self._once(min(deadline - time.monotonic(), self._chance.uniform(0.3, LONGEST)))
-            time.sleep(self._chance.uniform(0.2, 2.0))
+            self._once(min(deadline - time.monotonic(), self.chance.uniform(0.3, LONGEST)))
+            time.sleep(self.chance.uniform(0.2, 2.0))
         self.heal()
 
     def heal(self) -> None:
-        """Undo all."""
-        for proxy in self._proxies:
+        for proxy in self.proxies:
             proxy.heal()
-        repair(self._ensemble)
+        repair(self.ensemble)
 
     def _once(self, seconds: float) -> None:
-        names = {self._draw() for _ in range(2 if self._chance.random() < 0.2 else 1)}
+        names = {self._draw() for _ in range(2 if self.chance.random() < 0.2 else 1)}
         with contextlib.ExitStack() as stack:
             for name in sorted(names):
                 try:
-                    stack.enter_context(self._faults[name]())
+                    stack.enter_context(contextlib.contextmanager(self._faults[name])())
                     self.done[name] += 1
                 except (KazooException, NoSuchSession, ServerFailed, LookupError, TimeoutError) as error:
-                    self._pool.note("nothing", why=f"{name}: {error!r}")  # its victim was hurt already
+                    self.pool.note("nothing", why=f"{name}: {error!r}")  # its victim was hurt already
             time.sleep(max(0.0, seconds))
-        self._pool.note("heal")
+        self.pool.note("heal")
 
     def _draw(self) -> str:
         """Draw a fault, and none twice before each has been drawn once: a short soak is to see them all."""
         if not self._deck:
-            self._deck = self._chance.sample(sorted(self._faults), len(self._faults))
+            self._deck = self.chance.sample(sorted(self._faults), len(self._faults))
         return self._deck.pop()
 
     def _someone(self) -> LockWorker:
         """Draw a process; mostly one that holds a lock, as there is most to be harmed."""
-        alive = [worker for worker in self._pool.workers if worker.alive]
-        holding = self._holding() if self._chance.random() < 0.7 else set()
-        return self._chance.choice([worker for worker in alive if worker.process.pid in holding] or alive)
+        alive = [worker for worker in self.pool.workers if worker.alive]
+        holding = self._holding() if self.chance.random() < 0.7 else set()
+        return self.chance.choice([worker for worker in alive if worker.process.pid in holding] or alive)
 
     def _holding(self) -> set[int]:
-        """Return the processes that stand first in a queue."""
         try:
-            queues = [self._pool.zoo.payloads(key) for key in self._pool.keys]
+            queues = [self.pool.zoo.payloads(key) for key in self.pool.keys]
         except KazooException:
             return set()
         return {queue[0].pid for queue in queues if queue and queue[0] is not None}
 
     # --- processes ----------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
     def _kill(self) -> Iterator[None]:
         wanted = self._someone()
-        victim = wanted if wanted in self._mortal else self._chance.choice(self._mortal)
-        self._mortal.remove(victim)
+        victim = wanted if wanted in self.mortal else self.chance.choice(self.mortal)
+        self.mortal.remove(victim)
         victim.kill()
         yield
-        self._mortal.append(self._start())
+        self.mortal.append(self.start())
 
-    @contextlib.contextmanager
     def _pause(self) -> Iterator[None]:
         victim = self._someone()
         victim.pause()
         yield
         victim.resume()
 
-    @contextlib.contextmanager
     def _alarm(self) -> Iterator[None]:
         for _ in range(10):
             victim = self._someone()
-            self._pool.note("alarm", target=victim.name)
+            self.pool.note("alarm", target=victim.name)
             os.kill(victim.process.pid, signal.SIGALRM)
-            time.sleep(self._chance.uniform(0, 0.1))
+            time.sleep(self.chance.uniform(0, 0.1))
         yield
 
-    @contextlib.contextmanager
     def _strike(self, action: str) -> Iterator[None]:
         victim = self._someone()
-        point = self._chance.choice(FAULTPOINTS)
-        self._pool.note(action, target=victim.name, point=point)
-        victim.tell("strike", point=point, action=action, seconds=self._chance.uniform(0.1, 2.5))
+        point = self.chance.choice(FAULTPOINTS)
+        self.pool.note(action, target=victim.name, point=point)
+        victim.tell("strike", point=point, action=action, seconds=self.chance.uniform(0.1, 2.5))
         yield
 
     # --- connections --------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
     def _cut(self) -> Iterator[None]:
-        self._pool.note("cut")
-        self._chance.choice(self._proxies).cut_all()
+        self.pool.note("cut")
+        self.chance.choice(self.proxies).cut_all()
         yield
 
-    @contextlib.contextmanager
     def _lose(self) -> Iterator[None]:
-        proxy = self._chance.choice(self._proxies)
-        opcode = self._chance.choice([CREATE2, DELETE, MULTI, GET_CHILDREN, GET_DATA])
-        kill = self._chance.choice([proxy.kill_before_op, proxy.kill_after_op])
-        self._pool.note("lose", opcode=opcode, how=kill.__name__)
+        proxy = self.chance.choice(self.proxies)
+        opcode = self.chance.choice([CREATE2, DELETE, MULTI, GET_CHILDREN, GET_DATA])
+        kill = self.chance.choice([proxy.kill_before_op, proxy.kill_after_op])
+        self.pool.note("lose", opcode=opcode, how=kill.__name__)
         kill(opcode)
         yield
 
-    @contextlib.contextmanager
     def _half_open(self) -> Iterator[None]:
-        proxy = self._chance.choice(self._proxies)
-        which = self._chance.choice(["drop_requests", "drop_replies"])
-        self._pool.note("half-open", which=which)
+        proxy = self.chance.choice(self.proxies)
+        which = self.chance.choice(["drop_requests", "drop_replies"])
+        self.pool.note("half-open", which=which)
         setattr(proxy, which, True)
         yield
         proxy.drop_requests = proxy.drop_replies = False
         proxy.cut_all()  # bytes are missing: no such connection can go on
 
-    @contextlib.contextmanager
     def _refuse(self) -> Iterator[None]:
-        proxy = self._chance.choice(self._proxies)
-        self._pool.note("refuse")
+        proxy = self.chance.choice(self.proxies)
+        self.pool.note("refuse")
         proxy.refuse = True
         proxy.cut_all()
         yield
         proxy.refuse = False
 
-    @contextlib.contextmanager
     def _delay(self) -> Iterator[None]:
-        proxy = self._chance.choice(self._proxies)
-        self._pool.note("delay")
-        proxy.delay = self._chance.uniform(0.01, 0.4)
+        proxy = self.chance.choice(self.proxies)
+        self.pool.note("delay")
+        proxy.delay = self.chance.uniform(0.01, 0.4)
         yield
         proxy.delay = 0.0
 
     # --- ZooKeeper ----------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
     def _expire(self) -> Iterator[None]:
         victim = self._someone()
         session = victim.ask("session")
-        self._pool.note("expire", target=victim.name)
-        expire(self._ensemble.hosts, session)
-        self._pool.note("done", of="expire", target=victim.name)
+        self.pool.note("expire", target=victim.name)
+        expire(self.ensemble.hosts, session)
+        self.pool.note("done", of="expire", target=victim.name)
         yield
 
-    @contextlib.contextmanager
     def _delete(self, position: int) -> Iterator[None]:
-        key = self._chance.choice(self._pool.keys)
-        zoo = self._pool.zoo
+        key = self.chance.choice(self.pool.keys)
+        zoo = self.pool.zoo
         for _ in range(20):  # a holder is gone soon
             with contextlib.suppress(KazooException, IndexError):
                 path = f"{zoo.base}/{key}/{zoo.children(key)[position]}"
                 token = zoo.client.get(path)[1].czxid
-                self._pool.note("delete", key=key, path=path, token=token)
+                self.pool.note("delete", key=key, path=path, token=token)
                 zoo.client.delete(path)
-                self._pool.note("done", of="delete", key=key, path=path, token=token)
+                self.pool.note("done", of="delete", key=key, path=path, token=token)
                 break
         yield
 
-    @contextlib.contextmanager
     def _kill_server(self) -> Iterator[None]:
-        server = self._chance.choice(self._ensemble.servers)
-        self._pool.note("kill server", number=server.number)
+        server = self.chance.choice(self.ensemble.servers)
+        self.pool.note("kill server", number=server.number)
         server.kill()
         yield
         server.start()
         server.wait_ready()
 
-    @contextlib.contextmanager
     def _pause_server(self) -> Iterator[None]:
-        server = self._chance.choice(self._ensemble.servers)
-        self._pool.note("pause server", number=server.number)
+        server = self.chance.choice(self.ensemble.servers)
+        self.pool.note("pause server", number=server.number)
         server.pause()
         yield
         server.resume()

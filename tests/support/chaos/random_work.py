@@ -1,10 +1,4 @@
-"""
-Random work under locks, for a soak: acquire, check that the lock is held all the time, release.
-
-A signal may strike in the lock and in the work, as in a user's program. It does not strike in the few lines that write
-the history: otherwise the history would not say what happened. `abort.shielded` keeps the lock's own aborts out of
-these lines, too.
-"""
+"""Random work under locks. Neither a signal nor an abort of a lock strikes in the few lines that write the history."""
 
 from __future__ import annotations
 
@@ -13,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final, TypeAlias
 
@@ -30,8 +25,7 @@ DOWNGRADES = 0.3  # of all writers
 UPGRADES = 0.1  # of all readers: tried in vain
 REENTERS = 0.1  # of all others
 
-Wish: TypeAlias = Mapping[str, Any]
-"""The options that a key is taken with, `kind` and `limit` among them."""
+Wish: TypeAlias = Mapping[str, Any]  # the options that a key is taken with, `kind` and `limit` among them
 
 READ_WRITE: Final[list[Wish]] = [{"kind": READ}, {"kind": READ}, {"kind": READ}, {"kind": WRITE}]
 SHARED: Final[list[Wish]] = [{"limit": 2}]
@@ -40,7 +34,6 @@ MIXED: Final[list[Wish]] = [{}, {"kind": READ}, {"kind": READ}, {"kind": WRITE},
 
 
 def wanted(options: Wish) -> dict[str, Any]:
-    """Return what a history says of these options."""
     if options.get("limit"):
         return {"kind": SEMAPHORE, "limit": options["limit"]}
     return {name: options[name] for name in ("kind", "linger") if name in options}
@@ -54,7 +47,6 @@ _exposed = [True]  # whether the main thread is where it may be struck
 
 
 def on_alarm(number: int, frame: FrameType | None) -> None:
-    """Strike, now or as soon as it is allowed."""
     if not _exposed[0]:
         signal.setitimer(signal.ITIMER_REAL, ASK_AGAIN)
         return
@@ -62,34 +54,23 @@ def on_alarm(number: int, frame: FrameType | None) -> None:
 
 
 def expose(exposed: bool) -> None:
-    """Set whether the caller may be struck now. Signals strike the main thread only."""
     if threading.current_thread() is threading.main_thread():
         _exposed[0] = exposed
 
 
+@dataclass
 class RandomWork:
-    """One owner's work."""
-
-    def __init__(
-        self,
-        lock: ZkLockSubject,
-        recorder: Recorder,
-        ops: Iterator[int],
-        keys: Mapping[str, Sequence[Wish]],
-        chance: random.Random,
-    ) -> None:
-        self.lock = lock
-        self.recorder = recorder
-        self._ops = ops
-        self._keys = keys
-        self._chance = chance
+    lock: ZkLockSubject
+    recorder: Recorder
+    ops: Iterator[int]
+    keys: Mapping[str, Sequence[Wish]]
+    chance: random.Random
 
     def once(self) -> None:
-        """Take a lock and work under it, once."""
-        key = self._chance.choice(list(self._keys))
-        wish = self._chance.choice(self._keys[key])
-        timeout = self._chance.choice([0, 0.5, 2, 5, 10])
-        turn = _Turn(self, key, wish, next(self._ops))
+        key = self.chance.choice(list(self.keys))
+        wish = self.chance.choice(self.keys[key])
+        timeout = self.chance.choice([0, 0.5, 2, 5, 10])
+        turn = _Turn(self, key, wish, next(self.ops))
         expose(False)
         turn.note("invoke", timeout=timeout, **wanted(wish))
         try:
@@ -102,24 +83,18 @@ class RandomWork:
             expose(False)
             turn.refused(error)
             if isinstance(error, Refused):
-                time.sleep(self._chance.uniform(0, 0.05))
+                time.sleep(self.chance.uniform(0, 0.05))
         finally:
             expose(True)
 
-    def by_chance(self, share: float) -> bool:
-        """Return True in this share of all turns."""
-        return self._chance.random() < share
-
     def _seconds(self) -> float:
         """Return mostly a short time, so that much is tried; sometimes a long one, so that faults strike the work."""
-        if self._chance.random() < LONG_SHARE:
-            return self._chance.uniform(WORK, LONG)
-        return self._chance.uniform(0, WORK)
+        if self.chance.random() < LONG_SHARE:
+            return self.chance.uniform(WORK, LONG)
+        return self.chance.uniform(0, WORK)
 
 
 class _Turn:
-    """One acquisition, and the events of it that were written."""
-
     def __init__(self, random_work: RandomWork, key: str, wish: Wish, op: int) -> None:
         self._op = op
         self._wish = wish
@@ -130,23 +105,21 @@ class _Turn:
 
     @abort.shielded
     def note(self, kind: str, /, *, t: float | None = None, **about: Any) -> float:
-        """Write an event of this acquisition."""
         written = self._random_work.recorder.write(kind, t=t, op=self._op, key=self._key, **about)
         self._written.add(kind)
         return written
 
     def run(self, held: ZkLockHeld, seconds: float) -> None:
-        """Do the work, inside the block. A signal strikes it only where it is exposed."""
         self.note("granted", token=held.token, until=held.until())
         try:
             self._wait(held, seconds)
-            if self._kind == READ and self._random_work.by_chance(UPGRADES):
+            if self._kind == READ and self._random_work.chance.random() < UPGRADES:
                 self._try_to_write()
-            elif self._kind == WRITE and self._random_work.by_chance(DOWNGRADES):
+            elif self._kind == WRITE and self._random_work.chance.random() < DOWNGRADES:
                 self.note("downgrade")
                 held.downgrade()
                 self._wait(held, seconds)
-            elif "hands_over" not in self._wish and self._random_work.by_chance(REENTERS):
+            elif "hands_over" not in self._wish and self._random_work.chance.random() < REENTERS:
                 with self._random_work.lock.block(self._key, 0, dict(self._wish)) as inner:
                     assert inner.token == held.token, "another token for the same hold"
             self._check(held)

@@ -1,9 +1,4 @@
-"""
-A pytest plugin for `make chaos`: its options, and the trial of kazoo's lock.
-
-With `--lock=kazoo` the harness itself is on trial. Only the tests marked `convicts_kazoo` run, and each of them passes
-if kazoo's lock fails its assertions. A harness that acquits that lock would acquit any.
-"""
+"""A plugin for `make chaos`: its options, and the trial of the harness, which must convict kazoo's lock."""
 
 from __future__ import annotations
 
@@ -41,7 +36,6 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Select the tests that convict kazoo's lock, if it is on trial."""
     if config.option.lock == "kazoo":
         config.hook.pytest_deselected(items=[item for item in items if not item.get_closest_marker("convicts_kazoo")])
         items[:] = [item for item in items if item.get_closest_marker("convicts_kazoo")]
@@ -49,12 +43,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """
-    Turn the verdict round if kazoo's lock is on trial.
-
-    Only an assertion of the test itself convicts. Any other error may be trouble of the harness, and a skipped test
-    shows nothing. A bad lock may leave something behind that troubles the teardown.
-    """
+    """Turn the verdict round for kazoo's lock: an assertion of the test itself convicts, no other error."""
     report: Any = yield
     if item.config.option.lock == "kazoo" and not (call.when == "setup" and report.passed):
         convicted = call.excinfo is not None and call.excinfo.errisinstance(AssertionError)

@@ -17,7 +17,6 @@ from support.zoo import Zoo, eventually
 
 @contextlib.contextmanager
 def repaired(ensemble: Ensemble) -> Iterator[Ensemble]:
-    """Have all servers serve at the end, whatever was done to them."""
     try:
         yield ensemble
     finally:
@@ -25,7 +24,6 @@ def repaired(ensemble: Ensemble) -> Iterator[Ensemble]:
 
 
 def repair(ensemble: Ensemble) -> None:
-    """Start what does not run and resume what is paused, and wait until all serve."""
     for server in ensemble.servers:
         server.start()
         server.resume()
@@ -68,8 +66,6 @@ def replace_client(zoo: Zoo) -> None:
 
 @dataclass(frozen=True)
 class Partition:
-    """A follower whose link to its leader can be frozen without either being told."""
-
     leader: Server
     follower: Server
     wire: Relay
@@ -77,11 +73,7 @@ class Partition:
 
 @contextlib.contextmanager
 def partition(ensemble: Ensemble) -> Iterator[Partition]:
-    """
-    Lead the link between the leader and a follower through a wire; the follower restarts for it, and at the end.
-
-    It holds for as long as the leader leads.
-    """
+    """Lead the link of a follower to its leader through a relay. The follower restarts before and after."""
     leader, follower = ensemble.leader, ensemble.followers[0]
     config = follower.directory / "zoo.cfg"
     before = config.read_text()

@@ -1,10 +1,4 @@
-"""
-End the session of another process: take it over with a second client, and close it.
-
-The victim learns of it as of an expiry. ZooKeeper gives a session to all who know its id and password, and derives the
-password from the id (ZooKeeperServer.generatePasswd); the id is in the Stat of each ephemeral node of the session.
-So any session can be ended from here, that of a process one cannot talk to as well.
-"""
+"""End any session: take it over by its id and password, which a real server derives from the id, and close it."""
 
 from __future__ import annotations
 
@@ -27,11 +21,7 @@ class NoSuchSession(LookupError):
 
 
 def expire(hosts: str, session_id: int, password: bytes | None = None) -> None:
-    """
-    End a session, within `TIMEOUT` seconds: the id and the password of kazoo's `client_id`, or the id alone.
-
-    Without the password the servers have to be real ones, whose passwords can be derived. Raises NoSuchSession.
-    """
+    """End a session. Without its password the servers have to be real ones. Raises NoSuchSession."""
     # The session may be that of the caller's own locks, whose loss stops the caller just then. The thief goes on.
     with ThreadPoolExecutor(1) as elsewhere:
         elsewhere.submit(_expire, hosts, session_id, password or password_of(session_id)).result()

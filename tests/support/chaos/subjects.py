@@ -31,13 +31,11 @@ class Refused(Exception):
     """The lock was not acquired; the message is the kind of the error."""
 
 
-class Lost(Exception):
-    """The lock that was held is no longer held."""
+class Lost(Exception): ...
 
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """Translate the errors of our lock."""
     try:
         yield
     except (LockLost, LockNotHeld) as error:
@@ -47,8 +45,6 @@ def _told() -> Iterator[None]:
 
 
 class ZkLockHeld:
-    """A hold, and the object it was acquired with."""
-
     def __init__(self, lock: Lock, hold: Hold, *, is_handed_over: bool = False) -> None:
         self._lock = lock
         self._hold = hold
@@ -56,29 +52,23 @@ class ZkLockHeld:
         self.token = 0 if is_handed_over else hold.token
 
     def until(self) -> float | None:
-        """Return until when the holder may trust it, on time.monotonic(); None for a lock without leases."""
         before = time.monotonic()  # first: a pause in between makes the claim too modest, never too bold
         return before + self._hold.lease_remaining
 
     def check(self) -> None:
-        """Raise `Lost` unless all that the lock's user can see says that it is held."""
         with _told():
             self._hold.check()
 
     def downgrade(self) -> None:
-        """Turn the writer into a reader. Raises `Lost` if it is no longer held."""
         with _told():
             self._hold.downgrade()
 
     def release(self) -> None:
-        """Give it back."""
         with _told():
             self._lock.release()
 
 
 class ZkLockSubject:
-    """`zk_lock`, `acquire` and `release`."""
-
     def __init__(self, url: str) -> None:
         os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
         os.environ["ZKLOCK_URL"] = url
@@ -88,7 +78,6 @@ class ZkLockSubject:
         self._texts: defaultdict[str, list[str]] = defaultdict(list)  # of the locks that were handed over, by key
 
     def connect(self) -> None:
-        """Make the session; returns once it exists."""
         session = process.current()
         deadline = time.monotonic() + 20
         while not (session.connected and session.session_id) and time.monotonic() < deadline:
@@ -105,11 +94,7 @@ class ZkLockSubject:
 
     @contextlib.contextmanager
     def block(self, key: str, timeout: float | None, options: dict[str, Any]) -> Iterator[ZkLockHeld]:
-        """
-        Return a `with` block under the lock. Raises `Refused`; `Lost` if the work was stopped, or ended too late.
-
-        With the option `hands_over` the lock is handed over at the end, to the next such block of this process.
-        """
+        """Work under the lock; with `hands_over`, the next such block adopts it. Raises `Refused` or `Lost`."""
         texts = self._texts[key]
         hands_over = options.pop("hands_over", False)
         with _told():
@@ -120,15 +105,12 @@ class ZkLockSubject:
                     texts.append(hold.hand_over(within=ADOPTED_WITHIN))
 
     def session(self) -> int:
-        """Return the session's id."""
         return process.current().session_id or 0
 
     def connected(self) -> bool:
-        """Tell whether there is a connection, as far as the client knows."""
         return process.current().connected
 
     def chatter(self) -> None:
-        """Send some read to ZooKeeper, as a busy application does, and do not wait for the answer."""
         session = process.current()
         session.post(lambda: session.gateway.children(session.options.base, lambda answer: None))
 
@@ -138,7 +120,6 @@ class ZkLockSubject:
         return [] if session.session_id is None else sorted(session.attached(Registry).guids)
 
     def gauge(self) -> dict[str, int]:
-        """Return the sizes of what might leak."""
         session = process.current()
         registry = session.attached(Registry)
         client = session._client
@@ -156,8 +137,7 @@ class ZkLockSubject:
             "unanswered": session.requests.unanswered,
         }
 
-    def strike(self, point: str, action: str, seconds: float) -> None:
-        """Strike at a named moment of the protocol, once."""
+    def strike(self, point: str, action: str, seconds: float = 0.0) -> None:
         self._strikes.append((point, action, seconds))
 
     def _reach(self, point: Faultpoint) -> None:
@@ -166,16 +146,13 @@ class ZkLockSubject:
             act(action, seconds)
 
     def struck(self) -> bool:
-        """Tell whether all strikes have come."""
         return not self._strikes
 
     def close(self) -> None:
-        """End the session in an orderly way."""
         process.reset(5)
 
 
 def act(action: str, seconds: float) -> None:
-    """Raise, wait, fork, stop or die, as told."""
     if action == "raise":
         raise RuntimeError("struck by the test")
     if action == "sleep":

@@ -1,10 +1,4 @@
-"""
-A process that takes locks, works under them and records what happened. It gets commands as lines of JSON.
-
-Each command names an owner, `main` (the main thread) or any other word (a thread of that name), which does its commands
-one after the other. The thread that reads does the other commands at once: to stop the work, to strike, to report.
-The end of the input ends the process in an orderly way.
-"""
+"""A process that takes locks as lines of JSON say. A line names an owner, which is a thread, or is done at once."""
 
 from __future__ import annotations
 
@@ -29,16 +23,12 @@ from support.chaos.subjects import KazooSubject, Lost, Refused, ZkLockSubject
 
 @dataclass
 class Holding:
-    """One acquisition of an owner."""
-
     op: int
     held: Any  # of ours or of kazoo's
     lost: bool = False
 
 
 class Worker:
-    """The locks of one process, and what their owners do."""
-
     def __init__(self, lock: Any, recorder: Recorder) -> None:
         self.lock = lock
         self.recorder = recorder
@@ -49,10 +39,7 @@ class Worker:
         self._random_work_ended = threading.Event()
         self._output = threading.Lock()
 
-    # --- the conversation ---------------------------------------------------------------------------------------
-
     def run(self) -> None:
-        """Do as told until the input ends."""
         threading.Thread(target=self._read, daemon=True, name="reader").start()
         self._serve("main")
         self.lock.close()
@@ -85,7 +72,8 @@ class Worker:
                 continue  # it came too late for the call that it was meant for
 
     def _answer(self, command: dict[str, Any]) -> None:
-        do: Callable[..., Any] = getattr(self, f"do_{command.pop('do')}")
+        what = command.pop("do")
+        do: Callable[..., Any] = getattr(self, f"do_{what}", None) or getattr(self.lock, what)
         number = command.pop("id")
         command.pop("as", None)
         try:
@@ -95,8 +83,6 @@ class Worker:
         with self._output:
             sys.stdout.write(json.dumps({"id": number, **answer}) + "\n")
             sys.stdout.flush()
-
-    # --- an owner's commands ------------------------------------------------------------------------------------
 
     def do_acquire(self, key: str, timeout: float | None, **options: Any) -> dict[str, Any]:
         owner = threading.current_thread().name
@@ -127,7 +113,6 @@ class Worker:
         return {"t": t, "error": error}
 
     def do_work(self, key: str, seconds: float | None = None) -> dict[str, Any]:
-        """Work under the lock that is held, asking all the time whether it still is."""
         holding = self._holdings[threading.current_thread().name, key]
         stop = self._stops[key]
         deadline = float("inf") if seconds is None else time.monotonic() + seconds
@@ -139,7 +124,6 @@ class Worker:
         return {"lost": False, "t": time.monotonic()}
 
     def do_turn(self, key: str, timeout: float | None, seconds: float, **options: Any) -> dict[str, Any]:
-        """Acquire, work for so long and release: a turn that needs nobody to say when."""
         answer = self.do_acquire(key, timeout, **options)
         if answer["granted"]:
             answer["lost"] = self.do_work(key, seconds)["lost"]
@@ -162,50 +146,22 @@ class Worker:
         return True
 
     def do_random_work(self, keys: Mapping[str, Sequence[Wish]], seconds: float, seed: int) -> None:
-        """
-        Acquire, work and release at random for so long, in `with` blocks that a signal may strike at any moment.
-
-        `keys` says for each as what it may be taken.
-        """
+        """`keys` says for each as what it may be taken."""
         random_work = RandomWork(self.lock, self.recorder, self._ops, keys, random.Random(seed))
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self._random_work_ended.is_set():
             random_work.once()
 
     def do_end_random_work(self) -> None:
-        """Have all owners' random work end before its time."""
         self._random_work_ended.set()
-
-    # --- commands done at once ----------------------------------------------------------------------------------
 
     def do_stop(self, key: str) -> None:
         self._stops[key].set()
 
-    def do_session(self) -> int:
-        return int(self.lock.session())
-
-    def do_known(self) -> Any:
-        return self.lock.known()
-
-    def do_gauge(self) -> Any:
-        return self.lock.gauge()
-
-    def do_strike(self, point: str, action: str, seconds: float = 0.0) -> None:
-        self.lock.strike(point, action, seconds)
-
-    def do_connected(self) -> Any:
-        return self.lock.connected()
-
-    def do_struck(self) -> Any:
-        return self.lock.struck()
-
     def do_alarm(self, after: float) -> None:
-        """Have a signal's handler raise in the main thread, as a soft time limit does."""
         signal.setitimer(signal.ITIMER_REAL, after)
 
     def do_chatter(self, every: float) -> None:
-        """Send requests of the application's own, too, from now on."""
-
         def chat() -> None:
             while True:
                 with contextlib.suppress(Exception):
@@ -216,7 +172,6 @@ class Worker:
 
 
 def main() -> None:
-    """Run a worker as the arguments say."""
     data = json.loads(sys.argv[1])
     signal.signal(signal.SIGALRM, on_alarm)
     threading.current_thread().name = "main"

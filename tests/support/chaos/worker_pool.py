@@ -25,8 +25,6 @@ class WorkerFailed(RuntimeError):
 
 
 class Call:
-    """A command that was sent to a process."""
-
     def __init__(self, worker: LockWorker, what: str) -> None:
         self.worker = worker
         self._what = what
@@ -35,11 +33,9 @@ class Call:
         self.put = self._answers.put
 
     def done(self) -> bool:
-        """Tell whether there is an answer."""
         return self._answer is not None or not self._answers.empty()
 
     def result(self, timeout: float = 30.0) -> Any:
-        """Return the answer. Raises AssertionError when there is none within `timeout` seconds."""
         if self._answer is None:
             try:
                 self._answer = self._answers.get(timeout=timeout)
@@ -49,10 +45,14 @@ class Call:
             raise WorkerFailed(f"{self.worker.name}, {self._what}: {self._answer['failed']}\n{self.worker.errors()}")
         return self._answer["answer"]
 
+    def granted(self, timeout: float = 30.0) -> dict[str, Any]:
+        """Return the answer of an acquisition, which must have succeeded."""
+        answer: dict[str, Any] = self.result(timeout)
+        assert answer["granted"], f"{self.worker.name} was refused the lock: {answer}"
+        return answer
+
 
 class LockWorker:
-    """One process that locks."""
-
     def __init__(self, pool: WorkerPool, name: str, hosts: str, session_timeout: float, env: dict[str, str]) -> None:
         self.name = name
         self.session_timeout = session_timeout
@@ -96,7 +96,6 @@ class LockWorker:
             call.put({"failed": f"the process ended with status {status}"})
 
     def errors(self) -> str:
-        """Return the end of what the process wrote to stderr."""
         return "\n".join(self._log.read_text().splitlines()[-30:])
 
     def tell(self, do: str, **arguments: Any) -> Call:
@@ -111,64 +110,53 @@ class LockWorker:
             call.put({"failed": "the process is gone"})
         return call
 
-    # --- an owner's commands ------------------------------------------------------------------------------------
-
     def acquire(self, key: str = "k", timeout: float | None = 10, *, owner: str = "main", **options: Any) -> Call:
-        """Begin to acquire; the answer says `granted`, and when (`t`)."""
         return self.tell("acquire", **{"as": owner}, key=key, timeout=timeout, **options)
 
     def must_acquire(
         self, key: str = "k", timeout: float | None = 10, *, owner: str = "main", **options: Any
     ) -> dict[str, Any]:
-        """Acquire, and fail if that does not succeed; return the answer."""
         answer_timeout = 60.0 if timeout is None else timeout + 15
-        answer: dict[str, Any] = self.acquire(key, timeout, owner=owner, **options).result(answer_timeout)
-        assert answer["granted"], f"{self.name} was refused the lock {key}: {answer}"
-        return answer
+        return self.acquire(key, timeout, owner=owner, **options).granted(answer_timeout)
+
+    def use(self, key: str = "k", timeout: float = 10) -> int:
+        """Acquire a lock, and release it; return its token."""
+        token = int(self.must_acquire(key, timeout)["token"])
+        self.release(key).result()
+        return token
 
     def release(self, key: str = "k", *, owner: str = "main") -> Call:
-        """Begin to release what was taken last."""
         return self.tell("release", **{"as": owner}, key=key)
 
     def work(self, key: str = "k", seconds: float | None = None, *, owner: str = "main") -> Call:
-        """Begin to work under the lock, until it is lost, or for so long; the answer says `lost`, and when."""
         return self.tell("work", **{"as": owner}, key=key, seconds=seconds)
 
     def stop_work(self, key: str = "k") -> None:
-        """End the work under a lock."""
         self.tell("stop", key=key).result()
 
     def check(self, key: str = "k", *, owner: str = "main") -> bool:
-        """Ask the holder whether it may trust its lock."""
         return bool(self.tell("check", **{"as": owner}, key=key).result())
 
     def ask(self, what: str, **arguments: Any) -> Any:
-        """Ask for something that is no owner's business: `session`, `known`, `gauge`."""
         return self.tell(what, **arguments).result()
 
-    # --- what is done to it -------------------------------------------------------------------------------------
-
     def pause(self) -> float:
-        """Stop the process where it is; return when."""
         t = self._pool.note("pause", target=self.name)
         os.kill(self.process.pid, signal.SIGSTOP)
         return t
 
     def resume(self) -> float:
-        """Let it go on; return when."""
         t = self._pool.note("resume", target=self.name)
         os.kill(self.process.pid, signal.SIGCONT)
         return t
 
     def kill(self) -> float:
-        """End the process with SIGKILL; return when."""
         t = self._pool.note("kill", target=self.name)
         self.process.kill()
         self.process.wait()
         return t
 
     def close(self) -> None:
-        """End it in whatever state it is."""
         if self.alive:
             self.process.kill()
         self.process.wait()
@@ -180,13 +168,10 @@ class LockWorker:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
         return self.process.poll() is None
 
 
 class WorkerPool:
-    """The processes of one test, and their common history."""
-
     def __init__(self, zoo: Zoo, lock: str, directory: Path, keys: Sequence[str] = ("k",)) -> None:
         self.zoo = zoo
         self.lock = lock
@@ -196,7 +181,6 @@ class WorkerPool:
         self.workers: list[LockWorker] = []
 
     def start(self, *names: str, hosts: str | None = None, session_timeout: float = 4, **env: str) -> list[LockWorker]:
-        """Start processes, and return them when each has its session."""
         started = [LockWorker(self, name, hosts or self.zoo.hosts, session_timeout, env) for name in names]
         self.workers += started
         for worker in started:
@@ -204,7 +188,6 @@ class WorkerPool:
         return started
 
     def start_one(self, name: str, hosts: str | None = None, session_timeout: float = 4, **env: str) -> LockWorker:
-        """Start one process."""
         return self.start(name, hosts=hosts, session_timeout=session_timeout, **env)[0]
 
     def note(self, what: str, **about: Any) -> float:
@@ -212,11 +195,9 @@ class WorkerPool:
         return self._recorder.write("nemesis", what=what, **about)
 
     def history(self) -> list[Event]:
-        """Return what everybody wrote so far."""
         return read(self.directory.glob("*.jsonl"))
 
     def wait_contenders(self, count: int, key: str = "k", timeout: float = 15.0) -> list[str]:
-        """Wait until so many are in the queue."""
         return self.zoo.wait_contenders(key, count, timeout)
 
     def orphans(self) -> dict[str, list[str]]:
@@ -231,12 +212,7 @@ class WorkerPool:
         return orphaned
 
     def assert_kept(self, *, settle: float = 2.0) -> Verdict:
-        """
-        Fail unless every promise was kept; `directory` has the history.
-
-        Contenders that nobody answers for may stay for `settle` seconds at rest, as promised; and those of a process
-        that was killed for as long as its session.
-        """
+        """Fail unless every promise was kept. Contenders may stay for a while; of the killed, for their session."""
         killed = [worker.session_timeout for worker in self.workers if not worker.alive and worker.process.returncode]
         longest = max([settle, *(timeout * 1.5 + settle for timeout in killed)])
         deadline = time.monotonic() + longest
@@ -247,7 +223,6 @@ class WorkerPool:
         return verdict
 
     def close(self) -> None:
-        """End all processes."""
         for worker in self.workers:
             worker.close()
         self._recorder.close()

@@ -1,9 +1,4 @@
-"""
-Data of a server that ran for years: nodes whose next sequential child gets any number that is asked for.
-
-`prepare` writes a snapshot file as ZooKeeper does (FileSnap and DataTree.serialize; the same from 3.5 on), with the
-nodes that every server has and those asked for. The server reads it at its start. No Java is needed to write it.
-"""
+"""Data of a server that ran for years: a snapshot file, as from 3.5 on, with the numbers of the next children."""
 
 from __future__ import annotations
 
@@ -30,12 +25,7 @@ NEVER: Final = 0  # the transaction that made the nodes; the server goes on with
 
 
 def prepare(directory: Path, sequences: Mapping[str, int]) -> None:
-    """
-    Write the data that the server of `Ensemble(directory=directory)` starts with.
-
-    `sequences` says for each path what number its next sequential child gets, from -2**31 to 2**31 - 1; what is above
-    these paths is made too.
-    """
+    """Write the data of `Ensemble(directory=directory)`; `sequences` has the number of the next child of each path."""
     nodes: dict[str, bytes] = {}
     for path in ("/zookeeper/config", "/zookeeper/quota"):
         nodes.update((above, _node(0)) for above in _ancestors(path))
@@ -49,7 +39,6 @@ def prepare(directory: Path, sequences: Mapping[str, int]) -> None:
 
 @contextlib.contextmanager
 def serving(directory: Path, base: str, numbers: Mapping[str, int]) -> Iterator[Ensemble]:
-    """Run a server with these keys below `base`, and the numbers of their next contenders."""
     prepare(directory, {f"{base}/{key}": number for key, number in numbers.items()})
     with Ensemble(nodes=1, directory=directory) as ensemble:
         yield ensemble
@@ -66,7 +55,6 @@ def kept_arena(ensemble: Ensemble, chroot: str) -> Iterator[Zoo]:
 
 
 def _ancestors(path: str) -> Iterator[str]:
-    """Yield the root (written as ""), each node above `path`, and `path`."""
     yield ""
     for end, letter in enumerate(path[1:] + "/", start=1):
         if letter == "/":
@@ -83,7 +71,6 @@ def _snapshot(nodes: Mapping[str, bytes]) -> bytes:
 
 
 def _node(children_ever: int) -> bytes:
-    """A DataNode without data: who may do what, and its StatPersisted."""
     now = long(int(time.time() * 1000))
     transactions = long(NEVER) * 2  # czxid, mzxid
     versions = integer(0) + integer(children_ever) + integer(0)  # version, cversion, aversion

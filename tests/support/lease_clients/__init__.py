@@ -1,8 +1,4 @@
-"""
-Programs that hold a lock with the clients of `clients`: in Python, Node, Go and Java.
-
-`python -m support.lease_clients` installs what those in Go and Java need, where that is allowed.
-"""
+"""Programs that hold a lock with the clients of `clients`: in Python, Node, Go and Java."""
 
 from __future__ import annotations
 
@@ -35,32 +31,34 @@ GRPC_JARS = (
     *(f"netty-{part}" for part in ("buffer", "codec", "codec-http", "codec-http2", "common", "handler", "resolver")),
     *("netty-handler-proxy", "netty-codec-socks", "netty-transport"),
 )
+# libperfmark-java: libgrpc-java needs it, but does not name it
+JAVA_PACKAGES = (
+    *("libgrpc-java", "libperfmark-java", "libprotobuf-java", "libnetty-java", "libgeronimo-annotation-1.3-spec-java"),
+    *("protobuf-compiler", "protobuf-compiler-grpc-java-plugin"),
+)
+# golang-github-golang-protobuf-1-5-dev: in another version, it brings another generator
+GO_PACKAGES = (
+    *("golang-google-grpc-dev", "golang-google-protobuf-dev", "golang-github-golang-protobuf-1-5-dev"),
+    *("protobuf-compiler", "protoc-gen-go-1-5", "protoc-gen-go-grpc"),
+)
 GO_PATH = Path("/usr/share/gocode")
 GO_PACKAGE = "github.com/django-zklock/django-zklock/clients/go"
 
 
-class Unavailable(Exception):
-    """There is no tool chain for this language. The message says what is missing."""
+class Unavailable(Exception): ...
 
 
 @functools.cache
 def program(language: str, source: Path) -> tuple[list[str], Mapping[str, str]]:
-    """
-    Return the command of a program that uses the client of its language, and what it needs in its environment.
-
-    It is compiled first, if the language needs that. Raises `Unavailable`.
-    """
+    """Return the command of a program, compiled if need be, and its environment. Raises `Unavailable`."""
     return {"python": _python, "node": _node, "go": _go, "java": _java}[language](source)
 
 
 def holder(language: str) -> tuple[list[str], Mapping[str, str]]:
-    """Return the program that holds a lock. Raises `Unavailable`."""
     return program(language, HERE / HOLDERS[language])
 
 
 class Holder:
-    """A program that holds a lock."""
-
     def __init__(self, language: str, addresses: str, *, key: str = "a", term: float = 1.5, wait: float = 30) -> None:
         words, env = holder(language)
         arguments = [addresses, key, str(round(term * 1000)), str(round(wait * 1000))]
@@ -78,19 +76,16 @@ class Holder:
         return next_line(self.process)
 
     def token(self) -> int:
-        """Wait until it holds the lock."""
         line = self.line()
         assert line.startswith("held "), line
         return int(line.removeprefix("held "))
 
     def say(self, line: str) -> None:
-        """Write a line to it, which has it release the lock."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
 
     def release(self) -> None:
-        """Have it release the lock, and end."""
         out, errors = self.process.communicate("\n", timeout=50)
         ended = (out, errors, self.process.returncode)
         assert ended == ("released\n", "", 0), ended
@@ -166,35 +161,16 @@ def find_go() -> Path:
     libraries = [GO_PATH / "src/google.golang.org" / name for name in ("grpc", "protobuf")]
     generators = [shutil.which(name) for name in ("protoc", "protoc-gen-go", "protoc-gen-go-grpc")]
     if go is None or not all(library.exists() for library in libraries) or not all(generators):
-        raise debian.NotInstalled(  # in another version, the third one brings another generator
-            *(
-                "Go with gRPC",
-                "golang-google-grpc-dev",
-                "golang-google-protobuf-dev",
-                "golang-github-golang-protobuf-1-5-dev",
-            ),
-            *("protobuf-compiler", "protoc-gen-go-1-5", "protoc-gen-go-grpc"),
-        )
+        raise debian.NotInstalled("Go with gRPC", *GO_PACKAGES)
     return Path(go)
 
 
 def find_grpc_java() -> list[Path]:
-    """Return the jars of gRPC for Java. Raises `NotInstalled`."""
     jars = [JARS / f"{name}.jar" for name in GRPC_JARS]
     programs = [shutil.which(name) for name in ("protoc", "grpc_java_plugin", "javac")]
     if not all(jar.exists() for jar in jars) or not all(programs):
-        raise debian.NotInstalled(
-            *(
-                "gRPC for Java",
-                "libgrpc-java",
-                "libperfmark-java",  # which that one needs, but does not name
-                "libprotobuf-java",
-                "libnetty-java",
-                "libgeronimo-annotation-1.3-spec-java",
-            ),
-            *("protobuf-compiler", "protobuf-compiler-grpc-java-plugin"),
-            *(() if shutil.which("javac") else ("default-jdk-headless",)),
-        )
+        jdk = () if shutil.which("javac") else ("default-jdk-headless",)
+        raise debian.NotInstalled("gRPC for Java", *JAVA_PACKAGES, *jdk)
     return jars
 
 

@@ -10,8 +10,6 @@ from django_zklock.fencing import FencedManager, FencedModel, FencedQuerySet
 
 
 class Bank(models.Model):
-    """An owner of accounts. It is not fenced."""
-
     name: models.Field[str, str] = models.CharField(max_length=20)
     open: models.Field[bool, bool] = models.BooleanField(default=True)
 
@@ -20,8 +18,6 @@ class Bank(models.Model):
 
 
 class Account(FencedModel):
-    """A row for each account."""
-
     name: models.Field[str, str] = models.CharField(max_length=20)
     balance: models.Field[int, int] = models.IntegerField(default=0)
     rate: models.Field[int, int] = models.IntegerField(default=0)
@@ -32,24 +28,18 @@ class Account(FencedModel):
 
 
 class OwnQuerySet(FencedQuerySet["Vault"]):
-    """As a project derives one."""
-
     def heavy(self) -> OwnQuerySet:
         heavy_rows: OwnQuerySet = self.filter(weight__gt=9)
         return heavy_rows
 
 
 class Vault(FencedModel):
-    """The manager is the project's own."""
-
     weight: models.Field[int, int] = models.IntegerField(default=0)
 
     objects = FencedManager.from_queryset(OwnQuerySet)()
 
 
 class Booking(models.Model):
-    """A row that is deleted with its account."""
-
     account: models.Field[Any, Any] = models.ForeignKey(Account, on_delete=models.CASCADE, related_name="bookings")
     amount: models.Field[int, int] = models.IntegerField()
 

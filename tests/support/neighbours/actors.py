@@ -34,7 +34,6 @@ class Candidate:
         self._over.wait()
 
     def acquire(self, wait: float) -> Any:
-        """Wait for the lead, and return the hold; None if the candidate left the queue without it."""
         self._thread.start()
         try:
             return self._elected.result(None if wait < 0 else wait or GLANCE)
@@ -44,7 +43,6 @@ class Candidate:
             return None
 
     def release(self) -> None:
-        """Let the lead go, and return when it has."""
         self._over.set()
         self._thread.join()
 
@@ -57,22 +55,17 @@ class Locks(abc.ABC):
         self._locks: dict[tuple[str, str, str], Any] = {}
 
     @abc.abstractmethod
-    def make(self, kind: str, path: str, name: str) -> Any:
-        """Return a lock, or a `Candidate`."""
+    def make(self, kind: str, path: str, name: str) -> Any: ...
 
     @abc.abstractmethod
-    def acquired(self, lock: Any, wait: float) -> bool:
-        """Acquire a lock; tell whether it was acquired."""
+    def acquired(self, lock: Any, wait: float) -> bool: ...
 
     def send(self, actor: str, call: Callable[[], str]) -> Future[str]:
-        """Have an actor do something, after what it was told before."""
         if actor not in self._actors:
             self._actors[actor] = ThreadPoolExecutor(1, thread_name_prefix=actor)
         return self._actors[actor].submit(call)
 
     def acquire(self, actor: str, kind: str, path: str, wait: float = -1, name: str = "") -> Future[str]:
-        """Have an actor acquire a lock, as `OtherClient.acquire`."""
-
         def call() -> str:
             lock = self._locks.get((actor, kind, path))
             if lock is None or isinstance(lock, Candidate):
@@ -83,16 +76,13 @@ class Locks(abc.ABC):
         return self.send(actor, call)
 
     def start_release(self, actor: str, kind: str, path: str) -> Future[str]:
-        """Have an actor release a lock."""
         return self.send(actor, lambda: str(self._locks[actor, kind, path].release()).lower())
 
     def close(self) -> None:
-        """End the actors."""
         for actor in self._actors.values():
             actor.shutdown(wait=False)
 
     def serve(self) -> None:
-        """Do as told on standard input, until there is nobody left to tell."""
         _answer("0", "ok", "ready")
         for line in sys.stdin:
             number, actor, verb, kind, path, *more = line.split()
@@ -110,5 +100,4 @@ def _tell(number: str, outcome: Future[str]) -> None:
 
 
 def _answer(number: str, how: str, what: str) -> None:
-    """Write one line, in one go."""
     os.write(1, "{} {} {}\n".format(number, how, what.replace("\n", " ")).encode())

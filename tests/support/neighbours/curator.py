@@ -1,9 +1,4 @@
-"""
-Apache Curator, as Debian ships it, in a Java process that tests drive.
-
-Its package is small, as what it needs came with ZooKeeper; so did the compiler, Eclipse's, which Debian's ZooKeeper
-depends on by way of Jetty. So no JDK is needed.
-"""
+"""Apache Curator, as Debian ships it, in a Java process that tests drive. The compiler came with ZooKeeper: no JDK."""
 
 from __future__ import annotations
 
@@ -41,7 +36,6 @@ def find_curator() -> list[Path]:
 
 @functools.cache
 def _classes() -> Path:
-    """Compile the program, once in the life of this process; return the directory of its classes."""
     *jars, compiler = find_curator()
     directory = Path(tempfile.mkdtemp(prefix="zklock-curator-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)

@@ -25,8 +25,6 @@ PATTERNS = {
 
 
 class Kazoos(Locks):
-    """kazoo's locks and elections."""
-
     def __init__(self, client: KazooClient) -> None:
         super().__init__()
         self._client = client
@@ -51,7 +49,6 @@ class Kazoos(Locks):
             return False
 
     def contenders(self, actor: str, kind: str, path: str) -> Future[str]:
-        """Return the names of the contenders of an election, as kazoo lists them."""
         return self.send(actor, lambda: "\t".join(self._election(kind, path, "").contenders()))
 
 

@@ -43,7 +43,6 @@ class Load:
         self._stack = ExitStack()
 
     def add(self, name: str, start: Start, kinds: Sequence[str], actors: int = 2) -> None:
-        """Start a process, whose actors take each of these kinds of lock as it comes."""
         process = self._stack.enter_context(start())
         self._processes[name] = process
         recorder = Recorder(self._directory, name)
@@ -57,18 +56,15 @@ class Load:
             self._threads.append(thread)
 
     def kill(self, name: str) -> None:
-        """Kill a process; it holds nothing from then on."""
         self._nemesis.write("nemesis", what="kill", target=name)
         self._processes.pop(name).kill()
 
     def run(self, seconds: float) -> None:
-        """Let them go on for some time."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self._errors:
             time.sleep(0.05)
 
     def end(self) -> list[Event]:
-        """Have all of them finish; return the history."""
         self._stop.set()
         for thread in self._threads:
             thread.join(TIMEOUT)

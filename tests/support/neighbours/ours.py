@@ -1,8 +1,4 @@
-"""
-Our own locks under the same commands as a neighbour's, so that a test can put either in the other's place.
-
-As a program it is a process of its own, to be killed.
-"""
+"""Our own locks under a neighbour's commands; as a program, a process of its own, to be killed."""
 
 from __future__ import annotations
 
@@ -18,14 +14,11 @@ OPTIONS: dict[str, dict[str, Any]] = {"lock": {}, "read": {"kind": "read"}, "wri
 
 
 def options_of(kind: str) -> dict[str, Any]:
-    """Return the options that `kind` stands for, such as `read` or `lock+kazoo`."""
     name, _, compat = kind.partition("+")
     return {**OPTIONS[name], **({"compat": compat} if compat else {})}
 
 
 class Ours(Locks):
-    """Locks of this process."""
-
     def __init__(self, base: str) -> None:
         super().__init__()
         self._base = base
@@ -46,16 +39,13 @@ class Ours(Locks):
         return hold is not None
 
     def try_acquire(self, actor: str, kind: str, path: str, wait: float = 10, name: str = "") -> bool:
-        """Have an actor acquire a lock, wait for the outcome, and tell whether it did."""
         return self.acquire(actor, kind, path, wait, name).result(TIMEOUT) == "true"
 
     def release(self, actor: str, kind: str, path: str) -> None:
-        """Have an actor release it, and wait until it has."""
         self.start_release(actor, kind, path).result(TIMEOUT)
 
 
 def our_process(zoo: Zoo) -> OtherClient:
-    """Return a process with locks of ours in this namespace."""
     command = [sys.executable, "-u", "-m", "support.neighbours.ours", zoo.base]
     return OtherClient(command, **zoo.environment(session_timeout=2))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import subprocess
+import sys
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
@@ -20,8 +21,7 @@ from support import debian
 TIMEOUT = 30.0  # seconds that a busy machine may take
 
 
-class OtherClientError(Exception):
-    """The other client's recipe raised an error; the text is what it says."""
+class OtherClientError(Exception): ...
 
 
 class OtherClientGone(Exception):
@@ -67,19 +67,7 @@ class OtherClient:
     def __exit__(self, *error: object) -> None:
         self.kill()
 
-    @property
-    def pid(self) -> int:
-        """Of the process."""
-        assert self._process is not None
-        return self._process.pid
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
-        return self._process is not None and self._process.poll() is None
-
     def kill(self) -> None:
-        """Kill the process, which gives nothing back: what it has in a queue goes with its session."""
         if self._process is not None:
             self._process.kill()
             for reader in self._readers:
@@ -88,7 +76,6 @@ class OtherClient:
                 self._process.__exit__(None, None, None)  # which waits for it, and closes the pipes
 
     def send(self, actor: str, verb: str, kind: str, path: str, *more: object) -> Future[str]:
-        """Give an actor a command; the answer comes as soon as it is done."""
         assert self._process is not None
         assert self._process.stdin is not None
         answer: Future[str] = Future()
@@ -107,15 +94,12 @@ class OtherClient:
         return self.send(actor, "acquire", kind, path, -1 if wait < 0 else round(wait * 1000), name)
 
     def try_acquire(self, actor: str, kind: str, path: str, wait: float = 10, name: str = "") -> bool:
-        """Have an actor acquire a lock, wait for the outcome, and tell whether it did."""
         return self.acquire(actor, kind, path, wait, name).result(TIMEOUT) == "true"
 
     def release(self, actor: str, kind: str, path: str) -> None:
-        """Have an actor release it, and wait until it has."""
         self.ask(actor, "release", kind, path)
 
     def ask(self, actor: str, verb: str, kind: str, path: str, *more: object) -> str:
-        """Give an actor a command, and wait for the answer."""
         return self.send(actor, verb, kind, path, *more).result(TIMEOUT)
 
     def _read(self, stream: Iterable[str]) -> None:
@@ -136,3 +120,9 @@ class OtherClient:
         for line in stream:
             self._errors.append(line)
             del self._errors[:-200]
+
+
+def kazoo(hosts: str, session_timeout: float = 4.0) -> OtherClient:
+    """Return a process with one client of kazoo's, which is started as a context; paths are from the root on."""
+    program = str(Path(__file__).with_name("kazooprocess.py"))
+    return OtherClient([sys.executable, "-u", program, hosts, str(round(session_timeout * 1000))])

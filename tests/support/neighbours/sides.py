@@ -13,8 +13,6 @@ from support.neighbours.protocol import OtherClient
 
 @dataclass(frozen=True)
 class Side:
-    """One client's lock on a path."""
-
     client: OtherClient | Ours
     kind: str
     path: str
@@ -24,16 +22,13 @@ class Side:
         return self.client.acquire(actor, self.kind, self.path, -1)
 
     def try_acquire(self, actor: str = "a", wait: float = 10) -> bool:
-        """Have an actor acquire the lock; tell whether it did."""
         return self.client.try_acquire(actor, self.kind, self.path, wait)
 
     def release(self, actor: str = "a") -> None:
-        """Have it release."""
         self.client.release(actor, self.kind, self.path)
 
 
 def waits(answer: Future[str]) -> bool:
-    """Tell whether there is no answer yet."""
     try:
         answer.result(GLANCE)
     except (NotYet, TimeoutError):
@@ -42,5 +37,4 @@ def waits(answer: Future[str]) -> bool:
 
 
 def granted(answer: Future[str], timeout: float = 15.0) -> bool:
-    """Wait for the answer; tell whether the lock was granted."""
     return answer.result(timeout) == "true"

@@ -1,8 +1,4 @@
-"""
-A process with a thread for each kind of lock, and with users who send tasks: `python -m support.versions.actor SLOT`.
-
-Some of its holds last until somebody does something about them: one is asked to release, one is broken.
-"""
+"""A process with a thread for each kind of lock, and users who send tasks: `python -m support.versions.actor SLOT`."""
 
 from __future__ import annotations
 
@@ -15,28 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import django
 
 from django_zklock import Hold, Leader, zk_leader, zk_lock, zk_locks, zk_read, zk_semaphore, zk_write
 from django_zklock.exceptions import LockLost
-from support.versions.keys import (
-    LEADER,
-    LINGER,
-    MOST_PERMITS,
-    OPERATED,
-    PAY,
-    PERMITS,
-    READ_WRITE,
-    SEMAPHORE,
-    SETS,
-    SKIP,
-    SLOW,
-    UNIQUE,
-    WORK,
-    broken,
-    kept,
-)
+from support.versions import keys
 from support.versions.record import Stay, note, ready
 from support.versions.shop import TASKS, book
 
@@ -45,12 +26,12 @@ TERM = 0.5, 2.0  # seconds of a leader
 
 #: The tasks that users send, each with its keys and a weight.
 SENT = {
-    "wait": (WORK, 6),
-    "retry": (WORK, 3),
-    "skip": ((SKIP,), 2),
-    "slow": (SLOW, 3),
-    "until_done": (UNIQUE, 3),
-    "until_start": (UNIQUE, 3),
+    "wait": (keys.WORK, 6),
+    "retry": (keys.WORK, 3),
+    "skip": ((keys.SKIP,), 2),
+    "slow": (keys.SLOW, 3),
+    "until_done": (keys.UNIQUE, 3),
+    "until_start": (keys.UNIQUE, 3),
 }
 
 ended = threading.Event()
@@ -60,73 +41,64 @@ chance = random.Random()
 
 
 def work() -> None:
-    """Add one to a counter."""
-    stay = Stay(chance.choice(WORK))
+    stay = Stay(chance.choice(keys.WORK))
     with stay.around(), zk_lock("{key}", fields={"key": stay.key}) as hold, stay.inside(hold):
         stay.increment(hold)
 
 
+def use(key: str, lock: AbstractContextManager[Hold], seconds: float, **wish: object) -> None:
+    stay = Stay(key, **wish)
+    with stay.around(), lock as hold, stay.inside(hold):
+        time.sleep(seconds)
+
+
 def operated() -> None:
-    """Use a lock that an operator holds now and then."""
-    stay = Stay(OPERATED)
-    with stay.around(), zk_lock(OPERATED) as hold, stay.inside(hold):
-        time.sleep(0.01)
+    use(keys.OPERATED, zk_lock(keys.OPERATED), 0.01)
 
 
 def read_write() -> None:
-    """Read, or now and then write."""
     kind = chance.choice(("read", "read", "read", "write"))
-    stay = Stay(READ_WRITE, kind=kind)
-    side = zk_write if kind == "write" else zk_read
-    with stay.around(), side(READ_WRITE) as hold, stay.inside(hold):
-        time.sleep(0.05)
+    use(keys.READ_WRITE, (zk_write if kind == "write" else zk_read)(keys.READ_WRITE), 0.05, kind=kind)
 
 
 def permit() -> None:
-    """Use one of several permits."""
-    stay = Stay(SEMAPHORE, kind="semaphore", limit=MOST_PERMITS)
-    with stay.around(), zk_semaphore(SEMAPHORE, limit=PERMITS) as hold, stay.inside(hold):
-        time.sleep(0.1)
+    use(
+        keys.SEMAPHORE, zk_semaphore(keys.SEMAPHORE, limit=keys.PERMITS), 0.1, kind="semaphore", limit=keys.MOST_PERMITS
+    )
 
 
 def linger() -> None:
-    """Use a lock that its process keeps for its next owner."""
-    stay = Stay(LINGER, linger=0.05)
-    with stay.around(), zk_lock(LINGER, linger=0.05) as hold, stay.inside(hold):
-        time.sleep(0.005)
+    use(keys.LINGER, zk_lock(keys.LINGER, linger=0.05), 0.005, linger=0.05)
 
 
 def several() -> None:
-    """Acquire several locks at once."""
-    keys = chance.sample(SETS, 2)
-    stays = {key: Stay(key) for key in keys}
+    pair = chance.sample(keys.SETS, 2)
+    stays = {key: Stay(key) for key in pair}
     with contextlib.ExitStack() as stack:
         for stay in stays.values():
             stack.enter_context(stay.around())
-        with zk_locks(*keys) as holds, contextlib.ExitStack() as inside:
+        with zk_locks(*pair) as holds, contextlib.ExitStack() as inside:
             for hold in holds:
                 inside.enter_context(stays[hold.key].inside(hold))
             time.sleep(0.01)
 
 
 async def in_coroutine() -> None:
-    """Use a lock in a coroutine."""
-    stay = Stay(OPERATED)
+    stay = Stay(keys.OPERATED)
     with stay.around():
-        async with zk_lock(OPERATED) as hold:
+        async with zk_lock(keys.OPERATED) as hold:
             with stay.inside(hold):
                 await asyncio.sleep(0.01)
 
 
 def lead() -> None:
-    """Lead for a while."""
-    stay = Stay(LEADER)
+    stay = Stay(keys.LEADER)
 
     def consume(hold: Hold) -> None:
         with stay.inside(hold):
             ended.wait(chance.uniform(*TERM))
 
-    candidate = zk_leader(LEADER)
+    candidate = zk_leader(keys.LEADER)
     candidates.append(candidate)
     if ended.is_set():  # the handler may not have seen this one
         candidate.stop()
@@ -144,7 +116,7 @@ def send() -> None:
 
 def pay() -> None:
     """Have a worker check the signed token of a lock, which has a second for that."""
-    stay = Stay(chance.choice(PAY))
+    stay = Stay(chance.choice(keys.PAY))
     with stay.around(), zk_lock("{key}", fields={"key": stay.key}) as hold, stay.inside(hold):
         stay.increment(hold)
         note("sent", kind="book", ref=book.delay(stay.key, hold.signed_token()).id)
@@ -152,8 +124,7 @@ def pay() -> None:
 
 
 def keep(slot: str) -> None:
-    """Hold a lock until somebody asks for its release."""
-    with zk_lock(kept(slot)) as hold:
+    with zk_lock(f"kept/{slot}") as hold:
         note("kept", key=hold.key, token=hold.token)
         request = None
         while request is None and not ended.is_set():
@@ -162,10 +133,9 @@ def keep(slot: str) -> None:
 
 
 def suffer(slot: str) -> None:
-    """Hold a lock until somebody breaks it."""
     token = 0
     try:
-        with zk_lock(broken(slot)) as hold:
+        with zk_lock(f"broken/{slot}") as hold:
             token = hold.token
             note("kept", key=hold.key, token=token)
             while not ended.is_set():
@@ -176,14 +146,12 @@ def suffer(slot: str) -> None:
 
 
 def end(*about: object) -> None:
-    """Ask all threads to end."""
     ended.set()
     for candidate in candidates:
         candidate.stop(grace=5)
 
 
 def main(slot: str) -> None:
-    """Take locks until the end is asked for."""
     django.setup()
     signal.signal(signal.SIGTERM, end)
     # Twice: two owners of one process meet.
@@ -200,7 +168,6 @@ def main(slot: str) -> None:
 
 
 def repeat(turn: Callable[[], object]) -> None:
-    """Do one kind of work until the end."""
     for _ in itertools.count():
         if ended.wait(chance.uniform(*PAUSE)):
             return

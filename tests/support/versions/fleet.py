@@ -32,8 +32,6 @@ SLOTS = tuple(itertools.chain(*zip(ACTORS, WORKERS, BEATS, strict=True)))
 
 
 class Process:
-    """One process that is no worker."""
-
     def __init__(self, fleet: Fleet, name: str, state: State, *words: str, **pipes: Any) -> None:
         self.name = name
         self.log = fleet.home / f"log-{name}"
@@ -51,26 +49,21 @@ class Process:
         return self._process.poll() is None
 
     def stop(self) -> int:
-        """Ask it to end; return its exit status."""
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(END)
 
     def kill(self) -> None:
-        """End it in whatever state it is."""
         self._process.kill()
         self._process.__exit__(None, None, None)
 
 
 class Operator(Process):
-    """One that runs commands."""
-
     def __init__(self, fleet: Fleet, name: str, state: State) -> None:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         super().__init__(fleet, name, state, "support.versions.operator", **pipes)
         self._turn = threading.Lock()
 
     def run(self, *words: str) -> tuple[int, str]:
-        """Run a command of `manage.py`; return its exit status, and what it printed."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with self._turn:
@@ -80,8 +73,6 @@ class Operator(Process):
 
 
 class TaskWorker(Worker):
-    """A Celery worker of one of the states."""
-
     def __init__(self, fleet: Fleet, name: str, state: State) -> None:
         super().__init__(
             fleet.zoo,
@@ -89,6 +80,7 @@ class TaskWorker(Worker):
             concurrency=CONCURRENCY,
             env=fleet.environment(name, state),
             tasks="support.versions.shop",
+            program=(sys.executable, "-m", "celery"),  # no fork of a process that has imported the checkout
         )
 
     def alive(self) -> bool:
@@ -102,8 +94,6 @@ class TaskWorker(Worker):
 
 
 class Fleet:
-    """All processes, for the length of a with block."""
-
     def __init__(self, zoo: Zoo, home: Path, broker: Mapping[str, Any], database: Mapping[str, Any]) -> None:
         self.zoo = zoo
         self.home = home
@@ -121,8 +111,7 @@ class Fleet:
         self.slots: dict[str, Process | TaskWorker] = {}
         self.operators: dict[str, Operator] = {}
         self._started: list[Process | TaskWorker] = []
-        self.statuses: dict[str, int] = {}
-        """The exit statuses of those that were asked to end."""
+        self.statuses: dict[str, int] = {}  # the exit statuses of those that were asked to end
 
     def environment(self, name: str, state: State) -> dict[str, str]:
         return {**self._env, NAME: name, "PYTHONPATH": state.path}
@@ -135,10 +124,7 @@ class Fleet:
             process.kill()
         self.recorder.close()
 
-    # --- single processes ---------------------------------------------------------------------------------------
-
     def start(self, slot: str, state: State) -> None:
-        """Start the process of a slot, and wait until it serves."""
         name = f"{state.name}-{slot}-{uuid.uuid4().hex[:4]}"
         process = self._make(name, slot, state)
         self._started.append(process)
@@ -169,52 +155,41 @@ class Fleet:
             raise
 
     def prepare(self, state: State) -> None:
-        """Make the tables, and a row for each counter."""
         self.migrate(state)
         rows = [{"model": "ledgers.account", "fields": {"name": key}} for key in COUNTED]
         (self.home / "rows.json").write_text(json.dumps(rows))
         self.succeed(state, "loaddata", str(self.home / "rows.json"))
 
     def migrate(self, state: State) -> None:
-        """Migrate the database, as the first step of an upgrade."""
         self.succeed(state, "migrate", "--run-syncdb")
 
     def balances(self, state: State) -> dict[str, int]:
-        """Return the counters."""
         rows = json.loads(self.succeed(state, "dumpdata", "ledgers.account"))
         return {row["fields"]["name"]: row["fields"]["balance"] for row in rows}
 
     def succeed(self, state: State, *words: str) -> str:
-        """Run a command at the terminal of a state, which must succeed; return what it prints."""
         status, text = self.operators[state.name].run(*words)
         assert status == 0, f"{' '.join(words)}: {text}"
         return text
 
     def begin_operator(self, state: State) -> None:
-        """Start a terminal of a state."""
         operator = Operator(self, f"{state.name}-operator", state)
         self._started.append(operator)
         self.operators[state.name] = operator
         self._wait_ready(operator)
 
     def stop(self, *slots: str) -> None:
-        """Ask the processes of these slots to end, one after the other, and wait for that."""
         for slot in slots:
             process = self.slots.pop(slot)
             self.statuses[process.log.name] = process.stop()
 
     def replace(self, slot: str, state: State) -> None:
-        """End the process of a slot, and start one of this state there."""
         self.recorder.write("replaced", slot=slot, by=state.name)
         self.stop(slot)
         self.start(slot, state)
 
-    # --- what they did ------------------------------------------------------------------------------------------
-
     def events(self) -> list[Event]:
-        """Return what all have written."""
         return read(self.history.glob("*.jsonl"))
 
     def logs(self) -> dict[str, str]:
-        """Return what all have logged."""
         return {process.log.name: process.log.read_text(errors="replace") for process in self._started}

@@ -11,8 +11,7 @@ from support.chaos.checker import check_history, excludes
 from support.chaos.history import Event
 from support.versions.states import NEW, OLD
 
-MAYBE = frozenset({"skip", "book"})
-"""Kinds of work that is not done if the lock is busy, or the token late."""
+MAYBE = frozenset({"skip", "book"})  # kinds of work that is not done if the lock is busy, or the token late
 ERROR = re.compile(r"\b(ERROR|CRITICAL)\b|Traceback")
 SHOWN = 5  # of one kind of problem
 
@@ -25,12 +24,7 @@ def judge(
     left: Mapping[str, Sequence[str]],
     logs: Mapping[str, str],
 ) -> list[str]:
-    """
-    Return the problems.
-
-    `roots` are the directories of the two versions, `balances` what the counters have come to, `left` the contenders in
-    ZooKeeper when all processes have ended.
-    """
+    """Return the problems; `left` are the contenders when all processes have ended."""
     history = check_history(events, left=left)
     problems = {
         "packages": packages(events, roots),
@@ -45,12 +39,10 @@ def judge(
 
 
 def version_of(process: str) -> str:
-    """Return which version a process has, by its name."""
     return process.partition("-")[0]
 
 
 def packages(events: Sequence[Event], roots: Mapping[str, str]) -> list[str]:
-    """Each process imported the package of its version."""
     return [
         f"{event['p']} imported {event['file']}"
         for event in events
@@ -59,7 +51,6 @@ def packages(events: Sequence[Event], roots: Mapping[str, str]) -> list[str]:
 
 
 def counters(events: Sequence[Event], balances: Mapping[str, int]) -> list[str]:
-    """No update of a fenced counter is lost."""
     written = Counter(event["key"] for event in events if event["e"] == "fenced")
     return [
         f"{key} is {value} after {written[key]} updates" for key, value in balances.items() if value != written[key]
@@ -67,12 +58,7 @@ def counters(events: Sequence[Event], balances: Mapping[str, int]) -> list[str]:
 
 
 def units(events: Sequence[Event]) -> list[str]:
-    """
-    Find the units of work that were done more than once, and those that were sent and not done.
-
-    A message that the broker brings back runs once more if it meets no trace of the first: at least once is what a
-    broker promises. One that met the first was sent again, and is dropped when the first is done.
-    """
+    """Find units done twice, or not at all. A message that comes back runs again if it meets no trace of the first."""
     done: dict[tuple[str, str], list[Event]] = defaultdict(list)
     for event in events:
         if event["e"] == "unit":
@@ -86,7 +72,6 @@ def units(events: Sequence[Event]) -> list[str]:
 
 
 def ticks(events: Sequence[Event]) -> list[str]:
-    """Find ticks that were sent twice, or not at all, or by a beat that had a successor."""
     sent = sorted((event["tick"], event["token"]) for event in events if event["e"] == "tick")
     wrong = []
     for (tick, token), (later, later_token) in itertools.pairwise(sent):
@@ -98,7 +83,6 @@ def ticks(events: Sequence[Event]) -> list[str]:
 
 
 def operated(events: Sequence[Event]) -> list[str]:
-    """Find actions of operators that the holder did not notice, and holders that were shown wrongly."""
     by_kind: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         by_kind[event["e"]].append(event)
@@ -121,7 +105,6 @@ def operated(events: Sequence[Event]) -> list[str]:
 
 
 def meetings(events: Sequence[Event]) -> dict[str, int]:
-    """Count how often each version did something with what the other left it."""
     met = {
         f"{what} of {first}": 0 for what in ("locks", "tasks", "tokens", "requested", "break") for first in (OLD, NEW)
     }

@@ -18,19 +18,7 @@ OPERATED = "nightly"
 
 
 def unique(key: str) -> str:
-    """Return the lock of a unique task."""
     return f"once/{key}/do"
 
 
-COUNTED = (*WORK, SKIP, *SLOW, *PAY, *map(unique, UNIQUE))
-"""Those that guard a counter."""
-
-
-def kept(slot: str) -> str:
-    """Return the lock that an actor holds until it is asked to release."""
-    return f"kept/{slot}"
-
-
-def broken(slot: str) -> str:
-    """Return the lock that an actor holds until it is broken."""
-    return f"broken/{slot}"
+COUNTED = (*WORK, SKIP, *SLOW, *PAY, *map(unique, UNIQUE))  # those that guard a counter

@@ -1,8 +1,4 @@
-"""
-An operator at a terminal: reads a command of `manage.py zklock` as a line of JSON, and answers with one.
-
-`migrate` is one, too.
-"""
+"""An operator at a terminal: reads a command of `manage.py` as a line of JSON, and answers with one."""
 
 from __future__ import annotations
 
@@ -17,7 +13,6 @@ from support.versions.record import ready
 
 
 def run(words: list[str]) -> tuple[int, str]:
-    """Return the exit status, and what was printed."""
     printed = io.StringIO()
     try:
         call_command(*words, stdout=printed, stderr=printed)
@@ -29,7 +24,6 @@ def run(words: list[str]) -> tuple[int, str]:
 
 
 def main() -> None:
-    """Answer until the input ends."""
     django.setup()
     ready()
     for line in sys.stdin:

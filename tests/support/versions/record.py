@@ -1,8 +1,4 @@
-"""
-Write down what a process of either version does under its locks, as the checker of histories reads it.
-
-These modules run with both versions of the package, so they use only what its reference describes.
-"""
+"""Write down what a process does under its locks. Both versions run it: it uses only what the reference has."""
 
 from __future__ import annotations
 
@@ -24,11 +20,9 @@ from support.chaos.history import Recorder
 
 NAME = "MIXED_NAME"
 """Environment variable: the name of the process. It begins with that of its version, such as `old-web-1`."""
-HISTORY = "MIXED_HISTORY"
-"""Environment variable: the folder of the history."""
+HISTORY = "MIXED_HISTORY"  # environment variable: the folder of the history
 
-WORKING = "working-"
-"""How the name of a file in that folder begins which tells that the work of a message has begun."""
+WORKING = "working-"  # how the name of a file in that folder begins which tells that the work of a message has begun
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,13 +44,11 @@ def note(kind: str, /, **about: Any) -> None:
 
 
 def ready() -> None:
-    """Tell the test that this process has begun to serve."""
     note("ready")
     Path(os.environ[HISTORY], f"ready-{os.environ[NAME]}").touch()
 
 
 def note_working(tag: str) -> None:
-    """Tell the test that the work of a message, with this tag of the broker, has begun."""
     Path(os.environ[HISTORY], f"{WORKING}{tag}").touch()
 
 
@@ -72,7 +64,6 @@ class Stay:
         self.note("invoke", timeout=None, **wish)
 
     def note(self, kind: str, /, **about: object) -> None:
-        """Append an event of this stay."""
         note(kind, o=self.owner, op=self.op, key=self.key, **about)
 
     @contextlib.contextmanager
@@ -87,7 +78,6 @@ class Stay:
 
     @contextlib.contextmanager
     def around(self) -> Iterator[None]:
-        """Note the end of the call."""
         try:
             yield
         except BaseException as error:
@@ -97,7 +87,6 @@ class Stay:
         self.note("released" if self._granted else "refused")
 
     def increment(self, hold: Any) -> None:
-        """Add one to the counter that the lock guards, in a fenced row."""
         account_model: Any = apps.get_model("ledgers", "Account")
         with transaction.atomic():
             account = account_model.objects.fenced(hold).get(name=self.key)
@@ -108,8 +97,6 @@ class Stay:
 
 
 def recorded(key_of: Callable[P, str], **wish: object) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Note each call of a locked function; `work` notes the rest, inside."""
-
     def decorate(locked: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(locked)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -128,7 +115,6 @@ def recorded(key_of: Callable[P, str], **wish: object) -> Callable[[Callable[P, 
 
 @contextlib.contextmanager
 def work(hold: Any, ref: str, kind: str, **about: object) -> Iterator[Stay]:
-    """Note that a unit of work is done in this block, and add one to the counter of its lock."""
     stay = _stay.get()
     with stay.inside(hold):
         stay.increment(hold)

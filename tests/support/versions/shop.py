@@ -36,8 +36,6 @@ app.conf.update(
 worker_ready.connect(lambda **_: ready(), weak=False)
 beat_init.connect(lambda **_: ready(), weak=False)
 
-UNIQUE = unique("{key}")
-
 SURE: dict[str, Any] = {"acks_late": True, "reject_on_worker_lost": True}
 
 
@@ -47,33 +45,6 @@ def unit(kind: str) -> AbstractContextManager[Stay]:
     # What is sent again, as the lock was busy, is a new message.
     copy = bool(request.delivery_info and request.delivery_info.get("redelivered")) and not request.retries
     return work(current_hold(), str(request.id), kind, copy=copy)
-
-
-@app.task(name="wait", **SURE)
-@recorded(lambda key: key)
-@zk_locked("{key}")
-def wait(key: str) -> None:
-    """Wait in line."""
-    with unit("wait"):
-        time.sleep(0.02)
-
-
-@app.task(name="retry", **SURE)
-@recorded(lambda key: key)
-@zk_locked("{key}", on_conflict="retry", timeout=0)
-def retry(key: str) -> None:
-    """Come again while the lock is busy."""
-    with unit("retry"):
-        time.sleep(0.02)
-
-
-@app.task(name="skip", **SURE)
-@recorded(lambda key: key)
-@zk_locked("{key}", on_conflict="skip", timeout=0)
-def skip(key: str) -> None:
-    """Run only if the lock is free."""
-    with unit("skip"):
-        time.sleep(0.02)
 
 
 @app.task(name="slow", **SURE)
@@ -86,24 +57,6 @@ def slow(key: str) -> None:
             properties: Any = current_task.request.properties
             note_working(properties["delivery_tag"])
         time.sleep(SLOW)
-
-
-@app.task(name="until_done", **SURE)
-@recorded(unique)
-@zk_locked(UNIQUE, unique="until_done")
-def until_done(key: str) -> None:
-    """Be unique from the call to the end."""
-    with unit("until_done"):
-        time.sleep(0.2)
-
-
-@app.task(name="until_start", **SURE)
-@recorded(unique)
-@zk_locked(UNIQUE, unique="until_start")
-def until_start(key: str) -> None:
-    """Be unique from the call to the start."""
-    with unit("until_start"):
-        time.sleep(0.2)
 
 
 @app.task(name="book", bind=True, **SURE)
@@ -119,8 +72,25 @@ def book(self: Any, key: str, signed: str) -> None:
 
 @app.task(name="tick", bind=True, **SURE)
 def tick(self: Any) -> None:
-    """Note which tick of the schedule this is."""
     note("tick", **self.request.headers["zklock_beat"])
 
 
-TASKS = {task.name: task for task in (wait, retry, skip, slow, until_done, until_start)}
+def work_a_little(key: str) -> None:
+    with unit(current_task.name):
+        time.sleep(0.2 if current_task.name.startswith("until_") else 0.02)
+
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "wait": {},
+    "retry": {"on_conflict": "retry", "timeout": 0},
+    "skip": {"on_conflict": "skip", "timeout": 0},
+}
+UNIQUE = ("until_done", "until_start")
+TASKS: dict[str, Any] = {"slow": slow}
+for _name in (*POLICIES, *UNIQUE):
+    _register: Any = app.task(name=_name, **SURE)
+    if _name in UNIQUE:
+        _locked = zk_locked(unique("{key}"), unique=_name)(work_a_little)  # type: ignore[call-overload]
+    else:
+        _locked = zk_locked("{key}", **POLICIES[_name])(work_a_little)
+    TASKS[_name] = _register(recorded(unique if _name in UNIQUE else str)(_locked))

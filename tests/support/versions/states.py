@@ -18,22 +18,13 @@ FIRST = "60d2a36b45bf1294947048675a4e2e3d61adbada"
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A state of the package in a directory."""
-
     name: str
     root: Path
-    what: str
-    """The tag or the commit that it is."""
 
     @property
     def path(self) -> str:
         """The PYTHONPATH of its processes. It wins over an installation of the checkout."""
         return f"{self.root}{os.pathsep}{TESTS}"
-
-
-def checkout() -> State:
-    """Return the state that is tested."""
-    return State(NEW, CHECKOUT, "checkout")
 
 
 def old_commit(repository: Path = CHECKOUT) -> str | None:
@@ -54,7 +45,7 @@ def old_state(directory: Path) -> State | None:
     with subprocess.Popen(["git", "-C", CHECKOUT, "archive", commit, "django_zklock"], stdout=subprocess.PIPE) as git:
         subprocess.run(["tar", "--extract", "--directory", directory], stdin=git.stdout, check=True)
     assert git.returncode == 0, f"git archive {commit} failed"
-    return State(OLD, directory.resolve(), commit)
+    return State(OLD, directory.resolve())
 
 
 def _git(repository: Path, *arguments: str) -> str | None:

@@ -14,7 +14,7 @@ import kombu
 
 from support.brokers import Redis
 from support.versions.fleet import ACTORS, Fleet
-from support.versions.keys import LEADER, MOST_PERMITS, OPERATED, PERMITS, SEMAPHORE, broken, kept
+from support.versions.keys import LEADER, MOST_PERMITS, OPERATED, PERMITS, SEMAPHORE
 from support.versions.record import WORKING
 from support.versions.states import NEW, OLD
 
@@ -26,15 +26,12 @@ GONE = {3, 4}  # exit statuses: there is no holder, or it is another one
 
 
 class Traffic:
-    """Threads that use the processes, for the length of a with block."""
-
     def __init__(self, fleet: Fleet, redis: Redis, chance: random.Random) -> None:
         self._fleet = fleet
         self._redis = redis
         self._chance = chance
         self._ended = threading.Event()
         self.failures: list[str] = []
-        """The errors that operators have seen."""
         turns: list[Callable[[], float]] = [self._copy, self._operate]
         self._threads = [threading.Thread(target=self._repeat, args=[turn], daemon=True) for turn in turns]
         self._actions = itertools.cycle((self._request_release, self._break, self._hold, self._limit, self._list))
@@ -64,14 +61,8 @@ class Traffic:
                 self.failures.append(f"{turn.__name__}: {error!r}")
                 pause = 1.0
 
-    # --- the broker ---------------------------------------------------------------------------------------------
-
     def _copy(self) -> float:
-        """
-        Bring back each message whose work has just begun, as Redis does after the visibility timeout.
-
-        A copy that comes when the work ends may run, too. Without its first in the queue, it knows nothing of it.
-        """
+        """Bring back each message whose work has just begun, as Redis does; a copy that comes late may run."""
         for working in self._fleet.history.glob(f"{WORKING}*"):
             working.unlink()
             with kombu.Connection(self._redis.conf["broker_url"]) as connection:
@@ -80,15 +71,11 @@ class Traffic:
             self._write("copied")
         return COPY_EVERY
 
-    # --- operators ----------------------------------------------------------------------------------------------
-
     def _operate(self) -> float:
-        """Do one of the actions."""
         next(self._actions)(*(next(self._states) for _ in range(2)))
         return OPERATE_EVERY
 
     def _run(self, state: str, *words: str) -> dict[str, Any] | None:
-        """Return what `zklock` answers; None if there was no such holder any more, or not yet."""
         status, text = self._fleet.operators[state].run("zklock", *words, "--json")
         if status in GONE:
             return None
@@ -99,7 +86,6 @@ class Traffic:
         return answer
 
     def _holder(self, state: str, key: str) -> dict[str, Any] | None:
-        """Return the holder of a lock, as this version sees it."""
         shown = self._run(state, "show", key)
         if not shown or not shown["holders"]:
             return None
@@ -108,7 +94,7 @@ class Traffic:
         return dict(holder)
 
     def _request_release(self, first: str, then: str) -> None:
-        key = kept(self._chance.choice(ACTORS))
+        key = f"kept/{self._chance.choice(ACTORS)}"
         if self._holder(first, key) is None:
             return
         reason = f"request {next(self._numbers)}"
@@ -117,7 +103,7 @@ class Traffic:
             self._write("requested", token=int(answer["holders"][0]["token"]), reason=reason, by=then)
 
     def _break(self, first: str, then: str) -> None:
-        key = broken(self._chance.choice(ACTORS))
+        key = f"broken/{self._chance.choice(ACTORS)}"
         holder = self._holder(first, key)
         if holder is None:
             return
@@ -126,7 +112,6 @@ class Traffic:
             self._write("break", token=int(token), by=then)
 
     def _hold(self, first: str, then: str) -> None:
-        """Keep others from a lock for a moment."""
         stay: dict[str, Any] = {"op": next(self._numbers), "key": OPERATED, "o": f"operator-{first}"}
         self._write("invoke", timeout=None, **stay)
         hold = self._run(first, "hold", OPERATED, "--for", f"{HOLD}s", "--wait", f"{HOLD}s", "--reason", "a deploy")
@@ -141,7 +126,6 @@ class Traffic:
         self._write("released", **stay)
 
     def _limit(self, first: str, then: str) -> None:
-        """Set the number of permits with one version, and read it with the other."""
         limit = next(self._limits)
         self._run(first, "limit", SEMAPHORE, str(limit), "--reason", "a drill")
         seen = self._run(then, "limit", SEMAPHORE)

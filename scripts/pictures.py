@@ -1,5 +1,5 @@
 """
-Make the pictures of the admin in `docs/images`: `python -m support.browser.pictures FOLDER`, in `tests`.
+Make the pictures of the admin in `docs/images`: `python scripts/pictures.py FOLDER`.
 
 It takes five minutes, as a lock on the pictures has been held for so long. Afterwards, give each file a palette of 256
 colours, which makes it a third as large.
@@ -16,14 +16,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from django_zklock.core.queue.nodes import Kind
-from support.browser import chromium
-from support.browser.actors import Part, Stage, staged
-from support.browser.pages import LIST, visit
-from support.browser.rows import ATTEMPTS, attempt, recorded
-from support.browser.site import Site
-from support.ensemble import Ensemble
-from support.zoo import Zoo
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
+
+from support.browser import chromium  # noqa: E402
+from support.browser.actors import Part, Stage, staged  # noqa: E402
+from support.browser.pages import LIST, visit  # noqa: E402
+from support.browser.rows import ATTEMPTS, attempt, recorded  # noqa: E402
+from support.browser.site import Site  # noqa: E402
+from support.ensemble import Ensemble  # noqa: E402
+from support.zoo import Zoo  # noqa: E402
+
+from django_zklock.core.queue.nodes import Kind  # noqa: E402
 
 OF_A_NIGHT = (150, 75, 35)
 """Seconds between what comes into the queues, the last one before the pictures."""
@@ -43,7 +47,6 @@ def _import(stage: Stage) -> None:
 
 
 def _deadlock(stage: Stage) -> None:
-    """Let two tasks wait for each other."""
     there = Part.task("shop.tasks.move_stock", "worker-3", 812)
     back = Part.task("shop.tasks.move_stock", "worker-4", 911)
     _hold(stage, "stock/berlin", there)
@@ -71,7 +74,7 @@ def _others(stage: Stage) -> None:
 
 def _past_day() -> list[tuple[str, float, dict[str, Any]]]:
     """Return what the app of events has recorded: a busy day, with more work every ten minutes, and some refusals."""
-    draw = random.Random(7)
+    draw = random.Random(7)  # noqa: S311
     rows: list[tuple[str, float, dict[str, Any]]] = []
     for minute in range(24 * 60):
         busy = 9 + 6 * math.cos(minute / 230) + 5 * math.sin(minute / 1.6)
@@ -85,6 +88,7 @@ def _past_day() -> list[tuple[str, float, dict[str, Any]]]:
 
 
 def main(folder: Path) -> None:
+    """Write the pictures to a folder."""
     with Ensemble(nodes=1) as ensemble, tempfile.TemporaryDirectory() as home:
         zoo = Zoo(ensemble.hosts, ensemble)
         with Site(Path(home), zoo.url()) as site, chromium.started() as browser, staged(zoo) as stage:
