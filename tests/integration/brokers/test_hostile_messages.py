@@ -56,7 +56,6 @@ def living(single: Ensemble, redis: Redis, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def worker(living: Callable[[], Worker]) -> Iterator[Worker]:
-    """That worker."""
     worker = living()
     with worker.log_shown():
         yield worker
@@ -66,7 +65,6 @@ def worker(living: Callable[[], Worker]) -> Iterator[Worker]:
 
 
 def send_mixed(worker: Worker, count: int, book: Path) -> tuple[list[AsyncResult[Any]], dict[str, AsyncResult[Any]]]:
-    """Send hostile messages, and a good one after each; return the results of both kinds."""
     kinds = itertools.cycle(["write", "write.late", "write_two", "unlocked"])
     hostile, good = [], {}
     for number, message in enumerate(hostile_messages(count)):
@@ -80,7 +78,6 @@ def send_mixed(worker: Worker, count: int, book: Path) -> tuple[list[AsyncResult
 
 
 def assert_survives(worker: Worker, count: int, timeout: float) -> None:
-    """Send hostile messages, and check that the worker does all that it would do without them."""
     book = worker.home / f"book-{uuid.uuid4().hex}"
     hostile, good = send_mixed(worker, count, book)
     for mark, result in good.items():
@@ -102,7 +99,6 @@ def assert_alive(worker: Worker) -> None:
 
 
 def test_hostile_messages_do_not_end_a_worker(worker: Worker) -> None:
-    """Each hostile message ends, and each good one has its result."""
     assert_survives(worker, 60, timeout=20)
 
 
@@ -133,7 +129,6 @@ def test_a_key_in_a_header_that_could_be_none_is_not_sent_to_zookeeper(worker: W
 def test_a_thousand_hostile_messages_do_not_end_a_worker(
     zoo: Zoo, request: pytest.FixtureRequest, tmp_path: Path, broker_name: str, pool: str
 ) -> None:
-    """So it is with each pool, and each broker."""
     conf: dict[str, Any] = {}
     if broker_name == "redis":
         conf = own_conf(request.getfixturevalue("redis"), tmp_path)
@@ -219,7 +214,6 @@ SAMPLE = (
     ],
 )
 def test_no_failing_step_of_the_dispatcher_loses_a_task(worker: Worker, name: str, times: int) -> None:
-    """All tasks end, no two are at work under one lock, and the worker lives, also if the step fails again at once."""
     assert_mended(worker, name, times)
 
 
@@ -238,7 +232,6 @@ AT_START = (
 def test_a_dispatcher_that_cannot_start_loses_no_task(
     zoo: Zoo, redis: Redis, tmp_path: Path, name: str, times: int
 ) -> None:
-    """A worker whose dispatcher cannot be made or connected works without one."""
     conf = own_conf(redis, tmp_path)
     with hostile_worker(zoo, tmp_path, f"{name} {times}", conf=conf) as worker:
         assert_mended(worker, name, 0)
@@ -251,7 +244,6 @@ def test_a_dispatcher_that_cannot_start_loses_no_task(
     [name for name in steps() if name.endswith((".stop", ".close", ".cancel", ".run", ".release", "_send_count"))],
 )
 def test_a_dispatcher_that_cannot_stop_loses_no_task(zoo: Zoo, redis: Redis, tmp_path: Path, name: str) -> None:
-    """The worker ends as asked, and the next one runs what has waited."""
     conf = own_conf(redis, tmp_path)
     book = tmp_path / "book"
     with hostile_worker(zoo, tmp_path, conf=conf) as worker:

@@ -65,11 +65,7 @@ def met_conflict(worker: Worker) -> bool:
 def test_each_of_the_workers_that_get_a_task_runs_it_once(
     request: pytest.FixtureRequest, zoo: Zoo, tmp_path: Path, server: str, kind: str
 ) -> None:
-    """
-    All get the same message with the same id. One waits for the other, and neither is a copy.
-
-    Each conflict is one message at most, to the worker that has made it, whose settings do not name the others.
-    """
+    """All get the same message with the same id. One waits for the other, and neither is a copy."""
     broker: Broker = request.getfixturevalue(server)
     broker.clear()
     workers, journal = [], tmp_path / "journal"

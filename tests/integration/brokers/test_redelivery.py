@@ -21,7 +21,6 @@ VISIBILITY = 1.0  # seconds, far less than a task takes: Redis delivers it again
 
 @pytest.fixture
 def lone_worker(rabbitmq: RabbitMQ, zoo: Zoo, tmp_path: Path) -> Iterator[Worker]:
-    """A worker of its own on RabbitMQ."""
     rabbitmq.clear()
     with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, conf=rabbitmq.conf) as worker:
         yield worker
@@ -37,13 +36,10 @@ def hasty_worker(redis: Redis, zoo: Zoo, tmp_path: Path) -> Iterator[Worker]:
 
 
 def count_deliveries(worker: Worker, result: AsyncResult[Any]) -> int:
-    """Return how often a worker received a task, from its log."""
     return worker.log.read_text().count(f"[{result.id}] received")
 
 
 def wait_delivered_again(redis: Redis, worker: Worker, result: AsyncResult[Any]) -> None:
-    """Wait until a hasty worker has received a task again."""
-
     def delivered_again() -> bool:
         redis.bring_back(VISIBILITY)
         return count_deliveries(worker, result) > 1
@@ -56,7 +52,6 @@ def wait_delivered_again(redis: Redis, worker: Worker, result: AsyncResult[Any])
 )
 @pytest.mark.parametrize("task", ["late", "late_again"])
 def test_of_two_copies_of_a_task_one_runs(rabbitmq: RabbitMQ, lone_worker: Worker, zoo: Zoo, task: str) -> None:
-    """A worker that loses RabbitMQ receives its running task again. The copy waits until the first has ended."""
     result, gate = lone_worker.begin(task, "twice")
     pid = gate.wait_at_work()
     rabbitmq.disconnect_all()
@@ -64,7 +59,6 @@ def test_of_two_copies_of_a_task_one_runs(rabbitmq: RabbitMQ, lone_worker: Worke
 
 
 def test_a_task_longer_than_the_visibility_timeout_runs_once(redis: Redis, hasty_worker: Worker, zoo: Zoo) -> None:
-    """Redis delivers it again. The copies are sent again until it has ended, and then do nothing."""
     result, gate = hasty_worker.begin("late", "long")
     pid = gate.wait_at_work()
     wait_delivered_again(redis, hasty_worker, result)
@@ -80,7 +74,6 @@ def test_a_countdown_longer_than_the_visibility_timeout_makes_copies(redis: Redi
 
 
 def assert_one_runs(worker: Worker, zoo: Zoo, key: str, result: AsyncResult[Any], gate: Gate, pid: int) -> None:
-    """Wait for a second copy of the running task, end the first, and check that the copy does nothing."""
     eventually(lambda: f"[{result.id}] retry" in worker.log.read_text(), 20)
     assert len(zoo.children(key)) == 1
     gate.open()

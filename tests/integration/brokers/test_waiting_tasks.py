@@ -31,7 +31,6 @@ pytestmark = pytest.mark.zookeeper
 def shared_worker(
     request: pytest.FixtureRequest, single: Ensemble, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Worker]:
-    """A worker with two processes, for the tests that do not end it."""
     if request.param == "redis":
         yield request.getfixturevalue("redis_worker")
         return
@@ -42,7 +41,6 @@ def shared_worker(
 
 
 def busy_processes(worker: Worker) -> list[tuple[AsyncResult[Any], Gate]]:
-    """Give each process of the worker a task, which waits at a gate."""
     return [worker.begin("waiting.wait", f"busy-{number}") for number in range(2)]
 
 
@@ -50,7 +48,6 @@ def busy_processes(worker: Worker) -> list[tuple[AsyncResult[Any], Gate]]:
 
 
 def test_a_waiting_task_needs_no_process(worker: Worker) -> None:
-    """More tasks wait than the pool has processes, and others run meanwhile."""
     with worker.zoo.hold_elsewhere("free"):
         waiting = [worker.send("waiting.wait", "free") for _ in range(6)]
         worker.zoo.wait_contenders("free", 7)
@@ -61,7 +58,6 @@ def test_a_waiting_task_needs_no_process(worker: Worker) -> None:
 
 
 def test_tasks_run_in_the_order_in_which_they_came(worker: Worker) -> None:
-    """Each of them runs once, and they take turns with a program that waits in the same queue."""
     book = worker.home / "order"
     marks = [str(number) for number in range(12)]
     with worker.zoo.hold_elsewhere("order"):
@@ -75,7 +71,6 @@ def test_tasks_run_in_the_order_in_which_they_came(worker: Worker) -> None:
 
 
 def test_the_pool_process_has_the_hold(worker: Worker) -> None:
-    """It has the token and the lease of the main process, and may take the lock once more."""
     account = worker.run("waiting.tell", "account")
     assert account["parent"] == worker.process.pid
     assert account["state"] == "held"
@@ -85,7 +80,6 @@ def test_the_pool_process_has_the_hold(worker: Worker) -> None:
 
 
 def test_a_worker_keeps_a_lock_that_lingers_for_its_next_task(worker: Worker) -> None:
-    """All tasks have the token of one znode; a program that waits gets the lock."""
     book = worker.home / "lingers"
     marks = [str(number) for number in range(12)]
     results = [worker.send("waiting.lingers", "lingers", str(book), mark) for mark in marks]
@@ -120,7 +114,6 @@ def test_a_release_by_hand_waits_until_the_main_process_has_released_the_lock(wo
 
 
 def test_the_pool_process_shows_the_stack_of_its_task(worker: Worker) -> None:
-    """It answers each request within two seconds, while the task goes on."""
     held, gate = worker.begin("waiting.wait", "k")
     with worker.zoo.configured():
         for _ in range(3):
@@ -132,7 +125,6 @@ def test_the_pool_process_shows_the_stack_of_its_task(worker: Worker) -> None:
 
 
 def test_the_znode_shows_the_pool_process_that_works(worker: Worker) -> None:
-    """While a task waits, its main process is shown; when it has worked for a while, the pool process."""
     gate = worker.gate()
     with worker.zoo.hold_elsewhere("seen"):
         result = worker.send("waiting.wait", "seen", "linger", str(gate))
@@ -152,7 +144,6 @@ def test_the_znode_shows_the_pool_process_that_works(worker: Worker) -> None:
 
 
 def test_a_task_queues_for_its_lock_only_with_a_free_process(worker: Worker) -> None:
-    """While all processes are busy, a task does not ask for its lock. It asks when it gets a process."""
     tasks = busy_processes(worker)
     result = worker.send("waiting.wait", "idle")
     eventually(lambda: result.id in {task["id"] for task in worker.ask("reserved")})
@@ -164,7 +155,6 @@ def test_a_task_queues_for_its_lock_only_with_a_free_process(worker: Worker) -> 
 
 @pytest.mark.parametrize("task", ["waiting.wait", "waiting.insists"])
 def test_a_lock_granted_without_a_free_process_is_released(worker: Worker, task: str) -> None:
-    """The tasks ask again when there is a process, in their order. None goes back to the broker."""
     book, log = worker.home / f"given-back-{task}", worker.log.stat().st_size
     with worker.zoo.hold_elsewhere("given"):
         waiting = []
@@ -185,7 +175,6 @@ def test_a_lock_granted_without_a_free_process_is_released(worker: Worker, task:
 
 
 def test_readers_granted_without_a_free_process_queue_again(worker: Worker) -> None:
-    """No process is free for any of them. Each queues again with one znode, and runs once."""
     book, log = worker.home / "readers", worker.log.stat().st_size
     with worker.zoo.hold_elsewhere("readers", Kind.WRITE):
         results = [worker.send("waiting.read", "readers", str(book)) for _ in range(3)]
@@ -218,7 +207,6 @@ def test_a_copy_does_not_run_and_another_call_with_its_id_does(worker: Worker) -
 
 
 def test_all_waiting_tasks_are_visible(worker: Worker) -> None:
-    """`inspect zklocks` and `inspect scheduled` list all that wait, also without a znode; a signal says how many."""
     count = worker.home / COUNT
     with worker.zoo.hold_elsewhere("seen"):
         sent = [worker.send("waiting.wait", "seen") for _ in range(MOST_IN_QUEUE + 10)]
@@ -252,7 +240,6 @@ def test_a_coroutine_acquires_its_lock_itself(worker: Worker) -> None:
 
 
 def test_a_task_with_several_locks_gets_all_of_them_in_time_or_none(worker: Worker) -> None:
-    """The task fails, and holds none of them."""
     with worker.zoo.hold_elsewhere("second"):
         assert isinstance(worker.wait_failed(worker.send("waiting.two", "first", "second")), LockTimeout)
         worker.zoo.wait_contenders("first", 0, timeout=2)
@@ -263,7 +250,6 @@ def test_a_task_with_several_locks_gets_all_of_them_in_time_or_none(worker: Work
 
 @pytest.mark.parametrize(("task", "kind"), [("waiting.booked", Kind.LOCK), ("waiting.read", Kind.READ)])
 def test_a_copy_of_a_task_in_another_worker_does_not_run(worker: Worker, task: str, kind: Kind) -> None:
-    """The copy is delivered again; the first one ends, and has stored its result."""
     zoo, book, task_id = worker.zoo, worker.home / f"book-{kind.value}", f"{task}-1"
     guid = str(uuid.uuid4())
     about = {"task": task, "id": task_id}
@@ -286,7 +272,6 @@ def test_a_copy_of_a_task_in_another_worker_does_not_run(worker: Worker, task: s
 
 
 def test_the_timeout_bounds_the_wait(worker: Worker) -> None:
-    """The task fails as one that has waited in the pool."""
     with worker.zoo.hold_elsewhere("bounded"):
         assert isinstance(worker.wait_failed(worker.send("waiting.bounded", "bounded")), LockTimeout)
         worker.zoo.wait_contenders("bounded", 1, timeout=2)
@@ -303,7 +288,6 @@ def test_a_task_with_a_timeout_is_sent_again(worker: Worker) -> None:
 
 @pytest.mark.parametrize("way", ["revoked", "expired"])
 def test_a_revoked_or_expired_task_leaves_the_queue(worker: Worker, way: str) -> None:
-    """It ends as REVOKED, as Celery ends an expired task."""
     with worker.zoo.hold_elsewhere(way):
         result = worker.send("waiting.wait", way, **({"expires": 1.5} if way == "expired" else {}))
         worker.zoo.wait_contenders(way, 2)
@@ -343,7 +327,6 @@ def test_a_broken_lock_stops_the_work(worker: Worker) -> None:
 
 
 def test_a_long_hold_is_reported_once(worker: Worker) -> None:
-    """By the process that works."""
     begin = worker.log.stat().st_size
     result = worker.send("waiting.slow", "slow")
     worker.get(result)
@@ -367,7 +350,6 @@ def test_the_work_hears_of_a_release_request(worker: Worker) -> None:
 
 @pytest.mark.parametrize(("way", "error"), [("kill", WorkerLostError), ("time_limit", TimeLimitExceeded)])
 def test_a_process_that_is_killed_frees_its_lock(worker: Worker, way: str, error: type[Exception]) -> None:
-    """The next task gets it in two seconds."""
     gate = worker.gate()
     result = worker.send("waiting.wait", way, "spin", str(gate), **({way: 1} if way == "time_limit" else {}))
     pid = gate.wait_at_work()

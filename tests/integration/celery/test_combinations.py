@@ -31,7 +31,6 @@ def test_a_waiting_task_that_gives_up_is_replaced(worker: Worker) -> None:
 
 @pytest.mark.chaos
 def test_a_waiting_task_that_dies_is_replaced(worker: Worker) -> None:
-    """The result is the same for a task that waits in a pool process before it is sent again."""
     with worker.zoo.hold_elsewhere("dies"):
         first = worker.send("joint.patient", "dies")
         assert settled(first) == "RETRY"
@@ -48,7 +47,6 @@ def test_a_waiting_task_that_dies_is_replaced(worker: Worker) -> None:
 
 
 def test_a_task_that_is_sent_again_still_hides_its_arguments(worker: Worker) -> None:
-    """The message keeps `argsrepr`, `kwargsrepr` and `ignore_result`."""
     begin = worker.log.stat().st_size
     with worker.zoo.hold_elsewhere("hides"):
         sent = worker.send("joint.hides", "hides", ignore_result=True, argsrepr="(hidden)", kwargsrepr="{hidden}")
@@ -79,7 +77,6 @@ def test_a_chain_ends_at_a_duplicate_within_it(publisher: Worker) -> None:
 
 
 def test_coalesce_and_unique_go_together(worker: Worker) -> None:
-    """One task runs and one waits in the broker. Both keys are free in the end."""
     first, gate = worker.begin("joint.unique_coalesce", "both")
     second = worker.send("joint.unique_coalesce", "both")
     assert settled(second) == "RETRY"

@@ -44,7 +44,6 @@ def lasting(
 
 @pytest.fixture
 def worker(lasting: Worker) -> Iterator[Worker]:
-    """That worker, with the locks of this process in its namespace."""
     with lasting.log_shown(), lasting.zoo.configured(session_timeout=10):
         yield lasting
         lasting.zoo.assert_empty()
@@ -124,7 +123,6 @@ IN_BODY = {
 
 @pytest.fixture
 def pool_worker(request: pytest.FixtureRequest, pool: str) -> Iterator[Worker]:
-    """A worker with this pool, some of whose tasks give way, with the locks of this process in its namespace."""
     worker: Worker = request.getfixturevalue(f"{pool}_worker")
     with worker.log_shown(), worker.zoo.configured(session_timeout=10):
         yield worker
@@ -133,7 +131,6 @@ def pool_worker(request: pytest.FixtureRequest, pool: str) -> Iterator[Worker]:
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", pytest.param("gevent", marks=pytest.mark.chaos)])
 def test_of_two_tasks_one_is_sent_again(pool_worker: Worker, tmp_path: Path) -> None:
-    """It does its work when the other one has ended."""
     worker, journal, log = pool_worker, tmp_path / "journal", pool_worker.log.stat().st_size
     gates = worker.gate(), worker.gate()
     sent = [
@@ -186,7 +183,6 @@ def test_a_task_that_gives_way_in_its_body_ends_by_its_policy(
 
 @pytest.mark.parametrize("pool", ["prefork"])
 def test_a_task_that_gives_way_before_its_work_ends_by_its_policy(pool_worker: Worker) -> None:
-    """It has the first of its locks, and waits for the second without a slot, unless it has two decorators."""
     worker, zoo, log = pool_worker, pool_worker.zoo, pool_worker.log.stat().st_size
     policies = [*POLICIES, "two"]
     with contextlib.ExitStack() as others:

@@ -18,13 +18,11 @@ pytestmark = pytest.mark.zookeeper
 
 @pytest.fixture(autouse=True)
 def zoo(worker: Worker) -> Iterator[Zoo]:
-    """Let the locks of this process be those of the worker."""
     with worker.zoo.configured():
         yield worker.zoo
 
 
 def test_a_task_goes_on_under_the_lock(worker: Worker) -> None:
-    """Until its end, nobody else gets the lock. A copy of the message gets none."""
     with zk_lock("given") as hold:
         text = hold.hand_over(within=60)
     gate = worker.gate()

@@ -74,8 +74,6 @@ def test_policies_in_a_chain(worker: Worker) -> None:
 
 
 def test_policies_in_a_group(worker: Worker) -> None:
-    """The parts of a group are independent of each other."""
-
     def parts(name: str, key: str) -> AsyncResult[Any]:
         sent: Any = group([task(worker, name, key), task(worker, name, f"{key}-free")], app=worker.app).apply_async()
         assert worker.get(sent.results[1]) == "done"
@@ -87,11 +85,7 @@ def test_policies_in_a_group(worker: Worker) -> None:
 
 @pytest.mark.parametrize("last", [True, False], ids=["task", "chain"])
 def test_policies_in_a_chord(worker: Worker, last: bool) -> None:
-    """
-    The body of a chord gets the result of every part, or the chord fails. It never waits for a skipped part.
-
-    The same holds if the task is not the last step of its part, which is the step that the chord counts.
-    """
+    """The chord never waits for a skipped part, also if the task is not the step that the chord counts."""
 
     def parts(name: str, key: str) -> AsyncResult[Any]:
         step = task(worker, name, key)
@@ -110,7 +104,6 @@ def test_policies_in_a_chord(worker: Worker, last: bool) -> None:
 
 
 def test_policies_with_link_and_link_error(worker: Worker) -> None:
-    """A callback follows the work, or the `skip_value`. An errback follows an error, and a skipped task is no error."""
     marks = worker.home / "links"
     marks.mkdir()
 
@@ -172,7 +165,6 @@ def test_policies_of_eager_tasks(zoo: Zoo) -> None:
 
 
 def test_a_task_that_is_sent_again_keeps_its_place_in_the_canvas(worker: Worker) -> None:
-    """Group, root, parent, stamps, shadow name, headers and all options are those of the first message."""
     options = {
         "soft_time_limit": 20,
         "time_limit": 30,
@@ -211,7 +203,6 @@ def test_a_task_that_is_sent_again_keeps_its_place_in_the_canvas(worker: Worker)
 @pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
 @pytest.mark.parametrize("policy", ["retry", "coalesce"])
 def test_a_task_that_cannot_be_sent_again_waits_in_its_slot(worker: Worker, policy: str, late: bool) -> None:
-    """It does its work once, when its lock is free; one line says why it waits."""
     key, journal = f"offline-{policy}-{late}", worker.home / f"offline-{policy}-{late}"
     with worker.zoo.hold_elsewhere(key):
         result = worker.send(f"offline.{policy}.{late}", key, "tell", None, str(journal))
@@ -233,7 +224,6 @@ def test_a_task_that_waits_in_its_slot_expires_there(worker: Worker, policy: str
 
 
 def test_of_tasks_that_cannot_be_sent_again_one_waits(worker: Worker) -> None:
-    """The others are coalesced with it, although it is not sent again."""
     with worker.zoo.hold_elsewhere("coalesced-in-slot"):
         first = worker.send("offline.coalesce.False", "coalesced-in-slot")
         worker.zoo.wait_contenders("coalesced-in-slot", 2)
@@ -255,7 +245,6 @@ def test_a_task_that_waits_in_its_slot_holds_no_other_lock(worker: Worker) -> No
 
 
 def test_a_task_that_lost_its_lock_and_cannot_be_sent_again_runs_again_in_its_slot(worker: Worker) -> None:
-    """`on_lost="retry"` needs no broker either."""
     gate, journal = worker.gate(), worker.home / "offline-lost"
     result = worker.send("offline.lost", "offline-lost", "linger", str(gate), str(journal))
     lose(worker, "offline-lost", gate)
@@ -269,7 +258,6 @@ def test_a_task_that_lost_its_lock_and_cannot_be_sent_again_runs_again_in_its_sl
 
 
 def lose(worker: Worker, key: str, gate: Gate) -> None:
-    """Make a task lose its lock in the middle of its work."""
     gate.wait_at_work()
     (gate.path / "entered").unlink()
     (name,) = worker.zoo.children(key)
@@ -288,7 +276,6 @@ def test_a_task_that_lost_its_lock_may_run_again(worker: Worker) -> None:
 
 
 def test_a_lost_lock_fails_the_task_by_default_and_after_max_conflicts(worker: Worker) -> None:
-    """The task fails by default, and after `max_conflicts` tries."""
     gates = [worker.gate(), worker.gate()]
     plain = worker.send("plain", "lost", "linger", str(gates[0]))
     lose(worker, "lost", gates[0])
@@ -300,7 +287,6 @@ def test_a_lost_lock_fails_the_task_by_default_and_after_max_conflicts(worker: W
 
 
 def test_a_task_longer_than_max_hold_loses_its_lock(worker: Worker) -> None:
-    """It is aborted, sent again as often as its options say, and fails in the end."""
     gate = worker.gate()
     error = worker.wait_failed(worker.send("policy.overlong", "overlong", str(gate)))
     assert isinstance(error, LockLost)
@@ -328,7 +314,6 @@ def lines(journal: Path) -> list[str]:
 
 @pytest.fixture
 def coalesced(worker: Worker, request: pytest.FixtureRequest) -> Iterator[tuple[Worker, str, Path, Gate]]:
-    """A task that runs, with a key and a journal of its own."""
     key = re.sub(r"\W", "-", request.node.name)
     journal, gate = worker.home / f"{key}.journal", worker.gate()
     running = worker.send("policy.coalesce", key, "linger", str(gate), str(journal))
@@ -339,14 +324,12 @@ def coalesced(worker: Worker, request: pytest.FixtureRequest) -> Iterator[tuple[
 
 
 def call(worker: Worker, key: str, journal: Path, **options: Any) -> AsyncResult[Any]:
-    """Call the task. Return when it waits, was skipped, or has run."""
     result = worker.send("policy.coalesce", key, "tell", None, str(journal), **options)
     eventually(lambda: result.state != "PENDING")
     return result
 
 
 def test_calls_during_a_run_are_coalesced_into_one_more(coalesced: tuple[Worker, str, Path, Gate]) -> None:
-    """While one task runs and one waits, more are skipped. The waiting task begins after the last call."""
     worker, key, journal, gate = coalesced
     results = [call(worker, key, journal) for _ in range(5)]
     states = [str(result.state) for result in results]
@@ -408,7 +391,6 @@ def test_a_waiting_task_that_never_runs_is_replaced(coalesced: tuple[Worker, str
     ],
 )
 def test_of_two_copies_of_a_task_one_runs(worker: Worker, name: str) -> None:
-    """A message that is delivered twice changes neither the work nor its result, also with shared or several locks."""
     key, journal, gate = f"copy-{name}", worker.home / f"copy-{name}", worker.gate()
     call, of_first = (name, key, "linger", str(gate), str(journal)), {MESSAGE_HEADER: str(uuid.uuid4())}
     result = worker.send(*call, headers=of_first)
@@ -437,14 +419,12 @@ def test_a_retry_before_the_release_is_not_skipped(worker: Worker, policy: str) 
 
 
 def test_a_task_that_calls_its_own_function_is_not_sent_again(worker: Worker) -> None:
-    """A conflict of the inner call is an error of the work. A conflict of the task would be skipped here."""
     with worker.zoo.hold_elsewhere("inner"):
         assert worker.run("policy.own_run", "own-run", "inner") == "refused"
     assert worker.run("policy.own_run", "own-run", "inner") == "went through"
 
 
 def test_a_task_sent_under_a_lock_that_it_needs_runs_when_it_is_free(worker: Worker) -> None:
-    """The task waits until its sender is done."""
     gate = worker.gate()
     caller = worker.send("policy.sends", "sender", str(gate))
     gate.wait_at_work()

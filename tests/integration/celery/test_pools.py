@@ -30,7 +30,6 @@ def shared_worker(request: pytest.FixtureRequest) -> Worker:
 
 
 def test_tasks_of_a_pool_exclude_each_other(worker: Worker) -> None:
-    """In one process and in several. A conflict sends a task again."""
     warned = "in the threads pool, work that has lost its lock" in worker.log.read_text()
     assert warned == ("--pool=threads" in str(worker.process.args))
     counter = worker.home / "counter"
@@ -79,11 +78,7 @@ def test_the_loss_of_a_tasks_lock_ends_its_wait_for_another_one(worker: Worker) 
 )
 @pytest.mark.chaos
 def test_an_outage_stops_the_work_of_a_pool(tmp_path: Path, pool: str, way: str) -> None:
-    """
-    Threads are aborted while they compute, greenlets while they wait, and the worker's own thread in both cases.
-
-    The session ends with the worker.
-    """
+    """Threads are aborted while they compute, greenlets while they wait, the worker's own thread in both cases."""
     with Ensemble(nodes=1) as ensemble:
         zoo = Zoo(ensemble.hosts, ensemble)
         with Worker(zoo, tmp_path, pool=pool) as worker:

@@ -18,7 +18,6 @@ pytestmark = pytest.mark.zookeeper
 
 
 def test_one_busy_lock_is_a_conflict_for_each_policy(worker: Worker) -> None:
-    """The task acts as one with a single lock does. Meanwhile it holds none of the locks."""
     sent: dict[str, AsyncResult[Any]] = {}
     with contextlib.ExitStack() as busy:
         for policy in POLICIES:
@@ -36,7 +35,6 @@ def test_one_busy_lock_is_a_conflict_for_each_policy(worker: Worker) -> None:
 
 
 def test_calls_for_the_same_locks_are_merged(worker: Worker) -> None:
-    """With "coalesce", calls for the same set of locks are merged."""
     gate, journal = worker.gate(), worker.home / "coalesced"
     running = worker.send("several.coalesce", "one", "linger", str(gate), str(journal))
     gate.wait_at_work()
@@ -49,7 +47,6 @@ def test_calls_for_the_same_locks_are_merged(worker: Worker) -> None:
 
 
 def test_a_task_is_unique_by_all_its_keys(publisher: Worker) -> None:
-    """The order of its keys does not matter. One common key is a conflict, not a duplicate."""
     send = publisher.app.tasks["several.transfer"].apply_async
     gate = publisher.gate()
     first = send(("1", "2", "linger", str(gate)))
@@ -67,7 +64,6 @@ def test_a_task_is_unique_by_all_its_keys(publisher: Worker) -> None:
 
 
 def test_a_revoked_task_leaves_no_lock(worker: Worker) -> None:
-    """A task that is revoked while it waits for the second lock releases the first."""
     with worker.zoo.hold_elsewhere("limit/b"):
         result = worker.send("several.wait", "limit")
         worker.zoo.wait_contenders("limit/a", 1)
@@ -82,7 +78,6 @@ def test_a_revoked_task_leaves_no_lock(worker: Worker) -> None:
 
 @pytest.mark.parametrize("kind", SHARES)
 def test_two_tasks_share_a_semaphore(worker: Worker, kind: str) -> None:
-    """Two tasks run at the same time, and `inspect zklocks` shows both as holders."""
     gates = [worker.gate(), worker.gate()]
     sent = [worker.send(f"sharing.{kind}.raise", f"both-{kind}", "linger", str(gate)) for gate in gates]
     for gate in gates:
@@ -97,7 +92,6 @@ def test_two_tasks_share_a_semaphore(worker: Worker, kind: str) -> None:
 
 @pytest.mark.parametrize("pool", [pytest.param("threads", marks=pytest.mark.chaos), "gevent"])
 def test_threads_of_one_process_share_a_semaphore(request: pytest.FixtureRequest, pool: str) -> None:
-    """Each thread or greenlet has its own permit. A third task gets none, and neither does a copy."""
     worker: Worker = request.getfixturevalue(f"{pool}_worker")
     gates = [worker.gate(), worker.gate()]
     of_first = {MESSAGE_HEADER: str(uuid.uuid4())}
@@ -116,5 +110,4 @@ def test_threads_of_one_process_share_a_semaphore(request: pytest.FixtureRequest
 @pytest.mark.parametrize("kind", SHARES)
 @pytest.mark.parametrize("policy", ["retry", "wait"])
 def test_a_task_may_wait_for_one_that_shares_its_lock(worker: Worker, kind: str, policy: str) -> None:
-    """Both hold the lock at the same time."""
     assert worker.run("sharing.waits", f"room-{kind}-{policy}", kind, f"sharing.{kind}.{policy}") == "done"

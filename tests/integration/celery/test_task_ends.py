@@ -31,7 +31,6 @@ CRASH = SESSION_TIMEOUT + 2 * 0.5 + 1.0  # seconds until a crashed holder is rep
 
 
 def test_a_soft_limit_ends_the_wait_in_a_process(worker: Worker) -> None:
-    """A task that waits in its pool process, and is interrupted, leaves no contender, though its process lives on."""
     with worker.zoo.hold_elsewhere("computed/wait"):
         result = worker.send("waiting.computed", "wait", soft_time_limit=1)
         worker.zoo.wait_contenders("computed/wait", 2)
@@ -44,7 +43,6 @@ def test_a_soft_limit_ends_the_wait_in_a_process(worker: Worker) -> None:
 
 
 def test_a_soft_limit_ends_the_work(worker: Worker) -> None:
-    """A task that is interrupted at its work releases the lock at once."""
     result = worker.send("patient", "work", "sleep", str(worker.gate()), soft_time_limit=1)
     assert isinstance(worker.wait_failed(result), SoftTimeLimitExceeded)
     worker.zoo.wait_contenders("work", 0, timeout=2)
@@ -52,7 +50,6 @@ def test_a_soft_limit_ends_the_work(worker: Worker) -> None:
 
 @pytest.mark.chaos
 def test_a_soft_limit_may_strike_at_any_moment(worker: Worker) -> None:
-    """Tasks that are interrupted while they enter the queue, wait, acquire or release leave no contender."""
     storms = [worker.send("storm", "storm", 300, seed) for seed in range(2)]
     for storm in storms:
         assert worker.get(storm, timeout=50) > 100
@@ -64,7 +61,6 @@ def test_a_soft_limit_may_strike_at_any_moment(worker: Worker) -> None:
 
 @pytest.mark.parametrize("kind", ["SIGTERM", "SIGKILL"])
 def test_a_revoked_task_leaves_the_queue(worker: Worker, kind: str) -> None:
-    """`revoke(terminate=True)` removes one that waits. That of the holder frees the lock, and the pool works on."""
     within = 2 if kind == "SIGTERM" else CRASH
     holder, _ = worker.begin("patient", f"revoke{kind}")
     waiter = worker.send("patient", f"revoke{kind}")
@@ -103,13 +99,11 @@ def _acquire(key: str) -> bool:
 
 
 def sessions(zoo: Zoo) -> str:
-    """Return all sessions of the server, with their ephemeral znodes."""
     host, _, port = zoo.hosts.partition(":")
     return four_letter(host, int(port), "dump")
 
 
 def test_a_warm_shutdown_lets_tasks_finish_and_closes_the_sessions(zoo: Zoo, tmp_path: Path) -> None:
-    """Work under a lock continues to its end. Then the sessions end with the processes, before their timeout."""
     with Worker(zoo, tmp_path, session_timeout=10) as worker:
         gates = [worker.gate(), worker.gate()]
         results = [
@@ -133,11 +127,7 @@ def test_a_warm_shutdown_lets_tasks_finish_and_closes_the_sessions(zoo: Zoo, tmp
 
 
 def test_a_cold_shutdown_frees_the_locks(zoo: Zoo, tmp_path: Path) -> None:
-    """
-    Processes that are told to end at once release their locks.
-
-    A lock of a thread of the process, which outlives the task that started the thread, is one of them.
-    """
+    """A lock of a thread of the process, which outlives the task that started the thread, is one of them."""
     with Worker(zoo, tmp_path, session_timeout=10) as worker:
         worker.run("keep", "kept")
         worker.run("forgetful_end", "forgotten", "success", "tell", None)
@@ -159,7 +149,6 @@ def test_a_cold_shutdown_frees_the_locks(zoo: Zoo, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.chaos
 def test_an_outage_stops_the_work(tmp_path: Path) -> None:
-    """Tasks that sleep or compute fail with LockLost as soon as ZooKeeper is away. Their processes work later."""
     with Ensemble(nodes=1) as ensemble, Worker(Zoo(ensemble.hosts, ensemble), tmp_path) as worker:
         zoo = worker.zoo
         processes = worker.children()

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.zookeeper
 
 
 def test_conflicts_do_not_count_as_retries_of_the_task(worker: Worker) -> None:
-    """A task is sent again any number of times. That is counted apart, also if the task retries on any error."""
     names = ["plain", "bound", "greedy"]  # the last two may retry three times and once
     with worker.zoo.hold_elsewhere("budget"):
         results = [worker.send(name, "budget") for name in names]
@@ -51,7 +50,6 @@ def test_the_delay_grows_and_is_partly_random(worker: Worker) -> None:
 
 
 def test_a_task_is_not_sent_again_if_it_expires_before(worker: Worker) -> None:
-    """Waiting for a lock does not postpone the expiry of a task: it ends with the last run that it can have."""
     with worker.zoo.hold_elsewhere("stale"):
         result = worker.send("plain", "stale", expires=1)
         with pytest.raises(TaskRevokedError, match="expired"):
@@ -72,7 +70,6 @@ def test_a_task_has_no_contender_until_it_is_sent_again(worker: Worker) -> None:
 
 
 def test_an_error_of_the_work_is_handled_by_celery(worker: Worker) -> None:
-    """An error under the lock fails the task, or makes it retry by its own options. The lock is released."""
     assert isinstance(worker.wait_failed(worker.send("plain", "error", "fail", "x")), ValueError)
     greedy = worker.send("greedy", "error", "fail", "x")
     # From the log: when a retry does not wait, Celery's note of it may overwrite the result of the second run.
@@ -99,7 +96,6 @@ def test_the_policy_raise_works_with_celerys_own_retries(worker: Worker) -> None
 
 
 def test_the_queue_shows_the_task_without_its_arguments(worker: Worker) -> None:
-    """Others see the name and id of the task, but not its arguments."""
     result, gate = worker.begin("plain", "payload")
     (name,) = worker.zoo.children("payload")
     data = worker.zoo.client.get(f"{worker.zoo.base}/payload/{name}")[0]
@@ -115,7 +111,6 @@ def test_the_queue_shows_the_task_without_its_arguments(worker: Worker) -> None:
 
 
 def test_arguments_are_checked_where_a_task_is_sent() -> None:
-    """`delay()` finds a missing argument, not the worker."""
     for task in (celeryapp.plain, celeryapp.bound, celeryapp.greedy):
         with pytest.raises(TypeError, match="key"):
             task.delay()
@@ -142,7 +137,6 @@ def test_a_task_object_is_refused() -> None:
 
 
 def delays(worker: Worker, task_id: str) -> list[float]:
-    """Return the delays before a task was sent again, in seconds, from the worker's log."""
     return [float(delay) for delay in re.findall(rf"\[{task_id}\] retry: Retry in ([\d.]+)s", worker.log.read_text())]
 
 
@@ -157,14 +151,12 @@ def test_a_transaction_above_the_lock_of_a_task_is_refused(worker: Worker) -> No
 
 
 def test_a_task_may_keep_its_lock_until_its_transaction_has_ended(worker: Worker) -> None:
-    """With `release_on="commit"` the order of the decorators does not matter."""
     assert worker.get(worker.send("kept", "kept")) is True
     worker.zoo.wait_contenders("kept", 0, timeout=2)
 
 
 @pytest.mark.parametrize("name", ["atomic_below", "atomic_option"])
 def test_a_transaction_inside_the_lock_of_a_task_is_committed_under_it(worker: Worker, name: str) -> None:
-    """Callbacks of `on_commit` still find the lock held."""
     mark = worker.home / name
     assert worker.get(worker.send(name, "inside", str(mark))) is True
     assert mark.read_text() == "False"

@@ -29,12 +29,10 @@ def no_lock_left(publisher: Worker) -> Iterator[None]:
 
 
 def delay(worker: Worker, name: str, *args: Any, **options: Any) -> AsyncResult[Any]:
-    """Call a task as its publisher does."""
     return worker.app.tasks[name].apply_async(args, **options)
 
 
 def test_the_second_call_returns_the_result_of_the_first(publisher: Worker) -> None:
-    """While the first task waits or runs, a second call gets its result. After that, a call sends a task again."""
     gate = publisher.gate()
     first = delay(publisher, "until_done", "second", "linger", str(gate))
     gate.wait_at_work()
@@ -51,7 +49,6 @@ def test_the_second_call_returns_the_result_of_the_first(publisher: Worker) -> N
 
 
 def test_a_task_that_has_started_lets_the_next_one_wait(publisher: Worker) -> None:
-    """With "until_start" one task runs and one waits. A third call gets the result of the waiting one."""
     gate = publisher.gate()
     first = delay(publisher, "until_start", "start", "linger", str(gate))
     gate.wait_at_work()
@@ -65,7 +62,6 @@ def test_a_task_that_has_started_lets_the_next_one_wait(publisher: Worker) -> No
 
 
 def test_a_duplicate_can_be_an_error(publisher: Worker) -> None:
-    """The error names the task that is queued."""
     with publisher.zoo.hold_elsewhere("unique/error"):
         first = delay(publisher, "once", "error")
         with pytest.raises(AlreadyQueued) as caught:
@@ -75,7 +71,6 @@ def test_a_duplicate_can_be_an_error(publisher: Worker) -> None:
 
 
 def test_duplicates_by_send_task_and_signatures_are_stopped(publisher: Worker) -> None:
-    """Every way to send a message is covered."""
     with publisher.zoo.hold_elsewhere("unique/ways"):
         first = publisher.app.send_task("until_done", ("ways",))
         assert publisher.app.send_task("until_done", kwargs={"key": "ways"}).id == first.id
@@ -87,7 +82,6 @@ def test_duplicates_by_send_task_and_signatures_are_stopped(publisher: Worker) -
 @pytest.mark.parametrize(("verb", "argument"), [("fail", "x"), ("reject", "x"), ("ignore", "x"), ("retry", 0)])
 @pytest.mark.parametrize("name", ["until_done", "until_start"])
 def test_every_end_of_a_task_frees_its_key(publisher: Worker, name: str, verb: str, argument: Any) -> None:
-    """Success, error, Reject, Ignore, a retry and what follows it."""
     delay(publisher, name, "ends", verb, argument)
     eventually(lambda: reserved_names(publisher.zoo) == [], 15, "it was not freed")
 
@@ -106,7 +100,6 @@ def test_a_task_that_is_stopped_frees_its_key(publisher: Worker, way: str) -> No
 
 
 def test_a_retry_keeps_the_key(publisher: Worker) -> None:
-    """A task that retries is the same task. No other one is sent meanwhile."""
     first = delay(publisher, "until_done", "retries", "retry", 1)
     eventually(lambda: first.state == "RETRY")
     assert delay(publisher, "until_done", "retries").id == first.id
@@ -145,7 +138,6 @@ def test_a_requeued_task_keeps_its_key_until_its_end(publisher: Worker) -> None:
 
 @pytest.mark.parametrize("name", ["skips", "until_done"])
 def test_a_task_that_never_begins_frees_its_key(publisher: Worker, name: str) -> None:
-    """It is skipped because its lock is busy, or revoked while it waits."""
     with publisher.zoo.hold_elsewhere("unique/never"):
         result = delay(publisher, name, "never")
         if name == "until_done":
@@ -158,7 +150,6 @@ def test_a_task_that_never_begins_frees_its_key(publisher: Worker, name: str) ->
 
 @pytest.mark.parametrize("way", ["id", "stamp"])
 def test_a_task_that_is_revoked_before_its_eta_frees_its_key(publisher: Worker, way: str) -> None:
-    """The worker that has the message frees it at once, and drops the message at its ETA."""
     control = publisher.app.control
     stamps: dict[str, Any] = {"stamped_headers": ["mark"], "mark": way} if way == "stamp" else {}
     first = delay(publisher, "until_done", f"eta-{way}", countdown=60, **stamps)
@@ -170,7 +161,6 @@ def test_a_task_that_is_revoked_before_its_eta_frees_its_key(publisher: Worker, 
 
 @pytest.mark.parametrize("way", ["unknown", "refused", "broken"])
 def test_a_message_that_celery_discards_frees_its_key(publisher: Worker, way: str) -> None:
-    """The worker does not know the task, does not accept the content, or cannot decode it."""
     key, headers = f"task/until_done/unique/{way}", {"task": "until_done", "id": way, "lang": "py"}
     if way == "refused":
         delay(publisher, "until_done", way, serializer="pickle")
@@ -185,7 +175,6 @@ def test_a_message_that_celery_discards_frees_its_key(publisher: Worker, way: st
 
 
 def test_an_expired_task_frees_its_key(publisher: Worker) -> None:
-    """The key is free when the task expires, whether a worker has received it or not."""
     with publisher.zoo.hold_elsewhere("unique/expired"):
         first = delay(publisher, "until_done", "expired", expires=1)
         unseen = delay(publisher, "until_done", "unseen", expires=0.5, queue="nobody")
@@ -196,7 +185,6 @@ def test_an_expired_task_frees_its_key(publisher: Worker) -> None:
 
 
 def test_a_redelivered_task_keeps_its_key(publisher: Worker) -> None:
-    """With late acknowledgement a task outlives its process. It keeps the key until it is done."""
     gate = publisher.gate()
     first = delay(publisher, "late_done", "late", "linger", str(gate))
     publisher.kill_process(gate.wait_at_work())

@@ -47,7 +47,6 @@ print(app.tasks["until_done"].delay("k").id)
 
 @pytest.fixture
 def client(zoo: Zoo, tmp_path: Any) -> Iterator[Celery]:
-    """A client that knows the tasks, with a broker of files."""
     client = celeryapp.configure(Celery("client", set_as_current=False), tmp_path)
     yield known_to(client)
     client.close()
@@ -98,8 +97,6 @@ def test_an_id_may_be_a_uuid(zoo: Zoo, client: Celery) -> None:
 
 
 def test_an_interrupt_while_it_is_sent_frees_the_key(zoo: Zoo, client: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any exception frees it."""
-
     def interrupt(*args: Any, **kwargs: Any) -> None:
         raise KeyboardInterrupt
 
@@ -110,7 +107,6 @@ def test_an_interrupt_while_it_is_sent_frees_the_key(zoo: Zoo, client: Celery, m
 
 
 def test_no_task_is_sent_without_zookeeper(zoo: Zoo, client: Celery, tmp_path: Any) -> None:
-    """The publisher gets an error in bounded time. Nothing is left when ZooKeeper is available again."""
     with proxied(zoo) as proxy:
         client.tasks["until_done"].delay("k")
         proxy.refuse = True
@@ -127,7 +123,6 @@ def test_no_task_is_sent_without_zookeeper(zoo: Zoo, client: Celery, tmp_path: A
 def test_a_broken_connection_is_no_duplicate(
     zoo: Zoo, client: Celery, tmp_path: Any, kill: Callable[[Proxy, int], object], step: int
 ) -> None:
-    """The publisher recognizes its own reservation after a reconnect, and sends its message once."""
     with proxied(zoo) as proxy:
         client.tasks["once"].delay("k")
         if step:
@@ -150,7 +145,6 @@ def state(zoo: Zoo) -> str:
 def test_beat_goes_on_after_a_duplicate(
     zoo: Zoo, client: Celery, tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A task that is queued already is not sent again. If that is an error, beat logs it."""
     client.conf.beat_schedule = {
         name: {"task": name, "schedule": 0.01, "args": ("k",)} for name in ("until_done", "once")
     }

@@ -27,17 +27,12 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]  # a beat closes its
 
 @pytest.fixture
 def beats(zoo: Zoo, tmp_path: Path) -> Iterator[Beats]:
-    """Beats with one entry that is due every half second."""
     with Beats(zoo, tmp_path, {"often": 0.5}) as beats:
         yield beats
 
 
 def test_the_second_beat_continues_at_once_when_the_first_one_stops(beats: Beats) -> None:
-    """
-    Of two schedulers one enqueues each tick. An orderly stop hands the lead over with no tick lost.
-
-    Not even the tick that is being sent when the stop is asked for. A beat that stands by leaves the queue, too.
-    """
+    """An orderly stop loses no tick, not even the one that is being sent when the stop is asked for."""
     (first,) = beats.start("first")
     beats.wait_sent(2)
     (second,) = beats.start("second")
@@ -63,7 +58,6 @@ def test_the_second_beat_continues_at_once_when_the_first_one_stops(beats: Beats
 
 
 def test_a_beat_that_loses_the_lead_stands_by_and_leads_again(zoo: Zoo) -> None:
-    """It stops as soon as the session is lost, and after a pause it joins the queue. Nothing is left at its end."""
     app = Celery("again", broker="memory://", set_as_current=False)
     app.conf.update(zklock_beat_scheduler="celery.beat:Scheduler")
     scheduler = ZkScheduler(app)
@@ -95,7 +89,6 @@ def failing_once(name: str, remaining: list[str]) -> Any:
 
 
 def test_no_error_of_the_wrapped_scheduler_ends_beat(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """Each of its methods fails once. Beat gives up the lead, leads again, sends, and leaves the queue at its end."""
     remaining = ["setup_schedule", "populate_heap", "tick", "reserve", "apply_entry", "should_sync", "sync", "close"]
     methods = {name: failing_once(name, remaining) for name in remaining}
     sent: list[object] = []
@@ -163,7 +156,6 @@ def test_beat_reports_invalid_settings_at_once(zoo: Zoo, options: Any, error: ty
 
 @pytest.mark.chaos
 def test_the_example_project_starts_a_beat(zoo: Zoo, tmp_path: Path) -> None:
-    """The option `-S` is enough. Django's settings name the wrapped scheduler."""
     example = TESTS.parent / "example_project"
     log = tmp_path / "log"
     env = {

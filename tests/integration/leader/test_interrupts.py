@@ -16,7 +16,6 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dr
 
 @strides
 def test_an_exception_at_any_line_of_a_leader_leaves_nothing(zoo: Zoo, stride: int) -> None:
-    """The object can lead afterwards."""
     made: dict[str, Leader] = {}
 
     def make(key: str) -> Leader:

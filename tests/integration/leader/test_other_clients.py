@@ -38,7 +38,6 @@ def theirs(request: pytest.FixtureRequest, which: str) -> OtherClient:
 
 @contextmanager
 def leading(zoo: Zoo, client: OtherClient, kind: str, name: str, key: str = "a") -> Iterator[None]:
-    """Let a candidate of another client lead."""
     path = f"{zoo.base}/{key}"
     assert client.acquire("1", kind, path, 10, name).result(TIMEOUT) == "true"
     try:
@@ -51,7 +50,6 @@ def leading(zoo: Zoo, client: OtherClient, kind: str, name: str, key: str = "a")
 def test_other_clients_show_our_candidates(
     zoo: Zoo, theirs: OtherClient, which: str, kind: str, asked: str, compat: Compat | None
 ) -> None:
-    """They show the text in our znode: a line of JSON with work, host and process."""
     path = f"{zoo.base}/a"
     with zk_leader("a", compat=compat, what="index über") as hold:
         waiter = theirs.acquire("1", kind, path, -1, "web-7")
@@ -73,7 +71,6 @@ def test_other_clients_show_our_candidates(
 def test_candidates_of_other_clients_are_shown(
     zoo: Zoo, theirs: OtherClient, which: str, kind: str, asked: str, compat: Compat | None
 ) -> None:
-    """By the name that their program gives itself."""
     onlooker = zk_leader("a", compat=compat)
     with leading(zoo, theirs, kind, "web-7"):
         leader = onlooker.current_leader()
@@ -110,7 +107,6 @@ LOOKS: list[Callable[[], Any]] = [
 def test_an_election_refuses_the_queue_of_a_leader_latch(
     zoo: Zoo, jvm: OtherClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The error names it and says what to do, for observers, too. Nothing is left."""
     with leading(zoo, jvm, "latch", "web-7"), caplog.at_level(logging.ERROR, "django_zklock"):
         for look in LOOKS:
             with pytest.raises(UnreadableQueue, match="LeaderLatch") as caught:

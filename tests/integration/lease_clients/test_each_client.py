@@ -22,7 +22,6 @@ COMPILED = [pytest.param(language, marks=pytest.mark.chaos) for language in ("go
 
 @pytest.fixture(params=["python", "node", *COMPILED])
 def language(request: pytest.FixtureRequest) -> str:
-    """A language whose client can run here."""
     try:
         lease_clients.holder(request.param)
     except lease_clients.Unavailable as reason:
@@ -31,11 +30,6 @@ def language(request: pytest.FixtureRequest) -> str:
 
 
 def test_a_lock_is_held_until_it_is_released(coordinator: Serving, language: str) -> None:
-    """
-    It waits for longer than its term, has the lock for longer than its term, and releases it.
-
-    Before that, it hears of an operator's request. It leaves a coordinator that is not there for another.
-    """
     with ZkLockClient(coordinator.address) as client:
         with client.lock("a") as lease:
             holder = Holder(language, f"127.0.0.1:1,{coordinator.address}")
@@ -70,11 +64,7 @@ def test_a_loss_is_noticed(coordinator: Serving, language: str) -> None:
 
 
 def test_a_lease_is_kept_and_released_where_it_is(coordinator: Serving, language: str) -> None:
-    """
-    A balancer sends the calls to another coordinator, which names the address of the right one.
-
-    A call that fails on the way, such as one that a flooded server cancels, is tried again.
-    """
+    """A balancer sends the calls to another coordinator, and a call may fail on the way."""
     with (
         Balancer(coordinator.address, failures=3) as balancer,
         Holder(language, balancer.address) as holder,
@@ -91,11 +81,7 @@ def test_a_lease_is_kept_and_released_where_it_is(coordinator: Serving, language
 
 @pytest.mark.parametrize("languages", [("python", "node"), pytest.param(("go", "java"), marks=pytest.mark.chaos)])
 def test_the_end_of_a_coordinator_is_noticed(zoo: Zoo, languages: tuple[str, ...]) -> None:
-    """
-    It announces its end, and waits for its leases, which are released in time. A call waits until it comes back.
-
-    If it is killed, a lease is over when it was not kept in time.
-    """
+    """It announces its end. If it is killed, a lease is over when it was not kept in time."""
     languages = tuple(language for language in languages if _is_available(language))
     with Serving(zoo, session_timeout=4) as coordinator, contextlib.ExitStack() as stack:
 

@@ -21,7 +21,6 @@ const report = (work) => work.then(
 
 
 def run(tmp_path: Path, address: str, script: str) -> list[str]:
-    """Run a script that has a client; return the lines that it prints."""
     source = tmp_path / "script.js"
     source.write_text(SCRIPT.replace("ADDRESS", address) + script)
     try:
@@ -60,7 +59,6 @@ def test_a_term_of_zero_is_refused_and_a_very_long_wait_has_no_limit(coordinator
 
 
 def test_close_ends_the_calls_that_wait(coordinator: Serving, tmp_path: Path) -> None:
-    """Their work does not run, and the process ends."""
     script = """
 const waiting = report(client.withLock("a", {}, async () => "held"));
 const other = new ZkLockClient("ADDRESS");

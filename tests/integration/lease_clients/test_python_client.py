@@ -36,7 +36,6 @@ pytestmark = pytest.mark.zookeeper
 
 @pytest.fixture
 def zoo(coordinator: Serving) -> Zoo:
-    """The namespace of the coordinator."""
     return coordinator.zoo
 
 
@@ -52,14 +51,12 @@ def client(address: str) -> Iterator[ZkLockClient]:
 
 
 def test_the_client_needs_nothing_of_django_zklock() -> None:
-    """A script without Django imports it."""
     code = "import sys, zklock_client; print({'django', 'django_zklock', 'kazoo'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], cwd=TESTS.parent, capture_output=True, text=True, check=False)
     assert done.stdout == "set()\n", done.stderr
 
 
 def test_the_lock_is_held_in_the_block(zoo: Zoo, client: ZkLockClient) -> None:
-    """It is free after it."""
     with client.lock("invoices/2026-11", term=5) as lease:
         lease.check()
         assert zoo.client.get(lease.path)[1].czxid == lease.token
@@ -118,7 +115,6 @@ def test_a_token_that_cannot_be_sent_is_refused(token: str) -> None:
 
 
 def test_threads_of_one_client_exclude_each_other(client: ZkLockClient) -> None:
-    """They share one client. The tokens rise from each owner to the next."""
     inside, tokens = threading.Lock(), list[int]()
 
     def work() -> None:
@@ -135,7 +131,6 @@ def test_threads_of_one_client_exclude_each_other(client: ZkLockClient) -> None:
 
 
 async def test_a_cancelled_coroutine_leaves_the_queue(zoo: Zoo, address: str) -> None:
-    """At once; and the one behind it gets the lock."""
     async with AsyncZkLockClient(address) as client:
 
         async def hold() -> int:
@@ -172,8 +167,6 @@ async def test_a_grant_that_arrives_with_the_cancellation_is_released(zoo: Zoo, 
 
 
 def test_an_interrupted_thread_leaves_the_queue(zoo: Zoo, client: ZkLockClient) -> None:
-    """A signal handler raises, as for Ctrl-C."""
-
     class Interrupted(BaseException):
         pass
 
@@ -198,7 +191,6 @@ def test_an_interrupted_thread_leaves_the_queue(zoo: Zoo, client: ZkLockClient) 
 
 
 def test_the_client_calls_back_once_at_a_loss(zoo: Zoo, client: ZkLockClient, caplog: pytest.LogCaptureFixture) -> None:
-    """Once; what the callback raises does no harm to other leases."""
     lost_leases = list[Lease]()
 
     def on_lost(lease: Lease) -> None:
@@ -217,7 +209,6 @@ def test_the_client_calls_back_once_at_a_loss(zoo: Zoo, client: ZkLockClient, ca
 
 
 def test_close_releases_what_is_held_and_ends_what_waits(zoo: Zoo, address: str) -> None:
-    """Those who hold a lock are told that it is lost."""
     lost_leases, entered, closed = list[Lease](), threading.Event(), threading.Event()
     client = ZkLockClient(address)
 
@@ -248,7 +239,6 @@ def test_close_releases_what_is_held_and_ends_what_waits(zoo: Zoo, address: str)
 
 
 def test_a_fork_uses_a_client_of_its_own(zoo: Zoo, address: str) -> None:
-    """A client that the parent uses says so in the child; one that was not used, or comes after a close, works."""
     script = f"""
 import os, sys
 from zklock_client import *
@@ -287,7 +277,6 @@ forked(lambda: lock(ZkLockClient("{address}")))
 
 
 def test_a_client_that_nobody_closes_ends_with_its_process(zoo: Zoo, address: str) -> None:
-    """Its leases are released, also those of threads that do not end by themselves."""
     script = f"""
 import threading
 from zklock_client import ZkLockClient
@@ -304,11 +293,6 @@ held.wait(10)
 
 
 def test_settings_of_a_coordinator_bind_its_clients(zoo: Zoo) -> None:
-    """
-    A client without a token is refused, and one that asks for more than it may have. Each refusal has a code.
-
-    A wait without a limit outlasts the limit of the coordinator.
-    """
     clients = {"billing": {"TOKENS": [hash_of("secret")], "PREFIXES": ["billing"]}}
     codes = {}
     with Serving(zoo, leases={"CLIENTS": clients, "MAX_WAIT": 1.1}) as coordinator:
@@ -342,7 +326,6 @@ def test_settings_of_a_coordinator_bind_its_clients(zoo: Zoo) -> None:
 
 
 def test_no_coordinator_at_all_is_an_error() -> None:
-    """After the time that they have to answer, although the wait for the lock has no limit."""
     with (
         ZkLockClient(["127.0.0.1:1", "127.0.0.1:2"], reply_timeout=0.5) as client,
         pytest.raises(CoordinatorUnavailable, match=r"coordinator 127\.0\.0\.1:[12]"),
@@ -352,7 +335,6 @@ def test_no_coordinator_at_all_is_an_error() -> None:
 
 
 async def test_a_broken_connection_is_made_again_while_the_lease_lasts(zoo: Zoo, address: str) -> None:
-    """The lease goes on, and so do others of the same client."""
     with Relay(port_of(address)) as link:
         async with (
             AsyncZkLockClient(f"127.0.0.1:{link.port}") as client,
@@ -386,6 +368,5 @@ def port_of(address: str) -> int:
 
 
 async def kept(lease: Lease) -> None:
-    """Wait until the lease is extended."""
     before = lease._until
     await asyncio.to_thread(eventually, lambda: lease._until > before)

@@ -26,7 +26,6 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
 async def test_a_connection_that_brings_no_whole_request_ends(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    """Also one that has sent a whole request before."""
     monkeypatch.setattr("django_zklock.contrib.leases.http_server.REQUEST_TIMEOUT", 1.0)
     async with Served(LeaseOptions()) as served, HttpConnection(served.http_server.port) as connection:
         assert (await connection.request("GET", "/locks/1.2.3")).status == 421
@@ -38,7 +37,6 @@ async def test_a_connection_that_brings_no_whole_request_ends(
 
 
 async def _is_ended(connection: HttpConnection) -> bool:
-    """Wait until the server has ended a connection, without a response."""
     try:
         return await asyncio.wait_for(connection.reader.read(), 10) == b""
     except ConnectionResetError:
@@ -46,7 +44,6 @@ async def _is_ended(connection: HttpConnection) -> bool:
 
 
 async def test_a_body_that_never_ends_is_refused_and_not_read(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The response comes at once, and the connection ends although more arrives."""
     monkeypatch.setattr("django_zklock.contrib.leases.http_server.REQUEST_TIMEOUT", 1.0)
     async with Served(LeaseOptions()) as served, HttpConnection(served.http_server.port) as connection:
         connection.writer.write(POST + b"content-length: 99999999999\r\n\r\n" + b" " * 20_000)
@@ -81,7 +78,6 @@ async def test_connections_are_bounded(zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 async def test_a_connection_by_grpc_that_makes_no_call_ends(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    """It has sent nothing, or a preface and no call."""
     monkeypatch.setitem(OPTIONS, "grpc.server_handshake_timeout_ms", 500)
     monkeypatch.setitem(OPTIONS, "grpc.max_connection_idle_ms", 1000)
     async with Served(LeaseOptions()) as served, HttpConnection(served.server.port) as connection:
@@ -91,7 +87,6 @@ async def test_a_connection_by_grpc_that_makes_no_call_ends(
 
 
 async def test_certificates_guard_http_and_name_its_clients(zoo: Zoo, tmp_path: Path) -> None:
-    """Without a certificate of the authority, a client gets no answer at all."""
     authority(tmp_path, "ca")
     authority(tmp_path, "other")
     certificate(tmp_path, "server", "ca")

@@ -31,7 +31,6 @@ PROBLEM = "application/problem+json"
 
 @pytest_asyncio.fixture
 async def served(zoo: Zoo) -> AsyncIterator[Served]:
-    """A coordinator that serves anybody."""
     async with Served(LeaseOptions()) as served:
         yield served
 
@@ -52,12 +51,10 @@ def described(response: Response, path: str, method: str) -> Any:
 
 
 async def post(served: Served, authorization: str = "", **fields: Any) -> Response:
-    """Ask for a lease."""
     return await served.http("POST", "/locks/", {**WANTED, **fields}, authorization=authorization)
 
 
 async def test_the_life_of_a_lease(zoo: Zoo, served: Served) -> None:
-    """All of it on one connection."""
     async with HttpConnection(served.http_server.port) as connection:
         wanted = {**WANTED, "session_timeout_ms": 20_000, "signed_token": True}
         response = await connection.request("POST", "/locks/", wanted)
@@ -149,7 +146,6 @@ async def test_a_form_of_another_site_is_refused(served: Served) -> None:
 async def test_an_unknown_path_or_method_is_refused_with_problem_details(
     served: Served, method: str, path: str, status: int, allowed: str | None
 ) -> None:
-    """With the same fields as any refusal, and not a page of HTML."""
     response = await served.http(method, path)
     assert (response.status, response.headers.get("allow")) == (status, allowed)
     assert response.headers["content-type"] == PROBLEM
@@ -174,7 +170,6 @@ async def test_a_lease_of_another_coordinator_is_refused_with_its_address(served
 
 
 async def test_only_known_clients_are_served(zoo: Zoo) -> None:
-    """They may use any name of the host. A client at its limit is told when to try again."""
     billing = LeaseClient(name="billing", tokens=(hash_of("secret"),), prefixes=("invoices",), max_leases=1)
     async with Served(LeaseOptions(clients={"billing": billing})) as served:
         response = await post(served)

@@ -63,14 +63,12 @@ def test_serve_creates_a_new_token(zoo: Zoo) -> None:
 
 
 def test_serve_refuses_a_port_in_use(zoo: Zoo) -> None:
-    """Also one that its program would share."""
     with socket.create_server(("127.0.0.1", 0), reuse_port=True) as listener:
         status, _, message = ending("serve", "--grpc", f"127.0.0.1:{listener.getsockname()[1]}")
         assert (status, "cannot be used" in message) == (1, True), message
 
 
 def test_the_coordinator_serves_grpc_and_http_until_its_leases_end(zoo: Zoo) -> None:
-    """A lease that was taken by HTTP is kept by gRPC."""
     port = free_ports(1)[0]
     with Serving(zoo, "--http", f"127.0.0.1:{port}", session_timeout=10) as serving:
         wanted = {"resource_path": "a", "client_id": "curl", "session_timeout_ms": 2000}
@@ -120,7 +118,6 @@ def test_a_coordinator_whose_output_fails_serves_and_drains(zoo: Zoo, output: st
 
 
 def test_a_second_signal_waits_for_the_announced_ends_of_leases_only(zoo: Zoo) -> None:
-    """The end of streams that are still open is no error."""
     with Serving(zoo, session_timeout=4) as serving, grpc.insecure_channel(serving.address) as channel:
         stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
         wanted = pb.RecordLockRequest(resource_path="a", client_id="x", session_timeout_ms=60_000)
@@ -142,13 +139,11 @@ def test_a_second_signal_waits_for_the_announced_ends_of_leases_only(zoo: Zoo) -
 
 
 def _never(lease_id: str) -> Iterator[Any]:
-    """Send one request, and no end of the stream."""
     yield pb.KeepAliveRequest(lease_id=lease_id)
     threading.Event().wait()
 
 
 def test_a_coordinator_tells_that_the_leases_of_its_predecessor_are_over(zoo: Zoo) -> None:
-    """One that serves at the address of the lease, and did not give it, has come after the one that did."""
     with Serving(zoo) as serving:
         with grpc.insecure_channel(serving.address) as channel:
             stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]

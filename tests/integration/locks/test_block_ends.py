@@ -120,7 +120,6 @@ def test_a_block_that_does_not_begin_is_not_reported_as_destroyed(
 
 
 def test_a_lock_does_not_keep_the_owners_that_it_refused(zoo: Zoo) -> None:
-    """Neither a task whose `with` is refused, nor a thread that calls `__exit__` by hand, or only looks for it."""
     mutex = zk_lock("k")
 
     async def refused() -> None:

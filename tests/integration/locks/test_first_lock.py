@@ -23,7 +23,6 @@ def threads() -> list[str]:
 
 
 def test_a_signal_at_any_line_of_the_first_lock_raises_its_own_exception(zoo: Zoo) -> None:
-    """It raises no error of `Thread.start`. One session is started all the same, and the next lock uses it."""
     functions = functions_of(process, session, loop, threading, waiters)
     at, struck = 0, True
     while struck:
@@ -40,7 +39,6 @@ def test_a_signal_at_any_line_of_the_first_lock_raises_its_own_exception(zoo: Zo
 
 @pytest.mark.parametrize("delay", [0.0, 0.0005, 0.001, 0.002, 0.004])
 def test_a_signal_at_any_time_of_the_first_lock_raises_its_own_exception(zoo: Zoo, delay: float) -> None:
-    """As above, at moments between the lines, too."""
     process.reset()
     with contextlib.suppress(Struck), alarm(delay), Lock("first"):
         pass
@@ -79,8 +77,6 @@ def test_a_signal_handler_may_take_the_first_lock(zoo: Zoo) -> None:
 
 
 def test_an_error_of_the_start_is_raised_in_the_caller(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the next call starts the session."""
-
     def fail(_: object) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -93,8 +89,6 @@ def test_an_error_of_the_start_is_raised_in_the_caller(zoo: Zoo, monkeypatch: py
 
 
 def test_many_threads_start_one_session(zoo: Zoo) -> None:
-    """All of them wait for the first one."""
-
     def work() -> None:
         barrier.wait()
         sessions.append(process.current())

@@ -51,12 +51,10 @@ def sockets():
 
 
 def run(zoo: Zoo, script: str) -> list[str]:
-    """Run a script in a process that may fork; return what it printed."""
     return zoo.output(PRELUDE + script)
 
 
 def test_a_child_holds_nothing_of_its_parent(zoo: Zoo) -> None:
-    """Its copy of the hold is refused, its copy of the lock is held by somebody else, and the parent goes on."""
     script = """
 lock, permits = zk_lock("held", kind="write"), zk_lock("permits", limit=2)
 with lock as hold, permits as permit:
@@ -88,7 +86,6 @@ print(lock.locked())
 
 
 def test_a_child_that_leaves_a_block_of_its_parent_releases_nothing(zoo: Zoo) -> None:
-    """Both run off the end of the block; the child's end of it releases nothing and raises nothing."""
     script = """
 with zk_lock("block") as hold:
     pid = os.fork()
@@ -108,7 +105,6 @@ if not pid:
     "ending", ["os._exit(0)", "sys.exit(0)", pytest.param("raise SystemExit(0)", marks=pytest.mark.chaos)]
 )
 def test_the_end_of_a_child_ends_no_session_of_its_parent(zoo: Zoo, ending: str) -> None:
-    """Whichever way the child goes, used or unused, the parent's session, node and socket stay."""
     script = f"""
 hold = zk_lock("stays").acquire()
 for use in (False, True):
@@ -184,7 +180,6 @@ with lock_acquired.lock:
 
 
 def test_a_fork_before_the_first_use_is_nothing_special(zoo: Zoo) -> None:
-    """Parent and child each build their own session on first use; a lock object may have been made before."""
     script = """
 lock = zk_lock("later", timeout=5)
 assert process.peek() is None
@@ -201,7 +196,6 @@ print(process.peek() is not None)
 
 
 def test_a_child_keeps_no_descriptor_of_its_parents_session(zoo: Zoo) -> None:
-    """Neither the inherited socket stays open in the child, nor do descriptors pile up from fork to fork."""
     script = """
 with zk_lock("fd"):
     before = sockets()
@@ -216,7 +210,6 @@ with zk_lock("fd"):
 
 
 def test_a_fork_during_the_first_connection_disturbs_neither_process(zoo: Zoo) -> None:
-    """At whatever step the parent's session is as it is built, the child's first use answers, and the parent's does."""
     script = """
 import random
 def child():

@@ -52,11 +52,7 @@ def wait_to_lead() -> None:
 
 
 def test_an_exception_at_the_begin_of_exit_leaves_nothing(zoo: Zoo) -> None:
-    """
-    A handler that raises on the first instruction of `__exit__` does not keep the lock for the life of its object.
-
-    It gets there when the last thing the block does is one long operation that calls nothing.
-    """
+    """It gets there when the last thing the block does is one long operation that calls nothing."""
 
     def work() -> None:
         a, b = big, bigger
@@ -97,7 +93,6 @@ SHARED = Lock("alarm")
 def test_an_exception_at_any_moment_leaves_nothing(
     zoo: Zoo, way: str, lock: Lock | MultiLock, key: str, rounds: int
 ) -> None:
-    """A struck release still releases, and a struck acquire has not acquired. The object is shared."""
     with lock:
         pass
     strike_at_any_moment(lock, key, way, rounds)
@@ -107,7 +102,6 @@ def test_an_exception_at_any_moment_leaves_nothing(
 
 
 def test_an_exception_during_a_wait_ends_it_at_once(zoo: Zoo) -> None:
-    """A soft time limit in the middle of a wait raises there and then, and the contender is gone in two seconds."""
     with zoo.hold_elsewhere("busy"):
         with within(1), pytest.raises(Struck), alarm(0.2), Lock("busy", timeout=None):
             pass
@@ -116,11 +110,7 @@ def test_an_exception_during_a_wait_ends_it_at_once(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("wait", [wait_for_lock, wait_until_lost, wait_to_lead])
 def test_a_signal_that_came_just_before_a_wait_ends_it(zoo: Zoo, wait: Callable[[], None]) -> None:
-    """
-    Python runs no handler of a signal that comes while a thread is about to block. The wait looks again by itself.
-
-    Else SIGTERM would stop a busy process only when its wait ends: never, if the lock is not given back.
-    """
+    """Python runs no handler of a signal that comes while a thread is about to block. The wait looks again itself."""
     with zoo.hold_elsewhere("busy"):
         with within(1.3), pytest.raises(Struck), alarm(0.3, unnoticed=True):
             wait()

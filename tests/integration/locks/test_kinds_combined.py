@@ -17,8 +17,6 @@ pytestmark = pytest.mark.zookeeper
 
 
 def can_read() -> bool:
-    """Tell whether another thread can read now."""
-
     def read() -> bool:
         try:
             with zk_lock("k", kind="read", timeout=0):
@@ -30,7 +28,6 @@ def can_read() -> bool:
 
 
 def end_rest(zoo: Zoo, key: str = "k") -> str:
-    """Delete what stays of a hold; return its name."""
     eventually(lambda: [is_operator(name) for name in zoo.children(key)] == [True])
     (name,) = zoo.children(key)
     zoo.client.delete(f"{zoo.base}/{key}/{name}")
@@ -75,7 +72,6 @@ def test_a_write_lock_kept_by_a_transaction_excludes_readers(zoo: Zoo, ledger: L
 
 
 def test_a_read_block_inside_a_kept_write_lock_ends_before_it(zoo: Zoo, ledger: Ledger) -> None:
-    """Taken after the block, too, and whether the transaction is committed or rolled back."""
     rw = ReadWriteLock("k", release_on="commit")
     with pytest.raises(ZeroDivisionError), transaction.atomic(using="ledger"):
         with rw.write(), rw.read():
@@ -130,7 +126,6 @@ def test_one_of_several_locks_can_be_downgraded(zoo: Zoo) -> None:
 
 
 def test_a_minimum_hold_outlives_a_kill_and_a_hold_does_not(zoo: Zoo) -> None:
-    """Each as what it was; the next contender ends it by the server's clock."""
     child = zoo.spawn(
         """
 import os, signal

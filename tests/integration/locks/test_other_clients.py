@@ -77,7 +77,6 @@ def sides(zoo: Zoo, theirs: OtherClient, ours: Ours | OtherClient, case: tuple[s
 def test_locks_of_both_clients_exclude_each_other(
     zoo: Zoo, theirs: OtherClient, ours: Ours, case: tuple[str, ...], first: str
 ) -> None:
-    """A try fails while the other side has it, and a waiter gets it as soon as that releases."""
     holder, other = sides(zoo, theirs, ours, case)
     if first == "ours":
         holder, other = other, holder
@@ -96,7 +95,6 @@ def test_locks_of_both_clients_exclude_each_other(
 def test_both_clients_share_the_order_of_the_queue(
     zoo: Zoo, theirs: OtherClient, ours: Ours, case: tuple[str, ...]
 ) -> None:
-    """Whichever client they are of."""
     first, other = sides(zoo, theirs, ours, case)
     assert first.try_acquire("0")
     queue = []
@@ -132,7 +130,6 @@ def kills(cases: Sequence[tuple[str, ...]], quick: set[tuple[str, str]]) -> list
 def test_a_killed_client_leaves_the_queue(
     zoo: Zoo, theirs: OtherClient, ours: Ours, case: tuple[str, ...], killed: str
 ) -> None:
-    """Be it holding or waiting: who waits behind has its turn once the session is over, whichever client it is of."""
     doomed, other = sides(zoo, theirs, ours, case)
     if killed == "ours":
         doomed, other = other, doomed
@@ -161,7 +158,6 @@ def test_a_killed_client_leaves_the_queue(
 def test_readers_of_both_clients_share_and_no_writer_starves(
     zoo: Zoo, theirs: OtherClient, ours: Ours, case: tuple[str, ...], first: str
 ) -> None:
-    """Readers of both clients hold together; who comes behind a waiting writer of either waits for that one."""
     path = f"{zoo.base}/a"
     their_read, their_write = Side(theirs, case[1], path), Side(theirs, case[1].replace("read", "write"), path)
     our_read, our_write = Side(ours, case[2], path), Side(ours, case[3], path)
@@ -210,7 +206,6 @@ BLIND = [
 def test_a_lock_next_to_a_recipe_of_curator_that_ignores_it_is_refused(
     zoo: Zoo, jvm: OtherClient, their: str, our: str, said: str
 ) -> None:
-    """The message says what to do, and nothing is left. For a try the lock is taken, which is true."""
     path = f"{zoo.base}/a"
     assert jvm.try_acquire("1", their, path)
     lock = zk_lock("a", **options_of(our))
@@ -254,7 +249,6 @@ def test_curators_mutex_waits_for_directories_that_sort_before_digits(zoo: Zoo, 
 
 
 def test_curators_readers_do_not_see_a_downgrade(zoo: Zoo, jvm: OtherClient) -> None:
-    """They wait until the downgraded writer releases, and so does a writer of Curator's."""
     path = f"{zoo.base}/a"
     with zk_lock("a", kind="write") as hold:
         hold.downgrade()

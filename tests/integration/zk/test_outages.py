@@ -32,7 +32,6 @@ def proxy(zoo: Zoo) -> Iterator[Proxy]:
 
 
 def process(zoo: Zoo) -> Server:
-    """The server, which is a process of its own."""
     assert isinstance(zoo.ensemble, Ensemble)
     return zoo.ensemble.servers[0]
 
@@ -99,7 +98,6 @@ def calls_that_need_zookeeper() -> dict[str, tuple[Callable[[], object], float]]
 
 
 def make_all_calls(names: tuple[str, ...] | None = None) -> None:
-    """Make them all at once, each in a thread of its own; none is answered, and none is late."""
     calls = {name: call for name, call in calls_that_need_zookeeper().items() if names is None or name in names}
     running = {name: BackgroundCall(call) for name, (call, _) in calls.items()}
     for name, (_, limit) in calls.items():
@@ -110,7 +108,6 @@ def make_all_calls(names: tuple[str, ...] | None = None) -> None:
 
 @outages
 def test_a_process_that_never_reached_zookeeper_keeps_the_deadline(zoo: Zoo, proxy: Proxy, outage: Outage) -> None:
-    """A process that has never reached ZooKeeper is told so in time."""
     assert zoo.client.connected
     with outage(zoo, proxy):
         make_all_calls()
@@ -118,7 +115,6 @@ def test_a_process_that_never_reached_zookeeper_keeps_the_deadline(zoo: Zoo, pro
 
 @outages
 def test_a_connected_process_keeps_its_deadlines(zoo: Zoo, proxy: Proxy, outage: Outage) -> None:
-    """An outage that begins under a live session delays no call past its deadline, a release included."""
     assert zoo.client.connected
     held = zk_lock("held", abort_on="never")
     held.acquire()
@@ -131,7 +127,6 @@ def test_a_connected_process_keeps_its_deadlines(zoo: Zoo, proxy: Proxy, outage:
 
 @outages
 def test_a_waiter_keeps_its_deadline_in_an_outage(zoo: Zoo, proxy: Proxy, outage: Outage) -> None:
-    """An outage in the middle of a wait ends no later than the wait."""
     with zoo.hold_elsewhere("a"):
         waiter = BackgroundCall(lambda: acquire_in_vain(1))
         proxy.wait_for(lambda: proxy.counts[GET_DATA])
@@ -144,7 +139,6 @@ def test_a_waiter_keeps_its_deadline_in_an_outage(zoo: Zoo, proxy: Proxy, outage
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid:2181", "127.0.0.1:{closed}", "{blackhole}"])
 def test_an_address_without_zookeeper_keeps_the_deadline(zoo: Zoo, host: str) -> None:
-    """A name that nobody resolves, a port that nobody listens on, an address that answers nothing at all."""
     with contextlib.ExitStack() as stack:
         host = host.format(closed=free_ports(1)[0], blackhole=stack.enter_context(black_hole()))
         stack.enter_context(zoo.configured(host))
@@ -152,7 +146,6 @@ def test_an_address_without_zookeeper_keeps_the_deadline(zoo: Zoo, host: str) ->
 
 
 def test_an_outage_that_ends_in_time_is_no_error(zoo: Zoo, proxy: Proxy) -> None:
-    """A waiter with time left when ZooKeeper comes back gets the lock."""
     proxy.refuse = True
     waiter = BackgroundCall(lambda: acquire_once("a", timeout=10))
     eventually(lambda: session().loop._timers)  # it waits for a session
@@ -178,7 +171,6 @@ def test_wake_ups_do_not_move_the_deadline(zoo: Zoo, proxy: Proxy) -> None:
 
 
 def test_a_session_comes_back_after_a_long_outage(zoo: Zoo, proxy: Proxy) -> None:
-    """When ZooKeeper is back, so are the locks, a quarter of the session timeout or so later."""
     with zk_lock("a"):
         pass
     proxy.refuse = True

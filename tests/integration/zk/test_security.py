@@ -47,7 +47,6 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 
 @pytest.fixture(scope="module")
 def secure(pki: Pki) -> Iterator[tuple[Ensemble, int]]:
-    """A server that speaks TLS on a port of its own and asks for a client's certificate there."""
     skip_without_tls()
     (port,) = free_ports(1)
     stores = {
@@ -74,7 +73,6 @@ def tls(pki: Pki) -> dict[str, object]:
 
 
 def test_a_lock_is_acquired_over_tls(secure: tuple[Ensemble, int], pki: Pki) -> None:
-    """With the right authority and certificate, locks work over TLS."""
     ensemble, port = secure
     zoo = Zoo(f"localhost:{port}", ensemble)
     with zoo.configured(TLS=tls(pki)):
@@ -132,7 +130,6 @@ with override_settings(ZKLOCK={settings!r}):
 
 
 def test_an_unknown_authority_or_host_name_is_refused(secure: tuple[Ensemble, int], pki: Pki, tmp_path: Path) -> None:
-    """A server of another authority, or under another name, is not trusted: there is no lock, and soon."""
     ensemble, port = secure
     other = make_pki(tmp_path / "other")
     invalid = "its TLS certificate is not valid here"
@@ -149,7 +146,6 @@ def test_an_unknown_authority_or_host_name_is_refused(secure: tuple[Ensemble, in
 
 @pytest.mark.chaos
 def test_the_host_name_check_can_be_turned_off(secure: tuple[Ensemble, int], pki: Pki) -> None:
-    """CHECK_HOSTNAME False trusts any name that the authority has signed for."""
     ensemble, port = secure
     zoo = Zoo(f"127.0.0.1:{port}", ensemble)
     with zoo.configured(TLS={**tls(pki), "CHECK_HOSTNAME": False}), zk_lock("a"):
@@ -158,7 +154,6 @@ def test_the_host_name_check_can_be_turned_off(secure: tuple[Ensemble, int], pki
 
 
 def test_a_password_in_the_url_works_and_shows_in_no_error(zoo: Zoo) -> None:
-    """Credentials may stand in the URL, percent-encoded; no error message repeats them."""
     zoo.use_own_client().add_auth("digest", "shop:s3cr3t/word")
     url = zoo.url().replace("zk://", "zk://shop:s3cr3t%2Fword@")
     with override_settings(ZKLOCK={"URL": url}), zk_lock("in-url") as hold:

@@ -75,7 +75,6 @@ def operator(**fields: Any) -> dict[str, Any]:
     ids=["lock", "reader", "operator", "foreign", "leader", "command"],
 )
 def test_only_the_root_of_a_chain_is_blamed(root: LockInfo, cause: str) -> None:
-    """The others wait, too. All that are behind it count, and the tree says who they are."""
     report = verdict(root, queue("mid", 2, waiters=(3,)), queue("leaf", 3, waiters=(4,)))
     (incident,) = report.incidents
     assert (incident.cause, incident.keys, incident.blocked) == (cause, ("root",), 3)
@@ -89,7 +88,6 @@ def test_only_the_root_of_a_chain_is_blamed(root: LockInfo, cause: str) -> None:
 
 
 def test_candidates_that_stand_by_are_no_incident() -> None:
-    """Nor is a short wait of a holder for a leader."""
     leader = queue("root", {"owner": 1, "lasts": "leader"}, waiters=(2, 9))
     assert found(leader, queue("mid", {"owner": 2, "age": 5.0}, waiters=(3,)), queue("own", 9)) == []
 
@@ -138,7 +136,6 @@ def test_a_permit_that_another_holder_will_release_is_not_behind() -> None:
 def test_a_queue_that_grows_is_named_at_once(
     waiting: int, usual: float | None, fields: dict[str, Any], causes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At 50, or at ten times its usual length, unless a card names its holder."""
     monkeypatch.setattr(past, "ask", lambda name, *args, default=None: {"facts.usual_queue": usual}.get(name))
     lock = queue("report/all", {"owner": 1, "age": 1.0, **fields}, waiting=waiting)
     (*incidents,) = verdict(lock).incidents
@@ -209,7 +206,6 @@ DOWN = ServerReport(address="zk3:2181", problem="does not answer: Connection ref
 
 
 def identity_in(*servers: ServerReport, problem: str = "", locks: tuple[LockInfo, ...] = ()) -> str:
-    """Return the identity of the one incident of these servers and locks."""
     state = replace(NOTHING.connection, state="lost" if problem else "connecting")  # nothing is acknowledged
     snapshot = replace(NOTHING, problem=problem, connection=state, locks=locks, total=len(locks))
     report = EnsembleReport(servers, tuple(_findings([servers] * 5, 10.0, answer=(0 if problem else 1, ""))))
@@ -297,6 +293,5 @@ def of(**fields: Any) -> str:
     ],
 )
 def test_an_incident_is_itself(first: dict[str, Any], same: dict[str, Any], others: list[dict[str, Any]]) -> None:
-    """It stays the same while it lasts. What comes later, or elsewhere, is another one."""
     assert of(**same) == of(**first)
     assert of(**first) not in [of(**other) for other in others]

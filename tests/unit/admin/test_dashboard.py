@@ -156,7 +156,6 @@ def test_waits_in_a_circle_are_a_deadlock_only_if_none_of_them_ends() -> None:
 
 
 def test_a_deadlock_comes_before_other_waits_of_the_holders() -> None:
-    """And is shown from this lock on."""
     other = Wait(who="reader 1", holds="k", waits_for="a")
     out, back = Wait(who="reader 2", holds="k", waits_for="b"), Wait(who="writer", holds="b", waits_for="k")
     snapshot = replace(NOTHING, waits=(back, other, out), cycles=((back, out),))
@@ -273,7 +272,6 @@ def edges(part: tuple[str, str, str]) -> tuple[str, float, float]:
 
 
 def test_a_bar_has_its_wait_and_then_its_hold_on_one_axis() -> None:
-    """Now is at the right edge. A lost hold has its own colour, and a hold of a moment is seen, too."""
     now = Bar("now", began=50, granted=40)
     lost = Bar("lost", began=100, granted=80, ended=60, is_bad=True)
     short = Bar("short", began=90, granted=90, ended=89.999)
@@ -302,7 +300,6 @@ def test_marks_are_whole_and_leave_room_for_now(span: float) -> None:
 
 
 def test_a_few_old_grants_do_not_shrink_all_others() -> None:
-    """They are left out of the picture, but not if they still last; bars are never outside of it."""
     recent = [Bar("", began=60.0 + number, granted=59.0 + number, ended=58.0 + number) for number in range(5)]
     shown = picture([*recent, Bar("", began=86_400, granted=86_400, ended=80_000), Bar("", 86_400, 86_400)])
     assert shown

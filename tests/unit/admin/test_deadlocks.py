@@ -33,7 +33,6 @@ def test_an_owner_that_holds_one_lock_and_waits_for_another_is_found() -> None:
 
 
 def test_a_holder_waits_by_the_contender_that_its_znode_names() -> None:
-    """Also if nothing else says that both belong together, as they are of two processes."""
     holder, waiter = replace(somebody(1), holds=True, waits_as="G"), replace(somebody(2), guid="G")
     (waits,) = find_waits([lock("x", holder), lock("y", somebody(3), waiter, replace(somebody(4), guid="H"))])
     assert (waits.holds, waits.waits_for) == ("x", "y")
@@ -59,7 +58,6 @@ def test_a_second_try_for_the_same_lock_is_not_a_wait() -> None:
 
 
 def test_each_cycle_is_found_once_and_in_order() -> None:
-    """Waits that lead into a cycle, or out of it, are not part of it."""
     circle = [wait("a", "b"), wait("b", "c"), wait("c", "a")]
     pair = [wait("p", "q"), wait("q", "p")]
     strays = [wait("in", "a"), wait("c", "out"), wait("out", "further"), wait("b", "p")]

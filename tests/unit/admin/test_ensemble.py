@@ -70,7 +70,6 @@ def test_a_single_follower_is_reported_as_part_of_an_ensemble() -> None:
 
 
 def look(*servers: tuple[str, int]) -> tuple[ServerReport, ...]:
-    """Return one look at servers with these roles and zxids."""
     return tuple(
         ServerReport(address=f"zk{number}:2181", role=role, zxid=zxid, version="3.9.3")
         for number, (role, zxid) in enumerate(servers, 1)
@@ -162,7 +161,6 @@ def test_a_server_that_knows_no_other_is_an_error_unless_all_addresses_are_its_o
 
 
 def test_observers_do_not_vote() -> None:
-    """Of three voters one is down. Two observers do not replace it."""
     down = replace(THIRD, role="", problem="does not answer: timed out")
     observers = [replace(FOLLOWER, address=f"zk{number}:2181", role="observer") for number in (4, 5)]
     ((_, text),) = found(LEADER, FOLLOWER, down, *observers)
@@ -234,7 +232,6 @@ def test_an_own_answer_counts_for_more_than_a_filtered_command() -> None:
 
 
 def test_a_finding_is_in_the_language_of_its_reader() -> None:
-    """The problem of the server is translated, too. The words of the system stay as they are."""
     down = ServerReport(address="zk1:2181", problem="does not answer: Connection refused")
     error, warning = _findings([[down]], 10.0)
     with translation.override("de"):
@@ -246,8 +243,6 @@ def test_a_finding_is_in_the_language_of_its_reader() -> None:
 
 
 def test_a_server_that_resets_connections_may_have_too_many() -> None:
-    """It does not count as down."""
-
     def serve() -> None:
         with contextlib.suppress(OSError):  # the end
             while True:

@@ -21,7 +21,6 @@ FIELD = re.compile(r"%\(\w+\)[.\d]*[sdf]|\{\w+\}")
 
 
 def called(source: str) -> Iterator[tuple[str, ...]]:
-    """Yield the texts of each call of gettext in Python code."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             many = 2 if node.func.id in PLURALS else 1 if node.func.id in MARKERS else 0
@@ -48,7 +47,6 @@ def wanted() -> set[tuple[str, ...]]:
 
 
 def written(language: str) -> dict[tuple[str, ...], list[str]]:
-    """Return what the readable catalogue says."""
     text = (ROOT / "locale" / language / "LC_MESSAGES" / "django.po").read_text()
     translations: dict[tuple[str, ...], list[str]] = {}
     for entry in text.split("\n\n")[1:]:
@@ -77,7 +75,6 @@ def test_translations_have_the_fields_of_their_texts(language: str) -> None:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_compiled_catalogue_is_current(language: str) -> None:
-    """Compile it with `msgfmt`."""
     with (ROOT / "locale" / language / "LC_MESSAGES" / "django.mo").open("rb") as file:
         catalogue = gettext.GNUTranslations(file)
     for ids, values in written(language).items():

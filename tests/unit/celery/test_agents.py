@@ -65,7 +65,6 @@ def as_it_is(task: Any) -> Any:
 
 @pytest.fixture(params=[as_it_is, behind_proxy, with_wrapped_run, with_replaced_run], ids=lambda agent: agent.__name__)
 def agent(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
-    """Wraps a task as some agent does."""
     return request.param  # type: ignore[no-any-return]
 
 
@@ -80,7 +79,6 @@ def app() -> Iterator[Any]:
 def test_a_wrapped_task_is_known_by_its_function(
     app: Any, agent: Callable[[Any], Any], options: dict[str, Any]
 ) -> None:
-    """A call of its function has the context of the task, once for each decorator. A call of a helper does not."""
     task = agent(app.task(name="task", shared=False, **options)(work))
     _task_stack.push(task)
     try:
@@ -106,8 +104,6 @@ def test_the_key_of_a_wrapped_task_is_computed_from_its_arguments(
 
 
 def test_a_task_of_a_class_is_known_by_its_method(app: Any, agent: Callable[[Any], Any]) -> None:
-    """So it is also if the app does not know the task."""
-
     class OfClass(app.Task):  # type: ignore[misc]
         name = "of class"
         run = bound_work

@@ -14,7 +14,6 @@ import django, django.core.exceptions
 
 
 def run(code: str) -> list[str]:
-    """Run code in a process of its own; return the lines that it prints."""
     done = subprocess.run([sys.executable, "-c", SETUP + code], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -48,11 +47,6 @@ print(type(context.library.context_of(function)).__name__)
 
 
 def test_a_function_may_be_decorated_before_celery_is_imported() -> None:
-    """
-    A project without Celery does not import it. An error about `unique`, which needs it, says what to install.
-
-    A call by a worker still has the context of its task.
-    """
     without, advice, context = run(DJANGO_FIRST)
     assert without == "None False"
     assert "pip install" in advice
@@ -77,11 +71,7 @@ except django.core.exceptions.ImproperlyConfigured as error:
 
 
 def test_a_task_may_be_defined_before_django_is_set_up() -> None:
-    """
-    The sending of tasks is replaced for unique tasks only. A unique task is not sent without Django.
-
-    As with a lock, the error asks for `django.setup()`. Otherwise all duplicates would be sent.
-    """
+    """A unique task is not sent without Django, as with a lock. Otherwise all duplicates would be sent."""
     plain, unique, error = run(CELERY_FIRST)
     assert [plain, unique] == ["False", "True"]
     assert "django.setup()" in error

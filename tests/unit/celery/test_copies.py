@@ -47,11 +47,7 @@ def app() -> Iterator[Celery]:
 def test_a_result_is_of_an_earlier_call_only_if_the_other_copy_is_still_queued(
     app: Celery, queued_for: float, earlier: bool
 ) -> None:
-    """
-    Else that copy may have stored it, and its work would be done twice.
-
-    It stores its result without waiting until ZooKeeper has deleted its znode: the release may still be on its way.
-    """
+    """Else that copy may have stored it before ZooKeeper has deleted its znode, and its work would be done twice."""
     app.backend.mark_as_done("one", "result")
     until = clock.now() + queued_for
     header = run_copy(app, lambda: clock.now() < until)

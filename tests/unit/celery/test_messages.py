@@ -60,7 +60,6 @@ def delivered(channel: Any, exchange: str, key: str, **info: str) -> Any:
     ],
 )
 def test_the_queue_of_a_message_is_found(app: Celery, exchange: str, key: str, queue: str) -> None:
-    """Only if it is the only one of the worker."""
     with app.connection_for_write() as connection:
         channel: Any = connection.channel()
         for declared in QUEUES:

@@ -22,8 +22,6 @@ lock = zk_locked("a/{pk}", unique="until_done", on_lost="retry")
 
 
 class Order(BaseModel):
-    """A model that Celery makes of the argument of a task."""
-
     pk: int
 
 
@@ -70,8 +68,6 @@ def bound_to_order(self: Any, order: Order) -> None:
 
 
 class Base(Task[..., Any]):
-    """A base class with a locked method."""
-
     abstract = True
     run: Any = bound
 
@@ -108,8 +104,6 @@ class ExtendsTwice(Extends):
 
 
 class LockedCall(Task[..., Any]):
-    """Its `__call__` is locked."""
-
     abstract = True
 
     @zk_locked("a/{pk}", unique="until_done")
@@ -164,7 +158,6 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_lock_of_a_task_is_found(app: Any, way: str) -> None:
-    """Its key is computed from what the locked function gets."""
     task = WAYS[way](app)
     locked = locked_of(task)
     assert locked is not None
@@ -176,7 +169,6 @@ def test_the_lock_of_a_task_is_found(app: Any, way: str) -> None:
 @pytest.mark.parametrize("bind", [False, True])
 @pytest.mark.parametrize("order", [{"pk": 7}, {"pk": "7"}, Order(pk=7)], ids=repr)
 def test_the_key_is_computed_from_the_model_that_celery_makes(app: Any, order: Any, *, bind: bool) -> None:
-    """A model may be a part of a larger call, and the task may be bound. What is no model raises at the sender."""
     function = zk_locked("a/{order.pk}")(bound_to_order) if bind else of_order
     task = task_of(app, function, bind=bind, pydantic=True)
     locked = locked_of(task)
@@ -195,13 +187,11 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("way", REFUSED)
 def test_a_lock_whose_options_have_no_effect_is_refused(app: Any, way: str) -> None:
-    """The first call raises, and names the options."""
     with pytest.raises(ImproperlyConfigured, match=r"on_lost and unique.*functools.wraps"):
         REFUSED[way](app).apply((7,), throw=True)
 
 
 def test_a_lock_whose_options_have_no_effect_is_refused_outside_of_tasks_too() -> None:
-    """It is the function of no task, but of a view, perhaps. A skip_value needs something that skips."""
     with pytest.raises(ImproperlyConfigured, match="has max_conflicts in"):
         zk_locked("a", max_conflicts=3)(lambda: None)()
     with pytest.raises(ImproperlyConfigured, match=r'skip_value.* on_conflict is "raise"'):
@@ -225,7 +215,6 @@ def test_a_key_that_only_the_task_can_compute_is_refused(app: Any) -> None:
 def test_a_worker_warns_of_a_locked_method_that_a_task_replaces(
     app: Any, make: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The lock and its options have no effect on that task. They have one on others."""
     make(app)
     app.task(name="used", shared=False)(plain)
     assert locked_of(app.tasks["task"]) is None

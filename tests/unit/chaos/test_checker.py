@@ -56,7 +56,6 @@ def stay(*grants: tuple[str, int, float], linger: int = 2) -> str:
 
 
 def permits(limit: int) -> str:
-    """Write three permits at once."""
     return "".join(held(owner, f"semaphore/{limit}", 7 + n, 2 + n / 10, 4) for n, owner in enumerate("ABC"))
 
 
@@ -175,7 +174,6 @@ KINDS = ("lock", "read", "write", "semaphore/2")
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(KINDS, KINDS)))
 def test_readers_share_permits_share_and_nobody_else_does(first: str, second: str) -> None:
-    """Each kind excludes the others: readers exclude permits, too."""
     verdict = check_history(written(held("A", first, 7, 2, 4) + held("B", second, 8, 3, 5)))
     assert verdict.ok == (first == second and first not in ("lock", "write"))
 

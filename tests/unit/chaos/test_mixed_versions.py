@@ -19,7 +19,6 @@ def event(process: str, kind: str, t: float = 1.0, /, **about: Any) -> dict[str,
 
 
 def stay(process: str, token: int, begin: float, end: float) -> list[dict[str, Any]]:
-    """Write one stay, and the increment of its counter."""
     about: dict[str, Any] = {"op": token, "key": "k"}
     return [
         event(process, "invoke", begin - 0.1, timeout=None, **about),

@@ -78,7 +78,6 @@ def client(server: DevServer) -> Iterator[Watched]:
 
 
 def test_an_expired_session_loses_its_ephemerals(server: DevServer, client: Watched) -> None:
-    """Others hear of it, the client learns it, and there is nothing to expire twice."""
     with watched(server) as other:
         client.zk.create("/mine", ephemeral=True)
         gone = threading.Event()
@@ -93,7 +92,6 @@ def test_an_expired_session_loses_its_ephemerals(server: DevServer, client: Watc
 
 
 def test_a_silent_session_expires(server: DevServer) -> None:
-    """Its connection is cut and refused until its time is over."""
     with watched(server, timeout=0.5) as client:
         client.zk.create("/mine", ephemeral=True)
         server.refuse = True
@@ -104,7 +102,6 @@ def test_a_silent_session_expires(server: DevServer) -> None:
 
 
 def test_a_cut_client_comes_back_to_its_session(server: DevServer, client: Watched) -> None:
-    """With what it had; only its own connection is cut."""
     with watched(server) as other:
         client.zk.create("/mine", ephemeral=True)
         session = client.id
@@ -118,7 +115,6 @@ def test_a_cut_client_comes_back_to_its_session(server: DevServer, client: Watch
 
 
 def test_connections_can_be_refused(server: DevServer, client: Watched) -> None:
-    """By a port on which nothing listens, and which is still the server's."""
     server.refuse = True
     assert server.refuse
     client.until(SUSPENDED)
@@ -130,7 +126,6 @@ def test_connections_can_be_refused(server: DevServer, client: Watched) -> None:
 
 
 def test_a_stalled_server_drops_requests(server: DevServer) -> None:
-    """It reads and drops; sessions end meanwhile, and nothing that was sent is carried out later."""
     with watched(server, timeout=0.5) as client:
         client.zk.create("/mine", ephemeral=True)
         server.stall = True
@@ -158,7 +153,6 @@ def test_a_stalled_server_drops_requests(server: DevServer) -> None:
 def test_a_fault_loses_one_reply(
     server: DevServer, client: Watched, op: str, call: Callable[[Any], Any], done: Callable[[list[str]], bool]
 ) -> None:
-    """The operation was carried out, its client does not hear it, and the next one is answered."""
     client.zk.create("/old")
     lost = server.lose_reply(op)
     assert not lost.is_set()
@@ -172,7 +166,6 @@ def test_a_fault_loses_one_reply(
 
 
 def test_only_the_reply_of_the_session_named_is_lost(server: DevServer, client: Watched) -> None:
-    """Others are answered meanwhile."""
     with watched(server) as other:
         lost = server.lose_reply("set", session_id=other.id)
         client.zk.set("/", b"1")
@@ -192,7 +185,6 @@ def test_there_are_no_faults_of_operations_that_do_not_exist(server: DevServer) 
 
 
 def test_operations_can_be_delayed(server: DevServer, client: Watched) -> None:
-    """They are done at once and answered later; what is asked behind them keeps its place."""
     server.delay("create", 0.3)
     start = time.monotonic()
     slow, quick = client.zk.create_async("/slow"), client.zk.exists_async("/slow")
@@ -206,7 +198,6 @@ def test_operations_can_be_delayed(server: DevServer, client: Watched) -> None:
 
 
 def test_a_paused_server_answers_and_expires_nothing(server: DevServer) -> None:
-    """Connecting works, nothing else does; no session ends, and what was sent is done when it goes on."""
     with watched(server, timeout=0.6) as client:
         client.zk.create("/mine", ephemeral=True)
         session = client.id
@@ -226,7 +217,6 @@ def test_a_paused_server_answers_and_expires_nothing(server: DevServer) -> None:
 
 
 def test_a_restart_with_data_keeps_sessions(server: DevServer, client: Watched) -> None:
-    """Clients come back to what they had, on the same port, and miss no event."""
     changed: list[WatchedEvent] = []
     client.zk.create("/mine", ephemeral=True)
     client.zk.get_children("/", watch=changed.append)
@@ -239,7 +229,6 @@ def test_a_restart_with_data_keeps_sessions(server: DevServer, client: Watched) 
 
 
 def test_a_restart_without_data_ends_sessions(server: DevServer, client: Watched) -> None:
-    """The tree is empty, zxids start again, and clients begin with a new session."""
     client.zk.create("/kept", b"")
     session = client.id
     server.restart(keep_data=False)
@@ -251,7 +240,6 @@ def test_a_restart_without_data_ends_sessions(server: DevServer, client: Watched
 
 
 def test_all_faults_can_be_healed(server: DevServer, client: Watched) -> None:
-    """At once, whatever they are."""
     server.delay("get", 60)
     lost = server.lose_reply("get")
     server.pause()

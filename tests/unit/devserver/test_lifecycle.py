@@ -20,7 +20,6 @@ from django_zklock.testing.server.tree import Origin, Tree
 
 
 def test_the_dev_server_restarts_on_its_port() -> None:
-    """Stopping or starting twice is no more than once; without a data file each start begins with nothing."""
     server = DevServer()
     server.stop()
     server.start()
@@ -38,7 +37,6 @@ def test_the_dev_server_restarts_on_its_port() -> None:
 
 
 def test_a_port_in_use_is_an_error_and_leaves_nothing() -> None:
-    """The one who has it keeps it."""
     threads = set(threading.enumerate())
     with DevServer() as first:
         second = DevServer(first.port)
@@ -60,7 +58,6 @@ def test_a_fault_before_the_start_is_active_from_the_start() -> None:
 
 
 def test_data_outlives_a_stop(tmp_path: Path) -> None:
-    """Data, versions, sequence counters and containers are kept, ephemerals are not; and zxids go on."""
     file = tmp_path / "data.json"
     with DevServer(data=file) as server, looking_in(server.hosts) as client:
         client.create("/a", b"\0\xff")
@@ -79,7 +76,6 @@ def test_data_outlives_a_stop(tmp_path: Path) -> None:
 
 
 def written(server: DevServer) -> int:
-    """Return the id of a transaction on this server."""
     with looking_in(server.hosts) as client:
         created = client.create("/new", include_data=True, ephemeral=True)
         return int(created[1].czxid)
@@ -97,7 +93,6 @@ def test_transaction_ids_rise_over_restarts() -> None:
 
 
 def test_transaction_ids_rise_though_the_clock_was_set_back(tmp_path: Path) -> None:
-    """A server with a file goes on from the last id in it."""
     file = tmp_path / "data.json"
     save(file, Tree(), 1 << 60)
     with DevServer(data=file) as server:
@@ -105,7 +100,6 @@ def test_transaction_ids_rise_though_the_clock_was_set_back(tmp_path: Path) -> N
 
 
 def test_a_snapshot_has_all_znodes_but_ephemerals(tmp_path: Path) -> None:
-    """But ephemerals; and what is no snapshot is not taken for one."""
     tree = Tree()
     for path, mode in (("/c", Mode.CONTAINER), ("/c/x", Mode.PERSISTENT), ("/t", Mode.TTL), ("/e", Mode.EPHEMERAL)):
         tree.create(path, None, OPEN, mode, Origin(session=1, zxid=7, now=99), ttl=5 if mode.ttl else None)
@@ -153,7 +147,6 @@ def test_a_forked_child_closes_the_port_of_the_dev_server() -> None:
 
 
 def test_calls_from_many_threads_are_all_answered() -> None:
-    """While the server stops, too."""
     server = DevServer()
     server.start()
     go = threading.Event()

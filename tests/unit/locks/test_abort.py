@@ -148,7 +148,6 @@ def test_nothing_is_collected_while_frames_of_others_are_read(
 
 
 def test_disarming_one_block_keeps_the_abort_of_another(work: Callable[[int], Work]) -> None:
-    """Both locks are lost with the session, and one of the blocks is garbage. The work in the other one is aborted."""
     busy = work(2)
     for block in busy.blocks:
         block.request("lost")
@@ -158,7 +157,6 @@ def test_disarming_one_block_keeps_the_abort_of_another(work: Callable[[int], Wo
 
 
 def test_an_abort_of_a_block_that_is_over_is_dropped(work: Callable[[int], Work]) -> None:
-    """Although it was on its way."""
     busy = work(2)
     busy.blocks[0].request("lost")
     busy.blocks[0].disarm()

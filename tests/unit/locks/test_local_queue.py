@@ -9,8 +9,6 @@ from django_zklock.core.protocol.local_queue import MAX_WAITING, LocalQueue
 
 
 class Caller:
-    """Waits for its turn until a time on `clock.now()`."""
-
     def __init__(self, name: str, deadline: float | None, entered: list[str]) -> None:
         self.deadline = deadline
         self._name = name
@@ -40,7 +38,6 @@ def test_a_late_waiter_keeps_its_position_when_grants_are_fast_again() -> None:
 
 
 def test_only_a_wait_that_was_granted_says_how_long_grants_take() -> None:
-    """A waiter that gives up after a long time makes nobody late."""
     entered: list[str] = []
     queue = LocalQueue(lambda: None, most_waiting=1)
     with mock.patch.object(clock, "now", return_value=0.0) as now:

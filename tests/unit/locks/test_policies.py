@@ -29,8 +29,6 @@ each_policy = pytest.mark.parametrize("policy", ALL)
 
 
 def policy_of(kind: str, name: str = "k", **options: Any) -> Any:
-    """Return the policy of a call of a locked function of this kind."""
-
     def work(*args: Any) -> HttpResponse:
         return HttpResponse()
 
@@ -49,7 +47,6 @@ def policy_of(kind: str, name: str = "k", **options: Any) -> Any:
 @each_kind
 @each_policy
 def test_a_policy_of_another_kind_of_function_is_refused(kind: str, policy: str) -> None:
-    """In the decorator, and in the entry of the lock. The error names those that are possible."""
     entry = {**URL, "LOCKS": {"entry": {"path": "k", "on_conflict": policy}}}
     with override_settings(ZKLOCK=entry):
         if policy in POLICIES[kind]:
@@ -72,8 +69,6 @@ def test_a_policy_in_the_defaults_counts_for_the_functions_that_can_have_it(kind
 
 
 def test_the_system_check_names_views_with_a_wrong_policy() -> None:
-    """Function views, and handlers of a class."""
-
     @zk_locked("k", on_conflict="coalesce")
     def function(request: HttpRequest) -> HttpResponse:
         return HttpResponse()

@@ -31,7 +31,6 @@ class Compiled(Coroutine[Any, Any, str]):
 
 @pytest.mark.parametrize("unsafe", [False, True], ids=["", "DJANGO_ALLOW_ASYNC_UNSAFE"])
 def test_a_task_of_compiled_code_is_an_owner(monkeypatch: pytest.MonkeyPatch, unsafe: bool) -> None:
-    """With greenlets, and without them where blocking calls are allowed."""
     pytest.importorskip("greenlet")
     if unsafe:
         monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")

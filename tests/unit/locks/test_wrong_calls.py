@@ -81,13 +81,11 @@ LOOSE_OF_KEY: Any = Lock.of_key
     ],
 )
 def test_an_unknown_argument_is_refused_with_the_right_one(call: Callable[[], object], hint: str) -> None:
-    """Also for those who know the locks of other packages."""
     with pytest.raises(TypeError, match=hint):
         call()
 
 
 def test_an_invalid_value_is_refused_with_the_valid_ones() -> None:
-    """With the option, what it takes and what it got."""
     with pytest.raises(ValueError, match=r"^timeout must be a number of seconds .*; got the string '5'\.$"):
         LOOSE("k", timeout="5")
     with pytest.raises(ValueError, match=r"None = no limit; at most 2147483\); got 10000000\.$"):
@@ -95,7 +93,6 @@ def test_an_invalid_value_is_refused_with_the_valid_ones() -> None:
 
 
 def test_a_bound_task_without_self_is_refused() -> None:
-    """bind=True without the parameter, and the parameter without bind=True."""
     app = Celery("mistakes", broker="memory://")
 
     @app.task(bind=True)  # type: ignore[arg-type]
@@ -113,7 +110,6 @@ def test_a_bound_task_without_self_is_refused() -> None:
 
 
 def test_an_app_that_is_not_installed_is_named() -> None:
-    """At the first contact with ZooKeeper, with what to add."""
     code = """
 import django; from django.conf import settings
 settings.configure(ZKLOCK={"URL": "zk://127.0.0.1:1/x"}); django.setup()
@@ -177,7 +173,6 @@ def test_two_swapped_letters_look_like_an_entry(name: str) -> None:
 
 
 def test_another_word_with_the_same_letters_does_not_warn() -> None:
-    """Another number does not, either. Any warning would be an error."""
     with with_locks("pot", "stream", "order12"):
         for name in ("top", "master", "order21", "dream", "streets"):
             assert zk_lock(name).key == name
@@ -204,7 +199,6 @@ def test_a_value_that_no_field_takes_is_an_error(lock: Any, expected: str) -> No
 
 
 def test_several_locks_share_the_values_of_their_fields() -> None:
-    """Each value needs its field in one of the names only."""
     with with_locks("pots"):
         assert zk_locks("order/{pk}", "pots", fields={"pk": 7, "sku": 8}).keys == ("order/7", "pots/8")
 
@@ -228,7 +222,6 @@ def test_a_missing_value_in_a_name_warns_once(name: str) -> None:
 
 
 def test_strict_refuses_every_bare_name_that_is_no_entry() -> None:
-    """Entries, paths and templates are free."""
     with with_locks("inventory", STRICT=True):
         assert zk_lock("inventory", fields={"sku": "a"}).key == "inventory/a"
         assert zk_lock("some/path").key == "some/path"
@@ -350,7 +343,6 @@ class Bound:
 
 
 def test_a_block_may_bind_its_hold_in_any_way() -> None:
-    """To a name, an attribute, an item or a global; by an `ExitStack`; and code may call the methods itself."""
     values: Any = {}
     bound: Any = Bound()
     zero: Any = 0

@@ -51,7 +51,6 @@ class Handler(logging.Handler):
 
 @pytest.fixture
 def handler() -> Iterator[Handler]:
-    """A handler of the records of the package."""
     log.flush(10)  # what other tests have logged
     handler = Handler()
     parent = logging.getLogger("django_zklock")
@@ -65,7 +64,6 @@ def handler() -> Iterator[Handler]:
 
 
 def on_protocol_thread(call: Callable[[], object]) -> None:
-    """Make a call on a protocol thread, and wait until it returns."""
     thread = protocol_thread("zklock-test", call)
     thread.start()
     thread.join(10)
@@ -76,7 +74,6 @@ logger = log.Logger("django_zklock.test")
 
 
 def log_all(marker: object) -> None:
-    """Log in each way."""
     logger.debug("debug")
     logger.info("info %s", marker)
     logger.warning("warning", extra={"lock": "k"})
@@ -100,7 +97,6 @@ def described(record: logging.LogRecord) -> dict[str, Any]:
 def test_records_of_a_protocol_thread_are_as_those_of_any_thread(
     handler: Handler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They have the same fields, also those that a factory of the user adds; only another thread handles them."""
     before = logging.getLogRecordFactory()
 
     def factory(*args: Any, **kwargs: Any) -> logging.LogRecord:
@@ -141,7 +137,6 @@ def test_a_record_has_the_time_at_which_it_was_made(handler: Handler) -> None:
 def test_a_handler_that_blocks_delays_no_protocol_thread_and_what_is_dropped_is_told(
     handler: Handler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The queue is bounded."""
     monkeypatch.setattr(log, "MOST_RECORDS", 5)
     handler.open.clear()
     on_protocol_thread(lambda: logger.info("blocks"))
@@ -158,7 +153,6 @@ def test_a_handler_that_blocks_delays_no_protocol_thread_and_what_is_dropped_is_
 def test_a_handler_that_raises_keeps_no_record_from_the_next_handler(
     handler: Handler, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Its error is printed, as `logging` prints errors of handlers."""
     handler.error = RuntimeError("no disk")
     on_protocol_thread(lambda: logger.info("a"))
     on_protocol_thread(lambda: logger.info("b"))
@@ -168,7 +162,6 @@ def test_a_handler_that_raises_keeps_no_record_from_the_next_handler(
 
 
 def test_the_exit_waits_for_slow_handlers_up_to_a_deadline(handler: Handler) -> None:
-    """`flush` says whether all records were handled."""
     handler.open.clear()
     on_protocol_thread(lambda: logger.info("slow"))
     assert not log.flush(0.01)
@@ -177,7 +170,6 @@ def test_the_exit_waits_for_slow_handlers_up_to_a_deadline(handler: Handler) -> 
 
 
 def test_a_test_finds_the_records_of_the_threads_of_the_package() -> None:
-    """Inside `assertLogs`, after `flush_logs`."""
     with TestCase().assertLogs("django_zklock", "WARNING") as logs:
         on_protocol_thread(lambda: logger.warning("lost"))
         flush_logs()

@@ -35,7 +35,6 @@ def test_a_wrong_span_of_time_is_refused(text: str) -> None:
 
 
 def test_columns_are_as_wide_as_a_terminal_shows_them() -> None:
-    """Wide characters take two columns, combining ones none."""
     out = io.StringIO()
     output.write_table(OutputWrapper(out), ("name", "n"), [("倉庫", "1"), ("e\u0301", "23")], numbers=("n",))
     assert out.getvalue() == "NAME   N\n倉庫   1\ne\u0301     23\n"
@@ -44,7 +43,6 @@ def test_columns_are_as_wide_as_a_terminal_shows_them() -> None:
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
 @pytest.mark.parametrize("long", ["x" * 120, "倉庫" * 60, "e\u0301" * 90])
 def test_a_table_fits_the_terminal(width: int, long: str) -> None:
-    """The columns that identify go first. Long texts keep both ends, and figures are whole."""
     out, head = io.StringIO(), ("lock", "runs", "held", "token", "session")
     row = (f"a{long}z", "shop.charge", "4 min 3 s", "4294967318", "0x1")
     output.write_table(OutputWrapper(out), head, [row], width=width, cut=("lock", "runs"))
@@ -78,7 +76,6 @@ def test_a_long_last_column_goes_on_below() -> None:
     ],
 )
 def test_a_name_or_a_key_names_a_lock(name: str, fields: dict[str, str], key: str) -> None:
-    """A key as the list shows it, or what code gives to `zk_lock`."""
     with override_settings(ZKLOCK=LOCKS):
         assert key_of(argparse.Namespace(name=name, fields=fields)) == key
 
@@ -96,7 +93,6 @@ def test_a_field_is_given_once(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
-    """Return the parsers of the sub-commands."""
     parser = Command().create_parser("manage.py", "zklock")
     (action,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     return dict(action.choices)
@@ -135,7 +131,6 @@ def words(text: str, start: str) -> list[str]:
 
 
 def test_the_completion_knows_all_that_the_parser_knows() -> None:
-    """Sub-commands, options and choices. The sub-commands that name a lock complete keys, or their own choices."""
     script, known = SCRIPT.read_text(), parsers()
     assert words(script, '""') == list(SUBCOMMANDS) == list(known)
     choices = 0

@@ -63,7 +63,6 @@ def expressions() -> list[str]:
 
 @pytest.mark.parametrize("expression", expressions())
 def test_expressions_use_existing_series(expression: str, metrics: dict[str, set[str]]) -> None:
-    """By the labels that they have."""
     parsed = promql.parse(expression)
     selectors = []
     promql.walk(parsed, lambda node: selectors.append(node) if isinstance(node, promql.VectorSelector) else None)

@@ -74,7 +74,6 @@ def settings_of(arguments: list[str]) -> list[str | None]:
 @pytest.mark.django_db
 @pytest.mark.parametrize("value", HOSTILE)
 def test_each_value_in_a_printed_command_is_data(value: str) -> None:
-    """For the terminal, the shell, Django's first parser and our own."""
     with override_settings(ZKLOCK={"URL": "zk://h1,h2"}):
         lines = sorted(set(printed(value)))
     passed = printable(value)

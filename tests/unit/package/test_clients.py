@@ -42,7 +42,6 @@ def test_the_python_client_needs_the_protobuf_that_its_code_was_generated_for() 
 @pytest.mark.chaos
 @pytest.mark.timeout(300)
 def test_the_python_distributions_are_complete(tmp_path: Path) -> None:
-    """The wheel, built from the sdist, has the generated code with its types, and no tests."""
     build = [sys.executable, "-m", "build", "--outdir", str(tmp_path), str(PYTHON)]
     done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

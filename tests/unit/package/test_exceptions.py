@@ -19,7 +19,6 @@ IN_THE_TREE = [error for error in ERRORS if issubclass(error, ZkLockError)]
 
 @pytest.mark.parametrize("error", IN_THE_TREE)
 def test_an_error_says_what_happened_and_to_which_lock(error: type[ZkLockError]) -> None:
-    """Its text is the message, or else the first line of its docstring."""
     raised, bare = error("gone", lock="inventory/1"), error()
     assert (str(raised), raised.lock) == ("gone", "inventory/1")
     assert (str(bare), bare.lock) == ((inspect.getdoc(error) or "").splitlines()[0], None)
@@ -32,7 +31,6 @@ def test_only_the_interrupt_is_outside_the_tree_of_errors() -> None:
 
 
 def test_both_ways_of_not_acquiring_share_a_base() -> None:
-    """One `except LockNotAcquired` covers a lock that is busy and one that was waited for in vain."""
     assert issubclass(exceptions.LockBusy, exceptions.LockNotAcquired)
     assert issubclass(exceptions.LockTimeout, exceptions.LockNotAcquired)
     assert issubclass(exceptions.LockDeadlock, exceptions.LockNotAcquired)

@@ -50,7 +50,6 @@ def test_the_grpc_extra_needs_the_protobuf_that_its_code_was_generated_for() -> 
 
 
 def test_an_older_kazoo_is_refused_at_once() -> None:
-    """The first lock says what to install, if kazoo was installed without the requirements of the package."""
     older = "import kazoo.exceptions; del kazoo.exceptions.RequestTimeoutError"
     tried = """
 try:
@@ -63,7 +62,6 @@ except ImportError as error:
 
 
 def test_the_history_needs_no_admin(tmp_path: Path) -> None:
-    """A project without the admin has the tables and the command."""
     code = """
 import django
 from django.conf import settings
@@ -79,7 +77,6 @@ call_command("zklock", "history")
 
 
 def test_the_start_of_django_costs_no_kazoo() -> None:
-    """Nor do the checks, with the apps of fences and events and the admin installed; locks import it when used."""
     apps = ["admin", "auth", "contenttypes", "messages", "sessions"]
     installed = [*(f"django.contrib.{app}" for app in apps), "django_zklock"]
     installed += ["django_zklock.contrib.fences", "django_zklock.contrib.events"]
@@ -104,19 +101,16 @@ print([name for name in ("kazoo", "django_zklock.core.protocol.contender", "cele
 
 
 def test_unknown_name_is_an_attribute_error() -> None:
-    """The lazy lookup behaves as a module does."""
     with pytest.raises(AttributeError, match="no attribute 'zk_lokced'"):
         _ = django_zklock.zk_lokced  # type: ignore[attr-defined]
 
 
 def test_an_error_is_imported_from_its_module() -> None:
-    """The error of `from django_zklock import LockBusy` names the module."""
     with pytest.raises(ImportError, match=r"from django_zklock\.exceptions import LockBusy"):
         exec("from django_zklock import LockBusy")
 
 
 def test_the_readme_names_the_version_and_what_is_supported() -> None:
-    """Its badges and its list say what the classifiers say, and CI runs all of it."""
     readme = (ROOT / "README.md").read_text()
     classifiers = (ROOT / "setup.cfg").read_text()
     workflow = (ROOT / ".github/workflows/ci.yml").read_text()
@@ -129,7 +123,6 @@ def test_the_readme_names_the_version_and_what_is_supported() -> None:
 
 
 def test_every_file_of_the_package_is_in_the_wheel() -> None:
-    """Each folder with modules is a package, and each other file matches a pattern of the data."""
     setup = ConfigParser()
     setup.read(ROOT / "setup.cfg")
     package = ROOT / "django_zklock"
@@ -143,11 +136,7 @@ def test_every_file_of_the_package_is_in_the_wheel() -> None:
 @pytest.mark.chaos
 @pytest.mark.timeout(300)
 def test_the_distributions_hold_the_package_and_nothing_else(tmp_path: Path) -> None:
-    """
-    The wheel, built from the sdist, is complete and typed. Neither has tests, which would not run from there.
-
-    The sdist has the documentation, too.
-    """
+    """Neither has tests, which would not run from there. The sdist has the documentation, too."""
     source = tmp_path / "source"
     source.mkdir()
     for name in ("setup.cfg", "pyproject.toml", "MANIFEST.in", "LICENSE", "README.md", "CHANGELOG.md", "SECURITY.md"):

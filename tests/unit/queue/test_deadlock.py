@@ -46,7 +46,6 @@ def queue_of(kinds: str) -> tuple[list[str], list[str]]:
 def test_a_waiter_waits_for_all_holders(
     kinds: str, waiter: int, holders: list[int] | None, between: int | None
 ) -> None:
-    """A holder waits for none. A reader behind readers waits as long as there is a writer between."""
     names, guids = queue_of(kinds)
     blocked = blockers(ordered(names), guids[waiter])
     if holders is None:
@@ -66,7 +65,6 @@ def test_a_contender_that_is_not_in_the_queue_waits_for_none() -> None:
 
 @given(st.text("LRWwP", min_size=1, max_size=6), st.data())
 def test_a_waiter_is_not_granted_the_lock_while_a_holder_is_there(kinds: str, data: st.DataObject) -> None:
-    """With the contender between, if there is one. The rule of the queue says so, if any others have gone."""
     names, guids = queue_of(kinds)
     waiter = data.draw(st.integers(0, len(kinds) - 1))
     queue = ordered(names)

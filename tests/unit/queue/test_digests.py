@@ -31,7 +31,6 @@ def of(value: object, field: str = "x:digest") -> str:
 
 @given(st.text(max_size=50), st.text(max_size=50))
 def test_two_texts_have_one_digest_only_if_they_are_one(first: str, second: str) -> None:
-    """No text is refused but the empty one."""
     for text in filter(None, (first, second)):
         assert len(of(text)) == 32
         assert of(text) == of(unicodedata.normalize("NFD", text)) == of(json.loads(json.dumps(text)))
@@ -47,7 +46,6 @@ def test_a_pair_of_surrogates_is_the_character_that_json_makes_of_it() -> None:
 
 @pytest.mark.parametrize("text", ONE_THING)
 def test_one_thing_has_one_digest_however_it_is_written(text: str) -> None:
-    """The value has the same text as in any other field."""
     assert {of(value) for value in ONE_THING[text]} == {digest(text, "field")}
 
 
@@ -93,7 +91,6 @@ def test_the_digest_keeps_its_characters_between_other_fields() -> None:
     ],
 )
 def test_a_misspelt_digest_is_refused_with_a_suggestion(field: str, message: str) -> None:
-    """All other formats are refused as ever."""
     with pytest.raises(InvalidLockName, match=message):
         Template.parse(f"feed/{{{field}}}")
 
@@ -120,7 +117,6 @@ def test_a_value_that_is_no_name_is_told_of_the_digest(make: Callable[[], Lock])
 
 
 def test_every_call_takes_a_digest() -> None:
-    """Blocks, decorated functions, several locks, sides and permits, by a template or by an entry of the settings."""
     key = f"feed/{digest(URL, 'url')}"
     fields: Any = {"url": URL}
 
@@ -143,7 +139,6 @@ def test_every_call_takes_a_digest() -> None:
 
 
 def test_a_key_with_a_digest_leads_to_its_entry() -> None:
-    """Also one whose path hides its last digit. A key of another length is of another lock."""
     with override_settings(ZKLOCK=ZKLOCK):
         for value, hidden in ((URL, False), ("7", True)):
             key = zk_lock("feed", fields={"url": value}).key

@@ -12,7 +12,6 @@ from django_zklock.core.queue.escaping import MAX_SHOWN, escape, printable, sess
 
 @given(st.text(st.characters(codec=None)), st.integers(1, 100))
 def test_every_text_is_capped_and_prints(text: str, limit: int) -> None:
-    """And can be encoded, whatever is in it."""
     shown = printable(text, limit)
     assert len(shown) <= limit
     assert shown.isprintable()
@@ -21,12 +20,10 @@ def test_every_text_is_capped_and_prints(text: str, limit: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "GET /buy/<sku>", "Zoë", "日本", "x" * MAX_SHOWN])
 def test_a_text_that_prints_is_left_alone(text: str) -> None:
-    """In whatever language."""
     assert printable(text) == text
 
 
 def test_unprintable_characters_are_shown_escaped() -> None:
-    """Rather than obeyed, or lost."""
     assert printable("\x1b[31m a\r\nb\u202ec\ud800\u200b") == r"\x1b[31m a\r\nb\u202ec\ud800\u200b"
     assert printable("x" * 600) == "x" * 511 + "…"
 
@@ -51,7 +48,6 @@ def test_a_session_id_is_shown_as_zookeeper_prints_it() -> None:
     ],
 )
 def test_a_key_is_shown_as_people_write_it(key: str, shown: str) -> None:
-    """A part that could be misread, or that another client has escaped otherwise, stays as it is."""
     assert shown_key(key) == shown
 
 

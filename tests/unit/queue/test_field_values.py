@@ -43,8 +43,6 @@ class Meta:
 
 
 class Order:
-    """A stand-in for a Django model."""
-
     _meta = Meta
 
     def __init__(self, pk: object) -> None:
@@ -131,8 +129,6 @@ def proxied(value: object) -> Any:
 
 
 class Wrapper:
-    """A proxy as other libraries write it."""
-
     def __init__(self, wrapped: object) -> None:
         self.__wrapped__ = wrapped
 
@@ -174,7 +170,6 @@ ONE_THING: dict[str, tuple[object, ...]] = {
 
 @pytest.mark.parametrize("expected", ONE_THING)
 def test_one_thing_has_one_text_however_it_is_written(expected: str) -> None:
-    """Zones, digits, proxies, normal forms: two callers that mean one thing exclude each other."""
     assert [text(value) for value in ONE_THING[expected]] == [expected] * len(ONE_THING[expected])
 
 
@@ -186,7 +181,6 @@ def model(name: str, *bases: Any, meta: dict[str, Any] | None = None, **fields: 
 
 @isolate_apps()
 def test_a_row_of_a_child_is_the_row_of_its_topmost_parent() -> None:
-    """With multi-table inheritance, through proxies and abstract models; no field that was deferred is loaded."""
     site = model("Site")
     cafe = model("Cafe", model("Named", meta={"abstract": True}), site)
     proxy = model("Bar", cafe, meta={"proxy": True})
@@ -213,7 +207,6 @@ def test_a_row_of_a_child_is_the_row_of_its_topmost_parent() -> None:
 
 
 def test_a_model_instance_may_be_a_field() -> None:
-    """It is named by its model and primary key."""
     assert Template.parse("pay/{order}").render({"order": Order(7)}) == "pay/shop.order:7"
 
 
@@ -232,7 +225,6 @@ LOOP.append(LOOP)
     ids=lambda value: str(type(value).__name__),
 )  # fmt: skip
 def test_a_value_that_json_would_change_is_refused(value: object) -> None:
-    """So is what has no end."""
     with pytest.raises(InvalidLockName):
         text_of(value, "field")
 
@@ -249,8 +241,6 @@ def test_a_lazy_text_is_refused_with_what_to_pass(make: Callable[[str], Any]) ->
 
 
 def test_an_error_of_a_lazy_object_comes_out() -> None:
-    """Such as that of the database, when `request.user` is loaded."""
-
     def fail() -> object:
         raise LookupError("no such user")
 

@@ -20,7 +20,6 @@ def queue(kinds: list[Kind]) -> Queue:
 
 @given(st.integers(0, 8))
 def test_of_plain_contenders_only_the_first_holds(many: int) -> None:
-    """As the rule for them says."""
     children = queue([Kind.LOCK] * many)
     assert holders.end_of_holders(children) == min(1, many)
     for index, child in enumerate(children):
@@ -31,7 +30,6 @@ def test_of_plain_contenders_only_the_first_holds(many: int) -> None:
 
 @given(st.lists(st.sampled_from([Kind.LOCK, Kind.READ, Kind.WRITE])))
 def test_readers_share_and_all_others_exclude(kinds: list[Kind]) -> None:
-    """A holder waits for nobody. A waiter waits for one ahead; a reader never waits for a reader."""
     children = queue(kinds)
     many = holders.end_of_holders(children)
     assert many == 1 or all(kind is Kind.READ for kind in kinds[:many])
@@ -51,7 +49,6 @@ def test_readers_share_and_all_others_exclude(kinds: list[Kind]) -> None:
     st.none() | st.integers(1, 4),
 )
 def test_the_shown_holders_of_permits_are_those_of_the_rule(came: list[tuple[Kind, int]], limit: int | None) -> None:
-    """If all limits are known, also where they differ; each of the others waits for somebody."""
     children = replace(queue([kind for kind, _ in came]), limit=limit)
     own = {child.name: limit for child, (_, limit) in zip(children, came, strict=True)}
     granted = [
@@ -70,7 +67,6 @@ def test_the_shown_holders_of_permits_are_those_of_the_rule(came: list[tuple[Kin
 def test_contenders_from_before_a_change_hold_by_the_highest_limit(
     many: int, own: int, limit: int, before: int, older: int
 ) -> None:
-    """Later ones hold by the present limit. A contender that wants something else than a permit holds none."""
     children = replace(queue([Kind.PERMIT] * many + [Kind.LOCK] * 2), limit=limit)
     data = Payload(guid="g", host="h", pid=1, thread="", what="", since="", template="", limit=own).encode()
     change = LimitRecord(by="", reason="", before=before).encode()
@@ -83,7 +79,6 @@ def test_contenders_from_before_a_change_hold_by_the_highest_limit(
 
 
 def test_a_queue_with_readers_or_writers_is_recognized() -> None:
-    """One contender with a side suffices."""
     assert holders.kind_of_queue(queue([Kind.LOCK, Kind.LOCK])) == "lock"
     assert holders.kind_of_queue(queue([Kind.LOCK, Kind.READ])) == "read-write"
     assert holders.kind_of_queue(queue([Kind.LOCK, Kind.PERMIT])) == "semaphore"

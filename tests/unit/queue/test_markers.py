@@ -15,7 +15,6 @@ from django_zklock.core.queue.markers import LimitRecord
 
 @given(st.text(max_size=300), st.text(max_size=300), st.integers(1, 10_000), st.integers(0, 10_000))
 def test_a_limit_record_is_read_back_and_prints(by: str, reason: str, value: int, before: int) -> None:
-    """Its texts are cut to one line, without control characters."""
     name, record = markers.limit_marker(value), LimitRecord(by=by, reason=reason, before=before)
     marker = markers.set_limit(name, record.encode(), 1_000.0)
     assert marker is not None
@@ -36,7 +35,6 @@ def test_a_limit_record_is_read_back_and_prints(by: str, reason: str, value: int
     [b"", b"\xff", b"[]", b"{}", b'{"by": 7, "before": -1}', b"[" * 100_000, json.dumps({"by": "x" * 5000}).encode()],
 )
 def test_junk_in_the_data_does_not_change_the_limit(data: bytes) -> None:
-    """The name counts. The operator is unknown then, and there is no limit before."""
     marker = markers.set_limit("!limit:3:", data, 1e300)
     assert marker is not None
     assert (marker.limit, marker.by, marker.reason, marker.when) == (3, "", "", None)
@@ -49,5 +47,4 @@ def test_other_names_set_no_limit(name: str) -> None:
 
 
 def test_two_changes_have_two_records() -> None:
-    """Each change recognizes its own, even if all else is equal."""
     assert LimitRecord(by="anna", reason="x").encode() != LimitRecord(by="anna", reason="x").encode()

@@ -86,7 +86,6 @@ class Order:
 @example("%30")
 @example("1234567890")
 def test_escaping_is_reversible(text: str) -> None:
-    """Unescaping gives back the text, in its canonical form."""
     assert unescape(escaped(text)) == unicodedata.normalize("NFC", text)
 
 
@@ -94,7 +93,6 @@ def test_escaping_is_reversible(text: str) -> None:
 @example("a/1234567890")
 @example("...")
 def test_an_escaped_text_is_one_plain_segment(text: str) -> None:
-    """No slash, no relative path, only characters ZooKeeper and a shell take as they are."""
     segment = escaped(text)
     assert re.fullmatch(r"(?:[A-Za-z0-9_.~:@=+,-]|%[0-9A-F]{2})+", segment)
     assert segment not in (".", "..")
@@ -117,7 +115,6 @@ def test_no_directory_of_a_key_looks_like_a_contender(text: str) -> None:
 @pytest.mark.parametrize("where", ["escape", "template", "value"])
 @pytest.mark.timeout(5)
 def test_a_hostile_text_names_no_lock(text: str, where: str) -> None:
-    """It is refused before anything is sent, in no time, by a short message that any log can take."""
     with pytest.raises(InvalidLockName) as caught:
         if where == "escape":
             escape(text)
@@ -132,7 +129,6 @@ def test_a_hostile_text_names_no_lock(text: str, where: str) -> None:
 
 @given(st.text())
 def test_any_text_is_a_template_or_refused(text: str) -> None:
-    """Any text in the code or the settings raises our error, or none."""
     with contextlib.suppress(InvalidLockName):
         template = Template.parse(text)
         template.render(dict.fromkeys(template.fields, "x"))
@@ -144,7 +140,6 @@ def test_any_text_is_a_template_or_refused(text: str) -> None:
     data=st.data(),
 )
 def test_different_values_have_different_keys(literals: list[str], lead: bool, data: st.DataObject) -> None:
-    """However fields and literals stand side by side, the values can be told from the key."""
     pieces = [f"{{f{index}}}{literal}" for index, literal in enumerate(literals)]
     text = "".join(pieces) + ("{last}" if lead else "")
     try:
@@ -172,13 +167,11 @@ def test_different_values_have_different_keys(literals: list[str], lead: bool, d
     ],
 )  # fmt: skip
 def test_a_template_has_only_literals_and_plain_fields(text: str) -> None:
-    """A field that looks like code, or cannot keep two values apart, is refused when the name is read."""
     with pytest.raises(InvalidLockName):
         Template.parse(text)
 
 
 def test_a_refused_field_is_named() -> None:
-    """The message says which part of the name is wrong."""
     with pytest.raises(InvalidLockName, match=r"'inv/\{a\}/\{b\[0\]\}' has the field 'b\[0\]'"):
         Template.parse("inv/{a}/{b[0]}")
 
@@ -209,7 +202,6 @@ def test_a_value_without_a_sure_text_is_refused(value: object) -> None:
     "field", ["order.total", "order.missing", "order.pk.missing", "missing", "order", "order.customer"]
 )
 def test_a_field_that_leads_to_no_value_is_refused(field: str) -> None:
-    """A method, a missing attribute and a missing argument are named with the field and the name of the lock."""
     with pytest.raises(InvalidLockName, match=f"field '{re.escape(field)}' of lock name 'a/"):
         Template.parse(f"a/{{{field}}}").render({"order": Order()})
 
@@ -221,7 +213,6 @@ def test_the_error_of_a_property_passes_through() -> None:
 
 
 def test_the_length_of_a_key_is_limited() -> None:
-    """Segments that fit one by one can be too long together."""
     fields = [f"f{index}" for index in range(6)]
     template = Template.parse("/".join(f"{{{name}}}" for name in fields))
     assert len(template.render(dict.fromkeys(fields, "x" * 100))) < MAX_KEY
@@ -230,13 +221,11 @@ def test_the_length_of_a_key_is_limited() -> None:
 
 
 def test_fields_are_the_names_a_call_must_have() -> None:
-    """Each once, in order, and without attributes."""
     assert Template.parse("{b.x}/{a}/{b.y}-{{c}}").fields == ("b", "a")
     assert Template.parse("plain").fields == ()
 
 
 def test_an_unknown_field_is_refused_with_a_suggestion() -> None:
-    """A typing error shows when the function is decorated, not when it is first called."""
     template = Template.parse("inventory/{skuu}")
     with pytest.raises(InvalidLockName, match=r"did you mean \{sku\}\?"):
         template.check_fields(["request", "sku"])
@@ -247,7 +236,6 @@ def test_an_unknown_field_is_refused_with_a_suggestion() -> None:
 
 @pytest.mark.parametrize("base", ["/zklock", "/zklock/", "/a/b", "/"])
 def test_a_path_leads_back_to_its_key(base: str) -> None:
-    """The key can be told from the path of its directory."""
     assert key_of(base, path(base, "a/b%2Fc")) == "a/b%2Fc"
     assert "//" not in path(base, "a")
 
@@ -257,7 +245,6 @@ def test_a_path_leads_back_to_its_key(base: str) -> None:
 @example("123456789%38", "123456789%38")
 @example("1", "179542018")
 def test_a_key_shows_its_digits_and_its_path_hides_them(first: str, second: str) -> None:
-    """A key that ends in ten digits stays readable, and its directory never looks like a contender."""
     with contextlib.suppress(InvalidLockName):
         for text in ("order/{a}/{b}", "{a}8{b}"):
             key = Template.parse(text).render({"a": first, "b": second})
@@ -269,7 +256,6 @@ def test_a_key_shows_its_digits_and_its_path_hides_them(first: str, second: str)
 
 @pytest.mark.parametrize("other", ["/zklocks/a", "/zklock", "/zklock/", "/", "", "zklock/a"])
 def test_a_path_outside_the_base_has_no_key(other: str) -> None:
-    """A path that is not below the base is no lock's."""
     with pytest.raises(InvalidLockName):
         key_of("/zklock", other)
 
@@ -286,7 +272,6 @@ def test_a_template_knows_the_keys_that_it_may_render(first: str, second: str) -
 
 @pytest.mark.parametrize("key", ["shop", "shop/a", "shop/a/b/c", "other/a/b", "shop/a/x:"])
 def test_a_template_knows_keys_that_it_never_renders(key: str) -> None:
-    """Another number of segments, or other literals."""
     assert not Template.parse("shop/{a}/x:{b}").may_render(key)
 
 

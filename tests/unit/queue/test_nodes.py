@@ -45,7 +45,6 @@ JSON = st.recursive(
 
 @given(st.builds(new_guid, st.sampled_from(Mark)), st.sampled_from(Kind), st.integers(-(2**31), 2**31 - 1))
 def test_a_znode_name_is_read_as_it_was_written(guid: str, kind: Kind, sequence: int) -> None:
-    """The contender can be read from the name with any number that the server appends."""
     name = prefix(guid, kind) + "%010d" % sequence  # noqa: UP031 - as the server writes it
     assert parse(name) == Child(name, kind, guid, sequence)
 
@@ -61,7 +60,6 @@ def test_a_contender_of_ours_in_kazoos_grammar_has_its_guid_without_dashes(kind:
 
 @pytest.mark.parametrize("name", ["a", "", "locks", "leases", "123456789", f"_c_{GUID}-lock-", "123456789%30", "é"])
 def test_a_name_without_a_number_is_no_contender(name: str) -> None:
-    """The directory of a nested key is passed over."""
     assert parse(name) is None
 
 
@@ -91,7 +89,6 @@ def test_an_unknown_name_with_a_number_is_refused(name: str) -> None:
 
 
 def test_a_leader_latch_of_curators_is_refused_by_its_name() -> None:
-    """It passes over other recipes; the message says what goes with a leader of ours."""
     with pytest.raises(UnreadableQueue, match=r"-latch-0000000001.* of a LeaderLatch .* LeaderSelector"):
         parse(f"_c_{GUID}-latch-0000000001")
 
@@ -107,7 +104,6 @@ def test_a_lease_of_curators_semaphore_is_refused_by_its_name() -> None:
 
 @given(st.text(max_size=20), st.integers(0, 2**31 - 1))
 def test_texts_in_any_script_are_read_as_they_were_written(text: str, pid: int) -> None:
-    """Names of hosts, threads and views need not be English."""
     payload = replace(PAYLOAD, host=text, thread=text, what=text, template=text, pid=pid)
     assert Payload.decode(payload.encode()) == payload
 
@@ -120,7 +116,6 @@ def test_texts_in_any_script_are_read_as_they_were_written(text: str, pid: int) 
 def test_a_payload_never_exceeds_its_limit(
     guid: str, host: str, thread: str, what: str, since: str, template: str, pid: int
 ) -> None:
-    """It is JSON in UTF-8 of at most 1 KiB with any fields."""
     payload = Payload(
         guid=guid,
         host=host,
@@ -183,7 +178,6 @@ NOT_TEXT = {
 @settings(max_examples=40)
 @given(st.dictionaries(st.sampled_from([*asdict(PAYLOAD), "new"]), JSON))
 def test_a_payload_with_odd_fields_is_read_as_far_as_it_goes(fields: dict[str, object]) -> None:
-    """A later version, or a hand-made node, shows what can be shown, in the right types."""
     payload = Payload.decode(json.dumps({**fields, "guid": GUID}).encode())
     assert payload is not None
     assert payload.guid == GUID
@@ -198,7 +192,6 @@ def test_a_payload_with_odd_fields_is_read_as_far_as_it_goes(fields: dict[str, o
 @example({"new": "\ud800"}, 0)
 @example({"new": 0}, 3000)
 def test_fields_of_later_releases_survive_or_are_dropped_as_a_whole(fields: dict[str, object], size: int) -> None:
-    """They never make the payload unreadable, however often it is written, and the known texts make room for them."""
     unknown = {f"new {name}": value for name, value in {**fields, "large": "x" * size}.items()}
     data = json.dumps({**json.loads(PAYLOAD.encode()), **unknown}).encode()
     for what in ("x" * 5000, "buy", ""):
@@ -228,5 +221,4 @@ def test_fields_of_later_releases_survive_or_are_dropped_as_a_whole(fields: dict
     ],
 )
 def test_the_payload_of_another_client_is_none(data: bytes | None) -> None:
-    """Curator writes an address, kazoo a line; neither is taken for ours, nor is anything huge."""
     assert Payload.decode(data) is None

@@ -19,7 +19,6 @@ TEXT = st.text(max_size=600)
 
 
 def payload(**more: Any) -> Payload:
-    """The payload of a contender like any."""
     values: dict[str, Any] = {
         "guid": nodes.new_guid(nodes.Mark.OPERATOR), "host": "h", "pid": 1, "thread": "t", "what": "", "template": ""
     }  # fmt: skip
@@ -27,12 +26,10 @@ def payload(**more: Any) -> Payload:
 
 
 def node(guid: str) -> str:
-    """The path of a node with this guid."""
     return f"/zklock/k/{nodes.prefix(guid)}0000000007"
 
 
 def read(data: bytes, path: str, **more: Any) -> operator_hold.OperatorHold | None:
-    """The hold that a node is."""
     stat: dict[str, Any] = {"token": 5, "owner": 0, "ctime": 100.0, **more}
     return operator_hold.operator_hold(Payload.decode(data), key="k", path=path, **stat)
 
@@ -59,7 +56,6 @@ def test_an_operator_hold_is_read_as_it_was_written(
 
 @given(what=TEXT.filter(bool), host=TEXT)
 def test_a_minimum_hold_is_named_after_its_work(what: str, host: str) -> None:
-    """It is never taken for a person's, and it ends as surely."""
     guid = nodes.new_guid(nodes.Mark.OPERATOR)
     data = operator_hold.hold_data(payload(guid=guid, host=host), by=what, reason="held", seconds=60, mark="minimum")
     assert len(data) <= MAX_PAYLOAD
@@ -85,7 +81,6 @@ def test_znodes_of_other_clients_are_no_operator_holds(guid: uuid.UUID) -> None:
 
 
 def test_each_operator_hold_has_the_mark_and_its_own_guid() -> None:
-    """And each one's guid is its own."""
     made = {nodes.new_guid(nodes.Mark.OPERATOR) for _ in range(1000)}
     assert len(made) == 1000
     assert all(operator_hold.is_operator(f"{nodes.prefix(guid)}0000000001") for guid in made)
@@ -107,7 +102,6 @@ def test_each_operator_hold_has_the_mark_and_its_own_guid() -> None:
     ],
 )
 def test_a_payload_without_an_end_is_no_operator_hold(about: dict[str, str]) -> None:
-    """It is a contender like any, which nobody ends."""
     guid = nodes.new_guid(nodes.Mark.OPERATOR)
     assert read(payload(guid=guid, about=about).encode(), node(guid)) is None
 
@@ -146,7 +140,6 @@ def queue(*marks: nodes.Mark | None) -> tuple[list[str], order.Queue]:
 
 
 def test_a_waiter_ends_the_holds_that_no_other_waiter_of_ours_ends() -> None:
-    """It ends the holds just ahead, those behind which only clients of Curator wait, and those it watches itself."""
     own, hold = nodes.Mark.OWN, nodes.Mark.OPERATOR
     names, children = queue(hold, own, hold, None, hold, own)
     me = names[5]
@@ -158,7 +151,6 @@ def test_a_waiter_ends_the_holds_that_no_other_waiter_of_ours_ends() -> None:
 
 @given(parts=st.lists(TEXT, min_size=1, max_size=3), end=st.floats(0, 9e9))
 def test_an_entry_is_read_as_it_was_written(parts: list[str], end: float) -> None:
-    """From its end on, or if its hold is wanted. It is no contender."""
     key = "/".join(percent_encode(f"k{part}") for part in parts)
     path = f"{key}/{nodes.prefix(nodes.new_guid(nodes.Mark.OPERATOR))}0000000007"
     name = operator_hold.entry_name(path, end)
@@ -171,6 +163,5 @@ def test_an_entry_is_read_as_it_was_written(parts: list[str], end: float) -> Non
 
 @given(name=TEXT, tail=st.text("0123456789!-/._clok", max_size=60))
 def test_no_other_name_is_an_entry(name: str, tail: str) -> None:
-    """Nothing raises."""
     for text in (name, f"1000000000-{name}.end", f"1000000000-{tail}.end", f"1000000000-a!{tail}.end"):
         assert operator_hold.hold_of_entry(text, 2e9) == "" or operator_hold.is_operator(text[:-4].rpartition("!")[2])

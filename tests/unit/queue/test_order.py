@@ -25,7 +25,6 @@ def name(sequence: int) -> str:
 
 @given(QUEUES, st.randoms(use_true_random=False))
 def test_contenders_are_in_the_order_of_their_numbers(queue: dict[int, str], random: random.Random) -> None:
-    """Neither the guid nor the client's grammar nor the order of the listing has a say."""
     names = [f"{start}{sequence:010d}" for sequence, start in queue.items()]
     random.shuffle(names)
     assert [child.sequence for child in ordered(names)] == sorted(queue)
@@ -40,7 +39,6 @@ def test_directories_of_nested_keys_are_passed_over() -> None:
 
 
 def test_a_limit_for_all_processes_is_read_with_the_queue() -> None:
-    """Of two, which an operator made by hand, the lower one counts."""
     mine = name(3)
     assert ordered([mine, "!limit:5:"]).limit == 5
     two = ordered(["!limit:5:", mine, "!limit:2:", "!limit:0:"])
@@ -49,7 +47,6 @@ def test_a_limit_for_all_processes_is_read_with_the_queue() -> None:
 
 
 def test_the_marker_of_a_cleared_limit_is_stale_once_one_contender_is_left() -> None:
-    """The first holds a permit in any case. The marker of a limit that is set stays."""
     assert ordered([name(3), "!limit:0:"]).stale_marker == "!limit:0:"
     assert ordered([name(3), name(4), "!limit:0:"]).stale_marker == ""
     assert ordered([name(3), "!limit:2:"]).stale_marker == ""
@@ -87,13 +84,11 @@ def test_a_contender_of_curator_next_to_kazoos_grammar_closes_the_lock(kazoos: s
 
 @pytest.mark.parametrize("sequence", [-1, -5, -(2**31), LAST_SEQUENCE + 1, 2**31 - 1])
 def test_an_exhausted_counter_closes_the_lock(sequence: int) -> None:
-    """Past the end ZooKeeper's numbers say nothing about who came first; the message says how to start again."""
     with pytest.raises(UnreadableQueue, match="delete the directory"):
         ordered([name(1), name(sequence)])
 
 
 def test_the_last_number_is_still_taken() -> None:
-    """The limit is the first number that is refused."""
     assert ordered([name(LAST_SEQUENCE)])[0].sequence == LAST_SEQUENCE
 
 
@@ -105,6 +100,5 @@ def test_a_repeated_number_closes_the_lock() -> None:
 
 
 def test_an_unknown_contender_closes_the_lock() -> None:
-    """It is not passed over, wherever it is."""
     with pytest.raises(UnreadableQueue, match="lock-0000000009"):
         ordered([name(1), "lock-0000000009"])

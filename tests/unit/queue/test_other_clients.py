@@ -24,7 +24,6 @@ from django_zklock.core.protocol import contender_info
     ],
 )
 def test_the_payload_of_another_client_is_shown(data: bytes, host_and_what: tuple[str, str]) -> None:
-    """Curator writes an address, a program any text. A release request replaces it."""
     said = contender_info.foreign_payload(data)
     assert (said.host, said.what) == host_and_what
 

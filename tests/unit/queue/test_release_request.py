@@ -51,7 +51,6 @@ def test_a_later_release_request_replaces_an_earlier_one() -> None:
 def test_a_release_request_is_short_and_printable(
     host: str, what: str, template: str, about: dict[str, str], by: str, reason: str
 ) -> None:
-    """For every holder and every reason; what is read can be printed anywhere."""
     data = payload(host=host, what=what, template=template, about=about).encode()
     request = release_request(by=by, reason=reason, at="2026-11-20T12:00:00.000+00:00")
     asked = with_request(data, request)

@@ -66,7 +66,6 @@ def test_each_other_plain_contender_waits_for_the_one_just_ahead(queue: Queue) -
 
 @given(queues(PLAIN), LIMITS)
 def test_a_semaphore_with_one_permit_is_a_lock(queue: Queue, limit: int) -> None:
-    """The verdicts are equal, but for the limit, which may be changed."""
     leases = queue_of([Kind.PERMIT] * len(queue))
     for index, child in enumerate(leases):
         verdict = Permits(1)(leases, child.name)
@@ -81,7 +80,6 @@ def test_a_semaphore_with_one_permit_is_a_lock(queue: Queue, limit: int) -> None
 
 @given(queues(KINDS), LIMITS)
 def test_contenders_that_hold_together_can_share(queue: Queue, limit: int) -> None:
-    """Readers with readers, and permits up to the limit; nobody with a plain lock or a writer."""
     holders = [child for child in queue if told(queue, child, limit) == Granted()]
     assert holders[0] == queue[0]
     assert not any(conflict(*pair) for pair in itertools.combinations(holders, 2))
@@ -100,7 +98,6 @@ def test_holders_are_the_first_in_the_queue(queue: Queue, limit: int) -> None:
 
 @given(queues(KINDS), LIMITS, st.data())
 def test_a_waiter_is_woken_before_it_could_be_granted(queue: Queue, limit: int, data: st.DataObject) -> None:
-    """As long as none of the predecessors is gone, there is no grant, whichever others leave the queue."""
     for child in queue:
         verdict = told(queue, child, limit)
         if isinstance(verdict, WaitFor):
@@ -113,7 +110,6 @@ def test_a_waiter_is_woken_before_it_could_be_granted(queue: Queue, limit: int, 
 
 @given(queues(KINDS), LIMITS, st.lists(KINDS, max_size=4))
 def test_the_end_of_the_last_predecessor_is_a_grant(queue: Queue, limit: int, newcomers: list[Kind]) -> None:
-    """When one of those that a contender waits for alone is gone, it has the lock, also if others came meanwhile."""
     later = queue_of(newcomers, start=queue[-1].sequence + 1)
     for child in queue:
         verdict = told(queue, child, limit)
@@ -134,7 +130,6 @@ def test_the_end_of_a_minimum_hold_grants_nothing_by_itself(kinds: list[Kind], l
 
 @given(queues(KINDS), LIMITS, st.data())
 def test_a_contender_outside_the_queue_has_no_grant(queue: Queue, limit: int, data: st.DataObject) -> None:
-    """A missing own node is no grant and no place in the queue, whether others wait or not."""
     gone = data.draw(st.sampled_from(queue))
     assert told(without(queue, [gone.name]), gone, limit) == Absent()
     assert told(Queue(), gone, limit) == Absent()
@@ -152,7 +147,6 @@ def test_a_reader_waits_for_the_last_writer_ahead_and_for_none_behind() -> None:
 
 
 def test_a_downgraded_writer_lets_readers_in() -> None:
-    """A sign in the directory says so; writers wait as before, and so do readers behind a writer."""
     queue = queue_of([Kind.WRITE, Kind.READ, Kind.WRITE, Kind.READ])
     names = [child.name for child in queue]
     now = ordered([*names, f"!reads:{queue[0].guid}:"])

@@ -10,7 +10,6 @@ from django_zklock.core.zk.options import SessionOptions, TlsOptions
 
 
 def test_changed_settings_are_seen() -> None:
-    """`override_settings` takes effect, also on a lock that was used. A change of another setting drops nothing."""
     before = conf.current()
     lock = zk_lock("a")
     spec = lock.spec
@@ -26,7 +25,6 @@ def test_changed_settings_are_seen() -> None:
 
 
 def test_session_gets_all_that_the_settings_say() -> None:
-    """Each value that concerns the session reaches its options."""
     raw = {
         "URL": "zk+tls://user:pw@h1,[::1]:2182/app?session_timeout=9&connect_timeout=2",
         "TLS": {"CA": "ca", "CERT": "cert", "KEY": "key", "KEY_PASSWORD": "pw", "CHECK_HOSTNAME": False},

@@ -27,7 +27,6 @@ def ids(raw: object, *, deploy: bool = False) -> list[str]:
 
 
 def test_every_problem_becomes_an_error() -> None:
-    """The checks have the messages, hints and ids of the validator."""
     raw = {"URL": "zk://h:port", "ROOTS": "/x", "ACL": "none", "LOCKS": {"a": {}}}
     assert [(message.id, message.msg, message.hint) for message in run(raw)] == [
         (f"zklock.{problem.id}", problem.message, problem.hint) for problem in conf.problems(raw)
@@ -36,13 +35,11 @@ def test_every_problem_becomes_an_error() -> None:
 
 
 def test_checks_fail_the_command() -> None:
-    """`manage.py check` fails, and names the id."""
     with override_settings(ZKLOCK=None), pytest.raises(SystemCheckError, match=r"zklock\.E001"):
         call_command("check")
 
 
 def test_sensible_settings_cause_no_message() -> None:
-    """A sensible configuration gets no message, even with `--deploy`."""
     assert run({"URL": "zk+tls://zk1.example.org/app", "AUTH": "user:pw"}, deploy=True) == []
     assert run({"URL": "zk://localhost,127.0.0.1,[::1]/app"}, deploy=True) == []
 
@@ -78,7 +75,6 @@ def test_an_open_acl_and_unchecked_names_cause_a_warning(keys: dict[str, object]
 
 
 def test_an_open_acl_is_no_risk_on_this_machine_alone() -> None:
-    """Nobody else reaches ZooKeeper. Without `--deploy` nothing is said of it."""
     assert ids({"URL": "zk+tls://localhost/app", "TLS": {"CHECK_HOSTNAME": False}}, deploy=True) == []
     assert ids({"URL": "zk+tls://zk1.example.org/app", "TLS": {"CHECK_HOSTNAME": False}}) == []
 
@@ -134,14 +130,12 @@ def test_a_root_that_projects_share_causes_a_warning(raw: dict[str, str], expect
     ],
 )
 def test_options_that_exclude_each_other_are_errors(raw: dict[str, object], expected: str) -> None:
-    """They are errors at the start, even if one of them is a default."""
     (message,) = run({"URL": "zk://localhost/app", **raw})
     assert message.id == "zklock.E013"
     assert expected in message.msg
 
 
 def test_an_entry_may_override_a_default() -> None:
-    """An entry with a kind ignores the limit of the defaults."""
     defaults = {"limit": 3, "max_hold": 5}
     locks = {"a": {"path": "a", "kind": "read"}, "b": {"path": "b", "max_hold": None, "min_hold": 9}}
     assert run({"URL": "zk://localhost/app", "DEFAULTS": defaults, "LOCKS": locks}) == []
@@ -164,7 +158,6 @@ def test_two_limits_of_a_path_cause_a_warning() -> None:
 
 
 def test_a_decorator_refuses_options_that_exclude_each_other() -> None:
-    """The decorator checks its options alone, and with those of the entry."""
     with pytest.raises(ValueError, match="a semaphore has no sides"):
         zk_locked("a", kind="read", limit=3)
     settings = {"URL": "zk://localhost/app", "LOCKS": {"a": {"path": "a", "limit": 3}}}
@@ -175,11 +168,9 @@ def test_a_decorator_refuses_options_that_exclude_each_other() -> None:
 
 
 def test_warnings_wait_until_the_errors_are_gone() -> None:
-    """Invalid settings cause no warnings."""
     assert ids({"URL": "zk://10.0.0.1", "SESSION_TIMEOUT": 1, "ROOT": "x"}, deploy=True) == ["zklock.E004"]
 
 
 @pytest.mark.parametrize(("raw", "deploy"), [({}, False), ({"URL": "zk://10.0.0.1", "SESSION_TIMEOUT": 1}, True)])
 def test_every_message_has_a_hint(raw: dict[str, object], deploy: bool) -> None:
-    """Each error and warning says what to do."""
     assert all(message.hint for message in run(raw, deploy=deploy))

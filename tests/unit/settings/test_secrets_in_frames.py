@@ -98,7 +98,6 @@ def test_a_wrong_password_of_a_key_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_the_coordinator_does_not_show_the_token_of_a_client() -> None:
-    """Neither a wrong token, nor a right one whose request fails."""
     client = LeaseClient(name="billing", tokens=(hash_of(MARK),), max_rate=0)
     access = Access(LeaseOptions(clients={"billing": client}))
     for token in (MARK, f"{MARK}?"):

@@ -51,7 +51,6 @@ def only_problem(**keys: object) -> Problem:
 
 
 def test_only_the_url_is_required() -> None:
-    """Every key but `URL` has a default."""
     assert config() == Config(
         hosts=(("h1", 2181), ("h2", 2182)),
         base="/app/zklock",
@@ -67,7 +66,6 @@ def test_only_the_url_is_required() -> None:
 
 
 def test_every_setting_reaches_the_configuration() -> None:
-    """Each key of the dict reaches the configuration."""
     assert config(
         ROOT="/locks",
         SESSION_TIMEOUT=30,
@@ -105,17 +103,14 @@ def test_every_setting_reaches_the_configuration() -> None:
 
 
 def test_none_counts_as_not_given() -> None:
-    """A key that an environment variable leaves empty has its default."""
     assert config(**dict.fromkeys(KEYS - {"URL", "DEADLOCK_TIMEOUT"})) == config()
 
 
 def test_no_deadlock_is_looked_for_without_a_time() -> None:
-    """This key is the exception: None turns the search off."""
     assert (config().deadlock_timeout, config(DEADLOCK_TIMEOUT=None).deadlock_timeout) == (1.0, None)
 
 
 def test_configuration_cannot_be_changed() -> None:
-    """The configuration is immutable, and independent of the dict in the settings."""
     raw: dict[str, Any] = {"stock": {"path": "stock"}}
     built = config(LOCKS=raw)
     raw["other"] = {"path": "other"}
@@ -128,14 +123,12 @@ def test_configuration_cannot_be_changed() -> None:
 
 @pytest.mark.parametrize("raw", [None, "zk://h1", ["zk://h1"], 3])
 def test_anything_but_a_dict_is_refused(raw: object) -> None:
-    """The only problem shows an example."""
     (problem,) = conf.problems(raw)
     assert problem.id == "E001"
     assert "URL" in str(problem.hint)
 
 
 def test_first_use_names_all_problems_in_the_words_of_the_checks() -> None:
-    """Without the system checks, the first lock reports the same problems."""
     raw = {"URL": "zk://", "ROOT": "locks", "SESSION_TIMEOUT": 0, "LOCK": {}}
     with override_settings(ZKLOCK=raw), pytest.raises(ImproperlyConfigured) as caught:
         conf.current()
@@ -168,7 +161,6 @@ WILD = st.recursive(
 @settings(max_examples=50)
 @given(st.dictionaries(st.sampled_from(sorted(KEYS)) | st.text(max_size=5) | st.integers(), WILD))
 def test_no_value_breaks_the_validator(raw: dict[Any, Any]) -> None:
-    """Each problem has a message and a hint, and no value causes a traceback."""
     assert all(problem.message and problem.hint for problem in conf.problems(raw))
 
 
@@ -188,7 +180,6 @@ def test_no_value_breaks_the_validator(raw: dict[Any, Any]) -> None:
     ],
 )
 def test_unknown_key_gets_a_suggestion(keys: dict[str, object], suggestion: str) -> None:
-    """At every level, the error for a misspelt key suggests the right one, or lists all if none is similar."""
     problem = only_problem(**keys)
     assert (problem.id, problem.hint) == ("E002", f'Did you mean "{suggestion}"?')
     assert "SESSION_TIMEOUT" in str(only_problem(XYZ=1).hint)
@@ -232,7 +223,6 @@ REFUSED: list[tuple[str, str, list[object]]] = [
 
 @pytest.mark.parametrize(("id", "key", "values"), REFUSED)
 def test_an_invalid_value_of_a_key_is_refused(id: str, key: str, values: list[object]) -> None:
-    """Each kind of problem has its id."""
     assert [(value, ids(**{key: value})) for value in values] == [(value, [id]) for value in values]
 
 
@@ -256,7 +246,6 @@ def test_a_value_that_contradicts_the_url_or_is_in_it_is_refused(keys: dict[str,
     [("", "/zklock", "/zklock"), ("/", "/a/b/", "/a/b"), ("/app", "/", "/app"), ("/app/", "/locks", "/app/locks")],
 )
 def test_base_joins_chroot_and_root(chroot: str, root: str, base: str) -> None:
-    """The locks are below the root, which is below the chroot."""
     assert config(f"zk://h{chroot}", ROOT=root).base == base
 
 
@@ -281,14 +270,12 @@ def test_query_of_the_url_sets_times_and_the_dict_wins() -> None:
 
 
 def test_credentials_come_from_the_url_or_from_auth_which_wins() -> None:
-    """`AUTH` takes precedence over the user and the password in the URL."""
     url = "zk://us%65r:p%40ss@h"
     assert config(url).auth == (("digest", "user:p@ss"),)
     assert config(url, AUTH=[("super", "x"), ["digest", "a:b"]]).auth == (("super", "x"), ("digest", "a:b"))
 
 
 def test_with_credentials_only_the_creator_has_access() -> None:
-    """With credentials, the default of `ACL` is "creator"."""
     assert config().acl == "open"
     assert config("zk://user:pw@h").acl == "creator"
     assert config("zk://user:pw@h", ACL="open").acl == "open"
@@ -307,7 +294,6 @@ def test_with_credentials_only_the_creator_has_access() -> None:
     ],
 )
 def test_tls_is_turned_on_by_url_or_dict_and_verifies(url: str, tls: object, built: TlsOptions | None) -> None:
-    """The URL or the dict turns TLS on, and the server is always verified."""
     assert config(url, TLS=tls).tls == built
 
 
@@ -321,7 +307,6 @@ def test_tls_is_turned_on_by_url_or_dict_and_verifies(url: str, tls: object, bui
     keys=st.sampled_from([None, "SECRET", ["SECRET"]]),
 )
 def test_credentials_appear_in_no_text(url: str, auth: object, acl: object, tls: object, keys: object) -> None:
-    """No problem, exception or repr of the configuration quotes a credential."""
     raw = {"URL": url, "AUTH": auth, "ACL": acl, "TLS": tls, "TOKEN_KEYS": keys}
     conf.forget()
     with override_settings(ZKLOCK=raw):
@@ -333,7 +318,6 @@ def test_credentials_appear_in_no_text(url: str, auth: object, acl: object, tls:
 
 
 def test_url_for_log_can_be_read_as_a_url() -> None:
-    """A log line names the locks by a URL without credentials."""
     assert config("zk+tls://user:pw@h1,[::1]:2182/app").url_for_log == "zk+tls://h1:2181,[::1]:2182/app/zklock"
 
 
@@ -353,7 +337,6 @@ def test_url_for_log_can_be_read_as_a_url() -> None:
     ],
 )  # fmt: skip
 def test_an_invalid_value_of_an_option_is_refused(option: str, value: object) -> None:
-    """The error names the option, in the defaults and in an entry."""
     problem = only_problem(DEFAULTS={option: value})
     assert (problem.id, option in problem.message) == ("E009", True)
     problem = only_problem(LOCKS={"stock": {"path": "stock", option: value}})
@@ -366,7 +349,6 @@ def test_a_lock_and_the_defaults_must_be_dicts() -> None:
 
 
 def test_options_of_a_lock_come_before_the_defaults() -> None:
-    """An entry overrides `DEFAULTS`, even by None. A lock without an entry has the defaults."""
     built = config(
         DEFAULTS={"timeout": 3, "abort_on": "lost", "skip_value": 1},
         LOCKS={"stock": {"path": "stock/{sku}", "timeout": None, "skip_value": None}},
@@ -399,14 +381,12 @@ def test_path_of_a_lock_is_known_without_an_ensemble(raw: object, path: str) -> 
     ("given", "aliases"), [(True, ("default",)), (False, ()), ("ledger", ("ledger",)), (["b", "a", "b"], ("b", "a"))]
 )
 def test_databases_of_a_block_in_their_order(given: object, aliases: tuple[str, ...]) -> None:
-    """`atomic` is a bool, a database or several; False overrides the settings."""
     options = given_options({"atomic": given})
     assert options["atomic"] == aliases
     assert over_defaults(options, {"atomic": ("x",)}) == over_defaults({}, options) == options
 
 
 def test_a_key_has_the_options_of_the_entry_that_can_render_it() -> None:
-    """The entry whose path can render to the key counts, else the defaults."""
     built = config(
         LOCKS={"rates": {"path": "rates/{day}", "kind": "read"}, "stock": {"path": "stock", "compat": None}},
         DEFAULTS={"kind": "write", "compat": "kazoo"},

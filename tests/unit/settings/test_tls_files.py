@@ -67,7 +67,6 @@ def settings(folder: Path, files: dict[str, str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_file_is_named_with_its_setting(folder: Path, wrong: str) -> None:
-    """By the error of a connect, and by `check`: as a warning if the file may be on another machine."""
     files, setting, words, absent = WRONG[wrong]
     given = settings(folder, files)
     with pytest.raises(TlsProblem) as raised:
@@ -102,7 +101,6 @@ def test_a_file_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_right_files_are_used_and_nobody_is_asked(
     folder: Path, password: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With an encrypted key, too."""
     monkeypatch.setattr(sys, "stdin", None)
     files = {"CA": "ca.pem", "CERT": "a.pem", "KEY": "locked.key" if password else "a.key"}
     given = settings(folder, {**files, **({"KEY_PASSWORD": password} if password else {})})

@@ -28,7 +28,6 @@ PARTS = st.text("abcxyz019_-.~% é", min_size=1, max_size=10).filter(lambda part
 def test_parse_reverses_writing(
     hosts: list[tuple[str, int]], parts: list[str], user: str, password: str, query: dict[str, str]
 ) -> None:
-    """Every URL that follows the rules is read as its parts."""
     chroot = "".join(f"/{part}" for part in parts)
     assert parse(_url(hosts, chroot, user, password, query)) == Address(
         hosts=tuple(hosts), chroot=chroot, credential=f"{user}:{password}", tls=False, query=tuple(query.items())
@@ -43,7 +42,6 @@ def _url(hosts: list[tuple[str, int]], chroot: str, user: str, password: str, qu
 
 @given(st.text())
 def test_anything_is_read_or_refused(text: str) -> None:
-    """Any text is read, or raises `InvalidValue`."""
     for url in (text, f"zk://{text}", f"zk://h/{text}", f"zk://h?{text}", f"zk://[{text}"):
         try:
             assert parse(url).hosts
@@ -58,7 +56,6 @@ def test_anything_is_read_or_refused(text: str) -> None:
     scheme=st.sampled_from(["zk://", "zk+tls://", "zkk://", "", "zk:/"]),
 )
 def test_password_never_shows_in_errors(password: str, rest: str, scheme: str) -> None:
-    """No error quotes a part of the password, even if it is not escaped."""
     try:
         parse(f"{scheme}user:{password}{rest}")
     except InvalidValue as error:
@@ -81,7 +78,6 @@ def test_password_never_shows_in_errors(password: str, rest: str, scheme: str) -
     ],
 )
 def test_scheme_and_port_have_defaults(url: str, address: Address) -> None:
-    """Of three schemes, only `zk+tls` turns TLS on. A host without a port has ZooKeeper's usual one."""
     assert parse(url) == address
 
 
@@ -129,7 +125,6 @@ def test_scheme_and_port_have_defaults(url: str, address: Address) -> None:
     ],
 )
 def test_an_invalid_url_is_refused_with_its_invalid_part(url: str, says: str) -> None:
-    """The message names the invalid part."""
     with pytest.raises(InvalidValue) as caught:
         parse(url)
     assert says in str(caught.value)

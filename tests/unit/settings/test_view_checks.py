@@ -39,7 +39,6 @@ class Urls:
 
 
 def messages_for(*routes: str) -> list[tuple[str | None, str]]:
-    """Return the ids and messages of the check for these views of the site."""
     patterns = [pattern for pattern in ledgersite.urlpatterns if str(pattern.pattern) in routes]
     assert len(patterns) == len(routes)
     with override_settings(ROOT_URLCONF=Urls(*patterns)):
@@ -64,7 +63,6 @@ def messages_for(*routes: str) -> list[tuple[str | None, str]]:
     ],
 )
 def test_a_view_with_a_correct_transaction_causes_no_warning(ledger: Ledger, route: str) -> None:
-    """The transaction begins inside the lock, or there is none."""
     assert messages_for(route) == []
 
 
@@ -92,8 +90,6 @@ def test_a_locked_handler_causes_a_warning(ledger: Ledger, route: str, name: str
 
 
 def test_many_locked_handlers_cause_one_warning(ledger: Ledger) -> None:
-    """It names the first ones, says how many there are, and can be silenced."""
-
     class Handler(View):
         @zk_locked("x")
         def get(self) -> None: ...
@@ -109,8 +105,6 @@ def test_many_locked_handlers_cause_one_warning(ledger: Ledger) -> None:
 
 
 def test_an_explicit_release_on_silences_the_warning(ledger: Ledger) -> None:
-    """The hint of the warning says so."""
-
     class Handler(View):
         @zk_locked("x", release_on="commit")
         def get(self) -> None: ...
@@ -121,7 +115,6 @@ def test_an_explicit_release_on_silences_the_warning(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize(("name", "ids"), [("one", []), ("x", ["zklock.W004"])])
 def test_the_transaction_of_one_of_several_locks_counts(ledger: Ledger, name: str, ids: list[str]) -> None:
-    """A view that is opted out has the transaction of any of its locks."""
     raw = {"URL": "zk://localhost/app", "LOCKS": {"one": {"path": "one", "atomic": "ledger"}}}
     with override_settings(ZKLOCK=raw):
         view = transaction.non_atomic_requests(using="ledger")(zk_locked([name, "y"])(ledgersite.write))
@@ -145,14 +138,12 @@ def test_without_atomic_requests_no_view_is_warned_of(ledger: Ledger) -> None:
 )
 @pytest.mark.parametrize("route", ["plain/", "wrapped/", "decorated_handler/", "action/"])
 def test_a_locked_view_needs_the_middleware(middleware: list[str], ids: list[str], route: str) -> None:
-    """Or a subclass of it. A locked handler of a class needs it, too, but a view without a lock does not."""
     with override_settings(MIDDLEWARE=middleware):
         assert [id for id, _ in messages_for(route)] == ids
         assert messages_for("calls_helper/") == []
 
 
 def test_every_warning_says_what_to_do(ledger: Ledger) -> None:
-    """All views of the site are checked, those of included URLconfs too."""
     from django.urls import include
 
     urls = Urls(path("below/", include((ledgersite.urlpatterns, "site"))))  # type: ignore[arg-type]

@@ -18,7 +18,6 @@ def contact() -> LastContact:
 
 
 def test_a_lease_after_a_connect_has_the_whole_timeout(contact: LastContact) -> None:
-    """A session that was just created, or has just moved to another server, has its whole timeout."""
     assert contact.known_to_leader(100.0, T) == 100.0
 
 

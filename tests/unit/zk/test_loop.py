@@ -21,7 +21,6 @@ def loop() -> Iterator[Loop]:
 
 
 def test_delivered_and_posted_events_keep_their_order(loop: Loop) -> None:
-    """Events of each thread keep their order, and no two events run at the same time."""
     seen: list[tuple[str, int]] = []
     running: list[int] = []
     overlaps: list[int] = []
@@ -51,7 +50,6 @@ def test_delivered_and_posted_events_keep_their_order(loop: Loop) -> None:
 
 
 def test_a_delivered_event_runs_without_a_further_event(loop: Loop) -> None:
-    """An event that is delivered while another one runs does not wait for a third one."""
     for _ in range(300):
         started, delivered = threading.Event(), threading.Event()
         loop.post(started.set)
@@ -61,7 +59,6 @@ def test_a_delivered_event_runs_without_a_further_event(loop: Loop) -> None:
 
 
 def test_a_failing_event_does_not_end_the_loop(loop: Loop, caplog: pytest.LogCaptureFixture) -> None:
-    """An exception is logged, and the next event runs."""
     done = threading.Event()
     loop.post(lambda: 1 / 0)
     loop.post(done.set)
@@ -70,7 +67,6 @@ def test_a_failing_event_does_not_end_the_loop(loop: Loop, caplog: pytest.LogCap
 
 
 def test_timers_run_when_due_and_not_when_cancelled(loop: Loop) -> None:
-    """Timers run in the order in which they are due, even if one is set while the loop sleeps for a later one."""
     seen: list[str] = []
     done = threading.Event()
 
@@ -96,7 +92,6 @@ def test_a_timer_runs_between_delivered_events() -> None:
 
 
 def test_a_stopped_loop_ends_its_thread() -> None:
-    """After `stop`, the thread runs the queued events and ends."""
     loop = Loop("test-loop")
     loop.start()
     seen: list[int] = []

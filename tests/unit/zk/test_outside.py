@@ -40,7 +40,6 @@ def gate() -> Iterator[Gate]:
 
 
 def test_a_call_that_hangs_is_waited_for_once_and_made_once(gate: Gate) -> None:
-    """Later callers wait no longer, and no second thread hangs."""
     call = Outside(gate)
     for within, longest in [(0.2, 2), (0.2, 0.15), (0.2, 0.15)]:
         call.begin()
@@ -54,7 +53,6 @@ def test_a_call_that_hangs_is_waited_for_once_and_made_once(gate: Gate) -> None:
 
 
 def test_the_value_before_stays_while_a_call_hangs(gate: Gate) -> None:
-    """The new one takes its place as soon as it is there; an error does so, too."""
     call = Outside(gate)
     gate.open.set()
     call.begin()
@@ -83,8 +81,6 @@ def test_a_value_that_came_too_late_is_the_next_callers(gate: Gate) -> None:
 
 
 def test_a_process_with_too_many_threads_says_so(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The value before stays. Without one there is an error at once, until a thread can be started again."""
-
     class Refused:
         def start(self) -> None:
             raise RuntimeError("can't start new thread")
@@ -125,7 +121,6 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def test_addresses_need_no_resolver(answers: list[object]) -> None:
-    """They are their own addresses, of both kinds."""
     hosts = [("127.0.0.1", 1), ("::1", 2), ("fe80::1%eth0", 3)]
     assert resolve(hosts, 0) == {host: (host,) for host in hosts}
 
@@ -137,7 +132,6 @@ def test_each_address_of_a_name_counts_once(answers: list[object]) -> None:
 
 
 def test_the_addresses_stay_while_the_resolver_is_out_of_order(answers: list[object]) -> None:
-    """They go when it says that there is no such name, and change when it says so."""
     temporary, final = socket.gaierror(socket.EAI_AGAIN, "later"), socket.gaierror(socket.EAI_NONAME, "none")
     answers += [temporary, ["10.0.0.1"], temporary, ["10.0.0.2"], final, temporary]
     seen = [resolve([HOST], 20)[HOST] for _ in range(len(answers))]
