@@ -1,4 +1,4 @@
-"""Names, keys and paths: what a lock may be called, and that no two calls share a lock by accident."""
+"""Names, keys and paths: what a lock may be called, that no two calls share one by accident, and how they are shown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from django_zklock.core.queue.escaping import MAX_SEGMENT
+from django_zklock.core.queue.escaping import MAX_SEGMENT, MAX_SHOWN, printable, session_hex, shown_key
 from django_zklock.core.queue.nodes import parse
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.names.template import (
@@ -85,28 +85,19 @@ class Order:
 @example("50%")
 @example("%30")
 @example("1234567890")
-def test_escaping_is_reversible(text: str) -> None:
-    assert unescape(escaped(text)) == unicodedata.normalize("NFC", text)
-
-
-@given(TEXTS)
 @example("a/1234567890")
 @example("...")
-def test_an_escaped_text_is_one_plain_segment(text: str) -> None:
-    segment = escaped(text)
-    assert re.fullmatch(r"(?:[A-Za-z0-9_.~:@=+,-]|%[0-9A-F]{2})+", segment)
-    assert segment not in (".", "..")
-    assert len(segment) <= MAX_SEGMENT
-
-
-@given(TEXTS)
 @example("_c_2bd53a55-ce0a-4d7b-9a4f-a8e7f2e1d111-lock-0000000005")
 @example("_c_2bd53a55-ce0a-4d7b-9a4f-a8e7f2e1d111-lock--000000005")
 @example("0123456789abcdef0123456789abcdef__lock__0000000005")
 @example("order-123456789")
-def test_no_directory_of_a_key_looks_like_a_contender(text: str) -> None:
+def test_an_escaped_text_is_a_plain_segment_that_looks_like_no_contender(text: str) -> None:
     """The directory of a nested key is passed over when the queue of the outer key is read."""
     segment = escaped(text)
+    assert unescape(segment) == unicodedata.normalize("NFC", text)
+    assert re.fullmatch(r"(?:[A-Za-z0-9_.~:@=+,-]|%[0-9A-F]{2})+", segment)
+    assert segment not in (".", "..")
+    assert len(segment) <= MAX_SEGMENT
     assert not re.search(r"[0-9]{10}\Z", segment)
     assert parse(segment) is None
 
@@ -286,3 +277,60 @@ def test_impossible_keys_of_locks_are_refused(key: str) -> None:
     assert not is_key(key)
     with pytest.raises(InvalidLockName):
         check_key(key)
+
+
+# --- texts that are shown ---------------------------------------------------------------------------------------------
+
+
+@given(st.text(st.characters(codec=None)), st.integers(1, 100))
+def test_every_text_is_capped_and_prints(text: str, limit: int) -> None:
+    shown = printable(text, limit)
+    assert len(shown) <= limit
+    assert shown.isprintable()
+    shown.encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        *((text, text) for text in ("", "GET /buy/<sku>", "Zoë", "日本", "x" * MAX_SHOWN)),
+        ("\x1b[31m a\r\nb\u202ec\ud800\u200b", r"\x1b[31m a\r\nb\u202ec\ud800\u200b"),
+        ("x" * 600, "x" * 511 + "…"),
+    ],
+)
+def test_only_what_does_not_print_is_escaped(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_a_session_id_is_shown_as_zookeeper_prints_it() -> None:
+    """Without a sign: a server whose number is above 127 gives negative ones."""
+    assert session_hex(-1) == "0xffffffffffffffff"
+    assert session_hex(0x100002AB) == "0x100002ab"
+    assert session_hex(None) == session_hex(0) == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        ("kunden/J%C3%BCrgen%20Gro%C3%9F", "kunden/Jürgen Groß"),
+        ("%E6%97%A5%E6%9C%AC/%22a%22", '日本/"a"'),
+        ("a%2Fb%25/%7Bx%7D", "a%2Fb%25/%7Bx%7D"),
+        ("%20a%20%20b%20/c%20d", "%20a%20%20b%20/c d"),
+        ("a%E2%80%8Bb%E2%80%AEc%0A", "a%E2%80%8Bb%E2%80%AEc%0A"),
+        ("%41%c3%bc%C3%FF%", "%41%c3%bc%C3%FF%"),
+        ("e%CC%81", "e%CC%81"),
+    ],
+)
+def test_a_key_is_shown_as_people_write_it(key: str, shown: str) -> None:
+    assert shown_key(key) == shown
+
+
+@given(st.lists(st.text(), min_size=2, max_size=2, unique=True))
+def test_two_keys_are_never_shown_alike(texts: list[str]) -> None:
+    try:
+        keys = {escape(text) for text in texts}
+    except InvalidLockName:
+        return
+    shown = {shown_key(key) for key in keys}
+    assert len(shown) == len(keys)
+    assert all(text.isprintable() for text in shown)

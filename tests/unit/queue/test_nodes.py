@@ -1,14 +1,16 @@
-"""The children of a lock's directory: their names and their payload."""
+"""The children of a lock's directory: their names, their payload, those of other clients, and release requests."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from django_zklock.core.protocol import contender_info
 from django_zklock.core.queue.nodes import (
     MAX_PAYLOAD,
     Child,
@@ -19,6 +21,13 @@ from django_zklock.core.queue.nodes import (
     new_guid,
     parse,
     prefix,
+)
+from django_zklock.core.queue.release_request import (
+    BY_CURATOR,
+    CURATOR,
+    release_request,
+    requested,
+    with_request,
 )
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.locks import trace
@@ -88,18 +97,17 @@ def test_an_unknown_name_with_a_number_is_refused(name: str) -> None:
     assert ascii(name)[:20] in str(caught.value)
 
 
-def test_a_leader_latch_of_curators_is_refused_by_its_name() -> None:
-    with pytest.raises(UnreadableQueue, match=r"-latch-0000000001.* of a LeaderLatch .* LeaderSelector"):
-        parse(f"_c_{GUID}-latch-0000000001")
-
-
-def test_a_lease_of_curators_semaphore_is_refused_by_its_name() -> None:
-    """Its semaphores and ours cannot count each other's permits in one order."""
-    with pytest.raises(UnreadableQueue, match="Semaphores cannot share a queue with other clients"):
-        parse(f"_c_{GUID}-lease-0000000001")
-    ours = parse(f"{prefix(new_guid(Mark.OWN), Kind.PERMIT)}0000000001")
-    assert ours is not None
-    assert ours.kind is Kind.PERMIT
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("latch", r"-latch-0000000001.* of a LeaderLatch .* LeaderSelector"),
+        ("lease", "Semaphores cannot share a queue with other clients"),
+    ],
+)
+def test_a_recipe_of_curators_that_cannot_share_a_queue_is_refused_by_its_name(kind: str, said: str) -> None:
+    """A latch passes over other recipes, and our permits cannot be counted with those of others in one order."""
+    with pytest.raises(UnreadableQueue, match=said):
+        parse(f"_c_{GUID}-{kind}-0000000001")
 
 
 @given(st.text(max_size=20), st.integers(0, 2**31 - 1))
@@ -222,3 +230,94 @@ def test_fields_of_later_releases_survive_or_are_dropped_as_a_whole(fields: dict
 )
 def test_the_payload_of_another_client_is_none(data: bytes | None) -> None:
     assert Payload.decode(data) is None
+
+
+# --- other clients ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "host_and_what"),
+    [
+        (b"", ("", "")),
+        (b"__REVOKE__", ("", "")),
+        (b"10.0.3.9", ("10.0.3.9", "")),
+        (b"fe80::1", ("fe80::1", "")),
+        (b"fe80::1%\x1b[2J", ("fe80::1%\\x1b[2J", "")),
+        (b"web-7", ("", "web-7")),
+        (b"web\n7", ("", "web\\n7")),
+        ("é".encode("latin-1"), ("", "\ufffd")),
+        (b"x" * 200_000, ("", "x" * 119 + "…")),
+    ],
+)
+def test_the_payload_of_another_client_is_shown(data: bytes, host_and_what: tuple[str, str]) -> None:
+    said = contender_info.foreign_payload(data)
+    assert (said.host, said.what) == host_and_what
+
+
+@given(st.binary() | st.ip_addresses().map(str).map(str.encode))
+def test_any_bytes_are_shown_in_one_line(data: bytes) -> None:
+    """Everybody who can write to the node can write anything."""
+    said = contender_info.foreign_payload(data)
+    assert said.host.isprintable()
+    assert said.what.isprintable()
+    assert not (said.host and said.what)
+
+
+# --- release requests -------------------------------------------------------------------------------------------------
+
+
+LONG_TEXT = st.text(max_size=600)
+LOCK = "\U0001f512" * 600
+
+
+def holder(**more: Any) -> Payload:
+    known = {"host": "web-1", "pid": 7, "thread": "MainThread", "what": "GET /buy", "since": "", "template": "a/{b}"}
+    return Payload(**{"guid": "x" * 36, **known, **more})
+
+
+def test_a_release_request_keeps_the_payload_of_the_holder() -> None:
+    request = release_request(by="anna", reason="deploy 42", at="2026-11-20T12:00:00.000+00:00")
+    before = holder(about={"task": "buy"}, limit=3)
+    data = with_request(before.encode(), request)
+    assert requested(data) == request
+    assert Payload.decode(data) == replace(
+        before, release_request={"by": "anna", "reason": "deploy 42", "at": request.at}
+    )
+    assert requested(before.encode()) is None
+
+
+def test_a_later_release_request_replaces_an_earlier_one() -> None:
+    data = with_request(holder().encode(), release_request(by="anna", reason="one"))
+    data = with_request(data, release_request(by="ben", reason="two"))
+    assert requested(data) == release_request(by="ben", reason="two")
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(LONG_TEXT, LONG_TEXT, LONG_TEXT, st.dictionaries(LONG_TEXT, LONG_TEXT, max_size=12), LONG_TEXT, LONG_TEXT)
+@example("\x01" * 600, "\ud800" * 600, '"' * 600, {LOCK: LOCK}, LOCK, LOCK)
+def test_a_release_request_is_short_and_printable(
+    host: str, what: str, template: str, about: dict[str, str], by: str, reason: str
+) -> None:
+    data = holder(host=host, what=what, template=template, about=about).encode()
+    request = release_request(by=by, reason=reason, at="2026-11-20T12:00:00.000+00:00")
+    asked = with_request(data, request)
+    assert len(asked) <= MAX_PAYLOAD
+    assert requested(asked) == request
+    kept = Payload.decode(asked)
+    assert kept is not None
+    assert kept.guid == "x" * 36
+    assert (request.by + request.reason).isprintable()
+
+
+@pytest.mark.parametrize("odd", [7, {"by": 1, "reason": "x"}, {"by": "x", "reason": None}, ["by"], None])
+def test_a_malformed_release_request_is_ignored(odd: object) -> None:
+    data = json.dumps({**json.loads(holder().encode()), "release_request": odd}).encode()
+    assert requested(data) is None
+
+
+def test_release_requests_of_curator_are_written_and_read() -> None:
+    """It writes an address into its node, and knows no other request than its own."""
+    assert with_request(b"127.0.0.1", release_request(by="anna", reason="deploy")) == CURATOR
+    request = requested(CURATOR)
+    assert request is not None
+    assert (request.by, request.reason) == (BY_CURATOR, "")
