@@ -1,4 +1,4 @@
-"""The memory that a worker's main process shares with its pool processes."""
+"""The memory that a worker's main process shares with its pool processes, and the slots of these."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery.concurrency.prefork import TaskPool
 
 from django_zklock.contrib.celery.dispatch.pool_grants import PoolGrant
 from django_zklock.contrib.celery.dispatch.pool_process import ContenderProxy, SessionProxy
+from django_zklock.contrib.celery.dispatch.pool_slots import PoolSlots
 from django_zklock.contrib.celery.dispatch.shared_grants import LONGEST_EVENT, RECORDS, GrantRecord, SharedGrants
 from django_zklock.core import clock
 from django_zklock.core.execution.waiters import run
@@ -117,12 +119,7 @@ def test_a_request_for_which_a_record_has_no_room_is_logged(
 
 def test_a_pool_process_wakes_the_main_process_when_it_is_ready(shared: SharedGrants) -> None:
     assert shared.ready_processes(4) == {}
-
-    def say_ready() -> bool:
-        shared.set_ready(2, os.getpid())
-        return True
-
-    assert in_child(say_ready)
+    assert in_child(lambda: shared.set_ready(2, os.getpid()) is None)  # type: ignore[func-returns-value]
     assert select.select([shared.wakeup], [], [], 5)[0]
     assert list(shared.ready_processes(4)) == [2]
     assert shared.ready_processes(2) == {}
@@ -142,12 +139,7 @@ def test_a_pool_process_wakes_the_main_process_at_begin_and_end(shared: SharedGr
 def test_a_pool_process_downgrades_its_grant(shared: SharedGrants, asked: bool) -> None:
     record = shared.add()
     assert record.goes_on_as_reader == ""
-
-    def share() -> bool:
-        record.share(asked=asked)
-        return True
-
-    assert in_child(share)
+    assert in_child(lambda: record.share(asked=asked) is None)  # type: ignore[func-returns-value]
     assert record.goes_on_as_reader == ("asked" if asked else "yes")
 
 
@@ -175,3 +167,12 @@ def test_there_is_room_for_a_thousand_grants(shared: SharedGrants) -> None:
         shared.add()
     shared.remove(records[3])
     assert shared.add().index == records[3].index
+
+
+def test_a_pool_that_was_stopped_has_no_slots() -> None:
+    """A worker that is stopped twice ends its pool while messages still wait."""
+    pool = TaskPool(limit=1)
+    controller = SimpleNamespace(max_tasks_per_child=None)
+    slots = PoolSlots(SimpleNamespace(pool=pool, controller=controller), SimpleNamespace(), on_end=print)  # type: ignore[arg-type]
+    pool.terminate()
+    assert slots.available == 0

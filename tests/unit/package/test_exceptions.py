@@ -24,13 +24,10 @@ def test_an_error_says_what_happened_and_to_which_lock(error: type[ZkLockError])
     assert (str(bare), bare.lock) == ((inspect.getdoc(error) or "").splitlines()[0], None)
 
 
-def test_only_the_interrupt_is_outside_the_tree_of_errors() -> None:
+def test_errors_have_one_root_and_one_base_of_all_that_were_not_acquired() -> None:
     """Every error has the one root, but for the interrupt, which no `except Exception` may swallow."""
     assert [error for error in ERRORS if not issubclass(error, ZkLockError)] == [exceptions.LockLostInterrupt]
     assert not issubclass(exceptions.LockLostInterrupt, Exception)
-
-
-def test_both_ways_of_not_acquiring_share_a_base() -> None:
     assert issubclass(exceptions.LockBusy, exceptions.LockNotAcquired)
     assert issubclass(exceptions.LockTimeout, exceptions.LockNotAcquired)
     assert issubclass(exceptions.LockDeadlock, exceptions.LockNotAcquired)

@@ -1,16 +1,28 @@
-"""The system checks report problems of `settings.ZKLOCK`, and warn of unwise values."""
+"""The system checks report problems of `settings.ZKLOCK`, and warn of unwise values and of locked views."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from django.core import checks
 from django.core import checks as django_checks
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
+from django.db import transaction
 from django.test import override_settings
+from django.urls import include, path
+from django.urls.resolvers import URLPattern
+from django.views import View
+from support import ledgersite
+from support.ledger import Ledger
 
 from django_zklock import conf, zk_locked
+from django_zklock.checks import check_views
+from django_zklock.middleware import LockConflictMiddleware
 
 IDS = re.compile(r"zklock\.[EW]\d{3}")
 
@@ -18,12 +30,12 @@ IDS = re.compile(r"zklock\.[EW]\d{3}")
 def run(raw: object, *, deploy: bool = False) -> list[django_checks.CheckMessage]:
     with override_settings(ZKLOCK=raw):
         messages = django_checks.run_checks(tags=["zklock"], include_deployment_checks=deploy)
-    assert all(IDS.fullmatch(str(message.id)) for message in messages)
+    assert all(IDS.fullmatch(str(message.id)) and message.hint for message in messages)
     return messages
 
 
 def ids(raw: object, *, deploy: bool = False) -> list[str]:
-    return sorted(str(message.id) for message in run(raw, deploy=deploy))
+    return sorted(str(message.id).removeprefix("zklock.") for message in run(raw, deploy=deploy))
 
 
 def test_every_problem_becomes_an_error() -> None:
@@ -31,7 +43,7 @@ def test_every_problem_becomes_an_error() -> None:
     assert [(message.id, message.msg, message.hint) for message in run(raw)] == [
         (f"zklock.{problem.id}", problem.message, problem.hint) for problem in conf.problems(raw)
     ]
-    assert ids(raw) == ["zklock.E002", "zklock.E003", "zklock.E007", "zklock.E010"]
+    assert ids(raw) == ["E002", "E003", "E007", "E010"]
 
 
 def test_checks_fail_the_command() -> None:
@@ -39,44 +51,46 @@ def test_checks_fail_the_command() -> None:
         call_command("check")
 
 
-def test_sensible_settings_cause_no_message() -> None:
-    assert run({"URL": "zk+tls://zk1.example.org/app", "AUTH": "user:pw"}, deploy=True) == []
-    assert run({"URL": "zk://localhost,127.0.0.1,[::1]/app"}, deploy=True) == []
-
-
-@pytest.mark.parametrize(("keys", "more"), [({}, ["zklock.W010"]), ({"AUTH": "user:pw"}, [])])
-def test_plain_text_to_another_machine_causes_a_warning(keys: dict[str, str], more: list[str]) -> None:
-    """With `--deploy`, only TLS or a loopback address is accepted: credentials do not guard a session."""
-    raw = {"URL": "zk://127.0.0.1,10.0.0.1/app", **keys}
-    assert ids(raw, deploy=True) == ["zklock.W001", *more]
-    assert ids(raw) == []
+TLS, LOCAL, PLAIN = "zk+tls://zk1.example.org/app", "zk://localhost/app", "zk://127.0.0.1,10.0.0.1/app"
+OTHERS = ("world", "anyone")
+UNCHECKED = {"CHECK_HOSTNAME": False}
 
 
 @pytest.mark.parametrize(
-    ("keys", "expected"),
+    ("raw", "deployed", "always"),
     [
-        ({}, ["W010"]),
-        ({"AUTH": "user:pw", "ACL": "open"}, ["W010"]),
-        ({"AUTH": "user:pw", "ACL": [("world", "anyone", "crwda")]}, ["W010"]),
-        ({"AUTH": "user:pw", "ACL": [("digest", "user:hash", "crwda"), ("world", "anyone", "d")]}, ["W010"]),
-        ({"AUTH": "user:pw", "ACL": [("digest", "user:hash", "crwda"), ("world", "anyone", "r")]}, []),
-        ({"ACL": [("ip", "10.0.0.0/8", "crwda")]}, []),
-        ({"ACL": [("ip", "0.0.0.0/0", "crwda")]}, ["W010"]),
-        ({"ACL": [("ip", "::/0", "d")]}, ["W010"]),
-        ({"ACL": [("ip", "0.0.0.0/0", "r"), ("digest", "user:hash", "crwda")]}, []),
-        ({"TLS": {"CHECK_HOSTNAME": False}, "AUTH": "user:pw"}, ["W011"]),
-        ({"TLS": {"CHECK_HOSTNAME": False}}, ["W010", "W011"]),
+        ({"URL": TLS, "AUTH": "user:pw"}, [], []),
+        ({"URL": "zk://localhost,127.0.0.1,[::1]/app"}, [], []),
+        # Only TLS or a loopback address is accepted: credentials do not guard a session.
+        ({"URL": PLAIN}, ["W001", "W010"], []),
+        ({"URL": PLAIN, "AUTH": "user:pw"}, ["W001"], []),
+        # TLS alone does not ask who connects.
+        ({"URL": TLS}, ["W010"], []),
+        ({"URL": TLS, "AUTH": "user:pw", "ACL": "open"}, ["W010"], []),
+        ({"URL": TLS, "AUTH": "user:pw", "ACL": [(*OTHERS, "crwda")]}, ["W010"], []),
+        ({"URL": TLS, "AUTH": "user:pw", "ACL": [("digest", "user:hash", "crwda"), (*OTHERS, "d")]}, ["W010"], []),
+        ({"URL": TLS, "AUTH": "user:pw", "ACL": [("digest", "user:hash", "crwda"), (*OTHERS, "r")]}, [], []),
+        ({"URL": TLS, "ACL": [("ip", "10.0.0.0/8", "crwda")]}, [], []),
+        ({"URL": TLS, "ACL": [("ip", "0.0.0.0/0", "crwda")]}, ["W010"], []),
+        ({"URL": TLS, "ACL": [("ip", "::/0", "d")]}, ["W010"], []),
+        ({"URL": TLS, "ACL": [("ip", "0.0.0.0/0", "r"), ("digest", "user:hash", "crwda")]}, [], []),
+        ({"URL": TLS, "TLS": UNCHECKED, "AUTH": "user:pw"}, ["W011"], []),
+        ({"URL": TLS, "TLS": UNCHECKED}, ["W010", "W011"], []),
+        ({"URL": "zk+tls://localhost/app", "TLS": UNCHECKED}, [], []),  # nobody else reaches ZooKeeper
+        # An ordinary pause of a process may outlast the lease.
+        ({"URL": LOCAL, "SESSION_TIMEOUT": 5.9}, ["W002"], ["W002"]),
+        ({"URL": LOCAL, "SESSION_TIMEOUT": 6}, [], []),
+        # Two projects with default settings would share every name.
+        ({"URL": "zk://localhost"}, ["W003"], []),
+        ({"URL": "zk://localhost", "ROOT": "/app"}, [], []),
+        # Warnings wait until the errors are gone.
+        ({"URL": "zk://10.0.0.1", "SESSION_TIMEOUT": 1}, ["W001", "W002", "W003", "W010"], ["W002"]),
+        ({"URL": "zk://10.0.0.1", "SESSION_TIMEOUT": 1, "ROOT": "x"}, ["E004"], ["E004"]),
+        ({}, ["E003"], ["E003"]),
     ],
 )
-def test_an_open_acl_and_unchecked_names_cause_a_warning(keys: dict[str, object], expected: list[str]) -> None:
-    """TLS alone does not ask who connects."""
-    raw = {"URL": "zk+tls://zk1.example.org/app", **keys}
-    assert ids(raw, deploy=True) == [f"zklock.{name}" for name in expected]
-
-
-def test_an_open_acl_is_no_risk_on_this_machine_alone() -> None:
-    assert ids({"URL": "zk+tls://localhost/app", "TLS": {"CHECK_HOSTNAME": False}}, deploy=True) == []
-    assert ids({"URL": "zk+tls://zk1.example.org/app", "TLS": {"CHECK_HOSTNAME": False}}) == []
+def test_unwise_settings_cause_warnings(raw: dict[str, object], deployed: list[str], always: list[str]) -> None:
+    assert (ids(raw, deploy=True), ids(raw)) == (deployed, always)
 
 
 @pytest.mark.parametrize(("acl", "warned"), [({}, True), ({"ACL": "open"}, True), ({"ACL": "creator"}, False)])
@@ -85,26 +99,6 @@ def test_a_client_certificate_alone_does_not_close_the_acl(acl: dict[str, str], 
     raw = {"URL": "zk+tls://zk1.example.org/app", "TLS": {"CERT": "c", "KEY": "k"}, **acl}
     hints = [message.hint or "" for message in run(raw, deploy=True) if message.id == "zklock.W010"]
     assert ["an open ACL lets all of its authority in" in hint for hint in hints] == [True] * warned
-
-
-@pytest.mark.parametrize(("seconds", "expected"), [(5.9, ["zklock.W002"]), (6, [])])
-def test_a_short_session_timeout_causes_a_warning(seconds: float, expected: list[str]) -> None:
-    """An ordinary pause of a process may outlast the lease."""
-    assert ids({"URL": "zk://localhost/app", "SESSION_TIMEOUT": seconds}) == expected
-
-
-@pytest.mark.parametrize(
-    ("raw", "expected"),
-    [
-        ({"URL": "zk://localhost"}, ["zklock.W003"]),
-        ({"URL": "zk://localhost", "ROOT": "/app"}, []),
-        ({"URL": "zk://localhost/app"}, []),
-    ],
-)
-def test_a_root_that_projects_share_causes_a_warning(raw: dict[str, str], expected: list[str]) -> None:
-    """Two projects with default settings would share every name."""
-    assert ids(raw, deploy=True) == expected
-    assert ids(raw) == []
 
 
 @pytest.mark.parametrize(
@@ -167,10 +161,135 @@ def test_a_decorator_refuses_options_that_exclude_each_other() -> None:
         zk_locked("a", kind="read", limit=None)(lambda: None)
 
 
-def test_warnings_wait_until_the_errors_are_gone() -> None:
-    assert ids({"URL": "zk://10.0.0.1", "SESSION_TIMEOUT": 1, "ROOT": "x"}, deploy=True) == ["zklock.E004"]
+# --- views under ATOMIC_REQUESTS --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("raw", "deploy"), [({}, False), ({"URL": "zk://10.0.0.1", "SESSION_TIMEOUT": 1}, True)])
-def test_every_message_has_a_hint(raw: dict[str, object], deploy: bool) -> None:
-    assert all(message.hint for message in run(raw, deploy=deploy))
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    ledger = Ledger("ledger", tmp_path / "ledger.sqlite3")
+    ledger.settings["ATOMIC_REQUESTS"] = True
+    yield ledger
+    ledger.close()
+
+
+class OwnMiddleware(LockConflictMiddleware):
+    """That of a project."""
+
+
+class Urls:
+    def __init__(self, *patterns: URLPattern) -> None:
+        self.urlpatterns = list(patterns)
+
+
+def messages_for(*routes: str) -> list[tuple[str | None, str]]:
+    patterns = [pattern for pattern in ledgersite.urlpatterns if str(pattern.pattern) in routes]
+    assert len(patterns) == len(routes)
+    with override_settings(ROOT_URLCONF=Urls(*patterns)):
+        return [(message.id, message.msg) for message in check_views()]
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        "plain/",
+        "wrapped/",
+        "dispatched/",
+        "own_dispatch/",
+        "opted_out_with_its_own/",
+        "async_view/",
+        "async_view_opted_out/",
+        "calls_helper/",
+        "handler_opted_out/",
+        "api_function_opted_out/",
+        "action_opted_out/",
+        "other_action_opted_out/",
+    ],
+)
+def test_a_view_with_a_correct_transaction_causes_no_warning(ledger: Ledger, route: str) -> None:
+    assert messages_for(route) == []
+
+
+@pytest.mark.parametrize("route", ["opted_out_above/", "opted_out_below/"])
+def test_a_locked_view_that_is_opted_out_causes_a_warning(ledger: Ledger, route: str) -> None:
+    """Its work has no transaction, so an abort would leave half of it."""
+    ((name, words),) = messages_for(route)
+    assert name == "zklock.W004"
+    assert "support.ledgersite." in words
+
+
+@pytest.mark.parametrize(
+    ("route", "handler"),
+    [
+        ("handler/", "get of support.ledgersite.Handler"),
+        ("decorated_handler/", "get of support.ledgersite.DecoratedHandler"),
+        ("action/", "buy of support.ledgersite.Actions"),
+    ],
+)
+def test_a_locked_handler_causes_a_warning(ledger: Ledger, route: str, handler: str) -> None:
+    """Its transaction begins before its lock, even if a framework calls it."""
+    ((name, words),) = messages_for(route)
+    assert name == "zklock.W005"
+    assert words.endswith(f"before the lock. Handlers concerned, with their databases (1): {handler} (ledger).")
+
+
+def test_many_locked_handlers_cause_one_warning(ledger: Ledger) -> None:
+    class Handler(View):
+        @zk_locked("x")
+        def get(self) -> None: ...
+
+    views: list[Any] = [type(f"View{number}", (Handler,), {}) for number in range(9)]
+    urls = Urls(*(path(f"{number}/", view.as_view()) for number, view in enumerate(views)))
+    with override_settings(ROOT_URLCONF=urls):
+        (message,) = check_views()
+        assert "(9): get of " in message.msg
+        assert message.msg.endswith("View4 (ledger); and 4 more.")
+        with override_settings(SILENCED_SYSTEM_CHECKS=["zklock.W005"]):
+            assert message.is_silenced()
+
+
+def test_an_explicit_release_on_silences_the_warning(ledger: Ledger) -> None:
+    class Handler(View):
+        @zk_locked("x", release_on="commit")
+        def get(self) -> None: ...
+
+    with override_settings(ROOT_URLCONF=Urls(path("x/", Handler.as_view()))):
+        assert check_views() == []
+
+
+@pytest.mark.parametrize(("name", "ids"), [("one", []), ("x", ["zklock.W004"])])
+def test_the_transaction_of_one_of_several_locks_counts(ledger: Ledger, name: str, ids: list[str]) -> None:
+    raw = {"URL": "zk://localhost/app", "LOCKS": {"one": {"path": "one", "atomic": "ledger"}}}
+    with override_settings(ZKLOCK=raw):
+        view = transaction.non_atomic_requests(using="ledger")(zk_locked([name, "y"])(ledgersite.write))
+        with override_settings(ROOT_URLCONF=Urls(path("a", view))):
+            assert [message.id for message in check_views()] == ids
+
+
+def test_without_atomic_requests_no_view_is_warned_of(ledger: Ledger) -> None:
+    ledger.settings["ATOMIC_REQUESTS"] = False
+    assert messages_for("opted_out_above/", "handler/") == []
+
+
+@pytest.mark.parametrize(
+    ("middleware", "ids"),
+    [
+        ([], ["zklock.W009"]),
+        (["shop.gone.Middleware"], ["zklock.W009"]),
+        (["django_zklock.middleware.LockConflictMiddleware"], []),
+        (["unit.settings.test_checks.OwnMiddleware"], []),
+    ],
+)
+@pytest.mark.parametrize("route", ["plain/", "wrapped/", "decorated_handler/", "action/"])
+def test_a_locked_view_needs_the_middleware(middleware: list[str], ids: list[str], route: str) -> None:
+    with override_settings(MIDDLEWARE=middleware):
+        assert [id for id, _ in messages_for(route)] == ids
+        assert messages_for("calls_helper/") == []
+
+
+def test_every_warning_says_what_to_do(ledger: Ledger) -> None:
+    urls = Urls(path("below/", include((ledgersite.urlpatterns, "site"))))  # type: ignore[arg-type]
+    with override_settings(ROOT_URLCONF=urls):
+        messages = check_views()
+    assert sorted(str(message.id) for message in messages) == ["zklock.W004"] * 2 + ["zklock.W005"]
+    assert "(4): " in messages[-1].msg
+    assert all(message.hint and isinstance(message, checks.Warning) for message in messages)

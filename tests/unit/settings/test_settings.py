@@ -15,11 +15,12 @@ from django.test import override_settings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from django_zklock import conf
+from django_zklock import conf, zk_lock
+from django_zklock.apps import session_options
 from django_zklock.conf import Config
 from django_zklock.conf.options import given_options, over_defaults
 from django_zklock.conf.table import Problem
-from django_zklock.core.zk.options import TlsOptions
+from django_zklock.core.zk.options import SessionOptions, TlsOptions
 
 URL = "zk://h1,h2:2182/app"
 KEYS = {*conf.settings._KEYS, *conf.settings._DICTS}
@@ -102,11 +103,8 @@ def test_every_setting_reaches_the_configuration() -> None:
     )  # fmt: skip
 
 
-def test_none_counts_as_not_given() -> None:
+def test_none_is_the_default_of_all_keys_but_of_the_search_for_deadlocks() -> None:
     assert config(**dict.fromkeys(KEYS - {"URL", "DEADLOCK_TIMEOUT"})) == config()
-
-
-def test_no_deadlock_is_looked_for_without_a_time() -> None:
     assert (config().deadlock_timeout, config(DEADLOCK_TIMEOUT=None).deadlock_timeout) == (1.0, None)
 
 
@@ -269,17 +267,15 @@ def test_query_of_the_url_sets_times_and_the_dict_wins() -> None:
 # --- who -------------------------------------------------------------------------------------------------------------
 
 
-def test_credentials_come_from_the_url_or_from_auth_which_wins() -> None:
+def test_credentials_of_the_url_or_of_auth_guard_the_znodes_and_are_not_logged() -> None:
     url = "zk://us%65r:p%40ss@h"
     assert config(url).auth == (("digest", "user:p@ss"),)
     assert config(url, AUTH=[("super", "x"), ["digest", "a:b"]]).auth == (("super", "x"), ("digest", "a:b"))
-
-
-def test_with_credentials_only_the_creator_has_access() -> None:
     assert config().acl == "open"
     assert config("zk://user:pw@h").acl == "creator"
     assert config("zk://user:pw@h", ACL="open").acl == "open"
     assert config("zk+tls://h", TLS={"CERT": "c.pem"}, ACL="creator").acl == "creator"
+    assert config("zk+tls://user:pw@h1,[::1]:2182/app").url_for_log == "zk+tls://h1:2181,[::1]:2182/app/zklock"
 
 
 @pytest.mark.parametrize(
@@ -315,10 +311,6 @@ def test_credentials_appear_in_no_text(url: str, auth: object, acl: object, tls:
         except ImproperlyConfigured as error:
             shown = str(error)
     assert "SECRET" not in shown + repr(conf.problems(raw))
-
-
-def test_url_for_log_can_be_read_as_a_url() -> None:
-    assert config("zk+tls://user:pw@h1,[::1]:2182/app").url_for_log == "zk+tls://h1:2181,[::1]:2182/app/zklock"
 
 
 # --- the locks -------------------------------------------------------------------------------------------------------
@@ -395,3 +387,35 @@ def test_a_key_has_the_options_of_the_entry_that_can_render_it() -> None:
     assert options("rates/monday") == {"path": "rates/{day}", "kind": "read", "compat": "kazoo"}
     assert options("stock") == {"path": "stock", "kind": "write", "compat": None}
     assert options("stock/7") == {"kind": "write", "compat": "kazoo"}
+
+
+def test_changed_settings_are_seen() -> None:
+    before = conf.current()
+    lock = zk_lock("a")
+    spec = lock.spec
+    assert lock.spec is spec
+    with override_settings(SECRET_KEY="other"):
+        assert conf.current() is before
+    with override_settings(ZKLOCK={"URL": "zk://h/other"}):
+        assert conf.current().base == "/other/zklock"
+        assert lock.spec.parent == "/other/zklock/a"
+        assert session_options().tls is None
+    assert conf.current() == before
+    assert lock.spec == spec
+
+
+def test_session_gets_all_that_the_settings_say() -> None:
+    raw = {
+        "URL": "zk+tls://user:pw@h1,[::1]:2182/app?session_timeout=9&connect_timeout=2",
+        "TLS": {"CA": "ca", "CERT": "cert", "KEY": "key", "KEY_PASSWORD": "pw", "CHECK_HOSTNAME": False},
+    }
+    with override_settings(ZKLOCK=raw):
+        assert session_options() == SessionOptions(
+            hosts=(("h1", 2181), ("::1", 2182)),
+            base="/app/zklock",
+            session_timeout=9.0,
+            connect_timeout=2.0,
+            auth=(("digest", "user:pw"),),
+            acl="creator",
+            tls=TlsOptions(ca="ca", cert="cert", key="key", key_password="pw", check_hostname=False),
+        )

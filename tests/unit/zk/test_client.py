@@ -1,4 +1,4 @@
-"""A reply belongs to one request, and an error says whether that was carried out."""
+"""The client: a reply belongs to one request, an error says whether that was carried out, and reconnects are paused."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from kazoo import exceptions as kazoo
 from kazoo.protocol.connection import PING_XID
+from kazoo.retry import KazooRetry
 
 from django_zklock.core import clock
 from django_zklock.core.zk.client import Client
@@ -56,3 +57,14 @@ def test_a_reply_to_a_ping_belongs_to_the_oldest_ping_without_one(wired: tuple[C
     client._connection._read_socket(1)
     assert heard[1] >= between
     assert len(heard) == 2
+
+
+@pytest.mark.parametrize(("hurry", "longest"), [(True, 0.5), (False, 5.0)])
+def test_the_pause_between_two_rounds_is_short_while_a_lease_lasts(hurry: bool, longest: float) -> None:
+    """Most processes are idle during an outage, and their attempts must not flood the servers when these return."""
+    client = Client(SessionOptions(hosts=(("127.0.0.1", 1),), session_timeout=20))
+    client.lease_lasts = lambda: hurry
+    client._connection.negotiated_timeout = 20.0
+    retry = KazooRetry()
+    client._connection._connect_loop(retry)  # it does not connect, because the client was never started
+    assert retry.max_delay * (1 + retry.max_jitter) == pytest.approx(longest)
