@@ -131,12 +131,10 @@ def test_a_worker_whose_protocol_thread_is_slow(zoo: Zoo, tmp_path: Path) -> Non
 
 
 def test_a_worker_without_a_free_slot_leaves_the_lock_to_another(narrow: Worker, worker: Worker) -> None:
-    gate = narrow.gate()
     with worker.zoo.hold_elsewhere("shared"):
         first = narrow.send("waiting.wait", "shared")
         worker.zoo.wait_contenders("shared", 2)
-        long = narrow.send("waiting.wait", "long", "linger", str(gate))
-        gate.wait_at_work()
+        long, gate = narrow.begin("waiting.wait", "long")
         second = worker.send("waiting.wait", "shared")
         worker.zoo.wait_contenders("shared", 3)
     assert worker.get(second)["headers"] == {}
@@ -231,7 +229,6 @@ def test_tasks_without_a_lock_run_while_zookeeper_is_down(zoo: Zoo, redis: Redis
 
 @pytest.mark.chaos
 def test_greenlets_wait_while_rabbitmq_is_read(zoo: Zoo, rabbitmq: RabbitMQ, tmp_path: Path) -> None:
-    """The prefetch count rises without a second reader of the socket. No task is sent again."""
     rabbitmq.clear()
     with Worker(zoo, tmp_path, pool="gevent", concurrency=2, conf=rabbitmq.conf) as worker:
         first, gate = worker.begin("waiting.wait", "green")

@@ -61,9 +61,6 @@ def worker(living: Callable[[], Worker]) -> Iterator[Worker]:
         yield worker
 
 
-# --- messages -------------------------------------------------------------------------------------------------------
-
-
 def send_mixed(worker: Worker, count: int, book: Path) -> tuple[list[AsyncResult[Any]], dict[str, AsyncResult[Any]]]:
     kinds = itertools.cycle(["write", "write.late", "write_two", "unlocked"])
     hostile, good = [], {}
@@ -139,9 +136,6 @@ def test_a_thousand_hostile_messages_do_not_end_a_worker(
     conf["worker_prefetch_multiplier"] = 25  # on Redis, workers without an event loop fetch once in two seconds
     with hostile_worker(zoo, tmp_path, pool=pool, conf=conf, concurrency=4) as worker:
         assert_survives(worker, 1000, timeout=80)
-
-
-# --- failures -------------------------------------------------------------------------------------------------------
 
 
 def assert_mended(worker: Worker, name: str, times: int) -> None:

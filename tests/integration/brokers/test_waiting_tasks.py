@@ -44,9 +44,6 @@ def busy_processes(worker: Worker) -> list[tuple[AsyncResult[Any], Gate]]:
     return [worker.begin("waiting.wait", f"busy-{number}") for number in range(2)]
 
 
-# --- waiting --------------------------------------------------------------------------------------------------------
-
-
 def test_a_waiting_task_needs_no_process(worker: Worker) -> None:
     with worker.zoo.hold_elsewhere("free"):
         waiting = [worker.send("waiting.wait", "free") for _ in range(6)]
@@ -192,7 +189,6 @@ def test_readers_granted_without_a_free_process_queue_again(worker: Worker) -> N
 
 
 def test_a_copy_does_not_run_and_another_call_with_its_id_does(worker: Worker) -> None:
-    """The copy does not wait behind the first delivery; it finds that the work is done. The other call waits."""
     book, of_first = worker.home / "twice", {MESSAGE_HEADER: str(uuid.uuid4())}
     with worker.zoo.hold_elsewhere("twice"):
         worker.send("waiting.note", "twice", str(book), "x", task_id="twice", headers=of_first)
@@ -245,9 +241,6 @@ def test_a_task_with_several_locks_gets_all_of_them_in_time_or_none(worker: Work
         worker.zoo.wait_contenders("first", 0, timeout=2)
 
 
-# --- copies ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("task", "kind"), [("waiting.booked", Kind.LOCK), ("waiting.read", Kind.READ)])
 def test_a_copy_of_a_task_in_another_worker_does_not_run(worker: Worker, task: str, kind: Kind) -> None:
     zoo, book, task_id = worker.zoo, worker.home / f"book-{kind.value}", f"{task}-1"
@@ -266,9 +259,6 @@ def test_a_copy_of_a_task_in_another_worker_does_not_run(worker: Worker, task: s
     zoo.client.delete(path)
     eventually(lambda: f"{said}ignored" in worker.log.read_text()[log:], 20)
     assert not book.exists()
-
-
-# --- bounds ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_timeout_bounds_the_wait(worker: Worker) -> None:
@@ -297,9 +287,6 @@ def test_a_revoked_or_expired_task_leaves_the_queue(worker: Worker, way: str) ->
         assert isinstance(worker.wait_failed(result), TaskRevokedError)
 
 
-# --- what happens to a lock -------------------------------------------------------------------------------------------
-
-
 def test_a_skipped_task_fails_a_chord(worker: Worker) -> None:
     """Also if the backend counts its parts."""
     with worker.zoo.hold_elsewhere("chord"):
@@ -311,7 +298,6 @@ def test_a_skipped_task_fails_a_chord(worker: Worker) -> None:
 
 
 def test_a_broken_lock_stops_the_work(worker: Worker) -> None:
-    """The pool process hears of it from the main process."""
     gate = worker.gate()
     result = worker.send("waiting.wait", "broken", "sleep", str(gate))
     gate.wait_at_work()
@@ -337,15 +323,11 @@ def test_a_long_hold_is_reported_once(worker: Worker) -> None:
 
 
 def test_the_work_hears_of_a_release_request(worker: Worker) -> None:
-    """It comes through the main process."""
     result = worker.send("waiting.polite", "polite")
     worker.zoo.wait_contenders("polite", 1)
     with worker.zoo.configured():
         eventually(lambda: request_release("polite", reason="a test", by="tester").holders)
     assert worker.get(result) == "tester"
-
-
-# --- processes that end -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("way", "error"), [("kill", WorkerLostError), ("time_limit", TimeLimitExceeded)])

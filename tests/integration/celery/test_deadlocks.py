@@ -109,9 +109,6 @@ def test_a_task_and_other_code_that_wait_for_each_other_are_shown_as_a_deadlock(
     eventually(result.ready, 20)
 
 
-# --- one of them gives way --------------------------------------------------------------------------------------------
-
-
 SENT_AGAIN = dict.fromkeys(("retry", "coalesce", "wait"), "done")
 IN_BODY = {
     **SENT_AGAIN,
@@ -160,7 +157,6 @@ def test_of_two_tasks_one_is_sent_again(pool_worker: Worker, tmp_path: Path) -> 
 def test_a_task_that_gives_way_in_its_body_ends_by_its_policy(
     pool_worker: Worker, tmp_path: Path, policies: list[str]
 ) -> None:
-    """Its locks are released at once, so that the other owner goes on. A work that has begun is not skipped."""
     worker = pool_worker
     with contextlib.ExitStack() as others:
         gates = {policy: worker.gate() for policy in policies}

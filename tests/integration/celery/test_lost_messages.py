@@ -115,9 +115,7 @@ def test_queued_follows_a_task_and_sends_nothing(publisher: Worker) -> None:
     task = publisher.app.tasks["until_done"]
     assert queued(task, "follow") is None
     assert reserved_names(publisher.zoo) == []
-    gate = publisher.gate()
-    result = task.delay("follow", "linger", str(gate))
-    gate.wait_at_work()
+    result, gate = publisher.begin("until_done", "follow")
     running = queued(task, key="follow")
     assert running is not None
     assert (running.task_id, running.state) == (result.id, "started")

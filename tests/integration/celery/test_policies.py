@@ -51,9 +51,6 @@ def outcomes(worker: Worker, send: Send) -> dict[str, Any]:
     return {policy: results.get(policy) or outcome(sent[policy]) for policy in POLICIES}
 
 
-# --- each policy, in each canvas ------------------------------------------------------------------------------------
-
-
 OF_ITS_OWN: dict[str, Any] = {
     "raise": "LockBusy",
     "skip": "TaskRevokedError",
@@ -161,9 +158,6 @@ def test_policies_of_eager_tasks(zoo: Zoo) -> None:
     }
 
 
-# --- retry ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_task_that_is_sent_again_keeps_its_place_in_the_canvas(worker: Worker) -> None:
     options = {
         "soft_time_limit": 20,
@@ -187,17 +181,9 @@ def test_a_task_that_is_sent_again_keeps_its_place_in_the_canvas(worker: Worker)
     assert account.pop("stamps") == {"stamp": "value"}
     assert account.pop("reply_to") is not None
     assert set(account.pop("headers")) >= {"mine", CONFLICTS_HEADER}
-    assert account == {
-        "root_id": "root",
-        "parent_id": "parent",
-        "group": "group",
-        "group_index": 3,
-        "shadow": "shown",
-        "limits": [30, 20],
-        "priority": 3,
-        "queue": "other",
-        "expires": True,
-    }
+    kept = ("root_id", "parent_id", "group_index", "shadow", "priority", "queue")
+    changed = {"group": "group", "limits": [30, 20], "expires": True}
+    assert account == changed | {name: options[name] for name in kept}
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
@@ -214,7 +200,6 @@ def test_a_task_that_cannot_be_sent_again_waits_in_its_slot(worker: Worker, poli
 
 @pytest.mark.parametrize("policy", ["retry", "coalesce"])
 def test_a_task_that_waits_in_its_slot_expires_there(worker: Worker, policy: str) -> None:
-    """It leaves the queue, and its work is not done too late, as if the broker had it."""
     key, journal = f"expires-{policy}", worker.home / f"expires-{policy}"
     with worker.zoo.hold_elsewhere(key):
         result = worker.send(f"offline.{policy}.False", key, "tell", None, str(journal), expires=4)
@@ -245,16 +230,13 @@ def test_a_task_that_waits_in_its_slot_holds_no_other_lock(worker: Worker) -> No
 
 
 def test_a_task_that_lost_its_lock_and_cannot_be_sent_again_runs_again_in_its_slot(worker: Worker) -> None:
-    gate, journal = worker.gate(), worker.home / "offline-lost"
-    result = worker.send("offline.lost", "offline-lost", "linger", str(gate), str(journal))
+    journal = worker.home / "offline-lost"
+    result, gate = worker.begin("offline.lost", "offline-lost", str(journal))
     lose(worker, "offline-lost", gate)
     gate.wait_at_work()
     gate.open()
     assert worker.get(result) == "done"
     assert len(lines(journal)) == 2
-
-
-# --- the lock is lost -------------------------------------------------------------------------------------------------
 
 
 def lose(worker: Worker, key: str, gate: Gate) -> None:
@@ -276,13 +258,13 @@ def test_a_task_that_lost_its_lock_may_run_again(worker: Worker) -> None:
 
 
 def test_a_lost_lock_fails_the_task_by_default_and_after_max_conflicts(worker: Worker) -> None:
-    gates = [worker.gate(), worker.gate()]
-    plain = worker.send("plain", "lost", "linger", str(gates[0]))
-    lose(worker, "lost", gates[0])
+    plain, gate = worker.begin("plain", "lost")
+    lose(worker, "lost", gate)
     assert isinstance(worker.wait_failed(plain), LockLost)
-    twice = worker.send("policy.unlucky_twice", "twice", str(gates[1]))
+    gate = worker.gate()
+    twice = worker.send("policy.unlucky_twice", "twice", str(gate))
     for _ in range(2):
-        lose(worker, "twice", gates[1])
+        lose(worker, "twice", gate)
     assert isinstance(worker.wait_failed(twice), LockLost)
 
 
@@ -296,16 +278,12 @@ def test_a_task_longer_than_max_hold_loses_its_lock(worker: Worker) -> None:
 
 
 def test_a_job_that_several_beats_send_is_done_once(worker: Worker) -> None:
-    """With `min_hold`, later messages find the lock held, though the job is done."""
     assert worker.get(worker.send("policy.once", "once")) == "done"
     for _ in range(3):
         assert worker.get(worker.send("policy.once", "once")) == "somebody else did"
     (name,) = worker.zoo.children("once")
     with worker.zoo.configured():
         end_hold("once", token=worker.zoo.client.exists(f"{worker.zoo.base}/once/{name}").czxid, by="anna")
-
-
-# --- coalesce ---------------------------------------------------------------------------------------------------------
 
 
 def lines(journal: Path) -> list[str]:
@@ -315,9 +293,8 @@ def lines(journal: Path) -> list[str]:
 @pytest.fixture
 def coalesced(worker: Worker, request: pytest.FixtureRequest) -> Iterator[tuple[Worker, str, Path, Gate]]:
     key = re.sub(r"\W", "-", request.node.name)
-    journal, gate = worker.home / f"{key}.journal", worker.gate()
-    running = worker.send("policy.coalesce", key, "linger", str(gate), str(journal))
-    gate.wait_at_work()
+    journal = worker.home / f"{key}.journal"
+    running, gate = worker.begin("policy.coalesce", key, str(journal))
     yield worker, key, journal, gate
     gate.open()
     worker.get(running)
@@ -360,7 +337,6 @@ def test_a_call_after_the_waiting_task_has_begun_is_not_coalesced(
 
 @pytest.mark.parametrize("end", ["revoked", "expired"])
 def test_a_waiting_task_that_never_runs_is_replaced(coalesced: tuple[Worker, str, Path, Gate], end: str) -> None:
-    """The others no longer rely on a waiting task that is revoked or has expired."""
     worker, key, journal, gate = coalesced
     first = call(worker, key, journal, **({"expires": 1} if end == "expired" else {}))
     if end == "revoked":
@@ -376,9 +352,6 @@ def test_a_waiting_task_that_never_runs_is_replaced(coalesced: tuple[Worker, str
     assert second.state == "RETRY"
     gate.open()
     assert worker.get(second) == "done"
-
-
-# --- another copy of the same task ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -413,9 +386,6 @@ def test_a_retry_before_the_release_is_not_skipped(worker: Worker, policy: str) 
     sent = worker.send(f"policy.itself.{policy}", f"itself-{policy}")
     # Not by its result: Celery may store the RETRY of the first run after the success of the second.
     eventually(lambda: f"policy.itself.{policy}[{sent.id}] succeeded" in worker.log.read_text(), 20)
-
-
-# --- calls inside a task ----------------------------------------------------------------------------------------------
 
 
 def test_a_task_that_calls_its_own_function_is_not_sent_again(worker: Worker) -> None:

@@ -63,7 +63,6 @@ def test_a_running_task_gets_a_lock_granted_for_the_next_task(worker: Worker) ->
 
 
 def test_the_loss_of_a_tasks_lock_ends_its_wait_for_another_one(worker: Worker) -> None:
-    """The wait has no limit, and the other lock stays busy."""
     assert isinstance(worker.lose_lock_in_inner_wait(), LockLost)
 
 
@@ -118,8 +117,7 @@ def test_spawned_processes_of_a_pool_work_like_forked_ones(zoo: Zoo, tmp_path: P
         assert counter.read_text() == "12"
         worker.run("forgetful_end", "forgotten", "success", "tell", None)
         zoo.wait_contenders("forgotten", 0, timeout=1)
-        gate = worker.gate()
-        worker.send("patient", "killed", "linger", str(gate))
+        _, gate = worker.begin("patient", "killed")
         worker.kill_process(gate.wait_at_work())
         zoo.wait_contenders("killed", 0, timeout=6)
         worker.run("keep", "kept")

@@ -27,9 +27,6 @@ SESSION_TIMEOUT = 4.0
 CRASH = SESSION_TIMEOUT + 2 * 0.5 + 1.0  # seconds until a crashed holder is replaced, and one for a busy machine
 
 
-# --- soft time limits -----------------------------------------------------------------------------------------------
-
-
 def test_a_soft_limit_ends_the_wait_in_a_process(worker: Worker) -> None:
     with worker.zoo.hold_elsewhere("computed/wait"):
         result = worker.send("waiting.computed", "wait", soft_time_limit=1)
@@ -54,9 +51,6 @@ def test_a_soft_limit_may_strike_at_any_moment(worker: Worker) -> None:
     for storm in storms:
         assert worker.get(storm, timeout=50) > 100
     worker.zoo.wait_contenders("storm", 0, timeout=2)
-
-
-# --- ends of the process --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["SIGTERM", "SIGKILL"])
@@ -95,9 +89,6 @@ def _acquire(key: str) -> bool:
         return True
 
 
-# --- the end of the worker ------------------------------------------------------------------------------------------
-
-
 def sessions(zoo: Zoo) -> str:
     host, _, port = zoo.hosts.partition(":")
     return four_letter(host, int(port), "dump")
@@ -105,22 +96,13 @@ def sessions(zoo: Zoo) -> str:
 
 def test_a_warm_shutdown_lets_tasks_finish_and_closes_the_sessions(zoo: Zoo, tmp_path: Path) -> None:
     with Worker(zoo, tmp_path, session_timeout=10) as worker:
-        gates = [worker.gate(), worker.gate()]
-        results = [
-            worker.send("plain", "warm", "linger", str(gates[0])),
-            worker.send("by_hand", "by-hand", "linger", str(gates[1])),  # nothing but zk_lock.acquire(), no decorator
-        ]
-        for gate in gates:
-            gate.wait_at_work()
+        tasks = [worker.begin("plain", "warm"), worker.begin("by_hand", "by-hand")]  # which has no decorator
         known = {zoo.client.get(path)[1].ephemeralOwner for path in zoo.contenders()}
         assert len(known) == 2
         worker.process.send_signal(signal.SIGTERM)
         eventually(lambda: "Warm shutdown" in worker.log.read_text())
         assert len(zoo.contenders()) == 2
-        for gate in gates:
-            gate.open()
-        for result in results:
-            worker.get(result)
+        worker.finish(tasks)
         assert worker.process.wait(30) == 0
         eventually(lambda: not any(f"{session:x}" in sessions(zoo) for session in known), 2, "sessions are left")
         assert zoo.contenders() == []
@@ -133,17 +115,11 @@ def test_a_cold_shutdown_frees_the_locks(zoo: Zoo, tmp_path: Path) -> None:
         worker.run("forgetful_end", "forgotten", "success", "tell", None)
         zoo.wait_contenders("forgotten", 0, timeout=1.5)
         zoo.wait_contenders("kept", 1)
-        gates = [worker.gate(), worker.gate()]
-        for gate in gates:
-            worker.send("plain", gate.path.name, "linger", str(gate))
-        for gate in gates:
-            gate.wait_at_work()
+        for key in ("first", "second"):
+            worker.begin("plain", key)
         worker.wait_accepted(2)
         worker.process.send_signal(signal.SIGQUIT)
         zoo.assert_empty(timeout=4)
-
-
-# --- outages --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -33,9 +33,7 @@ def delay(worker: Worker, name: str, *args: Any, **options: Any) -> AsyncResult[
 
 
 def test_the_second_call_returns_the_result_of_the_first(publisher: Worker) -> None:
-    gate = publisher.gate()
-    first = delay(publisher, "until_done", "second", "linger", str(gate))
-    gate.wait_at_work()
+    first, gate = publisher.begin("until_done", "second")
     second = delay(publisher, "until_done", "second")
     other = delay(publisher, "until_done", "another")
     assert second.id == first.id
@@ -49,9 +47,7 @@ def test_the_second_call_returns_the_result_of_the_first(publisher: Worker) -> N
 
 
 def test_a_task_that_has_started_lets_the_next_one_wait(publisher: Worker) -> None:
-    gate = publisher.gate()
-    first = delay(publisher, "until_start", "start", "linger", str(gate))
-    gate.wait_at_work()
+    first, gate = publisher.begin("until_start", "start")
     second = delay(publisher, "until_start", "start")
     assert second.id != first.id
     publisher.zoo.wait_contenders("unique/start", 2)
@@ -130,7 +126,6 @@ def test_a_retry_is_sent_even_if_another_task_has_the_key(publisher: Worker) -> 
 
 
 def test_a_requeued_task_keeps_its_key_until_its_end(publisher: Worker) -> None:
-    """A task that is rejected with `requeue` will be delivered again."""
     first = delay(publisher, "late_done", "requeued", "requeue", str(publisher.home / "requeued"))
     assert publisher.get(first) == "requeued"
     eventually(lambda: reserved_names(publisher.zoo) == [])
@@ -185,8 +180,7 @@ def test_an_expired_task_frees_its_key(publisher: Worker) -> None:
 
 
 def test_a_redelivered_task_keeps_its_key(publisher: Worker) -> None:
-    gate = publisher.gate()
-    first = delay(publisher, "late_done", "late", "linger", str(gate))
+    first, gate = publisher.begin("late_done", "late")
     publisher.kill_process(gate.wait_at_work())
 
     def is_delivered_again() -> bool:

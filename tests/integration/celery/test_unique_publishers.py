@@ -65,7 +65,6 @@ def messages(home: Any) -> int:
 
 
 def test_the_reservation_of_a_publisher_that_ended_stays(zoo: Zoo, client: Celery, tmp_path: Any) -> None:
-    """Its message is still queued."""
     publisher = publish(zoo, tmp_path, "never")
     first = publisher.communicate(timeout=60)[0].strip()
     assert client.tasks["until_done"].delay("k").id == first
@@ -91,7 +90,6 @@ def test_a_publisher_killed_while_it_sends_blocks_others_for_a_short_time(
 
 
 def test_an_id_may_be_a_uuid(zoo: Zoo, client: Celery) -> None:
-    """Celery accepts a UUID object as the id of a task, so unique tasks do, too."""
     task_id = uuid.uuid4()
     assert client.tasks["until_done"].apply_async(("k",), task_id=task_id).id == str(task_id)  # type: ignore[arg-type]
 

@@ -87,7 +87,6 @@ def test_candidates_of_other_clients_are_shown(
 
 
 def test_a_selector_without_an_id_is_known_by_its_address(zoo: Zoo, jvm: OtherClient) -> None:
-    """Curator writes the address then."""
     with leading(zoo, jvm, "selector", ""):
         leader = zk_leader("a").current_leader()
         assert leader is not None

@@ -70,28 +70,21 @@ def test_the_lock_is_held_in_the_block(zoo: Zoo, client: ZkLockClient) -> None:
         lease.check()
 
 
-@pytest.mark.parametrize("wrong", [{"timeout": 5}, {"kind": "mutex"}])
-def test_wrong_options_are_refused(client: ZkLockClient, wrong: dict[str, Any]) -> None:
-    """They are not ignored: `timeout` is what `zk_lock` calls the time to wait."""
-    with pytest.raises((TypeError, ValueError), match=r"Known .*: .*(wait|semaphore)"), client.lock("a", **wrong):
-        pass
-    with pytest.raises(TypeError, match=r"Known .*: .*token"):
-        ZkLockClient("127.0.0.1:1", tokens=["secret"])  # type: ignore[call-arg]
-
-
-@pytest.mark.parametrize("wrong", [{"wait": math.nan}, {"term": math.nan}, {"term": math.inf}])
-def test_a_time_that_is_no_number_is_refused(client: ZkLockClient, wrong: dict[str, Any]) -> None:
-    """A wait of NaN had no end."""
-    with pytest.raises(ValueError, match=r"is (nan|inf)\. Give a number"), client.lock("a", **wrong):
-        pass
-    with pytest.raises(ValueError, match="reply_timeout is inf"):
-        ZkLockClient("127.0.0.1:1", reply_timeout=math.inf)
-
-
-@pytest.mark.parametrize("term", [0, 0.0001, -1])
-def test_a_term_that_is_too_short_is_refused(client: ZkLockClient, term: float) -> None:
-    """Zero is not the default of the coordinator, which is 30 s."""
-    with pytest.raises(LeaseRefused, match="not from 100"), client.lock("a", term=term):
+@pytest.mark.parametrize(
+    ("wrong", "error", "said"),
+    [
+        ({"timeout": 5}, TypeError, r"Known .*: .*wait"),  # as `zk_lock` calls the time to wait
+        ({"kind": "mutex"}, ValueError, r"Known .*: .*semaphore"),
+        ({"wait": math.nan}, ValueError, r"is nan\. Give a number"),  # such a wait had no end
+        ({"term": math.nan}, ValueError, r"is nan\. Give a number"),
+        ({"term": math.inf}, ValueError, r"is inf\. Give a number"),
+        *(({"term": term}, LeaseRefused, "not from 100") for term in (0, 0.0001, -1)),  # 0 is not the default, 30 s
+    ],
+)
+def test_a_wrong_option_of_a_lock_is_refused(
+    client: ZkLockClient, wrong: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said), client.lock("a", **wrong):
         pass
 
 
@@ -107,11 +100,18 @@ def test_a_wait_that_is_too_long_for_grpc_has_no_limit(client: ZkLockClient, wai
         pass
 
 
-@pytest.mark.parametrize("token", ["secret\n", "schlüssel"])
-def test_a_token_that_cannot_be_sent_is_refused(token: str) -> None:
-    """As a file that has it ends with a line break."""
-    with pytest.raises(ValueError, match="line break"):
-        ZkLockClient("127.0.0.1:1", token=token)
+@pytest.mark.parametrize(
+    ("wrong", "error", "said"),
+    [
+        ({"tokens": ["secret"]}, TypeError, r"Known .*: .*token"),
+        ({"reply_timeout": math.inf}, ValueError, "reply_timeout is inf"),
+        ({"token": "secret\n"}, ValueError, "line break"),  # as a file that has it ends
+        ({"token": "schlüssel"}, ValueError, "line break"),
+    ],
+)
+def test_a_wrong_option_of_a_client_is_refused(wrong: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        ZkLockClient("127.0.0.1:1", **wrong)
 
 
 def test_threads_of_one_client_exclude_each_other(client: ZkLockClient) -> None:
@@ -150,7 +150,6 @@ async def test_a_cancelled_coroutine_leaves_the_queue(zoo: Zoo, address: str) ->
 
 
 async def test_a_grant_that_arrives_with_the_cancellation_is_released(zoo: Zoo, address: str) -> None:
-    """The lock is free at once, not at the end of its long term."""
     async with AsyncZkLockClient(address) as client:
 
         async def hold() -> None:
@@ -320,9 +319,6 @@ def test_settings_of_a_coordinator_bind_its_clients(zoo: Zoo) -> None:
                 waiting = BackgroundCall(hold)
                 eventually(has_come_back)
             assert waiting.result() > 0
-
-
-# --- faults ---------------------------------------------------------------------------------------------------------
 
 
 def test_no_coordinator_at_all_is_an_error() -> None:

@@ -232,7 +232,6 @@ print(set(codes), len(done))
 
 
 def test_a_child_inherits_no_lock_that_lingers(zoo: Zoo) -> None:
-    """It queues in a session of its own, and gets the lock, since the parent only keeps it for its own next owner."""
     script = """
 lock = zk_lock("lingers", linger=60, timeout=10)
 def token():

@@ -111,9 +111,6 @@ def test_both_clients_share_the_order_of_the_queue(
     before.release(actor)
 
 
-# --- a process is killed ----------------------------------------------------------------------------------------------
-
-
 # A killed process is waited for until its session is over, which takes two seconds; so one case of each client here.
 def kills(cases: Sequence[tuple[str, ...]], quick: set[tuple[str, str]]) -> list[Any]:
     return [
@@ -148,9 +145,6 @@ def test_a_killed_client_leaves_the_queue(
         other.release("2")
         assert granted(last)
         other.release("4")
-
-
-# --- readers ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("first", ["theirs", "ours"])
@@ -188,8 +182,6 @@ def test_readers_of_both_clients_share_and_no_writer_starves(
     assert granted(last)
     other_write.release("6")
 
-
-# --- what cannot work -------------------------------------------------------------------------------------------------
 
 # Their lock, and ours in the same directory, which theirs does not see.
 BLIND = [

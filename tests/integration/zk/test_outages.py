@@ -154,7 +154,6 @@ def test_an_outage_that_ends_in_time_is_no_error(zoo: Zoo, proxy: Proxy) -> None
 
 
 def test_wake_ups_do_not_move_the_deadline(zoo: Zoo, proxy: Proxy) -> None:
-    """The deadline is absolute: a wake-up does not restart the wait."""
     with contextlib.ExitStack() as stack:
         ahead = [stack.enter_context(zoo.hold_elsewhere("a")) for _ in range(6)]
         timers = [
@@ -184,9 +183,6 @@ def test_a_session_comes_back_after_a_long_outage(zoo: Zoo, proxy: Proxy) -> Non
         hold.check()
 
 
-# --- hosts, and the timeout that is granted ---------------------------------------------------------------------------
-
-
 @pytest.fixture
 def silent() -> Iterator[str]:
     """The address of a host that takes connections and says nothing, as a stopped one does."""
@@ -205,7 +201,6 @@ def test_a_dead_host_among_others_is_passed_over_in_time(zoo: Zoo, silent: str) 
 
 @pytest.mark.chaos
 def test_a_dead_host_does_not_end_the_lease(zoo: Zoo, silent: str) -> None:
-    """A cut is survived by finding the live one in time, whichever is tried first."""
     with zoo.configured(f"{silent},{zoo.hosts}", session_timeout=10), zk_lock("a", abort_on="lost") as hold:
         for _ in range(3):
             lease = session().lease.until

@@ -46,7 +46,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 
 
 @pytest.fixture(scope="module")
-def secure(pki: Pki) -> Iterator[tuple[Ensemble, int]]:
+def secure(pki: Pki) -> Iterator[Zoo]:
     skip_without_tls()
     (port,) = free_ports(1)
     stores = {
@@ -65,40 +65,27 @@ def secure(pki: Pki) -> Iterator[tuple[Ensemble, int]]:
         },
         java_options=[WITH_NETTY],
     ) as ensemble:
-        yield ensemble, port
+        zoo = Zoo(f"localhost:{port}", ensemble)
+        yield zoo
+        zoo.close()
 
 
 def tls(pki: Pki) -> dict[str, object]:
     return {"CA": pki.ca, "CERT": pki.cert, "KEY": pki.key}
 
 
-def test_a_lock_is_acquired_over_tls(secure: tuple[Ensemble, int], pki: Pki) -> None:
-    ensemble, port = secure
-    zoo = Zoo(f"localhost:{port}", ensemble)
-    with zoo.configured(TLS=tls(pki)):
-        for _ in range(3):
-            with zk_lock("a") as hold:
-                assert zoo.children("a") == [hold.path.rpartition("/")[2]]
-        zoo.assert_empty()
-    zoo.close()
-
-
 @pytest.mark.parametrize(
     "end", [lambda: os._exit(0), lambda: os.kill(os.getpid(), signal.SIGKILL)], ids=["os._exit", "killed"]
 )
-def test_a_release_over_tls_arrives_although_the_process_ends(
-    secure: tuple[Ensemble, int], pki: Pki, end: Callable[[], object]
-) -> None:
+def test_a_release_over_tls_arrives_although_the_process_ends(secure: Zoo, pki: Pki, end: Callable[[], object]) -> None:
     """OpenSSL keeps nothing back: what is sent is in the socket when the block ends."""
-    ensemble, port = secure
-    zoo = Zoo(f"localhost:{port}", ensemble)
 
     def work() -> None:
         with zk_lock("child"):
             pass
         end()
 
-    with zoo.configured(session_timeout=10, TLS=tls(pki)):
+    with secure.configured(session_timeout=10, TLS=tls(pki)):
         for _ in range(int(os.environ.get("ZKLOCK_EXITS", "1"))):
             child = multiprocessing.get_context("fork").Process(target=work)
             child.start()
@@ -107,12 +94,10 @@ def test_a_release_over_tls_arrives_although_the_process_ends(
                 pass
 
 
-def test_greenlets_have_locks_over_tls(secure: tuple[Ensemble, int], pki: Pki) -> None:
+def test_greenlets_have_locks_over_tls(secure: Zoo, pki: Pki) -> None:
     """The sockets for TLS are of a class of gevent. Several greenlets send at the same time."""
     pytest.importorskip("gevent")
-    ensemble, port = secure
-    zoo = Zoo(f"localhost:{port}", ensemble)
-    settings = zoo.settings(TLS={name: str(path) for name, path in tls(pki).items()})
+    settings = secure.settings(TLS={name: str(path) for name, path in tls(pki).items()})
     script = f"""
 import gevent
 from django.test import override_settings
@@ -125,32 +110,31 @@ with override_settings(ZKLOCK={settings!r}):
     greenlets = [gevent.spawn(work, number) for number in range(4)]
     print([greenlet.get() for greenlet in greenlets])
 """
-    assert zoo.output(script, first="from gevent import monkey; monkey.patch_all()") == ["[0, 1, 2, 3]"]
-    zoo.close()
+    assert secure.output(script, first="from gevent import monkey; monkey.patch_all()") == ["[0, 1, 2, 3]"]
 
 
-def test_an_unknown_authority_or_host_name_is_refused(secure: tuple[Ensemble, int], pki: Pki, tmp_path: Path) -> None:
-    ensemble, port = secure
+def test_an_unknown_authority_or_host_name_is_refused(secure: Zoo, pki: Pki, tmp_path: Path) -> None:
+    named, by_address = secure.hosts, secure.hosts.replace("localhost", "127.0.0.1")
     other = make_pki(tmp_path / "other")
     invalid = "its TLS certificate is not valid here"
     for hosts, options, cause in (
-        (f"localhost:{port}", {**tls(pki), "CA": other.ca}, invalid),
-        (f"127.0.0.1:{port}", tls(pki), invalid),
-        (f"localhost:{port}", None, "it closes connections without an answer; it has no quorum, or expects TLS"),
+        (named, {**tls(pki), "CA": other.ca}, invalid),
+        (by_address, tls(pki), invalid),
+        (named, None, "it closes connections without an answer; it has no quorum, or expects TLS"),
     ):
-        zoo = Zoo(hosts, ensemble)
-        with zoo.configured(TLS=options), pytest.raises(ZooKeeperUnavailable, match=cause), zk_lock("a", timeout=0.5):
+        with (
+            secure.configured(hosts, TLS=options),
+            pytest.raises(ZooKeeperUnavailable, match=cause),
+            zk_lock("a", timeout=0.5),
+        ):
             pass
-        zoo.close()
 
 
 @pytest.mark.chaos
-def test_the_host_name_check_can_be_turned_off(secure: tuple[Ensemble, int], pki: Pki) -> None:
-    ensemble, port = secure
-    zoo = Zoo(f"127.0.0.1:{port}", ensemble)
-    with zoo.configured(TLS={**tls(pki), "CHECK_HOSTNAME": False}), zk_lock("a"):
+def test_the_host_name_check_can_be_turned_off(secure: Zoo, pki: Pki) -> None:
+    by_address = secure.hosts.replace("localhost", "127.0.0.1")
+    with secure.configured(by_address, TLS={**tls(pki), "CHECK_HOSTNAME": False}), zk_lock("a"):
         pass
-    zoo.close()
 
 
 def test_a_password_in_the_url_works_and_shows_in_no_error(zoo: Zoo) -> None:

@@ -1,4 +1,4 @@
-"""What a message tells: its queue, headers that anybody may have written, and that it is a copy of another one."""
+"""A message: its queue, headers that anybody may have written, and other copies of it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ def app() -> Iterator[Celery]:
     app.close()
 
 
-def taken(app: Celery) -> Any:
-    """Take the message that the queue has."""
+def received(app: Celery) -> Any:
     with app.connection_for_read() as connection, connection.SimpleQueue(app.conf.task_default_queue) as queue:
         message = queue.get(block=False)
         message.ack()
@@ -108,7 +107,7 @@ def test_a_task_is_sent_again_straight_to_its_queue(app: Celery, protocol: int) 
     began = app.now()
     trace_task(routed, "sent", (), {}, request=request, app=app)
     took = (app.now() - began).total_seconds()
-    message = taken(app)
+    message = received(app)
     read: dict[str, Any] = {**message.headers, **message.properties, **message.delivery_info}
     assert {"exchange": "", "priority": 3, "mine": 1, messages.CONFLICTS_HEADER: 1}.items() <= read.items()
     assert of_delivery.keys().isdisjoint(message.headers)
@@ -122,6 +121,15 @@ def test_a_count_in_a_header_is_bounded(app: Celery, value: Any) -> None:
     times = messages.count(SimpleNamespace(headers={"count": value}), "count")
     assert 0 <= times <= 1_000_000
     assert 0 < messages.delay_before(SimpleNamespace(app=app), times + 1) <= messages.LONGEST_DELAY  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_the_delay_grows_and_is_partly_random(app: Celery, number: int) -> None:
+    """So tasks that met once do not meet again."""
+    paused = {messages.delay_before(SimpleNamespace(app=app), number) for _ in range(50)}  # type: ignore[arg-type]
+    longest = messages.FIRST_DELAY * 2 ** (number - 1)
+    assert all(longest / 2 <= pause <= longest for pause in paused)
+    assert max(paused) - min(paused) > longest / 4
 
 
 def test_the_queue_of_a_task_without_a_lock_is_not_looked_up(app: Celery) -> None:
@@ -168,7 +176,7 @@ def run_copy(app: Celery, is_queued: Callable[[], bool]) -> Any:
         messages.retry_copy(copied, ZkLockError("busy"), is_queued)
 
     trace_task(copied, "one", (), {}, request=REDELIVERED, app=app)
-    return taken(app).headers[messages.COPY_HEADER]
+    return received(app).headers[messages.COPY_HEADER]
 
 
 @pytest.mark.parametrize(("queued_for", "earlier"), [(math.inf, True), (0, False), (0.2, False)])
@@ -213,4 +221,4 @@ def test_a_run_that_met_an_unknown_holder_at_its_end_is_sent_again(
     monkeypatch.setattr(context, "_read_queue", lambda spec: ())
     trace_task(met, "one", (), {}, request=REDELIVERED, app=app)
     assert app.backend.get_state("one") not in (states.FAILURE, states.REVOKED)
-    assert taken(app).headers[messages.CONFLICTS_HEADER] == 1
+    assert received(app).headers[messages.CONFLICTS_HEADER] == 1

@@ -1,4 +1,4 @@
-"""Each way to write or to wrap a task: its lock is found, or an error or a warning says that an option has no effect."""
+"""Each way to write or to wrap a task: its lock is found, or or the sender is told that an option has no effect."""
 
 from __future__ import annotations
 

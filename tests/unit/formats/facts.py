@@ -61,7 +61,6 @@ _MODULE = re.compile(r"(?:\"|\bimport )(django_zklock[\w.]*)")
 
 
 def exports() -> dict[str, set[str]]:
-    """Return the names in `__all__` of each module that has one, by the module's name in the package."""
     modules = {}
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text()
@@ -120,7 +119,6 @@ def classes_and_functions() -> Iterator[tuple[str, Any]]:
 
 
 def attributes() -> dict[str, list[str]]:
-    """Return the attributes and methods of each public class that the reference names."""
     documented = words_of(*(path for path in DOCUMENTS if path.parent.name == "reference"))
     made = {
         name: sorted(
@@ -226,7 +224,6 @@ def json_fields() -> dict[str, list[str]]:
 
 
 def written_keys(source: str) -> set[str]:
-    """Return the keys of the dicts that a sub-command writes."""
     keys: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         is_call = isinstance(node, ast.Call) and ast.unparse(node.func) in ("write_json", "write_answer")
@@ -263,7 +260,6 @@ def migrations() -> dict[str, str]:
 
 
 def columns() -> dict[str, str]:
-    """Return what fields of ours are in the database, and in the migrations of projects."""
     made: dict[str, str] = {}
     for field in (model.ExactCharField(max_length=9), model.FencingTokenField()):
         _name, where, _, options = field.deconstruct()
@@ -321,16 +317,12 @@ def answers() -> dict[str, str]:
 
 def around_celery() -> dict[str, list[str]]:
     made: dict[str, list[str]] = {}
-    for call in calls_in(events.__file__, "_send"):
-        made[f"event {ast.literal_eval(call.args[0])}"] = sorted(str(keyword.arg) for keyword in call.keywords)
+    for node in ast.walk(ast.parse(Path(events.__file__).read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "_send":
+            made[f"event {ast.literal_eval(node.args[0])}"] = sorted(str(keyword.arg) for keyword in node.keywords)
     tree = ast.parse(Path(control.__file__).read_text())
     made["inspect zklocks"] = sorted({control.zklocks.__name__, *keys_in(tree)})
     return made
-
-
-def calls_in(path: str, function: str) -> list[ast.Call]:
-    nodes = ast.walk(ast.parse(Path(path).read_text()))
-    return [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == function]
 
 
 def entry_points() -> list[str]:

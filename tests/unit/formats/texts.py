@@ -310,7 +310,6 @@ def keys() -> dict[str, str]:
 
 
 def incidents() -> dict[str, str]:
-    """Return identities of incidents, by which they are acknowledged."""
     holder: Any = SimpleNamespace(token=4294967303)
     made = (
         Hung(keys=("b", "a"), holders=(("a", holder),)),
@@ -324,7 +323,6 @@ def incidents() -> dict[str, str]:
 
 
 def task() -> Any:
-    """Return a task whose broker and backend are in this process."""
     app = Celery("formats", broker="memory://", backend="cache+memory://", set_as_current=False)
     app.conf.task_default_queue = str(uuid.uuid4())  # the broker is shared by all applications of a process
 
@@ -335,7 +333,6 @@ def task() -> Any:
 
 
 def begin(running: Any, headers: Mapping[str, Any]) -> None:
-    """Make the task run as in a worker, by its default queue."""
     request: dict[str, Any] = {"retries": 0, "called_directly": False, "is_eager": False}
     request["delivery_info"] = {"routing_key": running.app.conf.task_default_queue}
     running.push_request(id=GUID, args=[], kwargs={}, headers=headers, **request)
@@ -404,7 +401,6 @@ COUNTS = (messages.CONFLICTS_HEADER, messages.LOST_HEADER, messages.LATE_HEADER,
 
 
 def outcome(given: Mapping[str, Any], *, has_result: bool) -> str:
-    """Return what a copy with these headers does under the lock."""
     running = task()
     begin(running, given)
     if has_result:

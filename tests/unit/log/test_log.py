@@ -188,7 +188,6 @@ def test_a_level_is_checked_without_the_mutex_of_logging(handler: Handler) -> No
 
 
 def test_the_end_of_a_block_never_waits_for_a_handler(handler: Handler) -> None:
-    """Loggers of the end of a block defer on each thread."""
     handler.open.clear()
     log.Logger("django_zklock.abort", always=True).warning("ended")
     assert handler.entered.wait(10)  # on the other thread
@@ -247,7 +246,6 @@ def test_a_record_of_a_users_thread_keeps_its_context_and_is_found_by_a_test() -
 
 
 def test_threads_that_log_at_once_find_their_records_at_once() -> None:
-    """No thread goes on before its record is handled because another one waits, too."""
     logger = log.Logger("django_zklock.always", always=True)
     handler = Handler()
     logger.logger.addHandler(handler)

@@ -216,7 +216,6 @@ def printed(value: str) -> Iterator[str]:
 
 
 def split_by_shell(lines: list[str]) -> list[list[str]]:
-    """Return the words that a shell makes of each line."""
     script = "".join(f"printf '%s\\0' {line}; printf '\\1\\0'\n" for line in lines)
     done = subprocess.run(["bash", "-eu"], input=script.encode(), capture_output=True, check=True)
     texts = done.stdout.decode(errors="surrogateescape").removesuffix("\1\0").split("\1\0")
@@ -290,8 +289,6 @@ def test_each_key_may_come_after_the_options(before: str, name: str) -> None:
         assert vars(PARSER.parse_args(words))[name] in (key, [key])
 
 
-# --- one place makes them all -----------------------------------------------------------------------------------------
-
 _COMMAND = re.compile(rf"manage\.py zklock|zkCli\.sh -|zklock ({'|'.join(SUBCOMMANDS)})\b")
 
 
@@ -330,7 +327,6 @@ def test_no_template_and_no_translation_has_a_command() -> None:
 
 
 def test_no_value_is_appended_to_a_command() -> None:
-    """Fixed words are part of the first argument of `command`."""
     for path, node in nodes():
         for part, after in pairwise(node.values if isinstance(node, ast.JoinedStr) else []):
             if isinstance(part, ast.FormattedValue) and "command(" in ast.unparse(part):

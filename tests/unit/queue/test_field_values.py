@@ -320,7 +320,6 @@ def test_a_misspelt_digest_is_refused_with_a_suggestion(field: str, message: str
     ids=range(8),
 )
 def test_a_value_that_is_no_name_is_told_of_the_digest(make: Callable[[], Lock]) -> None:
-    """Slashes, braces and length: the data decides, in production."""
     with override_settings(ZKLOCK=ZKLOCK), pytest.raises(InvalidLockName) as caught:
         assert make().key
     assert 'ass the value as a field: zk_lock("feed/{url:digest}", fields={"url": url})' in str(caught.value)

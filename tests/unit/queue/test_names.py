@@ -254,7 +254,6 @@ def test_a_path_outside_the_base_has_no_key(other: str) -> None:
 @given(TEXTS, TEXTS)
 @example("a", "1234567890")
 def test_a_template_knows_the_keys_that_it_may_render(first: str, second: str) -> None:
-    """Any values will do, so a key that somebody typed is known for one of a lock in the settings."""
     with contextlib.suppress(InvalidLockName):
         for text in ("shop/{a}/{b}", "shop/{a}-{b}/x", "shop-1234567890/{a}{{}}/é"):
             template = Template.parse(text)

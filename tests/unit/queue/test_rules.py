@@ -92,7 +92,6 @@ def test_contenders_that_hold_together_can_share(queue: Queue, limit: int) -> No
 
 @given(queues(KINDS), LIMITS)
 def test_holders_are_the_first_in_the_queue(queue: Queue, limit: int) -> None:
-    """The holders are as many as can share the lock, so no contender starves."""
     granted = [told(queue, child, limit) == Granted() for child in queue]
     many = sum(granted)
     assert granted == [True] * many + [False] * (len(queue) - many)
@@ -169,7 +168,6 @@ def test_a_limit_that_is_set_wins_over_the_limit_in_code(queue: Queue, own: int,
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), min_size=1, max_size=30))
 def test_holders_are_within_the_limit_that_the_last_of_them_read(events: list[tuple[int, int]]) -> None:
-    """Contenders come, look and leave in any order while the limit changes. A holder does not look again."""
     limit, children, saw = 1, [], dict[str, int]()
     for number, (what, value) in enumerate(events):
         if what < 3:

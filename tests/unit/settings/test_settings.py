@@ -48,9 +48,6 @@ def only_problem(**keys: object) -> Problem:
     return problem
 
 
-# --- the whole -------------------------------------------------------------------------------------------------------
-
-
 def test_only_the_url_is_required() -> None:
     assert config() == Config(
         hosts=(("h1", 2181), ("h2", 2182)),
@@ -162,9 +159,6 @@ def test_no_value_breaks_the_validator(raw: dict[Any, Any]) -> None:
     assert all(problem.message and problem.hint for problem in conf.problems(raw))
 
 
-# --- keys ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("keys", "suggestion"),
     [
@@ -182,8 +176,6 @@ def test_unknown_key_gets_a_suggestion(keys: dict[str, object], suggestion: str)
     assert (problem.id, problem.hint) == ("E002", f'Did you mean "{suggestion}"?')
     assert "SESSION_TIMEOUT" in str(only_problem(XYZ=1).hint)
 
-
-# --- what is refused -------------------------------------------------------------------------------------------------
 
 REFUSED: list[tuple[str, str, list[object]]] = [
     ("E002", "DEFAULTS", [{"path": "x"}]),  # one path for all locks would make them one lock
@@ -236,18 +228,12 @@ def test_a_value_that_contradicts_the_url_or_is_in_it_is_refused(keys: dict[str,
     assert only_problem(**keys).id == id
 
 
-# --- where -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("chroot", "root", "base"),
     [("", "/zklock", "/zklock"), ("/", "/a/b/", "/a/b"), ("/app", "/", "/app"), ("/app/", "/locks", "/app/locks")],
 )
 def test_base_joins_chroot_and_root(chroot: str, root: str, base: str) -> None:
     assert config(f"zk://h{chroot}", ROOT=root).base == base
-
-
-# --- how long --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [7, 7.0, "7", " 7.0 ", timedelta(seconds=7)])
@@ -262,9 +248,6 @@ def test_query_of_the_url_sets_times_and_the_dict_wins() -> None:
     url = "zk://h?session_timeout=8&connect_timeout=2.5"
     assert (config(url).session_timeout, config(url).connect_timeout) == (8.0, 2.5)
     assert config(url, SESSION_TIMEOUT=9).session_timeout == 9.0
-
-
-# --- who -------------------------------------------------------------------------------------------------------------
 
 
 def test_credentials_of_the_url_or_of_auth_guard_the_znodes_and_are_not_logged() -> None:
@@ -313,9 +296,6 @@ def test_credentials_appear_in_no_text(url: str, auth: object, acl: object, tls:
     assert "SECRET" not in shown + repr(conf.problems(raw))
 
 
-# --- the locks -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("option", "value"),
     [
@@ -348,9 +328,6 @@ def test_options_of_a_lock_come_before_the_defaults() -> None:
     entry = {"path": "stock/{sku}", "timeout": None, "abort_on": "lost", "skip_value": None}
     assert built.options_for("stock") == entry
     assert built.options_for("order/{pk}") == {"timeout": 3.0, "abort_on": "lost", "skip_value": 1}
-
-
-# --- signed tokens ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

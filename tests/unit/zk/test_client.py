@@ -1,4 +1,4 @@
-"""The client: a reply belongs to one request, an error says whether that was carried out, and reconnects are paused."""
+"""The client: replies, pauses between connects, and when the leader last heard of a session."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from kazoo.retry import KazooRetry
 from django_zklock.core import clock
 from django_zklock.core.zk.client import Client
 from django_zklock.core.zk.errors import OutcomeUnknown, translate
+from django_zklock.core.zk.lease import LastContact
 from django_zklock.core.zk.options import SessionOptions
 
 
@@ -68,3 +69,52 @@ def test_the_pause_between_two_rounds_is_short_while_a_lease_lasts(hurry: bool, 
     retry = KazooRetry()
     client._connection._connect_loop(retry)  # it does not connect, because the client was never started
     assert retry.max_delay * (1 + retry.max_jitter) == pytest.approx(longest)
+
+
+T = 12.0  # seconds: the session timeout; a follower reports its contacts within 3 s
+
+
+@pytest.fixture
+def contact() -> LastContact:
+    """The last contact on a connection whose connect was sent at 100."""
+    contact = LastContact()
+    contact.restart(100.0)
+    return contact
+
+
+def test_a_lease_after_a_connect_has_the_whole_timeout(contact: LastContact) -> None:
+    assert contact.known_to_leader(100.0, T) == 100.0
+
+
+def test_a_contact_that_the_follower_may_not_have_reported_does_not_count(contact: LastContact) -> None:
+    """The follower reports within half a tick, and may be cut off before."""
+    contact.record(109.0, 109.1, T)
+    assert contact.known_to_leader(112.0, T) == 100.0
+    assert contact.known_to_leader(112.1, T) == 109.0
+
+
+def test_the_newest_reported_contact_counts(contact: LastContact) -> None:
+    for sent_at in (102.0, 104.0, 106.0, 108.0):
+        contact.record(sent_at, sent_at + 0.5, T)
+    assert contact.known_to_leader(110.0, T) == 106.0
+
+
+def test_a_new_connection_forgets_older_contacts(contact: LastContact) -> None:
+    """The old server may never have reported its last contacts."""
+    contact.record(105.0, 105.1, T)
+    contact.restart(107.0)
+    assert contact.known_to_leader(120.0, T) == 107.0
+
+
+def test_the_memory_does_not_grow_with_the_number_of_replies(contact: LastContact) -> None:
+    """A process that acquires a thousand locks a second stores as little as an idle one."""
+    for number in range(100_000):
+        contact.record(100 + number / 1000, 100 + number / 1000, T)
+    assert len(contact._replies) < 100
+    assert contact.known_to_leader(200.0, T) == pytest.approx(197.0, abs=T / 60)
+
+
+def test_a_late_reply_does_not_hide_the_next_one(contact: LastContact) -> None:
+    contact.record(102.0, 108.0, T)
+    contact.record(108.001, 108.002, T)
+    assert contact.known_to_leader(108.002 + T / 4, T) == 108.001

@@ -217,9 +217,6 @@ def test_a_process_with_too_many_threads_says_so(gate: Gate, monkeypatch: pytest
     assert call.get(20) == 2
 
 
-# --- names ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The answers of the resolver, one for each look-up: a list of IP addresses, or an error."""
@@ -260,9 +257,6 @@ def test_the_addresses_stay_while_the_resolver_is_out_of_order(answers: list[obj
         outside.NO_HOST,
         outside.UNRESOLVED,
     ]
-
-
-# --- servers that refuse ------------------------------------------------------------------------------------------
 
 
 def test_a_server_that_refuses_is_tried_ten_times_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
