@@ -27,7 +27,6 @@ ENDED = ("SUCCESS", "FAILURE", "REVOKED")
 
 
 def hostile_worker(zoo: Zoo, home: Path, failing: str = "", **options: Any) -> Worker:
-    """Return a worker whose functions can be made to fail."""
     return Worker(zoo, home, session_timeout=4, options=OPTIONS, env={FAILING: failing}, **options)
 
 
@@ -90,7 +89,6 @@ def assert_survives(worker: Worker, count: int, timeout: float) -> None:
 
 
 def assert_alive(worker: Worker) -> None:
-    """Check that the main process is the one that was started, and has acknowledged all messages."""
     eventually(lambda: not worker.ask("main_process")["unacknowledged"], 10, "messages are left")
     assert worker.ask("main_process")["pid"] == worker.process.pid
 

@@ -89,7 +89,6 @@ def test_unacknowledged_messages_go_back_to_the_front_in_their_order(consumer: C
 def test_messages_stay_known_until_redis_takes_them(
     consumer: Consumer, redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Redis may be lost again before all messages are restored."""
     consumer.send(0, 1, 2)
     consumer.receive()
     consumer.lose()

@@ -223,7 +223,6 @@ def test_all_waiting_tasks_are_visible(worker: Worker) -> None:
 
 
 def test_the_worker_keeps_no_state_of_ended_tasks(worker: Worker) -> None:
-    """Also no timers, with which a busy worker would grow."""
     results = [worker.send("waiting.patient", f"kept-{number}") for number in range(20)]
     for result in results:
         worker.get(result)
@@ -268,7 +267,6 @@ def test_the_timeout_bounds_the_wait(worker: Worker) -> None:
 
 
 def test_a_task_with_a_timeout_is_sent_again(worker: Worker) -> None:
-    """By default no task fails because its lock is busy."""
     with worker.zoo.hold_elsewhere("patient"):
         result = worker.send("waiting.patient", "patient")
         worker.zoo.wait_contenders("patient", 2)

@@ -1,4 +1,4 @@
-"""Decorated Celery tasks on a real worker: when they are sent again, fail or are skipped; with several locks or options."""
+"""Decorated Celery tasks on a real worker: when they are sent again, fail or are skipped; also with several locks."""
 
 from __future__ import annotations
 
@@ -269,7 +269,6 @@ def test_a_task_cannot_hand_over_the_lock_that_it_has_waited_for(publisher: Work
 
 
 def test_a_waiting_task_that_gives_up_is_replaced(worker: Worker) -> None:
-    """With `max_conflicts` the error is raised in the end. The next call must not rely on this task."""
     with worker.zoo.hold_elsewhere("gives-up"):
         first = worker.send("joint.bounded", "gives-up")
         assert isinstance(worker.wait_failed(first), LockBusy)
@@ -308,7 +307,6 @@ def test_a_task_that_is_sent_again_still_hides_its_arguments(worker: Worker) -> 
 
 
 def test_a_skipped_task_stores_its_end_as_errors_are_stored(worker: Worker) -> None:
-    """Celery does the same with a revoked task."""
     with worker.zoo.hold_elsewhere("stores"):
         sent = worker.send("joint.stores_errors", "stores", ignore_result=True)
         with pytest.raises(TaskRevokedError):

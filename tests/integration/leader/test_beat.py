@@ -77,8 +77,6 @@ class NotAnException(BaseException):
 
 
 def failing_once(name: str, remaining: list[str]) -> Any:
-    """Return a method that fails the first time while its name is in the list."""
-
     def method(self: Scheduler, *args: Any, **kwargs: Any) -> Any:
         if name in remaining:
             remaining.remove(name)

@@ -39,7 +39,6 @@ async def served(zoo: Zoo) -> AsyncIterator[Served]:
 
 
 def described(response: Response, path: str, method: str) -> Any:
-    """Return the content of a response, which is as the description says."""
     about = DESCRIPTION["paths"][path][method]["responses"][str(response.status)]
     assert set(map(str.lower, about.get("headers", ()))) <= set(response.headers)
     if "content" not in about:

@@ -52,7 +52,6 @@ def test_serve_refuses_invalid_options(zoo: Zoo, options: list[str], status: int
 
 
 def test_serve_refuses_a_key_of_another_certificate(zoo: Zoo, tmp_path: Path) -> None:
-    """The message names the cause: gRPC says that the address cannot be used."""
     authority(tmp_path, "ca")
     for name in ("server", "other"):
         certificate(tmp_path, name, "ca")

@@ -207,7 +207,6 @@ async def test_a_client_that_renews_too_often_is_slowed_down(zoo: Zoo) -> None:
 
 
 async def test_the_streams_of_a_client_are_bounded(zoo: Zoo) -> None:
-    """Or one client could fill the memory of the coordinator."""
     billing = LeaseClient(name="billing", tokens=(hash_of("secret"),), max_waiting=1)
     async with Served(LeaseOptions(clients={"billing": billing})) as served:
         metadata = (("authorization", "Bearer secret"),)
@@ -272,7 +271,6 @@ async def test_a_malformed_message_is_an_invalid_request(
 
 
 async def test_a_call_without_a_message_is_refused_in_time(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or a client could open calls that never end."""
     monkeypatch.setattr("django_zklock.contrib.leases.service.REQUEST_TIMEOUT", 0.3)
     async with Served(LeaseOptions()) as served:
         call: Any = served.channel.stream_stream(f"/{SERVICE}/RecordLock")()

@@ -108,7 +108,6 @@ def test_a_generator_that_is_closed_on_the_protocols_thread_releases_its_lock(
 def test_a_block_that_does_not_begin_is_not_reported_as_destroyed(
     zoo: Zoo, ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The transaction cannot begin: that error is all there is to say."""
     ledger.connection.ensure_connection()
     ledger.connection.set_autocommit(False)
     try:
@@ -175,7 +174,6 @@ def test_a_failed_acquisition_needs_no_finalizer(zoo: Zoo) -> None:
 
 
 def test_a_block_that_is_skipped_has_no_transaction(zoo: Zoo, ledger: Ledger) -> None:
-    """There is nothing to protect, so what it writes is its own affair."""
     lock: Any = zk_lock("k", timeout=0, atomic=ledger.alias, on_conflict="skip")
     with zoo.hold_elsewhere("k"), lock as hold:
         assert hold is None

@@ -106,8 +106,6 @@ def test_settings_name_path_and_options(zoo: Zoo) -> None:
 
 
 async def test_a_skipped_function_returns_its_skip_value(zoo: Zoo) -> None:
-    """So its caller can tell a skipped call from one that returns None."""
-
     @zk_locked("busy", on_conflict="skip", timeout=0, skip_value="busy")
     def work() -> str | None:
         return None
@@ -272,7 +270,6 @@ UNFINISHED: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("kind", UNFINISHED)
 def test_a_result_whose_work_has_not_run_is_refused(zoo: Zoo, kind: str) -> None:
-    """It would run under no lock, and nobody would notice."""
     make = UNFINISHED[kind]
 
     @zk_locked("work")

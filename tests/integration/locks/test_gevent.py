@@ -176,27 +176,22 @@ def test_a_loss_stops_a_greenlet_where_it_waits(zoo: Zoo, run: Run) -> None:
     script = """
 def lose(hold):
     process.current().post(hold._held.grant.lose, "test")
-def sleeper():
+def waiter(wait):
     began = time.monotonic()
     try:
         with zk_lock("a") as hold:
             lose(hold)
             try:
-                gevent.sleep(20)
+                wait(20)
             except Exception:
                 return "seen"
     except LockLost:
         gevent.sleep(0.06)
         return time.monotonic() - began < 10
-def waiter():
-    event = gevent.event.Event()
-    try:
-        with zk_lock("b") as hold:
-            lose(hold)
-            event.wait(20)
-    except LockLost:
-        gevent.sleep(0.06)
-        return True
+def sleeper():
+    return waiter(gevent.sleep)
+def event_waiter():
+    return waiter(gevent.event.Event().wait)
 def swallower():
     try:
         with zk_lock("c") as hold:
@@ -223,7 +218,7 @@ def edge():
         gevent.sleep(0.001)
     return 0 < lost < 200
 import gevent.event
-print([gevent.spawn(work).get() for work in (sleeper, waiter, swallower, edge)])
+print([gevent.spawn(work).get() for work in (sleeper, event_waiter, swallower, edge)])
 print(edge())
 """
     assert run(zoo, script) == ["[True, True, True, True]", "True"]

@@ -322,7 +322,6 @@ def test_a_pair_of_exceptions_leaves_no_transaction(zoo: Zoo, ledger: Ledger) ->
 @pytest.mark.parametrize("linger_for", [0, 60])
 @in_pairs
 def test_two_signals_in_a_wait_leave_no_contender(zoo: Zoo, linger_for: float) -> None:
-    """The handlers of both signals raise, one after the other, as a soft time limit and a shutdown do."""
     mutex = zk_lock("k", linger=linger_for, timeout=30)
 
     def strike() -> None:

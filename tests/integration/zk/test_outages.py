@@ -85,20 +85,19 @@ def acquire_in_vain(timeout: float) -> None:
         raise AssertionError("the lock was granted during the outage; expected an error")
 
 
-def calls_that_need_zookeeper() -> dict[str, tuple[Callable[[], object], float]]:
-    """Return the calls of users, and the seconds that each may take."""
-    return {
-        "acquire(timeout=0.5)": (lambda: zk_lock("a").acquire(timeout=0.5), 0.5 + LATER),
-        "acquire(blocking=False)": (lambda: zk_lock("a").acquire(blocking=False), LATER),
-        "with timeout=1": (lambda: acquire_in_vain(1), 1 + LATER),
-        "with timeout=0": (lambda: acquire_in_vain(0), LATER),
-        "acquire()": (lambda: zk_lock("a").acquire(timeout=30), CONNECT_TIMEOUT + LATER),
-        "locked()": (lambda: zk_lock("a").locked(), CONNECT_TIMEOUT + LATER),
-    }
+CALLS: dict[str, tuple[Callable[[], object], float]] = {
+    "acquire(timeout=0.5)": (lambda: zk_lock("a").acquire(timeout=0.5), 0.5 + LATER),
+    "acquire(blocking=False)": (lambda: zk_lock("a").acquire(blocking=False), LATER),
+    "with timeout=1": (lambda: acquire_in_vain(1), 1 + LATER),
+    "with timeout=0": (lambda: acquire_in_vain(0), LATER),
+    "acquire()": (lambda: zk_lock("a").acquire(timeout=30), CONNECT_TIMEOUT + LATER),
+    "locked()": (lambda: zk_lock("a").locked(), CONNECT_TIMEOUT + LATER),
+}
+"""The calls of users, and the seconds that each may take."""
 
 
 def make_all_calls(names: tuple[str, ...] | None = None) -> None:
-    calls = {name: call for name, call in calls_that_need_zookeeper().items() if names is None or name in names}
+    calls = {name: call for name, call in CALLS.items() if names is None or name in names}
     running = {name: BackgroundCall(call) for name, (call, _) in calls.items()}
     for name, (_, limit) in calls.items():
         with pytest.raises(ZooKeeperUnavailable):
@@ -185,7 +184,6 @@ def test_a_session_comes_back_after_a_long_outage(zoo: Zoo, proxy: Proxy) -> Non
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """The address of a host that takes connections and says nothing, as a stopped one does."""
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,37 +20,26 @@ from django_zklock.exceptions import ZooKeeperUnavailable
 pytestmark = pytest.mark.zookeeper
 
 
-@dataclass(frozen=True)
-class Pki:
-    """A certificate authority, and one certificate of it for the server and the client alike."""
-
-    ca: Path
-    cert: Path
-    key: Path
-    both: Path
-
-
-def make_pki(directory: Path) -> Pki:
+def make_pki(directory: Path) -> dict[str, Path]:
+    """Make an authority, and one certificate of it for the server and the client alike; return settings of TLS."""
     directory.mkdir()
     authority(directory, "ca")
-    key, signed = certificate(directory, "localhost", "ca")
-    both = directory / "both.pem"
-    both.write_bytes(key + signed)
-    return Pki(directory / "ca.pem", directory / "localhost.pem", directory / "localhost.key", both)
+    (directory / "both.pem").write_bytes(b"".join(certificate(directory, "localhost", "ca")))
+    return {"CA": directory / "ca.pem", "CERT": directory / "localhost.pem", "KEY": directory / "localhost.key"}
 
 
 @pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+def pki(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return make_pki(tmp_path_factory.getbasetemp() / "pki")
 
 
 @pytest.fixture(scope="module")
-def secure(pki: Pki) -> Iterator[Zoo]:
+def secure(pki: dict[str, Path]) -> Iterator[Zoo]:
     skip_without_tls()
     (port,) = free_ports(1)
     stores = {
         f"ssl.{store}.{key}": value
-        for store, path in (("keyStore", pki.both), ("trustStore", pki.ca))
+        for store, path in (("keyStore", pki["CA"].with_name("both.pem")), ("trustStore", pki["CA"]))
         for key, value in (("location", str(path)), ("type", "PEM"))
     }
     with Ensemble(
@@ -70,14 +58,12 @@ def secure(pki: Pki) -> Iterator[Zoo]:
         zoo.close()
 
 
-def tls(pki: Pki) -> dict[str, object]:
-    return {"CA": pki.ca, "CERT": pki.cert, "KEY": pki.key}
-
-
 @pytest.mark.parametrize(
     "end", [lambda: os._exit(0), lambda: os.kill(os.getpid(), signal.SIGKILL)], ids=["os._exit", "killed"]
 )
-def test_a_release_over_tls_arrives_although_the_process_ends(secure: Zoo, pki: Pki, end: Callable[[], object]) -> None:
+def test_a_release_over_tls_arrives_although_the_process_ends(
+    secure: Zoo, pki: dict[str, Path], end: Callable[[], object]
+) -> None:
     """OpenSSL keeps nothing back: what is sent is in the socket when the block ends."""
 
     def work() -> None:
@@ -85,7 +71,7 @@ def test_a_release_over_tls_arrives_although_the_process_ends(secure: Zoo, pki: 
             pass
         end()
 
-    with secure.configured(session_timeout=10, TLS=tls(pki)):
+    with secure.configured(session_timeout=10, TLS=pki):
         for _ in range(int(os.environ.get("ZKLOCK_EXITS", "1"))):
             child = multiprocessing.get_context("fork").Process(target=work)
             child.start()
@@ -94,10 +80,10 @@ def test_a_release_over_tls_arrives_although_the_process_ends(secure: Zoo, pki: 
                 pass
 
 
-def test_greenlets_have_locks_over_tls(secure: Zoo, pki: Pki) -> None:
+def test_greenlets_have_locks_over_tls(secure: Zoo, pki: dict[str, Path]) -> None:
     """The sockets for TLS are of a class of gevent. Several greenlets send at the same time."""
     pytest.importorskip("gevent")
-    settings = secure.settings(TLS={name: str(path) for name, path in tls(pki).items()})
+    settings = secure.settings(TLS={name: str(path) for name, path in pki.items()})
     script = f"""
 import gevent
 from django.test import override_settings
@@ -113,13 +99,13 @@ with override_settings(ZKLOCK={settings!r}):
     assert secure.output(script, first="from gevent import monkey; monkey.patch_all()") == ["[0, 1, 2, 3]"]
 
 
-def test_an_unknown_authority_or_host_name_is_refused(secure: Zoo, pki: Pki, tmp_path: Path) -> None:
+def test_an_unknown_authority_or_host_name_is_refused(secure: Zoo, pki: dict[str, Path], tmp_path: Path) -> None:
     named, by_address = secure.hosts, secure.hosts.replace("localhost", "127.0.0.1")
     other = make_pki(tmp_path / "other")
     invalid = "its TLS certificate is not valid here"
     for hosts, options, cause in (
-        (named, {**tls(pki), "CA": other.ca}, invalid),
-        (by_address, tls(pki), invalid),
+        (named, {**pki, "CA": other["CA"]}, invalid),
+        (by_address, pki, invalid),
         (named, None, "it closes connections without an answer; it has no quorum, or expects TLS"),
     ):
         with (
@@ -131,9 +117,9 @@ def test_an_unknown_authority_or_host_name_is_refused(secure: Zoo, pki: Pki, tmp
 
 
 @pytest.mark.chaos
-def test_the_host_name_check_can_be_turned_off(secure: Zoo, pki: Pki) -> None:
+def test_the_host_name_check_can_be_turned_off(secure: Zoo, pki: dict[str, Path]) -> None:
     by_address = secure.hosts.replace("localhost", "127.0.0.1")
-    with secure.configured(by_address, TLS={**tls(pki), "CHECK_HOSTNAME": False}), zk_lock("a"):
+    with secure.configured(by_address, TLS={**pki, "CHECK_HOSTNAME": False}), zk_lock("a"):
         pass
 
 

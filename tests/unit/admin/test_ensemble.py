@@ -175,7 +175,6 @@ def test_servers_that_may_not_be_asked_are_no_outage() -> None:
 
 
 def test_the_command_srvr_is_enough() -> None:
-    """It is allowed by default."""
     report = _report("zk1:2181", SRVR)
     assert (report.role, report.version, report.latency) == ("follower", "3.8.0", 0.0015)
     assert report.zxid == 0x100000010
@@ -184,14 +183,12 @@ def test_the_command_srvr_is_enough() -> None:
 
 @pytest.mark.parametrize("zxid", ["0x8000000000000000", "0x" + "f" * 16, "0x" + "1" * 400, "-0x1", "NaN", "٣", ""])
 def test_an_invalid_zxid_is_not_known(zxid: str) -> None:
-    """It is a number of 64 bits with a sign, and a later look compares it."""
     assert _report("zk1:2181", f"Mode: leader\nZxid: {zxid}\n").zxid == -1
     assert _report("zk1:2181", "Mode: leader\nZxid: 0x7fffffffffffffff\n").zxid == 2**63 - 1
 
 
 @pytest.mark.parametrize("latency", ["٣", "nan", "1e999", "-1", "9" * 5000, "1.2.3", "", "many"])
 def test_an_invalid_latency_is_left_out(latency: str) -> None:
-    """Another program at that port may have sent it."""
     report = _report("zk1:2181", f"Mode: leader\nLatency min/avg/max: 0/{latency}/1\n")
     assert (report.role, report.latency, report.milliseconds) == ("leader", None, "")
 

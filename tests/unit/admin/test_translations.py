@@ -30,7 +30,6 @@ def called(source: str) -> Iterator[tuple[str, ...]]:
 
 
 def marked(source: str) -> Iterator[tuple[str, ...]]:
-    """Yield the texts that a template marks, as `makemessages` would find them."""
     for call in re.findall(r"n?gettext\(.*?\)\s", templatize(source) + " ", flags=re.DOTALL):
         yield from called(call.replace(", count)", ")").strip())
 
@@ -66,15 +65,7 @@ def test_every_text_is_translated_and_no_other(language: str) -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_translations_have_the_fields_of_their_texts(language: str) -> None:
-    """A missing field would be an error when the page is shown."""
-    for ids, values in written(language).items():
-        for text, value in zip(ids, values, strict=True):
-            assert sorted(FIELD.findall(value)) == sorted(FIELD.findall(text)), ids
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_the_compiled_catalogue_is_current(language: str) -> None:
+def test_translations_have_the_fields_of_their_texts_and_are_compiled(language: str) -> None:
     with (ROOT / "locale" / language / "LC_MESSAGES" / "django.mo").open("rb") as file:
         catalogue = gettext.GNUTranslations(file)
     for ids, values in written(language).items():
@@ -82,6 +73,8 @@ def test_the_compiled_catalogue_is_current(language: str) -> None:
             assert catalogue.gettext(ids[0]) == values[0]
         else:
             assert [catalogue.ngettext(ids[0], ids[1], count) for count in (1, 2)] == values
+        for text, value in zip(ids, values, strict=True):
+            assert sorted(FIELD.findall(value)) == sorted(FIELD.findall(text)), ids
 
 
 def test_the_name_of_gettext_is_bound_to_nothing_else() -> None:

@@ -105,7 +105,6 @@ def test_a_full_record_has_room_for_a_loss(shared: SharedGrants) -> None:
 def test_a_request_for_which_a_record_has_no_room_is_logged(
     shared: SharedGrants, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With its task and its author: nobody else learns of it."""
     held: Any = SimpleNamespace(contender=None, grant=None)
     grant = PoolGrant(shared.add(), SimpleNamespace(id="t-1"), held)
     with caplog.at_level(logging.WARNING, "django_zklock"):

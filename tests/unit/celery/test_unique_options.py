@@ -87,7 +87,6 @@ def test_no_two_keys_have_the_same_path() -> None:
 
 
 def test_long_ids_that_begin_and_end_alike_stay_different() -> None:
-    """Otherwise a task would be taken for a copy of another one."""
     ids = {short_id("x" * 40 + str(number) + "x" * 40) for number in range(2)}
     assert len(ids) == 2
     assert all(len(shown) <= 64 for shown in ids)

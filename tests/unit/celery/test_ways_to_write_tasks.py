@@ -1,9 +1,10 @@
-"""Each way to write or to wrap a task: its lock is found, or or the sender is told that an option has no effect."""
+"""Each way to write or to wrap a task: its lock is found, or the sender is told that an option has no effect."""
 
 from __future__ import annotations
 
 import functools
 import logging
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -250,7 +251,6 @@ class Extends(Base):
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="Python 3.14 evaluates annotations when they are asked for")
 def test_an_annotation_may_name_what_only_type_checkers_import(app: Any) -> None:
-    """Python 3.14 needs no `from __future__ import annotations` for that."""
     names: dict[str, Any] = {}
     exec(compile(LATER, "later", "exec", dont_inherit=True), names)
     for task in task_of(app, names["function"]), app.register_task(names["Extends"]()):
@@ -332,7 +332,6 @@ def test_a_wrapped_task_is_known_by_its_function(
 def test_the_key_of_a_wrapped_task_is_computed_from_its_arguments(
     app: Any, agent: Callable[[Any], Any], options: dict[str, Any]
 ) -> None:
-    """A bound function gets the task before them, any other does not."""
     for bind, function in ((False, work), (True, bound_work)):
         task = app.task(name=function.__name__, bind=bind, shared=False, **options)(function)
         wrapped = agent(task)
@@ -369,10 +368,83 @@ def test_a_function_that_only_an_instance_has_is_known(app: Any) -> None:
 
 
 def test_a_task_may_run_any_callable(app: Any) -> None:
-    """A worker asks each task for its lock."""
-
     class OfCallable(app.Task):  # type: ignore[misc]
         name = "of callable"
         run = Proxy(keyed)
 
     assert locked_of(app.register_task(OfCallable())) is None
+
+
+# --- whichever of Django and Celery is imported first -----------------------------------------------------------------
+
+
+SETUP = """
+import sys
+from django.conf import settings
+settings.configure(INSTALLED_APPS=["django_zklock"], ZKLOCK={"URL": "zk://h"})
+import django, django.core.exceptions
+"""
+
+
+def run(code: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", SETUP + code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+DJANGO_FIRST = """
+class NoCelery:
+    def find_spec(self, name, path=None, target=None):
+        if name == "celery":
+            raise ModuleNotFoundError(name)
+
+django.setup()
+from django_zklock import zk_locked
+from django_zklock.decorators import context
+
+@zk_locked("a")
+def function(): ...
+
+print(context.library.context_of(function), "celery" in sys.modules)
+sys.meta_path.insert(0, NoCelery())
+try:
+    zk_locked("a", unique="until_done")(lambda: None)
+except django.core.exceptions.ImproperlyConfigured as error:
+    print(error)
+del sys.meta_path[0]
+from celery import Celery
+from celery._state import _task_stack
+_task_stack.push(Celery(set_as_current=False).task(name="task")(function))
+print(type(context.library.context_of(function)).__name__)
+"""
+
+
+def test_a_function_may_be_decorated_before_celery_is_imported() -> None:
+    without, advice, context = run(DJANGO_FIRST)
+    assert without == "None False"
+    assert "pip install" in advice
+    assert context == "TaskContext"
+
+
+CELERY_FIRST = """
+from celery import Celery
+from django_zklock.decorators.locked import zk_locked
+
+def work(): ...
+
+for options in ({}, {"unique": "until_done"}):
+    Celery(set_as_current=False).task(name="task")(zk_locked("a", **options)(lambda: None))
+    print(hasattr(Celery.send_task, "__zk_locked__"))
+
+try:
+    Celery(broker="memory://").task(zk_locked("a", unique="until_done")(work)).delay()
+except django.core.exceptions.ImproperlyConfigured as error:
+    print(error)
+"""
+
+
+def test_a_task_may_be_defined_before_django_is_set_up() -> None:
+    """A unique task is not sent without Django, as with a lock. Otherwise all duplicates would be sent."""
+    plain, unique, error = run(CELERY_FIRST)
+    assert [plain, unique] == ["False", "True"]
+    assert "django.setup()" in error

@@ -56,7 +56,6 @@ def test_a_port_in_use_is_an_error_and_leaves_nothing() -> None:
 
 
 def test_a_fault_before_the_start_is_active_from_the_start() -> None:
-    """So that a client can be shown a server that is down from the beginning."""
     server = DevServer()
     server.refuse = True
     with server:
@@ -334,7 +333,6 @@ def test_only_the_reply_of_the_session_named_is_lost(server: DevServer, client: 
 
 
 def test_there_are_no_faults_of_operations_that_do_not_exist(server: DevServer) -> None:
-    """A misspelt name would wait for ever."""
     with pytest.raises(ValueError, match="'creat' is not one of the operations create, delete"):
         server.lose_reply("creat")
     with pytest.raises(ValueError, match="not one of the operations"):

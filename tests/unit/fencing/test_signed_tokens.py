@@ -125,7 +125,6 @@ def test_a_signed_token_of_another_format_is_invalid(content: object) -> None:
 
 
 def test_keys_are_rotated_without_a_gap() -> None:
-    """First receivers get the new key, then senders sign with it, and at last the old key is removed."""
     before, after = seal(fence(), [OLD]), seal(fence(), [NEW, OLD])
     assert verify(before, keys=[OLD, NEW]) == verify(before, keys=[NEW, OLD])
     assert verify(after, keys=[OLD, NEW]) == verify(after, keys=[NEW])
@@ -181,7 +180,6 @@ def test_the_leeway_covers_clocks_that_differ(leeway: float | timedelta) -> None
 
 @pytest.mark.parametrize("leeway", [-1, float("nan"), float("inf")])
 def test_a_leeway_is_a_time(leeway: float) -> None:
-    """Other values would accept or refuse everything."""
     with pytest.raises(ValueError, match="leeway"):
         verifier(leeway=leeway)
 

@@ -59,7 +59,6 @@ def test_every_kind_of_format_is_frozen() -> None:
 
 @pytest.mark.parametrize("section", FACTS)
 def test_no_name_or_number_has_changed(section: str) -> None:
-    """User code imports it, a program reads it, or a database was made by it."""
     compare(section, GOLDEN["facts"].get(section), FACTS[section]())
 
 
@@ -78,7 +77,6 @@ def text_in(entry: Any) -> str:
 
 @pytest.mark.parametrize("kind", TEXTS)
 def test_each_text_is_written_as_before(kind: str) -> None:
-    """Processes of other releases, and programs in other languages, read it."""
     write, _ = TEXTS[kind]
     entries = GOLDEN["texts"][kind].items()
     compare(

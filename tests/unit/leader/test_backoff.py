@@ -14,7 +14,6 @@ def test_pauses_grow_while_the_leadership_is_lost_at_once() -> None:
 
 
 def test_a_steady_leadership_resets_the_pauses() -> None:
-    """So one loss a day costs a tenth of a second."""
     backoff = Backoff()
     for _ in range(8):
         backoff.after(0.1)

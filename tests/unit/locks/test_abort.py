@@ -84,8 +84,6 @@ def work() -> Iterator[Callable[[int], Work]]:
 
 
 class Torn:
-    """An object that disarms an abort when it is garbage."""
-
     def __init__(self) -> None:
         self.me = self
 
@@ -283,7 +281,6 @@ def test_at_most_so_many_frames_are_shown_the_innermost_ones() -> None:
 
 
 def test_an_answer_has_a_limit_however_long_the_names_are() -> None:
-    """Files and functions may have any name."""
     source, name = "def f(depth):\n    return f(depth - 1) if depth else call()\n", "ж" * 400
     module: dict[str, object] = {"call": lambda: stack_of(current_owner())}
     exec(compile(source, name, "exec"), module)

@@ -167,7 +167,6 @@ def test_a_name_that_looks_like_an_entry_warns_once_at_the_callers_line() -> Non
 
 @pytest.mark.parametrize("name", ["nmaed", "namde", "anmed"])  # codespell:ignore
 def test_two_swapped_letters_look_like_an_entry(name: str) -> None:
-    """It is the most common mistake in typing."""
     with with_locks("named", "order2026"), pytest.warns(UserWarning, match=r"Did you mean 'named'\?"):
         _ = zk_lock(name).key
 
@@ -271,7 +270,6 @@ def test_a_signature_that_is_written_out_has_each_option_with_its_type(call: Any
 
 @pytest.mark.parametrize("policy", ["wait", "retry", "coalesce", "Skip", None, ["skip"]])
 def test_a_block_has_no_policy_of_a_task(policy: Any) -> None:
-    """Nothing sends a block to a broker."""
     for call in (LOOSE, LOOSE_LOCKS, LOOSE_READ, LOOSE_SIDES, LOOSE_OF_KEY):
         with pytest.raises(ValueError, match=r'on_conflict must be "raise" or "skip" for a block; got .*@zk_locked'):
             call("k", on_conflict=policy)
@@ -381,7 +379,6 @@ def test_a_compiled_caller_is_no_block_without_as() -> None:
 
 
 def test_each_option_of_a_lock_is_a_field_of_its_spec() -> None:
-    """By the same name, with its default. Otherwise it would have no effect."""
     assert KindOptions.__annotations__.keys() <= {*LockSpec.__dataclass_fields__, *Policy.__dataclass_fields__}
 
 

@@ -122,7 +122,6 @@ def test_records_of_a_protocol_thread_are_as_those_of_any_thread(
 
 
 def test_a_record_has_the_time_at_which_it_was_made(handler: Handler) -> None:
-    """Its handler may run later."""
     handler.open.clear()
     on_protocol_thread(lambda: logger.info("first"))
     handler.entered.wait(10)
@@ -265,7 +264,6 @@ def test_threads_that_log_at_once_find_their_records_at_once() -> None:
 
 
 def test_a_handler_that_hangs_delays_a_users_thread_once(handler: Handler, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The release of a lock waits for no log handler."""
     monkeypatch.setattr(log, "LONGEST_DELAY", 3.0)
     handler.open.clear()
     logger = log.Logger("django_zklock.always", always=True)

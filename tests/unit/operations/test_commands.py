@@ -125,7 +125,6 @@ def test_each_help_has_the_exit_codes_and_two_examples(name: str) -> None:
 
 
 def test_the_help_of_the_doctor_has_the_code_of_each_cause() -> None:
-    """At three in the morning, nobody looks for them in the docs."""
     help_text = parsers()["doctor"].format_help()
     for code in range(ExitCode.DEADLOCK, ExitCode.FLAPPING + 1):
         assert re.search(rf"\b{code} [a-z]", help_text)
@@ -142,7 +141,6 @@ def test_each_example_can_be_parsed(name: str) -> None:
 
 
 def words(text: str, start: str) -> list[str]:
-    """Return the words that the script has for a sub-command, or for a choice."""
     (choices,) = re.findall(rf'^ +{re.escape(start)}\) choices="(.*?)" ;;$', text, flags=re.MULTILINE)
     return str(choices).split()
 
@@ -179,7 +177,6 @@ def test_the_completion_knows_all_that_the_parser_knows() -> None:
     ],
 )
 def test_bash_completes_a_line(line: str, completed: str) -> None:
-    """Only that of a `manage.py`: other programs are not run."""
     program = 'source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _zklock; echo "${COMPREPLY[@]}"'
     done = subprocess.run(
         ["bash", "-euc", program, str(SCRIPT), *line.split()], capture_output=True, text=True, check=False

@@ -1,7 +1,8 @@
-"""The distributions are complete, those of the clients, too, and importing the package is cheap."""
+"""The distributions are complete, those of the clients, too; importing the package is cheap; errors have one root."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shutil
@@ -18,6 +19,8 @@ from support.project import Project
 import django_zklock
 import django_zklock.contrib.leases.v1.lock_coordinator_pb2 as of_the_server
 import zklock_client.v1.lock_coordinator_pb2 as of_the_client
+from django_zklock import exceptions
+from django_zklock.exceptions import ZkLockError
 
 ROOT = Path(__file__).parents[3]
 
@@ -202,7 +205,6 @@ PYTHON, NODE = ROOT / "clients" / "python", ROOT / "clients" / "node"
 
 
 def test_the_clients_have_the_protocol_of_the_coordinator() -> None:
-    """Each package needs no other: that of Python has the generated messages, that of Node the protocol itself."""
     for name in ("lock_coordinator_pb2.py", "lock_coordinator_pb2.pyi"):
         assert (PYTHON / "zklock_client" / "v1" / name).read_bytes() == (SERVER / name).read_bytes()
     assert (NODE / "lock_coordinator.proto").read_bytes() == (SERVER / "lock_coordinator.proto").read_bytes()
@@ -221,3 +223,27 @@ def test_client_and_server_need_the_protobuf_that_their_code_was_generated_for(f
     generated = (SERVER / "lock_coordinator_pb2.py").read_text()
     (version,) = re.findall(r"^# Protobuf Python Version: (.+)$", generated, re.MULTILINE)
     assert needs.format(version) in file.read_text()
+
+
+ERRORS = [
+    value
+    for value in vars(exceptions).values()
+    if inspect.isclass(value) and value.__module__ == exceptions.__name__ and issubclass(value, BaseException)
+]
+IN_THE_TREE = [error for error in ERRORS if issubclass(error, ZkLockError)]
+
+
+@pytest.mark.parametrize("error", IN_THE_TREE)
+def test_an_error_says_what_happened_and_to_which_lock(error: type[ZkLockError]) -> None:
+    raised, bare = error("gone", lock="inventory/1"), error()
+    assert (str(raised), raised.lock) == ("gone", "inventory/1")
+    assert (str(bare), bare.lock) == ((inspect.getdoc(error) or "").splitlines()[0], None)
+
+
+def test_errors_have_one_root_and_one_base_of_all_that_were_not_acquired() -> None:
+    """Every error has the one root, but for the interrupt, which no `except Exception` may swallow."""
+    assert [error for error in ERRORS if not issubclass(error, ZkLockError)] == [exceptions.LockLostInterrupt]
+    assert not issubclass(exceptions.LockLostInterrupt, Exception)
+    assert issubclass(exceptions.LockBusy, exceptions.LockNotAcquired)
+    assert issubclass(exceptions.LockTimeout, exceptions.LockNotAcquired)
+    assert issubclass(exceptions.LockDeadlock, exceptions.LockNotAcquired)

@@ -99,7 +99,6 @@ def test_one_moment_has_one_text_in_all_time_zones(
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**9), max_value=10**9), st.integers(0, 40))
 def test_one_number_has_one_text_with_any_zeros(number: Decimal, zeros: int) -> None:
-    """A database adds them."""
     longer = Decimal(f"{number:f}" + ("" if "." in f"{number:f}" else ".") + "0" * zeros)
     assert longer == number
     assert text(longer) == text(number)
@@ -250,7 +249,6 @@ def test_two_texts_have_one_digest_only_if_they_are_one(first: str, second: str)
 
 
 def test_a_pair_of_surrogates_is_the_character_that_json_makes_of_it() -> None:
-    """A task gets that character."""
     assert of("\ud83d\ude00") == of(json.loads(json.dumps("\ud83d\ude00"))) == of("\U0001f600")
 
 
@@ -260,7 +258,6 @@ def test_one_thing_has_one_digest_however_it_is_written(text: str) -> None:
 
 
 def test_a_large_value_may_be_digested() -> None:
-    """A list of ids is too large for any other field."""
     ids = list(range(500))
     with pytest.raises(InvalidLockName, match=r"too large for a name. Use an attribute of it, or \{name:digest\}"):
         of(ids, "x")

@@ -198,7 +198,6 @@ def test_a_field_that_leads_to_no_value_is_refused(field: str) -> None:
 
 
 def test_the_error_of_a_property_passes_through() -> None:
-    """A bug in the caller's model is not the name's fault."""
     with pytest.raises(ZeroDivisionError):
         Template.parse("a/{order.broken}").render({"order": Order()})
 

@@ -126,7 +126,6 @@ def test_neither_an_ephemeral_node_nor_one_of_another_name_is_a_hold() -> None:
 @example(b"[" * 4000)
 @example(b'{"by": 1, "reason": "r", "id": "x"}')
 def test_the_reason_of_an_operator_hold_is_printable(data: bytes) -> None:
-    """It ends up in an error, a log and a terminal."""
     note = BreakRecord.decode(data)
     assert note is None or str(note).isprintable()
 

@@ -161,7 +161,6 @@ def test_a_downgraded_writer_lets_readers_in() -> None:
 
 @given(queues(st.just(Kind.PERMIT)), LIMITS, LIMITS)
 def test_a_limit_that_is_set_wins_over_the_limit_in_code(queue: Queue, own: int, limit: int) -> None:
-    """So it can be changed while processes run."""
     limited = Queue(queue.children, limit)
     assert sum(told(limited, child, own) == Granted() for child in limited) == min(limit, len(queue))
 
@@ -205,7 +204,6 @@ def test_contenders_are_in_the_order_of_their_numbers(queue: dict[int, str], ran
 
 
 def test_directories_of_nested_keys_are_passed_over() -> None:
-    """The directory `a/b` does not wait for the lock `a`."""
     mine = name(3)
     assert [child.name for child in ordered(["nested", mine, "123456789%30"])] == [mine]
     assert not ordered(["nested"])

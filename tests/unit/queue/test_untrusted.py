@@ -215,6 +215,5 @@ def test_a_text_is_bounded_and_encodable(value: Any) -> None:
 
 @pytest.mark.parametrize("until", [float("inf"), float("nan"), 1e308, 10**400, True, "5"])
 def test_a_reservation_that_never_ends_is_unreadable(until: Any) -> None:
-    """Its znode shows; it is taken for no task that waits for ever."""
     with pytest.raises(UnreadableQueue):
         record.Reservation.decode(json.dumps({**TASK, "until": until}).encode())

@@ -238,7 +238,6 @@ def test_base_joins_chroot_and_root(chroot: str, root: str, base: str) -> None:
 
 @pytest.mark.parametrize("value", [7, 7.0, "7", " 7.0 ", timedelta(seconds=7)])
 def test_times_are_numbers_texts_of_numbers_or_timedeltas(value: object) -> None:
-    """A text may come from an environment variable."""
     assert config(SESSION_TIMEOUT=value).session_timeout == 7.0
     assert config(CONNECT_TIMEOUT=value).connect_timeout == 7.0
 

@@ -105,7 +105,6 @@ def test_a_stopped_loop_ends_its_thread() -> None:
 
 
 def test_cancelled_timers_are_removed(loop: Loop) -> None:
-    """Timers of a day that are set and cancelled again and again do not stay in memory for a day."""
     called: list[int] = []
     done = threading.Event()
 
@@ -148,7 +147,6 @@ def test_cancelled_timers_do_not_wake_the_thread() -> None:
 
 
 def test_a_timer_of_centuries_does_not_end_the_loop(loop: Loop) -> None:
-    """Python refuses to sleep for so long."""
     waiting, done = threading.Event(), threading.Event()
     loop.post(loop.call_later, 1e12, lambda: None)
     loop.post(waiting.set)

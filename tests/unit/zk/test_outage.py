@@ -89,7 +89,6 @@ def test_two_quick_restarts_are_not_blamed_on_a_request(answered: bool, caplog: 
 
 
 def test_requests_that_were_sent_together_are_named_together() -> None:
-    """Each of them may be the one that the server does not know."""
     outage = Outage([OLD])
     for _ in range(3):
         outage.closed_at(OLD, OLD, ["getEphemerals", "getChildren", "getChildren"], answered=False)
@@ -134,8 +133,6 @@ NAME = ("zk.example", 2181)
 
 
 class Gate:
-    """A call that hangs while the gate is closed."""
-
     def __init__(self) -> None:
         self.open = threading.Event()
         self.calls = 0
@@ -240,7 +237,6 @@ def test_addresses_need_no_resolver(answers: list[object]) -> None:
 
 
 def test_each_address_of_a_name_counts_once(answers: list[object]) -> None:
-    """The resolver may name one several times."""
     answers.append(["10.0.0.1", "10.0.0.2", "10.0.0.1"])
     assert resolve([NAME], 20) == {NAME: (("10.0.0.1", 2181), ("10.0.0.2", 2181))}
 
