@@ -1,4 +1,4 @@
-"""The system checks: problems of `settings.ZKLOCK`, unwise values, locked views, and policies that no function can have."""
+"""The system checks: problems of `settings.ZKLOCK`, unwise values, locked views, and policies of functions."""
 
 from __future__ import annotations
 
