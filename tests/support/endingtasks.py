@@ -25,7 +25,6 @@ LATER = 3600.0  # seconds until a task is tried again: not in the time of a test
 
 
 def end(task: Any, way: str, argument: Any) -> str:
-    """End a task in one of the ways that its own code has; `argument` is a folder of its own."""
     if way == "exception":
         raise ValueError(way)
     if way == "retry":
@@ -46,14 +45,12 @@ def end(task: Any, way: str, argument: Any) -> str:
 @app.task(name="locked_end", bind=True, acks_late=True)
 @zk_locked("{key}", timeout=60)
 def locked_end(self: Any, key: str, way: str, verb: str, argument: Any) -> str:
-    """End under the decorator's lock."""
     do(verb, argument)
     return end(self, way, argument)
 
 
 @app.task(name="block_end", bind=True, acks_late=True)
 def block_end(self: Any, key: str, way: str, verb: str, argument: Any) -> str:
-    """End in a block."""
     with zk_lock(key, timeout=60):
         do(verb, argument)
         return end(self, way, argument)
@@ -61,7 +58,6 @@ def block_end(self: Any, key: str, way: str, verb: str, argument: Any) -> str:
 
 @app.task(name="forgetful_end", bind=True, acks_late=True)
 def forgetful_end(self: Any, key: str, way: str, verb: str, argument: Any) -> str:
-    """End without releasing a lock."""
     zk_lock(key).acquire()
     do(verb, argument)
     return end(self, way, argument)
@@ -121,7 +117,6 @@ def _inside(key: str) -> Generator[None]:
 
 @app.task(name="half_open")
 def half_open(key: str) -> None:
-    """Enter a block that is never left: its generator is never resumed."""
     generator = _inside(key)
     next(generator)
     _suspended.append(generator)
@@ -129,8 +124,6 @@ def half_open(key: str) -> None:
 
 @app.task(name="forget_in_coroutine")
 def forget_in_coroutine(key: str) -> None:
-    """Acquire a lock in a coroutine that ends without releasing it."""
-
     async def acquire() -> None:
         await zk_lock(key).aacquire()
 
@@ -143,7 +136,6 @@ def _acquire(key: str) -> None:
 
 @app.task(name="forget_in_thread")
 def forget_in_thread(key: str) -> None:
-    """Acquire a lock in a thread that ends without releasing it."""
     thread = threading.Thread(target=_acquire, args=(key,))
     thread.start()
     thread.join()
@@ -151,7 +143,6 @@ def forget_in_thread(key: str) -> None:
 
 @app.task(name="acquire_twice")
 def acquire_twice(key: str, verb: str = "tell", argument: Any = None) -> None:
-    """Acquire a reentrant lock twice, and never release it."""
     zk_lock(key).acquire()
     with zk_lock(key):
         zk_lock(key).acquire()
@@ -176,7 +167,6 @@ def careful_whole(outer: str, inner: str) -> list[bool]:
 
 @app.task(name="keep")
 def keep(key: str, verb: str = "tell", argument: Any = None) -> None:
-    """Hold a lock in a thread of the process until the process ends."""
     acquired = threading.Event()
 
     def hold() -> None:
@@ -213,7 +203,6 @@ def lingers(key: str) -> None:
 
 @app.task(name="loses_block")
 def loses_block(key: str, mark: str) -> None:
-    """Work under a lock until it is lost, and report what is raised."""
     try:
         with zk_lock(key):
             do("sleep", mark)

@@ -47,7 +47,6 @@ def unlocked(mark: str) -> str:
 
 
 def write(key: str, book: str, mark: str) -> str:
-    """Write down when the work begins and when it ends; each line is one write."""
     for word in ("begin", "end"):
         with Path(book).open("a") as file:
             file.write(f"{key} {word} {mark}\n")
@@ -125,8 +124,6 @@ PAST: Final = (-1, "0001-01-01T00:00:00")
 
 @dataclass
 class Message:
-    """A task to send."""
-
     name: str
     args: tuple[Any, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)

@@ -20,14 +20,12 @@ def bounded(key: str, verb: str = "tell", argument: Any = None) -> str:
 @app.task(name="joint.patient")
 @zk_locked(lambda key: key, on_conflict="coalesce", timeout=3)
 def patient(key: str) -> str:
-    """Wait in the pool process, which alone knows the key."""
     return "done"
 
 
 @app.task(name="joint.hides")
 @zk_locked("{key}", on_conflict="retry")
 def hides(key: str) -> str:
-    """Return the parts of the message that hide something."""
     request: Any = current_task.request
     return f"{request.argsrepr} {request.kwargsrepr} {request.ignore_result}"
 

@@ -14,7 +14,6 @@ from support.celeryapp import app, do
 
 
 def act(verb: str, argument: Any) -> Any:
-    """Do the work of a task."""
     if verb == "retry":
         if current_task.request.retries == 0:
             raise current_task.retry(countdown=float(argument))

@@ -63,21 +63,18 @@ if HOME in os.environ:
 @app.task(name="waiting.wait")
 @zk_locked("{key}")
 def wait(key: str, verb: str = "tell", argument: Any = None) -> Any:
-    """Do some work under the lock."""
     return do(verb, argument)
 
 
 @app.task(name="waiting.late", acks_late=True, reject_on_worker_lost=True)
 @zk_locked("{key}")
 def late(key: str, verb: str = "tell", argument: Any = None) -> Any:
-    """Do some work under the lock; the message is acknowledged at the end."""
     return do(verb, argument)
 
 
 @app.task(name="waiting.patient")
 @zk_locked("{key}", timeout=0.5)
 def patient(key: str) -> int:
-    """Wait for half a second at a time."""
     return os.getpid()
 
 
@@ -106,7 +103,6 @@ def note(key: str, path: str, mark: str) -> int:
 
 @app.task(name="waiting.plain_note")
 def plain_note(key: str, path: str, mark: str) -> None:
-    """Append a mark to a file, without a lock."""
     with Path(path).open("a") as book:
         book.write(mark + "\n")
 
@@ -154,14 +150,12 @@ def then_release(function: Callable[[str], object]) -> Callable[[str], bool]:
 @then_release
 @zk_locked("{key}")
 def releases(key: str) -> None:
-    """Keep the lock beyond the end of the block."""
     zk_lock(key).acquire()
 
 
 @app.task(name="waiting.mark")
 @zk_locked("{key}")
 def mark(key: str, path: str) -> None:
-    """Work without end, and write down until when."""
     draft = Path(f"{path}.draft")
     while True:
         draft.write_text(str(time.monotonic()))
@@ -171,7 +165,6 @@ def mark(key: str, path: str) -> None:
 @app.task(name="waiting.lingers")
 @zk_locked("{key}", linger=60)
 def lingers(key: str, path: str, mark: str) -> tuple[int, int]:
-    """Append a mark to a file; return the token, and the process."""
     with Path(path).open("a") as book:
         book.write(mark + "\n")
     return current_hold(key).token, os.getpid()
@@ -180,14 +173,12 @@ def lingers(key: str, path: str, mark: str) -> tuple[int, int]:
 @app.task(name="waiting.slow")
 @zk_locked("{key}", warn_after=0.2)
 def slow(key: str) -> None:
-    """Work for longer than is usual."""
     time.sleep(1)
 
 
 @app.task(name="waiting.polite")
 @zk_locked("{key}")
 def polite(key: str) -> str:
-    """Work until somebody asks for the lock; return who."""
     request = current_hold(key).wait_release_requested(20)
     return "" if request is None else request.by
 
@@ -202,7 +193,6 @@ def computed(key: str) -> int:
 @app.task(name="waiting.insists")
 @zk_locked("{key}", on_conflict="wait")
 def insists(key: str) -> int:
-    """Wait, as its option says."""
     return os.getpid()
 
 
@@ -215,7 +205,6 @@ def two(first: str, other: str) -> None:
 @app.task(name="waiting.inner")
 @zk_locked("{key}")
 def inner(key: str, gate: str, inner_key: str, timeout: float | None = 20) -> float:
-    """Take a second lock, in the body, when the gate is open; return how long that took."""
     do("linger", gate)
     began = time.monotonic()
     with zk_lock(inner_key, timeout=timeout):
@@ -223,8 +212,6 @@ def inner(key: str, gate: str, inner_key: str, timeout: float | None = 20) -> fl
 
 
 class Coroutine(AnyTask):
-    """A task whose function is a coroutine function."""
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return asyncio.run(self.run(*args, **kwargs))
 
@@ -232,21 +219,18 @@ class Coroutine(AnyTask):
 @app.task(name="waiting.coroutine", base=Coroutine)
 @zk_locked("{key}")
 async def coroutine(key: str) -> int:
-    """Do nothing, in a coroutine."""
     return os.getpid()
 
 
 @app.task(name="waiting.booked")
 @zk_locked("{key}")
 def booked(key: str, book: str) -> str:
-    """Write a line into a file."""
     return write(book)
 
 
 @app.task(name="waiting.read")
 @zk_locked("{key}", kind="read")
 def read(key: str, book: str) -> str:
-    """Write a line into a file, as a reader."""
     return write(book)
 
 
@@ -258,6 +242,5 @@ def write(book: str) -> str:
 
 @inspect_command()
 def count_waiting(state: Any, **_kwargs: Any) -> dict[str, int]:
-    """Say how many messages and timers are left in the main process."""
     gc.collect()
     return {"waiting": sum(type(value) is WaitingTask for value in gc.get_objects())}

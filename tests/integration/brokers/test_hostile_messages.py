@@ -60,25 +60,19 @@ def worker(living: Callable[[], Worker]) -> Iterator[Worker]:
         yield worker
 
 
-def send_mixed(worker: Worker, count: int, book: Path) -> tuple[list[AsyncResult[Any]], dict[str, AsyncResult[Any]]]:
+def assert_survives(worker: Worker, count: int, timeout: float) -> None:
+    book = worker.home / f"book-{uuid.uuid4().hex}"
     kinds = itertools.cycle(["write", "write.late", "write_two", "unlocked"])
-    hostile, good = [], {}
+    left, good = [], {}
     for number, message in enumerate(hostile_messages(count)):
         sent = worker.send(message.name, *message.args, **message.options)
         if not message.is_expired:  # RabbitMQ drops it
-            hostile.append(sent)
+            left.append(sent)
         kind, mark = next(kinds), f"good-{number}"
         args = (mark,) if kind == "unlocked" else (f"good-{number % 5}", str(book), mark)
         good[mark] = worker.send(f"hostile.{kind}", *args)
-    return hostile, good
-
-
-def assert_survives(worker: Worker, count: int, timeout: float) -> None:
-    book = worker.home / f"book-{uuid.uuid4().hex}"
-    hostile, good = send_mixed(worker, count, book)
     for mark, result in good.items():
         assert worker.get(result, timeout) == mark
-    left = hostile
     until = clock.now() + timeout + ROOM
     while left and clock.now() < until:
         left = [result for result in left if result.state not in ENDED]

@@ -37,14 +37,10 @@ def hasty_worker(redis: Redis, zoo: Zoo, tmp_path: Path) -> Iterator[Worker]:
         yield worker
 
 
-def count_deliveries(worker: Worker, result: AsyncResult[Any]) -> int:
-    return worker.log.read_text().count(f"[{result.id}] received")
-
-
 def wait_delivered_again(redis: Redis, worker: Worker, result: AsyncResult[Any]) -> None:
     def delivered_again() -> bool:
         redis.bring_back(VISIBILITY)
-        return count_deliveries(worker, result) > 1
+        return worker.log.read_text().count(f"[{result.id}] received") > 1
 
     eventually(delivered_again, 20)
 

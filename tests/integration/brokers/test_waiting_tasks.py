@@ -126,8 +126,7 @@ def test_the_znode_shows_the_pool_process_that_works(worker: Worker) -> None:
     with worker.zoo.hold_elsewhere("seen"):
         result = worker.send("waiting.wait", "seen", "linger", str(gate))
         worker.zoo.wait_contenders("seen", 2)
-        waits = worker.zoo.payloads("seen")[1]
-        assert waits is not None
+        waits: Any = worker.zoo.payloads("seen")[1]
         assert (waits.pid, waits.about["id"]) == (worker.process.pid, result.id)
     pid = gate.wait_at_work()
 
@@ -300,8 +299,7 @@ def test_a_broken_lock_stops_the_work(worker: Worker) -> None:
     result = worker.send("waiting.wait", "broken", "sleep", str(gate))
     gate.wait_at_work()
     with worker.zoo.configured():
-        lock = look_at("broken")
-        assert lock is not None
+        lock: Any = look_at("broken")
         holder = lock.holders[0]
         break_lock("broken", guid=holder.guid, token=holder.token, reason="a test", by="tester")
     with within(5):

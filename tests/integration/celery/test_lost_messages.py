@@ -93,15 +93,13 @@ def test_a_lost_task_is_sent_again_when_its_reservation_is_deleted(
     task = publisher.app.tasks["until_done"]
     first = lost(publisher, "gone")
     assert {task.delay("gone").id for _ in range(3)} == {first.id}
-    info = queued(task, "gone")
-    assert info is not None
+    info: Any = queued(task, "gone")
     assert (info.task_id, info.state, info.host, info.pid) == (
         first.id,
         "queued",
         socket.gethostname(),
         os.getpid(),
     )
-    assert info.since is not None
     assert abs((info.since - datetime.now(timezone.utc)).total_seconds()) < 60
     delete(publisher, "gone")
     assert "the reservation of lock 'unique/gone' was deleted by" in caplog.text
@@ -116,8 +114,7 @@ def test_queued_follows_a_task_and_sends_nothing(publisher: Worker) -> None:
     assert queued(task, "follow") is None
     assert reserved_names(publisher.zoo) == []
     result, gate = publisher.begin("until_done", "follow")
-    running = queued(task, key="follow")
-    assert running is not None
+    running: Any = queued(task, key="follow")
     assert (running.task_id, running.state) == (result.id, "started")
     assert queued(task, "other") is None
     gate.open()
@@ -148,8 +145,7 @@ def test_a_reservation_that_has_changed_is_not_deleted(publisher: Worker) -> Non
     """The form and the command name the task that the operator has seen; another one may have the key by then."""
     operator = user_with("view_lock", "break_lock")
     first = lost(publisher, "race")
-    info = listing.read_one(record.key_of(reserved_names(publisher.zoo)[0]), reply_timeout=30)
-    assert info is not None
+    info: Any = listing.read_one(record.key_of(reserved_names(publisher.zoo)[0]), reply_timeout=30)
     assert reservations.end(info.key, first.id)
     lost(publisher, "race")
     assert operator.post(f"{PAGE}?key={info.key}", {"token": info.token, "reason": "r"}).status_code == 409

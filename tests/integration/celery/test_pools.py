@@ -35,17 +35,17 @@ def test_tasks_of_a_pool_exclude_each_other(worker: Worker) -> None:
     counter = worker.home / "counter"
     results = [worker.send("increment", "turns", str(counter)) for _ in range(12)]
     processes = {worker.get(result) for result in results}
-    assert processes <= worker.children() if is_prefork(worker) else processes == {worker.process.pid}
+    assert (
+        processes <= worker.children()
+        if "--pool=prefork" in str(worker.process.args)
+        else processes == {worker.process.pid}
+    )
     assert counter.read_text() == "12"
 
     with worker.zoo.hold_elsewhere("retry"):
         result = worker.send("bound", "retry")
         eventually(lambda: result.state == "RETRY")
     assert worker.get(result)["retries"] == 0
-
-
-def is_prefork(worker: Worker) -> bool:
-    return "--pool=prefork" in str(worker.process.args)
 
 
 def test_a_running_task_gets_a_lock_granted_for_the_next_task(worker: Worker) -> None:

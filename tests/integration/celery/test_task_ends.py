@@ -15,10 +15,10 @@ import pytest
 from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError
 from support.endingtasks import AFTER, LOCKS, NO_LOOKS
 from support.ensemble import Ensemble, four_letter
+from support.faults import acquire_once
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
-from django_zklock import zk_lock
 from django_zklock.exceptions import LockLost
 
 pytestmark = pytest.mark.zookeeper
@@ -31,10 +31,9 @@ def test_a_soft_limit_ends_the_wait_in_a_process(worker: Worker) -> None:
     with worker.zoo.hold_elsewhere("computed/wait"):
         result = worker.send("waiting.computed", "wait", soft_time_limit=1)
         worker.zoo.wait_contenders("computed/wait", 2)
-        struck = worker.zoo.payloads("computed/wait")[1]
+        struck: Any = worker.zoo.payloads("computed/wait")[1]
         assert isinstance(worker.wait_failed(result), SoftTimeLimitExceeded)
         worker.zoo.wait_contenders("computed/wait", 1, timeout=2)
-        assert struck is not None
         assert struck.pid in worker.children()
     worker.run("waiting.computed", "wait")
 
@@ -78,15 +77,10 @@ def test_a_lock_is_free_although_the_process_ends_just_after_its_block(zoo: Zoo,
             key, gate = f"{whose}-{way}-{number}".replace(" ", "-"), worker.gate()
             worker.send(f"ends.{whose}", key, str(gate), way, time_limit=3 if way == "stays" else None)
             gate.wait_at_work()
-            acquired = waiter.submit(_acquire, key)
+            acquired = waiter.submit(acquire_once, key, timeout=30)
             zoo.wait_contenders(key, 2)
             gate.open()
             assert acquired.result(40), key
-
-
-def _acquire(key: str) -> bool:
-    with zk_lock(key, timeout=30):
-        return True
 
 
 def sessions(zoo: Zoo) -> str:

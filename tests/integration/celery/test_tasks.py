@@ -286,8 +286,7 @@ def test_a_waiting_task_that_dies_is_replaced(worker: Worker) -> None:
         assert settled(first) == "RETRY"
         assert reserved_names(worker.zoo, "dies")
         worker.zoo.wait_contenders("dies", 2)
-        payload = worker.zoo.payloads("dies")[1]
-        assert payload is not None
+        payload: Any = worker.zoo.payloads("dies")[1]
         worker.kill_process(payload.pid)
         assert isinstance(worker.wait_failed(first), WorkerLostError)
         eventually(lambda: not reserved_names(worker.zoo, "dies"))

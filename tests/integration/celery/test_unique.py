@@ -324,12 +324,9 @@ def test_a_broken_connection_is_no_duplicate(
         finally:
             before_task_publish.disconnect(dispatch_uid="kill")
         assert messages(tmp_path) == 2
-        eventually(lambda: state(zoo) == "queued")
+        path = record.path_of(zoo.base, KEY)
+        eventually(lambda: Reservation.decode(zoo.client.get(path)[0]).state.value == "queued")
         assert client.tasks["until_done"].delay("k").id == result.id
-
-
-def state(zoo: Zoo) -> str:
-    return Reservation.decode(zoo.client.get(record.path_of(zoo.base, KEY))[0]).state.value
 
 
 def test_beat_goes_on_after_a_duplicate(

@@ -82,8 +82,7 @@ def test_the_error_of_a_block_end_is_freed_with_its_handler(zoo: Zoo, way: str) 
     gc.collect()
     gc.disable()
     try:
-        reference = asyncio.run(fail_in_coroutine()) if way == "async with" else fail()
-        assert reference is not None
+        reference: Any = asyncio.run(fail_in_coroutine()) if way == "async with" else fail()
         assert reference() is None
     finally:
         gc.enable()
@@ -197,13 +196,6 @@ def can_read() -> bool:
     return BackgroundCall(read).result()
 
 
-def end_rest(zoo: Zoo, key: str = "k") -> str:
-    eventually(lambda: [is_operator(name) for name in zoo.children(key)] == [True])
-    (name,) = zoo.children(key)
-    zoo.client.delete(f"{zoo.base}/{key}/{name}")
-    return name
-
-
 def test_a_lock_kept_by_a_transaction_is_part_of_a_deadlock(zoo: Zoo, ledger: Ledger) -> None:
     """Its block has ended, but it is not released before the COMMIT."""
 
@@ -272,7 +264,8 @@ def test_the_minimum_hold_of_a_kept_lock_begins_after_the_transaction(zoo: Zoo, 
         with zk_lock("k", release_on="commit", min_hold=300):
             pass
         assert not is_operator(zoo.children("k")[0])
-    end_rest(zoo)
+    eventually(lambda: [is_operator(name) for name in zoo.children("k")] == [True])
+    zoo.delete("k")
 
 
 def test_one_of_several_locks_can_be_downgraded(zoo: Zoo) -> None:

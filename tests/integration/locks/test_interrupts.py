@@ -103,18 +103,16 @@ def test_an_exception_at_any_moment_leaves_nothing(
         pass
 
 
-def test_an_exception_during_a_wait_ends_it_at_once(zoo: Zoo) -> None:
-    with zoo.hold_elsewhere("busy"):
-        with within(1), pytest.raises(Struck), alarm(0.2), Lock("busy", timeout=None):
-            pass
-        zoo.wait_contenders("busy", 1, timeout=2)
-
-
-@pytest.mark.parametrize("wait", [wait_for_lock, wait_until_lost, wait_to_lead])
-def test_a_signal_that_came_just_before_a_wait_ends_it(zoo: Zoo, wait: Callable[[], None]) -> None:
+@pytest.mark.parametrize(
+    ("wait", "unnoticed", "within_seconds"),
+    [(wait_for_lock, False, 0.8), (wait_for_lock, True, 1.0), (wait_until_lost, True, 1.0), (wait_to_lead, True, 1.0)],
+)
+def test_a_signal_in_a_wait_or_just_before_it_ends_it(
+    zoo: Zoo, wait: Callable[[], None], unnoticed: bool, within_seconds: float
+) -> None:
     """Python runs no handler of a signal that comes while a thread is about to block. The wait looks again itself."""
     with zoo.hold_elsewhere("busy"):
-        with within(1.3), pytest.raises(Struck), alarm(0.3, unnoticed=True):
+        with within(0.3 + within_seconds), pytest.raises(Struck), alarm(0.3, unnoticed=unnoticed):
             wait()
         zoo.wait_contenders("busy", 1, timeout=2)
 

@@ -63,10 +63,6 @@ def ours(zoo: Zoo) -> Iterator[Ours]:
     ours.close()
 
 
-def started(which: str, zoo: Zoo) -> OtherClient:
-    return (curator if which == "curator" else kazoo)(zoo.hosts, session_timeout=2)
-
-
 @pytest.fixture
 def theirs(request: pytest.FixtureRequest) -> OtherClient:
     params = request.node.callspec.params
@@ -138,7 +134,8 @@ def test_a_killed_client_leaves_the_queue(
     doomed, other = sides(zoo, theirs, ours, case)
     if killed == "ours":
         doomed, other = other, doomed
-    with started(case[0], zoo) if killed == "theirs" else our_process(zoo) as process:
+    start = {"curator": curator, "kazoo": kazoo}[case[0]]
+    with start(zoo.hosts, session_timeout=2) if killed == "theirs" else our_process(zoo) as process:
         doomed = replace(doomed, client=process)
         assert doomed.try_acquire("1")
         second = other.begin("2")
@@ -314,8 +311,7 @@ def test_other_clients_show_our_candidates(
             assert theirs.ask("2", "leader", kind, path) == leader
             leader, other = leader.removeprefix("leads:"), other.removeprefix("waits:")
         assert other == "web-7"
-        said = Payload.decode(leader.encode())
-        assert said is not None
+        said: Any = Payload.decode(leader.encode())
         assert (said.what, said.pid) == ("index über", os.getpid())
         hold.check()
     assert waiter.result(TIMEOUT) == "true"
@@ -328,8 +324,7 @@ def test_candidates_of_other_clients_are_shown(
 ) -> None:
     onlooker = zk_leader("a", compat=compat)
     with leading(zoo, theirs, kind, "web-7"):
-        leader = onlooker.current_leader()
-        assert leader is not None
+        leader: Any = onlooker.current_leader()
         assert (leader.client, leader.what, leader.host, leader.pid) == (CLIENTS[which], "web-7", "", 0)
         assert str(leader) == f"'web-7', a client of {CLIENTS[which]}, {zoo.children('a')[0]}"
         waiter = BackgroundCall(lambda: zk_leader("a", compat=compat, what="ours").run(lambda hold: hold.token))
@@ -343,8 +338,7 @@ def test_candidates_of_other_clients_are_shown(
 
 def test_a_selector_without_an_id_is_known_by_its_address(zoo: Zoo, jvm: OtherClient) -> None:
     with leading(zoo, jvm, "selector", ""):
-        leader = zk_leader("a").current_leader()
-        assert leader is not None
+        leader: Any = zk_leader("a").current_leader()
         assert (leader.client, leader.what, leader.host) == ("Curator", "", "127.0.0.1")
         assert str(leader).startswith("a client of Curator on 127.0.0.1, _c_")
 

@@ -256,8 +256,7 @@ def test_a_bar_has_its_wait_and_then_its_hold_on_one_axis() -> None:
     now = Bar("now", began=50, granted=40)
     lost = Bar("lost", began=100, granted=80, ended=60, is_bad=True)
     short = Bar("short", began=90, granted=90, ended=89.999)
-    shown = picture([Bar("waits", began=30), now, lost, short])
-    assert shown
+    shown: Any = picture([Bar("waits", began=30), now, lost, short])
     parts = [[edges(part) for part in parts] for _text, _y, parts in shown.bars]
     assert [[what for what, _begin, _end in part] for part in parts] == [
         ["wait"],
@@ -274,16 +273,14 @@ def test_a_bar_has_its_wait_and_then_its_hold_on_one_axis() -> None:
 
 @pytest.mark.parametrize("span", [1.0, 7.0, 21.0, 65.0, 79.0, 500.0, 5000.0, 100_000.0, 500_000.0])
 def test_marks_are_whole_and_leave_room_for_now(span: float) -> None:
-    shown = picture([Bar("", began=span, granted=span)])
-    assert shown
+    shown: Any = picture([Bar("", began=span, granted=span)])
     assert shown.ticks
     assert all(5 < float(x.rstrip("%")) < 72 for x, _text in shown.ticks)
 
 
 def test_a_few_old_grants_do_not_shrink_all_others() -> None:
     recent = [Bar("", began=60.0 + number, granted=59.0 + number, ended=58.0 + number) for number in range(5)]
-    shown = picture([*recent, Bar("", began=86_400, granted=86_400, ended=80_000), Bar("", 86_400, 86_400)])
-    assert shown
+    shown: Any = picture([*recent, Bar("", began=86_400, granted=86_400, ended=80_000), Bar("", 86_400, 86_400)])
     assert [text for _x, text in shown.ticks] == ["-20 s", "-40 s", "-1 min"]
     *_others, over, lasts = shown.bars
     assert not over[2]

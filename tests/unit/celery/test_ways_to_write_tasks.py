@@ -174,8 +174,7 @@ def test_the_lock_of_a_task_is_found(app: Any, way: str) -> None:
 def test_the_key_is_computed_from_the_model_that_celery_makes(app: Any, order: Any, *, bind: bool) -> None:
     function = zk_locked("a/{order.pk}")(bound_to_order) if bind else of_order
     task = task_of(app, function, bind=bind, pydantic=True)
-    locked = locked_of(task)
-    assert locked is not None
+    locked: Any = locked_of(task)
     assert locked.key(*arguments(task, (order,), {})).endswith("a/7")
     with pytest.raises(ValueError, match="pk"):
         arguments(task, ({"pk": "seven"},), {})
@@ -254,8 +253,7 @@ def test_an_annotation_may_name_what_only_type_checkers_import(app: Any) -> None
     names: dict[str, Any] = {}
     exec(compile(LATER, "later", "exec", dont_inherit=True), names)
     for task in task_of(app, names["function"]), app.register_task(names["Extends"]()):
-        locked = locked_of(task)
-        assert locked is not None
+        locked: Any = locked_of(task)
         assert locked.key(*arguments(task, (7,), {})).endswith("a/7")
 
 

@@ -19,6 +19,7 @@ from typing import Any, get_args
 from django.apps import apps
 from django.db import models
 from django.test import RequestFactory
+from google.protobuf.descriptor import FieldDescriptor
 from prometheus_client import CollectorRegistry
 
 import django_zklock
@@ -274,8 +275,9 @@ def permissions() -> list[str]:
 
 def proto() -> dict[str, Any]:
     file = lock_coordinator_pb2.DESCRIPTOR
+    kinds = {getattr(FieldDescriptor, name): name[5:].lower() for name in vars(FieldDescriptor) if name[:5] == "TYPE_"}
     made: dict[str, Any] = {
-        name: {field.name: f"{field.number} {kind_of(field)}" for field in message.fields}
+        name: {field.name: f"{field.number} {kinds[field.type]}" for field in message.fields}
         for name, message in file.message_types_by_name.items()
     }
     enums = [*file.enum_types_by_name.values(), *lock_coordinator_pb2.LeaseState.DESCRIPTOR.enum_types]
@@ -286,11 +288,6 @@ def proto() -> dict[str, Any]:
         assert {name for name, _, _ in calls} == {method.name for method in service.methods}
         made[service.full_name] = {name: f"{request} -> {reply}" for name, request, reply in calls}
     return made
-
-
-def kind_of(field: Any) -> str:
-    numbers = {getattr(field, name): name[5:].lower() for name in dir(field) if name.startswith("TYPE_")}
-    return str(numbers[field.type])
 
 
 def http() -> dict[str, Any]:
@@ -308,8 +305,7 @@ def answers() -> dict[str, str]:
     codes = {code.slug: f"{code.grpc} {code.http} {dict(code.headers)}" for code in Code}
     codes |= {code: str(status) for status, (code, _) in views._ANSWERS.items()}
     for error in (LockBusy(), ZooKeeperUnavailable(), LockLost()):
-        answered = responses.answer(RequestFactory().get("/", headers={"accept": "application/json"}), error)
-        assert answered is not None
+        answered: Any = responses.answer(RequestFactory().get("/", headers={"accept": "application/json"}), error)
         body = json.loads(answered.content)
         codes[body["code"]] = f"{answered.status_code} {sorted(body)} Retry-After: {answered['Retry-After']}"
     return {**codes, "header of a signed token": views.HEADER}

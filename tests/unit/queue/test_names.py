@@ -9,7 +9,7 @@ import types
 import unicodedata
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, reject
 from hypothesis import strategies as st
 
 from django_zklock.core.queue.escaping import MAX_SEGMENT, MAX_SHOWN, printable, session_hex, shown_key
@@ -53,14 +53,6 @@ HOSTILE = {
 }
 
 
-def escaped(text: str) -> str:
-    try:
-        return escape(text)
-    except InvalidLockName:
-        assume(False)
-        raise
-
-
 class Colour(enum.Enum):
     RED = "red"
     NOTHING = None
@@ -93,7 +85,10 @@ class Order:
 @example("order-123456789")
 def test_an_escaped_text_is_a_plain_segment_that_looks_like_no_contender(text: str) -> None:
     """The directory of a nested key is passed over when the queue of the outer key is read."""
-    segment = escaped(text)
+    try:
+        segment = escape(text)
+    except InvalidLockName:
+        reject()
     assert unescape(segment) == unicodedata.normalize("NFC", text)
     assert re.fullmatch(r"(?:[A-Za-z0-9_.~:@=+,-]|%[0-9A-F]{2})+", segment)
     assert segment not in (".", "..")
@@ -162,9 +157,15 @@ def test_a_template_has_only_literals_and_plain_fields(text: str) -> None:
         Template.parse(text)
 
 
-def test_a_refused_field_is_named() -> None:
+def test_a_wrong_field_is_named() -> None:
     with pytest.raises(InvalidLockName, match=r"'inv/\{a\}/\{b\[0\]\}' has the field 'b\[0\]'"):
         Template.parse("inv/{a}/{b[0]}")
+    template = Template.parse("inventory/{skuu}")
+    with pytest.raises(InvalidLockName, match=r"did you mean \{sku\}\?"):
+        template.check_fields(["request", "sku"])
+    with pytest.raises(InvalidLockName, match="may use: none"):
+        template.check_fields([])
+    template.check_fields({"skuu", "request"})
 
 
 @pytest.mark.parametrize(
@@ -213,15 +214,6 @@ def test_the_length_of_a_key_is_limited() -> None:
 def test_fields_are_the_names_a_call_must_have() -> None:
     assert Template.parse("{b.x}/{a}/{b.y}-{{c}}").fields == ("b", "a")
     assert Template.parse("plain").fields == ()
-
-
-def test_an_unknown_field_is_refused_with_a_suggestion() -> None:
-    template = Template.parse("inventory/{skuu}")
-    with pytest.raises(InvalidLockName, match=r"did you mean \{sku\}\?"):
-        template.check_fields(["request", "sku"])
-    with pytest.raises(InvalidLockName, match="may use: none"):
-        template.check_fields([])
-    template.check_fields({"skuu", "request"})
 
 
 @pytest.mark.parametrize("base", ["/zklock", "/zklock/", "/a/b", "/"])

@@ -52,8 +52,7 @@ def test_an_operator_hold_is_read_as_it_was_written(
     """No client could end a hold without an end; a text with several lines becomes one line."""
     data, path = made(host=host, thread=thread, by=by or "x", reason=reason, seconds=seconds)
     assert len(data) <= MAX_PAYLOAD
-    hold = read(data, path)
-    assert hold is not None
+    hold: Any = read(data, path)
     assert abs(hold.seconds - seconds) < 0.001
     assert str(hold).isprintable()
     assert len(hold.by) <= MAX_BY
@@ -65,16 +64,14 @@ def test_an_operator_hold_is_read_as_it_was_written(
 def test_a_minimum_hold_is_named_after_its_work(what: str, host: str) -> None:
     data, path = made(host=host, by=what, reason="held", seconds=60, mark="minimum")
     assert len(data) <= MAX_PAYLOAD
-    hold = read(data, path)
-    assert hold is not None
+    hold: Any = read(data, path)
     assert (hold.minimum, hold.seconds) == (True, 60)
     assert str(hold).startswith(f"{hold.by} until")
 
 
 def test_short_texts_of_an_operator_hold_are_kept() -> None:
     data, path = made(by="anna", reason="deploy 42", seconds=60)
-    hold = read(data, path)
-    assert hold is not None
+    hold: Any = read(data, path)
     assert str(hold) == "operator anna until 1970-01-01 00:02:40 UTC: deploy 42"
     assert (hold.token, hold.key, hold.path) == (5, "k", path)
 
@@ -177,8 +174,7 @@ def test_no_other_name_is_an_entry(name: str, tail: str) -> None:
 @given(st.text(max_size=300), st.text(max_size=300), st.integers(1, 10_000), st.integers(0, 10_000))
 def test_a_limit_record_is_read_back_and_prints(by: str, reason: str, value: int, before: int) -> None:
     name, record = markers.limit_marker(value), LimitRecord(by=by, reason=reason, before=before)
-    marker = markers.set_limit(name, record.encode(), 1_000.0)
-    assert marker is not None
+    marker: Any = markers.set_limit(name, record.encode(), 1_000.0)
     assert marker.limit == value
     assert (marker.by + marker.reason).isprintable()
     assert (len(marker.by), len(marker.reason)) <= (MAX_BY, MAX_REASON)
@@ -197,8 +193,7 @@ def test_a_limit_record_is_read_back_and_prints(by: str, reason: str, value: int
     [b"", b"\xff", b"[]", b"{}", b'{"by": 7, "before": -1}', b"[" * 100_000, json.dumps({"by": "x" * 5000}).encode()],
 )
 def test_junk_in_the_data_does_not_change_the_limit(data: bytes) -> None:
-    marker = markers.set_limit("!limit:3:", data, 1e300)
-    assert marker is not None
+    marker: Any = markers.set_limit("!limit:3:", data, 1e300)
     assert (marker.limit, marker.by, marker.reason, marker.when) == (3, "", "", None)
     assert LimitRecord.decode(data).before == 0
 

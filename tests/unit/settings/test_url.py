@@ -29,15 +29,12 @@ def test_parse_reverses_writing(
     hosts: list[tuple[str, int]], parts: list[str], user: str, password: str, query: dict[str, str]
 ) -> None:
     chroot = "".join(f"/{part}" for part in parts)
-    assert parse(_url(hosts, chroot, user, password, query)) == Address(
-        hosts=tuple(hosts), chroot=chroot, credential=f"{user}:{password}", tls=False, query=tuple(query.items())
-    )
-
-
-def _url(hosts: list[tuple[str, int]], chroot: str, user: str, password: str, query: dict[str, str]) -> str:
     pairs = "&".join(f"{quote(key, safe='')}={quote(value, safe='')}" for key, value in query.items())
     addresses = ",".join(host_port(*host) for host in hosts)
-    return f"zk://{quote(user, safe='')}:{quote(password, safe='')}@{addresses}{quote(chroot)}?{pairs}"
+    url = f"zk://{quote(user, safe='')}:{quote(password, safe='')}@{addresses}{quote(chroot)}?{pairs}"
+    assert parse(url) == Address(
+        hosts=tuple(hosts), chroot=chroot, credential=f"{user}:{password}", tls=False, query=tuple(query.items())
+    )
 
 
 @given(st.text())
