@@ -1,8 +1,4 @@
-"""
-Tasks that wait for each other's locks: the work that holds and the work that waits are in different processes.
-
-Without a `DEADLOCK_TIMEOUT`, the pages show the deadlock until somebody breaks a lock. With it, one task gives way.
-"""
+"""Tasks that wait for each other's locks: without a `DEADLOCK_TIMEOUT` they are shown as a deadlock, else one yields."""
 
 from __future__ import annotations
 

@@ -29,8 +29,7 @@ pytestmark = pytest.mark.zookeeper
 
 @pytest.fixture(params=["prefork", pytest.param("threads", marks=pytest.mark.chaos)])
 def shared_worker(request: pytest.FixtureRequest) -> Worker:
-    worker: Worker = request.getfixturevalue(f"{request.param}_worker")
-    return worker
+    return request.getfixturevalue(f"{request.param}_worker")  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager

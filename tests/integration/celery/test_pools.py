@@ -25,8 +25,7 @@ EVENTLET = pytest.param(
 
 @pytest.fixture(params=["prefork", "threads", pytest.param("solo", marks=pytest.mark.chaos), "gevent", EVENTLET])
 def shared_worker(request: pytest.FixtureRequest) -> Worker:
-    worker: Worker = request.getfixturevalue(f"{request.param}_worker")
-    return worker
+    return request.getfixturevalue(f"{request.param}_worker")  # type: ignore[no-any-return]
 
 
 def test_tasks_of_a_pool_exclude_each_other(worker: Worker) -> None:
@@ -35,11 +34,8 @@ def test_tasks_of_a_pool_exclude_each_other(worker: Worker) -> None:
     counter = worker.home / "counter"
     results = [worker.send("increment", "turns", str(counter)) for _ in range(12)]
     processes = {worker.get(result) for result in results}
-    assert (
-        processes <= worker.children()
-        if "--pool=prefork" in str(worker.process.args)
-        else processes == {worker.process.pid}
-    )
+    in_children = "--pool=prefork" in str(worker.process.args)
+    assert processes <= worker.children() if in_children else processes == {worker.process.pid}
     assert counter.read_text() == "12"
 
     with worker.zoo.hold_elsewhere("retry"):

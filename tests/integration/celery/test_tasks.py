@@ -20,7 +20,7 @@ from support.uniquetasks import until_done
 from support.worker import Worker, outcome, settled
 from support.zoo import Zoo, eventually
 
-from django_zklock import zk_lock, zk_locked
+from django_zklock import zk_lock
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, COPY_HEADER, MESSAGE_HEADER
 from django_zklock.contrib.celery.unique import lifecycle, reservations
 from django_zklock.contrib.celery.unique.reservations import Reserved
@@ -112,15 +112,6 @@ def test_a_task_that_is_called_directly_raises(zoo: Zoo) -> None:
             with pytest.raises(LockBusy):
                 task("direct")
         assert celeryapp.skipping("direct") is None
-
-
-def test_a_task_object_is_refused() -> None:
-    """The worker would skip a lock above `@app.task`. The error shows the right order."""
-    with pytest.raises(TypeError, match=r"@shared_task\n.*@zk_locked"):
-
-        @zk_locked("x")
-        @celeryapp.app.task(name="upside-down")
-        def work() -> None: ...
 
 
 def delays(worker: Worker, task_id: str) -> list[float]:

@@ -58,9 +58,7 @@ def test_the_second_beat_continues_at_once_when_the_first_one_stops(beats: Beats
 
 
 def test_a_beat_that_loses_the_lead_stands_by_and_leads_again(zoo: Zoo) -> None:
-    app = Celery("again", broker="memory://", set_as_current=False)
-    app.conf.update(zklock_beat_scheduler="celery.beat:Scheduler")
-    scheduler = ZkScheduler(app)
+    scheduler = scheduler_of("celery.beat:Scheduler")
     for _ in range(2):
         eventually(lambda: scheduler.tick() == 0.0 and scheduler.leads)
         ticking = BackgroundCall(scheduler.tick)  # there is nothing to send for five minutes
@@ -70,6 +68,12 @@ def test_a_beat_that_loses_the_lead_stands_by_and_leads_again(zoo: Zoo) -> None:
     eventually(lambda: scheduler.tick() == 0.0 and scheduler.leads)
     scheduler.close()
     zoo.assert_empty()
+
+
+def scheduler_of(wrapped: object, **conf: Any) -> ZkScheduler:
+    app = Celery("beat", broker="memory://", set_as_current=False)
+    app.conf.update(zklock_beat_scheduler=wrapped, **conf)
+    return ZkScheduler(app)
 
 
 class NotAnException(BaseException):
@@ -93,10 +97,8 @@ def test_no_error_of_the_wrapped_scheduler_ends_beat(zoo: Zoo, caplog: pytest.Lo
     pauses: list[float] = []
     methods["send_task"] = lambda _self, *args, **_kwargs: sent.append(args)
     methods["info"] = property(lambda _self: 1 / 0)
-    app = Celery("failing", broker="memory://", set_as_current=False)
     schedule = {"often": {"task": "tick", "schedule": 0.001}}  # always due
-    app.conf.update(zklock_beat_scheduler=type("Failing", (Scheduler,), methods), beat_schedule=schedule)
-    scheduler = ZkScheduler(app)
+    scheduler = scheduler_of(type("Failing", (Scheduler,), methods), beat_schedule=schedule)
     assert "Failing" in scheduler.info
 
     def is_sent() -> bool:
@@ -119,9 +121,7 @@ def test_a_signal_in_the_wrapped_scheduler_ends_beat(zoo: Zoo) -> None:
     def tick(self: Scheduler) -> None:
         raise SystemExit
 
-    app = Celery("signalled", broker="memory://", set_as_current=False)
-    app.conf.update(zklock_beat_scheduler=type("Signalled", (Scheduler,), {"tick": tick}))
-    scheduler = ZkScheduler(app)
+    scheduler = scheduler_of(type("Signalled", (Scheduler,), {"tick": tick}))
     with pytest.raises(SystemExit):
         eventually(scheduler.tick)
     scheduler.close()
@@ -131,10 +131,8 @@ def test_a_signal_in_the_wrapped_scheduler_ends_beat(zoo: Zoo) -> None:
 @pytest.mark.parametrize("name", ["django_zklock.contrib.celery.beat:ZkScheduler", "celery:Celery"])
 def test_beat_refuses_to_wrap_itself_or_another_class(name: str) -> None:
     """Otherwise it would create itself without end, or fail each time it leads."""
-    app = Celery("itself", set_as_current=False)
-    app.conf.update(zklock_beat_scheduler=name)
     with pytest.raises(TypeError, match="zklock_beat_scheduler"):
-        ZkScheduler(app)
+        scheduler_of(name)
 
 
 @pytest.mark.parametrize(

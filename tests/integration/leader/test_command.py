@@ -11,7 +11,7 @@ import subprocess
 import pytest
 from support.faults import proxied
 from support.locking import MANAGE, as_json, ending, zklock
-from support.zoo import Zoo
+from support.zoo import Zoo, next_line
 
 from django_zklock import operations, zk_leader
 from django_zklock.management.exit_codes import ExitCode
@@ -55,21 +55,19 @@ def test_watching_shows_each_change_until_it_is_interrupted(zoo: Zoo, as_json: b
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
-    lines = process.stdout
 
     def told() -> str:
-        line = lines.readline()
+        line = next_line(process)
         if not as_json:
             return line.partition("  ")[2]
         leader = json.loads(line)["leader"]
-        return "no leader\n" if leader is None else f"token {leader['token']}\n"
+        return "no leader" if leader is None else f"token {leader['token']}"
 
     try:
-        assert told() == "no leader\n"
+        assert told() == "no leader"
         with zk_leader("lead") as hold:
-            assert told().endswith(f"token {hold.token}\n")
-        assert told() == "no leader\n"
+            assert told().endswith(f"token {hold.token}")
+        assert told() == "no leader"
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=50)
         assert (process.returncode, err) == (0, "")

@@ -38,8 +38,9 @@ async def served(zoo: Zoo) -> AsyncIterator[Served]:
         yield served
 
 
-def described(response: Response, path: str, method: str) -> Any:
-    about = DESCRIPTION["paths"][path][method]["responses"][str(response.status)]
+def described(response: Response, status: int, path: str = "/locks/", method: str = "post") -> Any:
+    assert response.status == status, response.content
+    about = DESCRIPTION["paths"][path][method]["responses"][str(status)]
     assert set(map(str.lower, about.get("headers", ()))) <= set(response.headers)
     if "content" not in about:
         assert response.content is None
@@ -60,38 +61,33 @@ async def test_the_life_of_a_lease(zoo: Zoo, served: Served) -> None:
     async with HttpConnection(served.http_server.port) as connection:
         wanted = {**WANTED, "session_timeout_ms": 20_000, "signed_token": True}
         response = await connection.request("POST", "/locks/", wanted)
-        assert response.status == 201
-        lease = described(response, "/locks/", "post")
+        lease = described(response, 201)
         location = f"/locks/{lease['lease_id']}"
         assert response.headers["location"] == location.lower()
         assert lease["resource_path"] == KEY
         assert int(lease["fencing_token"]) == zoo.client.exists(lease["acquired_znode_path"]).czxid
         assert unseal(lease["signed_token"], conf.token_keys()).token == int(lease["fencing_token"])
         for method in ("get", "put"):
-            kept = described(await connection.request(method.upper(), location), "/locks/{lease_id}", method)
+            kept = described(await connection.request(method.upper(), location), 200, "/locks/{lease_id}", method)
             assert kept["fencing_token"] == lease["fencing_token"]
             assert 0 < kept["lease_duration_ms"] <= 4000
         ended = await connection.request("DELETE", location)
-        assert (ended.status, described(ended, "/locks/{lease_id}", "delete")) == (204, None)
+        assert described(ended, 204, "/locks/{lease_id}", "delete") is None
         assert zoo.children(KEY) == []
         for method in ("get", "put", "delete"):
             over = await connection.request(method.upper(), location)
-            assert over.status == 404
-            assert "over" in described(over, "/locks/{lease_id}", method)["detail"]
+            assert "over" in described(over, 404, "/locks/{lease_id}", method)["detail"]
 
 
 async def test_a_busy_lock_is_refused_over_http(served: Served) -> None:
     async with zk_lock(KEY, what="the nightly run"):
         response = await post(served, wait_limit_ms=200)
-        assert response.status == 409
+        detail = described(response, 409)["detail"]
         assert response.headers["retry-after"] == "1"
-        detail = described(response, "/locks/", "post")["detail"]
         assert "was not free in time" in detail
         assert "the nightly run" not in detail  # the holder is no lease of this client
     assert (await post(served, client_id="the first")).status == 201
-    response = await post(served)
-    assert response.status == 409
-    assert "the first" in described(response, "/locks/", "post")["detail"]  # a lease of this client is named
+    assert "the first" in described(await post(served), 409)["detail"]  # a lease of this client is named
 
 
 async def test_a_client_that_disconnects_leaves_the_queue_of_the_lock(served: Served, zoo: Zoo) -> None:
@@ -122,16 +118,12 @@ async def test_a_client_that_disconnects_leaves_the_queue_of_the_lock(served: Se
     ],
 )
 async def test_an_invalid_body_is_refused(served: Served, body: bytes, status: int, detail: str) -> None:
-    response = await served.http("POST", "/locks/", body)
-    assert response.status == status
-    assert detail in described(response, "/locks/", "post")["detail"]
+    assert detail in described(await served.http("POST", "/locks/", body), status)["detail"]
 
 
 async def test_a_form_of_another_site_is_refused(served: Served) -> None:
     """A page may send a form to any address, and JSON as text, but not JSON as JSON."""
-    response = await served.http("POST", "/locks/", WANTED, content_type="text/plain")
-    assert response.status == 415
-    described(response, "/locks/", "post")
+    described(await served.http("POST", "/locks/", WANTED, content_type="text/plain"), 415)
 
 
 @pytest.mark.parametrize(
@@ -161,31 +153,26 @@ async def test_a_lease_of_another_coordinator_is_refused_with_its_address(served
         other.coordinator.advertise(Addresses(http="https://locks.example.com:8082"))
         lease = (await post(other)).content
         response = await served.http("PUT", f"/locks/{lease['lease_id']}")
-        assert response.status == 421
-        problem = described(response, "/locks/{lease_id}", "put")
+        problem = described(response, 421, "/locks/{lease_id}", "put")
         assert problem["address"] == "https://locks.example.com:8082"
         assert f"from {other.coordinator.id}" in problem["detail"]
         for foreign in ("00000000.1.abc", f"{lease['lease_id']}x"):
             response = await served.http("PUT", f"/locks/{foreign}")
-            assert response.status == 421
-            assert "address" not in described(response, "/locks/{lease_id}", "put"), "nobody has signed it"
+            assert "address" not in described(response, 421, "/locks/{lease_id}", "put"), "nobody has signed it"
 
 
 async def test_only_known_clients_are_served(zoo: Zoo) -> None:
     billing = LeaseClient(name="billing", tokens=(hash_of("secret"),), prefixes=("invoices",), max_leases=1)
     async with Served(LeaseOptions(clients={"billing": billing})) as served:
         response = await post(served)
-        assert response.status == 401
+        described(response, 401)
         assert response.headers["www-authenticate"] == "bearer"
-        described(response, "/locks/", "post")
-        response = await post(served, "Bearer secret", resource_path="orders/1")
-        assert response.status == 403
-        described(response, "/locks/", "post")
+        described(await post(served, "Bearer secret", resource_path="orders/1"), 403)
         headers = {"authorization": "Bearer secret", "host": "locks.example.com"}
         assert (await served.http("POST", "/locks/", WANTED, **headers)).status == 201
         response = await post(served, "Bearer secret", resource_path="invoices/2")
-        assert (response.status, response.headers["retry-after"]) == (429, "1")
-        described(response, "/locks/", "post")
+        described(response, 429)
+        assert response.headers["retry-after"] == "1"
 
 
 @override_settings(
@@ -217,9 +204,7 @@ async def test_the_hosts_and_middleware_of_the_project_do_not_matter(served: Ser
 )
 async def test_without_clients_only_this_machine_is_served(served: Served, host: str, status: int) -> None:
     """Or a page whose name points to 127.0.0.1 could send requests from the browser of a developer."""
-    response = await served.http("POST", "/locks/", WANTED, host=host)
-    assert response.status == status, response.content
-    described(response, "/locks/", "post")
+    described(await served.http("POST", "/locks/", WANTED, host=host), status)
 
 
 # --- connections ------------------------------------------------------------------------------------------------------

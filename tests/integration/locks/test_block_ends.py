@@ -187,11 +187,9 @@ def test_a_block_that_is_skipped_has_no_transaction(zoo: Zoo, ledger: Ledger) ->
 
 def can_read() -> bool:
     def read() -> bool:
-        try:
-            with zk_lock("k", kind="read", timeout=0):
-                return True
-        except LockBusy:
-            return False
+        lock: Any = zk_lock("k", kind="read", timeout=0, on_conflict="skip")
+        with lock as hold:
+            return hold is not None
 
     return BackgroundCall(read).result()
 

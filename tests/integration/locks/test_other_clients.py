@@ -67,8 +67,7 @@ def ours(zoo: Zoo) -> Iterator[Ours]:
 def theirs(request: pytest.FixtureRequest) -> OtherClient:
     params = request.node.callspec.params
     which = params["which"] if "which" in params else params["case"][0]
-    client: OtherClient = request.getfixturevalue("jvm" if which == "curator" else "plain_kazoo")
-    return client
+    return request.getfixturevalue("jvm" if which == "curator" else "plain_kazoo")  # type: ignore[no-any-return]
 
 
 def sides(zoo: Zoo, theirs: OtherClient, ours: Ours | OtherClient, case: tuple[str, ...]) -> tuple[Side, Side]:

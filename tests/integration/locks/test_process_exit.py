@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.proxy import Proxy
-from support.zoo import ROOM, Zoo, eventually
+from support.zoo import ROOM, Zoo, eventually, next_line
 
 pytestmark = pytest.mark.zookeeper
 
@@ -27,9 +27,7 @@ def ended(zoo: Zoo, process: subprocess.Popen[str], *, within: float) -> tuple[s
 
 
 def wait_printed(process: subprocess.Popen[str], line: str) -> None:
-    assert process.stdout
-    printed = process.stdout.readline()
-    assert printed == line + "\n", process.communicate("\n", timeout=50)
+    assert next_line(process) == line, process.communicate("\n", timeout=50)
 
 
 @pytest.mark.parametrize(

@@ -162,9 +162,6 @@ def test_headers_that_are_none_are_dropped(headers: object) -> None:
     assert messages.received_at(request) > 0
 
 
-# --- copies -----------------------------------------------------------------------------------------------------------
-
-
 REDELIVERED = {"id": "one", "delivery_info": {"redelivered": True, "routing_key": "celery"}, "headers": {}}
 
 

@@ -15,11 +15,7 @@ from support.versions.states import old_commit
 
 
 def written(text: str) -> list[dict[str, Any]]:
-    """
-    Read a history as a test writes it: a line for each event, `time owner kind field=value ...`.
-
-    `op` is 1 and `key` is "k" unless they are given; an owner is a process, or a process and a thread, `A/two`.
-    """
+    """Read a history: a line for each event, `time owner kind field=value ...`; `A/two` is a thread of A."""
     events: list[dict[str, Any]] = []
     for line in filter(None, map(str.strip, text.splitlines())):
         t, owner, kind, *fields = line.split()

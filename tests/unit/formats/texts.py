@@ -80,9 +80,6 @@ class Size(str, enum.Enum):
     SMALL = "small"
 
 
-# --- znodes ---------------------------------------------------------------------------------------------------------
-
-
 def names_of_contenders() -> dict[str, str]:
     number = "0000000007"
     names = {f"{kind.word}, {mark.name}": prefix(GUIDS[mark], kind) + number for kind in Kind for mark in Mark}
@@ -210,9 +207,6 @@ def read_record(text: str) -> Any:
     return plain({**read, **({"unknown": unknown.decode()} if unknown else {})})
 
 
-# --- texts that programs pass on ------------------------------------------------------------------------------------
-
-
 def passed_on() -> dict[str, str]:
     values: dict[str, Any] = {"template": "inventory/{sku}", "guid": GUIDS[Mark.OPERATOR], "sequence": "0000000007"}
     adoption = HandOver(key="inventory/7", kind=Kind.LOCK, limit=0, seconds=30.0, token=4294967303, **values)
@@ -236,8 +230,6 @@ def read_passed_on(text: str) -> Any:
         return coordinator._addresses(text)._asdict()
     return plain(asdict(unseal(text, Keys([KEY]))))
 
-
-# --- names of locks -------------------------------------------------------------------------------------------------
 
 SEGMENTS = ["plain-name_1.0~a:b@c=d+e,f", "a/b", "50%", "é", "e\u0301", "1234567890", "tel-123456789", "..."]
 VALUES: dict[str, object] = {
@@ -317,9 +309,6 @@ def incidents() -> dict[str, str]:
         Broken(host="web-1", pid=42, since=NOON),
     )
     return {incident.cause: incident.identity for incident in made}
-
-
-# --- messages of tasks ----------------------------------------------------------------------------------------------
 
 
 def task() -> Any:
@@ -415,9 +404,6 @@ def outcome(given: Mapping[str, Any], *, has_result: bool) -> str:
         running.backend.forget(GUID)
         running.pop_request()
     return "does the work"
-
-
-# --- all of them ----------------------------------------------------------------------------------------------------
 
 
 def only_set(values: Mapping[str, Any]) -> dict[str, Any]:

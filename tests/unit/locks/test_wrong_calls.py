@@ -389,7 +389,8 @@ def test_the_task_of_any_framework_is_refused(method: str) -> None:
     def task() -> None: ...
 
     setattr(task, method, task)
-    with pytest.raises(TypeError, match="put @zk_locked below the decorator that makes the task"):
+    maker = "@shared_task" if method == "apply_async" else "@task"
+    with pytest.raises(TypeError, match=rf"below the decorator that makes the task:\n    {maker}\n    @zk_locked"):
         zk_locked("k")(task)
 
 

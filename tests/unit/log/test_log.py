@@ -8,7 +8,6 @@ import re
 import threading
 import time
 import traceback
-import unittest
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -225,29 +224,24 @@ def test_all_modules_use_these_loggers() -> None:
     assert [str(path) for path in modules if plain.search(path.read_text())] == []
 
 
-def test_a_record_of_a_users_thread_keeps_its_context_and_is_found_by_a_test() -> None:
+def test_a_record_of_a_users_thread_keeps_its_context_and_is_found_by_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """A filter adds the id of the request; `assertLogs` looks as soon as the call has returned."""
     request_id: ContextVar[str] = ContextVar("request_id")
     request_id.set("r-1")
     logger = log.Logger("django_zklock.always", always=True)
     seen: list[str] = []
-    filter_ = logging.Filter()
-    filter_.filter = lambda record: bool(seen.append(request_id.get())) or True  # type: ignore[func-returns-value,method-assign]
-    logger.logger.addFilter(filter_)
-    try:
-        for number in range(20):
-            with unittest.TestCase().assertLogs("django_zklock.always") as caught:
-                logger.warning("record %d", number)
-            assert [record.getMessage() for record in caught.records] == [f"record {number}"]
-    finally:
-        logger.logger.removeFilter(filter_)
+    monkeypatch.setattr(logger.logger, "filters", [lambda record: seen.append(request_id.get()) is None])
+    for number in range(20):
+        with TestCase().assertLogs("django_zklock.always") as caught:
+            logger.warning("record %d", number)
+        assert [record.getMessage() for record in caught.records] == [f"record {number}"]
     assert seen == ["r-1"] * 20
 
 
-def test_threads_that_log_at_once_find_their_records_at_once() -> None:
+def test_threads_that_log_at_once_find_their_records_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     logger = log.Logger("django_zklock.always", always=True)
     handler = Handler()
-    logger.logger.addHandler(handler)
+    monkeypatch.setattr(logger.logger, "handlers", [handler])
 
     def find(thread: int) -> bool:
         handled = []
@@ -256,11 +250,8 @@ def test_threads_that_log_at_once_find_their_records_at_once() -> None:
             handled.append(f"{thread}.{number}" in [record.getMessage() for record in handler.records])
         return all(handled)
 
-    try:
-        with ThreadPoolExecutor(8) as pool:
-            assert all(pool.map(find, range(8)))
-    finally:
-        logger.logger.removeHandler(handler)
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(find, range(8)))
 
 
 def test_a_handler_that_hangs_delays_a_users_thread_once(handler: Handler, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,11 +271,8 @@ def test_a_handler_that_logs_does_not_wait_for_itself(handler: Handler, monkeypa
     forward = logging.Handler()
     forward.emit = lambda record: inner.warning("from a handler")  # type: ignore[method-assign]
     outer = log.Logger("django_zklock.outer")
-    outer.logger.addHandler(forward)
-    try:
-        on_protocol_thread(lambda: outer.warning("of the protocol"))
-        assert log.flush(10)
-        assert log.flush(10)
-    finally:
-        outer.logger.removeHandler(forward)
+    monkeypatch.setattr(outer.logger, "handlers", [forward])
+    on_protocol_thread(lambda: outer.warning("of the protocol"))
+    assert log.flush(10)
+    assert log.flush(10)
     assert [record.getMessage() for record in handler.records] == ["of the protocol", "from a handler"]

@@ -227,9 +227,6 @@ def test_an_error_of_a_lazy_object_comes_out() -> None:
         text_of(SimpleLazyObject(fail), "field")
 
 
-# --- digests ----------------------------------------------------------------------------------------------------------
-
-
 ZKLOCK: dict[str, Any] = {"URL": "zk://127.0.0.1:1/x", "LOCKS": {"feed": {"path": "feed/{url:digest}", "timeout": 3}}}
 URL = "https://example.com/feed.xml?q={x}&r= y"
 

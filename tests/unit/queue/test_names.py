@@ -269,9 +269,6 @@ def test_impossible_keys_of_locks_are_refused(key: str) -> None:
         check_key(key)
 
 
-# --- texts that are shown ---------------------------------------------------------------------------------------------
-
-
 @given(st.text(st.characters(codec=None)), st.integers(1, 100))
 def test_every_text_is_capped_and_prints(text: str, limit: int) -> None:
     shown = printable(text, limit)

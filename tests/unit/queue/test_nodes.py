@@ -217,9 +217,6 @@ def test_the_payload_of_another_client_is_none(data: bytes | None) -> None:
     assert Payload.decode(data) is None
 
 
-# --- other clients ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("data", "host_and_what"),
     [
@@ -245,9 +242,6 @@ def test_any_bytes_are_shown_in_one_line(data: bytes) -> None:
     assert said.host.isprintable()
     assert said.what.isprintable()
     assert not (said.host and said.what)
-
-
-# --- release requests -------------------------------------------------------------------------------------------------
 
 
 LONG_TEXT = st.text(max_size=600)

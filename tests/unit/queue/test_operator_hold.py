@@ -168,9 +168,6 @@ def test_no_other_name_is_an_entry(name: str, tail: str) -> None:
         assert operator_hold.hold_of_entry(text, 2e9) == "" or operator_hold.is_operator(text[:-4].rpartition("!")[2])
 
 
-# --- limits -----------------------------------------------------------------------------------------------------------
-
-
 @given(st.text(max_size=300), st.text(max_size=300), st.integers(1, 10_000), st.integers(0, 10_000))
 def test_a_limit_record_is_read_back_and_prints(by: str, reason: str, value: int, before: int) -> None:
     name, record = markers.limit_marker(value), LimitRecord(by=by, reason=reason, before=before)

@@ -58,9 +58,6 @@ def conflict(first: Child, other: Child) -> bool:
     return first.kind is not other.kind or first.kind not in (Kind.READ, Kind.PERMIT)
 
 
-# --- plain locks ------------------------------------------------------------------------------------------------------
-
-
 @given(queues(PLAIN))
 def test_each_other_plain_contender_waits_for_the_one_just_ahead(queue: Queue) -> None:
     """So a release wakes one contender, not all of them."""
@@ -77,9 +74,6 @@ def test_a_semaphore_with_one_permit_is_a_lock(queue: Queue, limit: int) -> None
             assert verdict == WaitFor((leases[index - 1].name,), is_last=index == 1, depends_on_limit=True)
         else:
             assert (verdict, index) == (Granted(), 0)
-
-
-# --- all kinds in one queue -------------------------------------------------------------------------------------------
 
 
 @given(queues(KINDS), LIMITS)
@@ -138,9 +132,6 @@ def test_a_contender_outside_the_queue_has_no_grant(queue: Queue, limit: int, da
     assert told(Queue(), gone, limit) == Absent()
 
 
-# --- readers ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_reader_waits_for_the_last_writer_ahead_and_for_none_behind() -> None:
     """A later contender blocks no earlier one (kazoo issue 649)."""
     queue = queue_of([Kind.WRITE, Kind.READ, Kind.WRITE, Kind.READ, Kind.READ, Kind.WRITE])
@@ -154,9 +145,6 @@ def test_a_downgraded_writer_lets_readers_in() -> None:
     names = [child.name for child in queue]
     now = ordered([*names, f"!reads:{queue[0].guid}:"])
     assert [isinstance(told(now, child, 1), Granted) for child in now] == [True, True, False, False]
-
-
-# --- permits ----------------------------------------------------------------------------------------------------------
 
 
 @given(queues(st.just(Kind.PERMIT)), LIMITS, LIMITS)

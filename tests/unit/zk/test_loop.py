@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -97,11 +96,9 @@ def test_a_stopped_loop_ends_its_thread() -> None:
     seen: list[int] = []
     loop.post(seen.append, 1)
     loop.stop()
-    deadline = time.monotonic() + 10
-    while any(thread.name == "test-loop" for thread in threading.enumerate()) and time.monotonic() < deadline:
-        time.sleep(0.005)
+    loop._thread.join(10)
+    assert not loop._thread.is_alive()
     assert seen == [1]
-    assert not any(thread.name == "test-loop" for thread in threading.enumerate())
 
 
 def test_cancelled_timers_are_removed(loop: Loop) -> None:
