@@ -1,4 +1,4 @@
-"""Tasks that wait for each other's locks: without a `DEADLOCK_TIMEOUT` they are shown as a deadlock, else one yields."""
+"""Tasks that wait for each other's locks: a deadlock is shown, or one yields after its `DEADLOCK_TIMEOUT`."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import uuid
 from argparse import Namespace
 from collections.abc import Callable
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -140,6 +141,7 @@ ONE_THING: dict[str, tuple[object, ...]] = {
     "small": ("small", Size.SMALL, mark_safe("small"), proxied("small"), proxied(proxied("small")), Wrapper("small")),
     "00000000-0000-0000-0000-000000000001": (uuid.UUID(int=1), proxied(uuid.UUID(int=1)), str(uuid.UUID(int=1))),
     "auth.user:7": (User(pk=7), User(pk="7"), proxied(User(pk=7)), proxied(proxied(User(pk=7))), Wrapper(User(pk=7))),
+    "shop.order:7": (type("Order", (), {"_meta": SimpleNamespace(label_lower="shop.order"), "pk": 7})(),),
     '["2026-07-01T12:00:00+00:00","9.9"]': (
         [NOON, Decimal("9.90")], (NOON.astimezone(BERLIN), Decimal("9.9")), proxied([proxied(NOON), "9.9"]),
     ),
