@@ -137,9 +137,6 @@ def test_a_transaction_inside_the_lock_of_a_task_is_committed_under_it(worker: W
     assert mark.read_text() == "False"
 
 
-# --- several locks, and shared ones -----------------------------------------------------------------------------------
-
-
 def test_one_busy_lock_is_a_conflict_for_each_policy(worker: Worker) -> None:
     sent: dict[str, AsyncResult[Any]] = {}
     with contextlib.ExitStack() as busy:

@@ -84,7 +84,6 @@ def test_a_lease_is_kept_and_released_where_it_is(coordinator: Serving, language
 
 @pytest.mark.parametrize("languages", [("python", "node"), pytest.param(("go", "java"), marks=pytest.mark.chaos)])
 def test_the_end_of_a_coordinator_is_noticed(zoo: Zoo, languages: tuple[str, ...]) -> None:
-    """It announces its end. If it is killed, a lease is over when it was not kept in time."""
     languages = tuple(language for language in languages if _is_available(language))
     with Serving(zoo, session_timeout=4) as coordinator, contextlib.ExitStack() as stack:
 

@@ -242,7 +242,6 @@ def test_a_read_block_inside_a_kept_write_lock_ends_before_it(zoo: Zoo, ledger: 
 
 
 def test_a_downgraded_hold_that_a_transaction_keeps_is_a_read_lock(zoo: Zoo, ledger: Ledger) -> None:
-    """Its owner can't write any more, as others read."""
     rw = ReadWriteLock("k", release_on="commit")
     with transaction.atomic(using="ledger"):
         with rw.write() as hold:

@@ -126,9 +126,6 @@ def test_an_exception_at_any_line_leaves_nothing(
         sweep(functions, work, check, stride or every, make=make, clean=held_locks._kept.clear)
 
 
-# --- all kinds --------------------------------------------------------------------------------------------------------
-
-
 def work_read_in_write(key: str) -> None:
     rw = ReadWriteLock(key)
     with rw.write(), rw.read():

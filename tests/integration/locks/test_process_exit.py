@@ -136,7 +136,6 @@ sys.exit(0)
 
 
 def test_threads_that_work_on_after_the_main_one_keep_their_locks(zoo: Zoo) -> None:
-    """A process lives as long as its ordinary threads; only then is the session closed."""
     process = zoo.spawn(
         """
 import sys, threading

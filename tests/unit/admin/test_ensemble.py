@@ -37,7 +37,6 @@ def found(*servers: ServerReport) -> list[tuple[str, str]]:
 
 
 def test_healthy_servers_are_reported_as_healthy() -> None:
-    """A single host in the settings may be a load balancer, which chooses a server of an ensemble."""
     assert found(LEADER, FOLLOWER, THIRD) == []
     assert found(ServerReport(address="zk1:2181", role="standalone", version="3.8.0")) == []
     assert found(FOLLOWER) == []

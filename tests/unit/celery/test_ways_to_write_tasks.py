@@ -352,8 +352,6 @@ def test_a_task_of_a_class_is_known_by_its_method(app: Any, agent: Callable[[Any
 
 
 def test_a_function_that_only_an_instance_has_is_known(app: Any) -> None:
-    """The method of the class is not what a worker runs."""
-
     class OfInstance(app.Task):  # type: ignore[misc]
         name = "of instance"
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import hashlib
+import hmac
+import json
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -71,6 +75,14 @@ def test_the_longest_key_fits_a_header() -> None:
     assert len(seal(longest, [NEW])) < tokens.MAX_LENGTH / 1.5
     with pytest.raises(InvalidToken):
         verify(seal(fence(key="k" * 4 * MAX_KEY), [NEW]), "k" * 4 * MAX_KEY)
+
+
+def test_a_receiver_in_any_language_can_check_and_read_a_token() -> None:
+    """It is base64 of JSON, and HMAC-SHA256 with a key made of the salt and ours. Many have no integers above 2**53."""
+    content, _, signature = seal(fence(token=2**53 + 1), [NEW]).partition(":")
+    key = hashlib.sha256(f"django_zklock.tokenssigner{NEW}".encode()).digest()
+    assert base64.urlsafe_b64decode(signature + "=") == hmac.new(key, content.encode(), "sha256").digest()
+    assert json.loads(base64.urlsafe_b64decode(content + "=="))["token"] == str(2**53 + 1)
 
 
 @pytest.mark.parametrize("position", range(0, 200, 9))

@@ -93,7 +93,6 @@ def test_a_value_has_one_text_on_both_sides_of_a_message(value: object) -> None:
 def test_one_moment_has_one_text_in_all_time_zones(
     seconds: int, microseconds: int, first: datetime.tzinfo, second: datetime.tzinfo
 ) -> None:
-    """Django reads it in UTC, and a form gives it in the zone of the user."""
     moment = NOON + datetime.timedelta(seconds=seconds, microseconds=microseconds)
     assert text(moment.astimezone(first)) == text(moment.astimezone(second)) == moment.isoformat()
 
@@ -272,7 +271,6 @@ def test_a_value_that_names_nothing_has_no_digest(value: object) -> None:
 
 
 def test_the_digest_keeps_its_characters_between_other_fields() -> None:
-    """Its length is fixed, so its end needs no separator; the values around it are escaped as ever."""
     template = Template.parse("{a}9{x:digest}9{b}")
     key = template.render({"a": "19", "x": URL, "b": "29"})
     assert key == "1%39" + "9" + of(URL) + "9" + "2%39"

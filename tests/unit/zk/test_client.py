@@ -106,7 +106,6 @@ def test_a_new_connection_forgets_older_contacts(contact: LastContact) -> None:
 
 
 def test_the_memory_does_not_grow_with_the_number_of_replies(contact: LastContact) -> None:
-    """A process that acquires a thousand locks a second stores as little as an idle one."""
     for number in range(100_000):
         contact.record(100 + number / 1000, 100 + number / 1000, T)
     assert len(contact._replies) < 100

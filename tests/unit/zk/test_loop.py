@@ -120,7 +120,6 @@ def test_cancelled_timers_are_removed(loop: Loop) -> None:
 
 
 def test_cancelled_timers_do_not_wake_the_thread() -> None:
-    """A lock in a loop sets and cancels a timer each time. A thread that wakes up for each of them costs a lot."""
     wakes: list[int] = []
     done = threading.Event()
 
