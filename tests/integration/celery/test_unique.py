@@ -214,9 +214,6 @@ def test_a_group_ends_also_with_a_duplicate_in_it(publisher: Worker) -> None:
     publisher.get(first)
 
 
-# --- publishers that fail: killed at each step, without a broker, without ZooKeeper -----------------------------------
-
-
 KEY = "task/until_done/unique/k"
 
 PUBLISHER = """

@@ -174,9 +174,6 @@ def test_calls_from_many_threads_are_all_answered() -> None:
     assert answers == [4] * 1600
 
 
-# --- faults -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def server() -> Iterator[DevServer]:
     with DevServer(tick=0.1, container_check=0.1) as server:

@@ -230,7 +230,12 @@ def test_a_record_of_a_users_thread_keeps_its_context_and_is_found_by_a_test(mon
     request_id.set("r-1")
     logger = log.Logger("django_zklock.always", always=True)
     seen: list[str] = []
-    monkeypatch.setattr(logger.logger, "filters", [lambda record: seen.append(request_id.get()) is None])
+
+    def see(record: logging.LogRecord) -> bool:
+        seen.append(request_id.get())
+        return True
+
+    monkeypatch.setattr(logger.logger, "filters", [see])
     for number in range(20):
         with TestCase().assertLogs("django_zklock.always") as caught:
             logger.warning("record %d", number)
