@@ -37,7 +37,6 @@ def no_past() -> None:
 
 @pytest.fixture(params=["sqlite", "postgres", "mariadb-read committed", "mariadb-repeatable read"])
 def database_settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """Return the settings of a database of this kind, and with this isolation level."""
     kind, _, isolation_level = request.param.partition("-")
     if kind == "sqlite":
         return sqlite(tmp_path / "database.sqlite3")
@@ -55,7 +54,6 @@ def ledger(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[Ledge
 
 @pytest.fixture
 def audit(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[Ledger]:
-    """A second database, for tests with two transactions."""
     with django_db_blocker.unblock(), Ledger.opened("audit", tmp_path) as audit:
         yield audit
 
@@ -81,5 +79,4 @@ def contend(zoo: Zoo) -> Iterator[Contend]:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    """A small Django project in a directory, to be run in a process of its own."""
     return Project(tmp_path)

@@ -114,7 +114,6 @@ def _inside(key: str) -> Generator[None]:
 
 @app.task(name="half_open")
 def half_open(key: str) -> None:
-    """Enter a block that is never left: its generator is never resumed."""
     generator = _inside(key)
     next(generator)
     _suspended.append(generator)

@@ -99,7 +99,6 @@ def _replace_everywhere(function: Callable[..., Any], failing: Callable[..., Any
 
 @control_command(args=[("name", str), ("times", int)])
 def fail(state: Any, name: str, times: int) -> int:
-    """Make a function fail so often; return how often the last one has not failed yet."""
     left = sum(_times.values())
     _times.clear()
     _times[name] = times

@@ -20,7 +20,6 @@ def bounded(key: str, verb: str = "tell", argument: Any = None) -> str:
 @app.task(name="joint.patient")
 @zk_locked(lambda key: key, on_conflict="coalesce", timeout=3)
 def patient(key: str) -> str:
-    """Wait in the pool process, which alone knows the key."""
     return "done"
 
 

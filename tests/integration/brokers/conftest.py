@@ -23,5 +23,4 @@ def redis_worker(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def shared_worker(redis_worker: Worker) -> Worker:
-    """The worker of this folder, unless a module has another one."""
     return redis_worker

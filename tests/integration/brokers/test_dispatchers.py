@@ -42,11 +42,6 @@ def narrow_threads(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_a_warm_shutdown_gives_waiting_messages_back(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
-    """
-    The task at work ends its work; those that wait run in the next worker.
-
-    A worker has one session for all its processes. A task that is given a process late would wait in there.
-    """
     redis.clear()
     with Worker(zoo, tmp_path, conf=redis.conf) as worker:
         worker.run("ping")
@@ -109,14 +104,12 @@ os._exit(0)
 
 @pytest.mark.parametrize("pool", ["threads", pytest.param("solo", marks=pytest.mark.chaos)])
 def test_workers_in_the_process_of_a_test_leave_nothing_to_each_other(zoo: Zoo, pool: str) -> None:
-    """One after the other or at the same time, each task has its lock at once. The process keeps its own lock."""
     with zoo.running(EMBEDDED, pool) as process:
         said, problems = process.communicate(timeout=120)
     assert said.splitlines() == ["[]"] * 3 + ["{} False"], problems
 
 
 def open_connections(worker: Worker, zoo: Zoo) -> set[int]:
-    """Return the processes of a worker that are connected to ZooKeeper."""
     ports = {int(host.rpartition(":")[2]) for host in zoo.all_hosts.split(",")}
     return {
         pid
@@ -127,12 +120,7 @@ def open_connections(worker: Worker, zoo: Zoo) -> set[int]:
 
 
 def test_a_worker_whose_protocol_thread_is_slow(zoo: Zoo, tmp_path: Path) -> None:
-    """
-    The process of its first task reads the lease at once, though the thread that writes it is slow.
-
-    After the timeout, the main process is slow to delete the task's own znode. The task does not take that for a copy
-    of itself, and is skipped at once.
-    """
+    """The task does not take its own znode, which the main process is slow to delete, for that of a copy."""
     with Worker(zoo, tmp_path, env={SLOW_LOOP: "0.2", SLOW_RELEASE: "2"}) as worker:
         assert worker.run("waiting.wait", "first")["headers"] == {}, "it was sent again"
         with zoo.hold_elsewhere("own"):
@@ -143,13 +131,10 @@ def test_a_worker_whose_protocol_thread_is_slow(zoo: Zoo, tmp_path: Path) -> Non
 
 
 def test_a_worker_without_a_free_slot_leaves_the_lock_to_another(narrow: Worker, worker: Worker) -> None:
-    """Though the task of the busy worker came first. It runs when its worker has a slot."""
-    gate = narrow.gate()
     with worker.zoo.hold_elsewhere("shared"):
         first = narrow.send("waiting.wait", "shared")
         worker.zoo.wait_contenders("shared", 2)
-        long = narrow.send("waiting.wait", "long", "linger", str(gate))
-        gate.wait_at_work()
+        long, gate = narrow.begin("waiting.wait", "long")
         second = worker.send("waiting.wait", "shared")
         worker.zoo.wait_contenders("shared", 3)
     assert worker.get(second)["headers"] == {}
@@ -160,7 +145,6 @@ def test_a_worker_without_a_free_slot_leaves_the_lock_to_another(narrow: Worker,
 
 
 def test_messages_get_slots_in_the_order_in_which_they_came(narrow: Worker) -> None:
-    """Those with a free lock do not overtake those without a lock, nor the other way round."""
     book = narrow.home / "book"
     first, gate = narrow.begin("waiting.wait", "first")
     names = ["waiting.note", "waiting.plain_note"] * 5
@@ -172,7 +156,6 @@ def test_messages_get_slots_in_the_order_in_which_they_came(narrow: Worker) -> N
 
 
 def test_all_processes_of_a_pool_that_has_shrunk_get_tasks(worker: Worker) -> None:
-    """Whichever of them has ended."""
     worker.run("waiting.wait", "warm")
     worker.app.control.pool_grow(1, reply=True, timeout=5, limit=1)
     eventually(lambda: len(worker.children()) == 3)
@@ -207,7 +190,6 @@ def test_all_messages_with_the_same_id_end(narrow_threads: Worker) -> None:
 
 @pytest.mark.chaos  # it takes seven seconds of two processors
 def test_tasks_that_are_too_many_for_one_session_wait_all_the_same(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
-    """Their locks are asked for again, until there is room. No task is lost, and none runs without its lock."""
     redis.clear()
     keys = [f"{'k' * 190}{number:03}" for number in range(700)]
     url = f"{zoo.url(session_timeout=10)}&jute_maxbuffer={2**17}"
@@ -224,7 +206,6 @@ def test_tasks_that_are_too_many_for_one_session_wait_all_the_same(zoo: Zoo, red
 
 @pytest.mark.chaos
 def test_tasks_without_a_lock_run_while_zookeeper_is_down(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
-    """Those that ask for a lock take no time from them, though each would wait for an answer in a slot."""
     redis.clear()
     conf = {**redis.conf, "worker_prefetch_multiplier": 4}
     with Worker(zoo, tmp_path, conf=conf) as worker:
@@ -248,7 +229,6 @@ def test_tasks_without_a_lock_run_while_zookeeper_is_down(zoo: Zoo, redis: Redis
 
 @pytest.mark.chaos
 def test_greenlets_wait_while_rabbitmq_is_read(zoo: Zoo, rabbitmq: RabbitMQ, tmp_path: Path) -> None:
-    """The prefetch count rises without a second reader of the socket. No task is sent again."""
     rabbitmq.clear()
     with Worker(zoo, tmp_path, pool="gevent", concurrency=2, conf=rabbitmq.conf) as worker:
         first, gate = worker.begin("waiting.wait", "green")
@@ -261,7 +241,6 @@ def test_greenlets_wait_while_rabbitmq_is_read(zoo: Zoo, rabbitmq: RabbitMQ, tmp
 
 @pytest.mark.chaos
 def test_processes_that_come_later_share_the_session(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
-    """Each process ends after a task; the pool grows, and is restarted."""
     redis.clear()
     conf = {**redis.conf, "worker_pool_restarts": True}
     with Worker(zoo, tmp_path, conf=conf, options=["--max-tasks-per-child=1", "--autoscale=3,1"]) as worker:
@@ -288,11 +267,7 @@ def test_ending_processes_get_no_grants(zoo: Zoo, redis: Redis, tmp_path: Path) 
 
 
 def test_messages_that_may_not_wait_any_more_are_sent_again(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
-    """
-    Those beyond `zklock_max_waiting`, and those that have waited for `zklock_longest_wait`.
-
-    The time before an ETA counts. They run in the end.
-    """
+    """Those beyond `zklock_max_waiting`, and those that have waited for `zklock_longest_wait`. They run in the end."""
     redis.clear()
     with Worker(zoo, tmp_path, conf={**redis.conf, "zklock_max_waiting": 3, "zklock_longest_wait": 4}) as worker:
         with zoo.hold_elsewhere("full"):
@@ -325,7 +300,6 @@ def test_work_is_aborted_before_another_gets_the_lock_of_a_stopped_worker(worker
 
 @pytest.mark.chaos
 def test_a_worker_that_loses_its_broker_leaves_all_queues(zoo: Zoo, rabbitmq: RabbitMQ, tmp_path: Path) -> None:
-    """The copies that the broker delivers queue again, and each task runs once."""
     rabbitmq.clear()
     with Worker(zoo, tmp_path, conf=rabbitmq.conf) as worker:
         book = worker.home / "book"

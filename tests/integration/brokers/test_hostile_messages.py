@@ -27,7 +27,6 @@ ENDED = ("SUCCESS", "FAILURE", "REVOKED")
 
 
 def hostile_worker(zoo: Zoo, home: Path, failing: str = "", **options: Any) -> Worker:
-    """Return a worker whose functions can be made to fail."""
     return Worker(zoo, home, session_timeout=4, options=OPTIONS, env={FAILING: failing}, **options)
 
 
@@ -56,36 +55,24 @@ def living(single: Ensemble, redis: Redis, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def worker(living: Callable[[], Worker]) -> Iterator[Worker]:
-    """That worker."""
     worker = living()
     with worker.log_shown():
         yield worker
 
 
-# --- messages -------------------------------------------------------------------------------------------------------
-
-
-def send_mixed(worker: Worker, count: int, book: Path) -> tuple[list[AsyncResult[Any]], dict[str, AsyncResult[Any]]]:
-    """Send hostile messages, and a good one after each; return the results of both kinds."""
+def assert_survives(worker: Worker, count: int, timeout: float) -> None:
+    book = worker.home / f"book-{uuid.uuid4().hex}"
     kinds = itertools.cycle(["write", "write.late", "write_two", "unlocked"])
-    hostile, good = [], {}
+    left, good = [], {}
     for number, message in enumerate(hostile_messages(count)):
         sent = worker.send(message.name, *message.args, **message.options)
         if not message.is_expired:  # RabbitMQ drops it
-            hostile.append(sent)
+            left.append(sent)
         kind, mark = next(kinds), f"good-{number}"
         args = (mark,) if kind == "unlocked" else (f"good-{number % 5}", str(book), mark)
         good[mark] = worker.send(f"hostile.{kind}", *args)
-    return hostile, good
-
-
-def assert_survives(worker: Worker, count: int, timeout: float) -> None:
-    """Send hostile messages, and check that the worker does all that it would do without them."""
-    book = worker.home / f"book-{uuid.uuid4().hex}"
-    hostile, good = send_mixed(worker, count, book)
     for mark, result in good.items():
         assert worker.get(result, timeout) == mark
-    left = hostile
     until = clock.now() + timeout + ROOM
     while left and clock.now() < until:
         left = [result for result in left if result.state not in ENDED]
@@ -96,13 +83,11 @@ def assert_survives(worker: Worker, count: int, timeout: float) -> None:
 
 
 def assert_alive(worker: Worker) -> None:
-    """Check that the main process is the one that was started, and has acknowledged all messages."""
     eventually(lambda: not worker.ask("main_process")["unacknowledged"], 10, "messages are left")
     assert worker.ask("main_process")["pid"] == worker.process.pid
 
 
 def test_hostile_messages_do_not_end_a_worker(worker: Worker) -> None:
-    """Each hostile message ends, and each good one has its result."""
     assert_survives(worker, 60, timeout=20)
 
 
@@ -133,7 +118,6 @@ def test_a_key_in_a_header_that_could_be_none_is_not_sent_to_zookeeper(worker: W
 def test_a_thousand_hostile_messages_do_not_end_a_worker(
     zoo: Zoo, request: pytest.FixtureRequest, tmp_path: Path, broker_name: str, pool: str
 ) -> None:
-    """So it is with each pool, and each broker."""
     conf: dict[str, Any] = {}
     if broker_name == "redis":
         conf = own_conf(request.getfixturevalue("redis"), tmp_path)
@@ -144,9 +128,6 @@ def test_a_thousand_hostile_messages_do_not_end_a_worker(
     conf["worker_prefetch_multiplier"] = 25  # on Redis, workers without an event loop fetch once in two seconds
     with hostile_worker(zoo, tmp_path, pool=pool, conf=conf, concurrency=4) as worker:
         assert_survives(worker, 1000, timeout=80)
-
-
-# --- failures -------------------------------------------------------------------------------------------------------
 
 
 def assert_mended(worker: Worker, name: str, times: int) -> None:
@@ -219,7 +200,6 @@ SAMPLE = (
     ],
 )
 def test_no_failing_step_of_the_dispatcher_loses_a_task(worker: Worker, name: str, times: int) -> None:
-    """All tasks end, no two are at work under one lock, and the worker lives, also if the step fails again at once."""
     assert_mended(worker, name, times)
 
 
@@ -238,7 +218,6 @@ AT_START = (
 def test_a_dispatcher_that_cannot_start_loses_no_task(
     zoo: Zoo, redis: Redis, tmp_path: Path, name: str, times: int
 ) -> None:
-    """A worker whose dispatcher cannot be made or connected works without one."""
     conf = own_conf(redis, tmp_path)
     with hostile_worker(zoo, tmp_path, f"{name} {times}", conf=conf) as worker:
         assert_mended(worker, name, 0)
@@ -251,7 +230,6 @@ def test_a_dispatcher_that_cannot_start_loses_no_task(
     [name for name in steps() if name.endswith((".stop", ".close", ".cancel", ".run", ".release", "_send_count"))],
 )
 def test_a_dispatcher_that_cannot_stop_loses_no_task(zoo: Zoo, redis: Redis, tmp_path: Path, name: str) -> None:
-    """The worker ends as asked, and the next one runs what has waited."""
     conf = own_conf(redis, tmp_path)
     book = tmp_path / "book"
     with hostile_worker(zoo, tmp_path, conf=conf) as worker:

@@ -1,7 +1,9 @@
-"""Tasks that Redis or RabbitMQ delivers again while they run."""
+"""Tasks that Redis or RabbitMQ delivers again while they run, and busy locks on kinds of queues."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,11 @@ from typing import Any
 import celery
 import pytest
 from celery.result import AsyncResult
-from support.brokers import RabbitMQ, Redis
+from support.brokers import Broker, RabbitMQ, Redis
 from support.worker import Gate, Worker
 from support.zoo import Zoo, eventually
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
+pytestmark = [pytest.mark.zookeeper]
 
 SESSION_TIMEOUT = 4.0
 VISIBILITY = 1.0  # seconds, far less than a task takes: Redis delivers it again while it runs
@@ -21,7 +23,6 @@ VISIBILITY = 1.0  # seconds, far less than a task takes: Redis delivers it again
 
 @pytest.fixture
 def lone_worker(rabbitmq: RabbitMQ, zoo: Zoo, tmp_path: Path) -> Iterator[Worker]:
-    """A worker of its own on RabbitMQ."""
     rabbitmq.clear()
     with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, conf=rabbitmq.conf) as worker:
         yield worker
@@ -36,41 +37,35 @@ def hasty_worker(redis: Redis, zoo: Zoo, tmp_path: Path) -> Iterator[Worker]:
         yield worker
 
 
-def count_deliveries(worker: Worker, result: AsyncResult[Any]) -> int:
-    """Return how often a worker received a task, from its log."""
-    return worker.log.read_text().count(f"[{result.id}] received")
-
-
 def wait_delivered_again(redis: Redis, worker: Worker, result: AsyncResult[Any]) -> None:
-    """Wait until a hasty worker has received a task again."""
-
     def delivered_again() -> bool:
         redis.bring_back(VISIBILITY)
-        return count_deliveries(worker, result) > 1
+        return worker.log.read_text().count(f"[{result.id}] received") > 1
 
     eventually(delivered_again, 20)
 
 
+@pytest.mark.chaos
 @pytest.mark.skipif(
     celery.VERSION < (5, 7), reason="this Celery forgets which processes are busy, and a copy may wait behind the first"
 )
 @pytest.mark.parametrize("task", ["late", "late_again"])
 def test_of_two_copies_of_a_task_one_runs(rabbitmq: RabbitMQ, lone_worker: Worker, zoo: Zoo, task: str) -> None:
-    """A worker that loses RabbitMQ receives its running task again. The copy waits until the first has ended."""
     result, gate = lone_worker.begin(task, "twice")
     pid = gate.wait_at_work()
     rabbitmq.disconnect_all()
     assert_one_runs(lone_worker, zoo, "twice", result, gate, pid)
 
 
+@pytest.mark.chaos
 def test_a_task_longer_than_the_visibility_timeout_runs_once(redis: Redis, hasty_worker: Worker, zoo: Zoo) -> None:
-    """Redis delivers it again. The copies are sent again until it has ended, and then do nothing."""
     result, gate = hasty_worker.begin("late", "long")
     pid = gate.wait_at_work()
     wait_delivered_again(redis, hasty_worker, result)
     assert_one_runs(hasty_worker, zoo, "long", result, gate, pid)
 
 
+@pytest.mark.chaos
 def test_a_countdown_longer_than_the_visibility_timeout_makes_copies(redis: Redis, hasty_worker: Worker) -> None:
     """The how-to warns of this: for Redis, a task that waits in a worker for its time is not acknowledged."""
     result = hasty_worker.send("plain", "countdown", countdown=4)
@@ -80,10 +75,91 @@ def test_a_countdown_longer_than_the_visibility_timeout_makes_copies(redis: Redi
 
 
 def assert_one_runs(worker: Worker, zoo: Zoo, key: str, result: AsyncResult[Any], gate: Gate, pid: int) -> None:
-    """Wait for a second copy of the running task, end the first, and check that the copy does nothing."""
     eventually(lambda: f"[{result.id}] retry" in worker.log.read_text(), 20)
     assert len(zoo.children(key)) == 1
     gate.open()
     eventually(lambda: result.state == "SUCCESS", 20)
     eventually(lambda: f"[{result.id}] ignored" in worker.log.read_text(), 20)
     assert int((gate.path / "entered").read_text()) == pid
+
+
+# --- kinds of queues --------------------------------------------------------------------------------------------------
+
+
+def count(worker: Worker, text: str) -> int:
+    return worker.log.read_text().count(text)
+
+
+@pytest.mark.parametrize(
+    ("queues", "exchange"),
+    [
+        pytest.param("classic", "topic", marks=pytest.mark.chaos),
+        pytest.param("quorum", "direct", marks=pytest.mark.chaos),
+        ("quorum", "topic"),
+    ],
+)
+def test_each_policy_on_kinds_of_queues(
+    rabbitmq: RabbitMQ, zoo: Zoo, tmp_path: Path, queues: str, exchange: str
+) -> None:
+    """After some conflicts, each task runs once. With a topic exchange to quorum queues, Celery makes native delays."""
+    rabbitmq.clear()
+    kinds = {"task_default_queue_type": queues, "task_create_missing_queue_type": queues}
+    exchanges = {"task_default_exchange": f"some-{exchange}", "task_default_exchange_type": exchange}
+    conf = {**rabbitmq.conf, **kinds, **exchanges, "task_create_missing_queue_exchange_type": exchange}
+    journal = tmp_path / "journal"
+    with Worker(zoo, tmp_path, conf=conf, concurrency=5) as worker:
+        call = ("kinds", "tell", None, str(journal))
+        with zoo.hold_elsewhere("kinds"):
+            sent = [worker.send(f"policy.{name}", *call, queue="other") for name in ("retry", "retry.late", "coalesce")]
+            sent.append(worker.send("policy.retry", *call, queue="other", countdown=1))
+            default = worker.send("plain", "kinds", queue="other")
+            for result in sent:
+                eventually(functools.partial(lambda text: count(worker, text) >= 3, f"[{result.id}] retry"), 30)
+            if queues == "classic":
+                with rabbitmq.full("other"):  # then the tasks wait in their slots
+                    zoo.wait_contenders("kinds", 2 + len(sent))
+            sent.append(worker.send("policy.wait", *call, queue="other"))
+        assert [worker.get(result, 30) for result in sent] == ["done"] * len(sent)
+        assert len(journal.read_text().splitlines()) == len(sent)
+        assert worker.get(default, 30)["queue"] == "other"
+        assert count(worker, "cannot be sent again") == (5 if queues == "classic" else 0)
+    rabbitmq.clear()
+
+
+def met_conflict(worker: Worker) -> bool:
+    return count(worker, "cannot be sent again") > 0 or count(worker, "] retry") > 2
+
+
+@pytest.mark.parametrize(
+    ("server", "kind"),
+    [("redis", "fanout"), *(pytest.param("rabbitmq", kind, marks=pytest.mark.chaos) for kind in ("fanout", "topic"))],
+)
+def test_each_of_the_workers_that_get_a_task_runs_it_once(
+    request: pytest.FixtureRequest, zoo: Zoo, tmp_path: Path, server: str, kind: str
+) -> None:
+    """All get the same message with the same id. One waits for the other, and neither is a copy."""
+    broker: Broker = request.getfixturevalue(server)
+    broker.clear()
+    workers, journal = [], tmp_path / "journal"
+    with contextlib.ExitStack() as stack:
+        for name in ("first", "second"):
+            (home := tmp_path / name).mkdir()
+            queue = {"exchange": f"all-{kind}", "exchange_type": kind, "routing_key": "all"}
+            conf = {**broker.conf, "task_queues": {name: queue}}
+            workers.append(stack.enter_context(Worker(zoo, home, conf=conf, options=[f"--queues={name}"])))
+        with zoo.hold_elsewhere("all"):
+            workers[0].send("policy.retry", "all", "tell", None, str(journal), queue="first")
+            for worker in workers:
+                eventually(functools.partial(met_conflict, worker), 20)
+        for worker in workers:
+            eventually(functools.partial(count, worker, "] succeeded"), 20)
+        assert len(journal.read_text().splitlines()) == 2
+        assert [count(worker, "] received") - count(worker, "] retry") for worker in workers] == [1, 1]
+
+        gate = workers[0].gate()
+        late = workers[0].send("late", "news", "linger", str(gate), queue="first")
+        zoo.wait_contenders("news", 2)
+        gate.open()
+        for worker in workers:
+            eventually(functools.partial(count, worker, f"late[{late.id}] succeeded"), 20)
+        assert sum(count(worker, f"[{late.id}] received") for worker in workers) == 2

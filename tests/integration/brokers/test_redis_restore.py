@@ -50,7 +50,6 @@ class Consumer:
                 producer.publish(payload, routing_key=QUEUE)
 
     def receive(self) -> list[kombu.Message]:
-        """Receive all messages of the queue."""
         return list(iter(self.queue.get, None))
 
 
@@ -66,7 +65,6 @@ def redis() -> Iterator[Redis]:
 
 @pytest.fixture
 def consumer(redis: Redis) -> Iterator[Consumer]:
-    """A consumer that is connected to an empty Redis."""
     redis.clear()
     consumer = Consumer(redis)
     yield consumer
@@ -74,7 +72,6 @@ def consumer(redis: Redis) -> Iterator[Consumer]:
 
 
 def test_unacknowledged_messages_go_back_to_the_front_in_their_order(consumer: Consumer, redis: Redis) -> None:
-    """The next connection restores each message once, and none that was acknowledged."""
     consumer.send(0, 1, 2, 3, 4)
     for message in consumer.receive():
         if message.payload in (1, 3):
@@ -92,7 +89,6 @@ def test_unacknowledged_messages_go_back_to_the_front_in_their_order(consumer: C
 def test_messages_stay_known_until_redis_takes_them(
     consumer: Consumer, redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Redis may be lost again before all messages are restored."""
     consumer.send(0, 1, 2)
     consumer.receive()
     consumer.lose()
@@ -120,7 +116,6 @@ def test_messages_are_not_restored_after_a_long_outage(redis: Redis) -> None:
 
 
 def test_a_message_of_a_lost_connection_is_acknowledged_after_the_reconnect(consumer: Consumer, redis: Redis) -> None:
-    """A message that is given back does not end the worker either."""
     consumer.send("done", "refused")
     done, refused = consumer.receive()
     consumer.lose()
@@ -136,7 +131,6 @@ def test_a_message_of_a_lost_connection_is_acknowledged_after_the_reconnect(cons
 @pytest.mark.zookeeper
 @pytest.mark.parametrize("task", ["waiting.wait", pytest.param("waiting.late", marks=pytest.mark.chaos)])
 def test_tasks_run_to_their_end_though_redis_restarts(zoo: Zoo, redis: Redis, tmp_path: Path, task: str) -> None:
-    """The one at work keeps its message. The worker takes the messages of those that wait again at once."""
     redis.clear()
     conf = {"broker_url": redis.conf["broker_url"]}  # results elsewhere: Celery before 5.7 may wait for them for ever
     with Worker(zoo, tmp_path, conf=conf) as worker:

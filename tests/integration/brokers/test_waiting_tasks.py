@@ -31,7 +31,6 @@ pytestmark = pytest.mark.zookeeper
 def shared_worker(
     request: pytest.FixtureRequest, single: Ensemble, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Worker]:
-    """A worker with two processes, for the tests that do not end it."""
     if request.param == "redis":
         yield request.getfixturevalue("redis_worker")
         return
@@ -42,15 +41,10 @@ def shared_worker(
 
 
 def busy_processes(worker: Worker) -> list[tuple[AsyncResult[Any], Gate]]:
-    """Give each process of the worker a task, which waits at a gate."""
     return [worker.begin("waiting.wait", f"busy-{number}") for number in range(2)]
 
 
-# --- waiting --------------------------------------------------------------------------------------------------------
-
-
 def test_a_waiting_task_needs_no_process(worker: Worker) -> None:
-    """More tasks wait than the pool has processes, and others run meanwhile."""
     with worker.zoo.hold_elsewhere("free"):
         waiting = [worker.send("waiting.wait", "free") for _ in range(6)]
         worker.zoo.wait_contenders("free", 7)
@@ -61,7 +55,6 @@ def test_a_waiting_task_needs_no_process(worker: Worker) -> None:
 
 
 def test_tasks_run_in_the_order_in_which_they_came(worker: Worker) -> None:
-    """Each of them runs once, and they take turns with a program that waits in the same queue."""
     book = worker.home / "order"
     marks = [str(number) for number in range(12)]
     with worker.zoo.hold_elsewhere("order"):
@@ -75,7 +68,6 @@ def test_tasks_run_in_the_order_in_which_they_came(worker: Worker) -> None:
 
 
 def test_the_pool_process_has_the_hold(worker: Worker) -> None:
-    """It has the token and the lease of the main process, and may take the lock once more."""
     account = worker.run("waiting.tell", "account")
     assert account["parent"] == worker.process.pid
     assert account["state"] == "held"
@@ -85,7 +77,6 @@ def test_the_pool_process_has_the_hold(worker: Worker) -> None:
 
 
 def test_a_worker_keeps_a_lock_that_lingers_for_its_next_task(worker: Worker) -> None:
-    """All tasks have the token of one znode; a program that waits gets the lock."""
     book = worker.home / "lingers"
     marks = [str(number) for number in range(12)]
     results = [worker.send("waiting.lingers", "lingers", str(book), mark) for mark in marks]
@@ -120,7 +111,6 @@ def test_a_release_by_hand_waits_until_the_main_process_has_released_the_lock(wo
 
 
 def test_the_pool_process_shows_the_stack_of_its_task(worker: Worker) -> None:
-    """It answers each request within two seconds, while the task goes on."""
     held, gate = worker.begin("waiting.wait", "k")
     with worker.zoo.configured():
         for _ in range(3):
@@ -132,13 +122,11 @@ def test_the_pool_process_shows_the_stack_of_its_task(worker: Worker) -> None:
 
 
 def test_the_znode_shows_the_pool_process_that_works(worker: Worker) -> None:
-    """While a task waits, its main process is shown; when it has worked for a while, the pool process."""
     gate = worker.gate()
     with worker.zoo.hold_elsewhere("seen"):
         result = worker.send("waiting.wait", "seen", "linger", str(gate))
         worker.zoo.wait_contenders("seen", 2)
-        waits = worker.zoo.payloads("seen")[1]
-        assert waits is not None
+        waits: Any = worker.zoo.payloads("seen")[1]
         assert (waits.pid, waits.about["id"]) == (worker.process.pid, result.id)
     pid = gate.wait_at_work()
 
@@ -152,7 +140,6 @@ def test_the_znode_shows_the_pool_process_that_works(worker: Worker) -> None:
 
 
 def test_a_task_queues_for_its_lock_only_with_a_free_process(worker: Worker) -> None:
-    """While all processes are busy, a task does not ask for its lock. It asks when it gets a process."""
     tasks = busy_processes(worker)
     result = worker.send("waiting.wait", "idle")
     eventually(lambda: result.id in {task["id"] for task in worker.ask("reserved")})
@@ -164,7 +151,6 @@ def test_a_task_queues_for_its_lock_only_with_a_free_process(worker: Worker) -> 
 
 @pytest.mark.parametrize("task", ["waiting.wait", "waiting.insists"])
 def test_a_lock_granted_without_a_free_process_is_released(worker: Worker, task: str) -> None:
-    """The tasks ask again when there is a process, in their order. None goes back to the broker."""
     book, log = worker.home / f"given-back-{task}", worker.log.stat().st_size
     with worker.zoo.hold_elsewhere("given"):
         waiting = []
@@ -185,7 +171,6 @@ def test_a_lock_granted_without_a_free_process_is_released(worker: Worker, task:
 
 
 def test_readers_granted_without_a_free_process_queue_again(worker: Worker) -> None:
-    """No process is free for any of them. Each queues again with one znode, and runs once."""
     book, log = worker.home / "readers", worker.log.stat().st_size
     with worker.zoo.hold_elsewhere("readers", Kind.WRITE):
         results = [worker.send("waiting.read", "readers", str(book)) for _ in range(3)]
@@ -203,7 +188,6 @@ def test_readers_granted_without_a_free_process_queue_again(worker: Worker) -> N
 
 
 def test_a_copy_does_not_run_and_another_call_with_its_id_does(worker: Worker) -> None:
-    """The copy does not wait behind the first delivery; it finds that the work is done. The other call waits."""
     book, of_first = worker.home / "twice", {MESSAGE_HEADER: str(uuid.uuid4())}
     with worker.zoo.hold_elsewhere("twice"):
         worker.send("waiting.note", "twice", str(book), "x", task_id="twice", headers=of_first)
@@ -218,7 +202,6 @@ def test_a_copy_does_not_run_and_another_call_with_its_id_does(worker: Worker) -
 
 
 def test_all_waiting_tasks_are_visible(worker: Worker) -> None:
-    """`inspect zklocks` and `inspect scheduled` list all that wait, also without a znode; a signal says how many."""
     count = worker.home / COUNT
     with worker.zoo.hold_elsewhere("seen"):
         sent = [worker.send("waiting.wait", "seen") for _ in range(MOST_IN_QUEUE + 10)]
@@ -239,7 +222,6 @@ def test_all_waiting_tasks_are_visible(worker: Worker) -> None:
 
 
 def test_the_worker_keeps_no_state_of_ended_tasks(worker: Worker) -> None:
-    """Also no timers, with which a busy worker would grow."""
     results = [worker.send("waiting.patient", f"kept-{number}") for number in range(20)]
     for result in results:
         worker.get(result)
@@ -252,18 +234,13 @@ def test_a_coroutine_acquires_its_lock_itself(worker: Worker) -> None:
 
 
 def test_a_task_with_several_locks_gets_all_of_them_in_time_or_none(worker: Worker) -> None:
-    """The task fails, and holds none of them."""
     with worker.zoo.hold_elsewhere("second"):
         assert isinstance(worker.wait_failed(worker.send("waiting.two", "first", "second")), LockTimeout)
         worker.zoo.wait_contenders("first", 0, timeout=2)
 
 
-# --- copies ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("task", "kind"), [("waiting.booked", Kind.LOCK), ("waiting.read", Kind.READ)])
 def test_a_copy_of_a_task_in_another_worker_does_not_run(worker: Worker, task: str, kind: Kind) -> None:
-    """The copy is delivered again; the first one ends, and has stored its result."""
     zoo, book, task_id = worker.zoo, worker.home / f"book-{kind.value}", f"{task}-1"
     guid = str(uuid.uuid4())
     about = {"task": task, "id": task_id}
@@ -282,18 +259,13 @@ def test_a_copy_of_a_task_in_another_worker_does_not_run(worker: Worker, task: s
     assert not book.exists()
 
 
-# --- bounds ---------------------------------------------------------------------------------------------------------
-
-
 def test_the_timeout_bounds_the_wait(worker: Worker) -> None:
-    """The task fails as one that has waited in the pool."""
     with worker.zoo.hold_elsewhere("bounded"):
         assert isinstance(worker.wait_failed(worker.send("waiting.bounded", "bounded")), LockTimeout)
         worker.zoo.wait_contenders("bounded", 1, timeout=2)
 
 
 def test_a_task_with_a_timeout_is_sent_again(worker: Worker) -> None:
-    """By default no task fails because its lock is busy."""
     with worker.zoo.hold_elsewhere("patient"):
         result = worker.send("waiting.patient", "patient")
         worker.zoo.wait_contenders("patient", 2)
@@ -303,7 +275,6 @@ def test_a_task_with_a_timeout_is_sent_again(worker: Worker) -> None:
 
 @pytest.mark.parametrize("way", ["revoked", "expired"])
 def test_a_revoked_or_expired_task_leaves_the_queue(worker: Worker, way: str) -> None:
-    """It ends as REVOKED, as Celery ends an expired task."""
     with worker.zoo.hold_elsewhere(way):
         result = worker.send("waiting.wait", way, **({"expires": 1.5} if way == "expired" else {}))
         worker.zoo.wait_contenders(way, 2)
@@ -311,9 +282,6 @@ def test_a_revoked_or_expired_task_leaves_the_queue(worker: Worker, way: str) ->
             result.revoke()
         worker.zoo.wait_contenders(way, 1, timeout=4)
         assert isinstance(worker.wait_failed(result), TaskRevokedError)
-
-
-# --- what happens to a lock -------------------------------------------------------------------------------------------
 
 
 def test_a_skipped_task_fails_a_chord(worker: Worker) -> None:
@@ -327,13 +295,11 @@ def test_a_skipped_task_fails_a_chord(worker: Worker) -> None:
 
 
 def test_a_broken_lock_stops_the_work(worker: Worker) -> None:
-    """The pool process hears of it from the main process."""
     gate = worker.gate()
     result = worker.send("waiting.wait", "broken", "sleep", str(gate))
     gate.wait_at_work()
     with worker.zoo.configured():
-        lock = look_at("broken")
-        assert lock is not None
+        lock: Any = look_at("broken")
         holder = lock.holders[0]
         break_lock("broken", guid=holder.guid, token=holder.token, reason="a test", by="tester")
     with within(5):
@@ -343,7 +309,6 @@ def test_a_broken_lock_stops_the_work(worker: Worker) -> None:
 
 
 def test_a_long_hold_is_reported_once(worker: Worker) -> None:
-    """By the process that works."""
     begin = worker.log.stat().st_size
     result = worker.send("waiting.slow", "slow")
     worker.get(result)
@@ -354,7 +319,6 @@ def test_a_long_hold_is_reported_once(worker: Worker) -> None:
 
 
 def test_the_work_hears_of_a_release_request(worker: Worker) -> None:
-    """It comes through the main process."""
     result = worker.send("waiting.polite", "polite")
     worker.zoo.wait_contenders("polite", 1)
     with worker.zoo.configured():
@@ -362,12 +326,8 @@ def test_the_work_hears_of_a_release_request(worker: Worker) -> None:
     assert worker.get(result) == "tester"
 
 
-# --- processes that end -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("way", "error"), [("kill", WorkerLostError), ("time_limit", TimeLimitExceeded)])
 def test_a_process_that_is_killed_frees_its_lock(worker: Worker, way: str, error: type[Exception]) -> None:
-    """The next task gets it in two seconds."""
     gate = worker.gate()
     result = worker.send("waiting.wait", way, "spin", str(gate), **({way: 1} if way == "time_limit" else {}))
     pid = gate.wait_at_work()

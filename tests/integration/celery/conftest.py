@@ -35,7 +35,6 @@ solo_worker = _worker("solo", 1)
 
 @pytest.fixture
 def shared_worker(prefork_worker: Worker) -> Worker:
-    """The worker with two processes, unless a module has another one."""
     return prefork_worker
 
 

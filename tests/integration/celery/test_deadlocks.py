@@ -1,8 +1,4 @@
-"""
-Tasks that wait for each other's locks: the work that holds and the work that waits are in different processes.
-
-Without a `DEADLOCK_TIMEOUT`, the pages show the deadlock until somebody breaks a lock. With it, one task gives way.
-"""
+"""Tasks that wait for each other's locks: a deadlock is shown, or one yields after its `DEADLOCK_TIMEOUT`."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.deadlock import rivals
@@ -44,7 +41,6 @@ def lasting(
 
 @pytest.fixture
 def worker(lasting: Worker) -> Iterator[Worker]:
-    """That worker, with the locks of this process in its namespace."""
     with lasting.log_shown(), lasting.zoo.configured(session_timeout=10):
         yield lasting
         lasting.zoo.assert_empty()
@@ -55,8 +51,7 @@ def waits() -> Snapshot:
 
 
 def break_holder(key: str) -> None:
-    lock = inspection.look_at(key)
-    assert lock is not None
+    lock: Any = inspection.look_at(key)
     holder = lock.holders[0]
     operations.break_lock(key, guid=holder.guid, token=holder.token, reason="a deadlock", by="anna")
 
@@ -110,9 +105,6 @@ def test_a_task_and_other_code_that_wait_for_each_other_are_shown_as_a_deadlock(
     eventually(result.ready, 20)
 
 
-# --- one of them gives way --------------------------------------------------------------------------------------------
-
-
 SENT_AGAIN = dict.fromkeys(("retry", "coalesce", "wait"), "done")
 IN_BODY = {
     **SENT_AGAIN,
@@ -124,7 +116,6 @@ IN_BODY = {
 
 @pytest.fixture
 def pool_worker(request: pytest.FixtureRequest, pool: str) -> Iterator[Worker]:
-    """A worker with this pool, some of whose tasks give way, with the locks of this process in its namespace."""
     worker: Worker = request.getfixturevalue(f"{pool}_worker")
     with worker.log_shown(), worker.zoo.configured(session_timeout=10):
         yield worker
@@ -133,7 +124,6 @@ def pool_worker(request: pytest.FixtureRequest, pool: str) -> Iterator[Worker]:
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", pytest.param("gevent", marks=pytest.mark.chaos)])
 def test_of_two_tasks_one_is_sent_again(pool_worker: Worker, tmp_path: Path) -> None:
-    """It does its work when the other one has ended."""
     worker, journal, log = pool_worker, tmp_path / "journal", pool_worker.log.stat().st_size
     gates = worker.gate(), worker.gate()
     sent = [
@@ -163,7 +153,6 @@ def test_of_two_tasks_one_is_sent_again(pool_worker: Worker, tmp_path: Path) -> 
 def test_a_task_that_gives_way_in_its_body_ends_by_its_policy(
     pool_worker: Worker, tmp_path: Path, policies: list[str]
 ) -> None:
-    """Its locks are released at once, so that the other owner goes on. A work that has begun is not skipped."""
     worker = pool_worker
     with contextlib.ExitStack() as others:
         gates = {policy: worker.gate() for policy in policies}
@@ -186,7 +175,6 @@ def test_a_task_that_gives_way_in_its_body_ends_by_its_policy(
 
 @pytest.mark.parametrize("pool", ["prefork"])
 def test_a_task_that_gives_way_before_its_work_ends_by_its_policy(pool_worker: Worker) -> None:
-    """It has the first of its locks, and waits for the second without a slot, unless it has two decorators."""
     worker, zoo, log = pool_worker, pool_worker.zoo, pool_worker.log.stat().st_size
     policies = [*POLICIES, "two"]
     with contextlib.ExitStack() as others:

@@ -29,13 +29,11 @@ pytestmark = pytest.mark.zookeeper
 
 @pytest.fixture(params=["prefork", pytest.param("threads", marks=pytest.mark.chaos)])
 def shared_worker(request: pytest.FixtureRequest) -> Worker:
-    worker: Worker = request.getfixturevalue(f"{request.param}_worker")
-    return worker
+    return request.getfixturevalue(f"{request.param}_worker")  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager
 def events(worker: Worker) -> Iterator[list[dict[str, Any]]]:
-    """Receive the events of a worker during the block."""
     received: list[dict[str, Any]] = []
     stop = threading.Event()
     ready = threading.Event()
@@ -60,7 +58,6 @@ def events(worker: Worker) -> Iterator[list[dict[str, Any]]]:
 
 
 def test_events_tell_of_waiting_and_of_the_grant(worker: Worker) -> None:
-    """An event says which task waits for which lock behind which holder, and when it acquires it."""
     with events(worker) as heard:
         first, gate = worker.begin("patient", "seen")
         second = worker.send("patient", "seen")
@@ -86,7 +83,6 @@ def test_events_tell_of_waiting_and_of_the_grant(worker: Worker) -> None:
 
 
 def test_inspect_lists_what_the_processes_hold_and_wait_for(worker: Worker) -> None:
-    """`inspect zklocks` shows lock, task and process, of this worker only."""
     with worker.zoo.hold_elsewhere("foreign"):
         held, gate = worker.begin("patient", "inspected")
         waits = worker.send("patient", "inspected")
@@ -102,7 +98,6 @@ def test_inspect_lists_what_the_processes_hold_and_wait_for(worker: Worker) -> N
 
 
 def test_inspect_lists_a_lock_that_is_kept_for_the_next_task(worker: Worker) -> None:
-    """The lock is not listed as held. It is released when another process wants it."""
     worker.get(worker.send("lingers", "kept"))
     eventually(lambda: worker.ask("zklocks")["idle"])
     answer = worker.ask("zklocks")
@@ -114,7 +109,6 @@ def test_inspect_lists_a_lock_that_is_kept_for_the_next_task(worker: Worker) -> 
 
 
 def test_the_command_line_inspects(worker: Worker) -> None:
-    """`celery inspect zklocks` works for an application that imports the command."""
     context = CLIContext(app=worker.app, no_color=True, workdir=None)
     ended = CliRunner().invoke(inspect, ["zklocks", "--json", "-t", "3", "-d", worker.name], obj=context)
     assert ended.exit_code == 0, ended.output
@@ -123,7 +117,6 @@ def test_the_command_line_inspects(worker: Worker) -> None:
 
 @pytest.mark.parametrize("shared_worker", ["prefork"], indirect=True)  # a thread cannot be aborted in its sleep
 def test_a_log_line_about_a_lock_names_the_task(worker: Worker) -> None:
-    """Lines of the protocol's own thread do so, too. An event reports the loss."""
     with events(worker) as heard:
         gate = worker.gate()
         result = worker.send("loses_block", "gone", str(gate))
@@ -140,11 +133,6 @@ def test_a_log_line_about_a_lock_names_the_task(worker: Worker) -> None:
 def test_a_worker_writes_what_is_left_when_it_ends(
     zoo: Zoo, tmp_path: Path, pool: str, django_db_blocker: DjangoDbBlocker
 ) -> None:
-    """
-    So do the processes of its pool, wherever the task waits. The work is the task.
-
-    A worker that sends no events of its tasks sends none of their locks.
-    """
     settings = sqlite(tmp_path / "events.sqlite3")
     env = {RECORD: "600", "TEST_DATABASES": json.dumps({"default": settings})}
     with django_db_blocker.unblock(), database(settings, Attempt) as alias:

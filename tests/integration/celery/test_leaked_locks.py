@@ -43,7 +43,6 @@ def test_a_task_that_runs_out_of_memory_frees_its_lock(zoo: Zoo, tmp_path: Path)
 
 
 def test_a_forgotten_lock_is_reported(worker: Worker) -> None:
-    """The log names the task and the lock, in the message and in the record."""
     result = worker.send("forgetful_end", "reported", "success", "tell", None)
     worker.get(result)
     line = rf"without releasing the lock 'reported', which is released now \[task forgetful_end {result.id}\]"
@@ -60,7 +59,6 @@ def test_receivers_of_signals_may_hold_a_lock_around_a_task(worker: Worker) -> N
 
 
 def test_a_block_that_was_never_left_is_closed(worker: Worker) -> None:
-    """Its lock is released. Later blocks of the process on the same lock work."""
     for _ in range(3):
         worker.run("half_open", "half-open")
         worker.zoo.wait_contenders("half-open", 0, AT_ONCE)
@@ -69,13 +67,11 @@ def test_a_block_that_was_never_left_is_closed(worker: Worker) -> None:
 
 @pytest.mark.parametrize("task", ["forget_in_coroutine", "forget_in_thread", "acquire_twice"])
 def test_a_lock_that_only_its_ended_owner_could_release_is_released(worker: Worker, task: str) -> None:
-    """The owner was a coroutine or a thread of the task, or has acquired the lock twice."""
     worker.run(task, task)
     worker.zoo.wait_contenders(task, 0, AT_ONCE)
 
 
 def test_a_task_within_a_task_gives_back_its_own_share_only(worker: Worker) -> None:
-    """The outer task still holds its lock, as often as before. Its own block releases it."""
     assert worker.run("careful_whole", "outer", "inner") == [True, False, False, False]
 
 
@@ -83,7 +79,6 @@ def test_a_task_within_a_task_gives_back_its_own_share_only(worker: Worker) -> N
     "pool", [pytest.param("threads", marks=pytest.mark.chaos), "gevent", pytest.param("solo", marks=pytest.mark.chaos)]
 )
 def test_tasks_of_one_process_release_their_own_locks(request: pytest.FixtureRequest, pool: str) -> None:
-    """One task holds a lock while other tasks of its process leave theirs."""
     worker: Worker = request.getfixturevalue(f"{pool}_worker")
     gate = worker.gate()
     held = worker.send("forgetful_end", "held", "success", "linger", str(gate)) if pool != "solo" else None

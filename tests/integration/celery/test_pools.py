@@ -25,28 +25,23 @@ EVENTLET = pytest.param(
 
 @pytest.fixture(params=["prefork", "threads", pytest.param("solo", marks=pytest.mark.chaos), "gevent", EVENTLET])
 def shared_worker(request: pytest.FixtureRequest) -> Worker:
-    worker: Worker = request.getfixturevalue(f"{request.param}_worker")
-    return worker
+    return request.getfixturevalue(f"{request.param}_worker")  # type: ignore[no-any-return]
 
 
 def test_tasks_of_a_pool_exclude_each_other(worker: Worker) -> None:
-    """In one process and in several. A conflict sends a task again."""
     warned = "in the threads pool, work that has lost its lock" in worker.log.read_text()
     assert warned == ("--pool=threads" in str(worker.process.args))
     counter = worker.home / "counter"
     results = [worker.send("increment", "turns", str(counter)) for _ in range(12)]
     processes = {worker.get(result) for result in results}
-    assert processes <= worker.children() if is_prefork(worker) else processes == {worker.process.pid}
+    in_children = "--pool=prefork" in str(worker.process.args)
+    assert processes <= worker.children() if in_children else processes == {worker.process.pid}
     assert counter.read_text() == "12"
 
     with worker.zoo.hold_elsewhere("retry"):
         result = worker.send("bound", "retry")
         eventually(lambda: result.state == "RETRY")
     assert worker.get(result)["retries"] == 0
-
-
-def is_prefork(worker: Worker) -> bool:
-    return "--pool=prefork" in str(worker.process.args)
 
 
 def test_a_running_task_gets_a_lock_granted_for_the_next_task(worker: Worker) -> None:
@@ -64,7 +59,6 @@ def test_a_running_task_gets_a_lock_granted_for_the_next_task(worker: Worker) ->
 
 
 def test_the_loss_of_a_tasks_lock_ends_its_wait_for_another_one(worker: Worker) -> None:
-    """The wait has no limit, and the other lock stays busy."""
     assert isinstance(worker.lose_lock_in_inner_wait(), LockLost)
 
 
@@ -79,11 +73,7 @@ def test_the_loss_of_a_tasks_lock_ends_its_wait_for_another_one(worker: Worker) 
 )
 @pytest.mark.chaos
 def test_an_outage_stops_the_work_of_a_pool(tmp_path: Path, pool: str, way: str) -> None:
-    """
-    Threads are aborted while they compute, greenlets while they wait, and the worker's own thread in both cases.
-
-    The session ends with the worker.
-    """
+    """Threads are aborted while they compute, greenlets while they wait, the worker's own thread in both cases."""
     with Ensemble(nodes=1) as ensemble:
         zoo = Zoo(ensemble.hosts, ensemble)
         with Worker(zoo, tmp_path, pool=pool) as worker:
@@ -123,8 +113,7 @@ def test_spawned_processes_of_a_pool_work_like_forked_ones(zoo: Zoo, tmp_path: P
         assert counter.read_text() == "12"
         worker.run("forgetful_end", "forgotten", "success", "tell", None)
         zoo.wait_contenders("forgotten", 0, timeout=1)
-        gate = worker.gate()
-        worker.send("patient", "killed", "linger", str(gate))
+        _, gate = worker.begin("patient", "killed")
         worker.kill_process(gate.wait_at_work())
         zoo.wait_contenders("killed", 0, timeout=6)
         worker.run("keep", "kept")

@@ -15,10 +15,10 @@ import pytest
 from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError
 from support.endingtasks import AFTER, LOCKS, NO_LOOKS
 from support.ensemble import Ensemble, four_letter
+from support.faults import acquire_once
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
-from django_zklock import zk_lock
 from django_zklock.exceptions import LockLost
 
 pytestmark = pytest.mark.zookeeper
@@ -27,24 +27,18 @@ SESSION_TIMEOUT = 4.0
 CRASH = SESSION_TIMEOUT + 2 * 0.5 + 1.0  # seconds until a crashed holder is replaced, and one for a busy machine
 
 
-# --- soft time limits -----------------------------------------------------------------------------------------------
-
-
 def test_a_soft_limit_ends_the_wait_in_a_process(worker: Worker) -> None:
-    """A task that waits in its pool process, and is interrupted, leaves no contender, though its process lives on."""
     with worker.zoo.hold_elsewhere("computed/wait"):
         result = worker.send("waiting.computed", "wait", soft_time_limit=1)
         worker.zoo.wait_contenders("computed/wait", 2)
-        struck = worker.zoo.payloads("computed/wait")[1]
+        struck: Any = worker.zoo.payloads("computed/wait")[1]
         assert isinstance(worker.wait_failed(result), SoftTimeLimitExceeded)
         worker.zoo.wait_contenders("computed/wait", 1, timeout=2)
-        assert struck is not None
         assert struck.pid in worker.children()
     worker.run("waiting.computed", "wait")
 
 
 def test_a_soft_limit_ends_the_work(worker: Worker) -> None:
-    """A task that is interrupted at its work releases the lock at once."""
     result = worker.send("patient", "work", "sleep", str(worker.gate()), soft_time_limit=1)
     assert isinstance(worker.wait_failed(result), SoftTimeLimitExceeded)
     worker.zoo.wait_contenders("work", 0, timeout=2)
@@ -52,19 +46,14 @@ def test_a_soft_limit_ends_the_work(worker: Worker) -> None:
 
 @pytest.mark.chaos
 def test_a_soft_limit_may_strike_at_any_moment(worker: Worker) -> None:
-    """Tasks that are interrupted while they enter the queue, wait, acquire or release leave no contender."""
     storms = [worker.send("storm", "storm", 300, seed) for seed in range(2)]
     for storm in storms:
         assert worker.get(storm, timeout=50) > 100
     worker.zoo.wait_contenders("storm", 0, timeout=2)
 
 
-# --- ends of the process --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["SIGTERM", "SIGKILL"])
 def test_a_revoked_task_leaves_the_queue(worker: Worker, kind: str) -> None:
-    """`revoke(terminate=True)` removes one that waits. That of the holder frees the lock, and the pool works on."""
     within = 2 if kind == "SIGTERM" else CRASH
     holder, _ = worker.begin("patient", f"revoke{kind}")
     waiter = worker.send("patient", f"revoke{kind}")
@@ -88,78 +77,48 @@ def test_a_lock_is_free_although_the_process_ends_just_after_its_block(zoo: Zoo,
             key, gate = f"{whose}-{way}-{number}".replace(" ", "-"), worker.gate()
             worker.send(f"ends.{whose}", key, str(gate), way, time_limit=3 if way == "stays" else None)
             gate.wait_at_work()
-            acquired = waiter.submit(_acquire, key)
+            acquired = waiter.submit(acquire_once, key, timeout=30)
             zoo.wait_contenders(key, 2)
             gate.open()
             assert acquired.result(40), key
 
 
-def _acquire(key: str) -> bool:
-    with zk_lock(key, timeout=30):
-        return True
-
-
-# --- the end of the worker ------------------------------------------------------------------------------------------
-
-
 def sessions(zoo: Zoo) -> str:
-    """Return all sessions of the server, with their ephemeral znodes."""
     host, _, port = zoo.hosts.partition(":")
     return four_letter(host, int(port), "dump")
 
 
 def test_a_warm_shutdown_lets_tasks_finish_and_closes_the_sessions(zoo: Zoo, tmp_path: Path) -> None:
-    """Work under a lock continues to its end. Then the sessions end with the processes, before their timeout."""
     with Worker(zoo, tmp_path, session_timeout=10) as worker:
-        gates = [worker.gate(), worker.gate()]
-        results = [
-            worker.send("plain", "warm", "linger", str(gates[0])),
-            worker.send("by_hand", "by-hand", "linger", str(gates[1])),  # nothing but zk_lock.acquire(), no decorator
-        ]
-        for gate in gates:
-            gate.wait_at_work()
+        tasks = [worker.begin("plain", "warm"), worker.begin("by_hand", "by-hand")]  # which has no decorator
         known = {zoo.client.get(path)[1].ephemeralOwner for path in zoo.contenders()}
         assert len(known) == 2
         worker.process.send_signal(signal.SIGTERM)
         eventually(lambda: "Warm shutdown" in worker.log.read_text())
         assert len(zoo.contenders()) == 2
-        for gate in gates:
-            gate.open()
-        for result in results:
-            worker.get(result)
+        worker.finish(tasks)
         assert worker.process.wait(30) == 0
         eventually(lambda: not any(f"{session:x}" in sessions(zoo) for session in known), 2, "sessions are left")
         assert zoo.contenders() == []
 
 
 def test_a_cold_shutdown_frees_the_locks(zoo: Zoo, tmp_path: Path) -> None:
-    """
-    Processes that are told to end at once release their locks.
-
-    A lock of a thread of the process, which outlives the task that started the thread, is one of them.
-    """
+    """A lock of a thread of the process, which outlives the task that started the thread, is one of them."""
     with Worker(zoo, tmp_path, session_timeout=10) as worker:
         worker.run("keep", "kept")
         worker.run("forgetful_end", "forgotten", "success", "tell", None)
         zoo.wait_contenders("forgotten", 0, timeout=1.5)
         zoo.wait_contenders("kept", 1)
-        gates = [worker.gate(), worker.gate()]
-        for gate in gates:
-            worker.send("plain", gate.path.name, "linger", str(gate))
-        for gate in gates:
-            gate.wait_at_work()
+        for key in ("first", "second"):
+            worker.begin("plain", key)
         worker.wait_accepted(2)
         worker.process.send_signal(signal.SIGQUIT)
         zoo.assert_empty(timeout=4)
 
 
-# --- outages --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.chaos
 def test_an_outage_stops_the_work(tmp_path: Path) -> None:
-    """Tasks that sleep or compute fail with LockLost as soon as ZooKeeper is away. Their processes work later."""
     with Ensemble(nodes=1) as ensemble, Worker(Zoo(ensemble.hosts, ensemble), tmp_path) as worker:
         zoo = worker.zoo
         processes = worker.children()

@@ -1,27 +1,35 @@
-"""A decorated Celery task on a real worker: when it is sent again, fails or is skipped."""
+"""Decorated Celery tasks on a real worker: when they are sent again, fail or are skipped; also with several locks."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import signal
+import uuid
+from typing import Any
 
 import pytest
-from celery.exceptions import TaskRevokedError
+from celery import chain, states
+from celery.exceptions import TaskRevokedError, WorkerLostError
+from celery.result import AsyncResult
 from support import celeryapp
-from support.worker import Worker
+from support.policytasks import POLICIES, SHARES, VALUE
+from support.reserving import holder, reserved_names
+from support.uniquetasks import until_done
+from support.worker import Worker, outcome, settled
 from support.zoo import Zoo, eventually
 
-from django_zklock import zk_locked
-from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, FIRST_DELAY
-from django_zklock.exceptions import LockBusy, LockInTransaction
+from django_zklock import zk_lock
+from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, COPY_HEADER, MESSAGE_HEADER
+from django_zklock.contrib.celery.unique import lifecycle, reservations
+from django_zklock.contrib.celery.unique.reservations import Reserved
+from django_zklock.exceptions import LockBusy, LockInTransaction, ZkLockError
 
 pytestmark = pytest.mark.zookeeper
 
 
-# --- retry ----------------------------------------------------------------------------------------------------------
-
-
 def test_conflicts_do_not_count_as_retries_of_the_task(worker: Worker) -> None:
-    """A task is sent again any number of times. That is counted apart, also if the task retries on any error."""
     names = ["plain", "bound", "greedy"]  # the last two may retry three times and once
     with worker.zoo.hold_elsewhere("budget"):
         results = [worker.send(name, "budget") for name in names]
@@ -35,23 +43,7 @@ def test_conflicts_do_not_count_as_retries_of_the_task(worker: Worker) -> None:
         assert result.state == "SUCCESS"
 
 
-def test_the_delay_grows_and_is_partly_random(worker: Worker) -> None:
-    """The delay grows and is partly random, so that tasks that met once do not meet again."""
-    with worker.zoo.hold_elsewhere("pause"):
-        results = [worker.send("plain", "pause") for _ in range(4)]
-        for result in results:
-            eventually(lambda result=result: len(delays(worker, result.id)) > 1, 20)  # type: ignore[misc]
-    paused = [delays(worker, result.id) for result in results]
-    for number in range(2):
-        longest = FIRST_DELAY * 2**number
-        assert all(longest / 2 <= pauses[number] <= longest for pauses in paused)
-    assert len({pauses[0] for pauses in paused}) > 1
-    for result in results:
-        worker.get(result)
-
-
 def test_a_task_is_not_sent_again_if_it_expires_before(worker: Worker) -> None:
-    """Waiting for a lock does not postpone the expiry of a task: it ends with the last run that it can have."""
     with worker.zoo.hold_elsewhere("stale"):
         result = worker.send("plain", "stale", expires=1)
         with pytest.raises(TaskRevokedError, match="expired"):
@@ -60,7 +52,6 @@ def test_a_task_is_not_sent_again_if_it_expires_before(worker: Worker) -> None:
 
 
 def test_a_task_has_no_contender_until_it_is_sent_again(worker: Worker) -> None:
-    """By default a task does not wait in a worker. A locked function that is not a task does, also inside a task."""
     with worker.zoo.hold_elsewhere("place"):
         task = worker.send("plain", "place")
         eventually(lambda: task.state == "RETRY")
@@ -72,7 +63,6 @@ def test_a_task_has_no_contender_until_it_is_sent_again(worker: Worker) -> None:
 
 
 def test_an_error_of_the_work_is_handled_by_celery(worker: Worker) -> None:
-    """An error under the lock fails the task, or makes it retry by its own options. The lock is released."""
     assert isinstance(worker.wait_failed(worker.send("plain", "error", "fail", "x")), ValueError)
     greedy = worker.send("greedy", "error", "fail", "x")
     # From the log: when a retry does not wait, Celery's note of it may overwrite the result of the second run.
@@ -80,9 +70,6 @@ def test_an_error_of_the_work_is_handled_by_celery(worker: Worker) -> None:
     eventually(lambda: len(said.findall(worker.log.read_text())) > 1, 20, worker.log)
     assert sorted(said.findall(worker.log.read_text())) == ["raised unexpected", "retry"]
     worker.zoo.assert_empty()
-
-
-# --- retries by Celery ----------------------------------------------------------------------------------------------
 
 
 def test_the_policy_raise_works_with_celerys_own_retries(worker: Worker) -> None:
@@ -95,11 +82,7 @@ def test_the_policy_raise_works_with_celerys_own_retries(worker: Worker) -> None
     assert account["headers"] == {}
 
 
-# --- what stays as it was -------------------------------------------------------------------------------------------
-
-
 def test_the_queue_shows_the_task_without_its_arguments(worker: Worker) -> None:
-    """Others see the name and id of the task, but not its arguments."""
     result, gate = worker.begin("plain", "payload")
     (name,) = worker.zoo.children("payload")
     data = worker.zoo.client.get(f"{worker.zoo.base}/payload/{name}")[0]
@@ -115,7 +98,6 @@ def test_the_queue_shows_the_task_without_its_arguments(worker: Worker) -> None:
 
 
 def test_arguments_are_checked_where_a_task_is_sent() -> None:
-    """`delay()` finds a missing argument, not the worker."""
     for task in (celeryapp.plain, celeryapp.bound, celeryapp.greedy):
         with pytest.raises(TypeError, match="key"):
             task.delay()
@@ -132,21 +114,8 @@ def test_a_task_that_is_called_directly_raises(zoo: Zoo) -> None:
         assert celeryapp.skipping("direct") is None
 
 
-def test_a_task_object_is_refused() -> None:
-    """The worker would skip a lock above `@app.task`. The error shows the right order."""
-    with pytest.raises(TypeError, match=r"@shared_task\n.*@zk_locked"):
-
-        @zk_locked("x")
-        @celeryapp.app.task(name="upside-down")
-        def work() -> None: ...
-
-
 def delays(worker: Worker, task_id: str) -> list[float]:
-    """Return the delays before a task was sent again, in seconds, from the worker's log."""
     return [float(delay) for delay in re.findall(rf"\[{task_id}\] retry: Retry in ([\d.]+)s", worker.log.read_text())]
-
-
-# --- transactions ---------------------------------------------------------------------------------------------------
 
 
 def test_a_transaction_above_the_lock_of_a_task_is_refused(worker: Worker) -> None:
@@ -157,14 +126,214 @@ def test_a_transaction_above_the_lock_of_a_task_is_refused(worker: Worker) -> No
 
 
 def test_a_task_may_keep_its_lock_until_its_transaction_has_ended(worker: Worker) -> None:
-    """With `release_on="commit"` the order of the decorators does not matter."""
     assert worker.get(worker.send("kept", "kept")) is True
     worker.zoo.wait_contenders("kept", 0, timeout=2)
 
 
 @pytest.mark.parametrize("name", ["atomic_below", "atomic_option"])
 def test_a_transaction_inside_the_lock_of_a_task_is_committed_under_it(worker: Worker, name: str) -> None:
-    """Callbacks of `on_commit` still find the lock held."""
     mark = worker.home / name
     assert worker.get(worker.send(name, "inside", str(mark))) is True
     assert mark.read_text() == "False"
+
+
+def test_one_busy_lock_is_a_conflict_for_each_policy(worker: Worker) -> None:
+    sent: dict[str, AsyncResult[Any]] = {}
+    with contextlib.ExitStack() as busy:
+        for policy in POLICIES:
+            busy.enter_context(worker.zoo.hold_elsewhere(f"{policy}/b"))
+            sent[policy] = worker.send(f"several.{policy}", policy)
+        results = {policy: outcome(sent[policy]) for policy in ("raise", "skip", "value")}
+        assert results == {"raise": "LockBusy", "skip": "TaskRevokedError", "value": VALUE}
+        for policy in ("retry", "coalesce"):
+            eventually(lambda policy=policy: sent[policy].state == "RETRY")  # type: ignore[misc]
+            worker.zoo.wait_contenders(f"{policy}/a", 0)
+        worker.zoo.wait_contenders("wait/b", 2)
+        worker.zoo.wait_contenders("wait/a", 1)
+    for policy in ("retry", "coalesce", "wait"):
+        assert outcome(sent[policy]) == "done"
+
+
+def test_calls_for_the_same_locks_are_merged(worker: Worker) -> None:
+    journal = worker.home / "coalesced"
+    running, gate = worker.begin("several.coalesce", "one", str(journal))
+    waits = worker.send("several.coalesce", "one", "tell", None, str(journal))
+    eventually(lambda: waits.state == "RETRY")
+    assert {outcome(worker.send("several.coalesce", "one")) for _ in range(2)} == {"TaskRevokedError"}
+    gate.open()
+    assert (outcome(running), outcome(waits)) == ("done", "done")
+    assert len(journal.read_text().splitlines()) == 2
+
+
+def test_a_task_is_unique_by_all_its_keys(publisher: Worker) -> None:
+    send = publisher.app.tasks["several.transfer"].apply_async
+    gate = publisher.gate()
+    first = send(("1", "2", "linger", str(gate)))
+    gate.wait_at_work()
+    assert send(("2", "1")).id == first.id
+    other = send(("2", "3"))
+    assert other.id != first.id
+    eventually(lambda: other.state == "RETRY")
+    gate.open()
+    publisher.get(first)
+    assert publisher.get(other)["headers"][CONFLICTS_HEADER] >= 1
+    again = send(("2", "1"))
+    assert again.id != first.id
+    publisher.get(again)
+
+
+def test_a_revoked_task_leaves_no_lock(worker: Worker) -> None:
+    with worker.zoo.hold_elsewhere("limit/b"):
+        result = worker.send("several.wait", "limit")
+        worker.zoo.wait_contenders("limit/a", 1)
+        result.revoke()
+        assert outcome(result) == "TaskRevokedError"
+        worker.zoo.wait_contenders("limit/a", 0, timeout=2)
+        worker.zoo.wait_contenders("limit/b", 1, timeout=2)
+
+
+@pytest.mark.parametrize("kind", SHARES)
+def test_two_tasks_share_a_semaphore(worker: Worker, kind: str) -> None:
+    tasks = [worker.begin(f"sharing.{kind}.raise", f"both-{kind}") for _ in range(2)]
+    answer = worker.ask("zklocks")
+    assert worker.finish(tasks) == ["done", "done"]
+    assert {item["id"] for item in answer["held"]} == {result.id for result, _ in tasks}
+    assert answer["waiting"] == []
+
+
+@pytest.mark.parametrize("pool", [pytest.param("threads", marks=pytest.mark.chaos), "gevent"])
+def test_threads_of_one_process_share_a_semaphore(request: pytest.FixtureRequest, pool: str) -> None:
+    worker: Worker = request.getfixturevalue(f"{pool}_worker")
+    of_first = {MESSAGE_HEADER: str(uuid.uuid4())}
+    tasks = [worker.begin("sharing.permit.raise", "k", headers=of_first) for _ in range(2)]
+    first = tasks[0][0].id
+    assert outcome(worker.send("sharing.permit.skip", "k")) == "TaskRevokedError"
+    worker.send("sharing.permit.raise", "k", "tell", task_id=first, headers={**of_first, COPY_HEADER: "none"})
+    eventually(lambda: f"sharing.permit.raise[{first}] retry" in worker.log.read_text())
+    assert worker.finish(tasks) == ["done", "done"]
+    worker.zoo.assert_empty()
+
+
+@pytest.mark.parametrize("kind", SHARES)
+@pytest.mark.parametrize("policy", ["retry", "wait"])
+def test_a_task_may_wait_for_one_that_shares_its_lock(worker: Worker, kind: str, policy: str) -> None:
+    assert worker.run("sharing.waits", f"room-{kind}-{policy}", kind, f"sharing.{kind}.{policy}") == "done"
+
+
+# --- a lock that is acquired here, as in a request, and released by a task --------------------------------------------
+
+
+def test_a_task_goes_on_under_the_lock(publisher: Worker) -> None:
+    with zk_lock("given") as hold:
+        text = hold.hand_over(within=60)
+    result, gate = publisher.begin("adopting", text)
+    with pytest.raises(LockBusy, match="adopting"), zk_lock("given", timeout=0):
+        pass
+    assert "it was adopted by 'task adopting" in publisher.run("adopting", text)
+    gate.open()
+    assert publisher.get(result) > hold.token
+    with zk_lock("given", timeout=0):
+        pass
+
+
+def test_a_task_whose_adopter_died_is_told_so(publisher: Worker) -> None:
+    with zk_lock("given") as hold:
+        text = hold.hand_over(within=60)
+    result, gate = publisher.begin("adopting", text)
+    os.kill(gate.wait_at_work(), signal.SIGKILL)
+    assert "cannot be adopted: " in publisher.get(result)
+    with zk_lock("given", timeout=20):
+        pass
+
+
+def test_a_task_cannot_hand_over_the_lock_that_it_has_waited_for(publisher: Worker) -> None:
+    error = publisher.wait_failed(publisher.send("giving", "waited"))
+    assert isinstance(error, ZkLockError)
+    assert "main process of a Celery worker" in str(error)
+    publisher.zoo.wait_contenders("waited", 0)
+
+
+# --- two options on one task, two locks, a task in a task -------------------------------------------------------------
+
+
+def test_a_waiting_task_that_gives_up_is_replaced(worker: Worker) -> None:
+    with worker.zoo.hold_elsewhere("gives-up"):
+        first = worker.send("joint.bounded", "gives-up")
+        assert isinstance(worker.wait_failed(first), LockBusy)
+        assert worker.log.read_text().count(f"joint.bounded[{first.id}] retry") == 2
+        eventually(lambda: not reserved_names(worker.zoo, "gives-up"))
+        second = worker.send("joint.bounded", "gives-up")
+        assert settled(second) == "RETRY"
+    assert worker.get(second) == "done"
+
+
+@pytest.mark.chaos
+def test_a_waiting_task_that_dies_is_replaced(worker: Worker) -> None:
+    with worker.zoo.hold_elsewhere("dies"):
+        first = worker.send("joint.patient", "dies")
+        assert settled(first) == "RETRY"
+        assert reserved_names(worker.zoo, "dies")
+        worker.zoo.wait_contenders("dies", 2)
+        payload: Any = worker.zoo.payloads("dies")[1]
+        worker.kill_process(payload.pid)
+        assert isinstance(worker.wait_failed(first), WorkerLostError)
+        eventually(lambda: not reserved_names(worker.zoo, "dies"))
+        second = worker.send("joint.patient", "dies")
+        assert settled(second) == "RETRY"
+    assert worker.get(second) == "done"
+
+
+def test_a_task_that_is_sent_again_still_hides_its_arguments(worker: Worker) -> None:
+    begin = worker.log.stat().st_size
+    with worker.zoo.hold_elsewhere("hides"):
+        sent = worker.send("joint.hides", "hides", ignore_result=True, argsrepr="(hidden)", kwargsrepr="{hidden}")
+        eventually(lambda: f"joint.hides[{sent.id}] retry" in worker.log.read_bytes()[begin:].decode())
+    said = f"joint.hides[{sent.id}] succeeded"
+    eventually(lambda: said in worker.log.read_bytes()[begin:].decode(), 20)
+    assert "(hidden) {hidden} True" in worker.log.read_bytes()[begin:].decode()
+
+
+def test_a_skipped_task_stores_its_end_as_errors_are_stored(worker: Worker) -> None:
+    with worker.zoo.hold_elsewhere("stores"):
+        sent = worker.send("joint.stores_errors", "stores", ignore_result=True)
+        with pytest.raises(TaskRevokedError):
+            worker.get(worker.app.AsyncResult(sent.id), timeout=5)
+
+
+def test_a_chain_ends_at_a_duplicate_within_it(publisher: Worker) -> None:
+    app, gate = publisher.app, publisher.gate()
+    first = app.tasks["until_done"].si("chain", "linger", str(gate))
+    same = app.tasks["until_done"].si("chain")
+    last = chain(first, same, app.signature("ping", immutable=True), app=app).apply_async()
+    gate.wait_at_work()
+    gate.open()
+    error = last.get(timeout=20, interval=0.01, propagate=False)
+    assert isinstance(error, TaskRevokedError)
+
+
+def test_coalesce_and_unique_go_together(worker: Worker) -> None:
+    first, gate = worker.begin("joint.unique_coalesce", "both")
+    second = worker.send("joint.unique_coalesce", "both")
+    assert settled(second) == "RETRY"
+    third = worker.send("joint.unique_coalesce", "both")  # by a process that does not know it to be unique
+    assert settled(third) == "REVOKED"
+    gate.open()
+    assert worker.get(first) == "done"
+    assert worker.get(second) == "done"
+    eventually(lambda: not reserved_names(worker.zoo, "both"))
+
+
+def test_a_copy_that_could_not_attach_frees_nothing(zoo: Zoo) -> None:
+    """ZooKeeper was slow when the copy began. Then the copy was ignored, as another one runs: that one has the key."""
+    with zoo.configured():
+        key = "task/until_done/unique/copy"
+        reservation = reservations.reserve(key, "one")
+        assert isinstance(reservation, Reserved)
+        reservations.conclude(reservation, sent=True)
+        assert reservations.start(key, "one") is not None
+        until_done.push_request(id="one", headers={lifecycle.UNIQUE_HEADER: key})
+        try:
+            lifecycle.on_postrun(until_done, "one", state=states.IGNORED)
+        finally:
+            until_done.pop_request()
+        assert holder(key) == "one"

@@ -1,43 +1,49 @@
-"""Unique tasks on a real worker: which one is sent, and when the next one may be."""
+"""Unique tasks on a real worker: which one is sent, when the next one may be, and publishers that fail."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import signal
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from celery import group
+from celery import Celery, group
+from celery.beat import Scheduler
 from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
-from support.reserving import reserved_names
+from celery.signals import before_task_publish
+from support import celeryapp
+from support.faults import proxied, within
+from support.proxy import MULTI, Proxy
+from support.reserving import holder, reserved_names
+from support.uniquetasks import known_to
 from support.worker import Worker
-from support.zoo import eventually
+from support.zoo import Zoo, eventually
 
-from django_zklock.contrib.celery.unique import reservations
+from django_zklock.contrib.celery.unique import record, reservations
 from django_zklock.contrib.celery.unique.lifecycle import UNIQUE_HEADER
+from django_zklock.contrib.celery.unique.record import Reservation
 from django_zklock.contrib.celery.unique.reservations import Reserved
-from django_zklock.exceptions import AlreadyQueued
+from django_zklock.exceptions import AlreadyQueued, ZooKeeperUnavailable
 
 pytestmark = pytest.mark.zookeeper
 
 
-@pytest.fixture(autouse=True)
-def no_lock_left(publisher: Worker) -> Iterator[None]:
+@pytest.fixture
+def publisher(publisher: Worker) -> Iterator[Worker]:
     """The lock of a killed process may be there until its session ends."""
-    yield
+    yield publisher
     publisher.zoo.assert_empty(10)
 
 
 def delay(worker: Worker, name: str, *args: Any, **options: Any) -> AsyncResult[Any]:
-    """Call a task as its publisher does."""
     return worker.app.tasks[name].apply_async(args, **options)
 
 
 def test_the_second_call_returns_the_result_of_the_first(publisher: Worker) -> None:
-    """While the first task waits or runs, a second call gets its result. After that, a call sends a task again."""
-    gate = publisher.gate()
-    first = delay(publisher, "until_done", "second", "linger", str(gate))
-    gate.wait_at_work()
+    first, gate = publisher.begin("until_done", "second")
     second = delay(publisher, "until_done", "second")
     other = delay(publisher, "until_done", "another")
     assert second.id == first.id
@@ -51,10 +57,7 @@ def test_the_second_call_returns_the_result_of_the_first(publisher: Worker) -> N
 
 
 def test_a_task_that_has_started_lets_the_next_one_wait(publisher: Worker) -> None:
-    """With "until_start" one task runs and one waits. A third call gets the result of the waiting one."""
-    gate = publisher.gate()
-    first = delay(publisher, "until_start", "start", "linger", str(gate))
-    gate.wait_at_work()
+    first, gate = publisher.begin("until_start", "start")
     second = delay(publisher, "until_start", "start")
     assert second.id != first.id
     publisher.zoo.wait_contenders("unique/start", 2)
@@ -65,7 +68,6 @@ def test_a_task_that_has_started_lets_the_next_one_wait(publisher: Worker) -> No
 
 
 def test_a_duplicate_can_be_an_error(publisher: Worker) -> None:
-    """The error names the task that is queued."""
     with publisher.zoo.hold_elsewhere("unique/error"):
         first = delay(publisher, "once", "error")
         with pytest.raises(AlreadyQueued) as caught:
@@ -75,7 +77,6 @@ def test_a_duplicate_can_be_an_error(publisher: Worker) -> None:
 
 
 def test_duplicates_by_send_task_and_signatures_are_stopped(publisher: Worker) -> None:
-    """Every way to send a message is covered."""
     with publisher.zoo.hold_elsewhere("unique/ways"):
         first = publisher.app.send_task("until_done", ("ways",))
         assert publisher.app.send_task("until_done", kwargs={"key": "ways"}).id == first.id
@@ -87,7 +88,6 @@ def test_duplicates_by_send_task_and_signatures_are_stopped(publisher: Worker) -
 @pytest.mark.parametrize(("verb", "argument"), [("fail", "x"), ("reject", "x"), ("ignore", "x"), ("retry", 0)])
 @pytest.mark.parametrize("name", ["until_done", "until_start"])
 def test_every_end_of_a_task_frees_its_key(publisher: Worker, name: str, verb: str, argument: Any) -> None:
-    """Success, error, Reject, Ignore, a retry and what follows it."""
     delay(publisher, name, "ends", verb, argument)
     eventually(lambda: reserved_names(publisher.zoo) == [], 15, "it was not freed")
 
@@ -106,7 +106,6 @@ def test_a_task_that_is_stopped_frees_its_key(publisher: Worker, way: str) -> No
 
 
 def test_a_retry_keeps_the_key(publisher: Worker) -> None:
-    """A task that retries is the same task. No other one is sent meanwhile."""
     first = delay(publisher, "until_done", "retries", "retry", 1)
     eventually(lambda: first.state == "RETRY")
     assert delay(publisher, "until_done", "retries").id == first.id
@@ -137,7 +136,6 @@ def test_a_retry_is_sent_even_if_another_task_has_the_key(publisher: Worker) -> 
 
 
 def test_a_requeued_task_keeps_its_key_until_its_end(publisher: Worker) -> None:
-    """A task that is rejected with `requeue` will be delivered again."""
     first = delay(publisher, "late_done", "requeued", "requeue", str(publisher.home / "requeued"))
     assert publisher.get(first) == "requeued"
     eventually(lambda: reserved_names(publisher.zoo) == [])
@@ -145,7 +143,6 @@ def test_a_requeued_task_keeps_its_key_until_its_end(publisher: Worker) -> None:
 
 @pytest.mark.parametrize("name", ["skips", "until_done"])
 def test_a_task_that_never_begins_frees_its_key(publisher: Worker, name: str) -> None:
-    """It is skipped because its lock is busy, or revoked while it waits."""
     with publisher.zoo.hold_elsewhere("unique/never"):
         result = delay(publisher, name, "never")
         if name == "until_done":
@@ -158,7 +155,6 @@ def test_a_task_that_never_begins_frees_its_key(publisher: Worker, name: str) ->
 
 @pytest.mark.parametrize("way", ["id", "stamp"])
 def test_a_task_that_is_revoked_before_its_eta_frees_its_key(publisher: Worker, way: str) -> None:
-    """The worker that has the message frees it at once, and drops the message at its ETA."""
     control = publisher.app.control
     stamps: dict[str, Any] = {"stamped_headers": ["mark"], "mark": way} if way == "stamp" else {}
     first = delay(publisher, "until_done", f"eta-{way}", countdown=60, **stamps)
@@ -170,7 +166,6 @@ def test_a_task_that_is_revoked_before_its_eta_frees_its_key(publisher: Worker, 
 
 @pytest.mark.parametrize("way", ["unknown", "refused", "broken"])
 def test_a_message_that_celery_discards_frees_its_key(publisher: Worker, way: str) -> None:
-    """The worker does not know the task, does not accept the content, or cannot decode it."""
     key, headers = f"task/until_done/unique/{way}", {"task": "until_done", "id": way, "lang": "py"}
     if way == "refused":
         delay(publisher, "until_done", way, serializer="pickle")
@@ -185,7 +180,6 @@ def test_a_message_that_celery_discards_frees_its_key(publisher: Worker, way: st
 
 
 def test_an_expired_task_frees_its_key(publisher: Worker) -> None:
-    """The key is free when the task expires, whether a worker has received it or not."""
     with publisher.zoo.hold_elsewhere("unique/expired"):
         first = delay(publisher, "until_done", "expired", expires=1)
         unseen = delay(publisher, "until_done", "unseen", expires=0.5, queue="nobody")
@@ -196,9 +190,7 @@ def test_an_expired_task_frees_its_key(publisher: Worker) -> None:
 
 
 def test_a_redelivered_task_keeps_its_key(publisher: Worker) -> None:
-    """With late acknowledgement a task outlives its process. It keeps the key until it is done."""
-    gate = publisher.gate()
-    first = delay(publisher, "late_done", "late", "linger", str(gate))
+    first, gate = publisher.begin("late_done", "late")
     publisher.kill_process(gate.wait_at_work())
 
     def is_delivered_again() -> bool:
@@ -220,3 +212,129 @@ def test_a_group_ends_also_with_a_duplicate_in_it(publisher: Worker) -> None:
         with pytest.raises(TaskRevokedError, match=first.id):
             result.get(timeout=10)
     publisher.get(first)
+
+
+KEY = "task/until_done/unique/k"
+
+PUBLISHER = """
+import os, signal, sys
+from celery import Celery
+from support import celeryapp
+from support.uniquetasks import app
+from django_zklock.contrib.celery.unique import reservations
+
+def die(*args, **kwargs):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if sys.argv[1] == "before":  # reserved, not sent
+    app.amqp.send_task_message = die
+elif sys.argv[1] == "after":  # sent, not confirmed
+    reservations.conclude = die
+print(app.tasks["until_done"].delay("k").id)
+"""
+
+
+@pytest.fixture
+def client(zoo: Zoo, tmp_path: Any) -> Iterator[Celery]:
+    client = celeryapp.configure(Celery("client", set_as_current=False), tmp_path)
+    yield known_to(client)
+    client.close()
+    for key in (KEY, "task/once/unique/k"):
+        task_id = holder(key)
+        if task_id is not None:
+            reservations.end(key, task_id)
+
+
+def publish(zoo: Zoo, home: Any, moment: str) -> subprocess.Popen[str]:
+    return zoo.spawn(PUBLISHER, moment, **{celeryapp.HOME: str(home)})
+
+
+def messages(home: Any) -> int:
+    return len(list((home / "messages").glob("*.msg")))
+
+
+def test_the_reservation_of_a_publisher_that_ended_stays(zoo: Zoo, client: Celery, tmp_path: Any) -> None:
+    publisher = publish(zoo, tmp_path, "never")
+    first = publisher.communicate(timeout=60)[0].strip()
+    assert client.tasks["until_done"].delay("k").id == first
+    assert messages(tmp_path) == 1
+
+
+@pytest.mark.parametrize(("moment", "sent"), [pytest.param("before", 0, marks=pytest.mark.chaos), ("after", 1)])
+def test_a_publisher_killed_while_it_sends_blocks_others_for_a_short_time(
+    zoo: Zoo, client: Celery, tmp_path: Any, moment: str, sent: int
+) -> None:
+    """The next publisher waits until the session of the killed one ends: its message may never have been sent."""
+    publisher = publish(zoo, tmp_path, moment)
+    assert publisher.wait(60) == -signal.SIGKILL
+    publisher.communicate()
+    assert messages(tmp_path) == sent
+    dead = holder(KEY)
+    assert dead is not None
+    with within(5 + 1):  # the session's timeout is 4 s
+        result = client.tasks["until_done"].delay("k")
+    assert result.id != dead
+    assert messages(tmp_path) == sent + 1
+    assert holder(KEY) == result.id
+
+
+def test_an_id_may_be_a_uuid(zoo: Zoo, client: Celery) -> None:
+    task_id = uuid.uuid4()
+    assert client.tasks["until_done"].apply_async(("k",), task_id=task_id).id == str(task_id)  # type: ignore[arg-type]
+
+
+def test_an_interrupt_while_it_is_sent_frees_the_key(zoo: Zoo, client: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client.amqp, "send_task_message", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        client.tasks["until_done"].delay("k")
+    assert reserved_names(zoo) == []
+
+
+def test_no_task_is_sent_without_zookeeper(zoo: Zoo, client: Celery, tmp_path: Any) -> None:
+    with proxied(zoo) as proxy:
+        client.tasks["until_done"].delay("k")
+        proxy.refuse = True
+        proxy.cut_all()
+        with within(7), pytest.raises(ZooKeeperUnavailable):
+            client.tasks["once"].delay("k")
+        assert messages(tmp_path) == 1
+        proxy.heal()
+    assert len(reserved_names(zoo)) == 1
+
+
+@pytest.mark.parametrize("kill", [Proxy.kill_before_op, Proxy.kill_after_op])
+@pytest.mark.parametrize("step", [0, 1], ids=["reserve", "confirm"])
+def test_a_broken_connection_is_no_duplicate(
+    zoo: Zoo, client: Celery, tmp_path: Any, kill: Callable[[Proxy, int], object], step: int
+) -> None:
+    with proxied(zoo) as proxy:
+        client.tasks["once"].delay("k")
+        if step:
+            before_task_publish.connect(lambda **_: kill(proxy, MULTI), weak=False, dispatch_uid="kill")
+        else:
+            kill(proxy, MULTI)
+        try:
+            result = client.tasks["until_done"].delay("k")
+        finally:
+            before_task_publish.disconnect(dispatch_uid="kill")
+        assert messages(tmp_path) == 2
+        path = record.path_of(zoo.base, KEY)
+        eventually(lambda: Reservation.decode(zoo.client.get(path)[0]).state.value == "queued")
+        assert client.tasks["until_done"].delay("k").id == result.id
+
+
+def test_beat_goes_on_after_a_duplicate(
+    zoo: Zoo, client: Celery, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.conf.beat_schedule = {
+        name: {"task": name, "schedule": 0.01, "args": ("k",)} for name in ("until_done", "once")
+    }
+    scheduler = Scheduler(app=client)
+    for _ in range(6):
+        for entry in scheduler.schedule.values():
+            scheduler.apply_entry(entry)
+    assert messages(tmp_path) == 2
+    assert any("queued or runs" in record.getMessage() for record in caplog.records if record.name == "celery.beat")

@@ -27,17 +27,12 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]  # a beat closes its
 
 @pytest.fixture
 def beats(zoo: Zoo, tmp_path: Path) -> Iterator[Beats]:
-    """Beats with one entry that is due every half second."""
     with Beats(zoo, tmp_path, {"often": 0.5}) as beats:
         yield beats
 
 
 def test_the_second_beat_continues_at_once_when_the_first_one_stops(beats: Beats) -> None:
-    """
-    Of two schedulers one enqueues each tick. An orderly stop hands the lead over with no tick lost.
-
-    Not even the tick that is being sent when the stop is asked for. A beat that stands by leaves the queue, too.
-    """
+    """An orderly stop loses no tick, not even the one that is being sent when the stop is asked for."""
     (first,) = beats.start("first")
     beats.wait_sent(2)
     (second,) = beats.start("second")
@@ -63,10 +58,7 @@ def test_the_second_beat_continues_at_once_when_the_first_one_stops(beats: Beats
 
 
 def test_a_beat_that_loses_the_lead_stands_by_and_leads_again(zoo: Zoo) -> None:
-    """It stops as soon as the session is lost, and after a pause it joins the queue. Nothing is left at its end."""
-    app = Celery("again", broker="memory://", set_as_current=False)
-    app.conf.update(zklock_beat_scheduler="celery.beat:Scheduler")
-    scheduler = ZkScheduler(app)
+    scheduler = scheduler_of("celery.beat:Scheduler")
     for _ in range(2):
         eventually(lambda: scheduler.tick() == 0.0 and scheduler.leads)
         ticking = BackgroundCall(scheduler.tick)  # there is nothing to send for five minutes
@@ -78,13 +70,17 @@ def test_a_beat_that_loses_the_lead_stands_by_and_leads_again(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
+def scheduler_of(wrapped: object, **conf: Any) -> ZkScheduler:
+    app = Celery("beat", broker="memory://", set_as_current=False)
+    app.conf.update(zklock_beat_scheduler=wrapped, **conf)
+    return ZkScheduler(app)
+
+
 class NotAnException(BaseException):
     """As some libraries raise for a timeout."""
 
 
 def failing_once(name: str, remaining: list[str]) -> Any:
-    """Return a method that fails the first time while its name is in the list."""
-
     def method(self: Scheduler, *args: Any, **kwargs: Any) -> Any:
         if name in remaining:
             remaining.remove(name)
@@ -95,17 +91,14 @@ def failing_once(name: str, remaining: list[str]) -> Any:
 
 
 def test_no_error_of_the_wrapped_scheduler_ends_beat(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """Each of its methods fails once. Beat gives up the lead, leads again, sends, and leaves the queue at its end."""
     remaining = ["setup_schedule", "populate_heap", "tick", "reserve", "apply_entry", "should_sync", "sync", "close"]
     methods = {name: failing_once(name, remaining) for name in remaining}
     sent: list[object] = []
     pauses: list[float] = []
     methods["send_task"] = lambda _self, *args, **_kwargs: sent.append(args)
     methods["info"] = property(lambda _self: 1 / 0)
-    app = Celery("failing", broker="memory://", set_as_current=False)
     schedule = {"often": {"task": "tick", "schedule": 0.001}}  # always due
-    app.conf.update(zklock_beat_scheduler=type("Failing", (Scheduler,), methods), beat_schedule=schedule)
-    scheduler = ZkScheduler(app)
+    scheduler = scheduler_of(type("Failing", (Scheduler,), methods), beat_schedule=schedule)
     assert "Failing" in scheduler.info
 
     def is_sent() -> bool:
@@ -128,9 +121,7 @@ def test_a_signal_in_the_wrapped_scheduler_ends_beat(zoo: Zoo) -> None:
     def tick(self: Scheduler) -> None:
         raise SystemExit
 
-    app = Celery("signalled", broker="memory://", set_as_current=False)
-    app.conf.update(zklock_beat_scheduler=type("Signalled", (Scheduler,), {"tick": tick}))
-    scheduler = ZkScheduler(app)
+    scheduler = scheduler_of(type("Signalled", (Scheduler,), {"tick": tick}))
     with pytest.raises(SystemExit):
         eventually(scheduler.tick)
     scheduler.close()
@@ -140,10 +131,8 @@ def test_a_signal_in_the_wrapped_scheduler_ends_beat(zoo: Zoo) -> None:
 @pytest.mark.parametrize("name", ["django_zklock.contrib.celery.beat:ZkScheduler", "celery:Celery"])
 def test_beat_refuses_to_wrap_itself_or_another_class(name: str) -> None:
     """Otherwise it would create itself without end, or fail each time it leads."""
-    app = Celery("itself", set_as_current=False)
-    app.conf.update(zklock_beat_scheduler=name)
     with pytest.raises(TypeError, match="zklock_beat_scheduler"):
-        ZkScheduler(app)
+        scheduler_of(name)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +152,6 @@ def test_beat_reports_invalid_settings_at_once(zoo: Zoo, options: Any, error: ty
 
 @pytest.mark.chaos
 def test_the_example_project_starts_a_beat(zoo: Zoo, tmp_path: Path) -> None:
-    """The option `-S` is enough. Django's settings name the wrapped scheduler."""
     example = TESTS.parent / "example_project"
     log = tmp_path / "log"
     env = {

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 from support.faults import proxied
 from support.locking import MANAGE, as_json, ending, zklock
-from support.zoo import Zoo
+from support.zoo import Zoo, next_line
 
 from django_zklock import operations, zk_leader
 from django_zklock.management.exit_codes import ExitCode
@@ -20,7 +20,6 @@ pytestmark = pytest.mark.zookeeper
 
 
 def test_the_command_shows_the_leader_and_counts_the_others(zoo: Zoo) -> None:
-    """The name may be that of an entry. A status of its own means that there is no leader."""
     with zk_leader("lead/{shard}", fields={"shard": 7}, what="the\x1b[2Jwork") as hold, zoo.hold_elsewhere("lead/7"):
         for name in (("lead/7",), ("lead/{shard}", "--field=shard=7")):
             data = as_json("leader", *name)
@@ -41,7 +40,6 @@ def test_the_command_shows_the_leader_and_counts_the_others(zoo: Zoo) -> None:
 
 
 def test_the_command_shows_an_operator_hold(zoo: Zoo) -> None:
-    """It names the operator, the end and the reason."""
     held = operations.hold_lock("lead", seconds=60, reason="maintenance", by="ada")
     assert zklock("leader", "lead").startswith("operator ada until ")
     assert as_json("leader", "lead")["leader"]["operator"]["reason"] == "maintenance"
@@ -50,7 +48,6 @@ def test_the_command_shows_an_operator_hold(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("as_json", [True, pytest.param(False, marks=pytest.mark.chaos)])
 def test_watching_shows_each_change_until_it_is_interrupted(zoo: Zoo, as_json: bool) -> None:
-    """One line for each change. Ctrl-C is no error."""
     process = subprocess.Popen(
         [*MANAGE, "leader", "lead", "--watch", *(["--json"] if as_json else [])],
         env=zoo.environment(),
@@ -58,21 +55,19 @@ def test_watching_shows_each_change_until_it_is_interrupted(zoo: Zoo, as_json: b
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
-    lines = process.stdout
 
     def told() -> str:
-        line = lines.readline()
+        line = next_line(process)
         if not as_json:
             return line.partition("  ")[2]
         leader = json.loads(line)["leader"]
-        return "no leader\n" if leader is None else f"token {leader['token']}\n"
+        return "no leader" if leader is None else f"token {leader['token']}"
 
     try:
-        assert told() == "no leader\n"
+        assert told() == "no leader"
         with zk_leader("lead") as hold:
-            assert told().endswith(f"token {hold.token}\n")
-        assert told() == "no leader\n"
+            assert told().endswith(f"token {hold.token}")
+        assert told() == "no leader"
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=50)
         assert (process.returncode, err) == (0, "")
@@ -82,7 +77,6 @@ def test_watching_shows_each_change_until_it_is_interrupted(zoo: Zoo, as_json: b
 
 
 def test_the_command_reports_an_outage(zoo: Zoo) -> None:
-    """With --watch, too."""
     with proxied(zoo) as proxy:
         proxy.refuse = True
         for more in ((), ("--watch",)):

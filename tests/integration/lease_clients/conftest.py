@@ -20,7 +20,6 @@ def lasting_coordinator(single: Ensemble) -> Iterator[Serving]:
 
 @pytest.fixture
 def coordinator(lasting_coordinator: Serving) -> Iterator[Serving]:
-    """A coordinator, with Django's locks in its namespace, which is empty at the end."""
     with lasting_coordinator.zoo.configured(session_timeout=10):
         yield lasting_coordinator
         lasting_coordinator.zoo.assert_empty()

@@ -1,8 +1,11 @@
-"""The clients of the lock coordinator behave alike in all languages."""
+"""The clients of the lock coordinator behave alike in all languages, and what that for Node refuses."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+from pathlib import Path
 
 import pytest
 from support import lease_clients
@@ -22,7 +25,6 @@ COMPILED = [pytest.param(language, marks=pytest.mark.chaos) for language in ("go
 
 @pytest.fixture(params=["python", "node", *COMPILED])
 def language(request: pytest.FixtureRequest) -> str:
-    """A language whose client can run here."""
     try:
         lease_clients.holder(request.param)
     except lease_clients.Unavailable as reason:
@@ -31,11 +33,6 @@ def language(request: pytest.FixtureRequest) -> str:
 
 
 def test_a_lock_is_held_until_it_is_released(coordinator: Serving, language: str) -> None:
-    """
-    It waits for longer than its term, has the lock for longer than its term, and releases it.
-
-    Before that, it hears of an operator's request. It leaves a coordinator that is not there for another.
-    """
     with ZkLockClient(coordinator.address) as client:
         with client.lock("a") as lease:
             holder = Holder(language, f"127.0.0.1:1,{coordinator.address}")
@@ -70,11 +67,7 @@ def test_a_loss_is_noticed(coordinator: Serving, language: str) -> None:
 
 
 def test_a_lease_is_kept_and_released_where_it_is(coordinator: Serving, language: str) -> None:
-    """
-    A balancer sends the calls to another coordinator, which names the address of the right one.
-
-    A call that fails on the way, such as one that a flooded server cancels, is tried again.
-    """
+    """A balancer sends the calls to another coordinator, and a call may fail on the way."""
     with (
         Balancer(coordinator.address, failures=3) as balancer,
         Holder(language, balancer.address) as holder,
@@ -91,11 +84,6 @@ def test_a_lease_is_kept_and_released_where_it_is(coordinator: Serving, language
 
 @pytest.mark.parametrize("languages", [("python", "node"), pytest.param(("go", "java"), marks=pytest.mark.chaos)])
 def test_the_end_of_a_coordinator_is_noticed(zoo: Zoo, languages: tuple[str, ...]) -> None:
-    """
-    It announces its end, and waits for its leases, which are released in time. A call waits until it comes back.
-
-    If it is killed, a lease is over when it was not kept in time.
-    """
     languages = tuple(language for language in languages if _is_available(language))
     with Serving(zoo, session_timeout=4) as coordinator, contextlib.ExitStack() as stack:
 
@@ -130,3 +118,71 @@ def _is_available(language: str) -> bool:
         return bool(lease_clients.holder(language))
     except lease_clients.Unavailable:
         return False
+
+
+# --- Node -------------------------------------------------------------------------------------------------------------
+
+
+SCRIPT = """
+const { ZkLockClient } = require("zklock-client");
+const client = new ZkLockClient("ADDRESS");
+const report = (work) => work.then(
+  (result) => console.log(result), (error) => console.log(`${error.name}: ${error.message}`));
+"""
+
+
+def run(tmp_path: Path, address: str, script: str) -> list[str]:
+    source = tmp_path / "script.js"
+    source.write_text(SCRIPT.replace("ADDRESS", address) + script)
+    try:
+        command, env = lease_clients.program("node", source)
+    except lease_clients.Unavailable as reason:
+        pytest.skip(str(reason))
+    done = subprocess.run(
+        command, env={**os.environ, **env}, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def test_a_time_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    """A wait of NaN ended the process: gRPC threw an error that nobody can catch."""
+    options = ["wait: NaN", "term: NaN", "wait: '5'"]
+    calls = [f"report(client.withLock('a', {{ {option} }}, async () => 'held'))" for option in options]
+    lines = run(tmp_path, "127.0.0.1:1", f"Promise.all([{', '.join(calls)}]).then(() => client.close());")
+    assert len(lines) == len(options)
+    for line in lines:
+        assert line.startswith("TypeError: ")
+        assert line.endswith("not a number")
+
+
+def test_a_term_of_zero_is_refused_and_a_very_long_wait_has_no_limit(coordinator: Serving, tmp_path: Path) -> None:
+    script = """
+(async () => {
+  await report(client.withLock("a", { term: 0 }, async () => "held"));
+  await report(client.withLock("a", { wait: 1e15 }, async () => "held"));
+  client.close();
+})();
+"""
+    refused, held = run(tmp_path, coordinator.address, script)
+    assert refused.startswith("LeaseRefused: session_timeout_ms is not from 100")
+    assert held == "held"
+
+
+def test_close_ends_the_calls_that_wait(coordinator: Serving, tmp_path: Path) -> None:
+    script = """
+const waiting = report(client.withLock("a", {}, async () => "held"));
+const other = new ZkLockClient("ADDRESS");
+(async () => {
+  await report(other.withLock("a", { wait: 0 }, async () => "held"));
+  client.close();
+  other.close();
+  await waiting;
+  await report(client.withLock("a", {}, async () => "held"));
+})();
+"""
+    with coordinator.zoo.hold_elsewhere("a"):
+        busy, *closed = run(tmp_path, coordinator.address, script.replace("ADDRESS", coordinator.address))
+        coordinator.zoo.wait_contenders("a", 1)
+    assert busy.startswith("LockBusy: ")
+    assert closed == ["ZkLockError: the client is closed"] * 2

@@ -1,9 +1,10 @@
-"""The HTTP interface of the coordinator, by its own description."""
+"""The HTTP interface of the coordinator, by its own description, and its connections, which certificates guard."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import pytest_asyncio
 from django.test import override_settings
 from jsonschema import Draft202012Validator
+from support.certificates import authority, certificate
 from support.coordinators import KEY, HttpConnection, Response, Served
 from support.zoo import Zoo
 
@@ -20,6 +22,7 @@ from django_zklock.conf.leases import LeaseClient, LeaseOptions
 from django_zklock.contrib import leases
 from django_zklock.contrib.leases.access import hash_of
 from django_zklock.contrib.leases.refusal import Addresses
+from django_zklock.contrib.leases.service import OPTIONS
 from django_zklock.fencing.signing import unseal
 
 pytestmark = pytest.mark.zookeeper
@@ -31,14 +34,13 @@ PROBLEM = "application/problem+json"
 
 @pytest_asyncio.fixture
 async def served(zoo: Zoo) -> AsyncIterator[Served]:
-    """A coordinator that serves anybody."""
     async with Served(LeaseOptions()) as served:
         yield served
 
 
-def described(response: Response, path: str, method: str) -> Any:
-    """Return the content of a response, which is as the description says."""
-    about = DESCRIPTION["paths"][path][method]["responses"][str(response.status)]
+def described(response: Response, status: int, path: str = "/locks/", method: str = "post") -> Any:
+    assert response.status == status, response.content
+    about = DESCRIPTION["paths"][path][method]["responses"][str(status)]
     assert set(map(str.lower, about.get("headers", ()))) <= set(response.headers)
     if "content" not in about:
         assert response.content is None
@@ -52,47 +54,40 @@ def described(response: Response, path: str, method: str) -> Any:
 
 
 async def post(served: Served, authorization: str = "", **fields: Any) -> Response:
-    """Ask for a lease."""
     return await served.http("POST", "/locks/", {**WANTED, **fields}, authorization=authorization)
 
 
 async def test_the_life_of_a_lease(zoo: Zoo, served: Served) -> None:
-    """All of it on one connection."""
     async with HttpConnection(served.http_server.port) as connection:
         wanted = {**WANTED, "session_timeout_ms": 20_000, "signed_token": True}
         response = await connection.request("POST", "/locks/", wanted)
-        assert response.status == 201
-        lease = described(response, "/locks/", "post")
+        lease = described(response, 201)
         location = f"/locks/{lease['lease_id']}"
         assert response.headers["location"] == location.lower()
         assert lease["resource_path"] == KEY
         assert int(lease["fencing_token"]) == zoo.client.exists(lease["acquired_znode_path"]).czxid
         assert unseal(lease["signed_token"], conf.token_keys()).token == int(lease["fencing_token"])
         for method in ("get", "put"):
-            kept = described(await connection.request(method.upper(), location), "/locks/{lease_id}", method)
+            kept = described(await connection.request(method.upper(), location), 200, "/locks/{lease_id}", method)
             assert kept["fencing_token"] == lease["fencing_token"]
             assert 0 < kept["lease_duration_ms"] <= 4000
         ended = await connection.request("DELETE", location)
-        assert (ended.status, described(ended, "/locks/{lease_id}", "delete")) == (204, None)
+        assert described(ended, 204, "/locks/{lease_id}", "delete") is None
         assert zoo.children(KEY) == []
         for method in ("get", "put", "delete"):
             over = await connection.request(method.upper(), location)
-            assert over.status == 404
-            assert "over" in described(over, "/locks/{lease_id}", method)["detail"]
+            assert "over" in described(over, 404, "/locks/{lease_id}", method)["detail"]
 
 
 async def test_a_busy_lock_is_refused_over_http(served: Served) -> None:
     async with zk_lock(KEY, what="the nightly run"):
         response = await post(served, wait_limit_ms=200)
-        assert response.status == 409
+        detail = described(response, 409)["detail"]
         assert response.headers["retry-after"] == "1"
-        detail = described(response, "/locks/", "post")["detail"]
         assert "was not free in time" in detail
         assert "the nightly run" not in detail  # the holder is no lease of this client
     assert (await post(served, client_id="the first")).status == 201
-    response = await post(served)
-    assert response.status == 409
-    assert "the first" in described(response, "/locks/", "post")["detail"]  # a lease of this client is named
+    assert "the first" in described(await post(served), 409)["detail"]  # a lease of this client is named
 
 
 async def test_a_client_that_disconnects_leaves_the_queue_of_the_lock(served: Served, zoo: Zoo) -> None:
@@ -123,16 +118,12 @@ async def test_a_client_that_disconnects_leaves_the_queue_of_the_lock(served: Se
     ],
 )
 async def test_an_invalid_body_is_refused(served: Served, body: bytes, status: int, detail: str) -> None:
-    response = await served.http("POST", "/locks/", body)
-    assert response.status == status
-    assert detail in described(response, "/locks/", "post")["detail"]
+    assert detail in described(await served.http("POST", "/locks/", body), status)["detail"]
 
 
 async def test_a_form_of_another_site_is_refused(served: Served) -> None:
     """A page may send a form to any address, and JSON as text, but not JSON as JSON."""
-    response = await served.http("POST", "/locks/", WANTED, content_type="text/plain")
-    assert response.status == 415
-    described(response, "/locks/", "post")
+    described(await served.http("POST", "/locks/", WANTED, content_type="text/plain"), 415)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +140,6 @@ async def test_a_form_of_another_site_is_refused(served: Served) -> None:
 async def test_an_unknown_path_or_method_is_refused_with_problem_details(
     served: Served, method: str, path: str, status: int, allowed: str | None
 ) -> None:
-    """With the same fields as any refusal, and not a page of HTML."""
     response = await served.http(method, path)
     assert (response.status, response.headers.get("allow")) == (status, allowed)
     assert response.headers["content-type"] == PROBLEM
@@ -163,32 +153,26 @@ async def test_a_lease_of_another_coordinator_is_refused_with_its_address(served
         other.coordinator.advertise(Addresses(http="https://locks.example.com:8082"))
         lease = (await post(other)).content
         response = await served.http("PUT", f"/locks/{lease['lease_id']}")
-        assert response.status == 421
-        problem = described(response, "/locks/{lease_id}", "put")
+        problem = described(response, 421, "/locks/{lease_id}", "put")
         assert problem["address"] == "https://locks.example.com:8082"
         assert f"from {other.coordinator.id}" in problem["detail"]
         for foreign in ("00000000.1.abc", f"{lease['lease_id']}x"):
             response = await served.http("PUT", f"/locks/{foreign}")
-            assert response.status == 421
-            assert "address" not in described(response, "/locks/{lease_id}", "put"), "nobody has signed it"
+            assert "address" not in described(response, 421, "/locks/{lease_id}", "put"), "nobody has signed it"
 
 
 async def test_only_known_clients_are_served(zoo: Zoo) -> None:
-    """They may use any name of the host. A client at its limit is told when to try again."""
     billing = LeaseClient(name="billing", tokens=(hash_of("secret"),), prefixes=("invoices",), max_leases=1)
     async with Served(LeaseOptions(clients={"billing": billing})) as served:
         response = await post(served)
-        assert response.status == 401
+        described(response, 401)
         assert response.headers["www-authenticate"] == "bearer"
-        described(response, "/locks/", "post")
-        response = await post(served, "Bearer secret", resource_path="orders/1")
-        assert response.status == 403
-        described(response, "/locks/", "post")
+        described(await post(served, "Bearer secret", resource_path="orders/1"), 403)
         headers = {"authorization": "Bearer secret", "host": "locks.example.com"}
         assert (await served.http("POST", "/locks/", WANTED, **headers)).status == 201
         response = await post(served, "Bearer secret", resource_path="invoices/2")
-        assert (response.status, response.headers["retry-after"]) == (429, "1")
-        described(response, "/locks/", "post")
+        described(response, 429)
+        assert response.headers["retry-after"] == "1"
 
 
 @override_settings(
@@ -220,6 +204,99 @@ async def test_the_hosts_and_middleware_of_the_project_do_not_matter(served: Ser
 )
 async def test_without_clients_only_this_machine_is_served(served: Served, host: str, status: int) -> None:
     """Or a page whose name points to 127.0.0.1 could send requests from the browser of a developer."""
-    response = await served.http("POST", "/locks/", WANTED, host=host)
-    assert response.status == status, response.content
-    described(response, "/locks/", "post")
+    described(await served.http("POST", "/locks/", WANTED, host=host), status)
+
+
+# --- connections ------------------------------------------------------------------------------------------------------
+
+
+POST = b"POST /locks/ HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
+
+
+@pytest.mark.parametrize("sent", [b"", POST, POST + b'content-length: 90\r\n\r\n{"resource'])
+async def test_a_connection_that_brings_no_whole_request_ends(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr("django_zklock.contrib.leases.http_server.REQUEST_TIMEOUT", 1.0)
+    async with Served(LeaseOptions()) as served, HttpConnection(served.http_server.port) as connection:
+        assert (await connection.request("GET", "/locks/1.2.3")).status == 421
+        connection.writer.write(sent)
+        assert await _is_ended(connection)
+        async with HttpConnection(served.http_server.port) as new:
+            new.writer.write(sent)
+            assert await _is_ended(new)
+
+
+async def _is_ended(connection: HttpConnection) -> bool:
+    try:
+        return await asyncio.wait_for(connection.reader.read(), 10) == b""
+    except ConnectionResetError:
+        return True
+
+
+async def test_a_body_that_never_ends_is_refused_and_not_read(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_zklock.contrib.leases.http_server.REQUEST_TIMEOUT", 1.0)
+    async with Served(LeaseOptions()) as served, HttpConnection(served.http_server.port) as connection:
+        connection.writer.write(POST + b"content-length: 99999999999\r\n\r\n" + b" " * 20_000)
+        assert (await asyncio.wait_for(connection.response(), 10)).status == 413
+        with pytest.raises(ConnectionError):
+            while True:
+                connection.writer.write(b" " * 20_000)
+                await asyncio.wait_for(connection.writer.drain(), 10)
+
+
+async def test_a_request_that_waits_for_a_lock_is_no_idle_connection(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_zklock.contrib.leases.http_server.REQUEST_TIMEOUT", 1.0)
+    async with Served(LeaseOptions()) as served, zk_lock(KEY):
+        response = await served.http("POST", "/locks/", {**WANTED, "wait_limit_ms": 2500})
+        assert response.status == 409
+
+
+async def test_connections_are_bounded(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_zklock.contrib.leases.http_server.MOST_CONNECTIONS", 2)
+    async with (
+        Served(LeaseOptions()) as served,
+        HttpConnection(served.http_server.port) as first,
+        HttpConnection(served.http_server.port),
+    ):
+        assert (await first.request("GET", "/locks/1.2.3")).status == 421
+        async with HttpConnection(served.http_server.port) as third:
+            assert await _is_ended(third)
+        assert (await first.request("GET", "/locks/1.2.3")).status == 421
+
+
+@pytest.mark.parametrize("sent", [b"", PREFACE])
+async def test_a_connection_by_grpc_that_makes_no_call_ends(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setitem(OPTIONS, "grpc.server_handshake_timeout_ms", 500)
+    monkeypatch.setitem(OPTIONS, "grpc.max_connection_idle_ms", 1000)
+    async with Served(LeaseOptions()) as served, HttpConnection(served.server.port) as connection:
+        connection.writer.write(sent)
+        while await asyncio.wait_for(connection.reader.read(1000), 10):
+            pass  # the settings of HTTP/2, and its goodbye
+
+
+async def test_certificates_guard_http_and_name_its_clients(zoo: Zoo, tmp_path: Path) -> None:
+    authority(tmp_path, "ca")
+    authority(tmp_path, "other")
+    certificate(tmp_path, "server", "ca")
+    for name, signer in (("billing.internal", "ca"), ("stranger", "ca"), ("forged", "other")):
+        certificate(tmp_path, name, signer)
+    client = LeaseClient(name="billing", certificates=("billing.internal",))
+    tls = tuple(tmp_path / name for name in ("server.pem", "server.key", "ca.pem"))
+    async with Served(LeaseOptions(clients={"billing": client}), tls=tls) as served:
+
+        async def status(name: str | None) -> int:
+            context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+            if name:
+                context.load_cert_chain(tmp_path / f"{name}.pem", tmp_path / f"{name}.key")
+            async with HttpConnection(served.http_server.port, context) as connection:
+                return (await connection.request("POST", "/locks/", WANTED)).status
+
+        assert await status("billing.internal") == 201
+        assert await status("stranger") == 401
+        for stranger in ("forged", None):
+            with pytest.raises((ssl.SSLError, OSError, asyncio.IncompleteReadError)):
+                await status(stranger)

@@ -1,7 +1,8 @@
-"""`manage.py zklock serve`: what it refuses to do, how it ends, and its HTTP side."""
+"""`manage.py zklock serve`: what it refuses, how it ends, its HTTP side, and many requests at once."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import signal
@@ -10,7 +11,9 @@ import subprocess
 import threading
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +21,13 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.certificates import authority, certificate
+from support.coordinators import KEY, HttpConnection, stub_of
 from support.ensemble import free_ports
 from support.locking import MANAGE, ending, zklock
 from support.serving import Serving
 from support.zoo import Zoo, eventually
 
+from django_zklock import zk_lock
 from django_zklock.contrib.leases.access import hash_of
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 from zklock_client.v1 import lock_coordinator_pb2_grpc as pb_grpc
@@ -47,7 +52,6 @@ def test_serve_refuses_invalid_options(zoo: Zoo, options: list[str], status: int
 
 
 def test_serve_refuses_a_key_of_another_certificate(zoo: Zoo, tmp_path: Path) -> None:
-    """The message names the cause: gRPC says that the address cannot be used."""
     authority(tmp_path, "ca")
     for name in ("server", "other"):
         certificate(tmp_path, name, "ca")
@@ -63,14 +67,12 @@ def test_serve_creates_a_new_token(zoo: Zoo) -> None:
 
 
 def test_serve_refuses_a_port_in_use(zoo: Zoo) -> None:
-    """Also one that its program would share."""
     with socket.create_server(("127.0.0.1", 0), reuse_port=True) as listener:
         status, _, message = ending("serve", "--grpc", f"127.0.0.1:{listener.getsockname()[1]}")
         assert (status, "cannot be used" in message) == (1, True), message
 
 
 def test_the_coordinator_serves_grpc_and_http_until_its_leases_end(zoo: Zoo) -> None:
-    """A lease that was taken by HTTP is kept by gRPC."""
     port = free_ports(1)[0]
     with Serving(zoo, "--http", f"127.0.0.1:{port}", session_timeout=10) as serving:
         wanted = {"resource_path": "a", "client_id": "curl", "session_timeout_ms": 2000}
@@ -120,7 +122,6 @@ def test_a_coordinator_whose_output_fails_serves_and_drains(zoo: Zoo, output: st
 
 
 def test_a_second_signal_waits_for_the_announced_ends_of_leases_only(zoo: Zoo) -> None:
-    """The end of streams that are still open is no error."""
     with Serving(zoo, session_timeout=4) as serving, grpc.insecure_channel(serving.address) as channel:
         stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
         wanted = pb.RecordLockRequest(resource_path="a", client_id="x", session_timeout_ms=60_000)
@@ -142,13 +143,11 @@ def test_a_second_signal_waits_for_the_announced_ends_of_leases_only(zoo: Zoo) -
 
 
 def _never(lease_id: str) -> Iterator[Any]:
-    """Send one request, and no end of the stream."""
     yield pb.KeepAliveRequest(lease_id=lease_id)
     threading.Event().wait()
 
 
 def test_a_coordinator_tells_that_the_leases_of_its_predecessor_are_over(zoo: Zoo) -> None:
-    """One that serves at the address of the lease, and did not give it, has come after the one that did."""
     with Serving(zoo) as serving:
         with grpc.insecure_channel(serving.address) as channel:
             stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
@@ -174,3 +173,49 @@ def _refuses(stub: Any) -> bool:
     except grpc.RpcError as error:
         return "about to end" in str(error)
     return False
+
+
+WANTED = {"resource_path": KEY, "client_id": "curl"}
+TOKEN = {"authorization": "Bearer secret"}
+
+
+@pytest.mark.chaos
+async def test_calls_that_come_all_at_once_are_all_answered(zoo: Zoo) -> None:
+    """They come so after a restart of a coordinator. gRPC cancels calls at random beyond a limit of its own."""
+    with Serving(zoo, session_timeout=10) as serving:
+        async with zk_lock(KEY), grpc.aio.insecure_channel(serving.address) as channel:
+            request = pb.RecordLockRequest(resource_path=KEY, client_id="x", wait_blocking=True, wait_limit_ms=5000)
+            record_lock = stub_of(channel).RecordLock
+            answers = Counter(await asyncio.gather(*(_answer(record_lock(request)) for _ in range(3000))))
+        assert answers == {"not acquired": 3000}
+        assert await asyncio.to_thread(serving.drain) == 0
+
+
+async def _answer(call: Any) -> str:
+    try:
+        return "acquired" if (await call).acquired else "not acquired"
+    except grpc.aio.AioRpcError as error:
+        return str(dict(error.trailing_metadata()).get("zklock-code", error.code()))
+
+
+async def test_a_request_by_http_that_waits_costs_no_thread(zoo: Zoo) -> None:
+    client = {"TOKENS": [hash_of("secret")], "MAX_WAITING": 100}
+    with Serving(zoo, session_timeout=10, http=True, leases={"CLIENTS": {"crowd": client}}) as serving:
+        async with zk_lock(KEY), AsyncExitStack() as stack:
+            connections = [await stack.enter_async_context(HttpConnection(serving.http_port)) for _ in range(101)]
+            first = connections.pop()
+            assert (await first.request("POST", "/locks/", WANTED, **TOKEN)).status == 409
+            before = _threads(serving)
+            # The last one may get the lock before its end is seen. Then its lease runs out, which the drain waits for.
+            waiting = {**WANTED, "wait_limit_ms": 25_000, "session_timeout_ms": 1000}
+            for connection in connections:
+                connection.send("POST", "/locks/", waiting, **TOKEN)
+            while (await first.request("POST", "/locks/", WANTED, **TOKEN)).status != 429:
+                pass  # not all of them wait
+            assert _threads(serving) <= before + 5
+        assert await asyncio.to_thread(serving.drain) == 0
+
+
+def _threads(serving: Serving) -> int:
+    status = Path(f"/proc/{serving.process.pid}/status").read_text()
+    return int(status.partition("Threads:")[2].split()[0])

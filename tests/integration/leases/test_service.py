@@ -34,19 +34,15 @@ HELD, OVER = pb.LeaseState.STATE_HELD, pb.LeaseState.STATE_OVER
 
 @pytest_asyncio.fixture
 async def served(zoo: Zoo) -> AsyncIterator[Served]:
-    """A coordinator that serves anybody."""
     async with Served(LeaseOptions()) as served:
         yield served
 
 
 async def refused(call: Any, status: grpc.StatusCode) -> str:
-    """Return the sentence of a call that is refused with this status."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     assert caught.value.code() is status
-    details = caught.value.details()
-    assert details is not None
-    return details
+    return caught.value.details() or ""
 
 
 async def test_the_life_of_a_lease(zoo: Zoo, served: Served) -> None:
@@ -132,7 +128,6 @@ async def test_wrong_requests_are_refused_with_a_sentence(zoo: Zoo, served: Serv
 
 
 async def test_a_client_is_known_by_its_certificate(zoo: Zoo, tmp_path: Path) -> None:
-    """A client with a certificate of our authority is known by its name, and one of another is not let in."""
     ca = authority(tmp_path, "ca")
     certificate(tmp_path, "server", "ca")
     known, unknown = certificate(tmp_path, "billing.internal", "ca"), certificate(tmp_path, "stranger", "ca")
@@ -163,7 +158,6 @@ async def test_the_health_follows_the_connection_to_zookeeper(zoo: Zoo) -> None:
             health: Any = health_pb2_grpc.HealthStub(served.channel)
 
             async def reported(status: int) -> None:
-                """Wait until the health is this."""
                 async for answer in health.Watch(health_pb2.HealthCheckRequest(service=SERVICE), timeout=20):
                     if answer.status == status:
                         return
@@ -179,8 +173,6 @@ async def test_the_health_follows_the_connection_to_zookeeper(zoo: Zoo) -> None:
 
 
 async def test_reflection_lists_the_services(zoo: Zoo, served: Served) -> None:
-    """For tools such as grpcurl."""
-
     def reflect() -> list[str]:
         with grpc.insecure_channel(served.address) as channel:
             database = ProtoReflectionDescriptorDatabase(channel)
@@ -213,7 +205,6 @@ async def test_a_client_that_renews_too_often_is_slowed_down(zoo: Zoo) -> None:
 
 
 async def test_the_streams_of_a_client_are_bounded(zoo: Zoo) -> None:
-    """Or one client could fill the memory of the coordinator."""
     billing = LeaseClient(name="billing", tokens=(hash_of("secret"),), max_waiting=1)
     async with Served(LeaseOptions(clients={"billing": billing})) as served:
         metadata = (("authorization", "Bearer secret"),)
@@ -233,7 +224,6 @@ async def test_the_streams_of_a_client_are_bounded(zoo: Zoo) -> None:
 
 
 async def test_others_are_served_while_a_reader_does_not_read(zoo: Zoo, served: Served) -> None:
-    """And while one sends nonsense. Requests of a slow reader wait; its answers do not pile up."""
     lease = await served.acquire("slow")
     slow = served.stub.KeepAlive()
     sending = asyncio.ensure_future(_flood(slow, lease.lease_id))
@@ -260,7 +250,6 @@ async def _flood(stream: Any, lease_id: str) -> None:
 
 
 async def _raw(served: Served, method: str, message: bytes, authorization: str = "") -> Any:
-    """Send bytes as the only message of a call."""
     call: Any = served.channel.stream_stream(f"/{SERVICE}/{method}")(metadata=(("authorization", authorization),))
     await call.write(message)
     await call.done_writing()
@@ -271,7 +260,6 @@ async def _raw(served: Served, method: str, message: bytes, authorization: str =
 async def test_a_malformed_message_is_an_invalid_request(
     zoo: Zoo, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
-    """It leaves no traceback in the log, and says nothing to a client that is not known."""
     billing = LeaseClient(name="billing", tokens=(hash_of("secret"),))
     async with Served(LeaseOptions(clients={"billing": billing})) as served:
         known = _raw(served, method, b"\xff" * 9, "Bearer secret")
@@ -281,7 +269,6 @@ async def test_a_malformed_message_is_an_invalid_request(
 
 
 async def test_a_call_without_a_message_is_refused_in_time(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or a client could open calls that never end."""
     monkeypatch.setattr("django_zklock.contrib.leases.service.REQUEST_TIMEOUT", 0.3)
     async with Served(LeaseOptions()) as served:
         call: Any = served.channel.stream_stream(f"/{SERVICE}/RecordLock")()
@@ -289,7 +276,6 @@ async def test_a_call_without_a_message_is_refused_in_time(zoo: Zoo, monkeypatch
 
 
 async def test_the_refusal_of_a_lease_from_elsewhere_says_where(zoo: Zoo, served: Served) -> None:
-    """A stream that keeps it ends so, too."""
     async with Served(LeaseOptions()) as other:
         other.coordinator.advertise(Addresses(grpc="locks-2.example.com:50051"))
         lease = await other.acquire()

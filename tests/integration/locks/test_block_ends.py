@@ -1,4 +1,4 @@
-"""An exception that destroys the end of a block releases that block alone, and only such an exception does."""
+"""An exception that destroys the end of a block releases that block alone; transactions and other kinds keep locks."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
+from django.db import transaction
 from django.db.transaction import TransactionManagementError
+from support.faults import BackgroundCall
 from support.ledger import Ledger
 from support.strike import LineStrike, Struck
 from support.zoo import Zoo, eventually
 
-from django_zklock import zk_lock, zk_locks
+from django_zklock import ReadWriteLock, zk_lock, zk_locks
 from django_zklock.core.locks import held
-from django_zklock.core.locks.held import HeldLocks
+from django_zklock.core.locks.held import HeldLocks, held_locks
+from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.core.zk import process
-from django_zklock.exceptions import LockBusy, LockNotHeld
+from django_zklock.exceptions import LockBusy, LockDeadlock, LockNotHeld, LockUpgradeRefused
 from django_zklock.locks import transactions
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.hold import held_of
@@ -32,7 +35,6 @@ pytestmark = pytest.mark.zookeeper
 
 
 def test_an_acquire_inside_a_block_survives_its_interrupted_end(zoo: Zoo) -> None:
-    """The block gives back one count, as an end that nothing strikes does."""
     mutex = zk_lock("k")
     with contextlib.suppress(Struck), LineStrike([LockBase._close], 0) as strike, mutex:
         mutex.acquire()
@@ -44,7 +46,6 @@ def test_an_acquire_inside_a_block_survives_its_interrupted_end(zoo: Zoo) -> Non
 
 
 def test_a_block_end_that_is_dropped_late_releases_nothing(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """Its block has ended in another way, and the owner holds the same lock again."""
     mutex = zk_lock("k")
     with mutex:
         end = mutex.__exit__
@@ -81,8 +82,7 @@ def test_the_error_of_a_block_end_is_freed_with_its_handler(zoo: Zoo, way: str) 
     gc.collect()
     gc.disable()
     try:
-        reference = asyncio.run(fail_in_coroutine()) if way == "async with" else fail()
-        assert reference is not None
+        reference: Any = asyncio.run(fail_in_coroutine()) if way == "async with" else fail()
         assert reference() is None
     finally:
         gc.enable()
@@ -107,7 +107,6 @@ def test_a_generator_that_is_closed_on_the_protocols_thread_releases_its_lock(
 def test_a_block_that_does_not_begin_is_not_reported_as_destroyed(
     zoo: Zoo, ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The transaction cannot begin: that error is all there is to say."""
     ledger.connection.ensure_connection()
     ledger.connection.set_autocommit(False)
     try:
@@ -120,7 +119,6 @@ def test_a_block_that_does_not_begin_is_not_reported_as_destroyed(
 
 
 def test_a_lock_does_not_keep_the_owners_that_it_refused(zoo: Zoo) -> None:
-    """Neither a task whose `with` is refused, nor a thread that calls `__exit__` by hand, or only looks for it."""
     mutex = zk_lock("k")
 
     async def refused() -> None:
@@ -175,7 +173,6 @@ def test_a_failed_acquisition_needs_no_finalizer(zoo: Zoo) -> None:
 
 
 def test_a_block_that_is_skipped_has_no_transaction(zoo: Zoo, ledger: Ledger) -> None:
-    """There is nothing to protect, so what it writes is its own affair."""
     lock: Any = zk_lock("k", timeout=0, atomic=ledger.alias, on_conflict="skip")
     with zoo.hold_elsewhere("k"), lock as hold:
         assert hold is None
@@ -183,3 +180,124 @@ def test_a_block_that_is_skipped_has_no_transaction(zoo: Zoo, ledger: Ledger) ->
     with lock as hold:
         assert hold is not None
         assert ledger.connection.in_atomic_block
+
+
+# --- kinds of locks with transactions, several locks, and dead processes ----------------------------------------------
+
+
+def can_read() -> bool:
+    def read() -> bool:
+        lock: Any = zk_lock("k", kind="read", timeout=0, on_conflict="skip")
+        with lock as hold:
+            return hold is not None
+
+    return BackgroundCall(read).result()
+
+
+def test_a_lock_kept_by_a_transaction_is_part_of_a_deadlock(zoo: Zoo, ledger: Ledger) -> None:
+    """Its block has ended, but it is not released before the COMMIT."""
+
+    def other() -> None:
+        with zk_lock("b"):
+            zoo.wait_contenders("b", 2)
+            with pytest.raises(LockDeadlock), zk_lock("a"):
+                pass
+
+    waits_last = BackgroundCall(other)
+    zoo.wait_contenders("b", 1)
+    with transaction.atomic(using="ledger"):
+        with zk_lock("a", release_on="commit"):
+            pass
+        with zk_lock("b", release_on="commit"):
+            pass
+    waits_last.result()
+
+
+def test_a_write_lock_kept_by_a_transaction_excludes_readers(zoo: Zoo, ledger: Ledger) -> None:
+    """They would not see its work. After COMMIT they read while the owner reads, too."""
+    rw = ReadWriteLock("k", release_on="commit")
+    with transaction.atomic(using="ledger"):
+        with rw.write() as hold:
+            assert rw.read().acquire()
+        assert not can_read()
+        assert hold.kind == "write"
+    eventually(can_read)
+    rw.read().release()
+    assert zoo.children("k") == []
+    assert zoo.reading("k") == []
+    assert not held_locks._kept
+
+
+def test_a_read_block_inside_a_kept_write_lock_ends_before_it(zoo: Zoo, ledger: Ledger) -> None:
+    rw = ReadWriteLock("k", release_on="commit")
+    with pytest.raises(ZeroDivisionError), transaction.atomic(using="ledger"):
+        with rw.write(), rw.read():
+            pass
+        with rw.read():
+            pass
+        assert not can_read()
+        1 / 0  # noqa: B018
+    assert zoo.children("k") == []
+    assert not list(held_locks._weak.values())
+
+
+def test_a_downgraded_hold_that_a_transaction_keeps_is_a_read_lock(zoo: Zoo, ledger: Ledger) -> None:
+    rw = ReadWriteLock("k", release_on="commit")
+    with transaction.atomic(using="ledger"):
+        with rw.write() as hold:
+            hold.downgrade()
+            eventually(can_read)
+        with pytest.raises(LockUpgradeRefused), rw.write():
+            pass
+        with rw.read():
+            pass
+        assert len(zoo.children("k")) == 1
+    assert zoo.children("k") == []
+    assert zoo.reading("k") == []
+
+
+def test_the_minimum_hold_of_a_kept_lock_begins_after_the_transaction(zoo: Zoo, ledger: Ledger) -> None:
+    with transaction.atomic(using="ledger"):
+        with zk_lock("k", release_on="commit", min_hold=300):
+            pass
+        assert not is_operator(zoo.children("k")[0])
+    eventually(lambda: [is_operator(name) for name in zoo.children("k")] == [True])
+    zoo.delete("k")
+
+
+def test_one_of_several_locks_can_be_downgraded(zoo: Zoo) -> None:
+    rw = ReadWriteLock("k")
+    with zk_locks("a", rw.write()) as holds:
+        holds["k"].downgrade()
+        eventually(can_read)
+        with zk_locks(rw.read(), "b"):
+            pass
+        with pytest.raises(LockUpgradeRefused), zk_locks("c", rw.write(), min_hold=300):
+            pass
+        zoo.wait_contenders("c", 0)
+    assert zoo.contenders() == []
+    assert zoo.reading("k") == []
+
+
+def test_a_minimum_hold_outlives_a_kill_and_a_hold_does_not(zoo: Zoo) -> None:
+    child = zoo.spawn(
+        """
+import os, signal
+with zk_lock("permit", limit=2, min_hold=2):
+    pass
+with zk_lock("reader", kind="write", min_hold=2) as hold:
+    hold.downgrade()
+assert zk_lock("held", min_hold=300).acquire()
+print("ready", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    )
+    out, errors = child.communicate(timeout=40)
+    assert out == "ready\n", errors
+    (permit,), (reader,) = zoo.children("permit"), zoo.children("reader")
+    assert is_operator(permit)
+    assert "-lease-" in permit
+    assert is_operator(reader)
+    assert "-__READ__" in reader
+    with zk_locks("permit", "reader", "held", timeout=50):
+        pass

@@ -57,7 +57,6 @@ def run(single: Ensemble) -> Iterator[Run]:
 
 
 def test_greenlets_take_turns_in_the_order_they_came(zoo: Zoo, run: Run) -> None:
-    """First come, first served among greenlets; one at a time, each may reenter, and all in one thread."""
     script = """
 lock = zk_lock("fifo", timeout=None)
 order, inside, most = [], [], []
@@ -102,7 +101,6 @@ print(sorted(greenlet.value for greenlet in greenlets))
 
 
 def test_a_greenlet_shows_its_own_stack(zoo: Zoo, run: Run) -> None:
-    """It waits for another one, and the greenlet that asks is not a part of it."""
     script = """
 from django_zklock.operations import show_stacks
 held, end = threading.Event(), threading.Event()
@@ -122,7 +120,6 @@ greenlet.get()
 
 
 def test_a_greenlet_is_an_owner_of_its_own(zoo: Zoo, run: Run) -> None:
-    """A greenlet neither acquires again nor releases the lock of another one."""
     script = """
 lock = zk_lock("owner")
 def other():
@@ -142,7 +139,6 @@ print(lock.locked())
 
 @pytest.mark.parametrize("how", [pytest.param("timeout", marks=pytest.mark.chaos), "kill"])
 def test_a_greenlet_stopped_while_it_waits_leaves_no_contender(zoo: Zoo, run: Run, how: str) -> None:
-    """gevent.Timeout and kill end a wait at any moment of it; the queue is as before soon after."""
     script = f"""
 how = {how!r}
 ended = []
@@ -177,31 +173,25 @@ print(len(registry.guids))
 
 
 def test_a_loss_stops_a_greenlet_where_it_waits(zoo: Zoo, run: Run) -> None:
-    """It is thrown out of its block where it waits; LockLost comes out, and later code of it is left alone."""
     script = """
 def lose(hold):
     process.current().post(hold._held.grant.lose, "test")
-def sleeper():
+def waiter(wait):
     began = time.monotonic()
     try:
         with zk_lock("a") as hold:
             lose(hold)
             try:
-                gevent.sleep(20)
+                wait(20)
             except Exception:
                 return "seen"
     except LockLost:
         gevent.sleep(0.06)
         return time.monotonic() - began < 10
-def waiter():
-    event = gevent.event.Event()
-    try:
-        with zk_lock("b") as hold:
-            lose(hold)
-            event.wait(20)
-    except LockLost:
-        gevent.sleep(0.06)
-        return True
+def sleeper():
+    return waiter(gevent.sleep)
+def event_waiter():
+    return waiter(gevent.event.Event().wait)
 def swallower():
     try:
         with zk_lock("c") as hold:
@@ -228,7 +218,7 @@ def edge():
         gevent.sleep(0.001)
     return 0 < lost < 200
 import gevent.event
-print([gevent.spawn(work).get() for work in (sleeper, waiter, swallower, edge)])
+print([gevent.spawn(work).get() for work in (sleeper, event_waiter, swallower, edge)])
 print(edge())
 """
     assert run(zoo, script) == ["[True, True, True, True]", "True"]

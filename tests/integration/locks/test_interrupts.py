@@ -8,6 +8,7 @@ import gc
 import signal
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.faults import within
@@ -17,14 +18,17 @@ from support.strike import (
     alarm,
     assert_none_listed,
     functions_of,
+    strides,
     strike_at_any_moment,
+    sweep,
 )
-from support.zoo import Zoo
+from support.zoo import Zoo, eventually
 
-from django_zklock import zk_leader, zk_locks
+from django_zklock import Leader, zk_leader, zk_locks
 from django_zklock.core.execution import owner, waiters
 from django_zklock.core.locks import acquisition, guard, held
-from django_zklock.locks import base, hold, lock
+from django_zklock.core.zk import loop, process, session
+from django_zklock.locks import base, election, hold, lock
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import MultiLock
 
@@ -52,11 +56,7 @@ def wait_to_lead() -> None:
 
 
 def test_an_exception_at_the_begin_of_exit_leaves_nothing(zoo: Zoo) -> None:
-    """
-    A handler that raises on the first instruction of `__exit__` does not keep the lock for the life of its object.
-
-    It gets there when the last thing the block does is one long operation that calls nothing.
-    """
+    """It gets there when the last thing the block does is one long operation that calls nothing."""
 
     def work() -> None:
         a, b = big, bigger
@@ -68,9 +68,7 @@ def test_an_exception_at_the_begin_of_exit_leaves_nothing(zoo: Zoo) -> None:
         raise Struck
 
     big, bigger = set(range(1_000_000)), set(range(300_000, 1_300_000))
-    with zoo.configured(
-        session_timeout=10
-    ):  # no other thread runs meanwhile, so that a busy machine may use up a lease
+    with zoo.configured(session_timeout=10):  # no other thread runs meanwhile, and a busy machine may use up a lease
         previous = signal.signal(signal.SIGALRM, handler)
         try:
             with contextlib.suppress(Struck):
@@ -97,7 +95,6 @@ SHARED = Lock("alarm")
 def test_an_exception_at_any_moment_leaves_nothing(
     zoo: Zoo, way: str, lock: Lock | MultiLock, key: str, rounds: int
 ) -> None:
-    """A struck release still releases, and a struck acquire has not acquired. The object is shared."""
     with lock:
         pass
     strike_at_any_moment(lock, key, way, rounds)
@@ -106,29 +103,21 @@ def test_an_exception_at_any_moment_leaves_nothing(
         pass
 
 
-def test_an_exception_during_a_wait_ends_it_at_once(zoo: Zoo) -> None:
-    """A soft time limit in the middle of a wait raises there and then, and the contender is gone in two seconds."""
+@pytest.mark.parametrize(
+    ("wait", "unnoticed", "within_seconds"),
+    [(wait_for_lock, False, 0.8), (wait_for_lock, True, 1.0), (wait_until_lost, True, 1.0), (wait_to_lead, True, 1.0)],
+)
+def test_a_signal_in_a_wait_or_just_before_it_ends_it(
+    zoo: Zoo, wait: Callable[[], None], unnoticed: bool, within_seconds: float
+) -> None:
+    """Python runs no handler of a signal that comes while a thread is about to block. The wait looks again itself."""
     with zoo.hold_elsewhere("busy"):
-        with within(1), pytest.raises(Struck), alarm(0.2), Lock("busy", timeout=None):
-            pass
-        zoo.wait_contenders("busy", 1, timeout=2)
-
-
-@pytest.mark.parametrize("wait", [wait_for_lock, wait_until_lost, wait_to_lead])
-def test_a_signal_that_came_just_before_a_wait_ends_it(zoo: Zoo, wait: Callable[[], None]) -> None:
-    """
-    Python runs no handler of a signal that comes while a thread is about to block. The wait looks again by itself.
-
-    Else SIGTERM would stop a busy process only when its wait ends: never, if the lock is not given back.
-    """
-    with zoo.hold_elsewhere("busy"):
-        with within(1.3), pytest.raises(Struck), alarm(0.3, unnoticed=True):
+        with within(0.3 + within_seconds), pytest.raises(Struck), alarm(0.3, unnoticed=unnoticed):
             wait()
         zoo.wait_contenders("busy", 1, timeout=2)
 
 
 def test_the_lock_can_be_acquired_again_in_the_exception_handler(zoo: Zoo) -> None:
-    """A struck acquisition is not mistaken for a held lock, though its traceback is alive."""
     functions = functions_of(lock, base, hold, held, guard, acquisition, waiters, owner)
     for at in range(20, 120, 3):
         try:
@@ -143,7 +132,6 @@ def test_the_lock_can_be_acquired_again_in_the_exception_handler(zoo: Zoo) -> No
 
 
 def test_an_asynchronous_exception_ends_the_wait_of_a_thread(zoo: Zoo) -> None:
-    """PyThreadState_SetAsyncExc into a waiting thread leaves no contender once it is delivered."""
     caught = []
 
     def wait() -> None:
@@ -162,3 +150,104 @@ def test_an_asynchronous_exception_ends_the_wait_of_a_thread(zoo: Zoo) -> None:
         thread.join()
         assert len(caught) == 1
         zoo.wait_contenders("busy", 1, timeout=2)
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "zklock-loop"]
+
+
+def test_a_signal_at_any_line_of_the_first_lock_raises_its_own_exception(zoo: Zoo) -> None:
+    functions = functions_of(process, session, loop, threading, waiters)
+    at, struck = 0, True
+    while struck:
+        process.reset()
+        strike = LineStrike(functions, at)
+        with contextlib.suppress(Struck), strike, Lock(f"first/{at}"):
+            pass
+        struck, at = bool(strike.where), at + 1
+        with Lock(f"second/{at}") as hold:
+            hold.check()
+        assert eventually(lambda: threads() == ["zklock-loop"]), strike.where
+    assert at > 15
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.0005, 0.001, 0.002, 0.004])
+def test_a_signal_at_any_time_of_the_first_lock_raises_its_own_exception(zoo: Zoo, delay: float) -> None:
+    process.reset()
+    with contextlib.suppress(Struck), alarm(delay), Lock("first"):
+        pass
+    with Lock("second") as hold:
+        hold.check()
+
+
+def test_a_signal_handler_may_take_the_first_lock(zoo: Zoo) -> None:
+    def handler(number: int, frame: Any) -> None:
+        with Lock("handler"):
+            done.append(number)
+
+    class Ring(LineStrike):
+        def _on_line(self, frame: Any, event: str, argument: object) -> Any:
+            try:
+                return super()._on_line(frame, event, argument)
+            except Struck:
+                signal.raise_signal(signal.SIGUSR1)
+                return None
+
+    done: list[int] = []
+    previous = signal.signal(signal.SIGUSR1, handler)
+    functions = functions_of(process, waiters)
+    try:
+        at = 0
+        while len(done) == at:
+            process.reset()
+            with Ring(functions, at), Lock(f"first/{at}"):
+                pass
+            at += 1
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    assert at > 15
+
+
+def test_an_error_of_the_start_is_raised_in_the_caller(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    process.reset()
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="can't start"):
+        patch.setattr(threading.Thread, "start", fail)
+        Lock("first").acquire()
+    with Lock("first") as hold:
+        hold.check()
+
+
+def test_many_threads_start_one_session(zoo: Zoo) -> None:
+    def work() -> None:
+        barrier.wait()
+        sessions.append(process.current())
+
+    process.reset()
+    barrier = threading.Barrier(20)
+    sessions: list[session.Session] = []
+    running = [threading.Thread(target=work) for _ in range(20)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    assert len(set(map(id, sessions))) == 1
+    assert threads() == ["zklock-loop"]
+
+
+@strides
+def test_an_exception_at_any_line_of_a_leader_leaves_nothing(zoo: Zoo, stride: int) -> None:
+    made: dict[str, Leader] = {}
+
+    def make(key: str) -> Leader:
+        return made.setdefault(key, Leader(key))
+
+    def check(key: str) -> None:
+        gc.collect()
+        zoo.assert_empty()
+        assert_none_listed()
+        assert made[key].run(lambda hold: hold.key) == key
+
+    sweep(functions_of(election), lambda leader: leader.run(lambda hold: None), check, stride, make=make, least=20)

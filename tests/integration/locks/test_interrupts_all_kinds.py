@@ -65,8 +65,7 @@ def work_several(locks: MultiLock) -> None:
 
 
 def work_release_of_hold(locks: MultiLock) -> None:
-    hold = locks.acquire()
-    assert hold is not None
+    hold: Any = locks.acquire()
     hold.release()
 
 
@@ -115,8 +114,6 @@ def make_locks(key: str) -> MultiLock:
 def test_an_exception_at_any_line_leaves_nothing(
     zoo: Zoo, work: Callable[[Any], None], make: Callable[[str], Any], functions: list[Any], every: int, stride: int
 ) -> None:
-    """No contender and no listed hold is left, whatever line of the package is struck."""
-
     def check(key: str) -> None:
         gc.collect()
         eventually(lambda: all("/busy/" in path for path in zoo.contenders()), 2, "contenders are left")
@@ -127,9 +124,6 @@ def test_an_exception_at_any_line_leaves_nothing(
 
     with zoo.hold_elsewhere("busy"):
         sweep(functions, work, check, stride or every, make=make, clean=held_locks._kept.clear)
-
-
-# --- all kinds --------------------------------------------------------------------------------------------------------
 
 
 def work_read_in_write(key: str) -> None:
@@ -169,7 +163,6 @@ def work_at_least(key: str) -> None:
 
 
 def work_give(key: str) -> None:
-    """Hand a lock over to nobody."""
     with zk_lock(key) as held:
         held.hand_over(within=0.3)
 
@@ -187,16 +180,10 @@ def work_give_acquired(key: str) -> None:
 
 
 def work_adopt(key: str) -> None:
-    """Hand a lock over and adopt it."""
     with zk_lock(key) as held:
         text = held.hand_over(within=0.3)
     with contextlib.suppress(LockNotAdopted), zk_adopt(text):
         pass
-
-
-def is_left(zoo: Zoo, key: str) -> bool:
-    """Tell whether anything of this session is left of a key."""
-    return any(name.startswith("!") or not is_operator(name) for name in zoo.names(f"{zoo.base}/{key}"))
 
 
 @long_strides
@@ -221,7 +208,7 @@ def test_an_exception_at_any_line_leaves_nothing_of_any_kind(
     """The node of a minimum hold, or of a hand-over, ends by itself, whatever line is struck."""
 
     def check(key: str) -> None:
-        eventually(lambda: not is_left(zoo, key), 2, "something is left")
+        eventually(lambda: all(map(is_operator, zoo.names(f"{zoo.base}/{key}"))), 2, "something is left")
         assert_none_listed()
 
     sweep(FUNCTIONS, work, check, stride, clean=held_locks._kept.clear)
@@ -249,9 +236,7 @@ def work_all(key: str) -> None:
 
 
 def work_block(key: str) -> None:
-    mutex = zk_lock(key)
-    with mutex, mutex:
-        pass
+    work_nested(zk_lock(key))
 
 
 def work_exit_stack(key: str) -> None:
@@ -287,8 +272,6 @@ def assert_nothing_held(zoo: Zoo, key: str) -> None:
     "work", [work_block, work_acquire, work_exit_stack, work_all, work_read_in_write, work_linger, work_hand_over]
 )
 def test_a_pair_of_exceptions_leaves_nothing(zoo: Zoo, work: Callable[[str], None]) -> None:
-    """Nothing is held and the lock is free, whatever two moments of acquire, release and hand-over are struck."""
-
     def check(key: str) -> None:
         assert_nothing_held(zoo, key)
         with zk_lock(key, timeout=30):
@@ -301,7 +284,6 @@ def test_a_pair_of_exceptions_leaves_nothing(zoo: Zoo, work: Callable[[str], Non
 @pytest.mark.parametrize("here", [False, True], ids=["held elsewhere", "held here"])
 @pytest.mark.parametrize("work", [work_in_vain, work_in_vain_with_linger, work_skipped_in_vain])
 def test_a_pair_of_exceptions_leaves_no_waiter(zoo: Zoo, work: Callable[[str], None], here: bool) -> None:
-    """The queue has its holder alone, whatever two moments of a wait that fails are struck."""
     mutex = zk_lock("busy", linger=60)
 
     def check(key: str) -> None:
@@ -316,8 +298,6 @@ def test_a_pair_of_exceptions_leaves_no_waiter(zoo: Zoo, work: Callable[[str], N
 
 @in_pairs
 def test_a_pair_of_exceptions_leaves_no_transaction(zoo: Zoo, ledger: Ledger) -> None:
-    """The transaction that is begun inside the lock is rolled back or committed before the release."""
-
     def work(key: str) -> None:
         with zk_lock(key, atomic="ledger"):
             ledger.write("written")
@@ -332,7 +312,6 @@ def test_a_pair_of_exceptions_leaves_no_transaction(zoo: Zoo, ledger: Ledger) ->
 @pytest.mark.parametrize("linger_for", [0, 60])
 @in_pairs
 def test_two_signals_in_a_wait_leave_no_contender(zoo: Zoo, linger_for: float) -> None:
-    """The handlers of both signals raise, one after the other, as a soft time limit and a shutdown do."""
     mutex = zk_lock("k", linger=linger_for, timeout=30)
 
     def strike() -> None:
@@ -381,8 +360,6 @@ def holder(zoo: Zoo, here: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def raising(*numbers: int) -> Iterator[None]:
-    """Have the handlers of these signals raise."""
-
     def handler(number: int, frame: FrameType | None) -> None:
         raise Struck(number)
 

@@ -1,22 +1,29 @@
-"""Processes of Apache Curator and of kazoo on one path with ours: who keeps whom out, and in which order."""
+"""Processes of Apache Curator and of kazoo on one path with ours: who keeps whom out, in which order, and who leads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.faults import BackgroundCall
 from support.neighbours.curator import curator
 from support.neighbours.ours import Ours, options_of, our_process
 from support.neighbours.protocol import TIMEOUT, OtherClient, OtherClientGone, kazoo
 from support.neighbours.sides import Side, granted, waits
 from support.zoo import Zoo, eventually
 
-from django_zklock import zk_lock
+from django_zklock import inspection, zk_leader, zk_lock, zk_locks
+from django_zklock.conf.arguments import Compat
+from django_zklock.core.queue.nodes import Payload
 from django_zklock.exceptions import UnreadableQueue
 
 pytestmark = pytest.mark.zookeeper
+
 CHAOS = pytest.mark.chaos
 
 # Their client and lock, and ours. On one path, each keeps the other out.
@@ -55,15 +62,11 @@ def ours(zoo: Zoo) -> Iterator[Ours]:
     ours.close()
 
 
-def started(which: str, zoo: Zoo) -> OtherClient:
-    return (curator if which == "curator" else kazoo)(zoo.hosts, session_timeout=2)
-
-
 @pytest.fixture
 def theirs(request: pytest.FixtureRequest) -> OtherClient:
-    which = request.node.callspec.params["case"][0]
-    client: OtherClient = request.getfixturevalue("jvm" if which == "curator" else "plain_kazoo")
-    return client
+    params = request.node.callspec.params
+    which = params["which"] if "which" in params else params["case"][0]
+    return request.getfixturevalue("jvm" if which == "curator" else "plain_kazoo")  # type: ignore[no-any-return]
 
 
 def sides(zoo: Zoo, theirs: OtherClient, ours: Ours | OtherClient, case: tuple[str, ...]) -> tuple[Side, Side]:
@@ -76,7 +79,6 @@ def sides(zoo: Zoo, theirs: OtherClient, ours: Ours | OtherClient, case: tuple[s
 def test_locks_of_both_clients_exclude_each_other(
     zoo: Zoo, theirs: OtherClient, ours: Ours, case: tuple[str, ...], first: str
 ) -> None:
-    """A try fails while the other side has it, and a waiter gets it as soon as that releases."""
     holder, other = sides(zoo, theirs, ours, case)
     if first == "ours":
         holder, other = other, holder
@@ -95,7 +97,6 @@ def test_locks_of_both_clients_exclude_each_other(
 def test_both_clients_share_the_order_of_the_queue(
     zoo: Zoo, theirs: OtherClient, ours: Ours, case: tuple[str, ...]
 ) -> None:
-    """Whichever client they are of."""
     first, other = sides(zoo, theirs, ours, case)
     assert first.try_acquire("0")
     queue = []
@@ -110,9 +111,6 @@ def test_both_clients_share_the_order_of_the_queue(
         assert granted(answer)
         before, actor = side, waiter
     before.release(actor)
-
-
-# --- a process is killed ----------------------------------------------------------------------------------------------
 
 
 # A killed process is waited for until its session is over, which takes two seconds; so one case of each client here.
@@ -131,11 +129,11 @@ def kills(cases: Sequence[tuple[str, ...]], quick: set[tuple[str, str]]) -> list
 def test_a_killed_client_leaves_the_queue(
     zoo: Zoo, theirs: OtherClient, ours: Ours, case: tuple[str, ...], killed: str
 ) -> None:
-    """Be it holding or waiting: who waits behind has its turn once the session is over, whichever client it is of."""
     doomed, other = sides(zoo, theirs, ours, case)
     if killed == "ours":
         doomed, other = other, doomed
-    with started(case[0], zoo) if killed == "theirs" else our_process(zoo) as process:
+    start = {"curator": curator, "kazoo": kazoo}[case[0]]
+    with start(zoo.hosts, session_timeout=2) if killed == "theirs" else our_process(zoo) as process:
         doomed = replace(doomed, client=process)
         assert doomed.try_acquire("1")
         second = other.begin("2")
@@ -152,15 +150,11 @@ def test_a_killed_client_leaves_the_queue(
         other.release("4")
 
 
-# --- readers ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("first", ["theirs", "ours"])
 @pytest.mark.parametrize("case", SHARED, ids=name)
 def test_readers_of_both_clients_share_and_no_writer_starves(
     zoo: Zoo, theirs: OtherClient, ours: Ours, case: tuple[str, ...], first: str
 ) -> None:
-    """Readers of both clients hold together; who comes behind a waiting writer of either waits for that one."""
     path = f"{zoo.base}/a"
     their_read, their_write = Side(theirs, case[1], path), Side(theirs, case[1].replace("read", "write"), path)
     our_read, our_write = Side(ours, case[2], path), Side(ours, case[3], path)
@@ -192,8 +186,6 @@ def test_readers_of_both_clients_share_and_no_writer_starves(
     other_write.release("6")
 
 
-# --- what cannot work -------------------------------------------------------------------------------------------------
-
 # Their lock, and ours in the same directory, which theirs does not see.
 BLIND = [
     ("mutex", "read", "read-write lock znode"),
@@ -209,7 +201,6 @@ BLIND = [
 def test_a_lock_next_to_a_recipe_of_curator_that_ignores_it_is_refused(
     zoo: Zoo, jvm: OtherClient, their: str, our: str, said: str
 ) -> None:
-    """The message says what to do, and nothing is left. For a try the lock is taken, which is true."""
     path = f"{zoo.base}/a"
     assert jvm.try_acquire("1", their, path)
     lock = zk_lock("a", **options_of(our))
@@ -253,7 +244,6 @@ def test_curators_mutex_waits_for_directories_that_sort_before_digits(zoo: Zoo, 
 
 
 def test_curators_readers_do_not_see_a_downgrade(zoo: Zoo, jvm: OtherClient) -> None:
-    """They wait until the downgraded writer releases, and so does a writer of Curator's."""
     path = f"{zoo.base}/a"
     with zk_lock("a", kind="write") as hold:
         hold.downgrade()
@@ -282,3 +272,126 @@ def test_a_release_can_be_requested_of_a_holder_of_curator(
     eventually(lambda: jvm.ask("1", "revoked", theirs, path) == "true")
     assert zk_lock("a", **options).acquire(blocking=False) is None
     jvm.release("1", theirs, path)
+
+
+# --- elections: Curator's `LeaderSelector` and `LeaderLatch`, and kazoo's `Election` ----------------------------------
+
+
+# Their client and candidate, what that answers about who is there, and our option compat.
+THEIRS = [
+    ("curator", "selector", "participants", None),
+    ("kazoo", "election", "contenders", "kazoo"),
+    ("kazoo", "election+", "contenders", None),
+]
+CLIENTS = {"curator": "Curator", "kazoo": "kazoo"}
+
+
+@contextmanager
+def leading(zoo: Zoo, client: OtherClient, kind: str, name: str, key: str = "a") -> Iterator[None]:
+    path = f"{zoo.base}/{key}"
+    assert client.acquire("1", kind, path, 10, name).result(TIMEOUT) == "true"
+    try:
+        yield
+    finally:
+        client.release("1", kind, path)
+
+
+@pytest.mark.parametrize(("which", "kind", "asked", "compat"), THEIRS)
+def test_other_clients_show_our_candidates(
+    zoo: Zoo, theirs: OtherClient, which: str, kind: str, asked: str, compat: Compat | None
+) -> None:
+    path = f"{zoo.base}/a"
+    with zk_leader("a", compat=compat, what="index über") as hold:
+        waiter = theirs.acquire("1", kind, path, -1, "web-7")
+        zoo.wait_contenders("a", 2)
+        leader, other = theirs.ask("2", asked, kind, path).split("\t")
+        if which == "curator":
+            assert theirs.ask("2", "leader", kind, path) == leader
+            leader, other = leader.removeprefix("leads:"), other.removeprefix("waits:")
+        assert other == "web-7"
+        said: Any = Payload.decode(leader.encode())
+        assert (said.what, said.pid) == ("index über", os.getpid())
+        hold.check()
+    assert waiter.result(TIMEOUT) == "true"
+    theirs.release("1", kind, path)
+
+
+@pytest.mark.parametrize(("which", "kind", "asked", "compat"), THEIRS)
+def test_candidates_of_other_clients_are_shown(
+    zoo: Zoo, theirs: OtherClient, which: str, kind: str, asked: str, compat: Compat | None
+) -> None:
+    onlooker = zk_leader("a", compat=compat)
+    with leading(zoo, theirs, kind, "web-7"):
+        leader: Any = onlooker.current_leader()
+        assert (leader.client, leader.what, leader.host, leader.pid) == (CLIENTS[which], "web-7", "", 0)
+        assert str(leader) == f"'web-7', a client of {CLIENTS[which]}, {zoo.children('a')[0]}"
+        waiter = BackgroundCall(lambda: zk_leader("a", compat=compat, what="ours").run(lambda hold: hold.token))
+        zoo.wait_contenders("a", 2)
+        first, second = onlooker.candidates()
+        assert (first, second.client, second.what) == (leader, "zklock", "ours")
+        (holder,) = inspection.snapshot().locks[0].holders
+        assert (holder.client, holder.what) == (CLIENTS[which], "web-7")
+    assert waiter.result() == second.token > leader.token
+
+
+def test_a_selector_without_an_id_is_known_by_its_address(zoo: Zoo, jvm: OtherClient) -> None:
+    with leading(zoo, jvm, "selector", ""):
+        leader: Any = zk_leader("a").current_leader()
+        assert (leader.client, leader.what, leader.host) == ("Curator", "", "127.0.0.1")
+        assert str(leader).startswith("a client of Curator on 127.0.0.1, _c_")
+
+
+LOOKS: list[Callable[[], Any]] = [
+    lambda: zk_leader("a").run(lambda hold: hold.token),
+    lambda: zk_leader("a").current_leader(),
+    lambda: zk_leader("a").candidates(),
+    lambda: zk_lock("a").acquire(blocking=False),
+    lambda: zk_lock("a").locked(),
+]
+
+
+def test_an_election_refuses_the_queue_of_a_leader_latch(
+    zoo: Zoo, jvm: OtherClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with leading(zoo, jvm, "latch", "web-7"), caplog.at_level(logging.ERROR, "django_zklock"):
+        for look in LOOKS:
+            with pytest.raises(UnreadableQueue, match="LeaderLatch") as caught:
+                look()
+            assert caught.value.lock == "a"
+        assert "LeaderLatch" in inspection.snapshot().locks[0].problem
+        zoo.wait_contenders("a", 1)
+    assert caplog.records == []
+    zoo.wait_contenders("a", 0)  # it deletes its node without waiting for that
+    assert zk_leader("a").run(lambda hold: hold.token)
+
+
+def test_a_leader_latch_that_comes_second_leads_at_the_same_time(zoo: Zoo, jvm: OtherClient) -> None:
+    """It sees only its own kind, which we cannot prevent. Our observers and later candidates get an error."""
+    with zk_leader("a") as hold:
+        assert jvm.ask("2", "leader", "latch", f"{zoo.base}/a").startswith('leads:{"version":1')
+        with leading(zoo, jvm, "latch", "web-7"):
+            assert jvm.ask("2", "leader", "latch", f"{zoo.base}/a") == "leads:web-7"
+            hold.check()
+            for look in LOOKS:
+                with pytest.raises(UnreadableQueue, match="LeaderLatch"):
+                    BackgroundCall(look).result()
+
+
+def test_several_locks_share_their_queues_with_curators(zoo: Zoo, jvm: OtherClient) -> None:
+    """Clients that acquire them in the order of their keys do not deadlock."""
+    paths = ",".join(f"{zoo.base}/{key}" for key in "ab")
+    with zk_locks("b", "a"):
+        waiter = jvm.acquire("1", "multi", paths)
+        zoo.wait_contenders("a", 2)
+        assert waits(waiter)
+    assert waiter.result(TIMEOUT) == "true"
+    assert zk_locks("a", "b").acquire(blocking=False) is None
+    ours = BackgroundCall(acquire_both)
+    zoo.wait_contenders("a", 2)
+    jvm.release("1", "multi", paths)
+    ours.result()
+
+
+def acquire_both() -> None:
+    with zk_locks("a", "b", timeout=TIMEOUT) as hold:
+        hold.check()

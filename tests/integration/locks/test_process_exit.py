@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 from support.proxy import Proxy
-from support.zoo import ROOM, Zoo, eventually
+from support.zoo import ROOM, Zoo, eventually, next_line
 
 pytestmark = pytest.mark.zookeeper
 
 
 def ended(zoo: Zoo, process: subprocess.Popen[str], *, within: float) -> tuple[str, str]:
-    """Let the process go on, and wait for its end; return what it wrote."""
     began = time.monotonic()
     try:
         output, errors = process.communicate("\n", timeout=50)
@@ -28,9 +27,7 @@ def ended(zoo: Zoo, process: subprocess.Popen[str], *, within: float) -> tuple[s
 
 
 def wait_printed(process: subprocess.Popen[str], line: str) -> None:
-    assert process.stdout
-    printed = process.stdout.readline()
-    assert printed == line + "\n", process.communicate("\n", timeout=50)
+    assert next_line(process) == line, process.communicate("\n", timeout=50)
 
 
 @pytest.mark.parametrize(
@@ -43,10 +40,7 @@ def wait_printed(process: subprocess.Popen[str], line: str) -> None:
     ],
 )
 def test_an_orderly_end_frees_the_locks_at_once(zoo: Zoo, last: str, code: int, noise: str) -> None:
-    """
-    The session of 20 seconds is closed, not left to expire: with locks that nobody released, that linger, or whose
-    block is open. The abort of that block does not strike the exit.
-    """
+    """The session of 20 seconds is closed, not left to expire. The abort of an open block does not strike the exit."""
     process = zoo.spawn(
         f"""
 import contextlib, os, signal, sys, threading
@@ -102,7 +96,6 @@ sys.stdin.readline()
 
 
 def test_the_end_of_a_block_during_the_exit_is_quiet(zoo: Zoo) -> None:
-    """sys.exit inside a block releases on the way out."""
     process = zoo.spawn(
         """
 import sys
@@ -121,7 +114,6 @@ with zk_lock("inside") as hold:
 
 @pytest.mark.parametrize("what", ["waiting", "holding"])
 def test_daemon_threads_do_not_hold_up_the_exit(zoo: Zoo, what: str) -> None:
-    """The interpreter ends with twenty threads in the middle of something, quickly and quietly."""
     key = "'crowd'" if what == "waiting" else "f'crowd/{number}'"
     script = f"""
 import sys, threading, time
@@ -144,7 +136,6 @@ sys.exit(0)
 
 
 def test_threads_that_work_on_after_the_main_one_keep_their_locks(zoo: Zoo) -> None:
-    """A process lives as long as its ordinary threads; only then is the session closed."""
     process = zoo.spawn(
         """
 import sys, threading
@@ -169,7 +160,6 @@ held.wait()  # Python 3.12.0 to 3.12.2 refuse the session's own threads after th
 
 
 def test_asyncio_run_that_is_interrupted_leaves_nothing(zoo: Zoo) -> None:
-    """Ctrl-C under asyncio.run cancels the waiting and the holding task, and the queue is empty at once."""
     process = zoo.spawn(
         """
 import asyncio, signal, sys, os
@@ -244,7 +234,6 @@ program = [sys.executable, "-c", again + "\\nwith zk_lock('self', timeout=15): p
 
 
 def test_a_program_that_is_not_replaced_keeps_its_locks(zoo: Zoo) -> None:
-    """Neither a program that does not exist, nor one in a child, ends the session."""
     script = """
 import os, sys
 with zk_lock("kept") as hold:
@@ -333,11 +322,7 @@ CASES = {
 def test_a_release_arrives_although_the_process_ends_just_after_the_block(
     zoo: Zoo, cases: list[tuple[str, str]]
 ) -> None:
-    """
-    The next waiter does not wait for the session of 20 seconds. Each child of `multiprocessing` has a new session.
-
-    The end of a block waits for no confirmation. But its release is in the socket by then.
-    """
+    """The end of a block waits for no confirmation. But its release is in the socket by then."""
     script = """
 import contextlib, multiprocessing, os, signal, sys, threading, time
 from django_zklock import zk_locks, zk_semaphore

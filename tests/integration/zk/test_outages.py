@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import socket
 import threading
 import time
@@ -32,7 +31,6 @@ def proxy(zoo: Zoo) -> Iterator[Proxy]:
 
 
 def process(zoo: Zoo) -> Server:
-    """The server, which is a process of its own."""
     assert isinstance(zoo.ensemble, Ensemble)
     return zoo.ensemble.servers[0]
 
@@ -86,21 +84,19 @@ def acquire_in_vain(timeout: float) -> None:
         raise AssertionError("the lock was granted during the outage; expected an error")
 
 
-def calls_that_need_zookeeper() -> dict[str, tuple[Callable[[], object], float]]:
-    """Return the calls of users, and the seconds that each may take."""
-    return {
-        "acquire(timeout=0.5)": (lambda: zk_lock("a").acquire(timeout=0.5), 0.5 + LATER),
-        "acquire(blocking=False)": (lambda: zk_lock("a").acquire(blocking=False), LATER),
-        "with timeout=1": (lambda: acquire_in_vain(1), 1 + LATER),
-        "with timeout=0": (lambda: acquire_in_vain(0), LATER),
-        "acquire()": (lambda: zk_lock("a").acquire(timeout=30), CONNECT_TIMEOUT + LATER),
-        "locked()": (lambda: zk_lock("a").locked(), CONNECT_TIMEOUT + LATER),
-    }
+CALLS: dict[str, tuple[Callable[[], object], float]] = {
+    "acquire(timeout=0.5)": (lambda: zk_lock("a").acquire(timeout=0.5), 0.5 + LATER),
+    "acquire(blocking=False)": (lambda: zk_lock("a").acquire(blocking=False), LATER),
+    "with timeout=1": (lambda: acquire_in_vain(1), 1 + LATER),
+    "with timeout=0": (lambda: acquire_in_vain(0), LATER),
+    "acquire()": (lambda: zk_lock("a").acquire(timeout=30), CONNECT_TIMEOUT + LATER),
+    "locked()": (lambda: zk_lock("a").locked(), CONNECT_TIMEOUT + LATER),
+}
+"""The calls of users, and the seconds that each may take."""
 
 
 def make_all_calls(names: tuple[str, ...] | None = None) -> None:
-    """Make them all at once, each in a thread of its own; none is answered, and none is late."""
-    calls = {name: call for name, call in calls_that_need_zookeeper().items() if names is None or name in names}
+    calls = {name: call for name, call in CALLS.items() if names is None or name in names}
     running = {name: BackgroundCall(call) for name, (call, _) in calls.items()}
     for name, (_, limit) in calls.items():
         with pytest.raises(ZooKeeperUnavailable):
@@ -110,7 +106,6 @@ def make_all_calls(names: tuple[str, ...] | None = None) -> None:
 
 @outages
 def test_a_process_that_never_reached_zookeeper_keeps_the_deadline(zoo: Zoo, proxy: Proxy, outage: Outage) -> None:
-    """A process that has never reached ZooKeeper is told so in time."""
     assert zoo.client.connected
     with outage(zoo, proxy):
         make_all_calls()
@@ -118,7 +113,6 @@ def test_a_process_that_never_reached_zookeeper_keeps_the_deadline(zoo: Zoo, pro
 
 @outages
 def test_a_connected_process_keeps_its_deadlines(zoo: Zoo, proxy: Proxy, outage: Outage) -> None:
-    """An outage that begins under a live session delays no call past its deadline, a release included."""
     assert zoo.client.connected
     held = zk_lock("held", abort_on="never")
     held.acquire()
@@ -131,7 +125,6 @@ def test_a_connected_process_keeps_its_deadlines(zoo: Zoo, proxy: Proxy, outage:
 
 @outages
 def test_a_waiter_keeps_its_deadline_in_an_outage(zoo: Zoo, proxy: Proxy, outage: Outage) -> None:
-    """An outage in the middle of a wait ends no later than the wait."""
     with zoo.hold_elsewhere("a"):
         waiter = BackgroundCall(lambda: acquire_in_vain(1))
         proxy.wait_for(lambda: proxy.counts[GET_DATA])
@@ -144,7 +137,6 @@ def test_a_waiter_keeps_its_deadline_in_an_outage(zoo: Zoo, proxy: Proxy, outage
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid:2181", "127.0.0.1:{closed}", "{blackhole}"])
 def test_an_address_without_zookeeper_keeps_the_deadline(zoo: Zoo, host: str) -> None:
-    """A name that nobody resolves, a port that nobody listens on, an address that answers nothing at all."""
     with contextlib.ExitStack() as stack:
         host = host.format(closed=free_ports(1)[0], blackhole=stack.enter_context(black_hole()))
         stack.enter_context(zoo.configured(host))
@@ -152,7 +144,6 @@ def test_an_address_without_zookeeper_keeps_the_deadline(zoo: Zoo, host: str) ->
 
 
 def test_an_outage_that_ends_in_time_is_no_error(zoo: Zoo, proxy: Proxy) -> None:
-    """A waiter with time left when ZooKeeper comes back gets the lock."""
     proxy.refuse = True
     waiter = BackgroundCall(lambda: acquire_once("a", timeout=10))
     eventually(lambda: session().loop._timers)  # it waits for a session
@@ -161,7 +152,6 @@ def test_an_outage_that_ends_in_time_is_no_error(zoo: Zoo, proxy: Proxy) -> None
 
 
 def test_wake_ups_do_not_move_the_deadline(zoo: Zoo, proxy: Proxy) -> None:
-    """The deadline is absolute: a wake-up does not restart the wait."""
     with contextlib.ExitStack() as stack:
         ahead = [stack.enter_context(zoo.hold_elsewhere("a")) for _ in range(6)]
         timers = [
@@ -178,7 +168,6 @@ def test_wake_ups_do_not_move_the_deadline(zoo: Zoo, proxy: Proxy) -> None:
 
 
 def test_a_session_comes_back_after_a_long_outage(zoo: Zoo, proxy: Proxy) -> None:
-    """When ZooKeeper is back, so are the locks, a quarter of the session timeout or so later."""
     with zk_lock("a"):
         pass
     proxy.refuse = True
@@ -192,12 +181,8 @@ def test_a_session_comes_back_after_a_long_outage(zoo: Zoo, proxy: Proxy) -> Non
         hold.check()
 
 
-# --- hosts, and the timeout that is granted ---------------------------------------------------------------------------
-
-
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """The address of a host that takes connections and says nothing, as a stopped one does."""
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
@@ -213,17 +198,12 @@ def test_a_dead_host_among_others_is_passed_over_in_time(zoo: Zoo, silent: str) 
 
 @pytest.mark.chaos
 def test_a_dead_host_does_not_end_the_lease(zoo: Zoo, silent: str) -> None:
-    """A cut is survived by finding the live one in time, whichever is tried first."""
     with zoo.configured(f"{silent},{zoo.hosts}", session_timeout=10), zk_lock("a", abort_on="lost") as hold:
         for _ in range(3):
             lease = session().lease.until
             client().drop_connection()
-            eventually(functools.partial(lease_goes_on, lease))
+            eventually(lambda lease=lease: session().lease.until > lease and not session().suspect)  # type: ignore[misc]
         hold.check()
-
-
-def lease_goes_on(after: float) -> bool:
-    return session().lease.until > after and not session().suspect
 
 
 @pytest.mark.chaos

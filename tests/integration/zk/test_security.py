@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,38 +20,26 @@ from django_zklock.exceptions import ZooKeeperUnavailable
 pytestmark = pytest.mark.zookeeper
 
 
-@dataclass(frozen=True)
-class Pki:
-    """A certificate authority, and one certificate of it for the server and the client alike."""
-
-    ca: Path
-    cert: Path
-    key: Path
-    both: Path
-
-
-def make_pki(directory: Path) -> Pki:
+def make_pki(directory: Path) -> dict[str, Path]:
+    """Make an authority, and one certificate of it for the server and the client alike; return settings of TLS."""
     directory.mkdir()
     authority(directory, "ca")
-    key, signed = certificate(directory, "localhost", "ca")
-    both = directory / "both.pem"
-    both.write_bytes(key + signed)
-    return Pki(directory / "ca.pem", directory / "localhost.pem", directory / "localhost.key", both)
+    (directory / "both.pem").write_bytes(b"".join(certificate(directory, "localhost", "ca")))
+    return {"CA": directory / "ca.pem", "CERT": directory / "localhost.pem", "KEY": directory / "localhost.key"}
 
 
 @pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+def pki(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return make_pki(tmp_path_factory.getbasetemp() / "pki")
 
 
 @pytest.fixture(scope="module")
-def secure(pki: Pki) -> Iterator[tuple[Ensemble, int]]:
-    """A server that speaks TLS on a port of its own and asks for a client's certificate there."""
+def secure(pki: dict[str, Path]) -> Iterator[Zoo]:
     skip_without_tls()
     (port,) = free_ports(1)
     stores = {
         f"ssl.{store}.{key}": value
-        for store, path in (("keyStore", pki.both), ("trustStore", pki.ca))
+        for store, path in (("keyStore", pki["CA"].with_name("both.pem")), ("trustStore", pki["CA"]))
         for key, value in (("location", str(path)), ("type", "PEM"))
     }
     with Ensemble(
@@ -66,41 +53,25 @@ def secure(pki: Pki) -> Iterator[tuple[Ensemble, int]]:
         },
         java_options=[WITH_NETTY],
     ) as ensemble:
-        yield ensemble, port
-
-
-def tls(pki: Pki) -> dict[str, object]:
-    return {"CA": pki.ca, "CERT": pki.cert, "KEY": pki.key}
-
-
-def test_a_lock_is_acquired_over_tls(secure: tuple[Ensemble, int], pki: Pki) -> None:
-    """With the right authority and certificate, locks work over TLS."""
-    ensemble, port = secure
-    zoo = Zoo(f"localhost:{port}", ensemble)
-    with zoo.configured(TLS=tls(pki)):
-        for _ in range(3):
-            with zk_lock("a") as hold:
-                assert zoo.children("a") == [hold.path.rpartition("/")[2]]
-        zoo.assert_empty()
-    zoo.close()
+        zoo = Zoo(f"localhost:{port}", ensemble)
+        yield zoo
+        zoo.close()
 
 
 @pytest.mark.parametrize(
     "end", [lambda: os._exit(0), lambda: os.kill(os.getpid(), signal.SIGKILL)], ids=["os._exit", "killed"]
 )
 def test_a_release_over_tls_arrives_although_the_process_ends(
-    secure: tuple[Ensemble, int], pki: Pki, end: Callable[[], object]
+    secure: Zoo, pki: dict[str, Path], end: Callable[[], object]
 ) -> None:
     """OpenSSL keeps nothing back: what is sent is in the socket when the block ends."""
-    ensemble, port = secure
-    zoo = Zoo(f"localhost:{port}", ensemble)
 
     def work() -> None:
         with zk_lock("child"):
             pass
         end()
 
-    with zoo.configured(session_timeout=10, TLS=tls(pki)):
+    with secure.configured(session_timeout=10, TLS=pki):
         for _ in range(int(os.environ.get("ZKLOCK_EXITS", "1"))):
             child = multiprocessing.get_context("fork").Process(target=work)
             child.start()
@@ -109,12 +80,10 @@ def test_a_release_over_tls_arrives_although_the_process_ends(
                 pass
 
 
-def test_greenlets_have_locks_over_tls(secure: tuple[Ensemble, int], pki: Pki) -> None:
+def test_greenlets_have_locks_over_tls(secure: Zoo, pki: dict[str, Path]) -> None:
     """The sockets for TLS are of a class of gevent. Several greenlets send at the same time."""
     pytest.importorskip("gevent")
-    ensemble, port = secure
-    zoo = Zoo(f"localhost:{port}", ensemble)
-    settings = zoo.settings(TLS={name: str(path) for name, path in tls(pki).items()})
+    settings = secure.settings(TLS={name: str(path) for name, path in pki.items()})
     script = f"""
 import gevent
 from django.test import override_settings
@@ -127,38 +96,34 @@ with override_settings(ZKLOCK={settings!r}):
     greenlets = [gevent.spawn(work, number) for number in range(4)]
     print([greenlet.get() for greenlet in greenlets])
 """
-    assert zoo.output(script, first="from gevent import monkey; monkey.patch_all()") == ["[0, 1, 2, 3]"]
-    zoo.close()
+    assert secure.output(script, first="from gevent import monkey; monkey.patch_all()") == ["[0, 1, 2, 3]"]
 
 
-def test_an_unknown_authority_or_host_name_is_refused(secure: tuple[Ensemble, int], pki: Pki, tmp_path: Path) -> None:
-    """A server of another authority, or under another name, is not trusted: there is no lock, and soon."""
-    ensemble, port = secure
+def test_an_unknown_authority_or_host_name_is_refused(secure: Zoo, pki: dict[str, Path], tmp_path: Path) -> None:
+    named, by_address = secure.hosts, secure.hosts.replace("localhost", "127.0.0.1")
     other = make_pki(tmp_path / "other")
     invalid = "its TLS certificate is not valid here"
     for hosts, options, cause in (
-        (f"localhost:{port}", {**tls(pki), "CA": other.ca}, invalid),
-        (f"127.0.0.1:{port}", tls(pki), invalid),
-        (f"localhost:{port}", None, "it closes connections without an answer; it has no quorum, or expects TLS"),
+        (named, {**pki, "CA": other["CA"]}, invalid),
+        (by_address, pki, invalid),
+        (named, None, "it closes connections without an answer; it has no quorum, or expects TLS"),
     ):
-        zoo = Zoo(hosts, ensemble)
-        with zoo.configured(TLS=options), pytest.raises(ZooKeeperUnavailable, match=cause), zk_lock("a", timeout=0.5):
+        with (
+            secure.configured(hosts, TLS=options),
+            pytest.raises(ZooKeeperUnavailable, match=cause),
+            zk_lock("a", timeout=0.5),
+        ):
             pass
-        zoo.close()
 
 
 @pytest.mark.chaos
-def test_the_host_name_check_can_be_turned_off(secure: tuple[Ensemble, int], pki: Pki) -> None:
-    """CHECK_HOSTNAME False trusts any name that the authority has signed for."""
-    ensemble, port = secure
-    zoo = Zoo(f"127.0.0.1:{port}", ensemble)
-    with zoo.configured(TLS={**tls(pki), "CHECK_HOSTNAME": False}), zk_lock("a"):
+def test_the_host_name_check_can_be_turned_off(secure: Zoo, pki: dict[str, Path]) -> None:
+    by_address = secure.hosts.replace("localhost", "127.0.0.1")
+    with secure.configured(by_address, TLS={**pki, "CHECK_HOSTNAME": False}), zk_lock("a"):
         pass
-    zoo.close()
 
 
 def test_a_password_in_the_url_works_and_shows_in_no_error(zoo: Zoo) -> None:
-    """Credentials may stand in the URL, percent-encoded; no error message repeats them."""
     zoo.use_own_client().add_auth("digest", "shop:s3cr3t/word")
     url = zoo.url().replace("zk://", "zk://shop:s3cr3t%2Fword@")
     with override_settings(ZKLOCK={"URL": url}), zk_lock("in-url") as hold:

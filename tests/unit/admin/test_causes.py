@@ -1,7 +1,9 @@
-"""Which causes the report finds in given queues and servers: limits, and who is to blame."""
+"""Which causes the report finds in given queues and servers: limits, who is to blame, and cycles of waits."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -11,8 +13,8 @@ import pytest
 from django_zklock.core import clock
 from django_zklock.core.execution.owner import DISPATCHER
 from django_zklock.core.queue.operator_hold import OperatorHold
-from django_zklock.inspection import EnsembleReport, LockInfo, ServerReport
-from django_zklock.inspection.deadlocks import find_cycles, find_waits
+from django_zklock.inspection import EnsembleReport, LockInfo, ScannedContender, ServerReport, Wait
+from django_zklock.inspection.deadlocks import MAX_CYCLES, MAX_WAITS, find_cycles, find_waits
 from django_zklock.inspection.ensemble import _findings
 from django_zklock.report import past
 from django_zklock.report.incident import Incident
@@ -75,7 +77,6 @@ def operator(**fields: Any) -> dict[str, Any]:
     ids=["lock", "reader", "operator", "foreign", "leader", "command"],
 )
 def test_only_the_root_of_a_chain_is_blamed(root: LockInfo, cause: str) -> None:
-    """The others wait, too. All that are behind it count, and the tree says who they are."""
     report = verdict(root, queue("mid", 2, waiters=(3,)), queue("leaf", 3, waiters=(4,)))
     (incident,) = report.incidents
     assert (incident.cause, incident.keys, incident.blocked) == (cause, ("root",), 3)
@@ -89,7 +90,6 @@ def test_only_the_root_of_a_chain_is_blamed(root: LockInfo, cause: str) -> None:
 
 
 def test_candidates_that_stand_by_are_no_incident() -> None:
-    """Nor is a short wait of a holder for a leader."""
     leader = queue("root", {"owner": 1, "lasts": "leader"}, waiters=(2, 9))
     assert found(leader, queue("mid", {"owner": 2, "age": 5.0}, waiters=(3,)), queue("own", 9)) == []
 
@@ -138,7 +138,6 @@ def test_a_permit_that_another_holder_will_release_is_not_behind() -> None:
 def test_a_queue_that_grows_is_named_at_once(
     waiting: int, usual: float | None, fields: dict[str, Any], causes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At 50, or at ten times its usual length, unless a card names its holder."""
     monkeypatch.setattr(past, "ask", lambda name, *args, default=None: {"facts.usual_queue": usual}.get(name))
     lock = queue("report/all", {"owner": 1, "age": 1.0, **fields}, waiting=waiting)
     (*incidents,) = verdict(lock).incidents
@@ -209,7 +208,6 @@ DOWN = ServerReport(address="zk3:2181", problem="does not answer: Connection ref
 
 
 def identity_in(*servers: ServerReport, problem: str = "", locks: tuple[LockInfo, ...] = ()) -> str:
-    """Return the identity of the one incident of these servers and locks."""
     state = replace(NOTHING.connection, state="lost" if problem else "connecting")  # nothing is acknowledged
     snapshot = replace(NOTHING, problem=problem, connection=state, locks=locks, total=len(locks))
     report = EnsembleReport(servers, tuple(_findings([servers] * 5, 10.0, answer=(0 if problem else 1, ""))))
@@ -232,7 +230,6 @@ def test_a_deadlock_of_several_hosts_has_one_identity_whichever_host_comes_first
 
 
 def test_a_split_is_that_of_its_servers_and_their_epochs() -> None:
-    """Transactions and replies go on meanwhile. Each process may name the servers in another order."""
     first = split("zk1:2181", "zk2:2181")
     assert split("zk1:2181", "zk2:2181", counter=900) == first
     assert len({first, split("zk2:2181", "zk3:2181"), split("zk1:2181", "zk2:2181", epoch=6)}) == 3
@@ -266,37 +263,144 @@ def of(**fields: Any) -> str:
     [
         (
             {"cause": "host", "host": "web-1", "tokens": [("a", 5), ("b", 7)]},
-            {"cause": "host", "host": "web-1", "tokens": [("c", 9), ("b", 7), ("a", 5)], "keys": ("c",)},
-            [{"cause": "host", "host": "web-1", "tokens": [("a", 8)]}, {"cause": "host", "host": "web-2"}],
+            {"tokens": [("c", 9), ("b", 7), ("a", 5)], "keys": ("c",)},
+            [{"tokens": [("a", 8)]}, {"host": "web-2", "tokens": []}],
         ),
         (
             {"cause": "hung", "keys": ("a",), "tokens": [("a", 5)]},
-            {"cause": "hung", "keys": ("a",), "tokens": [("a", 5)], "age": 90.0, "blocked": 7},
-            [{"cause": "hung", "keys": ("a",), "tokens": [("a", 6)]}, {"cause": "foreign", "keys": ("a",)}],
+            {"age": 90.0, "blocked": 7},
+            [{"tokens": [("a", 6)]}, {"cause": "foreign", "tokens": []}],
         ),
         (
             {"cause": "silent", "keys": ("a",), "tokens": [("a", 5)], "since": NOON},
-            {"cause": "silent", "keys": ("a",), "tokens": [("a", 5)], "since": NOON, "age": 90.0},
-            [{"cause": "silent", "keys": ("a",), "tokens": [("a", 5)], "since": NOON + timedelta(hours=1)}],
+            {"age": 90.0},
+            [{"since": NOON + timedelta(hours=1)}],
         ),
         (
             {"cause": "flapping", "host": "web-1", "since": NOON, "values": {"count": 3}},
-            {"cause": "flapping", "host": "web-1", "since": NOON, "values": {"count": 9}},
-            [{"cause": "flapping", "host": "web-1", "since": "later"}, {"cause": "ended", "host": "web-1"}],
+            {"values": {"count": 9}},
+            [{"since": "later"}, {"cause": "ended"}],
         ),
         (
             {"cause": "hot", "keys": ("a",), "since": NOON, "values": {"refused": 30}},
-            {"cause": "hot", "keys": ("a",), "since": NOON, "values": {"refused": 99}, "blocked": 3},
-            [{"cause": "hot", "keys": ("a",), "since": "later"}, {"cause": "hot", "keys": ("b",), "since": NOON}],
+            {"values": {"refused": 99}, "blocked": 3},
+            [{"since": "later"}, {"keys": ("b",)}],
         ),
         (
             {"cause": "wearing", "keys": ("a",), "detail": "About 9,000 acquisitions are left."},
-            {"cause": "wearing", "keys": ("a",), "detail": "About 8,999 acquisitions are left."},
-            [{"cause": "counter", "keys": ("a",)}, {"cause": "wearing", "keys": ("b",)}],
+            {"detail": "About 8,999 acquisitions are left."},
+            [{"cause": "counter"}, {"keys": ("b",)}],
         ),
     ],
 )
 def test_an_incident_is_itself(first: dict[str, Any], same: dict[str, Any], others: list[dict[str, Any]]) -> None:
-    """It stays the same while it lasts. What comes later, or elsewhere, is another one."""
-    assert of(**same) == of(**first)
-    assert of(**first) not in [of(**other) for other in others]
+    assert of(**{**first, **same}) == of(**first)
+    assert of(**first) not in [of(**{**first, **other}) for other in others]
+
+
+# --- cycles of waits --------------------------------------------------------------------------------------------------
+
+
+def somebody(pid: int, *, session: int = 0, owner: int = 1) -> ScannedContender:
+    names = {"name": f"n{pid}", "guid": "", "thread": "MainThread", "what": "work", "about": {}}
+    return replace(HOLDER, holds=False, granted=None, session_id=session or pid, pid=pid, owner=owner, **names)  # type: ignore[arg-type]
+
+
+def lock(key: str, holder: ScannedContender, *waiters: ScannedContender) -> LockInfo:
+    return LockInfo(key=key, path=key, holders=(holder,), waiters=waiters, waiting=len(waiters))
+
+
+def wait(holds: str, waits_for: str) -> Wait:
+    return Wait(who=holds + waits_for, holds=holds, waits_for=waits_for)
+
+
+def test_an_owner_that_holds_one_lock_and_waits_for_another_is_found() -> None:
+    (waits,) = find_waits([lock("x", somebody(1), somebody(3)), lock("y", somebody(2), somebody(1))])
+    assert (waits.holds, waits.waits_for) == ("x", "y")
+    assert waits.who == "web-1 pid 1 MainThread: work"
+
+
+def test_a_holder_waits_by_the_contender_that_its_znode_names() -> None:
+    holder, waiter = replace(somebody(1), holds=True, waits_as="G"), replace(somebody(2), guid="G")
+    (waits,) = find_waits([lock("x", holder), lock("y", somebody(3), waiter, replace(somebody(4), guid="H"))])
+    assert (waits.holds, waits.waits_for) == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("contender", "other"),
+    [
+        (somebody(1), somebody(2)),
+        (somebody(1), somebody(1, session=2)),
+        (somebody(1), somebody(1, owner=2)),
+        (somebody(1, owner=0), somebody(1, owner=0)),
+    ],
+)
+def test_contenders_with_different_or_unknown_owners_are_not_joined(
+    contender: ScannedContender, other: ScannedContender
+) -> None:
+    assert find_waits([lock("x", contender), lock("y", somebody(9), other)]) == ()
+
+
+def test_a_second_try_for_the_same_lock_is_not_a_wait() -> None:
+    assert find_waits([lock("x", somebody(1), somebody(1))]) == ()
+
+
+def test_each_cycle_is_found_once_and_in_order() -> None:
+    circle = [wait("a", "b"), wait("b", "c"), wait("c", "a")]
+    pair = [wait("p", "q"), wait("q", "p")]
+    strays = [wait("in", "a"), wait("c", "out"), wait("out", "further"), wait("b", "p")]
+    cycles = find_cycles([*strays, *reversed(circle), *pair])
+    assert cycles == (tuple(circle), tuple(pair))
+    assert find_cycles(strays) == ()
+    assert find_cycles([]) == ()
+
+
+def shared(key: str, kind: str, holders: Sequence[int], waiter: ScannedContender) -> LockInfo:
+    contenders = tuple(replace(somebody(pid), kind=kind) for pid in holders)
+    return replace(lock(key, contenders[0], waiter), holders=contenders)
+
+
+PERMIT, WRITER = replace(somebody(9), kind="semaphore"), replace(somebody(9), kind="write")
+
+
+@pytest.mark.parametrize(
+    ("kind", "holders", "waiter", "cycles"),
+    [
+        ("semaphore", [1], PERMIT, 1),
+        ("semaphore", [1, 2], PERMIT, 1),
+        ("semaphore", [1, 3], PERMIT, 0),
+        ("semaphore", [3, 1, 2], PERMIT, 0),
+        ("semaphore", [1, 3], somebody(9), 1),  # an exclusive waiter waits for all of them
+        ("read", [1, 3], WRITER, 1),
+    ],
+)
+def test_a_semaphore_is_in_a_cycle_only_if_all_its_holders_wait(
+    kind: str, holders: list[int], waiter: ScannedContender, cycles: int
+) -> None:
+    """Any other holder will release its permit. A writer waits for all readers."""
+    locks = [shared("pool", kind, holders, waiter), lock("a", somebody(9), somebody(1), somebody(2))]
+    assert len(find_cycles(find_waits(locks), locks)) == cycles
+
+
+def test_a_free_permit_also_resolves_the_waits_behind_it() -> None:
+    first = shared("first", "semaphore", [1, 3], replace(somebody(2), kind="semaphore"))
+    second = shared("second", "semaphore", [2], replace(somebody(1), kind="semaphore"))
+    assert find_cycles(find_waits([first, second]), [first, second]) == ()
+
+
+def test_forged_waits_are_capped_in_number_and_time() -> None:
+    """Anybody may write payloads that seem to wait for everything, or form an endless chain."""
+    everybody = [lock(str(number), somebody(1), *[somebody(1)] * 50) for number in range(500)]
+    began = time.process_time()
+    waits = find_waits(everybody)
+    assert len(waits) == MAX_WAITS
+    assert len(find_cycles(waits)) <= MAX_CYCLES
+    chain = [wait(f"{number:05}", f"{number + 1:05}") for number in range(MAX_WAITS)]
+    assert find_cycles(chain) == ()
+    pairs = [
+        forged
+        for number in range(500)
+        for forged in (wait(f"a{number}", f"b{number}"), wait(f"b{number}", f"a{number}"))
+    ]
+    assert len(find_cycles(pairs)) == MAX_CYCLES
+    assert time.process_time() - began < 5

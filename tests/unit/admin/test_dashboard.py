@@ -97,7 +97,6 @@ def test_the_queryset_never_queries_the_database(locks: LockQuerySet, ask: Any) 
 
 
 def test_unknown_lookups_raise_field_errors(locks: LockQuerySet) -> None:
-    """The admin handles these."""
     for condition in ({"held": 1}, {"key__regex": "a"}, {"pk__gt": 1}):
         with pytest.raises(FieldError):
             locks.filter(**condition)
@@ -156,7 +155,6 @@ def test_waits_in_a_circle_are_a_deadlock_only_if_none_of_them_ends() -> None:
 
 
 def test_a_deadlock_comes_before_other_waits_of_the_holders() -> None:
-    """And is shown from this lock on."""
     other = Wait(who="reader 1", holds="k", waits_for="a")
     out, back = Wait(who="reader 2", holds="k", waits_for="b"), Wait(who="writer", holds="b", waits_for="k")
     snapshot = replace(NOTHING, waits=(back, other, out), cycles=((back, out),))
@@ -178,31 +176,14 @@ def test_the_values_of_links_are_escaped() -> None:
         assert links("k", HOLDER) == [("Flower", "https://flower/task/a%2Fb%3Fc"), ("Logs", "/logs?host=web-1&pid=7")]
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "https://x",
-        {"a": 1},
-        {"": "https://x"},
-        {"a": "javascript:alert(1)"},
-        {"a": "ftp://x/{id}"},
-        {"a": "x/{id}"},
-        {"a": "https://{host}/"},
-        {"a": "https://flower.{host}/"},
-        {"a": "https://x:{pid}/"},
-        {"a": "https://{id}@x/"},
-        {"a": "https:///{id}"},
-        {"a": "//{host}/"},
-        {"a": "//x/{id}"},
-        {"a": "/\\{host}"},
-        {"a": "/\t/{host}"},
-        {"a": "https:\\\\x/{id}"},
-        {"a": "https://x/{id!r}"},
-        {"a": "https://x/{id.real}"},
-        {"a": "https://x/{}"},
-        {"a": "https://x/{"},
-    ],
+INVALID_LINKS = (
+    *("javascript:alert(1)", "ftp://x/{id}", "x/{id}", "https://{id}@x/", "https:///{id}", "//{host}/", "//x/{id}"),
+    *("https://{host}/", "https://flower.{host}/", "https://x:{pid}/", "https://x/{id!r}", "https://x/{id.real}"),
+    *("/\\{host}", "/\t/{host}", "https:\\\\x/{id}", "https://x/{}", "https://x/{"),
 )
+
+
+@pytest.mark.parametrize("wrong", ["https://x", {"a": 1}, {"": "https://x"}, *({"a": link} for link in INVALID_LINKS)])
 def test_invalid_links_are_errors(wrong: object) -> None:
     raw = {"URL": "zk://h", "ADMIN_LINKS": wrong}
     assert [problem.id for problem in conf.problems(raw)] == ["E012"]
@@ -267,18 +248,15 @@ def test_a_hold_whose_beginning_is_unknown_is_not_the_longest() -> None:
 
 
 def edges(part: tuple[str, str, str]) -> tuple[str, float, float]:
-    """Return what it is, and where it begins and ends, in percent of the width."""
     what, x, width = part
     return what, float(x.rstrip("%")), float(x.rstrip("%")) + float(width.rstrip("%"))
 
 
 def test_a_bar_has_its_wait_and_then_its_hold_on_one_axis() -> None:
-    """Now is at the right edge. A lost hold has its own colour, and a hold of a moment is seen, too."""
     now = Bar("now", began=50, granted=40)
     lost = Bar("lost", began=100, granted=80, ended=60, is_bad=True)
     short = Bar("short", began=90, granted=90, ended=89.999)
-    shown = picture([Bar("waits", began=30), now, lost, short])
-    assert shown
+    shown: Any = picture([Bar("waits", began=30), now, lost, short])
     parts = [[edges(part) for part in parts] for _text, _y, parts in shown.bars]
     assert [[what for what, _begin, _end in part] for part in parts] == [
         ["wait"],
@@ -295,17 +273,14 @@ def test_a_bar_has_its_wait_and_then_its_hold_on_one_axis() -> None:
 
 @pytest.mark.parametrize("span", [1.0, 7.0, 21.0, 65.0, 79.0, 500.0, 5000.0, 100_000.0, 500_000.0])
 def test_marks_are_whole_and_leave_room_for_now(span: float) -> None:
-    shown = picture([Bar("", began=span, granted=span)])
-    assert shown
+    shown: Any = picture([Bar("", began=span, granted=span)])
     assert shown.ticks
     assert all(5 < float(x.rstrip("%")) < 72 for x, _text in shown.ticks)
 
 
 def test_a_few_old_grants_do_not_shrink_all_others() -> None:
-    """They are left out of the picture, but not if they still last; bars are never outside of it."""
     recent = [Bar("", began=60.0 + number, granted=59.0 + number, ended=58.0 + number) for number in range(5)]
-    shown = picture([*recent, Bar("", began=86_400, granted=86_400, ended=80_000), Bar("", 86_400, 86_400)])
-    assert shown
+    shown: Any = picture([*recent, Bar("", began=86_400, granted=86_400, ended=80_000), Bar("", 86_400, 86_400)])
     assert [text for _x, text in shown.ticks] == ["-20 s", "-40 s", "-1 min"]
     *_others, over, lasts = shown.bars
     assert not over[2]

@@ -21,7 +21,6 @@ FIELD = re.compile(r"%\(\w+\)[.\d]*[sdf]|\{\w+\}")
 
 
 def called(source: str) -> Iterator[tuple[str, ...]]:
-    """Yield the texts of each call of gettext in Python code."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             many = 2 if node.func.id in PLURALS else 1 if node.func.id in MARKERS else 0
@@ -31,7 +30,6 @@ def called(source: str) -> Iterator[tuple[str, ...]]:
 
 
 def marked(source: str) -> Iterator[tuple[str, ...]]:
-    """Yield the texts that a template marks, as `makemessages` would find them."""
     for call in re.findall(r"n?gettext\(.*?\)\s", templatize(source) + " ", flags=re.DOTALL):
         yield from called(call.replace(", count)", ")").strip())
 
@@ -48,7 +46,6 @@ def wanted() -> set[tuple[str, ...]]:
 
 
 def written(language: str) -> dict[tuple[str, ...], list[str]]:
-    """Return what the readable catalogue says."""
     text = (ROOT / "locale" / language / "LC_MESSAGES" / "django.po").read_text()
     translations: dict[tuple[str, ...], list[str]] = {}
     for entry in text.split("\n\n")[1:]:
@@ -68,16 +65,7 @@ def test_every_text_is_translated_and_no_other(language: str) -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_translations_have_the_fields_of_their_texts(language: str) -> None:
-    """A missing field would be an error when the page is shown."""
-    for ids, values in written(language).items():
-        for text, value in zip(ids, values, strict=True):
-            assert sorted(FIELD.findall(value)) == sorted(FIELD.findall(text)), ids
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_the_compiled_catalogue_is_current(language: str) -> None:
-    """Compile it with `msgfmt`."""
+def test_translations_have_the_fields_of_their_texts_and_are_compiled(language: str) -> None:
     with (ROOT / "locale" / language / "LC_MESSAGES" / "django.mo").open("rb") as file:
         catalogue = gettext.GNUTranslations(file)
     for ids, values in written(language).items():
@@ -85,6 +73,8 @@ def test_the_compiled_catalogue_is_current(language: str) -> None:
             assert catalogue.gettext(ids[0]) == values[0]
         else:
             assert [catalogue.ngettext(ids[0], ids[1], count) for count in (1, 2)] == values
+        for text, value in zip(ids, values, strict=True):
+            assert sorted(FIELD.findall(value)) == sorted(FIELD.findall(text)), ids
 
 
 def test_the_name_of_gettext_is_bound_to_nothing_else() -> None:

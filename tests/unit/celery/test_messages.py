@@ -1,21 +1,24 @@
-"""Read what a message tells: the queue by which it came, and headers that anybody may have written."""
+"""A message: its queue, headers that anybody may have written, and other copies of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
+import celery
 import pytest
-from celery import Celery
+from celery import Celery, states
 from celery.app.trace import trace_task
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
 
-from django_zklock import zk_locked
-from django_zklock.contrib.celery import messages
-from django_zklock.exceptions import ZkLockError
+from django_zklock import Lock, zk_locked
+from django_zklock.contrib.celery import context, messages
+from django_zklock.core import clock
+from django_zklock.exceptions import LockBusy, ZkLockError
 
 TOPIC, DIRECT = Exchange("m-topic", type="topic"), Exchange("m-direct", type="direct")
 QUEUES = [
@@ -31,10 +34,19 @@ QUEUES = [
 
 @pytest.fixture
 def app() -> Iterator[Celery]:
-    app = Celery(broker="memory://", backend="cache+memory://", set_as_current=False)
+    app = Celery(broker=f"memory://{__name__}", backend="cache+memory://", set_as_current=False)
+    app.control.purge()  # all applications of this process share the memory
     yield app
     app.control.purge()
+    app.backend.forget("one")
     app.close()
+
+
+def received(app: Celery) -> Any:
+    with app.connection_for_read() as connection, connection.SimpleQueue(app.conf.task_default_queue) as queue:
+        message = queue.get(block=False)
+        message.ack()
+    return message
 
 
 def delivered(channel: Any, exchange: str, key: str, **info: str) -> Any:
@@ -60,7 +72,6 @@ def delivered(channel: Any, exchange: str, key: str, **info: str) -> Any:
     ],
 )
 def test_the_queue_of_a_message_is_found(app: Celery, exchange: str, key: str, queue: str) -> None:
-    """Only if it is the only one of the worker."""
     with app.connection_for_write() as connection:
         channel: Any = connection.channel()
         for declared in QUEUES:
@@ -92,18 +103,21 @@ def test_a_task_is_sent_again_straight_to_its_queue(app: Celery, protocol: int) 
 
     first = {"exchange": "elsewhere", "routing_key": "nowhere", messages.QUEUE_KEY: "celery", "priority": 3}
     of_delivery: dict[str, Any] = {"x-death": [{"count": 1}], "x-first-death-queue": "before", "CC": ["more"]}
-    request = {"id": "sent", "delivery_info": first, "headers": {**of_delivery, "mine": 1}}
+    request = {
+        "id": "sent",
+        "delivery_info": first,
+        "headers": {**of_delivery, "mine": 1, messages.CONFLICTS_HEADER: 2},
+    }
     began = app.now()
     trace_task(routed, "sent", (), {}, request=request, app=app)
     took = (app.now() - began).total_seconds()
-    with app.connection_for_read() as connection, connection.SimpleQueue("celery") as queue:
-        message = queue.get(block=False)
-        message.ack()
+    message = received(app)
     read: dict[str, Any] = {**message.headers, **message.properties, **message.delivery_info}
-    assert {"exchange": "", "priority": 3, "mine": 1, messages.CONFLICTS_HEADER: 1}.items() <= read.items()
+    assert {"exchange": "", "priority": 3, "mine": 1, messages.CONFLICTS_HEADER: 3}.items() <= read.items()
     assert of_delivery.keys().isdisjoint(message.headers)
     has_eta = message.headers if protocol == 2 else message.payload
-    assert 0 < (datetime.fromisoformat(has_eta["eta"]) - began).total_seconds() < took + messages.FIRST_DELAY
+    delay = (datetime.fromisoformat(has_eta["eta"]) - began).total_seconds()
+    assert 2 * messages.FIRST_DELAY <= delay < took + 4 * messages.FIRST_DELAY, "it grows"
 
 
 @pytest.mark.parametrize("value", [True, -1, -(10**400), 10**400, 1.5, "3", None, [1]])
@@ -112,6 +126,15 @@ def test_a_count_in_a_header_is_bounded(app: Celery, value: Any) -> None:
     times = messages.count(SimpleNamespace(headers={"count": value}), "count")
     assert 0 <= times <= 1_000_000
     assert 0 < messages.delay_before(SimpleNamespace(app=app), times + 1) <= messages.LONGEST_DELAY  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_the_delay_grows_and_is_partly_random(app: Celery, number: int) -> None:
+    """So tasks that met once do not meet again."""
+    paused = {messages.delay_before(SimpleNamespace(app=app), number) for _ in range(50)}  # type: ignore[arg-type]
+    longest = messages.FIRST_DELAY * 2 ** (number - 1)
+    assert all(longest / 2 <= pause <= longest for pause in paused)
+    assert max(paused) - min(paused) > longest / 4
 
 
 def test_the_queue_of_a_task_without_a_lock_is_not_looked_up(app: Celery) -> None:
@@ -142,3 +165,62 @@ def test_headers_that_are_none_are_dropped(headers: object) -> None:
     messages.record_received(sender=None, request=request)
     assert request.request_dict == {"id": "1", "headers": None}
     assert messages.received_at(request) > 0
+
+
+REDELIVERED = {"id": "one", "delivery_info": {"redelivered": True, "routing_key": "celery"}, "headers": {}}
+
+
+def run_copy(app: Celery, is_queued: Callable[[], bool]) -> Any:
+    """Run a copy that has found another one in the queue; return what its next run is told of the result before."""
+
+    @app.task(name="copied", shared=False)
+    def copied() -> None:
+        messages.retry_copy(copied, ZkLockError("busy"), is_queued)
+
+    trace_task(copied, "one", (), {}, request=REDELIVERED, app=app)
+    return received(app).headers[messages.COPY_HEADER]
+
+
+@pytest.mark.parametrize(("queued_for", "earlier"), [(math.inf, True), (0, False), (0.2, False)])
+def test_a_result_is_of_an_earlier_call_only_if_the_other_copy_is_still_queued(
+    app: Celery, queued_for: float, earlier: bool
+) -> None:
+    """Else that copy may have stored it before ZooKeeper has deleted its znode, and its work would be done twice."""
+    app.backend.mark_as_done("one", "result")
+    until = clock.now() + queued_for
+    header = run_copy(app, lambda: clock.now() < until)
+    assert header == (messages.finished_at(app.backend, "one") if earlier else "none")
+
+
+@pytest.mark.skipif(celery.VERSION < (5, 7), reason="this Celery stores RETRY in any case")
+def test_a_copy_that_is_sent_again_stores_nothing(app: Celery) -> None:
+    """Celery looks for a result before it writes RETRY. The other copy, or a holder, may store one between the two."""
+    assert run_copy(app, lambda: True) == "none"
+    assert app.backend.get_state("one") == states.PENDING
+
+    @app.task(name="busy", shared=False)
+    def busy() -> None:
+        messages.send_again(busy, messages.CONFLICTS_HEADER, ZkLockError("busy"))
+
+    trace_task(busy, "one", (), {}, request=REDELIVERED, app=app)
+    assert app.backend.get_state("one") == states.PENDING
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip", "retry"])
+def test_a_run_that_met_an_unknown_holder_at_its_end_is_sent_again(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, policy: Any
+) -> None:
+    """It may have been a copy, whose result this run must not overwrite."""
+
+    def meet(*args: object) -> NoReturn:
+        raise LockBusy("The lock 'k' is held by another owner.", lock="k")
+
+    @app.task(name="met", shared=False)
+    @zk_locked("k", on_conflict=policy)  # type: ignore[untyped-decorator]
+    def met() -> None: ...
+
+    monkeypatch.setattr(Lock, "__enter__", meet)
+    monkeypatch.setattr(context, "_read_queue", lambda spec: ())
+    trace_task(met, "one", (), {}, request=REDELIVERED, app=app)
+    assert app.backend.get_state("one") not in (states.FAILURE, states.REVOKED)
+    assert received(app).headers[messages.CONFLICTS_HEADER] == 1

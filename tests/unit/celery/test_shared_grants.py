@@ -1,4 +1,4 @@
-"""The memory that a worker's main process shares with its pool processes."""
+"""The memory that a worker's main process shares with its pool processes, and the slots of these."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery.concurrency.prefork import TaskPool
 
 from django_zklock.contrib.celery.dispatch.pool_grants import PoolGrant
 from django_zklock.contrib.celery.dispatch.pool_process import ContenderProxy, SessionProxy
+from django_zklock.contrib.celery.dispatch.pool_slots import PoolSlots
 from django_zklock.contrib.celery.dispatch.shared_grants import LONGEST_EVENT, RECORDS, GrantRecord, SharedGrants
 from django_zklock.core import clock
 from django_zklock.core.execution.waiters import run
@@ -32,7 +34,6 @@ def shared() -> Iterator[SharedGrants]:
 
 
 def in_child(work: Callable[[], bool]) -> bool:
-    """Return what `work` returns in a forked child."""
     pid = os.fork()
     if pid == 0:
         os._exit(0 if work() else 1)
@@ -46,14 +47,12 @@ def begin_and_end(record: GrantRecord) -> bool:
 
 
 def test_a_pool_process_reads_the_lease_of_its_grant(shared: SharedGrants) -> None:
-    """It reads what the parent writes later, too, and never an old end with a new session."""
     assert shared.until == float("-inf")
     shared.set_lease(12.5, 7)
     assert in_child(lambda: (shared.until, shared.session_id) == (12.5, 7))
 
 
 def test_a_pool_process_reads_each_event_of_its_grant_once(shared: SharedGrants) -> None:
-    """It reads each event once, in order, and whether the session is confirmed now."""
     record = shared.add()
     record.append({"request": "first"})
     record.set_suspect(suspect=True)
@@ -66,8 +65,6 @@ def test_a_pool_process_reads_each_event_of_its_grant_once(shared: SharedGrants)
 
 @dataclass
 class Impatient:
-    """A waiter that must not have to wait."""
-
     value: bool = False
 
     def set(self, value: bool) -> None:
@@ -95,7 +92,6 @@ def test_the_end_of_a_task_does_not_wait_for_the_main_process(shared: SharedGran
 
 
 def test_a_full_record_has_room_for_a_loss(shared: SharedGrants) -> None:
-    """A record that is full takes no more requests, says so, and is not cut."""
     record = shared.add()
     written = [record.append({"request": str(number).zfill(500)}) for number in range(20)]
     assert record.append({"lost": "x" * (LONGEST_EVENT - 20)})
@@ -109,7 +105,6 @@ def test_a_full_record_has_room_for_a_loss(shared: SharedGrants) -> None:
 def test_a_request_for_which_a_record_has_no_room_is_logged(
     shared: SharedGrants, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With its task and its author: nobody else learns of it."""
     held: Any = SimpleNamespace(contender=None, grant=None)
     grant = PoolGrant(shared.add(), SimpleNamespace(id="t-1"), held)
     with caplog.at_level(logging.WARNING, "django_zklock"):
@@ -122,21 +117,14 @@ def test_a_request_for_which_a_record_has_no_room_is_logged(
 
 
 def test_a_pool_process_wakes_the_main_process_when_it_is_ready(shared: SharedGrants) -> None:
-    """The parent is woken. A pool that is smaller has fewer."""
     assert shared.ready_processes(4) == {}
-
-    def say_ready() -> bool:
-        shared.set_ready(2, os.getpid())
-        return True
-
-    assert in_child(say_ready)
+    assert in_child(lambda: shared.set_ready(2, os.getpid()) is None)  # type: ignore[func-returns-value]
     assert select.select([shared.wakeup], [], [], 5)[0]
     assert list(shared.ready_processes(4)) == [2]
     assert shared.ready_processes(2) == {}
 
 
 def test_a_pool_process_wakes_the_main_process_at_begin_and_end(shared: SharedGrants) -> None:
-    """The parent is woken, and knows which process it was."""
     record = shared.add()
     assert in_child(lambda: begin_and_end(record))
     assert record.pid != 0
@@ -150,24 +138,17 @@ def test_a_pool_process_wakes_the_main_process_at_begin_and_end(shared: SharedGr
 def test_a_pool_process_downgrades_its_grant(shared: SharedGrants, asked: bool) -> None:
     record = shared.add()
     assert record.goes_on_as_reader == ""
-
-    def share() -> bool:
-        record.share(asked=asked)
-        return True
-
-    assert in_child(share)
+    assert in_child(lambda: record.share(asked=asked) is None)  # type: ignore[func-returns-value]
     assert record.goes_on_as_reader == ("asked" if asked else "yes")
 
 
 def test_a_cancelled_grant_is_not_begun(shared: SharedGrants) -> None:
-    """Either the parent sees that the child has begun, or the child sees that it may not."""
     record = shared.add()
     assert record.cancel() == 0
     assert in_child(lambda: not record.begin())
 
 
 def test_a_late_pool_process_does_not_touch_the_next_grant_of_its_record(shared: SharedGrants) -> None:
-    """A process that comes too late for its grant does not touch the next one, which begins without events."""
     old = shared.add()
     old.append({"lost": "why"})
     old.set_suspect(suspect=True)
@@ -180,9 +161,17 @@ def test_a_late_pool_process_does_not_touch_the_next_grant_of_its_record(shared:
 
 
 def test_there_is_room_for_a_thousand_grants(shared: SharedGrants) -> None:
-    """There is no room for one more until one is removed."""
     records = [shared.add() for _ in range(RECORDS)]
     with pytest.raises(IndexError):
         shared.add()
     shared.remove(records[3])
     assert shared.add().index == records[3].index
+
+
+def test_a_pool_that_was_stopped_has_no_slots() -> None:
+    """A worker that is stopped twice ends its pool while messages still wait."""
+    pool = TaskPool(limit=1)
+    controller = SimpleNamespace(max_tasks_per_child=None)
+    slots = PoolSlots(SimpleNamespace(pool=pool, controller=controller), SimpleNamespace(), on_end=print)  # type: ignore[arg-type]
+    pool.terminate()
+    assert slots.available == 0

@@ -37,13 +37,11 @@ from django_zklock.exceptions import UnreadableQueue
     ],
 )
 def test_an_option_without_a_meaning_is_refused(options: dict[str, Any], message: str) -> None:
-    """The decorator raises, and names the valid values."""
     with pytest.raises(ValueError, match=message):
         zk_locked("a", **options)
 
 
 def test_options_of_unique_tasks_are_read() -> None:
-    """A time is a number of seconds or a timedelta."""
     options = {"unique": "until_done", "on_duplicate": None, "unique_for": timedelta(minutes=1)}
     assert given_options(options) == {"unique": "until_done", "on_duplicate": None, "unique_for": 60.0}
 
@@ -71,7 +69,6 @@ WORKER, PUBLISHER, MARK = "x-worker", "x-publisher", "t-token"
 def test_a_reservation_is_judged_by_its_state_and_its_processes(
     state: State, late: bool, until: float | None, children: list[str], verdict: Verdict
 ) -> None:
-    """A reservation counts while a process publishes or runs the task, or a message waits or will be redelivered."""
     reservation = Reservation(task_id="one", token="t", state=state, late=late, until=until)
     assert reservation.judge(children, NOW) is verdict
     assert Reservation.decode(reservation.encode()) == reservation
@@ -79,20 +76,17 @@ def test_a_reservation_is_judged_by_its_state_and_its_processes(
 
 @pytest.mark.parametrize("data", [b"", b"null", b"[]", b"{}", b"\xff", b'{"task_id":1}', b"x" * 100_000, b"[" * 60_000])
 def test_data_of_another_client_is_no_reservation(data: bytes) -> None:
-    """It is not taken over, either."""
     with pytest.raises(UnreadableQueue):
         Reservation.decode(data)
 
 
 def test_no_two_keys_have_the_same_path() -> None:
-    """No path is below another one, either."""
     paths = {path_of("/zklock", key) for key in ("a", "a/b", "a%2Fb", "a%21b", "b")}
     assert len(paths) == 5
     assert {path.rpartition("/")[0] for path in paths} == {"/zklock/!unique"}
 
 
 def test_long_ids_that_begin_and_end_alike_stay_different() -> None:
-    """Otherwise a task would be taken for a copy of another one."""
     ids = {short_id("x" * 40 + str(number) + "x" * 40) for number in range(2)}
     assert len(ids) == 2
     assert all(len(shown) <= 64 for shown in ids)
@@ -100,7 +94,6 @@ def test_long_ids_that_begin_and_end_alike_stay_different() -> None:
 
 
 def test_a_reservation_of_another_release_is_read_and_kept_whole() -> None:
-    """An older one names no sender. What a newer one adds survives a change, and a wrong sender does no harm."""
     old = Reservation.decode(b'{"late": false, "state": "queued", "task_id": "t", "token": "k", "until": null}')
     assert (old.host, old.pid, old.what) == ("", 0, "")
     data = b'{"late": 0, "state": "queued", "task_id": "t", "token": "k", "until": 1, "pid": [], "new": {"a": 1}}'
@@ -112,8 +105,6 @@ def test_a_reservation_of_another_release_is_read_and_kept_whole() -> None:
 
 
 def test_a_reservation_names_what_has_sent_its_task(rf: RequestFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A view by its route, without its arguments; a task; a command, without its arguments."""
-
     class Handler(BaseHandler):
         def resolve_request(self, request: HttpRequest) -> Any:
             request.resolver_match = match = path("feeds/<secret>/", lambda request, secret: view()).resolve("feeds/x/")

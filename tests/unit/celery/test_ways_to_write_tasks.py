@@ -1,20 +1,23 @@
-"""Each way to write a task: its lock is found, or an error or a warning says that an option has no effect."""
+"""Each way to write or to wrap a task: its lock is found, or the sender is told that an option has no effect."""
 
 from __future__ import annotations
 
 import functools
 import logging
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from celery import Celery, Task
+from celery._state import _task_stack  # type: ignore[attr-defined]
 from celery.signals import worker_ready
 from django.core.exceptions import ImproperlyConfigured
 from pydantic import BaseModel
 
 from django_zklock import zk_locked
+from django_zklock.contrib.celery.context import running_task
 from django_zklock.contrib.celery.introspection import arguments, locked_of
 from django_zklock.exceptions import InvalidLockName
 
@@ -22,8 +25,6 @@ lock = zk_locked("a/{pk}", unique="until_done", on_lost="retry")
 
 
 class Order(BaseModel):
-    """A model that Celery makes of the argument of a task."""
-
     pk: int
 
 
@@ -70,8 +71,6 @@ def bound_to_order(self: Any, order: Order) -> None:
 
 
 class Base(Task[..., Any]):
-    """A base class with a locked method."""
-
     abstract = True
     run: Any = bound
 
@@ -108,8 +107,6 @@ class ExtendsTwice(Extends):
 
 
 class LockedCall(Task[..., Any]):
-    """Its `__call__` is locked."""
-
     abstract = True
 
     @zk_locked("a/{pk}", unique="until_done")
@@ -164,7 +161,6 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_lock_of_a_task_is_found(app: Any, way: str) -> None:
-    """Its key is computed from what the locked function gets."""
     task = WAYS[way](app)
     locked = locked_of(task)
     assert locked is not None
@@ -176,11 +172,9 @@ def test_the_lock_of_a_task_is_found(app: Any, way: str) -> None:
 @pytest.mark.parametrize("bind", [False, True])
 @pytest.mark.parametrize("order", [{"pk": 7}, {"pk": "7"}, Order(pk=7)], ids=repr)
 def test_the_key_is_computed_from_the_model_that_celery_makes(app: Any, order: Any, *, bind: bool) -> None:
-    """A model may be a part of a larger call, and the task may be bound. What is no model raises at the sender."""
     function = zk_locked("a/{order.pk}")(bound_to_order) if bind else of_order
     task = task_of(app, function, bind=bind, pydantic=True)
-    locked = locked_of(task)
-    assert locked is not None
+    locked: Any = locked_of(task)
     assert locked.key(*arguments(task, (order,), {})).endswith("a/7")
     with pytest.raises(ValueError, match="pk"):
         arguments(task, ({"pk": "seven"},), {})
@@ -195,13 +189,11 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("way", REFUSED)
 def test_a_lock_whose_options_have_no_effect_is_refused(app: Any, way: str) -> None:
-    """The first call raises, and names the options."""
     with pytest.raises(ImproperlyConfigured, match=r"on_lost and unique.*functools.wraps"):
         REFUSED[way](app).apply((7,), throw=True)
 
 
 def test_a_lock_whose_options_have_no_effect_is_refused_outside_of_tasks_too() -> None:
-    """It is the function of no task, but of a view, perhaps. A skip_value needs something that skips."""
     with pytest.raises(ImproperlyConfigured, match="has max_conflicts in"):
         zk_locked("a", max_conflicts=3)(lambda: None)()
     with pytest.raises(ImproperlyConfigured, match=r'skip_value.* on_conflict is "raise"'):
@@ -225,7 +217,6 @@ def test_a_key_that_only_the_task_can_compute_is_refused(app: Any) -> None:
 def test_a_worker_warns_of_a_locked_method_that_a_task_replaces(
     app: Any, make: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The lock and its options have no effect on that task. They have one on others."""
     make(app)
     app.task(name="used", shared=False)(plain)
     assert locked_of(app.tasks["task"]) is None
@@ -259,10 +250,197 @@ class Extends(Base):
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="Python 3.14 evaluates annotations when they are asked for")
 def test_an_annotation_may_name_what_only_type_checkers_import(app: Any) -> None:
-    """Python 3.14 needs no `from __future__ import annotations` for that."""
     names: dict[str, Any] = {}
     exec(compile(LATER, "later", "exec", dont_inherit=True), names)
     for task in task_of(app, names["function"]), app.register_task(names["Extends"]()):
-        locked = locked_of(task)
-        assert locked is not None
+        locked: Any = locked_of(task)
         assert locked.key(*arguments(task, (7,), {})).endswith("a/7")
+
+
+# --- tasks that an agent for monitoring has wrapped -------------------------------------------------------------------
+
+
+def keyed(key: str) -> None: ...
+
+
+def keyed_bound(self: Any, key: str) -> None: ...
+
+
+work: Any = zk_locked("outer/{key}")(zk_locked("inner/{key}")(keyed))
+bound_work: Any = zk_locked("bound/{key}")(keyed_bound)
+helper: Any = zk_locked("helper/{key}")(keyed)
+
+
+class Proxy:
+    """A proxy around a task, as an agent puts one there: all is that of the task, but its class has its own `run`."""
+
+    def __init__(self, task: Any) -> None:
+        self._task = task
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._task(*args, **kwargs)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        return self(*args, **kwargs)
+
+
+def behind_proxy(task: Any) -> Any:
+    """New Relic puts such a proxy around the task while it builds the task's tracer."""
+    return Proxy(task)
+
+
+def with_wrapped_run(task: Any) -> Any:
+    """Sentry replaces the attribute `run` of the task by a function that wraps it."""
+    task.run = functools.wraps(task.run)(lambda *args, _run=task.run, **kwargs: _run(*args, **kwargs))
+    return task
+
+
+def with_replaced_run(task: Any) -> Any:
+    """The new `run` does not say what it wraps, and is the method of something else."""
+    task.run = Proxy(task.run).run
+    return task
+
+
+def as_it_is(task: Any) -> Any:
+    return task
+
+
+@pytest.fixture(params=[as_it_is, behind_proxy, with_wrapped_run, with_replaced_run], ids=lambda agent: agent.__name__)
+def agent(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("options", [{}, {"autoretry_for": (ValueError,)}], ids=["", "autoretry"])
+def test_a_wrapped_task_is_known_by_its_function(
+    app: Any, agent: Callable[[Any], Any], options: dict[str, Any]
+) -> None:
+    task = agent(app.task(name="task", shared=False, **options)(work))
+    _task_stack.push(task)
+    try:
+        contexts = [running_task(wrapper) for wrapper in (helper, work, work.__wrapped__, work)]
+    finally:
+        _task_stack.pop()
+    assert [context and context.about["task"] for context in contexts] == [None, "task", "task", None]
+
+
+@pytest.mark.parametrize("options", [{}, {"autoretry_for": (ValueError,)}], ids=["", "autoretry"])
+def test_the_key_of_a_wrapped_task_is_computed_from_its_arguments(
+    app: Any, agent: Callable[[Any], Any], options: dict[str, Any]
+) -> None:
+    for bind, function in ((False, work), (True, bound_work)):
+        task = app.task(name=function.__name__, bind=bind, shared=False, **options)(function)
+        wrapped = agent(task)
+        locked = locked_of(wrapped)
+        assert locked is function.zk_locked
+        call = arguments(wrapped, ("a",), {})
+        assert call == (((task,) if bind else ()) + ("a",), {})
+        assert locked.key(*call).endswith("/a")
+
+
+def test_a_task_of_a_class_is_known_by_its_method(app: Any, agent: Callable[[Any], Any]) -> None:
+    class OfClass(app.Task):  # type: ignore[misc]
+        name = "of class"
+        run = bound_work
+
+    task = OfClass()
+    for known in (task, app.register_task(task)):
+        assert locked_of(agent(known)) is bound_work.zk_locked
+        assert arguments(known, ("a",), {}) == ((task, "a"), {})
+
+
+def test_a_function_that_only_an_instance_has_is_known(app: Any) -> None:
+    class OfInstance(app.Task):  # type: ignore[misc]
+        name = "of instance"
+
+        def __init__(self) -> None:
+            self.run = work
+
+    task = app.register_task(OfInstance())
+    for agent in (as_it_is, behind_proxy, with_wrapped_run):
+        assert locked_of(agent(task)) is work.zk_locked
+
+
+def test_a_task_may_run_any_callable(app: Any) -> None:
+    class OfCallable(app.Task):  # type: ignore[misc]
+        name = "of callable"
+        run = Proxy(keyed)
+
+    assert locked_of(app.register_task(OfCallable())) is None
+
+
+# --- whichever of Django and Celery is imported first -----------------------------------------------------------------
+
+
+SETUP = """
+import sys
+from django.conf import settings
+settings.configure(INSTALLED_APPS=["django_zklock"], ZKLOCK={"URL": "zk://h"})
+import django, django.core.exceptions
+"""
+
+
+def run(code: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", SETUP + code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+DJANGO_FIRST = """
+class NoCelery:
+    def find_spec(self, name, path=None, target=None):
+        if name == "celery":
+            raise ModuleNotFoundError(name)
+
+django.setup()
+from django_zklock import zk_locked
+from django_zklock.decorators import context
+
+@zk_locked("a")
+def function(): ...
+
+print(context.library.context_of(function), "celery" in sys.modules)
+sys.meta_path.insert(0, NoCelery())
+try:
+    zk_locked("a", unique="until_done")(lambda: None)
+except django.core.exceptions.ImproperlyConfigured as error:
+    print(error)
+del sys.meta_path[0]
+from celery import Celery
+from celery._state import _task_stack
+_task_stack.push(Celery(set_as_current=False).task(name="task")(function))
+print(type(context.library.context_of(function)).__name__)
+"""
+
+
+def test_a_function_may_be_decorated_before_celery_is_imported() -> None:
+    without, advice, context = run(DJANGO_FIRST)
+    assert without == "None False"
+    assert "pip install" in advice
+    assert context == "TaskContext"
+
+
+CELERY_FIRST = """
+from celery import Celery
+from django_zklock.decorators.locked import zk_locked
+
+def work(): ...
+
+for options in ({}, {"unique": "until_done"}):
+    Celery(set_as_current=False).task(name="task")(zk_locked("a", **options)(lambda: None))
+    print(hasattr(Celery.send_task, "__zk_locked__"))
+
+try:
+    Celery(broker="memory://").task(zk_locked("a", unique="until_done")(work)).delay()
+except django.core.exceptions.ImproperlyConfigured as error:
+    print(error)
+"""
+
+
+def test_a_task_may_be_defined_before_django_is_set_up() -> None:
+    """A unique task is not sent without Django, as with a lock. Otherwise all duplicates would be sent."""
+    plain, unique, error = run(CELERY_FIRST)
+    assert [plain, unique] == ["False", "True"]
+    assert "django.setup()" in error

@@ -19,6 +19,7 @@ from typing import Any, get_args
 from django.apps import apps
 from django.db import models
 from django.test import RequestFactory
+from google.protobuf.descriptor import FieldDescriptor
 from prometheus_client import CollectorRegistry
 
 import django_zklock
@@ -61,7 +62,6 @@ _MODULE = re.compile(r"(?:\"|\bimport )(django_zklock[\w.]*)")
 
 
 def exports() -> dict[str, set[str]]:
-    """Return the names in `__all__` of each module that has one, by the module's name in the package."""
     modules = {}
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text()
@@ -100,21 +100,18 @@ def apps_and_modules() -> list[str]:
 
 
 def is_module(name: str) -> bool:
-    """Return whether it can be imported as a module."""
     with contextlib.suppress(ImportError):
         return bool(import_module(name))
     return False
 
 
 def found(module: str, name: str) -> Any:
-    """Return what an import of the name gives; None if it fails."""
     with contextlib.suppress(ImportError):
         return getattr(import_module(module), name, None)
     return None
 
 
 def classes_and_functions() -> Iterator[tuple[str, Any]]:
-    """Yield the public classes and functions."""
     for module, names in public().items():
         for name in names:
             value = found(module, name)
@@ -123,7 +120,6 @@ def classes_and_functions() -> Iterator[tuple[str, Any]]:
 
 
 def attributes() -> dict[str, list[str]]:
-    """Return the attributes and methods of each public class that the reference names."""
     documented = words_of(*(path for path in DOCUMENTS if path.parent.name == "reference"))
     made = {
         name: sorted(
@@ -145,7 +141,6 @@ _OF_DJANGO = ("DoesNotExist", "MultipleObjectsReturned", "objects", "pre_save", 
 
 
 def words_of(*pages: Path) -> set[str]:
-    """Return the words in the code of these pages."""
     code = " ".join(
         text for page in pages for text in re.findall(r"```.*?```|`[^`]+`", page.read_text(), flags=re.DOTALL)
     )
@@ -153,7 +148,6 @@ def words_of(*pages: Path) -> set[str]:
 
 
 def parameters() -> dict[str, list[str]]:
-    """Return the names of the arguments of each public function, and of the classes that callers make."""
     made: dict[str, list[str]] = {}
     for name, value in classes_and_functions():
         if inspect.isfunction(value) or name.endswith((".FenceVerifier", ".DatabaseTokens", ".DevServer")):
@@ -164,12 +158,10 @@ def parameters() -> dict[str, list[str]]:
 
 
 def signal_arguments() -> dict[str, str]:
-    """Return the arguments of each signal."""
     return dict(re.findall(r"^`(\w+)\(([\w, ]*)\)`$", str(signals.__doc__), flags=re.MULTILINE))
 
 
 def setting_keys() -> dict[str, list[str]]:
-    """Return the keys of `ZKLOCK`, and all other settings."""
     celery = "\n".join(path.read_text() for path in (PACKAGE / "contrib" / "celery").rglob("*.py"))
     run = (PACKAGE / "management/zklock/run.py").read_text()
     return {
@@ -184,7 +176,6 @@ def setting_keys() -> dict[str, list[str]]:
 
 
 def options() -> dict[str, list[str]]:
-    """Return the options of each call."""
     columns: dict[str, Any] = {
         "zk_lock": arguments.LockArguments,
         "zk_read": arguments.SideArguments,
@@ -196,20 +187,17 @@ def options() -> dict[str, list[str]]:
 
 
 def words() -> dict[str, list[str]]:
-    """Return the words that options accept."""
     kinds = [*("AbortOn", "Compat", "KindOfLock", "TaskPolicy", "FunctionPolicy")]
     kinds += [*("OnDuplicate", "OnLost", "ReleaseOn", "UniqueUntil")]
     return {name: sorted(get_args(getattr(arguments, name))) for name in kinds}
 
 
 def check_ids() -> list[str]:
-    """Return the ids of the system checks."""
     sources = [*Path(conf.__file__).parent.glob("*.py"), Path(checks.__file__), Path(str(model.__file__))]
     return sorted({code for path in sources for code in re.findall(r'"(?:zklock\.)?([EW]\d{3})"', path.read_text())})
 
 
 def sub_commands() -> dict[str, list[str]]:
-    """Return the options and arguments of each sub-command."""
     parser = Command().create_parser("manage.py", "zklock")
     (choices,) = (action.choices for action in parser._actions if action.dest == "subcommand")
     django_has = {option for action in parser._actions for option in action.option_strings}
@@ -225,7 +213,6 @@ def sub_commands() -> dict[str, list[str]]:
 
 
 def json_fields() -> dict[str, list[str]]:
-    """Return the fields of all JSON that commands and pages write."""
     values = (PastEvent, ReservationInfo, doctor.Check)
     fields = {f"{kind.__name__} of inspection": sorted(names) for kind, names in info.NAMES.items()}
     fields |= {f"{kind.__name__} of commands": sorted(kind.__dataclass_fields__) for kind in values}
@@ -238,7 +225,6 @@ def json_fields() -> dict[str, list[str]]:
 
 
 def written_keys(source: str) -> set[str]:
-    """Return the keys of the dicts that a sub-command writes."""
     keys: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         is_call = isinstance(node, ast.Call) and ast.unparse(node.func) in ("write_json", "write_answer")
@@ -251,13 +237,11 @@ _ANSWERS = ("answer", "counts", "events", "more", "report", "rows", "waits")
 
 
 def keys_in(tree: ast.AST) -> set[str]:
-    """Return the keys of all dicts in a part of the source."""
     dicts = (node for node in ast.walk(tree) if isinstance(node, ast.Dict))
     return {str(key.value) for node in dicts for key in node.keys if isinstance(key, ast.Constant)}
 
 
 def metrics() -> dict[str, str]:
-    """Return the kind and the labels of each metric."""
     registry = CollectorRegistry()
     families: dict[str, str] = {}
     for made in Metrics(registry)._made:
@@ -268,18 +252,15 @@ def metrics() -> dict[str, str]:
 
 
 def traces() -> list[str]:
-    """Return the names of spans and of their attributes."""
     return sorted(set(re.findall(r'"(zklock\.\w+)"', (PACKAGE / "contrib/otel/spans.py").read_text())))
 
 
 def migrations() -> dict[str, str]:
-    """Return a digest of each migration."""
     paths = sorted(PACKAGE.rglob("migrations/0*.py"))
     return {str(path.relative_to(PACKAGE)): hashlib.sha256(path.read_bytes()).hexdigest()[:32] for path in paths}
 
 
 def columns() -> dict[str, str]:
-    """Return what fields of ours are in the database, and in the migrations of projects."""
     made: dict[str, str] = {}
     for field in (model.ExactCharField(max_length=9), model.FencingTokenField()):
         _name, where, _, options = field.deconstruct()
@@ -289,15 +270,14 @@ def columns() -> dict[str, str]:
 
 
 def permissions() -> list[str]:
-    """Return the permissions of the admin."""
     return sorted([*(f"{action}_lock" for action in Lock._meta.default_permissions), *dict(Lock._meta.permissions)])
 
 
 def proto() -> dict[str, Any]:
-    """Return the messages of the lock coordinator, with the number and the type of each field, and its calls."""
     file = lock_coordinator_pb2.DESCRIPTOR
+    kinds = {getattr(FieldDescriptor, name): name[5:].lower() for name in vars(FieldDescriptor) if name[:5] == "TYPE_"}
     made: dict[str, Any] = {
-        name: {field.name: f"{field.number} {kind_of(field)}" for field in message.fields}
+        name: {field.name: f"{field.number} {kinds[field.type]}" for field in message.fields}
         for name, message in file.message_types_by_name.items()
     }
     enums = [*file.enum_types_by_name.values(), *lock_coordinator_pb2.LeaseState.DESCRIPTOR.enum_types]
@@ -310,14 +290,7 @@ def proto() -> dict[str, Any]:
     return made
 
 
-def kind_of(field: Any) -> str:
-    """Return the type of a field of a message."""
-    numbers = {getattr(field, name): name[5:].lower() for name in dir(field) if name.startswith("TYPE_")}
-    return str(numbers[field.type])
-
-
 def http() -> dict[str, Any]:
-    """Return the calls and the fields of the coordinator's HTTP, from its description."""
     described = json.loads((PACKAGE / "contrib/leases/openapi.json").read_text())
     made: dict[str, Any] = {path: sorted(set(calls) - {"parameters"}) for path, calls in described["paths"].items()}
     for name, schema in described["components"]["schemas"].items():
@@ -329,35 +302,26 @@ def http() -> dict[str, Any]:
 
 
 def answers() -> dict[str, str]:
-    """Return the codes of views' answers, and of the coordinator's refusals."""
     codes = {code.slug: f"{code.grpc} {code.http} {dict(code.headers)}" for code in Code}
     codes |= {code: str(status) for status, (code, _) in views._ANSWERS.items()}
     for error in (LockBusy(), ZooKeeperUnavailable(), LockLost()):
-        answered = responses.answer(RequestFactory().get("/", headers={"accept": "application/json"}), error)
-        assert answered is not None
+        answered: Any = responses.answer(RequestFactory().get("/", headers={"accept": "application/json"}), error)
         body = json.loads(answered.content)
         codes[body["code"]] = f"{answered.status_code} {sorted(body)} Retry-After: {answered['Retry-After']}"
     return {**codes, "header of a signed token": views.HEADER}
 
 
 def around_celery() -> dict[str, list[str]]:
-    """Return the fields of worker events, and of the replies of remote control."""
     made: dict[str, list[str]] = {}
-    for call in calls_in(events.__file__, "_send"):
-        made[f"event {ast.literal_eval(call.args[0])}"] = sorted(str(keyword.arg) for keyword in call.keywords)
+    for node in ast.walk(ast.parse(Path(events.__file__).read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "_send":
+            made[f"event {ast.literal_eval(node.args[0])}"] = sorted(str(keyword.arg) for keyword in node.keywords)
     tree = ast.parse(Path(control.__file__).read_text())
     made["inspect zklocks"] = sorted({control.zklocks.__name__, *keys_in(tree)})
     return made
 
 
-def calls_in(path: str, function: str) -> list[ast.Call]:
-    """Return the calls of a function in a module."""
-    nodes = ast.walk(ast.parse(Path(path).read_text()))
-    return [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == function]
-
-
 def entry_points() -> list[str]:
-    """Return the entry points and the extras of the distribution."""
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     groups = config["options.entry_points"].items()
@@ -366,13 +330,11 @@ def entry_points() -> list[str]:
 
 
 def loggers() -> list[str]:
-    """Return the names of the loggers."""
     sources = (path.read_text() for path in PACKAGE.rglob("*.py"))
     return sorted({name for source in sources for name in re.findall(r'\bLogger\("([\w.]+)"', source)})
 
 
 def tables() -> dict[str, list[str]]:
-    """Return the columns of each table, which processes of other releases write, too."""
     kinds: list[type[models.Model]] = [
         kind for app in ("zklock_fences", "zklock_events") for kind in apps.get_app_config(app).get_models()
     ]
@@ -405,4 +367,3 @@ FACTS: dict[str, Callable[[], Any]] = {
     "events and commands of Celery": around_celery,
     "entry points and extras": entry_points,
 }
-"""For each kind of fact: the function that returns it."""

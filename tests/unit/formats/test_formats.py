@@ -40,7 +40,6 @@ def flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def compare(section: str, golden: Any, today: Any) -> None:
-    """Fail with what to do, unless both are the same."""
     before, now = dict(flat(golden, section)), dict(flat(today, section))
     lines = [f"REMOVED {name}: {before[name]}" for name in sorted(before.keys() - now.keys())]
     both = sorted(name for name in before.keys() & now.keys() if before[name] != now[name])
@@ -60,12 +59,10 @@ def test_every_kind_of_format_is_frozen() -> None:
 
 @pytest.mark.parametrize("section", FACTS)
 def test_no_name_or_number_has_changed(section: str) -> None:
-    """User code imports it, a program reads it, or a database was made by it."""
     compare(section, GOLDEN["facts"].get(section), FACTS[section]())
 
 
 def test_each_public_name_can_be_imported() -> None:
-    """From the module in which users find it."""
     imports = GOLDEN["facts"]["imports"].items()
     assert [f"{module}.{name}" for module, names in imports for name in names if found(module, name) is None] == [], (
         RULE
@@ -80,7 +77,6 @@ def text_in(entry: Any) -> str:
 
 @pytest.mark.parametrize("kind", TEXTS)
 def test_each_text_is_written_as_before(kind: str) -> None:
-    """Processes of other releases, and programs in other languages, read it."""
     write, _ = TEXTS[kind]
     entries = GOLDEN["texts"][kind].items()
     compare(
@@ -91,7 +87,6 @@ def test_each_text_is_written_as_before(kind: str) -> None:
 
 
 def read_by(read: Callable[[str], Any], text: str) -> Any:
-    """Return what is read in the text, or the error."""
     try:
         return read(text)
     except Exception as error:
@@ -111,7 +106,6 @@ def test_each_text_of_others_is_read_as_before(kind: str) -> None:
 
 
 def test_new_guids_have_the_mark_and_the_version() -> None:
-    """The rest of a guid is random."""
     for mark, guid in GUIDS.items():
         made = new_guid(mark)
         assert (made[:4], made[14], len(made)) == (guid[:4], guid[14], len(guid))

@@ -77,16 +77,10 @@ ASKED = release_request.release_request(by="anna", reason="deploy 42", at=SINCE)
 
 
 class Size(str, enum.Enum):
-    """A value of a choice."""
-
     SMALL = "small"
 
 
-# --- znodes ---------------------------------------------------------------------------------------------------------
-
-
 def names_of_contenders() -> dict[str, str]:
-    """Return the names of the znodes of contenders, of each kind and in each grammar."""
     number = "0000000007"
     names = {f"{kind.word}, {mark.name}": prefix(GUIDS[mark], kind) + number for kind in Kind for mark in Mark}
     kinds = (Kind.LOCK, Kind.READ, Kind.WRITE)
@@ -94,7 +88,6 @@ def names_of_contenders() -> dict[str, str]:
 
 
 def read_name(name: str) -> Any:
-    """Return what a waiter reads in the name of a child."""
     try:
         child = parse(name)
     except UnreadableQueue:
@@ -113,7 +106,6 @@ def read_name(name: str) -> Any:
 
 
 def contenders() -> dict[str, str]:
-    """Return the data of the znodes of contenders."""
     payloads = {
         "view": VIEW,
         "task": replace(WORKER, about={**TASK, "message": GUID, "redelivered": "1", "trace": KEY, "span": KEY[:16]}),
@@ -134,7 +126,6 @@ def contenders() -> dict[str, str]:
 
 
 def read_contender(text: str) -> Any:
-    """Return what others read in the data of a contender."""
     payload = Payload.decode(text.encode())
     kind = Kind.PERMIT if payload is not None and payload.limit else Kind.LOCK
     name = f"{prefix(GUID, kind)}0000000007"
@@ -148,7 +139,6 @@ def read_contender(text: str) -> Any:
 
 
 def operator_holds() -> dict[str, str]:
-    """Return the data of the znodes of operator holds."""
     of_hold = replace(VIEW, guid=GUIDS[Mark.OPERATOR], owner=0, session_timeout=0)
     marks = {"person": "", "minimum hold": operator_hold.MINIMUM, "hand-over": operator_hold.HANDED_OVER}
     holds = {name: {"by": "anna", "reason": "why", "seconds": 1.5, "mark": mark} for name, mark in marks.items()}
@@ -156,14 +146,12 @@ def operator_holds() -> dict[str, str]:
 
 
 def read_operator_hold(text: str) -> Any:
-    """Return what others read in the data of an operator hold."""
     name = f"{prefix(GUIDS[Mark.OPERATOR])}0000000007"
     hold = read_hold("k", Node(path=f"{BASE}/k/{name}", data=text.encode(), czxid=4294967310, owner=0, ctime=1e9))
     return hold and {**to_json(hold), "minimum": hold.minimum}
 
 
 def markers_and_directories() -> dict[str, str]:
-    """Return the names of all other znodes."""
     return {
         "limit": markers.limit_marker(3),
         "cleared limit": markers.limit_marker(0),
@@ -186,7 +174,6 @@ def markers_and_directories() -> dict[str, str]:
 
 
 def records() -> dict[str, str]:
-    """Return the data of all other znodes."""
     reservation = Reservation(
         task_id=GUID, token=KEY, state=State.QUEUED, late=True, until=1.5, host="web-1", pid=42, what="GET /buy/<sku>"
     )
@@ -220,11 +207,7 @@ def read_record(text: str) -> Any:
     return plain({**read, **({"unknown": unknown.decode()} if unknown else {})})
 
 
-# --- texts that programs pass on ------------------------------------------------------------------------------------
-
-
 def passed_on() -> dict[str, str]:
-    """Return the texts that callers pass to other processes."""
     values: dict[str, Any] = {"template": "inventory/{sku}", "guid": GUIDS[Mark.OPERATOR], "sequence": "0000000007"}
     adoption = HandOver(key="inventory/7", kind=Kind.LOCK, limit=0, seconds=30.0, token=4294967303, **values)
     holder = TokenHolder(host="web-1", pid=42, guid=GUID)
@@ -241,15 +224,12 @@ def passed_on() -> dict[str, str]:
 
 
 def read_passed_on(text: str) -> Any:
-    """Return what the other process reads."""
     if text.startswith("zkh"):
         return plain(asdict(trusted(text, Keys([KEY]), BASE)))
     if text.count(".") == 1:
         return coordinator._addresses(text)._asdict()
     return plain(asdict(unseal(text, Keys([KEY]))))
 
-
-# --- names of locks -------------------------------------------------------------------------------------------------
 
 SEGMENTS = ["plain-name_1.0~a:b@c=d+e,f", "a/b", "50%", "é", "e\u0301", "1234567890", "tel-123456789", "..."]
 VALUES: dict[str, object] = {
@@ -303,7 +283,6 @@ TEMPLATES: dict[str, tuple[str, dict[str, object]]] = {
 
 
 def keys() -> dict[str, str]:
-    """Return keys, of literals and of values."""
     segments = {f"segment: {text!a}": escape(text) for text in SEGMENTS}
     values = {f"value: {name}": text_of(value, "field") for name, value in VALUES.items()}
     templates = {f"template: {name}": Template.parse(text).render(fields) for name, (text, fields) in TEMPLATES.items()}
@@ -323,7 +302,6 @@ def keys() -> dict[str, str]:
 
 
 def incidents() -> dict[str, str]:
-    """Return identities of incidents, by which they are acknowledged."""
     holder: Any = SimpleNamespace(token=4294967303)
     made = (
         Hung(keys=("b", "a"), holders=(("a", holder),)),
@@ -333,11 +311,7 @@ def incidents() -> dict[str, str]:
     return {incident.cause: incident.identity for incident in made}
 
 
-# --- messages of tasks ----------------------------------------------------------------------------------------------
-
-
 def task() -> Any:
-    """Return a task whose broker and backend are in this process."""
     app = Celery("formats", broker="memory://", backend="cache+memory://", set_as_current=False)
     app.conf.task_default_queue = str(uuid.uuid4())  # the broker is shared by all applications of a process
 
@@ -348,7 +322,6 @@ def task() -> Any:
 
 
 def begin(running: Any, headers: Mapping[str, Any]) -> None:
-    """Make the task run as in a worker, by its default queue."""
     request: dict[str, Any] = {"retries": 0, "called_directly": False, "is_eager": False}
     request["delivery_info"] = {"routing_key": running.app.conf.task_default_queue}
     running.push_request(id=GUID, args=[], kwargs={}, headers=headers, **request)
@@ -374,7 +347,6 @@ def sent_again(send: Callable[[Any], object], **headers: Any) -> str:
 
 
 def headers() -> dict[str, str]:
-    """Return the headers of messages, as JSON."""
     error = ZkLockError("busy")
     run = RunRecord(entry="a/b c", at=NOON, count=7, token=4294967303)
     texts = {
@@ -400,7 +372,6 @@ def headers() -> dict[str, str]:
 
 
 def read_headers(text: str) -> Any:
-    """Return what a worker reads in the headers of a message."""
     given = json.loads(text)
     request = Context(headers=given)
     about = messages.describe("shop.tasks.restock", GUID, 0, given, {}, {}).about
@@ -419,7 +390,6 @@ COUNTS = (messages.CONFLICTS_HEADER, messages.LOST_HEADER, messages.LATE_HEADER,
 
 
 def outcome(given: Mapping[str, Any], *, has_result: bool) -> str:
-    """Return what a copy with these headers does under the lock."""
     running = task()
     begin(running, given)
     if has_result:
@@ -436,16 +406,11 @@ def outcome(given: Mapping[str, Any], *, has_result: bool) -> str:
     return "does the work"
 
 
-# --- all of them ----------------------------------------------------------------------------------------------------
-
-
 def only_set(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what is empty."""
     return {name: value for name, value in values.items() if value not in (None, "", 0, False, {}, [])}
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it."""
     return json.loads(json.dumps(value, default=lambda other: getattr(other, "value", None) or str(other)))
 
 

@@ -6,7 +6,6 @@ from django_zklock.locks.election import FIRST_PAUSE, LONGEST_PAUSE, STEADY, Bac
 
 
 def test_pauses_grow_while_the_leadership_is_lost_at_once() -> None:
-    """Each is up to twice as long as the one before, up to the longest. At least half of each is fixed."""
     backoff = Backoff()
     most = FIRST_PAUSE
     for pause in [backoff.after(0.1) for _ in range(12)]:
@@ -15,7 +14,6 @@ def test_pauses_grow_while_the_leadership_is_lost_at_once() -> None:
 
 
 def test_a_steady_leadership_resets_the_pauses() -> None:
-    """So one loss a day costs a tenth of a second."""
     backoff = Backoff()
     for _ in range(8):
         backoff.after(0.1)

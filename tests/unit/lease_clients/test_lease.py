@@ -17,7 +17,6 @@ from zklock_client.v1 import lock_coordinator_pb2 as pb
 
 @pytest.fixture
 async def keeper() -> AsyncIterator[Keeper]:
-    """A keeper whose coordinator does not answer."""
     connection = Connection("127.0.0.1:1", None, ())
     keeper = Keeper(connection, lambda address: connection)
     yield keeper
@@ -67,7 +66,6 @@ async def test_after_a_wait_the_first_answer_tells_the_end(keeper: Keeper) -> No
 
 
 async def test_an_expired_lease_of_a_client_stays_lost(keeper: Keeper) -> None:
-    """Its user may know that already."""
     lease = Lease("a")
     await lease.begin(keeper, granted(100), now())
     lease._until = now() - 1
@@ -88,7 +86,6 @@ async def test_a_lease_has_one_pending_request_on_a_slow_stream(keeper: Keeper) 
 
 
 async def test_texts_of_a_coordinator_are_short_and_printable(keeper: Keeper, caplog: pytest.LogCaptureFixture) -> None:
-    """They are shown in logs, errors and terminals, and another program may listen at the address."""
     lease, hostile = Lease("a"), "\x1b[2Jgone\n\x00" + "x" * 100_000
     await lease.begin(keeper, granted(20), now())
     lease.update(pb.LeaseState(state=pb.LeaseState.STATE_HELD, release_requested=True, detail=hostile))

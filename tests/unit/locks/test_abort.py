@@ -1,8 +1,9 @@
-"""Aborts of threads that another thread disarms, such as the garbage collector."""
+"""Aborts of threads that another thread disarms, such as the garbage collector; the owner of a lock, and its stack."""
 
 from __future__ import annotations
 
 import ast
+import asyncio
 import gc
 import os
 import signal
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
@@ -30,15 +31,13 @@ from django_zklock.core.execution.abort import (
     _set_async_exception,
     shielded,
 )
-from django_zklock.core.execution.owner import Owner
+from django_zklock.core.execution.owner import Owner, current_owner
 from django_zklock.core.execution.signals import set_handler
-from django_zklock.core.execution.stack import stack_of
+from django_zklock.core.execution.stack import CUT, MAX_ANSWER, MAX_FRAMES, read_answer, stack_of
 from django_zklock.exceptions import LockLostInterrupt
 
 
 class Work:
-    """A thread in several blocks that can be aborted; it waits in one blocking call."""
-
     def __init__(self, blocks: int) -> None:
         self.stopped = False
         self.blocks: list[ThreadAbort] = []
@@ -85,8 +84,6 @@ def work() -> Iterator[Callable[[int], Work]]:
 
 
 class Torn:
-    """An object that disarms an abort when it is garbage."""
-
     def __init__(self) -> None:
         self.me = self
 
@@ -148,7 +145,6 @@ def test_nothing_is_collected_while_frames_of_others_are_read(
 
 
 def test_disarming_one_block_keeps_the_abort_of_another(work: Callable[[int], Work]) -> None:
-    """Both locks are lost with the session, and one of the blocks is garbage. The work in the other one is aborted."""
     busy = work(2)
     for block in busy.blocks:
         block.request("lost")
@@ -158,7 +154,6 @@ def test_disarming_one_block_keeps_the_abort_of_another(work: Callable[[int], Wo
 
 
 def test_an_abort_of_a_block_that_is_over_is_dropped(work: Callable[[int], Work]) -> None:
-    """Although it was on its way."""
     busy = work(2)
     busy.blocks[0].request("lost")
     busy.blocks[0].disarm()
@@ -167,7 +162,6 @@ def test_an_abort_of_a_block_that_is_over_is_dropped(work: Callable[[int], Work]
 
 
 def test_a_signal_that_arrives_while_another_thread_ends_the_block_is_dropped() -> None:
-    """The collector runs there, and has come as far as this."""
     assert _has_handler()
     block = MainThreadAbort()
     block.arm()
@@ -203,8 +197,6 @@ def test_a_shielded_function_that_is_struck_at_its_start_is_called() -> None:
     assert type(function(1, 2, 3, c=4, d=5)) is LockLostInterrupt
     assert calls == [(1, (2, 3), 4, {"d": 5})] * 2
 
-
-# --- where Python refuses handlers of signals -------------------------------------------------------------------------
 
 IN_SUB_INTERPRETER = """
 import sys
@@ -248,3 +240,66 @@ def test_one_place_sets_handlers() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "signal.signal"
     }
     assert calls - {"signals.py"} == set()
+
+
+# --- owners and their stacks ------------------------------------------------------------------------------------------
+
+
+class Compiled(Coroutine[Any, Any, str]):
+    """A coroutine of a compiled module, whose frame cannot be seen. It returns the kind of its owner."""
+
+    def send(self, value: Any) -> Any:
+        raise StopIteration(current_owner().kind)
+
+    def throw(self, *error: Any) -> Any:
+        raise NotImplementedError
+
+    def close(self) -> None: ...
+
+    def __await__(self) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("unsafe", [False, True], ids=["", "DJANGO_ALLOW_ASYNC_UNSAFE"])
+def test_a_task_of_compiled_code_is_an_owner(monkeypatch: pytest.MonkeyPatch, unsafe: bool) -> None:
+    pytest.importorskip("greenlet")
+    if unsafe:
+        monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+        monkeypatch.delitem(sys.modules, "greenlet")
+    assert asyncio.run(Compiled()) == "task"
+
+
+def deep(depth: int) -> bytes:
+    return deep(depth - 1) if depth else stack_of(current_owner())
+
+
+def test_at_most_so_many_frames_are_shown_the_innermost_ones() -> None:
+    lines = read_answer(deep(500))
+    assert len(lines) == 1 + MAX_FRAMES + 1
+    assert all(line.startswith("deep at ") for line in lines[5:-1])
+    assert lines[-1] == CUT
+
+
+def test_an_answer_has_a_limit_however_long_the_names_are() -> None:
+    source, name = "def f(depth):\n    return f(depth - 1) if depth else call()\n", "ж" * 400
+    module: dict[str, object] = {"call": lambda: stack_of(current_owner())}
+    exec(compile(source, name, "exec"), module)
+    answer = module["f"](50)  # type: ignore[operator]
+    assert len(answer) <= MAX_ANSWER
+    assert answer.endswith(CUT.encode())
+    assert all(name in line for line in read_answer(answer)[5:-1])
+
+
+def test_the_name_of_an_owner_is_one_line() -> None:
+    answers: list[bytes] = []
+    thread = threading.Thread(target=lambda: answers.append(stack_of(current_owner())), name="a\nb\x1b[2J\ud800")
+    thread.start()
+    thread.join()
+    assert read_answer(answers[0])[0] == r"thread 'a\nb\x1b[2J\ud800'"
+
+
+def test_any_bytes_are_read_as_a_few_lines_that_print() -> None:
+    for data in (b"", b"\xff\xfe\x00", b"\x1b[31m\r\n\xe2\x80\xae", b"\n" * 2**20, b"x" * 2**20, b"<script>"):
+        lines = read_answer(data)
+        assert len(lines) <= MAX_FRAMES + 2
+        assert all(line.isprintable() and len(line) <= 512 for line in lines)

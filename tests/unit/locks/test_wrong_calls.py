@@ -81,13 +81,11 @@ LOOSE_OF_KEY: Any = Lock.of_key
     ],
 )
 def test_an_unknown_argument_is_refused_with_the_right_one(call: Callable[[], object], hint: str) -> None:
-    """Also for those who know the locks of other packages."""
     with pytest.raises(TypeError, match=hint):
         call()
 
 
 def test_an_invalid_value_is_refused_with_the_valid_ones() -> None:
-    """With the option, what it takes and what it got."""
     with pytest.raises(ValueError, match=r"^timeout must be a number of seconds .*; got the string '5'\.$"):
         LOOSE("k", timeout="5")
     with pytest.raises(ValueError, match=r"None = no limit; at most 2147483\); got 10000000\.$"):
@@ -95,7 +93,6 @@ def test_an_invalid_value_is_refused_with_the_valid_ones() -> None:
 
 
 def test_a_bound_task_without_self_is_refused() -> None:
-    """bind=True without the parameter, and the parameter without bind=True."""
     app = Celery("mistakes", broker="memory://")
 
     @app.task(bind=True)  # type: ignore[arg-type]
@@ -113,7 +110,6 @@ def test_a_bound_task_without_self_is_refused() -> None:
 
 
 def test_an_app_that_is_not_installed_is_named() -> None:
-    """At the first contact with ZooKeeper, with what to add."""
     code = """
 import django; from django.conf import settings
 settings.configure(ZKLOCK={"URL": "zk://127.0.0.1:1/x"}); django.setup()
@@ -171,13 +167,11 @@ def test_a_name_that_looks_like_an_entry_warns_once_at_the_callers_line() -> Non
 
 @pytest.mark.parametrize("name", ["nmaed", "namde", "anmed"])  # codespell:ignore
 def test_two_swapped_letters_look_like_an_entry(name: str) -> None:
-    """It is the most common mistake in typing."""
     with with_locks("named", "order2026"), pytest.warns(UserWarning, match=r"Did you mean 'named'\?"):
         _ = zk_lock(name).key
 
 
 def test_another_word_with_the_same_letters_does_not_warn() -> None:
-    """Another number does not, either. Any warning would be an error."""
     with with_locks("pot", "stream", "order12"):
         for name in ("top", "master", "order21", "dream", "streets"):
             assert zk_lock(name).key == name
@@ -204,7 +198,6 @@ def test_a_value_that_no_field_takes_is_an_error(lock: Any, expected: str) -> No
 
 
 def test_several_locks_share_the_values_of_their_fields() -> None:
-    """Each value needs its field in one of the names only."""
     with with_locks("pots"):
         assert zk_locks("order/{pk}", "pots", fields={"pk": 7, "sku": 8}).keys == ("order/7", "pots/8")
 
@@ -228,7 +221,6 @@ def test_a_missing_value_in_a_name_warns_once(name: str) -> None:
 
 
 def test_strict_refuses_every_bare_name_that_is_no_entry() -> None:
-    """Entries, paths and templates are free."""
     with with_locks("inventory", STRICT=True):
         assert zk_lock("inventory", fields={"sku": "a"}).key == "inventory/a"
         assert zk_lock("some/path").key == "some/path"
@@ -278,7 +270,6 @@ def test_a_signature_that_is_written_out_has_each_option_with_its_type(call: Any
 
 @pytest.mark.parametrize("policy", ["wait", "retry", "coalesce", "Skip", None, ["skip"]])
 def test_a_block_has_no_policy_of_a_task(policy: Any) -> None:
-    """Nothing sends a block to a broker."""
     for call in (LOOSE, LOOSE_LOCKS, LOOSE_READ, LOOSE_SIDES, LOOSE_OF_KEY):
         with pytest.raises(ValueError, match=r'on_conflict must be "raise" or "skip" for a block; got .*@zk_locked'):
             call("k", on_conflict=policy)
@@ -350,7 +341,6 @@ class Bound:
 
 
 def test_a_block_may_bind_its_hold_in_any_way() -> None:
-    """To a name, an attribute, an item or a global; by an `ExitStack`; and code may call the methods itself."""
     values: Any = {}
     bound: Any = Bound()
     zero: Any = 0
@@ -389,7 +379,6 @@ def test_a_compiled_caller_is_no_block_without_as() -> None:
 
 
 def test_each_option_of_a_lock_is_a_field_of_its_spec() -> None:
-    """By the same name, with its default. Otherwise it would have no effect."""
     assert KindOptions.__annotations__.keys() <= {*LockSpec.__dataclass_fields__, *Policy.__dataclass_fields__}
 
 
@@ -400,7 +389,8 @@ def test_the_task_of_any_framework_is_refused(method: str) -> None:
     def task() -> None: ...
 
     setattr(task, method, task)
-    with pytest.raises(TypeError, match="put @zk_locked below the decorator that makes the task"):
+    maker = "@shared_task" if method == "apply_async" else "@task"
+    with pytest.raises(TypeError, match=rf"below the decorator that makes the task:\n    {maker}\n    @zk_locked"):
         zk_locked("k")(task)
 
 

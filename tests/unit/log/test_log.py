@@ -8,7 +8,6 @@ import re
 import threading
 import time
 import traceback
-import unittest
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -51,7 +50,6 @@ class Handler(logging.Handler):
 
 @pytest.fixture
 def handler() -> Iterator[Handler]:
-    """A handler of the records of the package."""
     log.flush(10)  # what other tests have logged
     handler = Handler()
     parent = logging.getLogger("django_zklock")
@@ -65,7 +63,6 @@ def handler() -> Iterator[Handler]:
 
 
 def on_protocol_thread(call: Callable[[], object]) -> None:
-    """Make a call on a protocol thread, and wait until it returns."""
     thread = protocol_thread("zklock-test", call)
     thread.start()
     thread.join(10)
@@ -76,7 +73,6 @@ logger = log.Logger("django_zklock.test")
 
 
 def log_all(marker: object) -> None:
-    """Log in each way."""
     logger.debug("debug")
     logger.info("info %s", marker)
     logger.warning("warning", extra={"lock": "k"})
@@ -100,7 +96,6 @@ def described(record: logging.LogRecord) -> dict[str, Any]:
 def test_records_of_a_protocol_thread_are_as_those_of_any_thread(
     handler: Handler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They have the same fields, also those that a factory of the user adds; only another thread handles them."""
     before = logging.getLogRecordFactory()
 
     def factory(*args: Any, **kwargs: Any) -> logging.LogRecord:
@@ -126,7 +121,6 @@ def test_records_of_a_protocol_thread_are_as_those_of_any_thread(
 
 
 def test_a_record_has_the_time_at_which_it_was_made(handler: Handler) -> None:
-    """Its handler may run later."""
     handler.open.clear()
     on_protocol_thread(lambda: logger.info("first"))
     handler.entered.wait(10)
@@ -141,7 +135,6 @@ def test_a_record_has_the_time_at_which_it_was_made(handler: Handler) -> None:
 def test_a_handler_that_blocks_delays_no_protocol_thread_and_what_is_dropped_is_told(
     handler: Handler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The queue is bounded."""
     monkeypatch.setattr(log, "MOST_RECORDS", 5)
     handler.open.clear()
     on_protocol_thread(lambda: logger.info("blocks"))
@@ -158,7 +151,6 @@ def test_a_handler_that_blocks_delays_no_protocol_thread_and_what_is_dropped_is_
 def test_a_handler_that_raises_keeps_no_record_from_the_next_handler(
     handler: Handler, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Its error is printed, as `logging` prints errors of handlers."""
     handler.error = RuntimeError("no disk")
     on_protocol_thread(lambda: logger.info("a"))
     on_protocol_thread(lambda: logger.info("b"))
@@ -168,7 +160,6 @@ def test_a_handler_that_raises_keeps_no_record_from_the_next_handler(
 
 
 def test_the_exit_waits_for_slow_handlers_up_to_a_deadline(handler: Handler) -> None:
-    """`flush` says whether all records were handled."""
     handler.open.clear()
     on_protocol_thread(lambda: logger.info("slow"))
     assert not log.flush(0.01)
@@ -177,7 +168,6 @@ def test_the_exit_waits_for_slow_handlers_up_to_a_deadline(handler: Handler) -> 
 
 
 def test_a_test_finds_the_records_of_the_threads_of_the_package() -> None:
-    """Inside `assertLogs`, after `flush_logs`."""
     with TestCase().assertLogs("django_zklock", "WARNING") as logs:
         on_protocol_thread(lambda: logger.warning("lost"))
         flush_logs()
@@ -196,7 +186,6 @@ def test_a_level_is_checked_without_the_mutex_of_logging(handler: Handler) -> No
 
 
 def test_the_end_of_a_block_never_waits_for_a_handler(handler: Handler) -> None:
-    """Loggers of the end of a block defer on each thread."""
     handler.open.clear()
     log.Logger("django_zklock.abort", always=True).warning("ended")
     assert handler.entered.wait(10)  # on the other thread
@@ -235,30 +224,29 @@ def test_all_modules_use_these_loggers() -> None:
     assert [str(path) for path in modules if plain.search(path.read_text())] == []
 
 
-def test_a_record_of_a_users_thread_keeps_its_context_and_is_found_by_a_test() -> None:
+def test_a_record_of_a_users_thread_keeps_its_context_and_is_found_by_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """A filter adds the id of the request; `assertLogs` looks as soon as the call has returned."""
     request_id: ContextVar[str] = ContextVar("request_id")
     request_id.set("r-1")
     logger = log.Logger("django_zklock.always", always=True)
     seen: list[str] = []
-    filter_ = logging.Filter()
-    filter_.filter = lambda record: bool(seen.append(request_id.get())) or True  # type: ignore[func-returns-value,method-assign]
-    logger.logger.addFilter(filter_)
-    try:
-        for number in range(20):
-            with unittest.TestCase().assertLogs("django_zklock.always") as caught:
-                logger.warning("record %d", number)
-            assert [record.getMessage() for record in caught.records] == [f"record {number}"]
-    finally:
-        logger.logger.removeFilter(filter_)
+
+    def see(record: logging.LogRecord) -> bool:
+        seen.append(request_id.get())
+        return True
+
+    monkeypatch.setattr(logger.logger, "filters", [see])
+    for number in range(20):
+        with TestCase().assertLogs("django_zklock.always") as caught:
+            logger.warning("record %d", number)
+        assert [record.getMessage() for record in caught.records] == [f"record {number}"]
     assert seen == ["r-1"] * 20
 
 
-def test_threads_that_log_at_once_find_their_records_at_once() -> None:
-    """No thread goes on before its record is handled because another one waits, too."""
+def test_threads_that_log_at_once_find_their_records_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     logger = log.Logger("django_zklock.always", always=True)
     handler = Handler()
-    logger.logger.addHandler(handler)
+    monkeypatch.setattr(logger.logger, "handlers", [handler])
 
     def find(thread: int) -> bool:
         handled = []
@@ -267,15 +255,11 @@ def test_threads_that_log_at_once_find_their_records_at_once() -> None:
             handled.append(f"{thread}.{number}" in [record.getMessage() for record in handler.records])
         return all(handled)
 
-    try:
-        with ThreadPoolExecutor(8) as pool:
-            assert all(pool.map(find, range(8)))
-    finally:
-        logger.logger.removeHandler(handler)
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(find, range(8)))
 
 
 def test_a_handler_that_hangs_delays_a_users_thread_once(handler: Handler, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The release of a lock waits for no log handler."""
     monkeypatch.setattr(log, "LONGEST_DELAY", 3.0)
     handler.open.clear()
     logger = log.Logger("django_zklock.always", always=True)
@@ -292,11 +276,8 @@ def test_a_handler_that_logs_does_not_wait_for_itself(handler: Handler, monkeypa
     forward = logging.Handler()
     forward.emit = lambda record: inner.warning("from a handler")  # type: ignore[method-assign]
     outer = log.Logger("django_zklock.outer")
-    outer.logger.addHandler(forward)
-    try:
-        on_protocol_thread(lambda: outer.warning("of the protocol"))
-        assert log.flush(10)
-        assert log.flush(10)
-    finally:
-        outer.logger.removeHandler(forward)
+    monkeypatch.setattr(outer.logger, "handlers", [forward])
+    on_protocol_thread(lambda: outer.warning("of the protocol"))
+    assert log.flush(10)
+    assert log.flush(10)
     assert [record.getMessage() for record in handler.records] == ["of the protocol", "from a handler"]

@@ -27,7 +27,6 @@ SCRAPED = {"job", "instance"}
 
 @pytest.fixture(scope="module")
 def metrics() -> dict[str, set[str]]:
-    """The labels of each series that a scrape can give, by its name."""
     registry = CollectorRegistry()
     connect(registry)
     endings = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_count", "_sum"]}
@@ -63,7 +62,6 @@ def expressions() -> list[str]:
 
 @pytest.mark.parametrize("expression", expressions())
 def test_expressions_use_existing_series(expression: str, metrics: dict[str, set[str]]) -> None:
-    """By the labels that they have."""
     parsed = promql.parse(expression)
     selectors = []
     promql.walk(parsed, lambda node: selectors.append(node) if isinstance(node, promql.VectorSelector) else None)
@@ -85,7 +83,6 @@ def test_every_alert_says_what_to_do_and_is_tested() -> None:
 
 
 def test_the_alerts_fire_in_trouble_and_at_no_other_time() -> None:
-    """Prometheus' own tool runs the cases in `alerts-test.yml`."""
     program = promtool.find()
     if program is None:
         pytest.skip("no promtool of Prometheus, which tests the alerts")

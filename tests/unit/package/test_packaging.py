@@ -1,7 +1,8 @@
-"""The distributions are complete, and importing the package is cheap."""
+"""The distributions are complete, those of the clients, too; importing the package is cheap; errors have one root."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shutil
@@ -16,6 +17,10 @@ import pytest
 from support.project import Project
 
 import django_zklock
+import django_zklock.contrib.leases.v1.lock_coordinator_pb2 as of_the_server
+import zklock_client.v1.lock_coordinator_pb2 as of_the_client
+from django_zklock import exceptions
+from django_zklock.exceptions import ZkLockError
 
 ROOT = Path(__file__).parents[3]
 
@@ -24,6 +29,18 @@ def python(code: str, *, cwd: Path = ROOT) -> str:
     done = subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, check=False, env={})
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def built(project: Path, folder: Path) -> tuple[set[str], str, set[str]]:
+    """Return the names in the wheel, which is built from the sdist, its metadata, and the names in the sdist."""
+    command = [sys.executable, "-m", "build", "--outdir", str(folder), str(project)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as archive, tarfile.open(sdist) as tar:
+        names, packed = set(archive.namelist()), {name.partition("/")[2] for name in tar.getnames()}
+        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        return names, archive.read(metadata).decode(), packed
 
 
 def test_the_package_can_be_imported_early() -> None:
@@ -42,15 +59,7 @@ from django_zklock.inspection import look_at
     assert second == "False"
 
 
-def test_the_grpc_extra_needs_the_protobuf_that_its_code_was_generated_for() -> None:
-    """Generated code refuses to be imported with an older protobuf."""
-    generated = (ROOT / "django_zklock/contrib/leases/v1/lock_coordinator_pb2.py").read_text()
-    (version,) = re.findall(r"^# Protobuf Python Version: (.+)$", generated, re.MULTILINE)
-    assert f"protobuf>={version}\n" in (ROOT / "setup.cfg").read_text()
-
-
 def test_an_older_kazoo_is_refused_at_once() -> None:
-    """The first lock says what to install, if kazoo was installed without the requirements of the package."""
     older = "import kazoo.exceptions; del kazoo.exceptions.RequestTimeoutError"
     tried = """
 try:
@@ -63,7 +72,6 @@ except ImportError as error:
 
 
 def test_the_history_needs_no_admin(tmp_path: Path) -> None:
-    """A project without the admin has the tables and the command."""
     code = """
 import django
 from django.conf import settings
@@ -79,7 +87,6 @@ call_command("zklock", "history")
 
 
 def test_the_start_of_django_costs_no_kazoo() -> None:
-    """Nor do the checks, with the apps of fences and events and the admin installed; locks import it when used."""
     apps = ["admin", "auth", "contenttypes", "messages", "sessions"]
     installed = [*(f"django.contrib.{app}" for app in apps), "django_zklock"]
     installed += ["django_zklock.contrib.fences", "django_zklock.contrib.events"]
@@ -103,20 +110,14 @@ print([name for name in ("kazoo", "django_zklock.core.protocol.contender", "cele
     assert started.splitlines() == ["[]", "System check identified no issues (4 silenced).", "[]"]
 
 
-def test_unknown_name_is_an_attribute_error() -> None:
-    """The lazy lookup behaves as a module does."""
+def test_a_missing_name_is_an_error_that_says_what_to_import() -> None:
     with pytest.raises(AttributeError, match="no attribute 'zk_lokced'"):
         _ = django_zklock.zk_lokced  # type: ignore[attr-defined]
-
-
-def test_an_error_is_imported_from_its_module() -> None:
-    """The error of `from django_zklock import LockBusy` names the module."""
     with pytest.raises(ImportError, match=r"from django_zklock\.exceptions import LockBusy"):
         exec("from django_zklock import LockBusy")
 
 
 def test_the_readme_names_the_version_and_what_is_supported() -> None:
-    """Its badges and its list say what the classifiers say, and CI runs all of it."""
     readme = (ROOT / "README.md").read_text()
     classifiers = (ROOT / "setup.cfg").read_text()
     workflow = (ROOT / ".github/workflows/ci.yml").read_text()
@@ -129,7 +130,6 @@ def test_the_readme_names_the_version_and_what_is_supported() -> None:
 
 
 def test_every_file_of_the_package_is_in_the_wheel() -> None:
-    """Each folder with modules is a package, and each other file matches a pattern of the data."""
     setup = ConfigParser()
     setup.read(ROOT / "setup.cfg")
     package = ROOT / "django_zklock"
@@ -143,11 +143,7 @@ def test_every_file_of_the_package_is_in_the_wheel() -> None:
 @pytest.mark.chaos
 @pytest.mark.timeout(300)
 def test_the_distributions_hold_the_package_and_nothing_else(tmp_path: Path) -> None:
-    """
-    The wheel, built from the sdist, is complete and typed. Neither has tests, which would not run from there.
-
-    The sdist has the documentation, too.
-    """
+    """Neither has tests, which would not run from there. The sdist has the documentation, too."""
     source = tmp_path / "source"
     source.mkdir()
     for name in ("setup.cfg", "pyproject.toml", "MANIFEST.in", "LICENSE", "README.md", "CHANGELOG.md", "SECURITY.md"):
@@ -157,18 +153,7 @@ def test_the_distributions_hold_the_package_and_nothing_else(tmp_path: Path) -> 
     (source / "tests").mkdir()
     for name in ("__init__.py", "test_docs.py"):
         (source / "tests" / name).touch()
-    build = [sys.executable, "-m", "build", "--outdir", str(tmp_path), str(source)]
-    done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-    (wheel,) = tmp_path.glob("django_zklock-*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
-        metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
-        text = archive.read(metadata).decode()
-    (sdist,) = tmp_path.glob("django_zklock-*.tar.gz")
-    with tarfile.open(sdist) as tar:
-        packed = {name.partition("/")[2] for name in tar.getnames()}
+    names, text, packed = built(source, tmp_path)
     modules = {str(path.relative_to(source)) for path in (source / "django_zklock").rglob("*.py")}
     others = {
         str(path.relative_to(source))
@@ -203,3 +188,62 @@ def test_the_workflows_run_what_was_reviewed() -> None:
     used = re.findall(r"uses: (.*)", "\n".join(workflows))
     assert used
     assert [action for action in used if not re.fullmatch(r"[\w/.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action)] == []
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(300)
+def test_the_python_distributions_of_the_client_are_complete(tmp_path: Path) -> None:
+    names, _, packed = built(PYTHON, tmp_path)
+    assert "LICENSE" in packed
+    source = PYTHON / "zklock_client"
+    modules = {str(path.relative_to(PYTHON)) for path in source.rglob("*") if path.suffix in (".py", ".pyi")}
+    assert {name for name in names if not name.startswith("zklock_client-")} == modules | {"zklock_client/py.typed"}
+
+
+SERVER = ROOT / "django_zklock" / "contrib" / "leases" / "v1"
+PYTHON, NODE = ROOT / "clients" / "python", ROOT / "clients" / "node"
+
+
+def test_the_clients_have_the_protocol_of_the_coordinator() -> None:
+    for name in ("lock_coordinator_pb2.py", "lock_coordinator_pb2.pyi"):
+        assert (PYTHON / "zklock_client" / "v1" / name).read_bytes() == (SERVER / name).read_bytes()
+    assert (NODE / "lock_coordinator.proto").read_bytes() == (SERVER / "lock_coordinator.proto").read_bytes()
+
+
+def test_client_and_server_may_be_in_one_process() -> None:
+    """Protobuf registers their messages once."""
+    assert of_the_client.DESCRIPTOR is of_the_server.DESCRIPTOR
+
+
+@pytest.mark.parametrize(
+    ("file", "needs"), [(PYTHON / "pyproject.toml", '"protobuf>={}"'), (ROOT / "setup.cfg", "protobuf>={}\n")]
+)
+def test_client_and_server_need_the_protobuf_that_their_code_was_generated_for(file: Path, needs: str) -> None:
+    """Generated code refuses to be imported with an older protobuf."""
+    generated = (SERVER / "lock_coordinator_pb2.py").read_text()
+    (version,) = re.findall(r"^# Protobuf Python Version: (.+)$", generated, re.MULTILINE)
+    assert needs.format(version) in file.read_text()
+
+
+ERRORS = [
+    value
+    for value in vars(exceptions).values()
+    if inspect.isclass(value) and value.__module__ == exceptions.__name__ and issubclass(value, BaseException)
+]
+IN_THE_TREE = [error for error in ERRORS if issubclass(error, ZkLockError)]
+
+
+@pytest.mark.parametrize("error", IN_THE_TREE)
+def test_an_error_says_what_happened_and_to_which_lock(error: type[ZkLockError]) -> None:
+    raised, bare = error("gone", lock="inventory/1"), error()
+    assert (str(raised), raised.lock) == ("gone", "inventory/1")
+    assert (str(bare), bare.lock) == ((inspect.getdoc(error) or "").splitlines()[0], None)
+
+
+def test_errors_have_one_root_and_one_base_of_all_that_were_not_acquired() -> None:
+    """Every error has the one root, but for the interrupt, which no `except Exception` may swallow."""
+    assert [error for error in ERRORS if not issubclass(error, ZkLockError)] == [exceptions.LockLostInterrupt]
+    assert not issubclass(exceptions.LockLostInterrupt, Exception)
+    assert issubclass(exceptions.LockBusy, exceptions.LockNotAcquired)
+    assert issubclass(exceptions.LockTimeout, exceptions.LockNotAcquired)
+    assert issubclass(exceptions.LockDeadlock, exceptions.LockNotAcquired)

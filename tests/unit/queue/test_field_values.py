@@ -1,20 +1,23 @@
-"""The text of a value: the same for equal values, and on both sides of a message, whatever that makes of it."""
+"""The text of a value, or its digest: the same for equal values, and on both sides of a message."""
 
 from __future__ import annotations
 
 import datetime
 import enum
 import json
-import types
+import unicodedata
 import uuid
+from argparse import Namespace
 from collections.abc import Callable
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from django.contrib.auth.models import User
 from django.db import models
+from django.test import override_settings
 from django.test.utils import isolate_apps
 from django.utils import translation
 from django.utils.functional import SimpleLazyObject, lazystr
@@ -24,9 +27,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kombu.utils.json import dumps, loads
 
+from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks, zk_semaphore
+from django_zklock.core.queue.escaping import hide_tails, show_tails
 from django_zklock.exceptions import InvalidLockName
+from django_zklock.management.arguments import key_of
+from django_zklock.names.binding import KeyBinder
 from django_zklock.names.field_values import text_of
-from django_zklock.names.template import Template
+from django_zklock.names.template import MAX_DIGESTED, Template, digest
 
 
 class Size(str, enum.Enum):
@@ -36,23 +43,6 @@ class Size(str, enum.Enum):
 
 class Level(int, enum.Enum):
     LOW = 1
-
-
-class Meta:
-    label_lower = "shop.order"
-
-
-class Order:
-    """A stand-in for a Django model."""
-
-    _meta = Meta
-
-    def __init__(self, pk: object) -> None:
-        self.pk = pk
-
-
-class Proxy(Order):
-    _meta: Any = types.SimpleNamespace(label_lower="shop.paidorder", concrete_model=Order)
 
 
 UTC = datetime.timezone.utc
@@ -92,17 +82,10 @@ def text(value: object) -> str | None:
 
 @given(VALUES)
 def test_a_value_has_one_text_on_both_sides_of_a_message(value: object) -> None:
-    """Through the JSON of Celery, which brings most types back."""
+    """Celery's JSON brings most types back. A plain one turns what it does not know into the text that a key has."""
     before = text(value)
     if before is not None:
         assert text(loads(dumps(value))) == before
-
-
-@given(VALUES)
-def test_a_value_has_one_text_on_both_sides_of_plain_json(value: object) -> None:
-    """Through a JSON that turns what it does not know into text, if that is the text that a key has."""
-    before = text(value)
-    if before is not None:
         assert text(json.loads(json.dumps(value, default=lambda item: text_of(item, "item")))) == before
 
 
@@ -110,14 +93,12 @@ def test_a_value_has_one_text_on_both_sides_of_plain_json(value: object) -> None
 def test_one_moment_has_one_text_in_all_time_zones(
     seconds: int, microseconds: int, first: datetime.tzinfo, second: datetime.tzinfo
 ) -> None:
-    """Django reads it in UTC, and a form gives it in the zone of the user."""
     moment = NOON + datetime.timedelta(seconds=seconds, microseconds=microseconds)
     assert text(moment.astimezone(first)) == text(moment.astimezone(second)) == moment.isoformat()
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**9), max_value=10**9), st.integers(0, 40))
 def test_one_number_has_one_text_with_any_zeros(number: Decimal, zeros: int) -> None:
-    """A database adds them."""
     longer = Decimal(f"{number:f}" + ("" if "." in f"{number:f}" else ".") + "0" * zeros)
     assert longer == number
     assert text(longer) == text(number)
@@ -131,8 +112,6 @@ def proxied(value: object) -> Any:
 
 
 class Wrapper:
-    """A proxy as other libraries write it."""
-
     def __init__(self, wrapped: object) -> None:
         self.__wrapped__ = wrapped
 
@@ -161,6 +140,7 @@ ONE_THING: dict[str, tuple[object, ...]] = {
     "small": ("small", Size.SMALL, mark_safe("small"), proxied("small"), proxied(proxied("small")), Wrapper("small")),
     "00000000-0000-0000-0000-000000000001": (uuid.UUID(int=1), proxied(uuid.UUID(int=1)), str(uuid.UUID(int=1))),
     "auth.user:7": (User(pk=7), User(pk="7"), proxied(User(pk=7)), proxied(proxied(User(pk=7))), Wrapper(User(pk=7))),
+    "shop.order:7": (type("Order", (), {"_meta": SimpleNamespace(label_lower="shop.order"), "pk": 7})(),),
     '["2026-07-01T12:00:00+00:00","9.9"]': (
         [NOON, Decimal("9.90")], (NOON.astimezone(BERLIN), Decimal("9.9")), proxied([proxied(NOON), "9.9"]),
     ),
@@ -174,7 +154,6 @@ ONE_THING: dict[str, tuple[object, ...]] = {
 
 @pytest.mark.parametrize("expected", ONE_THING)
 def test_one_thing_has_one_text_however_it_is_written(expected: str) -> None:
-    """Zones, digits, proxies, normal forms: two callers that mean one thing exclude each other."""
     assert [text(value) for value in ONE_THING[expected]] == [expected] * len(ONE_THING[expected])
 
 
@@ -186,7 +165,6 @@ def model(name: str, *bases: Any, meta: dict[str, Any] | None = None, **fields: 
 
 @isolate_apps()
 def test_a_row_of_a_child_is_the_row_of_its_topmost_parent() -> None:
-    """With multi-table inheritance, through proxies and abstract models; no field that was deferred is loaded."""
     site = model("Site")
     cafe = model("Cafe", model("Named", meta={"abstract": True}), site)
     proxy = model("Bar", cafe, meta={"proxy": True})
@@ -212,11 +190,6 @@ def test_a_row_of_a_child_is_the_row_of_its_topmost_parent() -> None:
         text_of(both(pk=7), "field")
 
 
-def test_a_model_instance_may_be_a_field() -> None:
-    """It is named by its model and primary key."""
-    assert Template.parse("pay/{order}").render({"order": Order(7)}) == "pay/shop.order:7"
-
-
 LOOP: list[object] = []
 LOOP.append(LOOP)
 
@@ -224,7 +197,7 @@ LOOP.append(LOOP)
 @pytest.mark.parametrize(
     "value",
     [
-        Order(None), Order, [float("nan")], {1.5: 1}, {None: 1}, {True: 1}, {(1,): 1}, {1, 2}, [b"a"], [object()],
+        User(), User, [float("nan")], {1.5: 1}, {None: 1}, {True: 1}, {(1,): 1}, {1, 2}, [b"a"], [object()],
         {1: "a", "1": "b"}, {"\xe9": 1, "e\u0301": 2}, float("inf"), 7 + 0j, b"a", {1}, None, proxied(None),
         Decimal("NaN"), Decimal("1E+999999999"), Decimal("1E-999999999"), NOON - NOON, NOON.astimezone(CET).timetz(),
         datetime.datetime.min.replace(tzinfo=CET), [[[[[[[[[1]]]]]]]]], LOOP, list(range(1000)), [[1] * 150] * 150,
@@ -232,7 +205,6 @@ LOOP.append(LOOP)
     ids=lambda value: str(type(value).__name__),
 )  # fmt: skip
 def test_a_value_that_json_would_change_is_refused(value: object) -> None:
-    """So is what has no end."""
     with pytest.raises(InvalidLockName):
         text_of(value, "field")
 
@@ -249,10 +221,136 @@ def test_a_lazy_text_is_refused_with_what_to_pass(make: Callable[[str], Any]) ->
 
 
 def test_an_error_of_a_lazy_object_comes_out() -> None:
-    """Such as that of the database, when `request.user` is loaded."""
-
     def fail() -> object:
         raise LookupError("no such user")
 
     with pytest.raises(LookupError, match="no such user"):
         text_of(SimpleLazyObject(fail), "field")
+
+
+ZKLOCK: dict[str, Any] = {"URL": "zk://127.0.0.1:1/x", "LOCKS": {"feed": {"path": "feed/{url:digest}", "timeout": 3}}}
+URL = "https://example.com/feed.xml?q={x}&r= y"
+
+
+def of(value: object, field: str = "x:digest") -> str:
+    return Template.parse(f"{{{field}}}").render({"x": value})
+
+
+@given(st.text(max_size=50), st.text(max_size=50))
+def test_two_texts_have_one_digest_only_if_they_are_one(first: str, second: str) -> None:
+    for text in filter(None, (first, second)):
+        assert len(of(text)) == 32
+        assert of(text) == of(unicodedata.normalize("NFD", text)) == of(json.loads(json.dumps(text)))
+    if first and second:
+        same = unicodedata.normalize("NFC", first) == unicodedata.normalize("NFC", second)
+        assert (of(first) == of(second)) is same
+
+
+def test_a_pair_of_surrogates_is_the_character_that_json_makes_of_it() -> None:
+    assert of("\ud83d\ude00") == of(json.loads(json.dumps("\ud83d\ude00"))) == of("\U0001f600")
+
+
+@pytest.mark.parametrize("text", ONE_THING)
+def test_one_thing_has_one_digest_however_it_is_written(text: str) -> None:
+    assert {of(value) for value in ONE_THING[text]} == {digest(text, "field")}
+
+
+def test_a_large_value_may_be_digested() -> None:
+    ids = list(range(500))
+    with pytest.raises(InvalidLockName, match=r"too large for a name. Use an attribute of it, or \{name:digest\}"):
+        of(ids, "x")
+    assert of(ids) == digest(json.dumps([str(number) for number in ids], separators=(",", ":")), "ids")
+
+
+@pytest.mark.parametrize("value", ["", None, "x" * (MAX_DIGESTED + 1), {1}, b"a", object(), ["x"] * (MAX_DIGESTED + 1)])
+@pytest.mark.timeout(5)
+def test_a_value_that_names_nothing_has_no_digest(value: object) -> None:
+    """One lock for all that is missing would be a mistake. A huge value would take long."""
+    with pytest.raises(InvalidLockName, match="field 'x:digest' of lock name"):
+        of(value)
+
+
+def test_the_digest_keeps_its_characters_between_other_fields() -> None:
+    template = Template.parse("{a}9{x:digest}9{b}")
+    key = template.render({"a": "19", "x": URL, "b": "29"})
+    assert key == "1%39" + "9" + of(URL) + "9" + "2%39"
+    assert template.may_render(key)
+    assert template.fields == ("a", "x", "b")
+    attribute = Template.parse("{order.url:digest}").render({"order": type("Order", (), {"url": 7})})
+    assert attribute == of(7)
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("url:digst", r"has the field 'url:digst'; did you mean \{url:digest\}\?"),  # codespell:ignore
+        ("order.url:Digest", r"did you mean \{order.url:digest\}\?"),
+        ("url: digest", r"did you mean \{url:digest\}\?"),
+        ("url:>8", "no index, no call, no format"),
+        ("url:", "no index, no call, no format"),
+        ("url:digest:digest", "no index, no call, no format|did you mean"),
+        (":digest", "no index, no call, no format"),
+        ("url!r:digest", "no index, no call, no format"),
+        ("order._url:digest", "a private attribute"),
+    ],
+)
+def test_a_misspelt_digest_is_refused_with_a_suggestion(field: str, message: str) -> None:
+    with pytest.raises(InvalidLockName, match=message):
+        Template.parse(f"feed/{{{field}}}")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: zk_lock(f"feed-{URL}"),
+        lambda: zk_lock("import-100% }"),
+        lambda: zk_lock("import-100% {free}"),
+        lambda: zk_lock('import-{"a": 1}'),
+        lambda: zk_lock(f"import-{'k' * 240}"),
+        lambda: zk_lock(f"import-{'k' * 2400}"),
+        lambda: zk_lock("feed/{url}", fields={"url": "k" * 240}),
+        lambda: zk_lock("feed/{url}", fields={"url": "ü" * 40}),
+    ],
+    ids=range(8),
+)
+def test_a_value_that_is_no_name_is_told_of_the_digest(make: Callable[[], Lock]) -> None:
+    with override_settings(ZKLOCK=ZKLOCK), pytest.raises(InvalidLockName) as caught:
+        assert make().key
+    assert 'ass the value as a field: zk_lock("feed/{url:digest}", fields={"url": url})' in str(caught.value)
+
+
+def test_every_call_takes_a_digest() -> None:
+    key = f"feed/{digest(URL, 'url')}"
+    fields: Any = {"url": URL}
+
+    def fetch(*, url: str = URL) -> None: ...
+
+    with override_settings(ZKLOCK=ZKLOCK):
+        for lock in (
+            zk_lock("feed", fields=fields),
+            zk_semaphore("feed/{url:digest}", 3, fields=fields),
+            ReadWriteLock("feed/{url:digest}", fields=fields),
+        ):
+            assert lock.key == key
+        several = zk_locks("feed", "feed/{url:digest}", "rows/{url:digest}", fields=fields)
+        assert several.keys == (key, key.replace("feed", "rows"))
+        assert zk_lock("feed", fields=fields).spec.template == "feed/{url:digest}"
+        binder = KeyBinder("feed/{url:digest}", fetch)
+        binder.check_fields("feed/{url:digest}")
+        name, bound = binder.bind_one((), {})
+        assert zk_lock(name, fields=bound).key == key
+
+
+def test_a_key_with_a_digest_leads_to_its_entry() -> None:
+    with override_settings(ZKLOCK=ZKLOCK):
+        for value, hidden in ((URL, False), ("7", True)):
+            key = zk_lock("feed", fields={"url": value}).key
+            assert (hide_tails(key) != key) is hidden
+            assert key_of(Namespace(name="feed", fields={"url": value})) == key
+            for shown in (key, hide_tails(key), show_tails(key)):
+                lock = Lock.of_key(shown)
+                assert lock.key == key
+                assert lock.spec.timeout == 3
+        assert Lock.of_key("feed/7").spec.timeout == 5
+        with pytest.raises(InvalidLockName, match=r"is a template. Fill in \{url\}, for example feed/[0-9a-f]{32}\."):
+            Lock.of_key("feed/{url:digest}")

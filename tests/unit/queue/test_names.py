@@ -1,4 +1,4 @@
-"""Names, keys and paths: what a lock may be called, and that no two calls share a lock by accident."""
+"""Names, keys and paths: what a lock may be called, that no two calls share one by accident, and how they are shown."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import types
 import unicodedata
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, reject
 from hypothesis import strategies as st
 
-from django_zklock.core.queue.escaping import MAX_SEGMENT
+from django_zklock.core.queue.escaping import MAX_SEGMENT, MAX_SHOWN, printable, session_hex, shown_key
 from django_zklock.core.queue.nodes import parse
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.names.template import (
@@ -53,14 +53,6 @@ HOSTILE = {
 }
 
 
-def escaped(text: str) -> str:
-    try:
-        return escape(text)
-    except InvalidLockName:
-        assume(False)
-        raise
-
-
 class Colour(enum.Enum):
     RED = "red"
     NOTHING = None
@@ -85,30 +77,22 @@ class Order:
 @example("50%")
 @example("%30")
 @example("1234567890")
-def test_escaping_is_reversible(text: str) -> None:
-    """Unescaping gives back the text, in its canonical form."""
-    assert unescape(escaped(text)) == unicodedata.normalize("NFC", text)
-
-
-@given(TEXTS)
 @example("a/1234567890")
 @example("...")
-def test_an_escaped_text_is_one_plain_segment(text: str) -> None:
-    """No slash, no relative path, only characters ZooKeeper and a shell take as they are."""
-    segment = escaped(text)
-    assert re.fullmatch(r"(?:[A-Za-z0-9_.~:@=+,-]|%[0-9A-F]{2})+", segment)
-    assert segment not in (".", "..")
-    assert len(segment) <= MAX_SEGMENT
-
-
-@given(TEXTS)
 @example("_c_2bd53a55-ce0a-4d7b-9a4f-a8e7f2e1d111-lock-0000000005")
 @example("_c_2bd53a55-ce0a-4d7b-9a4f-a8e7f2e1d111-lock--000000005")
 @example("0123456789abcdef0123456789abcdef__lock__0000000005")
 @example("order-123456789")
-def test_no_directory_of_a_key_looks_like_a_contender(text: str) -> None:
+def test_an_escaped_text_is_a_plain_segment_that_looks_like_no_contender(text: str) -> None:
     """The directory of a nested key is passed over when the queue of the outer key is read."""
-    segment = escaped(text)
+    try:
+        segment = escape(text)
+    except InvalidLockName:
+        reject()
+    assert unescape(segment) == unicodedata.normalize("NFC", text)
+    assert re.fullmatch(r"(?:[A-Za-z0-9_.~:@=+,-]|%[0-9A-F]{2})+", segment)
+    assert segment not in (".", "..")
+    assert len(segment) <= MAX_SEGMENT
     assert not re.search(r"[0-9]{10}\Z", segment)
     assert parse(segment) is None
 
@@ -117,7 +101,6 @@ def test_no_directory_of_a_key_looks_like_a_contender(text: str) -> None:
 @pytest.mark.parametrize("where", ["escape", "template", "value"])
 @pytest.mark.timeout(5)
 def test_a_hostile_text_names_no_lock(text: str, where: str) -> None:
-    """It is refused before anything is sent, in no time, by a short message that any log can take."""
     with pytest.raises(InvalidLockName) as caught:
         if where == "escape":
             escape(text)
@@ -132,7 +115,6 @@ def test_a_hostile_text_names_no_lock(text: str, where: str) -> None:
 
 @given(st.text())
 def test_any_text_is_a_template_or_refused(text: str) -> None:
-    """Any text in the code or the settings raises our error, or none."""
     with contextlib.suppress(InvalidLockName):
         template = Template.parse(text)
         template.render(dict.fromkeys(template.fields, "x"))
@@ -144,7 +126,6 @@ def test_any_text_is_a_template_or_refused(text: str) -> None:
     data=st.data(),
 )
 def test_different_values_have_different_keys(literals: list[str], lead: bool, data: st.DataObject) -> None:
-    """However fields and literals stand side by side, the values can be told from the key."""
     pieces = [f"{{f{index}}}{literal}" for index, literal in enumerate(literals)]
     text = "".join(pieces) + ("{last}" if lead else "")
     try:
@@ -172,15 +153,19 @@ def test_different_values_have_different_keys(literals: list[str], lead: bool, d
     ],
 )  # fmt: skip
 def test_a_template_has_only_literals_and_plain_fields(text: str) -> None:
-    """A field that looks like code, or cannot keep two values apart, is refused when the name is read."""
     with pytest.raises(InvalidLockName):
         Template.parse(text)
 
 
-def test_a_refused_field_is_named() -> None:
-    """The message says which part of the name is wrong."""
+def test_a_wrong_field_is_named() -> None:
     with pytest.raises(InvalidLockName, match=r"'inv/\{a\}/\{b\[0\]\}' has the field 'b\[0\]'"):
         Template.parse("inv/{a}/{b[0]}")
+    template = Template.parse("inventory/{skuu}")
+    with pytest.raises(InvalidLockName, match=r"did you mean \{sku\}\?"):
+        template.check_fields(["request", "sku"])
+    with pytest.raises(InvalidLockName, match="may use: none"):
+        template.check_fields([])
+    template.check_fields({"skuu", "request"})
 
 
 @pytest.mark.parametrize(
@@ -209,19 +194,16 @@ def test_a_value_without_a_sure_text_is_refused(value: object) -> None:
     "field", ["order.total", "order.missing", "order.pk.missing", "missing", "order", "order.customer"]
 )
 def test_a_field_that_leads_to_no_value_is_refused(field: str) -> None:
-    """A method, a missing attribute and a missing argument are named with the field and the name of the lock."""
     with pytest.raises(InvalidLockName, match=f"field '{re.escape(field)}' of lock name 'a/"):
         Template.parse(f"a/{{{field}}}").render({"order": Order()})
 
 
 def test_the_error_of_a_property_passes_through() -> None:
-    """A bug in the caller's model is not the name's fault."""
     with pytest.raises(ZeroDivisionError):
         Template.parse("a/{order.broken}").render({"order": Order()})
 
 
 def test_the_length_of_a_key_is_limited() -> None:
-    """Segments that fit one by one can be too long together."""
     fields = [f"f{index}" for index in range(6)]
     template = Template.parse("/".join(f"{{{name}}}" for name in fields))
     assert len(template.render(dict.fromkeys(fields, "x" * 100))) < MAX_KEY
@@ -230,24 +212,12 @@ def test_the_length_of_a_key_is_limited() -> None:
 
 
 def test_fields_are_the_names_a_call_must_have() -> None:
-    """Each once, in order, and without attributes."""
     assert Template.parse("{b.x}/{a}/{b.y}-{{c}}").fields == ("b", "a")
     assert Template.parse("plain").fields == ()
 
 
-def test_an_unknown_field_is_refused_with_a_suggestion() -> None:
-    """A typing error shows when the function is decorated, not when it is first called."""
-    template = Template.parse("inventory/{skuu}")
-    with pytest.raises(InvalidLockName, match=r"did you mean \{sku\}\?"):
-        template.check_fields(["request", "sku"])
-    with pytest.raises(InvalidLockName, match="may use: none"):
-        template.check_fields([])
-    template.check_fields({"skuu", "request"})
-
-
 @pytest.mark.parametrize("base", ["/zklock", "/zklock/", "/a/b", "/"])
 def test_a_path_leads_back_to_its_key(base: str) -> None:
-    """The key can be told from the path of its directory."""
     assert key_of(base, path(base, "a/b%2Fc")) == "a/b%2Fc"
     assert "//" not in path(base, "a")
 
@@ -257,7 +227,6 @@ def test_a_path_leads_back_to_its_key(base: str) -> None:
 @example("123456789%38", "123456789%38")
 @example("1", "179542018")
 def test_a_key_shows_its_digits_and_its_path_hides_them(first: str, second: str) -> None:
-    """A key that ends in ten digits stays readable, and its directory never looks like a contender."""
     with contextlib.suppress(InvalidLockName):
         for text in ("order/{a}/{b}", "{a}8{b}"):
             key = Template.parse(text).render({"a": first, "b": second})
@@ -269,7 +238,6 @@ def test_a_key_shows_its_digits_and_its_path_hides_them(first: str, second: str)
 
 @pytest.mark.parametrize("other", ["/zklocks/a", "/zklock", "/zklock/", "/", "", "zklock/a"])
 def test_a_path_outside_the_base_has_no_key(other: str) -> None:
-    """A path that is not below the base is no lock's."""
     with pytest.raises(InvalidLockName):
         key_of("/zklock", other)
 
@@ -277,7 +245,6 @@ def test_a_path_outside_the_base_has_no_key(other: str) -> None:
 @given(TEXTS, TEXTS)
 @example("a", "1234567890")
 def test_a_template_knows_the_keys_that_it_may_render(first: str, second: str) -> None:
-    """Any values will do, so a key that somebody typed is known for one of a lock in the settings."""
     with contextlib.suppress(InvalidLockName):
         for text in ("shop/{a}/{b}", "shop/{a}-{b}/x", "shop-1234567890/{a}{{}}/é"):
             template = Template.parse(text)
@@ -286,7 +253,6 @@ def test_a_template_knows_the_keys_that_it_may_render(first: str, second: str) -
 
 @pytest.mark.parametrize("key", ["shop", "shop/a", "shop/a/b/c", "other/a/b", "shop/a/x:"])
 def test_a_template_knows_keys_that_it_never_renders(key: str) -> None:
-    """Another number of segments, or other literals."""
     assert not Template.parse("shop/{a}/x:{b}").may_render(key)
 
 
@@ -301,3 +267,57 @@ def test_impossible_keys_of_locks_are_refused(key: str) -> None:
     assert not is_key(key)
     with pytest.raises(InvalidLockName):
         check_key(key)
+
+
+@given(st.text(st.characters(codec=None)), st.integers(1, 100))
+def test_every_text_is_capped_and_prints(text: str, limit: int) -> None:
+    shown = printable(text, limit)
+    assert len(shown) <= limit
+    assert shown.isprintable()
+    shown.encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        *((text, text) for text in ("", "GET /buy/<sku>", "Zoë", "日本", "x" * MAX_SHOWN)),
+        ("\x1b[31m a\r\nb\u202ec\ud800\u200b", r"\x1b[31m a\r\nb\u202ec\ud800\u200b"),
+        ("x" * 600, "x" * 511 + "…"),
+    ],
+)
+def test_only_what_does_not_print_is_escaped(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_a_session_id_is_shown_as_zookeeper_prints_it() -> None:
+    """Without a sign: a server whose number is above 127 gives negative ones."""
+    assert session_hex(-1) == "0xffffffffffffffff"
+    assert session_hex(0x100002AB) == "0x100002ab"
+    assert session_hex(None) == session_hex(0) == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        ("kunden/J%C3%BCrgen%20Gro%C3%9F", "kunden/Jürgen Groß"),
+        ("%E6%97%A5%E6%9C%AC/%22a%22", '日本/"a"'),
+        ("a%2Fb%25/%7Bx%7D", "a%2Fb%25/%7Bx%7D"),
+        ("%20a%20%20b%20/c%20d", "%20a%20%20b%20/c d"),
+        ("a%E2%80%8Bb%E2%80%AEc%0A", "a%E2%80%8Bb%E2%80%AEc%0A"),
+        ("%41%c3%bc%C3%FF%", "%41%c3%bc%C3%FF%"),
+        ("e%CC%81", "e%CC%81"),
+    ],
+)
+def test_a_key_is_shown_as_people_write_it(key: str, shown: str) -> None:
+    assert shown_key(key) == shown
+
+
+@given(st.lists(st.text(), min_size=2, max_size=2, unique=True))
+def test_two_keys_are_never_shown_alike(texts: list[str]) -> None:
+    try:
+        keys = {escape(text) for text in texts}
+    except InvalidLockName:
+        return
+    shown = {shown_key(key) for key in keys}
+    assert len(shown) == len(keys)
+    assert all(text.isprintable() for text in shown)

@@ -1,14 +1,16 @@
-"""The children of a lock's directory: their names and their payload."""
+"""The children of a lock's directory: their names, their payload, those of other clients, and release requests."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from django_zklock.core.protocol import contender_info
 from django_zklock.core.queue.nodes import (
     MAX_PAYLOAD,
     Child,
@@ -19,6 +21,13 @@ from django_zklock.core.queue.nodes import (
     new_guid,
     parse,
     prefix,
+)
+from django_zklock.core.queue.release_request import (
+    BY_CURATOR,
+    CURATOR,
+    release_request,
+    requested,
+    with_request,
 )
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.locks import trace
@@ -45,7 +54,6 @@ JSON = st.recursive(
 
 @given(st.builds(new_guid, st.sampled_from(Mark)), st.sampled_from(Kind), st.integers(-(2**31), 2**31 - 1))
 def test_a_znode_name_is_read_as_it_was_written(guid: str, kind: Kind, sequence: int) -> None:
-    """The contender can be read from the name with any number that the server appends."""
     name = prefix(guid, kind) + "%010d" % sequence  # noqa: UP031 - as the server writes it
     assert parse(name) == Child(name, kind, guid, sequence)
 
@@ -61,7 +69,6 @@ def test_a_contender_of_ours_in_kazoos_grammar_has_its_guid_without_dashes(kind:
 
 @pytest.mark.parametrize("name", ["a", "", "locks", "leases", "123456789", f"_c_{GUID}-lock-", "123456789%30", "é"])
 def test_a_name_without_a_number_is_no_contender(name: str) -> None:
-    """The directory of a nested key is passed over."""
     assert parse(name) is None
 
 
@@ -90,50 +97,35 @@ def test_an_unknown_name_with_a_number_is_refused(name: str) -> None:
     assert ascii(name)[:20] in str(caught.value)
 
 
-def test_a_leader_latch_of_curators_is_refused_by_its_name() -> None:
-    """It passes over other recipes; the message says what goes with a leader of ours."""
-    with pytest.raises(UnreadableQueue, match=r"-latch-0000000001.* of a LeaderLatch .* LeaderSelector"):
-        parse(f"_c_{GUID}-latch-0000000001")
-
-
-def test_a_lease_of_curators_semaphore_is_refused_by_its_name() -> None:
-    """Its semaphores and ours cannot count each other's permits in one order."""
-    with pytest.raises(UnreadableQueue, match="Semaphores cannot share a queue with other clients"):
-        parse(f"_c_{GUID}-lease-0000000001")
-    ours = parse(f"{prefix(new_guid(Mark.OWN), Kind.PERMIT)}0000000001")
-    assert ours is not None
-    assert ours.kind is Kind.PERMIT
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("latch", r"-latch-0000000001.* of a LeaderLatch .* LeaderSelector"),
+        ("lease", "Semaphores cannot share a queue with other clients"),
+    ],
+)
+def test_a_recipe_of_curators_that_cannot_share_a_queue_is_refused_by_its_name(kind: str, said: str) -> None:
+    """A latch passes over other recipes, and our permits cannot be counted with those of others in one order."""
+    with pytest.raises(UnreadableQueue, match=said):
+        parse(f"_c_{GUID}-{kind}-0000000001")
 
 
 @given(st.text(max_size=20), st.integers(0, 2**31 - 1))
 def test_texts_in_any_script_are_read_as_they_were_written(text: str, pid: int) -> None:
-    """Names of hosts, threads and views need not be English."""
     payload = replace(PAYLOAD, host=text, thread=text, what=text, template=text, pid=pid)
     assert Payload.decode(payload.encode()) == payload
 
 
-@given(ANY_TEXT, ANY_TEXT, ANY_TEXT, ANY_TEXT, ANY_TEXT, ANY_TEXT, st.integers() | st.just(10**5000))
-@example(*["\x00" * 5000] * 6, 2**31 - 1)
-@example(*["\U0001f512" * 5000] * 6, 2**31 - 1)
-@example(*["\\" * 5000] * 6, 2**31 - 1)
-@example(*["\ud800" * 5000] * 6, 2**31 - 1)
-def test_a_payload_never_exceeds_its_limit(
-    guid: str, host: str, thread: str, what: str, since: str, template: str, pid: int
-) -> None:
-    """It is JSON in UTF-8 of at most 1 KiB with any fields."""
-    payload = Payload(
-        guid=guid,
-        host=host,
-        pid=pid,
-        thread=thread,
-        what=what,
-        since=since,
-        template=template,
-        about={"task": what, "request": template, host: thread},
-        max_hold=2**31 - 1,
-        session_timeout=2**31 - 1,
-        waited=2**31 - 1,
-    )
+@given(st.tuples(*[ANY_TEXT] * 6), st.integers() | st.just(10**5000))
+@example(("\x00" * 5000,) * 6, 2**31 - 1)
+@example(("\U0001f512" * 5000,) * 6, 2**31 - 1)
+@example(("\\" * 5000,) * 6, 2**31 - 1)
+@example(("\ud800" * 5000,) * 6, 2**31 - 1)
+def test_a_payload_never_exceeds_its_limit(texts: tuple[str, ...], pid: int) -> None:
+    fields: Any = dict(zip(("guid", "host", "thread", "what", "since", "template"), texts, strict=True))
+    fields |= dict.fromkeys(("max_hold", "session_timeout", "waited"), 2**31 - 1)
+    about = {"task": fields["what"], "request": fields["template"], fields["host"]: fields["thread"]}
+    payload = Payload(**fields, pid=pid, about=about)
     data = payload.encode()
     assert len(data) <= MAX_PAYLOAD
     assert json.loads(data.decode()).keys() == asdict(payload).keys() - UNSET
@@ -141,8 +133,7 @@ def test_a_payload_never_exceeds_its_limit(
 
 def test_a_long_field_is_cut_with_an_ellipsis_and_the_guid_is_kept() -> None:
     """The guid finds the contender, so a long name of a view must not cost it."""
-    payload = Payload.decode(replace(PAYLOAD, what="x" * 5000, template="y" * 5000).encode())
-    assert payload is not None
+    payload: Any = Payload.decode(replace(PAYLOAD, what="x" * 5000, template="y" * 5000).encode())
     assert payload.what.startswith("xxx")
     assert payload.what.endswith("…")
     assert (payload.guid, payload.since) == (PAYLOAD.guid, PAYLOAD.since)
@@ -155,8 +146,7 @@ def test_long_fields_do_not_cut_the_trace_of_a_task() -> None:
     about = {"task": "x" * 5000, "id": HEX, "queue": "x" * 5000, "retries": "3", **trace.of_header(header)}
     data = replace(PAYLOAD, **long, about=about).encode()  # type: ignore[arg-type]
     assert len(data) <= MAX_PAYLOAD
-    payload = Payload.decode(data)
-    assert payload is not None
+    payload: Any = Payload.decode(data)
     assert trace.header_of(payload.about) == header
     assert payload.about["id"] == HEX
 
@@ -183,9 +173,7 @@ NOT_TEXT = {
 @settings(max_examples=40)
 @given(st.dictionaries(st.sampled_from([*asdict(PAYLOAD), "new"]), JSON))
 def test_a_payload_with_odd_fields_is_read_as_far_as_it_goes(fields: dict[str, object]) -> None:
-    """A later version, or a hand-made node, shows what can be shown, in the right types."""
-    payload = Payload.decode(json.dumps({**fields, "guid": GUID}).encode())
-    assert payload is not None
+    payload: Any = Payload.decode(json.dumps({**fields, "guid": GUID}).encode())
     assert payload.guid == GUID
     for name, value in asdict(payload).items():
         assert type(value) is NOT_TEXT.get(name, str)
@@ -198,12 +186,10 @@ def test_a_payload_with_odd_fields_is_read_as_far_as_it_goes(fields: dict[str, o
 @example({"new": "\ud800"}, 0)
 @example({"new": 0}, 3000)
 def test_fields_of_later_releases_survive_or_are_dropped_as_a_whole(fields: dict[str, object], size: int) -> None:
-    """They never make the payload unreadable, however often it is written, and the known texts make room for them."""
     unknown = {f"new {name}": value for name, value in {**fields, "large": "x" * size}.items()}
     data = json.dumps({**json.loads(PAYLOAD.encode()), **unknown}).encode()
     for what in ("x" * 5000, "buy", ""):
-        payload = Payload.decode(data)
-        assert payload is not None
+        payload: Any = Payload.decode(data)
         data = replace(payload, what=what).encode()
         assert payload.guid == GUID
         assert len(data) <= max(MAX_PAYLOAD, len(replace(payload, unknown=b"").encode()) + 1024)
@@ -228,5 +214,86 @@ def test_fields_of_later_releases_survive_or_are_dropped_as_a_whole(fields: dict
     ],
 )
 def test_the_payload_of_another_client_is_none(data: bytes | None) -> None:
-    """Curator writes an address, kazoo a line; neither is taken for ours, nor is anything huge."""
     assert Payload.decode(data) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "host_and_what"),
+    [
+        (b"", ("", "")),
+        (b"__REVOKE__", ("", "")),
+        (b"10.0.3.9", ("10.0.3.9", "")),
+        (b"fe80::1", ("fe80::1", "")),
+        (b"fe80::1%\x1b[2J", ("fe80::1%\\x1b[2J", "")),
+        (b"web-7", ("", "web-7")),
+        (b"web\n7", ("", "web\\n7")),
+        ("é".encode("latin-1"), ("", "\ufffd")),
+        (b"x" * 200_000, ("", "x" * 119 + "…")),
+    ],
+)
+def test_the_payload_of_another_client_is_shown(data: bytes, host_and_what: tuple[str, str]) -> None:
+    said = contender_info.foreign_payload(data)
+    assert (said.host, said.what) == host_and_what
+
+
+@given(st.binary() | st.ip_addresses().map(str).map(str.encode))
+def test_any_bytes_are_shown_in_one_line(data: bytes) -> None:
+    said = contender_info.foreign_payload(data)
+    assert said.host.isprintable()
+    assert said.what.isprintable()
+    assert not (said.host and said.what)
+
+
+LONG_TEXT = st.text(max_size=600)
+LOCK = "\U0001f512" * 600
+
+
+def holder(**more: Any) -> Payload:
+    known = {"host": "web-1", "pid": 7, "thread": "MainThread", "what": "GET /buy", "since": "", "template": "a/{b}"}
+    return Payload(**{"guid": "x" * 36, **known, **more})
+
+
+def test_a_release_request_keeps_the_payload_of_the_holder() -> None:
+    request = release_request(by="anna", reason="deploy 42", at="2026-11-20T12:00:00.000+00:00")
+    before = holder(about={"task": "buy"}, limit=3)
+    data = with_request(before.encode(), request)
+    assert requested(data) == request
+    assert Payload.decode(data) == replace(
+        before, release_request={"by": "anna", "reason": "deploy 42", "at": request.at}
+    )
+    assert requested(before.encode()) is None
+
+
+def test_a_later_release_request_replaces_an_earlier_one() -> None:
+    data = with_request(holder().encode(), release_request(by="anna", reason="one"))
+    data = with_request(data, release_request(by="ben", reason="two"))
+    assert requested(data) == release_request(by="ben", reason="two")
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(LONG_TEXT, LONG_TEXT, LONG_TEXT, st.dictionaries(LONG_TEXT, LONG_TEXT, max_size=12), LONG_TEXT, LONG_TEXT)
+@example("\x01" * 600, "\ud800" * 600, '"' * 600, {LOCK: LOCK}, LOCK, LOCK)
+def test_a_release_request_is_short_and_printable(
+    host: str, what: str, template: str, about: dict[str, str], by: str, reason: str
+) -> None:
+    data = holder(host=host, what=what, template=template, about=about).encode()
+    request = release_request(by=by, reason=reason, at="2026-11-20T12:00:00.000+00:00")
+    asked = with_request(data, request)
+    assert len(asked) <= MAX_PAYLOAD
+    assert requested(asked) == request
+    kept: Any = Payload.decode(asked)
+    assert kept.guid == "x" * 36
+    assert (request.by + request.reason).isprintable()
+
+
+@pytest.mark.parametrize("odd", [7, {"by": 1, "reason": "x"}, {"by": "x", "reason": None}, ["by"], None])
+def test_a_malformed_release_request_is_ignored(odd: object) -> None:
+    data = json.dumps({**json.loads(holder().encode()), "release_request": odd}).encode()
+    assert requested(data) is None
+
+
+def test_release_requests_of_curator_are_written_and_read() -> None:
+    """It writes an address into its node, and knows no other request than its own."""
+    assert with_request(b"127.0.0.1", release_request(by="anna", reason="deploy")) == CURATOR
+    request: Any = requested(CURATOR)
+    assert (request.by, request.reason) == (BY_CURATOR, "")

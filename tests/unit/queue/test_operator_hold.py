@@ -1,7 +1,8 @@
-"""An operator's hold is told from any other node by its name and its payload, and nothing else passes for one."""
+"""Holds of operators, which nothing else passes for, and the markers of limits."""
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from django_zklock.core.queue import nodes, operator_hold, order
+from django_zklock.core.queue import markers, nodes, operator_hold, order
 from django_zklock.core.queue.break_record import BreakRecord
 from django_zklock.core.queue.escaping import MAX_BY, MAX_REASON, percent_encode
+from django_zklock.core.queue.markers import LimitRecord
 from django_zklock.core.queue.nodes import MAX_PAYLOAD, Payload
 from django_zklock.core.queue.operator_hold import LONGEST
 
@@ -19,20 +21,24 @@ TEXT = st.text(max_size=600)
 
 
 def payload(**more: Any) -> Payload:
-    """The payload of a contender like any."""
     values: dict[str, Any] = {
         "guid": nodes.new_guid(nodes.Mark.OPERATOR), "host": "h", "pid": 1, "thread": "t", "what": "", "template": ""
     }  # fmt: skip
     return Payload(**{"since": "", **values, **more})
 
 
+def made(**more: Any) -> tuple[bytes, str]:
+    """Return the data of a hold by an operator, and the path of its node."""
+    guid = nodes.new_guid(nodes.Mark.OPERATOR)
+    texts = {name: more.pop(name) for name in ("host", "thread") if name in more}
+    return operator_hold.hold_data(payload(guid=guid, **texts), **more), node(guid)
+
+
 def node(guid: str) -> str:
-    """The path of a node with this guid."""
     return f"/zklock/k/{nodes.prefix(guid)}0000000007"
 
 
 def read(data: bytes, path: str, **more: Any) -> operator_hold.OperatorHold | None:
-    """The hold that a node is."""
     stat: dict[str, Any] = {"token": 5, "owner": 0, "ctime": 100.0, **more}
     return operator_hold.operator_hold(Payload.decode(data), key="k", path=path, **stat)
 
@@ -44,12 +50,9 @@ def test_an_operator_hold_is_read_as_it_was_written(
     by: str, reason: str, host: str, thread: str, seconds: float
 ) -> None:
     """No client could end a hold without an end; a text with several lines becomes one line."""
-    by = by or "x"
-    guid = nodes.new_guid(nodes.Mark.OPERATOR)
-    data = operator_hold.hold_data(payload(guid=guid, host=host, thread=thread), by=by, reason=reason, seconds=seconds)
+    data, path = made(host=host, thread=thread, by=by or "x", reason=reason, seconds=seconds)
     assert len(data) <= MAX_PAYLOAD
-    hold = read(data, node(guid))
-    assert hold is not None
+    hold: Any = read(data, path)
     assert abs(hold.seconds - seconds) < 0.001
     assert str(hold).isprintable()
     assert len(hold.by) <= MAX_BY
@@ -59,22 +62,18 @@ def test_an_operator_hold_is_read_as_it_was_written(
 
 @given(what=TEXT.filter(bool), host=TEXT)
 def test_a_minimum_hold_is_named_after_its_work(what: str, host: str) -> None:
-    """It is never taken for a person's, and it ends as surely."""
-    guid = nodes.new_guid(nodes.Mark.OPERATOR)
-    data = operator_hold.hold_data(payload(guid=guid, host=host), by=what, reason="held", seconds=60, mark="minimum")
+    data, path = made(host=host, by=what, reason="held", seconds=60, mark="minimum")
     assert len(data) <= MAX_PAYLOAD
-    hold = read(data, node(guid))
-    assert hold is not None
+    hold: Any = read(data, path)
     assert (hold.minimum, hold.seconds) == (True, 60)
     assert str(hold).startswith(f"{hold.by} until")
 
 
 def test_short_texts_of_an_operator_hold_are_kept() -> None:
-    guid = nodes.new_guid(nodes.Mark.OPERATOR)
-    hold = read(operator_hold.hold_data(payload(guid=guid), by="anna", reason="deploy 42", seconds=60), node(guid))
-    assert hold is not None
+    data, path = made(by="anna", reason="deploy 42", seconds=60)
+    hold: Any = read(data, path)
     assert str(hold) == "operator anna until 1970-01-01 00:02:40 UTC: deploy 42"
-    assert (hold.token, hold.key, hold.path) == (5, "k", node(guid))
+    assert (hold.token, hold.key, hold.path) == (5, "k", path)
 
 
 @given(st.uuids(version=4))
@@ -85,11 +84,10 @@ def test_znodes_of_other_clients_are_no_operator_holds(guid: uuid.UUID) -> None:
 
 
 def test_each_operator_hold_has_the_mark_and_its_own_guid() -> None:
-    """And each one's guid is its own."""
-    made = {nodes.new_guid(nodes.Mark.OPERATOR) for _ in range(1000)}
-    assert len(made) == 1000
-    assert all(operator_hold.is_operator(f"{nodes.prefix(guid)}0000000001") for guid in made)
-    assert all(str(uuid.UUID(guid)) == guid and uuid.UUID(guid).version == 8 for guid in made)
+    guids = {nodes.new_guid(nodes.Mark.OPERATOR) for _ in range(1000)}
+    assert len(guids) == 1000
+    assert all(operator_hold.is_operator(f"{nodes.prefix(guid)}0000000001") for guid in guids)
+    assert all(str(uuid.UUID(guid)) == guid and uuid.UUID(guid).version == 8 for guid in guids)
     assert not operator_hold.is_operator("inventory")
     assert not operator_hold.is_operator("strange-0000000001")
 
@@ -107,19 +105,17 @@ def test_each_operator_hold_has_the_mark_and_its_own_guid() -> None:
     ],
 )
 def test_a_payload_without_an_end_is_no_operator_hold(about: dict[str, str]) -> None:
-    """It is a contender like any, which nobody ends."""
     guid = nodes.new_guid(nodes.Mark.OPERATOR)
     assert read(payload(guid=guid, about=about).encode(), node(guid)) is None
 
 
 def test_neither_an_ephemeral_node_nor_one_of_another_name_is_a_hold() -> None:
     """Everybody who runs a task could write such a payload; the end of its session ends it, and nothing else."""
-    guid = nodes.new_guid(nodes.Mark.OPERATOR)
-    data = operator_hold.hold_data(payload(guid=guid), by="a", reason="r", seconds=1)
-    assert read(data, node(guid)) is not None
-    assert read(data, node(guid), owner=1) is None
+    data, path = made(by="a", reason="r", seconds=1)
+    assert read(data, path) is not None
+    assert read(data, path, owner=1) is None
     assert read(data, node(str(uuid.uuid4()))) is None
-    assert read(data, node(guid), ctime=1e300) is None
+    assert read(data, path, ctime=1e300) is None
 
 
 @given(st.binary(max_size=200) | TEXT.map(lambda text: BreakRecord(text, text).encode()))
@@ -127,7 +123,6 @@ def test_neither_an_ephemeral_node_nor_one_of_another_name_is_a_hold() -> None:
 @example(b"[" * 4000)
 @example(b'{"by": 1, "reason": "r", "id": "x"}')
 def test_the_reason_of_an_operator_hold_is_printable(data: bytes) -> None:
-    """It ends up in an error, a log and a terminal."""
     note = BreakRecord.decode(data)
     assert note is None or str(note).isprintable()
 
@@ -140,13 +135,12 @@ def test_the_reason_of_an_operator_hold_is_read_as_it_was_written() -> None:
 
 def queue(*marks: nodes.Mark | None) -> tuple[list[str], order.Queue]:
     """A queue of contenders with these marks (None: a client of Curator), and their names."""
-    made = [str(uuid.uuid4()) if mark is None else nodes.new_guid(mark) for mark in marks]
-    names = [f"{nodes.prefix(guid)}{number:010d}" for number, guid in enumerate(made)]
+    guids = [str(uuid.uuid4()) if mark is None else nodes.new_guid(mark) for mark in marks]
+    names = [f"{nodes.prefix(guid)}{number:010d}" for number, guid in enumerate(guids)]
     return names, order.ordered(names)
 
 
 def test_a_waiter_ends_the_holds_that_no_other_waiter_of_ours_ends() -> None:
-    """It ends the holds just ahead, those behind which only clients of Curator wait, and those it watches itself."""
     own, hold = nodes.Mark.OWN, nodes.Mark.OPERATOR
     names, children = queue(hold, own, hold, None, hold, own)
     me = names[5]
@@ -158,7 +152,6 @@ def test_a_waiter_ends_the_holds_that_no_other_waiter_of_ours_ends() -> None:
 
 @given(parts=st.lists(TEXT, min_size=1, max_size=3), end=st.floats(0, 9e9))
 def test_an_entry_is_read_as_it_was_written(parts: list[str], end: float) -> None:
-    """From its end on, or if its hold is wanted. It is no contender."""
     key = "/".join(percent_encode(f"k{part}") for part in parts)
     path = f"{key}/{nodes.prefix(nodes.new_guid(nodes.Mark.OPERATOR))}0000000007"
     name = operator_hold.entry_name(path, end)
@@ -171,6 +164,37 @@ def test_an_entry_is_read_as_it_was_written(parts: list[str], end: float) -> Non
 
 @given(name=TEXT, tail=st.text("0123456789!-/._clok", max_size=60))
 def test_no_other_name_is_an_entry(name: str, tail: str) -> None:
-    """Nothing raises."""
     for text in (name, f"1000000000-{name}.end", f"1000000000-{tail}.end", f"1000000000-a!{tail}.end"):
         assert operator_hold.hold_of_entry(text, 2e9) == "" or operator_hold.is_operator(text[:-4].rpartition("!")[2])
+
+
+@given(st.text(max_size=300), st.text(max_size=300), st.integers(1, 10_000), st.integers(0, 10_000))
+def test_a_limit_record_is_read_back_and_prints(by: str, reason: str, value: int, before: int) -> None:
+    name, record = markers.limit_marker(value), LimitRecord(by=by, reason=reason, before=before)
+    marker: Any = markers.set_limit(name, record.encode(), 1_000.0)
+    assert marker.limit == value
+    assert (marker.by + marker.reason).isprintable()
+    assert (len(marker.by), len(marker.reason)) <= (MAX_BY, MAX_REASON)
+    assert marker.when is not None
+    assert record.encode() != LimitRecord(by=by, reason=reason, before=before).encode(), "each has an id"
+    decoded = LimitRecord.decode(record.encode())
+    assert (decoded.before, decoded.id) == (before, record.id)
+    assert markers.limit_in(name) == value
+    assert markers.is_limit_marker(name)
+    assert nodes.parse(name) is None, "it is no contender"
+    assert order.limit_marker_in([name, "x"]) == name
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\xff", b"[]", b"{}", b'{"by": 7, "before": -1}', b"[" * 100_000, json.dumps({"by": "x" * 5000}).encode()],
+)
+def test_junk_in_the_data_does_not_change_the_limit(data: bytes) -> None:
+    marker: Any = markers.set_limit("!limit:3:", data, 1e300)
+    assert (marker.limit, marker.by, marker.reason, marker.when) == (3, "", "", None)
+    assert LimitRecord.decode(data).before == 0
+
+
+@pytest.mark.parametrize("name", ["!limit:0:", "!limit:x:", "!limit:3", "!limit:3:-1:", "!reads:x:", "limit:3:"])
+def test_other_names_set_no_limit(name: str) -> None:
+    assert markers.set_limit(name, b"{}", 0.0) is None

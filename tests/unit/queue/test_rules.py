@@ -1,14 +1,21 @@
-"""The verdicts over a queue."""
+"""The order of a queue, the verdicts over it, and the holders and waits that an onlooker sees."""
 
 from __future__ import annotations
 
 import itertools
+import random
+import uuid
 from collections.abc import Iterable
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_zklock.core.queue.nodes import Child, Kind, Mark, new_guid, prefix
+from django_zklock.core.queue import markers, order
+from django_zklock.core.queue.deadlock import WaitsFor, blockers
+from django_zklock.core.queue.markers import LimitRecord
+from django_zklock.core.queue.nodes import Child, Kind, Mark, Payload, new_guid, prefix
 from django_zklock.core.queue.order import (
     LAST_SEQUENCE,
     Absent,
@@ -22,6 +29,8 @@ from django_zklock.core.queue.order import (
     rule_for,
     shared,
 )
+from django_zklock.exceptions import UnreadableQueue
+from django_zklock.locks import holders
 
 PLAIN = st.just(Kind.LOCK)
 KINDS = st.sampled_from(Kind)
@@ -41,20 +50,12 @@ def queues(kinds: st.SearchStrategy[Kind]) -> st.SearchStrategy[Queue]:
     )
 
 
-def without(queue: Queue, names: Iterable[str]) -> Queue:
-    gone = set(names)
-    return Queue(tuple(child for child in queue if child.name not in gone), queue.limit)
-
-
 def told(queue: Queue, child: Child, limit: int) -> Verdict:
     return rule_for(child.kind, limit)(queue, child.name)
 
 
 def conflict(first: Child, other: Child) -> bool:
     return first.kind is not other.kind or first.kind not in (Kind.READ, Kind.PERMIT)
-
-
-# --- plain locks ------------------------------------------------------------------------------------------------------
 
 
 @given(queues(PLAIN))
@@ -66,7 +67,6 @@ def test_each_other_plain_contender_waits_for_the_one_just_ahead(queue: Queue) -
 
 @given(queues(PLAIN), LIMITS)
 def test_a_semaphore_with_one_permit_is_a_lock(queue: Queue, limit: int) -> None:
-    """The verdicts are equal, but for the limit, which may be changed."""
     leases = queue_of([Kind.PERMIT] * len(queue))
     for index, child in enumerate(leases):
         verdict = Permits(1)(leases, child.name)
@@ -76,12 +76,8 @@ def test_a_semaphore_with_one_permit_is_a_lock(queue: Queue, limit: int) -> None
             assert (verdict, index) == (Granted(), 0)
 
 
-# --- all kinds in one queue -------------------------------------------------------------------------------------------
-
-
 @given(queues(KINDS), LIMITS)
 def test_contenders_that_hold_together_can_share(queue: Queue, limit: int) -> None:
-    """Readers with readers, and permits up to the limit; nobody with a plain lock or a writer."""
     holders = [child for child in queue if told(queue, child, limit) == Granted()]
     assert holders[0] == queue[0]
     assert not any(conflict(*pair) for pair in itertools.combinations(holders, 2))
@@ -90,7 +86,6 @@ def test_contenders_that_hold_together_can_share(queue: Queue, limit: int) -> No
 
 @given(queues(KINDS), LIMITS)
 def test_holders_are_the_first_in_the_queue(queue: Queue, limit: int) -> None:
-    """The holders are as many as can share the lock, so no contender starves."""
     granted = [told(queue, child, limit) == Granted() for child in queue]
     many = sum(granted)
     assert granted == [True] * many + [False] * (len(queue) - many)
@@ -100,7 +95,6 @@ def test_holders_are_the_first_in_the_queue(queue: Queue, limit: int) -> None:
 
 @given(queues(KINDS), LIMITS, st.data())
 def test_a_waiter_is_woken_before_it_could_be_granted(queue: Queue, limit: int, data: st.DataObject) -> None:
-    """As long as none of the predecessors is gone, there is no grant, whichever others leave the queue."""
     for child in queue:
         verdict = told(queue, child, limit)
         if isinstance(verdict, WaitFor):
@@ -108,18 +102,17 @@ def test_a_waiter_is_woken_before_it_could_be_granted(queue: Queue, limit: int, 
             assert set(verdict.children) <= set(ahead)
             others = [name for name in ahead if name not in verdict.children]
             gone = data.draw(st.sets(st.sampled_from(others))) if others else set()
-            assert told(without(queue, gone), child, limit) != Granted()
+            assert told(queue.without(gone), child, limit) != Granted()
 
 
 @given(queues(KINDS), LIMITS, st.lists(KINDS, max_size=4))
 def test_the_end_of_the_last_predecessor_is_a_grant(queue: Queue, limit: int, newcomers: list[Kind]) -> None:
-    """When one of those that a contender waits for alone is gone, it has the lock, also if others came meanwhile."""
     later = queue_of(newcomers, start=queue[-1].sequence + 1)
     for child in queue:
         verdict = told(queue, child, limit)
         if isinstance(verdict, WaitFor) and verdict.is_last:
             for name in verdict.children:
-                now = Queue((*without(queue, [name]), *later))
+                now = Queue((*queue.without([name]), *later))
                 assert told(now, child, limit) == Granted()
 
 
@@ -134,13 +127,9 @@ def test_the_end_of_a_minimum_hold_grants_nothing_by_itself(kinds: list[Kind], l
 
 @given(queues(KINDS), LIMITS, st.data())
 def test_a_contender_outside_the_queue_has_no_grant(queue: Queue, limit: int, data: st.DataObject) -> None:
-    """A missing own node is no grant and no place in the queue, whether others wait or not."""
     gone = data.draw(st.sampled_from(queue))
-    assert told(without(queue, [gone.name]), gone, limit) == Absent()
+    assert told(queue.without([gone.name]), gone, limit) == Absent()
     assert told(Queue(), gone, limit) == Absent()
-
-
-# --- readers ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_reader_waits_for_the_last_writer_ahead_and_for_none_behind() -> None:
@@ -148,30 +137,24 @@ def test_a_reader_waits_for_the_last_writer_ahead_and_for_none_behind() -> None:
     queue = queue_of([Kind.WRITE, Kind.READ, Kind.WRITE, Kind.READ, Kind.READ, Kind.WRITE])
     assert shared(queue, queue[1].name) == WaitFor((queue[0].name,), is_last=True)
     assert shared(queue, queue[4].name) == WaitFor((queue[2].name,), is_last=False)
-    assert shared(without(queue, [queue[0].name]), queue[1].name) == Granted()
+    assert shared(queue.without([queue[0].name]), queue[1].name) == Granted()
 
 
 def test_a_downgraded_writer_lets_readers_in() -> None:
-    """A sign in the directory says so; writers wait as before, and so do readers behind a writer."""
     queue = queue_of([Kind.WRITE, Kind.READ, Kind.WRITE, Kind.READ])
     names = [child.name for child in queue]
     now = ordered([*names, f"!reads:{queue[0].guid}:"])
     assert [isinstance(told(now, child, 1), Granted) for child in now] == [True, True, False, False]
 
 
-# --- permits ----------------------------------------------------------------------------------------------------------
-
-
 @given(queues(st.just(Kind.PERMIT)), LIMITS, LIMITS)
 def test_a_limit_that_is_set_wins_over_the_limit_in_code(queue: Queue, own: int, limit: int) -> None:
-    """So it can be changed while processes run."""
     limited = Queue(queue.children, limit)
     assert sum(told(limited, child, own) == Granted() for child in limited) == min(limit, len(queue))
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), min_size=1, max_size=30))
 def test_holders_are_within_the_limit_that_the_last_of_them_read(events: list[tuple[int, int]]) -> None:
-    """Contenders come, look and leave in any order while the limit changes. A holder does not look again."""
     limit, children, saw = 1, [], dict[str, int]()
     for number, (what, value) in enumerate(events):
         if what < 3:
@@ -186,3 +169,251 @@ def test_holders_are_within_the_limit_that_the_last_of_them_read(events: list[tu
                 saw.setdefault(child.name, limit)
         holders = [child.name for child in children if child.name in saw]
         assert not holders or len(holders) <= saw[holders[-1]]
+
+
+# --- order ------------------------------------------------------------------------------------------------------------
+
+
+PREFIXES = st.builds(lambda kind: prefix(new_guid(Mark.OWN), kind), st.sampled_from(Kind)) | st.builds(
+    lambda guid, word: f"{guid.hex}__{word}__", st.uuids(), st.sampled_from(["lock", "rlock"])
+)
+QUEUES = st.dictionaries(st.integers(0, LAST_SEQUENCE), PREFIXES, max_size=12)
+
+
+def name(sequence: int) -> str:
+    return prefix(str(uuid.uuid4())) + "%010d" % sequence  # noqa: UP031 - as the server writes it
+
+
+@given(QUEUES, st.randoms(use_true_random=False))
+def test_contenders_are_in_the_order_of_their_numbers(queue: dict[int, str], random: random.Random) -> None:
+    names = [f"{start}{sequence:010d}" for sequence, start in queue.items()]
+    random.shuffle(names)
+    assert [child.sequence for child in ordered(names)] == sorted(queue)
+
+
+def test_directories_of_nested_keys_are_passed_over() -> None:
+    mine = name(3)
+    assert [child.name for child in ordered(["nested", mine, "123456789%30"])] == [mine]
+    assert not ordered(["nested"])
+    assert not ordered([])
+
+
+def test_a_limit_for_all_processes_is_read_with_the_queue() -> None:
+    mine = name(3)
+    assert ordered([mine, "!limit:5:"]).limit == 5
+    two = ordered(["!limit:5:", mine, "!limit:2:", "!limit:0:"])
+    assert (two.limit, two.limit_marker) == (2, "!limit:2:")
+    assert ordered([mine, "!limit:0:", "!limit:five:", "!other"]).limit is None
+
+
+def test_the_marker_of_a_cleared_limit_is_stale_once_one_contender_is_left() -> None:
+    assert ordered([name(3), "!limit:0:"]).stale_marker == "!limit:0:"
+    assert ordered([name(3), name(4), "!limit:0:"]).stale_marker == ""
+    assert ordered([name(3), "!limit:2:"]).stale_marker == ""
+    assert ordered([name(3)]).stale_marker == ""
+
+
+CURATORS: dict[Kind, str] = {
+    kind: prefix(str(uuid.UUID(int=number, version=4)), kind)
+    for number, kind in enumerate([Kind.LOCK, Kind.READ, Kind.WRITE])
+}
+
+
+@pytest.mark.parametrize("ours", Kind)
+@pytest.mark.parametrize("theirs", CURATORS)
+def test_a_contender_of_curators_that_would_pass_ours_closes_the_lock(ours: Kind, theirs: Kind) -> None:
+    """Each recipe of Curator's sees its own nodes only; ours see all, so ours may be mixed."""
+    sides = {Kind.READ, Kind.WRITE}
+    names = [f"{prefix(new_guid(Mark.OWN), ours)}0000000001", f"{CURATORS[theirs]}0000000002"]
+    if ours is theirs or {ours, theirs} == sides:
+        assert len(ordered(names)) == 2
+    else:
+        with pytest.raises(UnreadableQueue, match="Curator does not see it"):
+            ordered(names)
+    assert len(ordered([names[0], f"{prefix(new_guid(Mark.OWN), theirs)}0000000002"])) == 2
+
+
+@pytest.mark.parametrize("theirs", CURATORS)
+@pytest.mark.parametrize("kazoos", ["0" * 32 + "__lock__", "0c1a911f60108291a573b6c7724b3a14__rlock__"])
+def test_a_contender_of_curator_next_to_kazoos_grammar_closes_the_lock(kazoos: str, theirs: Kind) -> None:
+    """Be it kazoo's or ours in its grammar, no recipe of Curator's sees it; our own grammar goes with kazoo's."""
+    with pytest.raises(UnreadableQueue, match="in kazoo's grammar"):
+        ordered([f"{kazoos}0000000001", f"{CURATORS[theirs]}0000000002"])
+    assert len(ordered([f"{kazoos}0000000001", f"{prefix(new_guid(Mark.OWN), theirs)}0000000002"])) == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ([name(1), name(-1)], "delete the directory"),
+        ([name(1), name(-5)], "delete the directory"),
+        ([name(1), name(-(2**31))], "delete the directory"),
+        ([name(1), name(LAST_SEQUENCE + 1)], "delete the directory"),
+        ([name(1), name(2**31 - 1)], "delete the directory"),
+        ([name(4), name(2), name(4)], "same sequence number"),
+        ([name(1), "lock-0000000009"], "lock-0000000009"),
+    ],
+)
+def test_a_number_that_orders_nothing_closes_the_lock(names: list[str], said: str) -> None:
+    """ZooKeeper's numbers say nothing past the end, two contenders would be first, or one would be passed over."""
+    with pytest.raises(UnreadableQueue, match=said):
+        ordered(names)
+
+
+def test_the_last_number_is_still_taken() -> None:
+    assert ordered([name(LAST_SEQUENCE)])[0].sequence == LAST_SEQUENCE
+
+
+# --- what an onlooker sees --------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 8))
+def test_of_plain_contenders_only_the_first_holds(many: int) -> None:
+    children = queue_of([Kind.LOCK] * many)
+    assert holders.end_of_holders(children) == min(1, many)
+    for index, child in enumerate(children):
+        verdict = order.exclusive(children, child.name)
+        expected = verdict.children[0] if isinstance(verdict, order.WaitFor) else ""
+        assert holders.waits_for(children, index) == expected
+
+
+@given(st.lists(st.sampled_from([Kind.LOCK, Kind.READ, Kind.WRITE])))
+def test_readers_share_and_all_others_exclude(kinds: list[Kind]) -> None:
+    children = queue_of(kinds)
+    many = holders.end_of_holders(children)
+    assert many == 1 or all(kind is Kind.READ for kind in kinds[:many])
+    assert bool(many) == bool(kinds)
+    names = [child.name for child in children]
+    for index, child in enumerate(children):
+        behind = holders.waits_for(children, index)
+        assert bool(behind) == (index >= many)
+        if behind:
+            ahead = children[names.index(behind)]
+            assert ahead.sequence < child.sequence
+            assert child.kind is not Kind.READ or ahead.kind is not Kind.READ
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([Kind.PERMIT, Kind.PERMIT, Kind.LOCK]), st.integers(1, 4))),
+    st.none() | st.integers(1, 4),
+)
+def test_the_shown_holders_of_permits_are_those_of_the_rule(came: list[tuple[Kind, int]], limit: int | None) -> None:
+    children = replace(queue_of([kind for kind, _ in came]), limit=limit)
+    own = {child.name: limit for child, (_, limit) in zip(children, came, strict=True)}
+    granted = [
+        index
+        for index, child in enumerate(children)
+        if isinstance(order.rule_for(child.kind, own[child.name])(children, child.name), order.Granted)
+    ]
+    limits = {name: limit or most for name, most in own.items()}
+    assert holders.holder_indexes(children, limits) == tuple(granted)
+    assert holders.end_of_holders(children, limits) == max((index + 1 for index in granted), default=0)
+    for index in range(len(children)):
+        assert bool(holders.waits_for(children, index, granted)) == (index not in granted)
+
+
+@given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 8), st.integers(0, 8), st.integers(0, 8))
+def test_contenders_from_before_a_change_hold_by_the_highest_limit(
+    many: int, own: int, limit: int, before: int, older: int
+) -> None:
+    children = replace(queue_of([Kind.PERMIT] * many + [Kind.LOCK] * 2), limit=limit)
+    data = Payload(guid="g", host="h", pid=1, thread="", what="", since="", template="", limit=own).encode()
+    change = LimitRecord(by="", reason="", before=before).encode()
+    limits = {
+        child.name: holders.permit_limit(children, data, change if index < older else None)
+        for index, child in enumerate(children)
+    }
+    expected = [index for index in range(many) if index < (max(own, limit, before) if index < older else limit)]
+    assert holders.holder_indexes(children, limits) == tuple(expected)
+
+
+def test_a_queue_with_readers_or_writers_is_recognized() -> None:
+    assert holders.kind_of_queue(queue_of([Kind.LOCK, Kind.LOCK])) == "lock"
+    assert holders.kind_of_queue(queue_of([Kind.LOCK, Kind.READ])) == "read-write"
+    assert holders.kind_of_queue(queue_of([Kind.LOCK, Kind.PERMIT])) == "semaphore"
+
+
+# --- whom a waiter waits for ------------------------------------------------------------------------------------------
+
+
+LETTERS = {"L": Kind.LOCK, "R": Kind.READ, "W": Kind.WRITE, "P": Kind.PERMIT}
+
+
+def letters(kinds: str) -> tuple[list[str], list[str]]:
+    """Return the names and guids of a queue. A small "w" is a writer that was downgraded, so it has a marker."""
+    guids = [new_guid(Mark.OWN) for _ in kinds]
+    names = [
+        f"{prefix(guid, LETTERS[kind.upper()])}{index:010d}"
+        for index, (kind, guid) in enumerate(zip(kinds, guids, strict=True))
+    ]
+    return names + [markers.reader_marker(guid) for kind, guid in zip(kinds, guids, strict=True) if kind == "w"], guids
+
+
+@pytest.mark.parametrize(
+    ("kinds", "waiter", "holders", "between"),
+    [
+        ("LL", 1, [0], None),
+        ("LLL", 2, [0], None),
+        ("WR", 1, [0], None),
+        ("RRW", 2, [0, 1], None),
+        ("RRWR", 3, [0, 1], 2),
+        ("wRWR", 3, [0, 1], 2),
+        ("WRWR", 3, [0], None),
+        ("RL", 1, [0], None),
+        ("LP", 1, [0], None),
+        ("L", 0, None, None),
+        ("RR", 1, None, None),
+        ("wR", 1, None, None),
+        ("PP", 1, None, None),
+        ("PL", 1, None, None),
+    ],
+)
+def test_a_waiter_waits_for_all_holders(
+    kinds: str, waiter: int, holders: list[int] | None, between: int | None
+) -> None:
+    names, guids = letters(kinds)
+    blocked = blockers(ordered(names), guids[waiter])
+    if holders is None:
+        assert blocked is None
+        return
+    assert blocked is not None
+    waiters = [waiter] if between is None else [waiter, between]
+    assert [[child.guid for child in children] for children in blocked] == [
+        [guids[index] for index in indexes] for indexes in (holders, waiters)
+    ]
+
+
+def test_a_contender_that_is_not_in_the_queue_waits_for_none() -> None:
+    for kinds in ("", "LL", "RW"):
+        assert blockers(ordered(letters(kinds)[0]), new_guid(Mark.OWN)) is None
+
+
+@given(st.text("LRWwP", min_size=1, max_size=6), st.data())
+def test_a_waiter_is_not_granted_the_lock_while_a_holder_is_there(kinds: str, data: st.DataObject) -> None:
+    names, guids = letters(kinds)
+    waiter = data.draw(st.integers(0, len(kinds) - 1))
+    queue = ordered(names)
+    blocked = blockers(queue, guids[waiter])
+    if blocked is None:
+        return
+    stays = {child.name for child in (*blocked.waiters, data.draw(st.sampled_from(blocked.holders)))}
+    remaining = queue.without(data.draw(st.sets(st.sampled_from(names))) - stays)
+    rule = rule_for(blocked.waiters[0].kind, data.draw(st.integers(1, 3)))
+    assert not isinstance(rule(remaining, blocked.waiters[0].name), Granted)
+
+
+def test_a_wait_in_a_payload_is_read_as_it_was_written() -> None:
+    wait = WaitsFor("stock/7", new_guid(Mark.OWN), 2**40)
+    payload = Payload(guid="g", host="", pid=1, thread="", what="", since="", template="", waits_for=wait.fields())
+    assert WaitsFor.decode(payload.encode()) == wait
+    assert WaitsFor.decode(b"10.0.0.1") is None
+
+
+def test_a_wait_for_a_key_that_is_too_long_is_left_out() -> None:
+    """A part of a key would be the key of another lock."""
+    for length in (500, 1000):
+        wait = WaitsFor("é" * length, new_guid(Mark.OWN), 7)
+        texts = dict.fromkeys(("host", "thread", "what", "since", "template"), "x" * 500)
+        payload = Payload(guid="g", pid=1, **texts, waits_for=wait.fields())  # type: ignore[arg-type]
+        assert len(payload.encode()) <= 1024
+        assert WaitsFor.decode(payload.encode()) is None

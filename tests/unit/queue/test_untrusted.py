@@ -73,7 +73,6 @@ def base64_of(data: bytes) -> str:
 
 
 def as_list(data: bytes) -> bytes:
-    """Return the values of a JSON object."""
     fields = json_object(data, 2**20)
     return json.dumps(["/b", *fields.values()]).encode() if fields else data
 
@@ -159,7 +158,6 @@ def as_text(data: bytes) -> str:
 
 
 def decoders_of_package() -> set[str]:
-    """Return the name of each class of the package with a method `decode`."""
     names = [module.name for module in pkgutil.walk_packages(django_zklock.__path__, "django_zklock.")]
     # Commands and migrations have none, and the modules of an app that is not installed cannot be imported.
     passed = (".migrations", ".models", "otel", "v1", "testing", "management")
@@ -217,6 +215,5 @@ def test_a_text_is_bounded_and_encodable(value: Any) -> None:
 
 @pytest.mark.parametrize("until", [float("inf"), float("nan"), 1e308, 10**400, True, "5"])
 def test_a_reservation_that_never_ends_is_unreadable(until: Any) -> None:
-    """Its znode shows; it is taken for no task that waits for ever."""
     with pytest.raises(UnreadableQueue):
         record.Reservation.decode(json.dumps({**TASK, "until": until}).encode())

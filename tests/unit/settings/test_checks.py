@@ -1,16 +1,32 @@
-"""The system checks report problems of `settings.ZKLOCK`, and warn of unwise values."""
+"""The system checks: problems of `settings.ZKLOCK`, unwise values, locked views, and policies of functions."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from celery import Celery
+from celery._state import _task_stack  # type: ignore[attr-defined]
+from django.core import checks
 from django.core import checks as django_checks
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
 from django.test import override_settings
+from django.urls import include, path
+from django.urls.resolvers import URLPattern
+from django.views import View
+from support import ledgersite
+from support.ledger import Ledger
 
 from django_zklock import conf, zk_locked
+from django_zklock.checks import check_views
+from django_zklock.middleware import LockConflictMiddleware
 
 IDS = re.compile(r"zklock\.[EW]\d{3}")
 
@@ -18,69 +34,67 @@ IDS = re.compile(r"zklock\.[EW]\d{3}")
 def run(raw: object, *, deploy: bool = False) -> list[django_checks.CheckMessage]:
     with override_settings(ZKLOCK=raw):
         messages = django_checks.run_checks(tags=["zklock"], include_deployment_checks=deploy)
-    assert all(IDS.fullmatch(str(message.id)) for message in messages)
+    assert all(IDS.fullmatch(str(message.id)) and message.hint for message in messages)
     return messages
 
 
 def ids(raw: object, *, deploy: bool = False) -> list[str]:
-    return sorted(str(message.id) for message in run(raw, deploy=deploy))
+    return sorted(str(message.id).removeprefix("zklock.") for message in run(raw, deploy=deploy))
 
 
 def test_every_problem_becomes_an_error() -> None:
-    """The checks have the messages, hints and ids of the validator."""
     raw = {"URL": "zk://h:port", "ROOTS": "/x", "ACL": "none", "LOCKS": {"a": {}}}
     assert [(message.id, message.msg, message.hint) for message in run(raw)] == [
         (f"zklock.{problem.id}", problem.message, problem.hint) for problem in conf.problems(raw)
     ]
-    assert ids(raw) == ["zklock.E002", "zklock.E003", "zklock.E007", "zklock.E010"]
+    assert ids(raw) == ["E002", "E003", "E007", "E010"]
 
 
 def test_checks_fail_the_command() -> None:
-    """`manage.py check` fails, and names the id."""
     with override_settings(ZKLOCK=None), pytest.raises(SystemCheckError, match=r"zklock\.E001"):
         call_command("check")
 
 
-def test_sensible_settings_cause_no_message() -> None:
-    """A sensible configuration gets no message, even with `--deploy`."""
-    assert run({"URL": "zk+tls://zk1.example.org/app", "AUTH": "user:pw"}, deploy=True) == []
-    assert run({"URL": "zk://localhost,127.0.0.1,[::1]/app"}, deploy=True) == []
-
-
-@pytest.mark.parametrize(("keys", "more"), [({}, ["zklock.W010"]), ({"AUTH": "user:pw"}, [])])
-def test_plain_text_to_another_machine_causes_a_warning(keys: dict[str, str], more: list[str]) -> None:
-    """With `--deploy`, only TLS or a loopback address is accepted: credentials do not guard a session."""
-    raw = {"URL": "zk://127.0.0.1,10.0.0.1/app", **keys}
-    assert ids(raw, deploy=True) == ["zklock.W001", *more]
-    assert ids(raw) == []
+TLS, LOCAL, PLAIN = "zk+tls://zk1.example.org/app", "zk://localhost/app", "zk://127.0.0.1,10.0.0.1/app"
+OTHERS = ("world", "anyone")
+UNCHECKED = {"CHECK_HOSTNAME": False}
 
 
 @pytest.mark.parametrize(
-    ("keys", "expected"),
+    ("raw", "deployed", "always"),
     [
-        ({}, ["W010"]),
-        ({"AUTH": "user:pw", "ACL": "open"}, ["W010"]),
-        ({"AUTH": "user:pw", "ACL": [("world", "anyone", "crwda")]}, ["W010"]),
-        ({"AUTH": "user:pw", "ACL": [("digest", "user:hash", "crwda"), ("world", "anyone", "d")]}, ["W010"]),
-        ({"AUTH": "user:pw", "ACL": [("digest", "user:hash", "crwda"), ("world", "anyone", "r")]}, []),
-        ({"ACL": [("ip", "10.0.0.0/8", "crwda")]}, []),
-        ({"ACL": [("ip", "0.0.0.0/0", "crwda")]}, ["W010"]),
-        ({"ACL": [("ip", "::/0", "d")]}, ["W010"]),
-        ({"ACL": [("ip", "0.0.0.0/0", "r"), ("digest", "user:hash", "crwda")]}, []),
-        ({"TLS": {"CHECK_HOSTNAME": False}, "AUTH": "user:pw"}, ["W011"]),
-        ({"TLS": {"CHECK_HOSTNAME": False}}, ["W010", "W011"]),
+        ({"URL": TLS, "AUTH": "user:pw"}, [], []),
+        ({"URL": "zk://localhost,127.0.0.1,[::1]/app"}, [], []),
+        # Only TLS or a loopback address is accepted: credentials do not guard a session.
+        ({"URL": PLAIN}, ["W001", "W010"], []),
+        ({"URL": PLAIN, "AUTH": "user:pw"}, ["W001"], []),
+        # TLS alone does not ask who connects.
+        ({"URL": TLS}, ["W010"], []),
+        ({"URL": TLS, "AUTH": "user:pw", "ACL": "open"}, ["W010"], []),
+        ({"URL": TLS, "AUTH": "user:pw", "ACL": [(*OTHERS, "crwda")]}, ["W010"], []),
+        ({"URL": TLS, "AUTH": "user:pw", "ACL": [("digest", "user:hash", "crwda"), (*OTHERS, "d")]}, ["W010"], []),
+        ({"URL": TLS, "AUTH": "user:pw", "ACL": [("digest", "user:hash", "crwda"), (*OTHERS, "r")]}, [], []),
+        ({"URL": TLS, "ACL": [("ip", "10.0.0.0/8", "crwda")]}, [], []),
+        ({"URL": TLS, "ACL": [("ip", "0.0.0.0/0", "crwda")]}, ["W010"], []),
+        ({"URL": TLS, "ACL": [("ip", "::/0", "d")]}, ["W010"], []),
+        ({"URL": TLS, "ACL": [("ip", "0.0.0.0/0", "r"), ("digest", "user:hash", "crwda")]}, [], []),
+        ({"URL": TLS, "TLS": UNCHECKED, "AUTH": "user:pw"}, ["W011"], []),
+        ({"URL": TLS, "TLS": UNCHECKED}, ["W010", "W011"], []),
+        ({"URL": "zk+tls://localhost/app", "TLS": UNCHECKED}, [], []),  # nobody else reaches ZooKeeper
+        # An ordinary pause of a process may outlast the lease.
+        ({"URL": LOCAL, "SESSION_TIMEOUT": 5.9}, ["W002"], ["W002"]),
+        ({"URL": LOCAL, "SESSION_TIMEOUT": 6}, [], []),
+        # Two projects with default settings would share every name.
+        ({"URL": "zk://localhost"}, ["W003"], []),
+        ({"URL": "zk://localhost", "ROOT": "/app"}, [], []),
+        # Warnings wait until the errors are gone.
+        ({"URL": "zk://10.0.0.1", "SESSION_TIMEOUT": 1}, ["W001", "W002", "W003", "W010"], ["W002"]),
+        ({"URL": "zk://10.0.0.1", "SESSION_TIMEOUT": 1, "ROOT": "x"}, ["E004"], ["E004"]),
+        ({}, ["E003"], ["E003"]),
     ],
 )
-def test_an_open_acl_and_unchecked_names_cause_a_warning(keys: dict[str, object], expected: list[str]) -> None:
-    """TLS alone does not ask who connects."""
-    raw = {"URL": "zk+tls://zk1.example.org/app", **keys}
-    assert ids(raw, deploy=True) == [f"zklock.{name}" for name in expected]
-
-
-def test_an_open_acl_is_no_risk_on_this_machine_alone() -> None:
-    """Nobody else reaches ZooKeeper. Without `--deploy` nothing is said of it."""
-    assert ids({"URL": "zk+tls://localhost/app", "TLS": {"CHECK_HOSTNAME": False}}, deploy=True) == []
-    assert ids({"URL": "zk+tls://zk1.example.org/app", "TLS": {"CHECK_HOSTNAME": False}}) == []
+def test_unwise_settings_cause_warnings(raw: dict[str, object], deployed: list[str], always: list[str]) -> None:
+    assert (ids(raw, deploy=True), ids(raw)) == (deployed, always)
 
 
 @pytest.mark.parametrize(("acl", "warned"), [({}, True), ({"ACL": "open"}, True), ({"ACL": "creator"}, False)])
@@ -89,26 +103,6 @@ def test_a_client_certificate_alone_does_not_close_the_acl(acl: dict[str, str], 
     raw = {"URL": "zk+tls://zk1.example.org/app", "TLS": {"CERT": "c", "KEY": "k"}, **acl}
     hints = [message.hint or "" for message in run(raw, deploy=True) if message.id == "zklock.W010"]
     assert ["an open ACL lets all of its authority in" in hint for hint in hints] == [True] * warned
-
-
-@pytest.mark.parametrize(("seconds", "expected"), [(5.9, ["zklock.W002"]), (6, [])])
-def test_a_short_session_timeout_causes_a_warning(seconds: float, expected: list[str]) -> None:
-    """An ordinary pause of a process may outlast the lease."""
-    assert ids({"URL": "zk://localhost/app", "SESSION_TIMEOUT": seconds}) == expected
-
-
-@pytest.mark.parametrize(
-    ("raw", "expected"),
-    [
-        ({"URL": "zk://localhost"}, ["zklock.W003"]),
-        ({"URL": "zk://localhost", "ROOT": "/app"}, []),
-        ({"URL": "zk://localhost/app"}, []),
-    ],
-)
-def test_a_root_that_projects_share_causes_a_warning(raw: dict[str, str], expected: list[str]) -> None:
-    """Two projects with default settings would share every name."""
-    assert ids(raw, deploy=True) == expected
-    assert ids(raw) == []
 
 
 @pytest.mark.parametrize(
@@ -134,14 +128,12 @@ def test_a_root_that_projects_share_causes_a_warning(raw: dict[str, str], expect
     ],
 )
 def test_options_that_exclude_each_other_are_errors(raw: dict[str, object], expected: str) -> None:
-    """They are errors at the start, even if one of them is a default."""
     (message,) = run({"URL": "zk://localhost/app", **raw})
     assert message.id == "zklock.E013"
     assert expected in message.msg
 
 
 def test_an_entry_may_override_a_default() -> None:
-    """An entry with a kind ignores the limit of the defaults."""
     defaults = {"limit": 3, "max_hold": 5}
     locks = {"a": {"path": "a", "kind": "read"}, "b": {"path": "b", "max_hold": None, "min_hold": 9}}
     assert run({"URL": "zk://localhost/app", "DEFAULTS": defaults, "LOCKS": locks}) == []
@@ -155,7 +147,6 @@ def test_an_entry_may_override_a_default() -> None:
 
 
 def test_two_limits_of_a_path_cause_a_warning() -> None:
-    """Each entry would use its own limit."""
     locks = {"a": {"path": "x", "limit": 2}, "b": {"path": "x", "limit": 3}, "c": {"path": "x"}, "d": {"path": "y"}}
     (message,) = run({"URL": "zk://localhost/app", "LOCKS": locks})
     assert message.id == "zklock.W007"
@@ -164,7 +155,6 @@ def test_two_limits_of_a_path_cause_a_warning() -> None:
 
 
 def test_a_decorator_refuses_options_that_exclude_each_other() -> None:
-    """The decorator checks its options alone, and with those of the entry."""
     with pytest.raises(ValueError, match="a semaphore has no sides"):
         zk_locked("a", kind="read", limit=3)
     settings = {"URL": "zk://localhost/app", "LOCKS": {"a": {"path": "a", "limit": 3}}}
@@ -174,12 +164,212 @@ def test_a_decorator_refuses_options_that_exclude_each_other() -> None:
         zk_locked("a", kind="read", limit=None)(lambda: None)
 
 
-def test_warnings_wait_until_the_errors_are_gone() -> None:
-    """Invalid settings cause no warnings."""
-    assert ids({"URL": "zk://10.0.0.1", "SESSION_TIMEOUT": 1, "ROOT": "x"}, deploy=True) == ["zklock.E004"]
+# --- views under ATOMIC_REQUESTS --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("raw", "deploy"), [({}, False), ({"URL": "zk://10.0.0.1", "SESSION_TIMEOUT": 1}, True)])
-def test_every_message_has_a_hint(raw: dict[str, object], deploy: bool) -> None:
-    """Each error and warning says what to do."""
-    assert all(message.hint for message in run(raw, deploy=deploy))
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    ledger = Ledger("ledger", tmp_path / "ledger.sqlite3")
+    ledger.settings["ATOMIC_REQUESTS"] = True
+    yield ledger
+    ledger.close()
+
+
+class OwnMiddleware(LockConflictMiddleware):
+    """That of a project."""
+
+
+class Urls:
+    def __init__(self, *patterns: URLPattern) -> None:
+        self.urlpatterns = list(patterns)
+
+
+def messages_for(*routes: str) -> list[tuple[str | None, str]]:
+    patterns = [pattern for pattern in ledgersite.urlpatterns if str(pattern.pattern) in routes]
+    assert len(patterns) == len(routes)
+    with override_settings(ROOT_URLCONF=Urls(*patterns)):
+        return [(message.id, message.msg) for message in check_views()]
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        "plain/",
+        "wrapped/",
+        "dispatched/",
+        "own_dispatch/",
+        "opted_out_with_its_own/",
+        "async_view/",
+        "async_view_opted_out/",
+        "calls_helper/",
+        "handler_opted_out/",
+        "api_function_opted_out/",
+        "action_opted_out/",
+        "other_action_opted_out/",
+    ],
+)
+def test_a_view_with_a_correct_transaction_causes_no_warning(ledger: Ledger, route: str) -> None:
+    assert messages_for(route) == []
+
+
+@pytest.mark.parametrize("route", ["opted_out_above/", "opted_out_below/"])
+def test_a_locked_view_that_is_opted_out_causes_a_warning(ledger: Ledger, route: str) -> None:
+    """Its work has no transaction, so an abort would leave half of it."""
+    ((name, words),) = messages_for(route)
+    assert name == "zklock.W004"
+    assert "support.ledgersite." in words
+
+
+@pytest.mark.parametrize(
+    ("route", "handler"),
+    [
+        ("handler/", "get of support.ledgersite.Handler"),
+        ("decorated_handler/", "get of support.ledgersite.DecoratedHandler"),
+        ("action/", "buy of support.ledgersite.Actions"),
+    ],
+)
+def test_a_locked_handler_causes_a_warning(ledger: Ledger, route: str, handler: str) -> None:
+    """Its transaction begins before its lock, even if a framework calls it."""
+    ((name, words),) = messages_for(route)
+    assert name == "zklock.W005"
+    assert words.endswith(f"before the lock. Handlers concerned, with their databases (1): {handler} (ledger).")
+
+
+def test_many_locked_handlers_cause_one_warning(ledger: Ledger) -> None:
+    class Handler(View):
+        @zk_locked("x")
+        def get(self) -> None: ...
+
+    views: list[Any] = [type(f"View{number}", (Handler,), {}) for number in range(9)]
+    urls = Urls(*(path(f"{number}/", view.as_view()) for number, view in enumerate(views)))
+    with override_settings(ROOT_URLCONF=urls):
+        (message,) = check_views()
+        assert "(9): get of " in message.msg
+        assert message.msg.endswith("View4 (ledger); and 4 more.")
+        with override_settings(SILENCED_SYSTEM_CHECKS=["zklock.W005"]):
+            assert message.is_silenced()
+
+
+def test_an_explicit_release_on_silences_the_warning(ledger: Ledger) -> None:
+    class Handler(View):
+        @zk_locked("x", release_on="commit")
+        def get(self) -> None: ...
+
+    with override_settings(ROOT_URLCONF=Urls(path("x/", Handler.as_view()))):
+        assert check_views() == []
+
+
+@pytest.mark.parametrize(("name", "ids"), [("one", []), ("x", ["zklock.W004"])])
+def test_the_transaction_of_one_of_several_locks_counts(ledger: Ledger, name: str, ids: list[str]) -> None:
+    raw = {"URL": "zk://localhost/app", "LOCKS": {"one": {"path": "one", "atomic": "ledger"}}}
+    with override_settings(ZKLOCK=raw):
+        view = transaction.non_atomic_requests(using="ledger")(zk_locked([name, "y"])(ledgersite.write))
+        with override_settings(ROOT_URLCONF=Urls(path("a", view))):
+            assert [message.id for message in check_views()] == ids
+
+
+def test_without_atomic_requests_no_view_is_warned_of(ledger: Ledger) -> None:
+    ledger.settings["ATOMIC_REQUESTS"] = False
+    assert messages_for("opted_out_above/", "handler/") == []
+
+
+@pytest.mark.parametrize(
+    ("middleware", "ids"),
+    [
+        ([], ["zklock.W009"]),
+        (["shop.gone.Middleware"], ["zklock.W009"]),
+        (["django_zklock.middleware.LockConflictMiddleware"], []),
+        (["unit.settings.test_checks.OwnMiddleware"], []),
+    ],
+)
+@pytest.mark.parametrize("route", ["plain/", "wrapped/", "decorated_handler/", "action/"])
+def test_a_locked_view_needs_the_middleware(middleware: list[str], ids: list[str], route: str) -> None:
+    with override_settings(MIDDLEWARE=middleware):
+        assert [id for id, _ in messages_for(route)] == ids
+        assert messages_for("calls_helper/") == []
+
+
+def test_every_warning_says_what_to_do(ledger: Ledger) -> None:
+    urls = Urls(path("below/", include((ledgersite.urlpatterns, "site"))))  # type: ignore[arg-type]
+    with override_settings(ROOT_URLCONF=urls):
+        messages = check_views()
+    assert sorted(str(message.id) for message in messages) == ["zklock.W004"] * 2 + ["zklock.W005"]
+    assert "(4): " in messages[-1].msg
+    assert all(message.hint and isinstance(message, checks.Warning) for message in messages)
+
+
+# --- policies ---------------------------------------------------------------------------------------------------------
+
+
+POLICIES = {
+    "Celery task": ["wait", "retry", "coalesce", "skip", "raise"],
+    "function": ["raise", "skip"],
+}
+DEFAULT = {"Celery task": "retry", "function": "raise"}
+ALL = sorted(set().union(*POLICIES.values()))
+URL = {"URL": "zk://127.0.0.1:1"}
+
+each_kind = pytest.mark.parametrize("kind", POLICIES)
+each_policy = pytest.mark.parametrize("policy", ALL)
+
+
+def policy_of(kind: str, name: str = "k", **options: Any) -> Any:
+    def work(*args: Any) -> HttpResponse:
+        return HttpResponse()
+
+    wrapper: Any = zk_locked(name, **options)(work)
+    if kind == "function":
+        return wrapper.zk_locked.context_of((), {}).options["on_conflict"]
+    app = Celery(set_as_current=False)
+    _task_stack.push(app.task(name="task", shared=False)(wrapper))
+    try:
+        return wrapper.zk_locked.context_of((), {}).options["on_conflict"]
+    finally:
+        _task_stack.pop()
+        app.close()
+
+
+@each_kind
+@each_policy
+def test_a_policy_of_another_kind_of_function_is_refused(kind: str, policy: str) -> None:
+    entry = {**URL, "LOCKS": {"entry": {"path": "k", "on_conflict": policy}}}
+    with override_settings(ZKLOCK=entry):
+        if policy in POLICIES[kind]:
+            assert policy_of(kind, on_conflict=policy) == policy_of(kind, "entry") == policy
+            return
+        for name, options in (("k", {"on_conflict": policy}), ("entry", {})):
+            with pytest.raises(
+                ImproperlyConfigured, match=f'has on_conflict="{policy}".*{POLICIES[kind][0]}'
+            ) as caught:
+                policy_of(kind, name, **options)
+            assert str(caught.value).startswith(f"The {kind} ")
+        assert policy_of(kind, "entry", on_conflict="raise") == "raise"
+
+
+@each_kind
+@each_policy
+def test_a_policy_in_the_defaults_counts_for_the_functions_that_can_have_it(kind: str, policy: str) -> None:
+    with override_settings(ZKLOCK={**URL, "DEFAULTS": {"on_conflict": policy}}):
+        assert policy_of(kind) == (policy if policy in POLICIES[kind] else DEFAULT[kind])
+
+
+def test_the_system_check_names_views_with_a_wrong_policy() -> None:
+    @zk_locked("k", on_conflict="coalesce")
+    def function(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    @zk_locked("k", on_conflict="raise")
+    def patient(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    class Handler(View):
+        @zk_locked("k", on_conflict="retry")
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse()
+
+    patterns = (path("a", function), path("b", patient), path("c", Handler.as_view()))  # type: ignore[arg-type]  # a skipped view would return None
+    with override_settings(ZKLOCK=URL, ROOT_URLCONF=patterns):
+        problems = check_views()
+    assert [problem.id for problem in problems] == ["zklock.E019"] * 2
+    assert "coalesce" in problems[0].msg
+    assert "Handler.get" in problems[1].msg

@@ -15,11 +15,12 @@ from django.test import override_settings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from django_zklock import conf
+from django_zklock import conf, zk_lock
+from django_zklock.apps import session_options
 from django_zklock.conf import Config
 from django_zklock.conf.options import given_options, over_defaults
 from django_zklock.conf.table import Problem
-from django_zklock.core.zk.options import TlsOptions
+from django_zklock.core.zk.options import SessionOptions, TlsOptions
 
 URL = "zk://h1,h2:2182/app"
 KEYS = {*conf.settings._KEYS, *conf.settings._DICTS}
@@ -47,11 +48,7 @@ def only_problem(**keys: object) -> Problem:
     return problem
 
 
-# --- the whole -------------------------------------------------------------------------------------------------------
-
-
 def test_only_the_url_is_required() -> None:
-    """Every key but `URL` has a default."""
     assert config() == Config(
         hosts=(("h1", 2181), ("h2", 2182)),
         base="/app/zklock",
@@ -67,7 +64,6 @@ def test_only_the_url_is_required() -> None:
 
 
 def test_every_setting_reaches_the_configuration() -> None:
-    """Each key of the dict reaches the configuration."""
     assert config(
         ROOT="/locks",
         SESSION_TIMEOUT=30,
@@ -104,18 +100,12 @@ def test_every_setting_reaches_the_configuration() -> None:
     )  # fmt: skip
 
 
-def test_none_counts_as_not_given() -> None:
-    """A key that an environment variable leaves empty has its default."""
+def test_none_is_the_default_of_all_keys_but_of_the_search_for_deadlocks() -> None:
     assert config(**dict.fromkeys(KEYS - {"URL", "DEADLOCK_TIMEOUT"})) == config()
-
-
-def test_no_deadlock_is_looked_for_without_a_time() -> None:
-    """This key is the exception: None turns the search off."""
     assert (config().deadlock_timeout, config(DEADLOCK_TIMEOUT=None).deadlock_timeout) == (1.0, None)
 
 
 def test_configuration_cannot_be_changed() -> None:
-    """The configuration is immutable, and independent of the dict in the settings."""
     raw: dict[str, Any] = {"stock": {"path": "stock"}}
     built = config(LOCKS=raw)
     raw["other"] = {"path": "other"}
@@ -128,14 +118,12 @@ def test_configuration_cannot_be_changed() -> None:
 
 @pytest.mark.parametrize("raw", [None, "zk://h1", ["zk://h1"], 3])
 def test_anything_but_a_dict_is_refused(raw: object) -> None:
-    """The only problem shows an example."""
     (problem,) = conf.problems(raw)
     assert problem.id == "E001"
     assert "URL" in str(problem.hint)
 
 
 def test_first_use_names_all_problems_in_the_words_of_the_checks() -> None:
-    """Without the system checks, the first lock reports the same problems."""
     raw = {"URL": "zk://", "ROOT": "locks", "SESSION_TIMEOUT": 0, "LOCK": {}}
     with override_settings(ZKLOCK=raw), pytest.raises(ImproperlyConfigured) as caught:
         conf.current()
@@ -168,11 +156,7 @@ WILD = st.recursive(
 @settings(max_examples=50)
 @given(st.dictionaries(st.sampled_from(sorted(KEYS)) | st.text(max_size=5) | st.integers(), WILD))
 def test_no_value_breaks_the_validator(raw: dict[Any, Any]) -> None:
-    """Each problem has a message and a hint, and no value causes a traceback."""
     assert all(problem.message and problem.hint for problem in conf.problems(raw))
-
-
-# --- keys ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -188,13 +172,10 @@ def test_no_value_breaks_the_validator(raw: dict[Any, Any]) -> None:
     ],
 )
 def test_unknown_key_gets_a_suggestion(keys: dict[str, object], suggestion: str) -> None:
-    """At every level, the error for a misspelt key suggests the right one, or lists all if none is similar."""
     problem = only_problem(**keys)
     assert (problem.id, problem.hint) == ("E002", f'Did you mean "{suggestion}"?')
     assert "SESSION_TIMEOUT" in str(only_problem(XYZ=1).hint)
 
-
-# --- what is refused -------------------------------------------------------------------------------------------------
 
 REFUSED: list[tuple[str, str, list[object]]] = [
     ("E002", "DEFAULTS", [{"path": "x"}]),  # one path for all locks would make them one lock
@@ -232,7 +213,6 @@ REFUSED: list[tuple[str, str, list[object]]] = [
 
 @pytest.mark.parametrize(("id", "key", "values"), REFUSED)
 def test_an_invalid_value_of_a_key_is_refused(id: str, key: str, values: list[object]) -> None:
-    """Each kind of problem has its id."""
     assert [(value, ids(**{key: value})) for value in values] == [(value, [id]) for value in values]
 
 
@@ -248,24 +228,16 @@ def test_a_value_that_contradicts_the_url_or_is_in_it_is_refused(keys: dict[str,
     assert only_problem(**keys).id == id
 
 
-# --- where -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("chroot", "root", "base"),
     [("", "/zklock", "/zklock"), ("/", "/a/b/", "/a/b"), ("/app", "/", "/app"), ("/app/", "/locks", "/app/locks")],
 )
 def test_base_joins_chroot_and_root(chroot: str, root: str, base: str) -> None:
-    """The locks are below the root, which is below the chroot."""
     assert config(f"zk://h{chroot}", ROOT=root).base == base
-
-
-# --- how long --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [7, 7.0, "7", " 7.0 ", timedelta(seconds=7)])
 def test_times_are_numbers_texts_of_numbers_or_timedeltas(value: object) -> None:
-    """A text may come from an environment variable."""
     assert config(SESSION_TIMEOUT=value).session_timeout == 7.0
     assert config(CONNECT_TIMEOUT=value).connect_timeout == 7.0
 
@@ -277,22 +249,15 @@ def test_query_of_the_url_sets_times_and_the_dict_wins() -> None:
     assert config(url, SESSION_TIMEOUT=9).session_timeout == 9.0
 
 
-# --- who -------------------------------------------------------------------------------------------------------------
-
-
-def test_credentials_come_from_the_url_or_from_auth_which_wins() -> None:
-    """`AUTH` takes precedence over the user and the password in the URL."""
+def test_credentials_of_the_url_or_of_auth_guard_the_znodes_and_are_not_logged() -> None:
     url = "zk://us%65r:p%40ss@h"
     assert config(url).auth == (("digest", "user:p@ss"),)
     assert config(url, AUTH=[("super", "x"), ["digest", "a:b"]]).auth == (("super", "x"), ("digest", "a:b"))
-
-
-def test_with_credentials_only_the_creator_has_access() -> None:
-    """With credentials, the default of `ACL` is "creator"."""
     assert config().acl == "open"
     assert config("zk://user:pw@h").acl == "creator"
     assert config("zk://user:pw@h", ACL="open").acl == "open"
     assert config("zk+tls://h", TLS={"CERT": "c.pem"}, ACL="creator").acl == "creator"
+    assert config("zk+tls://user:pw@h1,[::1]:2182/app").url_for_log == "zk+tls://h1:2181,[::1]:2182/app/zklock"
 
 
 @pytest.mark.parametrize(
@@ -307,7 +272,6 @@ def test_with_credentials_only_the_creator_has_access() -> None:
     ],
 )
 def test_tls_is_turned_on_by_url_or_dict_and_verifies(url: str, tls: object, built: TlsOptions | None) -> None:
-    """The URL or the dict turns TLS on, and the server is always verified."""
     assert config(url, TLS=tls).tls == built
 
 
@@ -321,7 +285,6 @@ def test_tls_is_turned_on_by_url_or_dict_and_verifies(url: str, tls: object, bui
     keys=st.sampled_from([None, "SECRET", ["SECRET"]]),
 )
 def test_credentials_appear_in_no_text(url: str, auth: object, acl: object, tls: object, keys: object) -> None:
-    """No problem, exception or repr of the configuration quotes a credential."""
     raw = {"URL": url, "AUTH": auth, "ACL": acl, "TLS": tls, "TOKEN_KEYS": keys}
     conf.forget()
     with override_settings(ZKLOCK=raw):
@@ -330,14 +293,6 @@ def test_credentials_appear_in_no_text(url: str, auth: object, acl: object, tls:
         except ImproperlyConfigured as error:
             shown = str(error)
     assert "SECRET" not in shown + repr(conf.problems(raw))
-
-
-def test_url_for_log_can_be_read_as_a_url() -> None:
-    """A log line names the locks by a URL without credentials."""
-    assert config("zk+tls://user:pw@h1,[::1]:2182/app").url_for_log == "zk+tls://h1:2181,[::1]:2182/app/zklock"
-
-
-# --- the locks -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -353,7 +308,6 @@ def test_url_for_log_can_be_read_as_a_url() -> None:
     ],
 )  # fmt: skip
 def test_an_invalid_value_of_an_option_is_refused(option: str, value: object) -> None:
-    """The error names the option, in the defaults and in an entry."""
     problem = only_problem(DEFAULTS={option: value})
     assert (problem.id, option in problem.message) == ("E009", True)
     problem = only_problem(LOCKS={"stock": {"path": "stock", option: value}})
@@ -366,7 +320,6 @@ def test_a_lock_and_the_defaults_must_be_dicts() -> None:
 
 
 def test_options_of_a_lock_come_before_the_defaults() -> None:
-    """An entry overrides `DEFAULTS`, even by None. A lock without an entry has the defaults."""
     built = config(
         DEFAULTS={"timeout": 3, "abort_on": "lost", "skip_value": 1},
         LOCKS={"stock": {"path": "stock/{sku}", "timeout": None, "skip_value": None}},
@@ -374,9 +327,6 @@ def test_options_of_a_lock_come_before_the_defaults() -> None:
     entry = {"path": "stock/{sku}", "timeout": None, "abort_on": "lost", "skip_value": None}
     assert built.options_for("stock") == entry
     assert built.options_for("order/{pk}") == {"timeout": 3.0, "abort_on": "lost", "skip_value": 1}
-
-
-# --- signed tokens ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -399,14 +349,12 @@ def test_path_of_a_lock_is_known_without_an_ensemble(raw: object, path: str) -> 
     ("given", "aliases"), [(True, ("default",)), (False, ()), ("ledger", ("ledger",)), (["b", "a", "b"], ("b", "a"))]
 )
 def test_databases_of_a_block_in_their_order(given: object, aliases: tuple[str, ...]) -> None:
-    """`atomic` is a bool, a database or several; False overrides the settings."""
     options = given_options({"atomic": given})
     assert options["atomic"] == aliases
     assert over_defaults(options, {"atomic": ("x",)}) == over_defaults({}, options) == options
 
 
 def test_a_key_has_the_options_of_the_entry_that_can_render_it() -> None:
-    """The entry whose path can render to the key counts, else the defaults."""
     built = config(
         LOCKS={"rates": {"path": "rates/{day}", "kind": "read"}, "stock": {"path": "stock", "compat": None}},
         DEFAULTS={"kind": "write", "compat": "kazoo"},
@@ -415,3 +363,35 @@ def test_a_key_has_the_options_of_the_entry_that_can_render_it() -> None:
     assert options("rates/monday") == {"path": "rates/{day}", "kind": "read", "compat": "kazoo"}
     assert options("stock") == {"path": "stock", "kind": "write", "compat": None}
     assert options("stock/7") == {"kind": "write", "compat": "kazoo"}
+
+
+def test_changed_settings_are_seen() -> None:
+    before = conf.current()
+    lock = zk_lock("a")
+    spec = lock.spec
+    assert lock.spec is spec
+    with override_settings(SECRET_KEY="other"):
+        assert conf.current() is before
+    with override_settings(ZKLOCK={"URL": "zk://h/other"}):
+        assert conf.current().base == "/other/zklock"
+        assert lock.spec.parent == "/other/zklock/a"
+        assert session_options().tls is None
+    assert conf.current() == before
+    assert lock.spec == spec
+
+
+def test_session_gets_all_that_the_settings_say() -> None:
+    raw = {
+        "URL": "zk+tls://user:pw@h1,[::1]:2182/app?session_timeout=9&connect_timeout=2",
+        "TLS": {"CA": "ca", "CERT": "cert", "KEY": "key", "KEY_PASSWORD": "pw", "CHECK_HOSTNAME": False},
+    }
+    with override_settings(ZKLOCK=raw):
+        assert session_options() == SessionOptions(
+            hosts=(("h1", 2181), ("::1", 2182)),
+            base="/app/zklock",
+            session_timeout=9.0,
+            connect_timeout=2.0,
+            auth=(("digest", "user:pw"),),
+            acl="creator",
+            tls=TlsOptions(ca="ca", cert="cert", key="key", key_password="pw", check_hostname=False),
+        )

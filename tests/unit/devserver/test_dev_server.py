@@ -1,12 +1,16 @@
-"""The dev server's faults, as a client sees them."""
+"""The dev server: what it needs and leaves, and its faults, as a client sees them."""
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +18,160 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, NoNodeError
 from kazoo.protocol.states import KazooState, WatchedEvent
 from kazoo.retry import KazooRetry
+from support.chaos.servers import looking_in
 from support.zoo import eventually
 
 from django_zklock.testing.server import DevServer
+from django_zklock.testing.server.acl import OPEN
+from django_zklock.testing.server.codes import Mode
+from django_zklock.testing.server.snapshot import load, save
+from django_zklock.testing.server.tree import Origin, Tree
+
+
+def test_the_dev_server_restarts_on_its_port() -> None:
+    server = DevServer()
+    server.stop()
+    server.start()
+    port = server.port
+    server.start()
+    assert (server.address, server.hosts) == (f"127.0.0.1:{port}",) * 2
+    assert (server.url(), server.url("/app/")) == (f"zk://127.0.0.1:{port}", f"zk://127.0.0.1:{port}/app")
+    server.stop()
+    server.stop()
+    server.start()
+    assert server.port == port
+    assert server.paths("/zookeeper") == ["/zookeeper", "/zookeeper/config", "/zookeeper/quota"]
+    server.stop()
+    assert server.sessions() == []
+
+
+def test_a_port_in_use_is_an_error_and_leaves_nothing() -> None:
+    threads = set(threading.enumerate())
+    with DevServer() as first:
+        second = DevServer(first.port)
+        with pytest.raises(OSError, match=r"(?i)address"):
+            second.start()
+        assert len(set(threading.enumerate()) - threads) == 1
+        second.stop()
+
+
+def test_a_fault_before_the_start_is_active_from_the_start() -> None:
+    server = DevServer()
+    server.refuse = True
+    with server:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", server.port), timeout=10)
+        server.refuse = False
+        socket.create_connection(("127.0.0.1", server.port), timeout=10).close()
+
+
+def test_data_outlives_a_stop(tmp_path: Path) -> None:
+    file = tmp_path / "data.json"
+    with DevServer(data=file) as server, looking_in(server.hosts) as client:
+        client.create("/a", b"\0\xff")
+        client.set("/a", b"\1\xff")
+        client.create("/a/s-", sequence=True)
+        client.create("/a/e", ephemeral=True)
+        before = client.get("/a")[1].mzxid
+    assert list(tmp_path.iterdir()) == [file]
+    with DevServer(data=file) as server, looking_in(server.hosts) as client:
+        data, stat = client.get("/a")
+        assert (data, stat.version, stat.mzxid) == (b"\1\xff", 1, before)
+        assert client.get_children("/a") == ["s-0000000000"]
+        path, made = client.create("/a/s-", sequence=True, include_data=True)
+        assert path == "/a/s-0000000002"
+        assert made.czxid > before
+
+
+def written(server: DevServer) -> int:
+    with looking_in(server.hosts) as client:
+        created = client.create("/new", include_data=True, ephemeral=True)
+        return int(created[1].czxid)
+
+
+def test_transaction_ids_rise_over_restarts() -> None:
+    """Also of a server in memory, however soon the next one starts: a row that is fenced refuses lower ones."""
+    ids = []
+    first = DevServer()
+    for server in (first, DevServer(), first):
+        with server:
+            ids.append(written(server))
+    assert ids == sorted(set(ids))
+    assert ids[-1] < 1 << 53
+
+
+def test_transaction_ids_rise_though_the_clock_was_set_back(tmp_path: Path) -> None:
+    file = tmp_path / "data.json"
+    save(file, Tree(), 1 << 60)
+    with DevServer(data=file) as server:
+        assert written(server) > 1 << 60
+
+
+def test_a_snapshot_has_all_znodes_but_ephemerals(tmp_path: Path) -> None:
+    tree = Tree()
+    for path, mode in (("/c", Mode.CONTAINER), ("/c/x", Mode.PERSISTENT), ("/t", Mode.TTL), ("/e", Mode.EPHEMERAL)):
+        tree.create(path, None, OPEN, mode, Origin(session=1, zxid=7, now=99), ttl=5 if mode.ttl else None)
+    save(tmp_path / "file", tree, 7)
+    again, zxid = load(tmp_path / "file")
+    assert zxid == 7
+    assert again.expiring == {"/c", "/t"}
+    assert again.paths() == [path for path in tree.paths() if path != "/e"]
+    assert again.nodes["/c/x"].stat() == tree.nodes["/c/x"].stat()
+    assert again.nodes[""] is again.nodes["/"]
+    (tmp_path / "file").write_text("{}")
+    with pytest.raises(ValueError, match="not a snapshot"), DevServer(data=tmp_path / "file"):
+        pass
+
+
+FORK = """
+import os, signal, socket
+from django_zklock.testing.server import DevServer
+server = DevServer()
+server.start()
+with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+    child = os.fork()
+    if child == 0:
+        assert server.sessions() == []
+        server.stop()
+        signal.pause()
+    server.stop()
+    assert client.recv(1) == b""
+try:
+    socket.create_connection(("127.0.0.1", server.port), timeout=10)
+except ConnectionRefusedError:
+    print("refused")
+os.kill(child, signal.SIGKILL)
+os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_closes_the_port_of_the_dev_server() -> None:
+    """Else clients of a server that was stopped would connect and wait for ever."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.stdout, done.returncode) == ("refused\n", 0), done.stderr
+
+
+def test_calls_from_many_threads_are_all_answered() -> None:
+    server = DevServer()
+    server.start()
+    go = threading.Event()
+    answers: list[int] = []
+
+    def ask() -> None:
+        go.wait(10)
+        answers.extend(len(server.paths()) for _ in range(200))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    go.set()
+    server.stop()
+    for thread in threads:
+        thread.join(30)
+    assert answers == [4] * 1600
 
 
 @pytest.fixture
@@ -26,8 +181,6 @@ def server() -> Iterator[DevServer]:
 
 
 class Watched:
-    """A client, and the states it went through as events to wait for."""
-
     def __init__(self, server: DevServer, timeout: float = 2.0) -> None:
         retry = KazooRetry(max_tries=-1, delay=0.01, max_delay=0.05)
         self.zk = KazooClient(server.hosts, timeout=timeout, connection_retry=retry)
@@ -78,7 +231,6 @@ def client(server: DevServer) -> Iterator[Watched]:
 
 
 def test_an_expired_session_loses_its_ephemerals(server: DevServer, client: Watched) -> None:
-    """Others hear of it, the client learns it, and there is nothing to expire twice."""
     with watched(server) as other:
         client.zk.create("/mine", ephemeral=True)
         gone = threading.Event()
@@ -93,7 +245,6 @@ def test_an_expired_session_loses_its_ephemerals(server: DevServer, client: Watc
 
 
 def test_a_silent_session_expires(server: DevServer) -> None:
-    """Its connection is cut and refused until its time is over."""
     with watched(server, timeout=0.5) as client:
         client.zk.create("/mine", ephemeral=True)
         server.refuse = True
@@ -104,7 +255,6 @@ def test_a_silent_session_expires(server: DevServer) -> None:
 
 
 def test_a_cut_client_comes_back_to_its_session(server: DevServer, client: Watched) -> None:
-    """With what it had; only its own connection is cut."""
     with watched(server) as other:
         client.zk.create("/mine", ephemeral=True)
         session = client.id
@@ -118,7 +268,6 @@ def test_a_cut_client_comes_back_to_its_session(server: DevServer, client: Watch
 
 
 def test_connections_can_be_refused(server: DevServer, client: Watched) -> None:
-    """By a port on which nothing listens, and which is still the server's."""
     server.refuse = True
     assert server.refuse
     client.until(SUSPENDED)
@@ -130,7 +279,6 @@ def test_connections_can_be_refused(server: DevServer, client: Watched) -> None:
 
 
 def test_a_stalled_server_drops_requests(server: DevServer) -> None:
-    """It reads and drops; sessions end meanwhile, and nothing that was sent is carried out later."""
     with watched(server, timeout=0.5) as client:
         client.zk.create("/mine", ephemeral=True)
         server.stall = True
@@ -158,7 +306,6 @@ def test_a_stalled_server_drops_requests(server: DevServer) -> None:
 def test_a_fault_loses_one_reply(
     server: DevServer, client: Watched, op: str, call: Callable[[Any], Any], done: Callable[[list[str]], bool]
 ) -> None:
-    """The operation was carried out, its client does not hear it, and the next one is answered."""
     client.zk.create("/old")
     lost = server.lose_reply(op)
     assert not lost.is_set()
@@ -172,7 +319,6 @@ def test_a_fault_loses_one_reply(
 
 
 def test_only_the_reply_of_the_session_named_is_lost(server: DevServer, client: Watched) -> None:
-    """Others are answered meanwhile."""
     with watched(server) as other:
         lost = server.lose_reply("set", session_id=other.id)
         client.zk.set("/", b"1")
@@ -184,7 +330,6 @@ def test_only_the_reply_of_the_session_named_is_lost(server: DevServer, client: 
 
 
 def test_there_are_no_faults_of_operations_that_do_not_exist(server: DevServer) -> None:
-    """A misspelt name would wait for ever."""
     with pytest.raises(ValueError, match="'creat' is not one of the operations create, delete"):
         server.lose_reply("creat")
     with pytest.raises(ValueError, match="not one of the operations"):
@@ -192,7 +337,6 @@ def test_there_are_no_faults_of_operations_that_do_not_exist(server: DevServer) 
 
 
 def test_operations_can_be_delayed(server: DevServer, client: Watched) -> None:
-    """They are done at once and answered later; what is asked behind them keeps its place."""
     server.delay("create", 0.3)
     start = time.monotonic()
     slow, quick = client.zk.create_async("/slow"), client.zk.exists_async("/slow")
@@ -206,7 +350,6 @@ def test_operations_can_be_delayed(server: DevServer, client: Watched) -> None:
 
 
 def test_a_paused_server_answers_and_expires_nothing(server: DevServer) -> None:
-    """Connecting works, nothing else does; no session ends, and what was sent is done when it goes on."""
     with watched(server, timeout=0.6) as client:
         client.zk.create("/mine", ephemeral=True)
         session = client.id
@@ -226,7 +369,6 @@ def test_a_paused_server_answers_and_expires_nothing(server: DevServer) -> None:
 
 
 def test_a_restart_with_data_keeps_sessions(server: DevServer, client: Watched) -> None:
-    """Clients come back to what they had, on the same port, and miss no event."""
     changed: list[WatchedEvent] = []
     client.zk.create("/mine", ephemeral=True)
     client.zk.get_children("/", watch=changed.append)
@@ -239,7 +381,6 @@ def test_a_restart_with_data_keeps_sessions(server: DevServer, client: Watched) 
 
 
 def test_a_restart_without_data_ends_sessions(server: DevServer, client: Watched) -> None:
-    """The tree is empty, zxids start again, and clients begin with a new session."""
     client.zk.create("/kept", b"")
     session = client.id
     server.restart(keep_data=False)
@@ -251,7 +392,6 @@ def test_a_restart_without_data_ends_sessions(server: DevServer, client: Watched
 
 
 def test_all_faults_can_be_healed(server: DevServer, client: Watched) -> None:
-    """At once, whatever they are."""
     server.delay("get", 60)
     lost = server.lose_reply("get")
     server.pause()

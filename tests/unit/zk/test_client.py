@@ -1,0 +1,112 @@
+"""The client: replies, pauses between connects, and when the leader last heard of a session."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+from kazoo import exceptions as kazoo
+from kazoo.protocol.connection import PING_XID
+from kazoo.retry import KazooRetry
+
+from django_zklock.core import clock
+from django_zklock.core.zk.client import Client
+from django_zklock.core.zk.errors import OutcomeUnknown, translate
+from django_zklock.core.zk.lease import LastContact
+from django_zklock.core.zk.options import SessionOptions
+
+
+@pytest.fixture
+def wired() -> Iterator[tuple[Client, socket.socket]]:
+    client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    client._connection._socket = ours
+    with ours, theirs:
+        yield client, theirs
+
+
+def test_only_a_refusal_shows_that_a_write_was_not_carried_out() -> None:
+    """After any other error the outcome is unknown. A read has no outcome, so its error is passed on."""
+    unclear = [*range(-5, 0), -7]
+    for code, kind in kazoo.EXCEPTIONS.items():
+        if code < -100 or code in unclear:
+            write, read = translate(kind()), translate(kind(), read=True)
+            lost = code in (*unclear, kazoo.SessionMovedError.code, -122)
+            assert isinstance(write, OutcomeUnknown) is lost, kind
+            assert isinstance(read, OutcomeUnknown) is (code in (-4, -118, -122)), kind
+    for error in (struct.error(), UnicodeDecodeError("utf-8", b"", 0, 1, "")):
+        assert isinstance(translate(error), OutcomeUnknown)
+        assert not isinstance(translate(error, read=True), OutcomeUnknown)
+
+
+def test_a_reply_to_a_ping_belongs_to_the_oldest_ping_without_one(wired: tuple[Client, socket.socket]) -> None:
+    client, server = wired
+    heard: list[float] = []
+    client.on_pinged = heard.append
+    client._connection._send_ping(1)
+    between = clock.now()
+    client._connection._send_ping(1)
+    server.sendall(struct.pack("!iiqi", 16, PING_XID, 0, 0))
+    client._connection._read_socket(1)
+    assert heard[0] <= between
+    server.sendall(struct.pack("!iiqi", 16, PING_XID, 0, 0))
+    client._connection._read_socket(1)
+    assert heard[1] >= between
+    assert len(heard) == 2
+
+
+@pytest.mark.parametrize(("hurry", "longest"), [(True, 0.5), (False, 5.0)])
+def test_the_pause_between_two_rounds_is_short_while_a_lease_lasts(hurry: bool, longest: float) -> None:
+    """Most processes are idle during an outage, and their attempts must not flood the servers when these return."""
+    client = Client(SessionOptions(hosts=(("127.0.0.1", 1),), session_timeout=20))
+    client.lease_lasts = lambda: hurry
+    client._connection.negotiated_timeout = 20.0
+    retry = KazooRetry()
+    client._connection._connect_loop(retry)  # it does not connect, because the client was never started
+    assert retry.max_delay * (1 + retry.max_jitter) == pytest.approx(longest)
+
+
+T = 12.0  # seconds: the session timeout; a follower reports its contacts within 3 s
+
+
+@pytest.fixture
+def contact() -> LastContact:
+    """The last contact on a connection whose connect was sent at 100."""
+    contact = LastContact()
+    contact.restart(100.0)
+    return contact
+
+
+@pytest.mark.parametrize(
+    ("contacts", "at", "known"),
+    [
+        ([], 100.0, 100.0),  # a session that was just created, or moved to another server, has its whole timeout
+        ([(109.0, 109.1)], 112.0, 100.0),  # the follower reports within half a tick, and may be cut off before
+        ([(109.0, 109.1)], 112.1, 109.0),
+        ([(102.0, 102.5), (104.0, 104.5), (106.0, 106.5), (108.0, 108.5)], 110.0, 106.0),
+        ([(102.0, 108.0), (108.001, 108.002)], 108.002 + T / 4, 108.001),  # an old reply, read after a pause
+    ],
+)
+def test_the_newest_reported_contact_counts(
+    contact: LastContact, contacts: list[tuple[float, float]], at: float, known: float
+) -> None:
+    for sent, received in contacts:
+        contact.record(sent, received, T)
+    assert contact.known_to_leader(at, T) == known
+
+
+def test_a_new_connection_forgets_older_contacts(contact: LastContact) -> None:
+    """The old server may never have reported its last contacts."""
+    contact.record(105.0, 105.1, T)
+    contact.restart(107.0)
+    assert contact.known_to_leader(120.0, T) == 107.0
+
+
+def test_the_memory_does_not_grow_with_the_number_of_replies(contact: LastContact) -> None:
+    for number in range(100_000):
+        contact.record(100 + number / 1000, 100 + number / 1000, T)
+    assert len(contact._replies) < 100
+    assert contact.known_to_leader(200.0, T) == pytest.approx(197.0, abs=T / 60)
