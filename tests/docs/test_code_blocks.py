@@ -61,7 +61,6 @@ def test_the_examples_for_test_cases_pass(project: Project) -> None:
 
 
 def test_one_line_gives_locks_to_all_tests(project: Project) -> None:
-    """The line of the settings with Django's runner, and that of the configuration with pytest."""
     project.write("project_settings.py", SETTINGS + (project.directory / "settings.py").read_text())
     test = "import unittest, warehouse\nclass T(unittest.TestCase):\n    def test(self): warehouse.sell(1, print)\n"
     project.write("test_all.py", test)
@@ -71,7 +70,6 @@ def test_one_line_gives_locks_to_all_tests(project: Project) -> None:
 
 
 def test_the_example_without_a_test_runner_runs(project: Project) -> None:
-    """A script can have a server, too."""
     done = project.succeed("script.py", DJANGO_SETTINGS_MODULE="project_settings")
     assert re.search(r"^zk://127\.0\.0\.1:\d+/test-.*\nreport\n  holds  script\.py ", done.stdout), done.stdout
 
@@ -100,7 +98,6 @@ def test_the_message_of_a_former_holder_is_not_written(zklock, db):
 
 
 def test_the_examples_of_fencing_another_service_pass(tmp_path: Path) -> None:
-    """A sender and a service, put together from the page, do what it says."""
     project = written("how-to/fence-another-service.md", tmp_path, {"test_consumer.py": CONSUMER}, unnamed=1)
     done = project.succeed("-m", "pytest", "-q", "--ds", "service_settings", "test_service.py", "test_consumer.py")
     assert "3 passed" in done.stdout, done.stdout
@@ -108,7 +105,6 @@ def test_the_examples_of_fencing_another_service_pass(tmp_path: Path) -> None:
 
 @pytest.mark.zookeeper
 def test_the_examples_for_celery_run(tmp_path: Path, zoo: Zoo) -> None:
-    """The code of `how-to/celery.md` makes tasks that do what their names say, and what the page says in a conflict."""
     begin = "import django; django.setup(); from celery import Celery; Celery('documented')"
     code = "\n".join([begin, *files_of("how-to/celery.md").values()])
     shown = """
@@ -127,7 +123,6 @@ print([report.apply(("monday",)).get(), fetch_rates.apply().get()])
 @pytest.mark.zookeeper
 @pytest.mark.django_db(transaction=True)
 def test_the_examples_for_transactions_run(zoo: Zoo, rf: RequestFactory) -> None:
-    """The code of `how-to/transactions.md`, one block after the other, does what the page says."""
     with isolate_apps():
         shop = run_all("how-to/transactions.md", __name__="shop")
     item = shop["Item"]
@@ -153,7 +148,6 @@ def test_the_examples_for_transactions_run(zoo: Zoo, rf: RequestFactory) -> None
 @pytest.mark.django_db
 @pytest.mark.parametrize("key", ["MIDDLEWARE", "REST_FRAMEWORK"])
 def test_the_settings_for_conflicts_answer(zoo: Zoo, client: Client, key: str) -> None:
-    """Both settings of `reference/locks.md` make a lock in a view answer, each without the other."""
     shown = run_all("reference/locks.md")
     with override_settings(ROOT_URLCONF="support.viewkinds", **{key: shown[key]}), zoo.hold_elsewhere(viewkinds.KEY):
         assert client.get("/late-lock/").status_code == 409
@@ -162,7 +156,6 @@ def test_the_settings_for_conflicts_answer(zoo: Zoo, client: Client, key: str) -
 @pytest.mark.zookeeper
 @pytest.mark.django_db(transaction=True)
 def test_the_examples_for_several_locks_run(zoo: Zoo) -> None:
-    """The code of `how-to/several-locks.md`, one block after the other, does what the page says."""
     bank = run_all("how-to/several-locks.md")
     assert list(bank["transfer"]("2", "1", 5)) == ["account/1", "account/2"]
     assert async_to_sync(bank["atransfer"])("2", "1", 5) > 0
@@ -175,7 +168,6 @@ def test_the_examples_for_several_locks_run(zoo: Zoo) -> None:
 
 @pytest.mark.zookeeper
 def test_the_example_of_inspection_runs(zoo: Zoo, capsys: pytest.CaptureFixture[str]) -> None:
-    """The code of `reference/inspection.md` names the holder of a lock, and finds none of a free one."""
     watching = run_all("reference/inspection.md")
     with zk_lock("report/{month}", fields={"month": "may"}):
         watching["report"]()
@@ -186,7 +178,6 @@ def test_the_example_of_inspection_runs(zoo: Zoo, capsys: pytest.CaptureFixture[
 
 @pytest.mark.zookeeper
 def test_the_examples_of_unique_tasks_run(tmp_path: Path, zoo: Zoo) -> None:
-    """A duplicate has the id that the page says."""
     project = written("how-to/unique-tasks.md", tmp_path)
     begin = "import django; django.setup(); from celery import Celery; Celery(broker='memory://'); import bounded, call"
     ask = "from datetime import date; from status import status; day = date(2026, 11, 1)"
@@ -197,7 +188,6 @@ def test_the_examples_of_unique_tasks_run(tmp_path: Path, zoo: Zoo) -> None:
 
 
 def test_the_example_for_several_beats_makes_a_shared_scheduler() -> None:
-    """Celery finds the names of the settings, and the scheduler that they name."""
     blocks = re.findall(r"^```python\n(.*?)^```$", text_of("how-to/celery-beat.md"), re.MULTILINE | re.DOTALL)
     app = run("".join(blocks))["app"]
     assert app.conf.zklock_beat_scheduler == "django"
@@ -212,7 +202,6 @@ README = (DOCS.parent / "README.md").read_text()
 
 @pytest.mark.zookeeper
 def test_the_examples_of_the_readme_run(zoo: Zoo, rf: RequestFactory) -> None:
-    """The view answers, the task returns its result, and both are under their locks."""
     files = dict(BLOCK.findall(README))
     pay, report = run(files["views.py"], "views.py")["pay"], run(files["tasks.py"], "tasks.py")["report"]
     assert pay(rf.get("/"), pk=7).content == b"order 7 is paid"

@@ -35,19 +35,16 @@ def rows(page: str, heading: str) -> list[list[str]]:
 
 
 def quoted(cell: str) -> list[str]:
-    """Return the texts in back quotes."""
     return re.findall(r"`([^`]+)`", cell)
 
 
 def lease_settings() -> Any:
-    """Return the settings of the guide."""
     return run(files_of(GUIDE)["settings.py"])["ZKLOCK"]["LEASES"]
 
 
 @pytest.mark.zookeeper
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_the_request_of_the_guide_is_answered_as_shown(zoo: Zoo) -> None:
-    """The answer has the fields of the page, in this order."""
     (command,) = re.findall(r"^```sh\n(.*?)^```$", text_of(GUIDE), re.MULTILINE | re.DOTALL)
     (shown,) = re.findall(r"^```json\n(.*?)^```$", text_of(GUIDE), re.MULTILINE | re.DOTALL)
     with Serving(zoo, http=True) as serving:
@@ -59,7 +56,6 @@ def test_the_request_of_the_guide_is_answered_as_shown(zoo: Zoo) -> None:
 @pytest.mark.zookeeper
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 def test_the_command_with_tls_serves_the_clients_of_the_settings(zoo: Zoo, tmp_path: Path) -> None:
-    """A certificate says which client it is: the one that may read, and not write."""
     server_ca, _ = authority(tmp_path, "servers"), authority(tmp_path, "clients")
     certificate(tmp_path, "server", "servers")
     credentials = grpc.ssl_channel_credentials(server_ca, *certificate(tmp_path, "reports.internal", "clients"))
@@ -79,7 +75,6 @@ def test_the_command_with_tls_serves_the_clients_of_the_settings(zoo: Zoo, tmp_p
 
 
 def test_the_guide_names_each_refusal() -> None:
-    """With its status in gRPC and in HTTP."""
     shown = [(quoted(slug)[0], quoted(status)[0], int(http)) for slug, status, http, _ in rows(GUIDE, "Refusals")]
     codes = [(code.slug, "acquired" if code is Code.BUSY else code.grpc, code.http) for code in Code]
     assert shown == codes

@@ -25,7 +25,6 @@ class Migration(migrations.Migration):
 
 @pytest.mark.zookeeper
 def test_pods_migrate_one_after_the_other(tmp_path: Path, zoo: Zoo) -> None:
-    """The command of the page waits; one pod applies all migrations, also that with a lock, the next finds none."""
     (line,) = re.findall(r"^\$ python (manage.py zklock run .* migrate)$", text_of(PAGE), re.MULTILINE)
     command = [sys.executable if word == "python" else word for word in shlex.split(line)]
     settings = SETTINGS.replace('"django_zklock"]', '"django_zklock", "shop"]').replace(":memory:", "shop.sqlite3")

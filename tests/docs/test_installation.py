@@ -42,7 +42,6 @@ def test_the_code_of_the_home_page_locks_a_view(zoo: Zoo, rf: RequestFactory) ->
 
 @pytest.mark.zookeeper
 def test_the_settings_and_commands_of_the_installation_work(zoo: Zoo, tmp_path: Path) -> None:
-    """With all optional apps, and the address from the environment. The doctor prints what the page shows."""
     project = Project(tmp_path)
     project.write("settings.py", BASE + files_of(PAGE)["settings.py"])
     done = project.succeed("-c", COMMANDS, DJANGO_SETTINGS_MODULE="settings", ZKLOCK_URL=zoo.url(session_timeout=20))

@@ -24,7 +24,6 @@ FILES = files_of("how-to/elect-a-leader.md")
 
 
 def test_the_command_leads_until_it_is_told_to_stop(tmp_path: Path, zoo: Zoo) -> None:
-    """The second command leads when the first one is stopped by a signal. Both end normally."""
     project = Project(tmp_path)
     project.write("project_settings.py", SETTINGS.replace('["django_zklock"]', '["django_zklock", "feeds"]'))
     for name in ("feeds/__init__.py", "feeds/management/__init__.py", "feeds/management/commands/__init__.py"):
@@ -51,7 +50,6 @@ def test_the_command_leads_until_it_is_told_to_stop(tmp_path: Path, zoo: Zoo) ->
 
 
 def test_the_examples_of_leading_in_code_run(zoo: Zoo, rf: RequestFactory) -> None:
-    """A coroutine leads, a block leads, and a view shows it."""
     consume, once, views = (run(FILES[f"feeds/{name}.py"]) for name in ("consumer", "once", "views"))
     asyncio.run(consume["main"]())
     assert once["consume_once"]() > 0
@@ -66,7 +64,6 @@ def test_the_examples_of_leading_in_code_run(zoo: Zoo, rf: RequestFactory) -> No
 
 
 def test_an_election_of_kazoo_shares_our_queue(zoo: Zoo) -> None:
-    """Each side waits for the other, as the page on Curator and kazoo says."""
     (code,) = files_of("explanation/curator-and-kazoo.md").values()
     names = run(code.replace("127.0.0.1:2181", zoo.hosts))
     zookeeper = names["zookeeper"]

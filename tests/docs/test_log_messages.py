@@ -59,7 +59,6 @@ PASSED_ON = {
 
 
 def texts(argument: ast.expr, logger: str) -> list[str]:
-    """Return the texts that a call may log."""
     if isinstance(argument, ast.JoinedStr):
         return ["".join(str(part.value) if isinstance(part, ast.Constant) else "%s" for part in argument.values)]
     if isinstance(argument, ast.Constant):
@@ -96,7 +95,6 @@ def documented() -> Iterator[Message]:
 
 @functools.cache
 def pattern(text: str, value: re.Pattern[str]) -> re.Pattern[str]:
-    """Return a pattern with anything in place of each value."""
     return re.compile(".*".join(map(re.escape, value.split(text))))
 
 
@@ -112,29 +110,24 @@ def same(call: Message, row: Message) -> bool:
 
 @pytest.fixture(scope="module")
 def calls() -> list[Message]:
-    """The calls of the package that log."""
     return sorted(set(logged()))
 
 
 @pytest.fixture(scope="module")
 def rows() -> list[Message]:
-    """The messages on the page."""
     return sorted(set(documented()))
 
 
 def test_every_logged_message_is_on_the_page(calls: list[Message], rows: list[Message]) -> None:
-    """Below its logger, with its level."""
     assert [call for call in calls if not any(same(call, row) for row in rows)] == []
     assert len(calls) > 75
 
 
 def test_every_message_on_the_page_is_logged(calls: list[Message], rows: list[Message]) -> None:
-    """A row whose message has changed, or is gone, misleads its reader."""
     assert [row for row in rows if not any(same(call, row) for call in calls)] == []
     assert len(rows) > 75
 
 
 def test_every_reason_of_a_loss_is_on_the_page() -> None:
-    """Those that no person and no option has caused."""
     reasons = text_of("reference/log-messages.md").partition("### Reasons of a loss")[2].partition("\n## ")[0]
     assert set(troubles.ALL) - set(re.findall(r"`([^`]+)`", reasons)) == set()

@@ -45,7 +45,6 @@ def test_kubernetes_knows_every_field(document: dict[str, Any]) -> None:
 
 
 def test_the_project_reaches_the_ports_of_clients() -> None:
-    """Its pods have the label that the NetworkPolicy asks for, which opens the ports with and without TLS."""
     (policy,) = (document for document in MANIFEST if document["kind"] == "NetworkPolicy")
     (rule,) = (rule for rule in policy["spec"]["ingress"] if {"port": 2281} in rule["ports"])
     assert rule["ports"] == [{"port": 2181}, {"port": 2281}]

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.zookeeper
 
 
 def test_the_examples_in_python_run(zoo: Zoo) -> None:
-    """With a coordinator at one of the two addresses, they write under the lock."""
     files = files_of("how-to/lock-from-other-languages.md")
     with Serving(zoo, session_timeout=10) as coordinator:
         code = files["report.py"].replace("127.0.0.1:50051", "127.0.0.1:1")
@@ -48,7 +47,6 @@ def test_the_examples_in_python_run(zoo: Zoo) -> None:
 )
 @pytest.mark.timeout(600)
 def test_the_programs_in_other_languages_run(zoo: Zoo, language: str, file: str, tmp_path: Path) -> None:
-    """They print the token of their lock with each page."""
     with Serving(zoo, session_timeout=10) as coordinator:
         code = programs_of("how-to/lock-from-other-languages.md")[file]
         code = code.replace("127.0.0.1:50051", "127.0.0.1:1").replace("127.0.0.1:50052", coordinator.address)

@@ -17,13 +17,11 @@ ABSOLUTE = re.compile(r"https://github\.com/django-zklock/django-zklock/blob/mai
 
 @functools.cache
 def anchors(page: Path) -> set[str]:
-    """Return the anchors of the headings of a page, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
 def test_links_between_pages_work() -> None:
-    """The file exists, and so does the heading."""
     for page in PAGES:
         text = page.read_text()
         links = [(page.parent / path if path else page, anchor) for path, anchor in RELATIVE.findall(text)]
@@ -42,7 +40,6 @@ def test_lines_are_short() -> None:
 
 
 def test_the_menu_names_every_page() -> None:
-    """A page that the menu does not name is found by nobody."""
     index = DOCS / "index.md"
     menu = "".join(re.findall(r"^```\{toctree\}\n(.*?)^```$", index.read_text(), re.MULTILINE | re.DOTALL))
     named = [DOCS / f"{page}.md" for page in re.findall(r"^([\w/-]+)$", menu, re.MULTILINE)]

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.zookeeper
 
 
 def sides() -> str:
-    """Return the sides that another thread can have."""
 
     def can_have(kind: Any) -> bool:
         try:
@@ -49,7 +48,6 @@ def page(zoo: Zoo) -> dict[str, Any]:
 
 
 def test_readers_and_writers_exclude_each_other_as_the_page_says(page: dict[str, Any]) -> None:
-    """While one reads, others may read; while one writes, no other has the lock."""
     page["export"]()
     page["replace"]()
     request = RequestFactory().get("/")
@@ -60,13 +58,11 @@ def test_readers_and_writers_exclude_each_other_as_the_page_says(page: dict[str,
 
 
 def test_the_example_of_a_downgrade_lets_readers_work(page: dict[str, Any]) -> None:
-    """After `downgrade`, other readers may work at the same time."""
     page["rebuild"]("berlin")
     assert page["seen"] == ["", "read"]
 
 
 def test_a_reader_is_refused_the_write_side(page: dict[str, Any]) -> None:
-    """The way round it works, and the refusal says what to do."""
     assert page["correct"]("berlin") == ["wrong"]
     assert page["seen"] == ["read", "", ""]
     advice = "would wait for its own release.*downgrade"

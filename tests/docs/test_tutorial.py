@@ -50,7 +50,6 @@ ANY_LINES, ANY_TEXT = r"(?:.*\n)*?", r".*"
 
 
 def alike(text: str) -> str:
-    """Return the text with words in place of all that varies."""
     for pattern, word in VARIES:
         text = re.sub(pattern, word, text, flags=re.MULTILINE)
     return text
@@ -65,8 +64,6 @@ def patterns_of(shown: str) -> list[str]:
 
 
 class Terminal:
-    """A command that runs until it is stopped."""
-
     def __init__(self, command: str, directory: Path, log: Path) -> None:
         self._log = log
         self._seen = 0  # characters of the output
@@ -89,20 +86,16 @@ class Terminal:
         return match is not None
 
     def stop(self) -> int:
-        """Press Ctrl-C, and wait for the end."""
         self._process.send_signal(signal.SIGINT)
         return self._process.wait(30)
 
     def kill(self) -> None:
-        """End it, and the processes that it has started."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 
 class Reader:
-    """Does what the page says."""
-
     def __init__(self, directory: Path, logs: Path) -> None:
         self._terminals: dict[str, Terminal] = {}
         self._web, zookeeper = free_ports(2)
@@ -116,7 +109,6 @@ class Reader:
         }
 
     def follow(self, section: str) -> None:
-        """Do what the blocks say, one after the other."""
         for kind, text in BLOCK.findall(section):
             if kind == "console":
                 self._run(text)
@@ -129,7 +121,6 @@ class Reader:
         return re.sub("|".join(self._changes), lambda match: self._changes[match[0]], text)
 
     def _append(self, text: str) -> None:
-        """Append a block to the file that it names."""
         named = FILE.fullmatch(text)
         assert named is not None, f"this block does not name its file:\n{text}"
         with (self._directory / named[1]).open("a") as file:
@@ -168,7 +159,6 @@ class Reader:
         eventually(lambda: any(terminal.has_printed(text) for terminal in self._terminals.values()), 60, text)
 
     def see_waiter(self) -> None:
-        """Log into the admin, and wait until it shows that somebody waits for the lamp."""
         address = f"http://127.0.0.1:{self._web}"
         cookies = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
         browser = urllib.request.build_opener(cookies)
@@ -184,14 +174,12 @@ class Reader:
         eventually(lambda: '"waiting": 1' in read(f"{LIST}data.json"), 30, "the admin shows no waiter")
 
     def close(self) -> None:
-        """Close all terminals."""
         for terminal in self._terminals.values():
             terminal.kill()
 
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Reader]:
-    """A reader with an empty directory."""
     directory, logs = tmp_path / "tutorial", tmp_path / "logs"
     directory.mkdir()
     logs.mkdir()
@@ -207,7 +195,6 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 @pytest.mark.chaos  # kombu's file transport loses a message if a worker takes its file before it is written
 @pytest.mark.slow
 def test_the_tutorial_works_as_written(reader: Reader) -> None:
-    """Each section, in the order of the page."""
     sections = (DOCS / "tutorial.md").read_text().split("\n## ")
     assert len(sections) == 10
     for section in sections:

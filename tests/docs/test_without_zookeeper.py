@@ -23,12 +23,10 @@ PAGE = "how-to/when-zookeeper-is-down.md"
 
 
 def down(zoo: Zoo) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which nothing listens at the address of ZooKeeper."""
     return zoo.configured("127.0.0.1:1", CONNECT_TIMEOUT=0.2)
 
 
 def test_each_policy_of_a_task_does_as_the_page_says(zoo: Zoo, tmp_path: Path) -> None:
-    """Two policies fail, two send the task again, and one waits. All but the first two end well later."""
     tasks = "support.policytasks"
     with Proxy(zoo.address) as proxy:
         proxy.refuse = True

@@ -41,7 +41,6 @@ def make_incident(zoo: Zoo, key: str) -> str:
 
 @pytest.fixture
 def card(zoo: Zoo) -> Iterator[dict[str, Any]]:
-    """Have one incident."""
     path = make_incident(zoo, "a/b")
     (incident,) = eventually(lambda: report()["incidents"])
     yield incident
@@ -149,7 +148,6 @@ def test_no_page_fails_while_zookeeper_is_away(zoo: Zoo, operator: Client, card:
 
 @pytest.mark.parametrize("identity", ["", "quorum-0123456789abcdef", "unreadable-", "../x", "a\x00b", "x" * 5000])
 def test_only_what_is_there_is_acknowledged(zoo: Zoo, operator: Client, card: dict[str, Any], identity: str) -> None:
-    """Neither a link nor a form brings an incident of its own, whatever else there is."""
     given = {"identity": identity, "title": "Only a test", "minutes": "10080", "reason": "ok"}
     for answer in (operator.get(FORM, given), operator.post(FORM, given), operator.post(f"{FORM}?{urlencode(given)}")):
         assert answer.status_code == 409
@@ -184,7 +182,6 @@ def test_an_incident_that_has_ended_meanwhile_is_not_acknowledged(zoo: Zoo, oper
 def test_of_two_at_once_one_counts_and_both_are_recorded(
     zoo: Zoo, card: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The later one replaces the earlier one."""
     names = [f"operator-{number}" for number in range(6)]
     more = {"title": card["title"], "seconds": 60, "reason": "r"}
     with caplog.at_level(logging.WARNING, "zklock.audit"), ThreadPoolExecutor(6) as pool:

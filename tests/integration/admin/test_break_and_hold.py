@@ -26,14 +26,12 @@ def targets(client: Client, query: str) -> list[str]:
 
 
 def end(client: Client, key: str) -> Any:
-    """End the operator hold of a lock, as its form would."""
     return client.post(
         f"{LIST}break/", {"break": "1", "target": targets(client, f"key={key}"), "reason": "over", "end": "1"}
     )
 
 
 def test_a_lock_is_broken_with_a_reason(zoo: Zoo, operator: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """The holder loses it. The audit log and Django's own log have the user, the holder and the reason."""
     with zoo.hold_elsewhere("k") as path:
         (target,) = targets(operator, "key=k")
         with caplog.at_level(logging.INFO, "zklock.audit"):
@@ -49,7 +47,6 @@ def test_a_lock_is_broken_with_a_reason(zoo: Zoo, operator: Client, caplog: pyte
 
 
 def test_only_a_post_breaks_a_lock(zoo: Zoo, operator: Client) -> None:
-    """Neither the action nor the page of confirmation does."""
     with zoo.hold_elsewhere("k") as path:
         response = operator.post(LIST, {"action": "break_selected", "_selected_action": ["k"]})
         assert 'name="target"' in response.content.decode()
@@ -59,7 +56,6 @@ def test_only_a_post_breaks_a_lock(zoo: Zoo, operator: Client) -> None:
 
 @pytest.mark.parametrize("target", ["", ":::", "g:x:k", "g:1:../../up", "g:1:!waiting/k", "g:1:" + "k" * 5000, "g::k"])
 def test_an_invalid_target_breaks_nothing(zoo: Zoo, operator: Client, target: str) -> None:
-    """A forged form redirects to the list."""
     response = operator.post(f"{LIST}break/", {"break": "1", "target": target, "reason": "r"})
     assert response["Location"] == LIST
 
@@ -67,7 +63,6 @@ def test_an_invalid_target_breaks_nothing(zoo: Zoo, operator: Client, target: st
 def test_a_lock_is_broken_even_if_the_history_fails(
     zoo: Zoo, operator: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The audit log has it."""
 
     def fail(*args: object, **kwargs: object) -> None:
         raise DatabaseError("disk full")
@@ -96,7 +91,6 @@ def hold_by_form(client: Client, key: str, **more: str) -> int:
 
 
 def test_an_operator_holds_a_lock_and_ends_it(zoo: Zoo, operator: Client) -> None:
-    """Nobody else gets the lock, and all pages show the operator, the end and the reason."""
     assert hold_by_form(operator, "k") == 302
     with pytest.raises(LockBusy, match="olga"), zk_lock("k", timeout=0):
         pytest.fail("granted while an operator held it")
@@ -129,7 +123,6 @@ def test_a_refresh_leaves_messages_to_the_page_that_is_opened(zoo: Zoo, operator
 
 
 def test_a_held_lock_cannot_be_held_by_an_operator(zoo: Zoo, operator: Client) -> None:
-    """The operator is shown the holder."""
     with zoo.hold_elsewhere("k"):
         assert hold_by_form(operator, "k") == 409
     assert zoo.children("k") == []
@@ -139,7 +132,6 @@ def test_a_held_lock_cannot_be_held_by_an_operator(zoo: Zoo, operator: Client) -
     "wrong", [{"minutes": "0"}, {"minutes": "nan"}, {"minutes": "1e9"}, {"wait": "99"}, {"reason": " "}, {"key": "/x"}]
 )
 def test_an_invalid_form_is_shown_again(zoo: Zoo, operator: Client, wrong: dict[str, str]) -> None:
-    """The errors are marked, and no lock is held."""
     given = {"key": "k", "minutes": "5", "wait": "0", "reason": "r", **wrong}
     response = operator.post(f"{LIST}hold/", given)
     assert response.status_code == 200
@@ -148,7 +140,6 @@ def test_an_invalid_form_is_shown_again(zoo: Zoo, operator: Client, wrong: dict[
 
 
 def test_without_zookeeper_the_forms_report_it(zoo: Zoo, operator: Client) -> None:
-    """Nothing is done."""
     with zoo.configured(hosts="127.0.0.1:1"):
         target = "aaaaaaaa-0000-4000-8000-000000000001:5:k"
         assert operator.post(f"{LIST}break/", {"break": "1", "target": target, "reason": "r"}).status_code == 503

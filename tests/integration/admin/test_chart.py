@@ -43,7 +43,6 @@ def table(
 
 
 def attempt(age: float, **given: Any) -> Attempt:
-    """Return a row of a grant, or of a wait that timed out, so many seconds ago."""
     at = datetime.fromtimestamp(time.time() - age, timezone.now().tzinfo)
     fields: dict[str, Any] = {"key": "k", "pid": 1, "outcome": Attempt.RELEASED, "held": 0.0, "waited": 0.0}
     return Attempt(at=at, **{**fields, **given})
@@ -60,7 +59,6 @@ def write(alias: str, *rows: Attempt) -> None:
 
 @each_database
 def test_a_row_counts_in_all_bars_that_it_covers(table: str) -> None:
-    """One hold began before the hour, a wait lasted for ten minutes, and there are many short holds."""
     write(
         table,
         attempt(5400, held=4800.0),  # until ten minutes ago

@@ -81,7 +81,6 @@ def deadlock(stage: Stage) -> tuple[Part, Part]:
 
 
 def test_every_page_has_the_tabs_and_names_its_own(stage: Stage, operator: Client) -> None:
-    """With the counts of the last look. No tab is a button; JSON is at the foot."""
     chain(stage)
     for path, label in PAGES.items():
         text = page(operator, path)
@@ -96,7 +95,6 @@ def test_every_page_has_the_tabs_and_names_its_own(stage: Stage, operator: Clien
 
 
 def test_a_chain_is_one_card_with_a_tree(stage: Stage, operator: Client) -> None:
-    """The root has the buttons, its victims have none, wherever they are."""
     chain(stage)
     text = page(operator)
     assert text.count("<section") == 1
@@ -108,7 +106,6 @@ def test_a_chain_is_one_card_with_a_tree(stage: Stage, operator: Client) -> None
 
 
 def test_a_deadlock_is_a_row_for_each_holder(stage: Stage, operator: Client) -> None:
-    """Each has what it holds, waits for and runs, and a button. The id of its task is cut, and whole in the title."""
     parts = deadlock(stage)
     text = page(operator)
     rows = re.findall("<tr>.*?</tr>", text.partition("<tbody>")[2].partition("</tbody>")[0])
@@ -124,7 +121,6 @@ def test_a_deadlock_is_a_row_for_each_holder(stage: Stage, operator: Client) -> 
 
 
 def test_equal_cards_are_folded(stage: Stage, operator: Client) -> None:
-    """Five holders that hang in one task are a card with a list; the count is that of the incidents."""
     for number in range(5):
         stage.join_queue(f"pay/{number}", task("pay", f"w{number}"))
         stage.join_queue(f"pay/{number}", Part("web-1", 77))
@@ -152,7 +148,6 @@ def test_a_calm_page_says_what_was_read_and_what_comes_next(zoo: Zoo, operator: 
 
 
 def test_without_zookeeper_nothing_is_offered(stage: Stage, zoo: Zoo, operator: Client) -> None:
-    """The page says why. The last state has its age."""
     deadlock(stage)
     assert "Acknowledge…" in page(operator)
     with zoo.configured("127.0.0.1:1"), within(15):
@@ -164,7 +159,6 @@ def test_without_zookeeper_nothing_is_offered(stage: Stage, zoo: Zoo, operator: 
 
 
 def test_a_missing_permission_is_named_within_the_admin(zoo: Zoo) -> None:
-    """With the permission that is needed, and a way back; but no tabs for those who may not see locks."""
     viewer = user_with("view_lock")
     for path, text in (
         ("break/?key=a&do=break", "but not break them. Needs: break_lock."),
@@ -196,7 +190,6 @@ def test_a_missing_permission_is_named_within_the_admin(zoo: Zoo) -> None:
     ],
 )
 def test_a_form_is_about_one_action(stage: Stage, operator: Client, path: str, title: str, text: str) -> None:
-    """Its title names it. It says what happens and who is next, and offers the last reasons."""
     chain(stage)
     for _ in range(2):
         OperatorAction(key="x", what="broken", by="anna", reason="rush hour", at=timezone.now()).save()
@@ -211,7 +204,6 @@ def test_a_form_is_about_one_action(stage: Stage, operator: Client, path: str, t
 
 
 def test_an_acknowledgement_is_one_click_and_can_be_withdrawn(stage: Stage, operator: Client) -> None:
-    """The message after it has the link."""
     deadlock(stage)
     page(operator)
     identity = operator.get(LIST).context["cards"][0]["identity"]
@@ -235,7 +227,6 @@ def test_an_acknowledgement_is_one_click_and_can_be_withdrawn(stage: Stage, oper
 def test_the_index_has_the_count_of_the_last_look_and_waits_for_none(
     stage: Stage, zoo: Zoo, operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread looks, for the next page. Without ZooKeeper, and for those who may not see locks, there is no count."""
     deadlock(stage)
 
     def index(client: Client = operator) -> str:
@@ -288,7 +279,6 @@ def opened(client: Client, key: str) -> str:
 
 
 def test_a_victim_leads_to_the_root_and_is_not_to_be_broken(stage: Stage, operator: Client) -> None:
-    """Each box of the chain has its holder. On the page of the host, only the root is ticked."""
     root, middle = Part.task("shop.import", "worker-1", 1), Part.task("shop.refund", "worker-1", 2)
     for key, parts in (("root", (root, middle)), ("mid", (middle, Part("web-1", 3)))):
         for part in parts:
@@ -305,7 +295,6 @@ def test_a_victim_leads_to_the_root_and_is_not_to_be_broken(stage: Stage, operat
 
 
 def test_the_queue_has_a_row_for_each_process(stage: Stage, operator: Client) -> None:
-    """The first ten of them; all waiters are folded below. Bars of the queue are in the timeline."""
     for number in range(15):
         stage.join_queue("k", Part("web-1", number))
     for _ in range(7):
@@ -321,7 +310,6 @@ def test_the_queue_has_a_row_for_each_process(stage: Stage, operator: Client) ->
 
 
 def test_the_holders_of_a_semaphore_are_rows(stage: Stage, operator: Client) -> None:
-    """Each can be broken for itself: the form has only that one ticked."""
     for number in range(3):
         stage.join_queue("printers", Part(f"web-{number}", limit=3), Kind.PERMIT)
     page = opened(operator, "printers")
@@ -332,7 +320,6 @@ def test_the_holders_of_a_semaphore_are_rows(stage: Stage, operator: Client) -> 
 
 
 def test_groups_are_sorted_by_a_figure(stage: Stage, operator: Client) -> None:
-    """Those of hosts have the number of their processes."""
     for number in range(3):
         stage.join_queue(f"a/{number}", Part("web-1", number))
     for number in range(2):

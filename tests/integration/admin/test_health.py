@@ -65,7 +65,6 @@ def test_the_page_shows_servers_and_the_connection(zoo: Zoo) -> None:
     ],
 )
 def test_the_page_says_first_how_many_servers_may_fail(problems: list[str], sentence: str) -> None:
-    """A server that only refuses the command is not called down."""
     reports = [
         ServerReport(address=f"zk{number}", role="" if problem else "follower", problem=problem)
         for number, problem in enumerate(problems)

@@ -61,7 +61,6 @@ def action(key: str = "k", **more: Any) -> OperatorAction:
 
 
 def test_the_history_has_actions_and_grants_by_their_time(zoo: Zoo, operator: Client) -> None:
-    """That of another lock does not have them, that of all locks has."""
     ago = timezone.now() - timedelta(minutes=1)
     attempt("k", at=ago - timedelta(hours=1), outcome=Attempt.LOST, reason="the session is over")
     action(at=ago)
@@ -81,7 +80,6 @@ def test_the_history_has_actions_and_grants_by_their_time(zoo: Zoo, operator: Cl
 
 
 def test_equal_successes_of_a_lock_are_one_row_of_their_day(zoo: Zoo, operator: Client) -> None:
-    """It unfolds. A row of another lock or another kind, and midnight, part them."""
     noon = timezone.localtime().replace(hour=12, minute=0, second=0, microsecond=0) - timedelta(days=1)
     for seconds, held, outcome in ((1, 2.0, "lost"), (2, 2.0, "released"), (3, 2.0, "released"), (4, 5.0, "released")):
         attempt(at=noon - timedelta(seconds=seconds), held=held, outcome=outcome)
@@ -121,7 +119,6 @@ def test_rows_of_another_release_are_shown(zoo: Zoo, operator: Client) -> None:
 
 
 def test_the_page_of_a_lock_has_its_last_grants(zoo: Zoo, operator: Client) -> None:
-    """Each has its holder, its duration and its end; a summary covers the holds and the waits."""
     for seconds in (1, 2, 9):
         attempt(held=seconds, at=timezone.now() - timedelta(hours=10 - seconds))
     attempt(outcome=Attempt.LOST, reason="the session is over", at=timezone.now() - timedelta(minutes=2))
@@ -147,7 +144,6 @@ def test_the_page_of_a_lock_has_its_last_grants(zoo: Zoo, operator: Client) -> N
 
 
 def test_a_hold_is_compared_with_the_usual_duration(zoo: Zoo, operator: Client) -> None:
-    """In the list and on its page, if it lasts longer. A short hold is nothing special."""
     for _ in range(5):
         attempt(held=100.0)
     times_usual = incident.times_usual
@@ -167,7 +163,6 @@ def test_a_hold_is_compared_with_the_usual_duration(zoo: Zoo, operator: Client) 
 def test_without_the_app_the_history_is_that_of_this_admin(
     zoo: Zoo, operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page of a lock has no past, and its history is Django's own. That of all says what to install."""
     attempt("k")
     action()
     monkeypatch.setattr(past, "source", None)
@@ -187,7 +182,6 @@ def test_without_the_app_the_history_is_that_of_this_admin(
 def test_a_table_that_cannot_be_read_breaks_no_page(
     zoo: Zoo, operator: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The transaction of the request does not break either."""
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE zklock_events_attempt RENAME TO elsewhere")
     for path in ("history/", "k/history/"):
@@ -199,7 +193,6 @@ def test_a_table_that_cannot_be_read_breaks_no_page(
 
 
 def test_a_host_that_loses_its_locks_again_and_again_needs_attention(zoo: Zoo, operator: Client) -> None:
-    """It ignores single losses, those by decisions, and those of an earlier day."""
     for number in range(4):
         for key in "ab":
             attempt(key, host="worker-3", session=number, outcome=Attempt.LOST, reason=troubles.SESSION_OVER)
@@ -239,7 +232,6 @@ def test_a_release_is_no_crash_before_its_row_is_complete(
 
 
 def test_the_page_of_a_host_has_its_losses(zoo: Zoo, operator: Client) -> None:
-    """The cards about a host lead there. Rows of other hosts, and of locks that were released, are left out."""
     attempt("orders/1", host="worker-3", outcome=Attempt.LOST, reason=troubles.SESSION_OVER)
     attempt("orders/2", host="worker-3", outcome=Attempt.HELD, held=None, at=timezone.now() - timedelta(minutes=1))
     attempt("orders/5", host="worker-3", outcome=Attempt.HELD, held=None)
@@ -263,7 +255,6 @@ def test_losses_of_one_session_count_once(zoo: Zoo) -> None:
 
 
 def test_the_history_tells_live_holds_from_others(zoo: Zoo, operator: Client) -> None:
-    """While ZooKeeper is away, a row without an end says nothing."""
     ago = timezone.now() - timedelta(minutes=1)
     with zk_lock("k") as hold:
         attempt("k", outcome=Attempt.HELD, held=None, token=hold.token, at=ago)
@@ -317,7 +308,6 @@ def test_the_history_is_filtered(zoo: Zoo, operator: Client) -> None:
 
 
 def test_the_history_has_pages_and_none_misses_a_row(zoo: Zoo, operator: Client) -> None:
-    """The filter stays. More rows than fit on a page may have the same time, in both tables."""
     now = timezone.now()
     action("k/acted", at=now - timedelta(hours=1))
     attempt("other", at=now - timedelta(minutes=30))
@@ -361,7 +351,6 @@ def test_the_download_works_under_asgi(zoo: Zoo) -> None:
 
 
 def test_figures_are_numbers_in_json(zoo: Zoo) -> None:
-    """Spans are in seconds, host, process and operator are apart, and what is absent is null, in all commands."""
     attempt("k", held=1.25, waited=None, work="", at=timezone.now() - timedelta(minutes=1))
     attempt("k", outcome=Attempt.HELD, held=None, waited=float("inf"), token=9)
     action("k")
@@ -399,7 +388,6 @@ def test_the_command_shows_the_rows_of_the_page(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("aware", [True, False])
 def test_all_times_are_in_the_time_zone_of_the_project(zoo: Zoo, aware: bool) -> None:
-    """Pages, messages and commands: the same moment has one text. JSON has the offset."""
     key = "kunden/J%C3%BCrgen"
     with override_settings(TIME_ZONE="Asia/Shanghai", USE_TZ=aware):
         operator = user_with("view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock")

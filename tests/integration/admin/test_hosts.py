@@ -39,7 +39,6 @@ def held(contend: Contend) -> list[str]:
 
 @contextlib.contextmanager
 def on_break(receiver: Callable[..., None]) -> Iterator[None]:
-    """Call the receiver after each break."""
     lock_broken.connect(receiver)
     try:
         yield
@@ -74,7 +73,6 @@ def test_the_pages_link_to_the_host(zoo: Zoo, held: list[str], operator: Client)
 def test_all_locks_of_a_host_are_broken_with_its_name_typed(
     zoo: Zoo, held: list[str], operator: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One message sums it up. Each lock is in the audit log and in the history."""
     form = {"target": ticks(operator.get(WORKER)), "reason": "it hangs"}
     response = operator.post(WORKER, {**form, "confirm": "worker-8", "break": "1"})
     assert "Nothing was broken" in response.content.decode()
@@ -91,7 +89,6 @@ def test_all_locks_of_a_host_are_broken_with_its_name_typed(
 def test_a_stale_target_is_left_out_of_a_bulk_action(
     zoo: Zoo, contend: Contend, held: list[str], operator: Client
 ) -> None:
-    """The others are broken. Nothing is ticked then, no reason is filled in, and the first button leads back."""
     targets = ticks(operator.get(WORKER))
     zoo.client.delete(held[3])
     successor = contend("orders/03", host="worker-7", pid=7)
@@ -107,7 +104,6 @@ def test_a_stale_target_is_left_out_of_a_bulk_action(
 
 
 def test_the_release_of_all_locks_of_a_host_is_requested(zoo: Zoo, held: list[str], operator: Client) -> None:
-    """That needs a reason and no confirmation."""
     form = {"target": ticks(operator.get(WORKER)), "ask": "1"}
     assert "required" in operator.post(WORKER, {**form, "reason": ""}).content.decode()
     response = operator.post(WORKER, {**form, "reason": "a deploy"}, follow=True)
@@ -119,7 +115,6 @@ def test_the_release_of_all_locks_of_a_host_is_requested(zoo: Zoo, held: list[st
 
 
 def test_many_ticked_locks_of_the_list_are_broken(zoo: Zoo, held: list[str], operator: Client) -> None:
-    """More than a page of confirmation has room for. Their number is the confirmation."""
     keys = [f"orders/{number:02}" for number in range(25)]
     response = operator.post(LIST, {"action": "break_selected", "_selected_action": keys})
     assert len(ticks(response)) == response.content.decode().count(" checked>") == 25
@@ -135,7 +130,6 @@ def test_many_ticked_locks_of_the_list_are_broken(zoo: Zoo, held: list[str], ope
 def test_a_request_ends_before_a_web_server_ends_it(
     zoo: Zoo, held: list[str], operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After 15 s it begins nothing more. The rest is named, and stays ticked for the next press."""
     times = chain([0.0, 1.0, 14.0], repeat(16.0))  # at first, and before each lock
     shown = operator.get(WORKER)
     first, second = (lock.key for lock, _row in shown.context["holds"][:2])
@@ -159,7 +153,6 @@ def test_a_bulk_break_tells_what_was_done_when_zookeeper_goes_away(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It names what was done, what may have been done, and what was not tried. The audit log has what was sent."""
     broken: list[str] = []
 
     def pause_after_three(lock: str, **more: object) -> None:
@@ -211,7 +204,6 @@ def test_bulk_actions_need_their_permission(zoo: Zoo, held: list[str], action: s
 def test_a_long_key_is_found_among_more_locks_than_are_shown(
     contend: Contend, operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though other locks have more waiters."""
     from django_zklock import inspection
 
     original = inspection.snapshot
@@ -229,7 +221,6 @@ def test_a_long_key_is_found_among_more_locks_than_are_shown(
 
 
 def test_an_unreadable_lock_offers_the_commands_that_help(zoo: Zoo, operator: Client) -> None:
-    """It has no table without rows, and it cannot be held."""
     path = f"{zoo.base}/odd/strange-0000000001"
     zoo.client.create(path, b"", makepath=True)
     try:

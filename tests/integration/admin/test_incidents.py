@@ -59,7 +59,6 @@ def contend(contend: Contend) -> Contend:
 
 
 def attempts(rows: int, outcome: str, **more: Any) -> None:
-    """Write so many rows into the table of events."""
     for number in range(rows):
         given: dict[str, Any] = {"key": f"orders/{number}", "host": "worker-1", "pid": 77, "held": 1.0, "waited": 0.0}
         given |= {"at": timezone.now() - timedelta(seconds=60), "token": number + 1, "session": number, **more}
@@ -67,7 +66,6 @@ def attempts(rows: int, outcome: str, **more: Any) -> None:
 
 
 def doctor(*arguments: str) -> tuple[str, int]:
-    """Return what `zklock doctor --incident` prints, and its exit status."""
     out = StringIO()
     try:
         call_command("zklock", "doctor", "--incident", *arguments, stdout=out)
@@ -77,7 +75,6 @@ def doctor(*arguments: str) -> tuple[str, int]:
 
 
 def cards(operator: Client) -> list[dict[str, Any]]:
-    """Return the cards of the landing page, by a fresh snapshot."""
     inspection.snapshot(max_age=0, max_waiters=1)
     context = operator.get(LIST).context
     return list(context["cards"]) if "cards" in context else []
@@ -107,7 +104,6 @@ def assert_named(operator: Client, cause: str, status: int, *texts: str, options
 def test_the_doctor_waits_only_if_a_host_may_have_died(
     operator: Client, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Less than three locks without an end are no incident, however that second look ends."""
     monkeypatch.setattr(facts, "LATE", 50.0)
     attempts(2, Attempt.HELD, held=None)
     attempts(2, Attempt.HELD, held=None, host="worker-2")
@@ -147,7 +143,6 @@ def test_the_first_look_is_stored_and_counts_for_all_processes(
 
 
 def test_broken_work_is_an_incident_until_it_ends(operator: Client, zoo: Zoo) -> None:
-    """It is not said that its process was killed."""
     attempts(1, Attempt.HELD, held=None)
     given = {"what": "broken", "by": "anna", "via": "command", "reason": "hung", "token": 1, "sure": True}
     OperatorAction(key="orders/0", at=timezone.now(), **given).save()
@@ -277,7 +272,6 @@ def test_a_restored_waiter_is_named_and_cannot_be_broken(operator: Client, conte
 
 
 def test_a_verdict_without_a_directory_names_the_part_that_was_looked_at(operator: Client, zoo: Zoo) -> None:
-    """It is no "nothing" if a directory cannot be read."""
     zoo.client.ensure_path(zoo.base)
     zoo.client.create(f"{zoo.base}/secret", acl=[make_digest_acl("alice", "pw", all=True)])
     inspection.snapshot(max_age=0, max_waiters=1)
@@ -311,7 +305,6 @@ def ended(*rows: tuple[str, str]) -> None:
 def test_ended_processes_count_their_locks_once(
     operator: Client, zoo: Zoo, rows: list[tuple[str, str]], causes: list[tuple[str, list[str]]]
 ) -> None:
-    """Many locks of a host are a card, and so is one lock whose holder died again and again. Else, a quiet line."""
     ended(*rows)
     present = cards(operator)
     assert [(card["cause"], sorted(card["keys"])) for card in present] == causes
@@ -355,7 +348,6 @@ def test_the_verdict_says_so_if_not_all_waiters_were_read(
 
 
 def test_a_lock_that_is_refused_to_many_is_named(operator: Client, contend: Contend) -> None:
-    """A third of 20 callers or more. A row may be about several; those of other minutes, and of few, do not count."""
     now = timezone.now()
     attempts(19, Attempt.TIMED_OUT, key="few", token=None, at=now)
     attempts(100, Attempt.TIMED_OUT, key="before", token=None)
@@ -371,7 +363,6 @@ def test_a_lock_that_is_refused_to_many_is_named(operator: Client, contend: Cont
 
 
 def test_deadlocks_that_have_ended_name_the_order_of_the_locks(operator: Client, zoo: Zoo) -> None:
-    """All of the same templates are one incident, whatever their keys, with the story of the last one."""
 
     def deadlock(minutes_ago: float, *waits: tuple[str, str, str], **more: Any) -> None:
         at = timezone.now() - timedelta(minutes=minutes_ago)

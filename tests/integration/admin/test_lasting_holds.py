@@ -53,7 +53,6 @@ def causes(long_held: float = LONG) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def test_holds_that_are_meant_to_last_are_no_incident_however_long_others_wait(zoo: Zoo, tmp_path: Path) -> None:
-    """A leader, a beat, a command and a client of a lease hold their locks, each with somebody behind it."""
     keys = {"reports": "Leader", "daemon": "Command", "device": "Lease", KEY: "Leader"}
     over = threading.Event()
 

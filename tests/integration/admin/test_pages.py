@@ -43,7 +43,6 @@ HOSTILE = '<script>alert("x")</script>\x1b[31m\u202e\x00'
 
 @pytest.fixture
 def queues(contend: Contend) -> list[str]:
-    """A contended lock of a Celery task, and one of a view."""
     task = {"task": "shop.tasks.charge", "id": "91ab"}
     return [
         contend("orders/42", 1, what="shop.tasks.charge", about=task, session_timeout=10_000),
@@ -137,7 +136,6 @@ def test_an_invalid_key_has_no_page(zoo: Zoo, viewer: Client, key: str) -> None:
 
 
 def test_admin_links_are_shown(zoo: Zoo, queues: list[str], viewer: Client) -> None:
-    """Their values are escaped. A link without a value for a field is left out."""
     links = {"Flower": "https://flower/task/{id}", "Other": "/x/{nothing}"}
     with override_settings(ZKLOCK={"URL": zoo.url(), "ADMIN_LINKS": links}):
         page = viewer.get(f"{LIST}orders_2F42/change/").content.decode()
@@ -147,7 +145,6 @@ def test_admin_links_are_shown(zoo: Zoo, queues: list[str], viewer: Client) -> N
 
 @pytest.mark.parametrize("target", [f"{LIST}", f"{LIST}evil/change/", f"{LIST}break/?key=evil", f"{LIST}data.json"])
 def test_hostile_payloads_are_harmless(contend: Contend, operator: Client, target: str) -> None:
-    """No markup and no control character of a payload reaches a page."""
     about = {"task": HOSTILE, "id": HOSTILE, HOSTILE: HOSTILE}
     contend("evil", host=HOSTILE, thread=HOSTILE, what=HOSTILE, about=about)
     response = operator.get(target)
@@ -162,7 +159,6 @@ def test_hostile_payloads_are_harmless(contend: Contend, operator: Client, targe
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_page_is_refused_without_permission(zoo: Zoo, page: str) -> None:
-    """Staff without the permission gets 403, for GET and for a forged POST."""
     nobody = user_with()
     assert nobody.get(page).status_code == 403
     assert nobody.post(page, {"action": "break_selected", "_selected_action": ["a"]}).status_code == 403
@@ -177,7 +173,6 @@ def test_anonymous_users_are_sent_to_the_login_page(zoo: Zoo, page: str) -> None
 
 @pytest.mark.parametrize("page", ["break/", "hold/", "limit/"])
 def test_each_action_has_its_own_permission(zoo: Zoo, queues: list[str], viewer: Client, page: str) -> None:
-    """Each needs the permission to view, too."""
     for client in (viewer, user_with("break_lock", "hold_lock", "limit_lock", "request_release_lock")):
         assert client.get(LIST + page).status_code == 403
         assert client.post(LIST + page, {"target": "x", "reason": "y"}).status_code == 403
@@ -185,7 +180,6 @@ def test_each_action_has_its_own_permission(zoo: Zoo, queues: list[str], viewer:
 
 
 def test_the_stack_of_a_holder_is_shown_to_those_who_may_see_it(zoo: Zoo, viewer: Client) -> None:
-    """The button on the page of the lock asks once. That is recorded; other requests ask nobody."""
     client, stack = user_with("view_lock", "show_stack_lock"), f"{LIST}stack/"
     with zk_lock("a"):
         assert f'formaction="{stack}" name="key" value="a"' in client.get(f"{LIST}a/change/").content.decode()
@@ -206,7 +200,6 @@ def test_the_stack_of_a_holder_is_shown_to_those_who_may_see_it(zoo: Zoo, viewer
 
 
 def test_a_viewer_is_offered_no_action(zoo: Zoo, queues: list[str], viewer: Client) -> None:
-    """A forged action does nothing."""
     page = viewer.get(f"{LIST}?q=").content.decode() + viewer.get(LIST).content.decode()
     assert "break_selected" not in page
     assert "hold/" not in page
@@ -235,7 +228,6 @@ def test_the_list_is_available_as_json(zoo: Zoo, queues: list[str], viewer: Clie
 
 
 def test_the_json_view_of_a_project_checks_the_permission(zoo: Zoo, viewer: Client) -> None:
-    """It answers 403 and does not redirect to the login page."""
     assert Client().get("/locks.json").status_code == 403
     assert user_with().get("/locks.json").status_code == 403
     assert viewer.get("/locks.json").json()["problem"] is None
@@ -260,7 +252,6 @@ def test_pages_have_no_inline_scripts_or_styles(zoo: Zoo, queues: list[str], ope
 
 
 def test_without_zookeeper_the_pages_answer_in_time(zoo: Zoo, operator: Client) -> None:
-    """They show a banner. The index of the admin does not ask ZooKeeper."""
     with zoo.configured(hosts="127.0.0.1:1"):
         for page in ("/admin/", f"{LIST}a/change/", LIST):
             with within(3):
@@ -278,7 +269,6 @@ def aged(response: Any) -> Any:
 def test_without_zookeeper_the_last_state_is_shown_with_its_age(
     single: Ensemble, zoo: Zoo, queues: list[str], operator: Client
 ) -> None:
-    """Nothing can be done then."""
     assert keys(operator) == ["orders/42", "invoice"]
     single.servers[0].pause()
     try:
@@ -303,7 +293,6 @@ def test_the_index_lists_locks_only_with_the_permission(zoo: Zoo, viewer: Client
 
 
 def test_an_idle_lock_is_shown_as_kept_and_not_as_held(zoo: Zoo, contend: Contend, viewer: Client) -> None:
-    """In the list, its filters and its summary, on the page of the lock, and where it is broken."""
     came, idle = datetime.now(timezone.utc), datetime.now(timezone.utc) + timedelta(seconds=0.1)
     path = contend("orders/42", since=came.isoformat(), idle=idle.isoformat())
     time.sleep(0.2)
@@ -372,7 +361,6 @@ def test_breadcrumbs_and_tools_are_as_in_a_change_form(client: Client) -> None:
 
 @pytest.mark.parametrize("path", FORMS)
 def test_pages_fill_the_change_form_of_a_theme(client: Client, path: str) -> None:
-    """A page has the breadcrumbs and the form of the theme's `admin/change_form.html`."""
     (engine,) = adminsite.SETTINGS["TEMPLATES"]
     loaders = [
         ("django.template.loaders.locmem.Loader", {"admin/change_form.html": THEME}),

@@ -36,7 +36,6 @@ def printing(zoo: Zoo) -> Iterator[list[Hold]]:
 
 
 def said(client: Client) -> str:
-    """Return the messages on the next page."""
     return " ".join(str(message) for message in client.get(f"{LIST}limit/").context["messages"])
 
 
@@ -60,7 +59,6 @@ def test_the_list_shows_the_permits_in_use(zoo: Zoo, printing: list[Hold], opera
 
 
 def test_the_page_of_a_semaphore_shows_all_holders(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
-    """Also the limit that was set, by whom and why."""
     shown = operator.get(f"{LIST}printers/change/").context["lock"]
     assert sorted(row.info.token for row in shown.holders) == sorted(hold.token for hold in printing)
     assert {role_text(row.info) for row in shown.holders} == {"holds 1 permit"}
@@ -78,7 +76,6 @@ def test_the_page_of_a_semaphore_shows_all_holders(zoo: Zoo, printing: list[Hold
 def test_a_limit_is_set_and_cleared_with_a_reason(
     zoo: Zoo, printing: list[Hold], operator: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A waiter gets a new permit. The audit log and the history have the user and the reason."""
     with caplog.at_level(logging.INFO, "zklock.audit"):
         assert set_to(operator, permits="3", reason="a new one")["Location"] == f"{LIST}printers/change/"
     eventually(lambda: len(printing) == 3)
@@ -109,7 +106,6 @@ def test_an_invalid_limit_is_refused(zoo: Zoo, operator: Client, wrong: dict[str
 
 
 def test_a_release_is_requested_of_one_holder(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
-    """Its work goes on. Its page and the history show the request."""
     asked, other = printing
     target = targets(operator)[asked.token]
     answer = operator.post(f"{LIST}break/", {"ask": "1", "target": target, "reason": "paper jam"})
@@ -152,7 +148,6 @@ def test_a_request_needs_a_reason_and_the_present_holder(zoo: Zoo, operator: Cli
 
 
 def test_clients_that_do_not_handle_requests_are_not_asked(zoo: Zoo, operator: Client) -> None:
-    """A forged request to a client of kazoo is refused."""
     path = zoo.client.create(
         f"{zoo.base}/printers/{'a' * 32}__lock__", b"", ephemeral=True, sequence=True, makepath=True
     )
@@ -178,7 +173,6 @@ def test_the_form_to_break_keeps_its_ticks_after_an_error(zoo: Zoo, printing: li
 
 
 def test_a_holder_beyond_a_lowered_limit_can_be_asked_and_broken(zoo: Zoo, printing: list[Hold]) -> None:
-    """A contender that surely waits is not among the holders."""
     client = user_with("view_lock", "break_lock", "request_release_lock")
     set_limit("printers", 1, by="anna", reason="one is broken")
     holders = targets(client)

@@ -25,8 +25,6 @@ from django_zklock.testing.tester import wait_released
 
 
 class Running:
-    """The command at work: where it listens, and what it has written."""
-
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self.lines: list[str] = []
@@ -44,18 +42,15 @@ class Running:
 
     @property
     def url(self) -> str:
-        """The URL that it prints for the settings."""
         match = eventually(lambda: re.search(r'"URL": "(zk://127\.0\.0\.1:\d+/myproject)"', self.text), 20)
         assert match is not None
         return match[1]
 
     @property
     def hosts(self) -> str:
-        """The address that it listens on."""
         return self.url.removeprefix("zk://").removesuffix("/myproject")
 
     def end(self, number: signal.Signals) -> str:
-        """Send it a signal and wait for its orderly end; return all it has written."""
         self.process.send_signal(number)
         code = self.process.wait(30)
         self._reader.join(30)
@@ -81,7 +76,6 @@ def devserver(project: Project, *options: str, **env: str) -> Iterator[Running]:
 
 
 def token_on(url: str) -> int:
-    """Acquire a lock on this server; return its token."""
     with override_settings(ZKLOCK={"URL": url}):
         with zk_lock("a", timeout=30) as hold:
             token = hold.token
@@ -90,12 +84,6 @@ def token_on(url: str) -> int:
 
 
 def test_the_dev_server_serves_until_a_signal_and_keeps_its_data(project: Project) -> None:
-    """
-    It needs no settings of locks, tells of sessions, and ends in order.
-
-    With `--data`, what was in the tree is there after a restart, and tokens go on rising. Its port is that of the first
-    server in the settings that is on this machine. Options of every command are taken before and behind its name.
-    """
     bare = "SECRET_KEY = 'x'\nDEBUG = True\nINSTALLED_APPS = ['django_zklock']\n"
     project.write("bare_settings.py", bare)
     project.write("other_settings.py", "from project_settings import *\nDEBUG = True\n")
@@ -130,7 +118,6 @@ def test_the_dev_server_runs_in_production_if_forced(project: Project) -> None:
 
 
 def test_the_dev_server_refuses_to_run_in_production() -> None:
-    """Where DEBUG is off it does not serve, and says why."""
     status, _, message = ending("devserver", "--port=0")
     assert status == ExitCode.FAILED
     assert "DEBUG is off" in message
@@ -139,7 +126,6 @@ def test_the_dev_server_refuses_to_run_in_production() -> None:
 
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # Python leaves it if the number is too high
 def test_the_dev_server_says_why_it_cannot_start(tmp_path: Path) -> None:
-    """It speaks of a port that is in use only if one is, and names it."""
     (tmp_path / "manage.py").touch()
     with override_settings(DEBUG=True), socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

@@ -44,7 +44,6 @@ def own_rows(using: str, round_: int, thread: int) -> None:
 
 @pytest.mark.parametrize("use", [one_token, rising_tokens, own_names, own_rows])
 def test_concurrent_first_uses_of_a_fence_succeed(ledger: str, use: Callable[[str, int, int], None]) -> None:
-    """Without a deadlock or another error of the database. The highest token remains."""
     rounds = 20 if connections[ledger].vendor == "mysql" else 5
     together = threading.Barrier(THREADS, timeout=60)
 
@@ -78,7 +77,6 @@ def test_names_are_compared_byte_by_byte(ledger: str) -> None:
 
 
 def test_two_long_names_with_the_same_beginning_are_two_fences(ledger: str) -> None:
-    """A name may be as long as a key; its row has 255 characters."""
     first, second = "k" * 999 + "1", "k" * 999 + "2"
     advance(first, 2, ledger)
     advance(second, 1, ledger)

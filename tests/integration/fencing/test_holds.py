@@ -27,7 +27,6 @@ FAR = 10**12  # more transactions than any test has
 
 @pytest.fixture
 def row(ledger: str) -> Account:
-    """A new account."""
     made = Account(name="a")
     made.save(using=ledger)
     return made
@@ -38,7 +37,6 @@ def fences(using: str) -> dict[str, int]:
 
 
 def test_a_hold_fences_a_row(zoo: Zoo, ledger: str, row: Account) -> None:
-    """The row has the token of the newest hold, and refuses older ones."""
     old = zk_lock("k").acquire()
     assert old is not None
     zk_lock("k").release()
@@ -79,7 +77,6 @@ def test_a_hold_that_was_released_fences_nothing(zoo: Zoo, ledger: str, row: Acc
 
 
 def test_a_hold_that_is_lost_but_not_replaced_may_still_write(zoo: Zoo, ledger: str, row: Account) -> None:
-    """Only the token decides, and no newer holder has written."""
     lock = zk_lock("k")
     hold = lock.acquire()
     assert hold is not None
@@ -112,7 +109,6 @@ def test_an_older_concurrent_holder_is_refused_with_the_reason(
 
 
 async def test_a_hold_fences_in_the_thread_of_the_database(zoo: Zoo, ledger: str) -> None:
-    """Async code has no transaction; it calls a function that has one."""
     async with zk_lock("k") as hold:
         row = Account(name="a")
         await row.asave_fenced(hold, using=ledger)
@@ -131,7 +127,6 @@ async def test_a_hold_fences_in_the_thread_of_the_database(zoo: Zoo, ledger: str
 
 
 def test_a_name_is_fenced_like_a_row(zoo: Zoo, ledger: str) -> None:
-    """The block is a transaction. The row of the fence is inserted when it is needed first."""
     with zk_lock("k") as old, old.fenced("books", using=ledger):
         Account(name="a").save(using=ledger)
     assert fences(ledger) == {"books": old.token}
@@ -145,7 +140,6 @@ def test_a_name_is_fenced_like_a_row(zoo: Zoo, ledger: str) -> None:
 
 
 def test_a_fenced_block_that_fails_writes_nothing(zoo: Zoo, ledger: str) -> None:
-    """Neither its work nor the row of the fence."""
     with zk_lock("k") as hold, pytest.raises(ZeroDivisionError), hold.fenced("books", using=ledger):
         Account(name="a").save(using=ledger)
         1 / 0  # noqa: B018
@@ -154,7 +148,6 @@ def test_a_fenced_block_that_fails_writes_nothing(zoo: Zoo, ledger: str) -> None
 
 
 def test_the_lock_is_checked_before_the_commit(zoo: Zoo, ledger: str) -> None:
-    """The work of a holder that lost its lock is rolled back, with or without a newer holder."""
     lock = zk_lock("k")
     hold = lock.acquire()
     assert hold is not None

@@ -73,7 +73,6 @@ def update_by_join(using: str, token: int) -> None:
 def test_an_exception_at_any_line_leaves_no_transaction_open(
     ledger: str, work: Callable[[str, int], None], stride: int
 ) -> None:
-    """The work is committed completely or not at all, and the next holder can write."""
     Account(name="a").save(using=ledger)
     functions = functions_of(block, rows, fence, model, row_tokens, fenced_rows)
     work(ledger, 1)

@@ -38,7 +38,6 @@ def token(using: str, pk: Any) -> int:
 
 
 def test_a_fence_is_one_statement_before_any_read(ledger: str) -> None:
-    """One compare-and-set on one table, which locks the row before anything is read."""
     row = account(ledger)
     with transaction.atomic(using=ledger), CaptureQueriesContext(connections[ledger]) as queries:
         row.fence(FixedFence(3))
@@ -49,7 +48,6 @@ def test_a_fence_is_one_statement_before_any_read(ledger: str) -> None:
 
 
 def test_an_older_token_is_refused(ledger: str) -> None:
-    """The transaction of the stale holder is rolled back."""
     row = account(ledger, fencing_token=5)
     refused = pytest.raises(StaleToken, match=r"ledgers\.Account \d+ has seen the token 5, and this is 4")
     with refused as caught, transaction.atomic(using=ledger):
@@ -61,7 +59,6 @@ def test_an_older_token_is_refused(ledger: str) -> None:
 
 
 def test_a_missing_row_cannot_be_fenced(ledger: str) -> None:
-    """This is another error than a stale token."""
     row = account(ledger)
     Account.objects.using(ledger).all().delete()
     with transaction.atomic(using=ledger), pytest.raises(Account.DoesNotExist):
@@ -83,8 +80,6 @@ def test_a_fence_outside_of_a_transaction_is_refused(ledger: str) -> None:
 
 
 class Cases(TestCase):
-    """Tests of a project, which run in a transaction each."""
-
     def test_the_transaction_of_a_test_case_does_not_count(self) -> None:
         """A test must not pass if the code would fail outside of it."""
         row = account("default")
@@ -96,7 +91,6 @@ class Cases(TestCase):
 
 
 def test_get_fences_before_it_reads(ledger: str) -> None:
-    """One statement locks, and the next one reads, as in select_for_update().get()."""
     row = account(ledger, balance=7)
     with transaction.atomic(using=ledger), CaptureQueriesContext(connections[ledger]) as queries:
         fenced = Account.objects.using(ledger).fenced(FixedFence(3)).get(pk=row.pk)
@@ -130,7 +124,6 @@ def test_a_plain_save_never_writes_an_older_token_back(ledger: str) -> None:
 
 
 def test_save_fenced_writes_as_the_newest_holder_only(ledger: str) -> None:
-    """A new row begins with the token of its holder."""
     row = Account(name="a", balance=1)
     row.save_fenced(FixedFence(5), using=ledger)
     assert (row.fencing_token, token(ledger, row.pk)) == (5, 5)
@@ -147,7 +140,6 @@ def test_save_fenced_writes_as_the_newest_holder_only(ledger: str) -> None:
 
 
 def test_a_new_instance_with_an_existing_primary_key_is_fenced(ledger: str) -> None:
-    """The existing row is never overwritten without a fence."""
     row = account(ledger, fencing_token=5)
     again = Account(pk=row.pk, name="again")
     with pytest.raises(StaleToken):
@@ -189,7 +181,6 @@ def test_a_row_that_is_inserted_meanwhile_is_fenced(ledger: str, theirs: int, re
 
 
 def test_update_is_one_statement_with_the_fence_in_it(ledger: str) -> None:
-    """SET the token and the fields, WHERE the filter matches and the token is not newer."""
     first, second = account(ledger, fencing_token=1), account(ledger, fencing_token=3)
     with CaptureQueriesContext(connections[ledger]) as queries:
         count = (
@@ -206,7 +197,6 @@ def test_update_is_one_statement_with_the_fence_in_it(ledger: str) -> None:
 
 
 def test_update_writes_all_rows_or_none(ledger: str) -> None:
-    """One row with a newer token refuses the update of all."""
     account(ledger, fencing_token=1), account(ledger, fencing_token=4)
     with pytest.raises(StaleToken, match="seen the token 4, and this is 3"):
         Account.objects.using(ledger).fenced(FixedFence(3)).update(balance=9)
@@ -217,7 +207,6 @@ def test_update_writes_all_rows_or_none(ledger: str) -> None:
 
 
 def test_rows_selected_by_a_join_are_fenced(ledger: str) -> None:
-    """The tokens in their own table lock the rows."""
     bank = Bank(name="b")
     bank.save(using=ledger)
     mine, other = account(ledger, bank=bank), account(ledger)
@@ -238,7 +227,6 @@ def test_rows_selected_by_a_join_are_fenced(ledger: str) -> None:
 
 @isolate_apps("support.ledgers")
 def test_a_model_in_several_tables_is_refused() -> None:
-    """By the system check, and by each way to fence a row, before anything is written. A proxy is in one table."""
 
     class Savings(Account):
         class Meta:
@@ -278,7 +266,6 @@ def test_a_project_may_have_its_own_manager(ledger: str) -> None:
 
 
 def test_delete_includes_dependent_rows(ledger: str) -> None:
-    """A queryset does so, too. It deletes all rows or none."""
     row = account(ledger)
     account(ledger, fencing_token=5)
     Booking(account=row, amount=1).save(using=ledger)
@@ -293,7 +280,6 @@ def test_delete_includes_dependent_rows(ledger: str) -> None:
 
 
 def test_many_rows_are_fenced(ledger: str) -> None:
-    """More than fit into one statement."""
     Account.objects.using(ledger).bulk_create(Account(name="n") for _ in range(1200))
     everything = Account.objects.using(ledger)
     assert everything.filter(bookings=None).fenced(FixedFence(2)).update(balance=1) == 1200
@@ -323,7 +309,6 @@ def test_a_migration_names_a_plain_field() -> None:
 
 
 async def test_the_async_methods_fence_and_refuse_like_the_sync_ones(ledger: str) -> None:
-    """Methods that need an open transaction say so, because async code has none."""
     row = await sync_to_async(account)(ledger)
     row.balance = 1
     await row.asave_fenced(FixedFence(2))

@@ -69,7 +69,6 @@ def write(way: str, pk: int, pause: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Do as each line says, and answer with a line."""
     for line in sys.stdin:
         print(json.dumps(write(**json.loads(line))), flush=True)
 
@@ -79,7 +78,6 @@ Writer = subprocess.Popen[str]
 
 @pytest.fixture
 def writers(database_settings: dict[str, Any]) -> Iterator[list[Writer]]:
-    """Two processes that write, and a server with short sessions."""
     with Ensemble(tick=TICK) as ensemble, contextlib.ExitStack() as stack:
         zoo = Zoo(ensemble.hosts, ensemble)
         stack.callback(zoo.close)
@@ -108,7 +106,6 @@ def answer(writer: Writer) -> dict[str, Any]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("way", WAYS)
 def test_no_paused_holder_ever_commits(way: str, writers: list[Writer], ledger: str, figure: Any) -> None:
-    """The newer holder has its lock, has written and committed meanwhile."""
     row = Account(name="a")
     row.save(using=ledger)
     older, newer = writers

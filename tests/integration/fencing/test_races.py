@@ -58,7 +58,6 @@ def test_no_update_is_lost_though_the_lock_grants_everybody(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_writer_that_waited_for_the_row_compares_again(ledger: str, way: Callable[[str, Fence, int], None]) -> None:
-    """An older holder that waits for a newer one is refused when that one has committed."""
     if connections[ledger].vendor == "sqlite":
         return  # has one writer, and what waits there has not begun to compare
     row = Account(name="a")

@@ -73,7 +73,6 @@ def write_as_newer_holder(using: str, pk: int) -> None:
 def test_a_stale_holder_that_has_read_before_is_refused(
     ledger: str, way: Callable[[str, FixedFence, int], None]
 ) -> None:
-    """The newer holder has committed since, which a snapshot does not show. Nothing is changed."""
     if connections[ledger].vendor == "sqlite":
         return  # refuses any write of a transaction that has read before another one wrote: "database is locked"
     row, other = Account(name="a"), Account(name="b")

@@ -28,7 +28,6 @@ def outcome(store: TokenStore, key: str, token: int) -> bool:
 
 @pytest.mark.django_db
 def test_a_store_forgets_nothing_over_many_grants() -> None:
-    """In any order, a token is accepted if and only if it is the highest so far."""
     store = DatabaseTokens()
     rng, highest = random.Random(5), 0
     for _ in range(300):
@@ -43,7 +42,6 @@ def test_a_store_forgets_nothing_over_many_grants() -> None:
 
 
 def advance_at_once(store: TokenStore, threads: int = 4, advances: int = 20) -> None:
-    """Advance in many threads, and check that no token is accepted after a higher one."""
     passed, lock = [0], threading.Lock()
     start = threading.Barrier(threads)
 
@@ -70,7 +68,6 @@ def advance_at_once(store: TokenStore, threads: int = 4, advances: int = 20) -> 
 
 
 def test_threads_that_advance_at_once_keep_the_highest(ledger: str) -> None:
-    """No token is accepted after a higher one."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # threads take turns between any two bytecodes
     try:
@@ -81,7 +78,6 @@ def test_threads_that_advance_at_once_keep_the_highest(ledger: str) -> None:
 
 @pytest.mark.parametrize("before", [1, 5])
 def test_no_newer_token_comes_between_the_check_and_the_commit(ledger: str, before: int) -> None:
-    """In a transaction of the receiver, the row is locked from the check to the end, though it may have the token."""
     store = DatabaseTokens(ledger)
     store.advance("a", before)
     waiting = {  # how long another one waits for the row: 50 ms, or not at all
@@ -111,7 +107,6 @@ def test_no_newer_token_comes_between_the_check_and_the_commit(ledger: str, befo
 
 @pytest.mark.django_db(transaction=True)
 def test_a_token_is_seen_only_if_its_transaction_commits() -> None:
-    """After a rollback, older tokens are still accepted."""
     store = DatabaseTokens()
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         store.advance("a", 9)
@@ -140,7 +135,6 @@ def test_names_of_fences_and_keys_of_tokens_do_not_collide() -> None:
 
 
 def test_a_missing_app_is_named() -> None:
-    """Without the table, the error says what to do."""
     apps.set_installed_apps(["django.contrib.contenttypes"])
     try:
         with pytest.raises(ImproperlyConfigured, match=r'add "django_zklock\.contrib\.fences" to INSTALLED_APPS'):

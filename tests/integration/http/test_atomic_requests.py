@@ -52,7 +52,6 @@ def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
 def test_a_request_is_committed_or_rolled_back_before_its_lock_is_released(
     zoo: Zoo, ledger: Ledger, client: Client, view: str
 ) -> None:
-    """At COMMIT and at ROLLBACK the lock of the view is held, and after the response it is not."""
     with ledger.ends(lambda: len(zoo.children("stock"))) as ends, pytest.raises(ZeroDivisionError):
         client.get(f"/{view}/?fail")
     assert set(ends) == {("rollback", 1)}
@@ -87,7 +86,6 @@ def test_the_transaction_begins_after_the_grant(zoo: Zoo, ledger: Ledger, client
 
 @pytest.mark.parametrize("view", NOT_ATOMIC)
 def test_a_view_that_is_opted_out_is_in_no_transaction(zoo: Zoo, ledger: Ledger, client: Client, view: str) -> None:
-    """`non_atomic_requests` is respected above and below the lock."""
     assert client.get(f"/{view}/").content == b"0"
     with pytest.raises(ZeroDivisionError):
         client.get(f"/{view}/?fail")
@@ -97,7 +95,6 @@ def test_a_view_that_is_opted_out_is_in_no_transaction(zoo: Zoo, ledger: Ledger,
 def test_requests_on_two_databases_end_before_the_release(
     zoo: Zoo, ledger: Ledger, audit: Ledger, client: Client
 ) -> None:
-    """The transaction of the request is the outer one. Both end before the release."""
     with ledger.ends(audit.seen) as ends:
         assert client.get("/both/").content == b"1"
     assert ends == [("commit", ["x"])]
@@ -113,7 +110,6 @@ def test_requests_on_two_databases_end_before_the_release(
 def test_a_lock_inside_a_transaction_of_the_projects_own_is_refused(
     zoo: Zoo, ledger: Ledger, client: Client, view: str
 ) -> None:
-    """Neither another transaction around the view nor plain code in it is taken for the view of the request."""
     with pytest.raises(LockInTransaction):
         client.get(f"/{view}/")
     assert ledger.seen() == []
@@ -138,7 +134,6 @@ def test_an_answer_503_commits_nothing(zoo: Zoo, ledger: Ledger, client: Client,
 
 
 def test_a_lock_lost_after_the_view_stops_the_commit(zoo: Zoo, ledger: Ledger, client: Client) -> None:
-    """If Django's transaction is the outer one, it is rolled back at its COMMIT."""
     holds: list[Hold] = []
     ledgersite.then.append(holds.append)
     original_get = ledgersite.Handler.get
@@ -158,7 +153,6 @@ def test_a_lock_lost_after_the_view_stops_the_commit(zoo: Zoo, ledger: Ledger, c
 
 
 async def test_async_views_are_left_to_django(zoo: Zoo, ledger: Ledger) -> None:
-    """Django refuses ATOMIC_REQUESTS for them, unless they are opted out."""
     client = AsyncClient()
     with pytest.raises(RuntimeError, match="ATOMIC_REQUESTS"):
         await client.get("/async_view/")

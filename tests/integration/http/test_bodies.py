@@ -34,7 +34,6 @@ def site(zoo: Zoo) -> Iterator[None]:
 
 @pytest.mark.parametrize("view", STREAMS)
 def test_a_streamed_response_is_refused_and_closed(client: Client, view: str) -> None:
-    """The error says what to do instead. No part is computed, and the lock is released."""
     with pytest.raises(TypeError, match=r'returned a StreamingHttpResponse.*"with zk_lock\(\.\.\.\)"'):
         client.get(f"/{view}/")
     assert bodysite.events == ["closed"]
@@ -112,7 +111,6 @@ def test_a_post_render_callback_runs_under_the_lock(rf: RequestFactory) -> None:
 
 
 def write_and_render(rows: Any) -> HttpResponseBase:
-    """Write a row, then return a page that calls `rows` when it is rendered."""
     connections["ledger"].cursor().execute("INSERT INTO note VALUES ('x')")
     template = engines["django"].from_string("{{ rows }}")
     return TemplateResponse(HttpRequest(), template, {"rows": rows})
@@ -120,13 +118,11 @@ def write_and_render(rows: Any) -> HttpResponseBase:
 
 @pytest.fixture
 def atomic(ledger: Ledger) -> Ledger:
-    """The database with a transaction around each request."""
     ledger.settings["ATOMIC_REQUESTS"] = True
     return ledger
 
 
 def ask(view: Any) -> Any:
-    """Return the response of the site to a request for this view."""
     with override_settings(ROOT_URLCONF=(path("", view),)):
         return Client(raise_request_exception=False).get("/")
 
@@ -150,7 +146,6 @@ def test_rendering_commit_and_release_come_in_this_order(zoo: Zoo, atomic: Ledge
 def test_a_body_that_fails_or_loses_the_lock_or_is_refused_commits_nothing(
     zoo: Zoo, atomic: Ledger, body: str, status: int
 ) -> None:
-    """A lost lock is answered by 503, as in the view."""
 
     def rows() -> None:
         if body == "fails":

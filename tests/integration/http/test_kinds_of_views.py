@@ -26,7 +26,6 @@ def address(kind: str) -> str:
 
 @pytest.mark.parametrize("kind", viewkinds.PATHS)
 def test_every_kind_of_view_answers(zoo: Zoo, client: Client, kind: str) -> None:
-    """200 if the lock is free, 409 if it is busy, 503 if it is lost, whatever decorators are around the view."""
     response = client.get(address(kind))
     assert (response.status_code, response.content) == (200, b"done")
     with zoo.hold_elsewhere(viewkinds.KEY):
@@ -45,7 +44,6 @@ def test_a_lock_above_paginate_answers(zoo: Zoo, client: Client) -> None:
 
 
 def test_views_answer_503_without_zookeeper(zoo: Zoo, client: Client) -> None:
-    """The views of each framework do so."""
     (port,) = free_ports(1)
     url = zoo.url(f"127.0.0.1:{port}").replace("connect_timeout=3", "connect_timeout=0.1")
     with override_settings(ZKLOCK={"URL": url}):

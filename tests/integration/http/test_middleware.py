@@ -46,7 +46,6 @@ def staff(client: Client) -> Client:
 
 
 def request(client: Client, kind: str, group: Group) -> Any:
-    """Make the request that leads to the locked call of this kind."""
     page = "/admin-saving/auth/group/"
     match kind:
         case "save_model":
@@ -71,7 +70,6 @@ IN_REST = {
 def test_a_lock_anywhere_in_a_view_is_answered(
     zoo: Zoo, staff: Client, group: Group, settings: dict[str, Any], kind: str
 ) -> None:
-    """By the middleware, or by the handler of Django REST framework: 409 if it is busy, 503 if it is lost."""
     with override_settings(**settings):
         with zoo.hold_elsewhere(viewkinds.KEY):
             response = request(staff, kind, group)
@@ -94,7 +92,6 @@ def test_without_the_middleware_the_error_leaves_the_view(zoo: Zoo, staff: Clien
 
 
 async def test_the_middleware_answers_for_async_views(zoo: Zoo) -> None:
-    """It works in both modes of Django."""
     client = AsyncClient()
     with zoo.hold_elsewhere(viewkinds.KEY):
         assert (await client.get("/async-helper/")).status_code == 409

@@ -116,7 +116,6 @@ WORK: dict[Callable[[Ledger, Lock], None], tuple[dict[str, Any], list[Callable[.
 def test_an_exception_at_any_line_leaves_neither_lock_nor_transaction(
     zoo: Zoo, ledger: Ledger, audit: Ledger, work: Callable[[Ledger, Lock], None], stride: int
 ) -> None:
-    """Afterwards the database and the lock are free, and failed work is not committed."""
     options, functions = WORK[work]
 
     def check(key: str) -> None:
@@ -146,7 +145,6 @@ def test_an_exception_at_any_line_leaves_neither_lock_nor_transaction(
 @pytest.mark.parametrize("inside", [False, True], ids=["own lock", "outer lock"])
 @pytest.mark.parametrize("main", [False, True], ids=["thread", "main thread"])
 def test_no_abort_interrupts_a_commit(zoo: Zoo, ledger: Ledger, inside: bool, main: bool) -> None:
-    """The loss of this lock, or of one around it, does not interrupt a COMMIT that runs."""
     done: list[str] = []
 
     def during_commit() -> None:
@@ -180,7 +178,6 @@ def test_no_abort_interrupts_a_commit(zoo: Zoo, ledger: Ledger, inside: bool, ma
 
 
 def test_a_forked_child_leaves_its_parents_transaction_alone(zoo: Zoo, ledger: Ledger) -> None:
-    """A child that reaches the end of the block neither commits nor rolls back."""
     child = -1
     try:
         with Lock("forked", atomic="ledger"):
@@ -196,7 +193,6 @@ def test_a_forked_child_leaves_its_parents_transaction_alone(zoo: Zoo, ledger: L
 
 
 def test_a_generator_that_is_closed_in_another_thread_commits_nothing(zoo: Zoo, ledger: Ledger) -> None:
-    """The connection of its own thread is closed. That of the closing thread is not touched."""
 
     def steps() -> Iterator[int]:
         with Lock("steps", atomic="ledger"):

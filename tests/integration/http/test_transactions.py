@@ -40,7 +40,6 @@ ON_SQLITE = pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
 def ledger(
     request: pytest.FixtureRequest, tmp_path: Path, django_db_blocker: DjangoDbBlocker
 ) -> Iterator[Ledger | MariaDBLedger]:
-    """A database of each kind, with one table."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(django_db_blocker.unblock())
         if request.param == "sqlite":
@@ -59,7 +58,6 @@ def lose(hold: Hold) -> None:
 
 
 def run_case(case: type[unittest.TestCase]) -> None:
-    """Run the tests of a `TestCase`."""
     result = unittest.TestResult()
     unittest.defaultTestLoader.loadTestsFromTestCase(case).run(result)
     assert result.testsRun
@@ -81,7 +79,6 @@ def test_a_lock_inside_an_open_transaction_is_refused(zoo: Zoo, ledger: Ledger, 
 
 
 def test_a_lock_that_is_held_already_may_be_acquired_again_inside(zoo: Zoo, ledger: Ledger) -> None:
-    """The owner acquired it before BEGIN and releases it after COMMIT."""
     children = functools.partial(zoo.children, "held")
     with ledger.ends(lambda: len(children())) as ends, zk_lock("held"), transaction.atomic(using="ledger"):
         with zk_lock("held", reentrant=True):
@@ -92,7 +89,6 @@ def test_a_lock_that_is_held_already_may_be_acquired_again_inside(zoo: Zoo, ledg
 
 
 def test_release_block_allows_a_lock_inside_a_transaction(zoo: Zoo, ledger: Ledger) -> None:
-    """It is released at the end of its block: it does not protect this database."""
     with transaction.atomic(using="ledger"):
         with zk_lock("file", release_on="exit"):
             ledger.write("a")
@@ -102,7 +98,6 @@ def test_release_block_allows_a_lock_inside_a_transaction(zoo: Zoo, ledger: Ledg
 
 
 def test_a_release_inside_a_transaction_waits_for_its_end(zoo: Zoo, ledger: Ledger) -> None:
-    """A lock that was acquired before BEGIN and released before COMMIT is held until the transaction has ended."""
     lock = zk_lock("early")
     assert lock.acquire()
     with transaction.atomic(using="ledger"):
@@ -115,7 +110,6 @@ def test_a_release_inside_a_transaction_waits_for_its_end(zoo: Zoo, ledger: Ledg
 
 
 async def test_async_code_has_no_transactions(zoo: Zoo) -> None:
-    """`atomic=` is refused in async code with a hint; the rest works."""
     with pytest.raises(SynchronousOnlyOperation, match="sync_to_async"):
         await zk_lock("async", atomic=True).__aenter__()
     with pytest.raises(SynchronousOnlyOperation, match="sync_to_async"):
@@ -132,7 +126,6 @@ async def test_async_code_has_no_transactions(zoo: Zoo) -> None:
 
 
 def test_atomic_commits_before_the_release(zoo: Zoo, ledger: Ledger) -> None:
-    """COMMIT happens while the lock is held, and the next holder sees the work."""
     seen: list[list[str]] = []
 
     def next_holder() -> None:
@@ -163,7 +156,6 @@ def test_atomic_rolls_back_if_a_block_in_it_gives_way_in_a_deadlock(zoo: Zoo, le
 
 
 def test_atomic_on_two_databases(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
-    """Both transactions begin inside the lock and end before its release, with and without an error."""
     with ledger.ends(lambda: len(zoo.children("two"))) as first, audit.ends(lambda: len(zoo.children("two"))) as second:
         with zk_lock("two", atomic=["ledger", "audit"]):
             ledger.write("a")
@@ -179,7 +171,6 @@ def test_atomic_on_two_databases(zoo: Zoo, ledger: Ledger, audit: Ledger) -> Non
 
 
 def test_atomic_rolls_back_when_the_block_fails(zoo: Zoo, ledger: Ledger) -> None:
-    """After an `Exception` and after a `BaseException`."""
     for error in (ValueError, KeyboardInterrupt):
         with pytest.raises(error), zk_lock("fails", atomic="ledger"):
             ledger.write("a")
@@ -189,7 +180,6 @@ def test_atomic_rolls_back_when_the_block_fails(zoo: Zoo, ledger: Ledger) -> Non
 
 
 def test_atomic_on_a_function(zoo: Zoo, ledger: Ledger) -> None:
-    """The decorator and the settings have the option, too."""
     with zoo.configured(LOCKS={"listed": {"path": "listed", "atomic": ["ledger"]}}):
 
         @zk_locked("listed")
@@ -207,7 +197,6 @@ def test_atomic_on_a_function(zoo: Zoo, ledger: Ledger) -> None:
 
 
 def test_a_lock_that_is_lost_in_the_block_commits_nothing(zoo: Zoo, ledger: Ledger) -> None:
-    """An abort rolls back. If the work swallows the abort, the check before COMMIT does."""
     with pytest.raises(LockLost), zk_lock("lost", atomic="ledger") as hold:
         ledger.write("a")
         hold._held.grant.session.post(hold._held.grant.lose, "taken away")
@@ -225,7 +214,6 @@ def test_a_lock_that_is_lost_in_the_block_commits_nothing(zoo: Zoo, ledger: Ledg
 
 
 def test_a_lock_that_is_lost_between_two_commits_stops_the_second(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
-    """The lease is checked before each COMMIT."""
     lost: list[int] = []
 
     def lose_it() -> None:
@@ -241,7 +229,6 @@ def test_a_lock_that_is_lost_between_two_commits_stops_the_second(zoo: Zoo, ledg
 
 
 def test_work_that_is_never_aborted_is_committed(zoo: Zoo, ledger: Ledger) -> None:
-    """With `abort_on="never"` a loss changes nothing for the block."""
     with zk_lock("never", atomic="ledger", abort_on="never") as hold:
         ledger.write("a")
         lose(hold)
@@ -259,7 +246,6 @@ def test_nothing_is_committed_without_its_connection_or_its_lock(zoo: Zoo, ledge
 
 
 def test_atomic_inside_atomic_is_one_transaction(zoo: Zoo, ledger: Ledger) -> None:
-    """The block of a lock that is held already is a savepoint, which can fail alone."""
     lock = zk_lock("nested", atomic="ledger")
     with ledger.ends(lambda: len(zoo.children("nested"))) as ends, lock:
         ledger.write("a")
@@ -274,7 +260,6 @@ def test_atomic_inside_atomic_is_one_transaction(zoo: Zoo, ledger: Ledger) -> No
 
 
 def test_atomic_inside_an_open_transaction_of_its_own(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
-    """If the lock is held until the outer transaction ends, its own transactions begin and end inside that one."""
     with transaction.atomic(using="ledger"):
         with zk_lock("both", atomic=["audit", "ledger"], release_on="commit"):
             ledger.write("a")
@@ -287,7 +272,6 @@ def test_atomic_inside_an_open_transaction_of_its_own(zoo: Zoo, ledger: Ledger, 
 
 
 def test_a_failing_commit_releases(zoo: Zoo, ledger: Ledger) -> None:
-    """The caller gets the error of the database. Neither lock nor transaction is left."""
 
     def refuse() -> None:
         raise IntegrityError("refused")
@@ -298,7 +282,6 @@ def test_a_failing_commit_releases(zoo: Zoo, ledger: Ledger) -> None:
 
 
 def test_atomic_is_refused_where_it_cannot_be(zoo: Zoo, ledger: Ledger) -> None:
-    """`acquire`, an unknown database and a connection without autocommit have no COMMIT at the end."""
     with pytest.raises(ZkLockError, match="no block"):
         zk_lock("x", atomic="ledger").acquire()
     with pytest.raises(ConnectionDoesNotExist):
@@ -353,7 +336,6 @@ def test_a_lock_after_the_snapshot_of_its_transaction_warns(
 @pytest.mark.parametrize("how", ["with", "acquire"])
 @pytest.mark.parametrize("end", ["commit", "rollback", "set_rollback", "close"])
 def test_a_lock_is_held_until_the_transaction_has_ended(zoo: Zoo, ledger: Ledger, how: str, end: str) -> None:
-    """Until COMMIT, ROLLBACK or the close of the connection, and not longer."""
     lock = zk_lock("kept", release_on="commit")
     with ledger.ends(lambda: len(zoo.children("kept"))) as ends:
         with contextlib.suppress(ZeroDivisionError), transaction.atomic(using="ledger"):
@@ -381,7 +363,6 @@ def test_a_lock_is_held_until_the_transaction_has_ended(zoo: Zoo, ledger: Ledger
 
 
 def test_a_lock_is_held_until_the_last_of_several_transactions(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
-    """With two databases, the end of the first transaction is not enough."""
     with transaction.atomic(using="ledger"):
         with transaction.atomic(using="audit"), zk_lock("last", release_on="commit"):
             audit.write("a")
@@ -393,7 +374,6 @@ def test_a_lock_is_held_until_the_last_of_several_transactions(zoo: Zoo, ledger:
 
 @pytest.mark.parametrize("fail", [False, True])
 def test_a_savepoint_ends_nothing(zoo: Zoo, ledger: Ledger, fail: bool) -> None:
-    """Neither its release nor its rollback: the outer COMMIT is still to come."""
     lock = zk_lock("kept", release_on="commit")
     with transaction.atomic(using="ledger"):
         lock.acquire()
@@ -410,7 +390,6 @@ def test_a_savepoint_ends_nothing(zoo: Zoo, ledger: Ledger, fail: bool) -> None:
 
 
 def test_a_kept_lock_can_be_acquired_again_in_the_same_transaction(zoo: Zoo, ledger: Ledger) -> None:
-    """Its owner still holds it. A lock that is not reentrant is refused."""
     lock = zk_lock("kept", timeout=0, release_on="commit")
     with transaction.atomic(using="ledger"):
         with lock as first:
@@ -429,7 +408,6 @@ def test_a_kept_lock_can_be_acquired_again_in_the_same_transaction(zoo: Zoo, led
 
 
 def test_an_outer_block_outlives_the_transaction(zoo: Zoo, ledger: Ledger) -> None:
-    """The end of the transaction releases only its own part."""
     with zk_lock("outer") as hold:
         with transaction.atomic(using="ledger"), zk_lock("outer", release_on="commit"):
             ledger.write("a")
@@ -439,7 +417,6 @@ def test_an_outer_block_outlives_the_transaction(zoo: Zoo, ledger: Ledger) -> No
 
 
 def test_a_kept_lock_that_is_lost_stops_the_commit(zoo: Zoo, ledger: Ledger) -> None:
-    """The work is rolled back, and `LockLost` is raised."""
     with pytest.raises(LockLost) as caught, transaction.atomic(using="ledger"):
         with zk_lock("kept", release_on="commit") as hold:
             ledger.write("a")
@@ -487,7 +464,6 @@ def test_many_kept_locks_are_waited_for_together(ledger: Ledger) -> None:
 
 @ON_SQLITE
 def test_a_child_that_closes_the_connections_of_its_parent_waits_for_no_release(zoo: Zoo, ledger: Ledger) -> None:
-    """The parent still holds the locks that its transaction keeps."""
     with transaction.atomic(using="ledger"):
         with zk_lock("stock", release_on="commit"):
             pass
@@ -521,7 +497,6 @@ def test_methods_that_another_tool_has_replaced_stay_replaced(zoo: Zoo, ledger: 
 
 
 def test_a_tool_that_wraps_our_methods_can_stay(zoo: Zoo, ledger: Ledger) -> None:
-    """It replaces `commit` while a transaction keeps a lock; later transactions keep locks, too."""
     methods = ledger.connection.__dict__
     called: list[str] = []
     with transaction.atomic(using="ledger"), zk_lock("kept", release_on="commit"):
@@ -546,7 +521,6 @@ def test_a_tool_that_wraps_our_methods_can_stay(zoo: Zoo, ledger: Ledger) -> Non
 
 
 def test_locks_ignore_the_transaction_of_a_test_case(zoo: Zoo, ledger: Ledger) -> None:
-    """Locks ignore the transaction of a `TestCase`, and never wait for its end."""
 
     class Case(TestCase):
         databases = frozenset({"ledger"})  # type: ignore[assignment]
@@ -587,7 +561,6 @@ def test_locks_ignore_the_transaction_of_a_test_case(zoo: Zoo, ledger: Ledger) -
 
 
 def test_current_hold_in_a_locked_function(zoo: Zoo) -> None:
-    """It is the hold of the innermost block, or of the block with a given key."""
 
     @zk_locked("inner")
     def work() -> tuple[Hold, Hold]:
@@ -630,7 +603,6 @@ def test_a_transaction_that_is_managed_by_hand_ends_by_hand(zoo: Zoo, ledger: Le
 def test_a_transaction_longer_than_max_hold_is_rolled_back_before_the_release(
     zoo: Zoo, ledger: Ledger, abort_on: AbortOn
 ) -> None:
-    """With every kind of abort."""
     with (
         pytest.raises(LockLost, match="max_hold"),
         ledger.ends(lambda: len(zoo.children("a"))) as ends,
@@ -661,7 +633,6 @@ def test_a_lock_is_handed_over_after_the_commit(zoo: Zoo, ledger: Ledger) -> Non
 
 @ON_SQLITE
 def test_a_lock_that_is_kept_until_the_commit_is_not_handed_over(zoo: Zoo, ledger: Ledger) -> None:
-    """With `release_on`, it is released just after the COMMIT."""
     errors: list[Exception] = []
 
     def give() -> None:
@@ -682,7 +653,6 @@ def test_a_lock_that_is_kept_until_the_commit_is_not_handed_over(zoo: Zoo, ledge
 
 @ON_SQLITE
 def test_a_lock_is_not_adopted_inside_a_transaction(zoo: Zoo, ledger: Ledger) -> None:
-    """That is refused, as for any other lock. It still waits for its adopter then."""
     with zk_lock("given") as hold:
         text = hold.hand_over(within=60)
     with transaction.atomic(using="ledger"), pytest.raises(LockInTransaction):

@@ -50,7 +50,6 @@ def buying(sku: str) -> Iterator[None]:
 
 
 def test_two_requests_for_one_key_take_turns(zoo: Zoo) -> None:
-    """Only one of them is in the view at a time. Another key has a lock of its own."""
     with buying("7"):
         assert Client().get("/buy-now/7/").status_code == 409
         assert Client().get("/buy-now/8/").status_code == 200
@@ -58,7 +57,6 @@ def test_two_requests_for_one_key_take_turns(zoo: Zoo) -> None:
 
 
 def test_a_view_that_gives_way_in_a_deadlock_is_answered(zoo: Zoo) -> None:
-    """Its lock is released before the answer, and the other owner goes on."""
     request = BackgroundCall(lambda: Client().get("/ship/7/"))
     assert viewsite.inside.wait(10)
     with rivals(zoo, {"stock/7": "order/7"}):
@@ -69,7 +67,6 @@ def test_a_view_that_gives_way_in_a_deadlock_is_answered(zoo: Zoo) -> None:
 
 
 def test_a_default_of_the_view_names_the_lock(zoo: Zoo, client: Client) -> None:
-    """The fields are the arguments of the call with defaults, escaped."""
     with signalled("lock_acquired") as sent:
         response = client.get("/buy/a%2525b/")
         eventually(lambda: sent)  # it is sent on a thread of its own
@@ -96,7 +93,6 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 def test_the_answer_is_json_unless_the_client_prefers_text(
     zoo: Zoo, client: Client, headers: dict[str, str], content_type: str
 ) -> None:
-    """Programs get JSON, also without an `Accept`; browsers and htmx get text."""
     with zoo.hold_elsewhere("stock/7"):
         answer = client.get("/buy-now/7/", headers=headers)
     assert answer["Content-Type"].partition(";")[0] == content_type
@@ -169,7 +165,6 @@ def types(request: HttpRequest) -> dict[str, Any]:
 
 @pytest.mark.django_db
 def test_a_page_that_cannot_query_is_replaced_by_text(rf: RequestFactory) -> None:
-    """In a transaction that has failed before, Django refuses queries."""
     pages = {"409.html": "{{ types.count }}"}
     options = {
         "loaders": [("django.template.loaders.locmem.Loader", pages)],
@@ -191,7 +186,6 @@ def test_dispatch_of_an_async_view_is_refused(zoo: Zoo, client: Client, view: st
 
 
 def test_the_payload_names_the_view_and_no_argument(zoo: Zoo) -> None:
-    """Others in the queue see which view holds the lock, without its arguments."""
     with buying("secret-sku"):
         (payload,) = zoo.payloads("stock/secret-sku")
         assert payload is not None

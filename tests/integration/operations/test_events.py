@@ -48,8 +48,6 @@ LONG = "/".join(["k" * 150] * 3)
 
 
 class OneDatabase:
-    """A router that sends all to one database."""
-
     def __init__(self, alias: str) -> None:
         self.alias = alias
 
@@ -64,7 +62,6 @@ each_database = pytest.mark.parametrize("database_settings", ["sqlite", "postgre
 
 @pytest.fixture
 def database_settings(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """Return the settings of a database of the kind that the test asks for, or of SQLite."""
     kind = getattr(request, "param", "sqlite")
     if kind == "sqlite":
         return sqlite(tmp_path / "database.sqlite3")
@@ -102,14 +99,12 @@ def drop_table(alias: str) -> None:
 
 
 def rows() -> list[Attempt]:
-    """Return what is in the table, oldest first."""
     recorder.flush(10)
     return list(Attempt._default_manager.order_by("pk"))
 
 
 @each_database
 def test_a_hold_is_one_row(alias: str) -> None:
-    """With the grant and its end, once for each grant, however often its owner takes it again."""
     with zk_lock(NAME, fields={"sku": "4711"}, what="the count") as hold, zk_lock(NAME, fields={"sku": "4711"}):
         began = timezone.now()
     (row,) = rows()
@@ -125,7 +120,6 @@ def test_a_hold_is_one_row(alias: str) -> None:
 
 @each_database
 def test_a_hold_has_a_row_while_it_lasts(alias: str) -> None:
-    """Its end changes that row. Holds of the same process with the same token, one after another, have their own."""
     with zk_lock("k", linger=60) as first:
         (row,) = rows()
         assert (row.outcome, row.held) == (Attempt.HELD, None)
@@ -149,7 +143,6 @@ def test_a_lost_hold_says_why(alias: str) -> None:
 
 
 def test_each_action_of_an_operator_is_a_row(alias: str) -> None:
-    """It has who did it and why, the origin, and the holder; with a transaction of the caller that is rolled back."""
     why: dict[str, Any] = {"reason": "the machine is on fire", "by": "anna"}
     with pytest.raises(LockLost), zk_lock("a/b", what="the count", abort_on="never") as hold:
         request_release("a/b", **why)
@@ -199,7 +192,6 @@ def test_a_wait_that_timed_out_is_a_row(alias: str) -> None:
 
 
 def test_a_deadlock_has_a_row_for_each_wait(alias: str, zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """In the order of the circle, with its keys and its templates. The first wait was ended; the other went on."""
     error = give_way(zoo, "stock/{sku}", NAME, fields={"sku": "7"}, what="sell")
     waits = [row for row in rows() if row.outcome == Attempt.DEADLOCK]
     assert [(row.key, row.template, row.reason) for row in waits] == [
@@ -259,7 +251,6 @@ def test_a_row_of_a_process_from_before_the_last_columns_is_about_one_caller(ali
 
 @each_database
 def test_a_database_that_fails_costs_no_event(alias: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged once, and what happened meanwhile is written when the database works again."""
     drop_table(alias)
     with caplog.at_level(logging.INFO, "django_zklock.events"):
         for key in ("a", "b", "c"):
@@ -332,7 +323,6 @@ def test_keys_are_compared_byte_by_byte(alias: str) -> None:
 def test_too_many_events_drop_the_oldest(
     alias: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Their number is logged. The end of a hold whose grant was dropped has a complete row."""
     monkeypatch.setattr(writer, "MOST_EVENTS", 3)
     monkeypatch.setattr(writer, "PAUSE", 600.0)  # else a write may come in between
     monkeypatch.setattr(recorder, "_writer", Writer())
@@ -347,7 +337,6 @@ def test_too_many_events_drop_the_oldest(
 @pytest.mark.usefixtures("alias")
 @pytest.mark.parametrize("database_settings", ["postgres"], indirect=True)
 def test_a_process_writes_what_is_left_when_it_exits(zoo: Zoo, database_settings: dict[str, Any]) -> None:
-    """So does a child that it has forked, which writes its own holds only. A lock that is held at the exit is lost."""
     script = """
 import os, sys
 from django_zklock.contrib.events import recorder
@@ -377,7 +366,6 @@ sys.exit(0)
 
 @each_database
 def test_rows_are_deleted_when_they_are_old(alias: str) -> None:
-    """The writer does it in small steps, now and then."""
     for days in (9, -300, 8, 7.1, 6.9, 0):  # the clock of one host was wrong
         insert("k", held=days, at=timezone.now() - timedelta(days=days))
     steps = 0
@@ -388,7 +376,6 @@ def test_rows_are_deleted_when_they_are_old(alias: str) -> None:
 
 
 def test_the_usual_hold_is_a_median(alias: str) -> None:
-    """Of the last holds of the template that were released, if there are some."""
     for held in (1, 2, 100, 4):
         insert("k", held=held)
     insert("k", held=50, outcome=Attempt.LOST)
@@ -408,7 +395,6 @@ def test_the_usual_hold_is_a_median(alias: str) -> None:
 
 @each_database
 def test_the_last_grants_of_a_key_come_first(alias: str) -> None:
-    """A key may be longer than the column."""
     for key in ("a", "b", "a", f"{LONG}1", f"{LONG}2"):
         with zk_lock(key):
             pass
@@ -423,7 +409,6 @@ def test_the_last_grants_of_a_key_come_first(alias: str) -> None:
 
 @each_database
 def test_rows_of_one_time_are_paged_by_their_keys(alias: str) -> None:
-    """The next page begins with the row that the last one did not show."""
     at = timezone.now() - timedelta(minutes=1)
     for number in range(6):
         insert(f"paged/{number}", held=1, at=at)
@@ -485,7 +470,6 @@ def lose_by_cut(zoo: Zoo) -> None:
 def test_a_loss_by_the_network_counts_and_a_decision_does_not(
     alias: str, zoo: Zoo, cause: Callable[[Zoo], None], is_network: bool
 ) -> None:
-    """Two losses of one session count once."""
     cause(zoo)
     eventually(lambda: any(row.outcome == Attempt.LOST for row in rows()))
     lost = [row for row in rows() if row.outcome == Attempt.LOST]

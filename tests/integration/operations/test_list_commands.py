@@ -44,7 +44,6 @@ def listed(*arguments: object) -> list[str]:
 
 
 def test_a_deadlock_is_shown_by_list_status_and_show(zoo: Zoo, deadlock: None) -> None:
-    """The lock with a waiter that is not part of it is only contended."""
     for command in (["show", "a"], ["show", "b"]):
         text = zklock(*command)
         assert "DEADLOCK: " in text, command
@@ -72,7 +71,6 @@ def test_a_deadlock_is_in_the_json_of_list_status_and_show(zoo: Zoo, deadlock: N
 
 
 def test_tables_fit_the_terminal(zoo: Zoo, contend: Contend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """COLUMNS says how wide it is. `--wide` shows all, and a pipe gets all."""
     key = "orders/" + "a-very-long-key-" * 7
     for number in (1, 2):
         contend(key, number, what="shop.tasks.charge_the_card_of_a_customer", host=f"worker-{number}.internal.example")
@@ -96,7 +94,6 @@ def test_without_a_sub_command_all_are_listed() -> None:
 
 
 def test_locks_in_trouble_are_listed_first(zoo: Zoo, contend: Contend, deadlock: None) -> None:
-    """Deadlocks, unreadable queues, locks with waiters, and the rest."""
     contend("aaa", 5)
     odd = zoo.client.create(f"{zoo.base}/zzz/who-knows-0000000001", b"", ephemeral=True, makepath=True)
     try:
@@ -111,7 +108,6 @@ def test_locks_in_trouble_are_listed_first(zoo: Zoo, contend: Contend, deadlock:
 
 
 def test_a_list_is_sorted_by_its_figures(zoo: Zoo, contend: Contend) -> None:
-    """The greatest is first."""
     for key, numbers in (("one", (1,)), ("three", (1, 2, 3)), ("two", (1, 2))):
         for number in numbers:
             contend(key, number)
@@ -121,7 +117,6 @@ def test_a_list_is_sorted_by_its_figures(zoo: Zoo, contend: Contend) -> None:
 
 
 def test_a_list_is_filtered_by_host_and_by_state(zoo: Zoo, deadlock: None) -> None:
-    """A deadlocked lock is contended, too."""
     assert listed("--host=web-1") == ["a"]
     assert listed("--host=web-9") == []
     assert set(listed("--state=deadlocked")) == {"a", "b"}
@@ -138,7 +133,6 @@ def test_a_limit_below_one_is_refused(zoo: Zoo, limit: str) -> None:
 
 
 def test_an_unreadable_queue_widens_no_other_row(zoo: Zoo, contend: Contend) -> None:
-    """The table has the state. The reason is below."""
     contend("stock", 1)
     before = len(zklock("list").splitlines()[1])
     odd = zoo.client.create(f"{zoo.base}/odd/who-knows-0000000001", b"", ephemeral=True, makepath=True)
@@ -169,7 +163,6 @@ def test_a_reader_that_has_enough_gets_no_traceback(zoo: Zoo, contend: Contend) 
 
 
 def test_a_break_and_a_request_find_a_holder_by_its_guid(zoo: Zoo, contend: Contend) -> None:
-    """The holder with another guid is not touched."""
     path = contend("k", 1)
     (holder,) = as_json("show", "k")["holders"]
     why = "--reason=it hangs"
@@ -182,7 +175,6 @@ def test_a_break_and_a_request_find_a_holder_by_its_guid(zoo: Zoo, contend: Cont
 
 
 def test_the_json_of_free_and_held_locks_has_one_shape(zoo: Zoo, contend: Contend) -> None:
-    """A free lock has the exit code 3. The list has a part of these fields."""
     status, text, _ = ending("show", "k", "--json")
     unused = json.loads(text)
     assert status == ExitCode.NO_HOLDER
@@ -204,7 +196,6 @@ def test_the_json_of_free_and_held_locks_has_one_shape(zoo: Zoo, contend: Conten
 
 
 def test_show_names_the_next_command(zoo: Zoo, contend: Contend) -> None:
-    """Both for a holder and for an operator hold."""
     contend("k", 1)
     assert "Next: python manage.py zklock break --token=" in zklock("show", "k")
     zklock("hold", "held", "--for=60", "--reason=deploy")
@@ -231,7 +222,6 @@ def test_a_similar_sub_command_is_suggested(given: str, meant: str) -> None:
 
 
 def test_without_zookeeper_the_doctor_names_the_reason_once(zoo: Zoo) -> None:
-    """In the table. The last line counts."""
     (port,) = free_ports(1)
     with override_settings(ZKLOCK={"URL": f"zk://127.0.0.1:{port}/x?connect_timeout=0.3"}):
         status, text, message = ending("doctor", "--reply-timeout=300ms")
@@ -261,7 +251,6 @@ def on_a_terminal(*arguments: str) -> str:
 
 
 def test_the_list_has_colours_on_a_terminal_only(zoo: Zoo, deadlock: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`NO_COLOR` and `--no-color` switch them off, and `--force-color` on."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert "\x1b[" in on_a_terminal("list")

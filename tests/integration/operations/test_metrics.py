@@ -34,8 +34,6 @@ NAME = "inventory/{sku}"
 
 
 class Collected:
-    """The figures of a registry, now and later."""
-
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
 
@@ -59,7 +57,6 @@ def collected(zoo: Zoo) -> Iterator[Collected]:
 
 
 def test_metrics_count_a_lock_while_it_is_held_and_after(collected: Collected) -> None:
-    """Once for each grant, however often its owner takes it again; with the times of its wait and its hold."""
     for sku in ("4711", "4712"):
         with zk_lock(NAME, fields={"sku": sku}) as hold, zk_lock(NAME, fields={"sku": sku}):
             assert hold.template == NAME
@@ -74,7 +71,6 @@ def test_metrics_count_a_lock_while_it_is_held_and_after(collected: Collected) -
 
 
 def test_a_deadlock_is_counted_where_its_wait_is_ended(zoo: Zoo, collected: Collected) -> None:
-    """It is no contention. The count begins at 0."""
     with zk_lock(NAME, fields={"sku": "1"}):
         collected.becomes(0, "deadlocks_total")
     give_way(zoo, "stock/{sku}", NAME, fields={"sku": "1"})
@@ -83,7 +79,6 @@ def test_a_deadlock_is_counted_where_its_wait_is_ended(zoo: Zoo, collected: Coll
 
 
 def test_no_label_of_a_metric_has_a_key(collected: Collected) -> None:
-    """But only what many locks have in common; of a function that is locked, too."""
 
     @zk_locked(NAME, timeout=0, on_conflict="raise")
     def sell(sku: str) -> None:
@@ -129,7 +124,6 @@ def test_wrong_settings_of_locks_disable_no_metric_of_the_project(zoo: Zoo, coll
 
 @pytest.mark.parametrize("linger", [0, 5])
 def test_a_lock_that_hangs_is_seen_before_it_ends(collected: Collected, linger: float) -> None:
-    """By its waiters, the longest wait and the longest hold. Nothing is left of them afterwards."""
     options: dict[str, Any] = {"fields": {"sku": "1"}, "linger": linger}
 
     def wait() -> None:
@@ -163,7 +157,6 @@ def test_metrics_distinguish_readers_writers_and_permits(collected: Collected) -
 
 
 def test_a_loss_ends_a_hold_once(zoo: Zoo, collected: Collected) -> None:
-    """Of a block, and of what was taken by `acquire` and is released after the loss; the session's end is told, too."""
     lock = zk_lock("kept")
     kept = lock.acquire()
     assert kept
@@ -190,7 +183,6 @@ def test_a_loss_ends_a_hold_once(zoo: Zoo, collected: Collected) -> None:
 
 
 def test_a_lock_that_is_not_acquired_is_counted(zoo: Zoo, collected: Collected) -> None:
-    """By the kind that was asked for; it is neither an acquisition nor a wait."""
 
     def tries() -> None:
         with pytest.raises(LockBusy), zk_lock("k", timeout=0):
@@ -206,7 +198,6 @@ def test_a_lock_that_is_not_acquired_is_counted(zoo: Zoo, collected: Collected) 
 
 
 def beat() -> None:
-    """Send a heartbeat now."""
     session = connected()
     session.post(session.attached(Registry).heartbeat.beat)
 
@@ -231,7 +222,6 @@ def test_a_heartbeat_without_an_answer_and_the_break_are_counted(zoo: Zoo, colle
 
 
 def test_calls_that_zookeeper_did_not_answer_are_counted(zoo: Zoo, collected: Collected) -> None:
-    """They are not contended."""
     with zoo.configured(hosts="127.0.0.1:1"), pytest.raises(ZooKeeperUnavailable), zk_lock("k", timeout=0):
         pass
     collected.becomes(1, "unavailable_total", "k")
@@ -239,7 +229,6 @@ def test_calls_that_zookeeper_did_not_answer_are_counted(zoo: Zoo, collected: Co
 
 
 def test_a_hold_that_takes_too_long_is_warned_of_lost_and_aborted(collected: Collected) -> None:
-    """An abort that the work swallows is counted as that."""
     with pytest.raises(LockLost), zk_lock("k", max_hold=0.4, warn_after=0.1):
         eventually(lambda: False, 20)
     collected.becomes(1, "abort_seconds_count", "k")
@@ -254,7 +243,6 @@ def test_a_hold_that_takes_too_long_is_warned_of_lost_and_aborted(collected: Col
 
 
 def test_release_requests_and_breaks_are_counted(zoo: Zoo, collected: Collected) -> None:
-    """A break where it was done, without a label; the loss of it where it was held."""
 
     def step_in(name: str, token: int) -> None:
         break_lock("k", guid=guid_in(name), token=token, reason="deploy", by="anna")
@@ -273,7 +261,6 @@ def test_release_requests_and_breaks_are_counted(zoo: Zoo, collected: Collected)
 
 
 def guid_in(name: str) -> str:
-    """Return the guid in the name of a node."""
     match = re.match(r"_c_([0-9a-f-]{36})-", name)
     assert match is not None
     return match[1]
@@ -308,7 +295,6 @@ def test_a_second_connect_does_not_count_twice(collected: Collected) -> None:
 
 
 def test_the_gauges_of_a_forked_child_begin_at_0(collected: Collected) -> None:
-    """Nor is it connected; its gauges begin at 0, those of the parent go on."""
     with zk_lock("k"):
         collected.becomes(1, "holds", "k")
         child = os.fork()
@@ -368,7 +354,6 @@ def test_the_holds_of_several_processes_add_up(zoo: Zoo, tmp_path: Path) -> None
 
 
 def told(zoo: Zoo, script: str, first: str = "", **env: str) -> tuple[str, str]:
-    """Return what a process says, and its complaints."""
     process = zoo.spawn(script, first=first, **env)
     try:
         return process.communicate(timeout=60)

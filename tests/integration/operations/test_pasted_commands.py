@@ -27,8 +27,6 @@ NAMES = ["orders/7", "kunden/Jürgen Groß", """O'Brien says "$(touch pwned)" & 
 
 
 class Shell:
-    """A shell in the directory of a project that uses this namespace."""
-
     def __init__(self, project: Project, zoo: Zoo) -> None:
         search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         self.project, self.environment = project, environment(ZKLOCK_URL=zoo.url(), PATH=search)
@@ -47,7 +45,6 @@ class Shell:
 
 @pytest.mark.chaos
 def test_each_printed_command_needs_only_a_reason(zoo: Zoo, contend: Contend, project: Project) -> None:
-    """This holds for any key. A command that is pasted as it is changes nothing."""
     shell = Shell(project, zoo)
     for name in NAMES:
         key = own_key(name)
@@ -74,7 +71,6 @@ def test_each_printed_command_needs_only_a_reason(zoo: Zoo, contend: Contend, pr
     [("break", "k"), ("request-release", "k"), ("hold", "k", "--for", "1m"), ("end-hold", "k"), ("limit", "k", "3")],
 )
 def test_a_reason_that_says_nothing_is_refused(arguments: tuple[str, ...], reason: str) -> None:
-    """Also the placeholder of older releases. No server is asked."""
     status, _, text = ending(*arguments, "--reason", reason)
     assert (status, text) == (
         ExitCode.USAGE,

@@ -39,7 +39,6 @@ STUBBORN = (
 
 @pytest.fixture
 def run(zoo: Zoo) -> Iterator[Run]:
-    """Start `manage.py zklock run`, and end it with the test."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str, fresh: bool = False) -> subprocess.Popen[str]:
@@ -63,7 +62,6 @@ def run(zoo: Zoo) -> Iterator[Run]:
 
 
 def wait_told_of_loss(process: subprocess.Popen[str]) -> None:
-    """Wait until it logs that the lock is lost."""
     assert process.stderr is not None
     assert "lock 'k' is lost" in process.stderr.readline()
 
@@ -80,7 +78,6 @@ def pid_in(file: Path) -> int:
 
 
 def test_the_command_has_its_own_input_output_and_status(zoo: Zoo, run: Run) -> None:
-    """It waits for the lock and knows the token. The payload has its name without the arguments."""
     script = 'read line; echo "$line $1 $2 $ZKLOCK_KEY $ZKLOCK_TOKEN"; exit 7'
     with zk_lock("backup/db"):
         process = run("backup/db", "--timeout=forever", "--json", "--", "sh", "-c", script, "x", "--", "secret")
@@ -98,7 +95,6 @@ def test_the_command_has_its_own_input_output_and_status(zoo: Zoo, run: Run) -> 
 
 
 def test_the_exit_code_tells_that_the_lock_was_not_acquired(zoo: Zoo, tmp_path: Path) -> None:
-    """75, or the one of `-E`. The command is not run."""
     with zoo.hold_elsewhere("k"):
         for options, wanted in ((["--timeout=0"], ExitCode.BUSY), (["--timeout=0.2", "-E", "5"], 5)):
             status, _, message = ending("run", "k", *options, "--", "touch", tmp_path / "ran")
@@ -111,7 +107,6 @@ def test_the_exit_code_tells_that_the_lock_was_not_acquired(zoo: Zoo, tmp_path: 
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.chaos)], ids=lambda member: member.name
 )
 def test_a_signal_ends_the_wait_of_run(zoo: Zoo, run: Run, number: signal.Signals) -> None:
-    """Nothing stays in the queue."""
     with zk_lock("k"):
         process = run("k", "--timeout=forever", "--", "true")
         zoo.wait_contenders("k", 2, 20)
@@ -151,7 +146,6 @@ def test_the_exit_code_of_a_command_that_cannot_run_is_that_of_a_shell(
 
 
 def test_a_lost_lock_stops_the_command_and_its_children(zoo: Zoo, run: Run, tmp_path: Path) -> None:
-    """With SIGTERM, then SIGKILL. The exit code is 76."""
     file = tmp_path / "pid"
     process = run("k", "--kill-after=0.3", "--", "sh", "-c", STUBBORN.format(file))
     inner = pid_in(file)
@@ -164,7 +158,6 @@ def test_a_lost_lock_stops_the_command_and_its_children(zoo: Zoo, run: Run, tmp_
 
 
 def test_with_abort_on_never_a_command_survives_the_loss(zoo: Zoo, run: Run) -> None:
-    """The loss is reported, and the exit code is the command's."""
     process = run("k", "--abort-on=never", "--", "sh", "-c", "read line; exit 3")
     (name,) = zoo.wait_contenders("k", 1, 20)
     zoo.client.delete(f"{zoo.base}/k/{name}")
@@ -192,7 +185,6 @@ def test_ignored_signals_stay_ignored(zoo: Zoo, run: Run) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel tells no child of the end of its parent")
 def test_the_command_ends_when_run_is_killed(zoo: Zoo, run: Run, tmp_path: Path) -> None:
-    """Even if it ignores SIGTERM. The lock is free when the session has ended."""
     file = tmp_path / "pid"
     process = run("k", "--", "sh", "-c", f"trap '' TERM; echo $$ > {file}.tmp; mv {file}.tmp {file}; read line")
     shell = pid_in(file)
@@ -273,7 +265,6 @@ def test_a_background_job_has_no_input(zoo: Zoo) -> None:
 
 
 def test_a_loss_before_the_end_of_the_command_is_reported(zoo: Zoo, run: Run) -> None:
-    """It is reported even if the command ended by itself."""
     script = "trap '' TERM; read line; exit 0"
     process = run("k", "--kill-after=20", "--", "sh", "-c", script)
     (name,) = zoo.wait_contenders("k", 1, 20)
@@ -298,7 +289,6 @@ def test_a_signal_at_the_start_of_the_command_is_not_lost(zoo: Zoo) -> None:
 
 
 def test_a_command_that_takes_too_long_is_stopped_before_the_lock_is_free(zoo: Zoo, run: Run, tmp_path: Path) -> None:
-    """With `--max-hold`, whatever `--abort-on` says."""
     mark = tmp_path / "child"
     process = run(
         "k", "--max-hold", "2s", "--abort-on", "never", "--kill-after", "1s", "--json", "--", "sh", "-c",

@@ -34,14 +34,12 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202e<script>alert(1)</script>\r\n\x9b31m[bol
 
 
 def hostile(zoo: Zoo, key: str, data: bytes) -> str:
-    """Have somebody hold a lock with this payload."""
     prefix = f"{zoo.base}/{key}/{nodes.prefix(GUID)}"
     path: str = zoo.client.create(prefix, data, ephemeral=True, sequence=True, makepath=True)
     return path
 
 
 def test_status_counts_locks_and_waiters(zoo: Zoo) -> None:
-    """The text and the JSON have the same counts."""
     with zk_lock("a"), zk_lock("b"), zoo.hold_elsewhere("b"):
         text = zklock("status")
         assert text.startswith("CONNECTED to ")
@@ -52,7 +50,6 @@ def test_status_counts_locks_and_waiters(zoo: Zoo) -> None:
 
 
 def test_show_tells_what_the_holder_runs(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """In the text and in the JSON, the innermost function first, if that is asked for; without, nobody is asked."""
     with zk_lock("a") as hold:
         lines = zklock("show", "a", "--stack").splitlines()
         first = next(index for index, line in enumerate(lines) if line.startswith("Stack of "))
@@ -72,7 +69,6 @@ def test_show_tells_what_the_holder_runs(zoo: Zoo, caplog: pytest.LogCaptureFixt
 
 
 def test_the_list_has_a_line_for_each_lock(zoo: Zoo) -> None:
-    """It can be filtered by a pattern and by waiters."""
     with zk_lock("orders/7") as hold, zk_lock("stock"), zoo.hold_elsewhere("orders/7"):
         line = next(line for line in zklock("list").splitlines() if line.startswith("orders/7"))
         assert str(hold.token) in line
@@ -85,7 +81,6 @@ def test_the_list_has_a_line_for_each_lock(zoo: Zoo) -> None:
 
 
 def test_show_lists_the_holder_and_the_waiters_in_order(zoo: Zoo) -> None:
-    """The exit code 3 tells that the lock is free."""
     with zk_lock("inventory/{sku}", fields={"sku": "a b"}) as hold, zoo.hold_elsewhere(hold.key) as path:
         for name in (hold.key, "inventory/a b"):
             data = as_json("show", name)
@@ -100,7 +95,6 @@ def test_show_lists_the_holder_and_the_waiters_in_order(zoo: Zoo) -> None:
 
 
 def test_an_idle_lock_is_listed_as_kept(zoo: Zoo) -> None:
-    """It is not counted as held."""
     with zk_lock("stock", linger=60):
         pass
     eventually(lambda: as_json("status")["idle"] == 1)
@@ -125,7 +119,6 @@ def test_show_hints_at_an_entry_that_needs_fields(zoo: Zoo) -> None:
 
 
 def test_list_watch_writes_a_line_for_each_scan(zoo: Zoo) -> None:
-    """Until Ctrl-C."""
     process = forked.start(
         [*MANAGE[1:], "list", "--watch=100ms", "--json"],
         env=zoo.environment(),
@@ -145,7 +138,6 @@ def test_list_watch_writes_a_line_for_each_scan(zoo: Zoo) -> None:
 
 
 def test_hostile_payloads_are_harmless(zoo: Zoo) -> None:
-    """No control character and no endless name reaches the terminal."""
     names = ("host", "what", "since", "thread")
     payload = {"version": 1, "guid": GUID, "pid": 10**400, "about": {HOSTILE: HOSTILE}, **dict.fromkeys(names, HOSTILE)}
     zoo.client.ensure_path(zoo.base)
@@ -165,7 +157,6 @@ def test_hostile_payloads_are_harmless(zoo: Zoo) -> None:
 
 
 def test_the_doctor_finds_a_healthy_ensemble_healthy(zoo: Zoo) -> None:
-    """It leaves nothing behind."""
     with zk_lock("k"):
         data = as_json("doctor")
     results = {check["name"]: check["result"] for check in data["checks"]}
@@ -221,7 +212,6 @@ def test_the_doctor_reports_missing_rights(zoo: Zoo) -> None:
 
 
 def test_the_doctor_gives_each_server_the_time_for_a_reply(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--reply-timeout` counts for the commands that ask how a server is, too."""
     answer = COMMANDS[b"srvr"]
 
     def slow_answer(service: Any) -> str:
@@ -237,7 +227,6 @@ def test_the_doctor_gives_each_server_the_time_for_a_reply(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("command", [["status"], ["list"], ["show", "k"], ["doctor"], ["run", "k", "--", "true"]])
 def test_without_zookeeper_the_exit_code_is_69(zoo: Zoo, command: list[str]) -> None:
-    """In time. The number of locks is unknown then, not 0."""
     (port,) = free_ports(1)
     with override_settings(ZKLOCK={"URL": f"zk://127.0.0.1:{port}/x?connect_timeout=0.3"}):
         more = ["--reply-timeout=300ms"] if command[0] != "run" else []

@@ -58,7 +58,6 @@ class Forgetful(ZkLockTestMixin, SimpleTestCase):
 
 @pytest.mark.parametrize("options", [[], ["--parallel=2"]], ids=["serial", "parallel"])
 def test_each_test_case_class_has_its_own_server(project: Project, options: list[str]) -> None:
-    """Also in processes of their own."""
     if options and django.VERSION < (6,) and multiprocessing.get_start_method() == "forkserver":
         pytest.skip("this Django cannot clone a database for processes that a fork server starts")
     project.write("test_shop.py", TESTS)
@@ -70,7 +69,6 @@ def test_each_test_case_class_has_its_own_server(project: Project, options: list
 
 
 def test_a_lock_that_is_not_released_fails_the_test(project: Project) -> None:
-    """The error shows the queue, and the next test finds the lock free."""
     project.write("test_shop.py", FAILING)
     result = project.run("manage.py", "test")
     assert result.returncode == 1

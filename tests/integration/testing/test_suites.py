@@ -181,7 +181,6 @@ OPTIONS = ["--reverse", "--shuffle", "--keepdb", "--debug-mode", "--pdb"]
 
 
 def test_the_runner_gives_locks_to_all_tests(project: Project) -> None:
-    """Test cases of all kinds, their classes and their module find the locks free, and its options are Django's."""
     project.write("test_shop.py", TESTS)
     done = project.run("-W", "error::ResourceWarning", "manage.py", "test", "--failfast", *OPTIONS)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -214,7 +213,6 @@ FORK_SERVER = pytest.param(
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.chaos), FORK_SERVER])
 def test_parallel_processes_do_not_see_each_others_locks(project: Project, method: str) -> None:
-    """Two tests hold the same lock at the same time, each in its process. All other tests pass there, too."""
     project.write("test_parallel.py", PARALLEL)
     project.write("test_shop.py", TESTS)
     fresh = () if method == "fork" else ("-W", "default")  # with an option, it is no fork, which could not spawn others
@@ -224,7 +222,6 @@ def test_parallel_processes_do_not_see_each_others_locks(project: Project, metho
 
 
 def test_a_lock_that_is_left_fails_its_test_and_no_other(project: Project) -> None:
-    """The error shows that lock, and which one was there before: that of the class stays."""
     project.write(
         "test_shop.py",
         """
@@ -249,7 +246,6 @@ class Forgetful(LockOfClass, SimpleTestCase):
 
 
 def test_the_mixin_uses_the_locks_of_all_tests(project: Project) -> None:
-    """So it sees the locks of the class. Its own settings apply to its tests only, and the session stays."""
     project.write(
         "test_shop.py",
         """
@@ -309,7 +305,6 @@ class Contact(SimpleTestCase):
 
 
 def test_contact_in_djangos_test_environment_needs_a_word(project: Project) -> None:
-    """Without it the error says what to write. With it, a test tries the address in the settings, with any runner."""
     project.write("test_shop.py", FIRST_CONTACT)
     refused = project.run("manage.py", "test", RUNNER="django.test.runner.DiscoverRunner")
     assert 'set TEST_RUNNER = "django_zklock.testing.ZkLockRunner"' in refused.stderr, refused.stderr
@@ -373,7 +368,6 @@ PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "zklock_all=true
 
 @pytest.mark.parametrize("options", [[], pytest.param(["-n", "2"], marks=pytest.mark.chaos)], ids=str)
 def test_an_option_of_pytest_gives_locks_to_all_tests_and_fixtures(project: Project, options: list[str]) -> None:
-    """A test that leaves a lock has an error. No other test sees that lock."""
     project.write("test_fixtures.py", PYTEST_TESTS)
     project.write("test_shop.py", TESTS)
     done = project.run(*PYTEST, *options)
@@ -382,7 +376,6 @@ def test_an_option_of_pytest_gives_locks_to_all_tests_and_fixtures(project: Proj
 
 
 def test_a_marked_test_or_a_tester_leaves_the_locks_of_all_tests(project: Project) -> None:
-    """The one tries the address in the settings, the other its own server. The next test has locks again."""
     project.write("project_settings.py", SETTINGS + 'ZKLOCK["CONNECT_TIMEOUT"] = 0.3\n')
     project.write(
         "test_shop.py",
@@ -412,7 +405,6 @@ def test_other():
 
 
 def test_settings_without_zklock_fail_the_tests_with_locks_only(project: Project) -> None:
-    """The error says what to write in the settings; the run itself goes on."""
     project.write("project_settings.py", f"{SETTINGS}ZKLOCK = None\n")
     project.write("test_shop.py", "import shop\ndef test_sells():\n    shop.sell('lamp')\ndef test_other(): ...\n")
     done = project.run(*PYTEST)
