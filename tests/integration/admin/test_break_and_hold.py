@@ -11,6 +11,7 @@ from django.contrib.auth.models import User
 from django.db import DatabaseError
 from django.test import Client
 from support.adminsite import LIST
+from support.texts import assert_shows
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
@@ -19,28 +20,21 @@ from django_zklock.exceptions import LockBusy
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 
 
-def targets(client: Client, query: str) -> list[str]:
+def target_of(client: Client) -> str:
     """Return whom the confirmation is about, as its form would send it."""
-    context = client.get(f"{LIST}break/?{query}").context
-    return sorted([row.target for _lock, row in context["holds"]], key=lambda target: target.rpartition(":")[2])
-
-
-def end(client: Client, key: str) -> Any:
-    return client.post(
-        f"{LIST}break/", {"break": "1", "target": targets(client, f"key={key}"), "reason": "over", "end": "1"}
-    )
+    ((_lock, row),) = client.get(f"{LIST}break/?key=k").context["holds"]
+    return str(row.target)
 
 
 def test_a_lock_is_broken_with_a_reason(zoo: Zoo, operator: Client, caplog: pytest.LogCaptureFixture) -> None:
     with zoo.hold_elsewhere("k") as path:
-        (target,) = targets(operator, "key=k")
+        form = {"break": "1", "target": target_of(operator), "reason": "worker hangs"}
         with caplog.at_level(logging.INFO, "zklock.audit"):
-            response = operator.post(f"{LIST}break/", {"break": "1", "target": target, "reason": "worker hangs"})
+            response = operator.post(f"{LIST}break/", form)
         assert response["Location"] == f"{LIST}k/change/"
         assert not zoo.client.exists(path)
     audited = " ".join(record.getMessage() for record in caplog.records if record.name == "zklock.audit")
-    assert "olga" in audited
-    assert "worker hangs" in audited
+    assert_shows(audited, "olga", "worker hangs")
     entry = LogEntry.objects.get()
     assert (entry.object_id, str(entry.user)) == ("k", "olga")
     assert "worker hangs" in entry.get_change_message()
@@ -68,7 +62,7 @@ def test_a_lock_is_broken_even_if_the_history_fails(
         raise DatabaseError("disk full")
 
     with zoo.hold_elsewhere("k") as path:
-        (target,) = targets(operator, "key=k")
+        target = target_of(operator)
         monkeypatch.setattr(type(LogEntry.objects), "log_actions", fail)
         assert operator.post(f"{LIST}break/", {"break": "1", "target": target, "reason": "r"}).status_code == 302
         assert not zoo.client.exists(path)
@@ -77,28 +71,24 @@ def test_a_lock_is_broken_even_if_the_history_fails(
 
 def test_a_form_without_a_csrf_token_is_refused(zoo: Zoo) -> None:
     """Another site cannot make an operator's browser break or hold a lock."""
-    user = User.objects.create_superuser("root")
     client = Client(enforce_csrf_checks=True)
-    client.force_login(user)
+    client.force_login(User.objects.create_superuser("root"))
     for page in ("break/", "hold/", "host/"):
         assert client.post(LIST + page, {"reason": "r"}).status_code == 403
 
 
-def hold_by_form(client: Client, key: str, **more: str) -> int:
-    given = {"key": key, "minutes": "5", "wait": "0", "reason": "deploy of 2.3", **more}
-    status: int = client.post(f"{LIST}hold/", given).status_code
-    return status
+def hold_by_form(client: Client, **more: str) -> Any:
+    given = {"key": "k", "minutes": "5", "wait": "0", "reason": "deploy of 2.3", **more}
+    return client.post(f"{LIST}hold/", given)
 
 
 def test_an_operator_holds_a_lock_and_ends_it(zoo: Zoo, operator: Client) -> None:
-    assert hold_by_form(operator, "k") == 302
+    assert hold_by_form(operator).status_code == 302
     with pytest.raises(LockBusy, match="olga"), zk_lock("k", timeout=0):
         pytest.fail("granted while an operator held it")
     response = operator.get(f"{LIST}k/change/")
-    page = response.content.decode()
-    assert "olga holds it until" in page
-    assert "deploy of 2.3" in page
-    assert "Its session is alive" not in page  # it has no session
+    # it has no session
+    assert_shows(response.content.decode(), "olga holds it until", "deploy of 2.3", hides=["Its session is alive"])
     assert "operator olga" in operator.get(f"{LIST}?state=operator").content.decode()
     form = {"target": response.context["lock"].holders[0].target, "reason": "over", "end": "1"}
     assert operator.post(f"{LIST}break/", form).status_code == 302
@@ -106,25 +96,23 @@ def test_an_operator_holds_a_lock_and_ends_it(zoo: Zoo, operator: Client) -> Non
     response = operator.post(f"{LIST}break/", form)
     assert response.status_code == 409
     assert "k has no holder now." in response.content.decode()
-    messages = list(LogEntry.objects.order_by("pk").values_list("change_message", flat=True))
-    assert "deploy of 2.3" in messages[0]
-    assert len(messages) == 2
+    held, _ended = LogEntry.objects.order_by("pk")
+    assert "deploy of 2.3" in held.change_message
 
 
 def test_a_refresh_leaves_messages_to_the_page_that_is_opened(zoo: Zoo, operator: Client) -> None:
     """It shows none. The message would be lost if another tab refreshed before this one has opened its page."""
-    assert hold_by_form(operator, "k") == 302
+    assert hold_by_form(operator).status_code == 302
     for page in ("", "k/change/", "groups/", "health/"):
         assert "You hold the lock" not in operator.get(LIST + page, headers={"X-ZkLock-Refresh": "1"}).content.decode()
-    response = operator.get(f"{LIST}k/change/")
-    assert "You hold the lock" in response.content.decode()
-    end(operator, "k")
+    assert "You hold the lock" in operator.get(f"{LIST}k/change/").content.decode()
+    operator.post(f"{LIST}break/", {"break": "1", "target": target_of(operator), "reason": "over", "end": "1"})
     eventually(lambda: not zoo.children("k"))
 
 
 def test_a_held_lock_cannot_be_held_by_an_operator(zoo: Zoo, operator: Client) -> None:
     with zoo.hold_elsewhere("k"):
-        assert hold_by_form(operator, "k") == 409
+        assert hold_by_form(operator).status_code == 409
     assert zoo.children("k") == []
 
 
@@ -132,8 +120,7 @@ def test_a_held_lock_cannot_be_held_by_an_operator(zoo: Zoo, operator: Client) -
     "wrong", [{"minutes": "0"}, {"minutes": "nan"}, {"minutes": "1e9"}, {"wait": "99"}, {"reason": " "}, {"key": "/x"}]
 )
 def test_an_invalid_form_is_shown_again(zoo: Zoo, operator: Client, wrong: dict[str, str]) -> None:
-    given = {"key": "k", "minutes": "5", "wait": "0", "reason": "r", **wrong}
-    response = operator.post(f"{LIST}hold/", given)
+    response = hold_by_form(operator, **wrong)
     assert response.status_code == 200
     assert "errornote" in response.content.decode()
     assert zoo.children("k") == []

@@ -15,6 +15,7 @@ from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 from support.adminsite import LIST
 from support.databases import database
+from support.texts import assert_shows
 
 from django_zklock import zk_lock
 from django_zklock.contrib.events import chart
@@ -115,10 +116,8 @@ def test_a_page_says_how_many_there_are_and_when_it_began(operator: Client, path
     began = timezone.localtime(timezone.now() - timedelta(seconds=120), timezone.get_default_timezone())
     with zk_lock("k"):
         shown = texts(operator, path)
-    assert "Holders Hour: 1 now; the most, 1, at " in shown
-    assert "Waiters Hour: 0 now; the most, 0." in shown
-    assert f"Refusals Hour: 1; the first at {began:%H:%M}." in shown
-    assert "Day: 1; the first at" in shown
+    assert_shows(shown, "Holders Hour: 1 now; the most, 1, at ", "Waiters Hour: 0 now; the most, 0.")
+    assert_shows(shown, f"Refusals Hour: 1; the first at {began:%H:%M}.", "Day: 1; the first at")
 
 
 @pytest.mark.zookeeper

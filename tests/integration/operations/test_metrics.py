@@ -17,7 +17,7 @@ from support.deadlock import give_way
 from support.faults import BackgroundCall, CallOnDemand, connected, proxied
 from support.primitives import end_session
 from support.proxy import MULTI
-from support.zoo import Zoo, eventually
+from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locked, zk_locks
 from django_zklock.contrib.metrics import connect, disconnect
@@ -62,9 +62,8 @@ def test_metrics_count_a_lock_while_it_is_held_and_after(collected: Collected) -
             assert hold.template == NAME
             collected.becomes(1, "holds")
         collected.becomes(0, "holds")
-    assert collected("acquired_total") == 2
-    assert collected("wait_seconds_count") == 2
-    assert collected("hold_seconds_count") == 2
+    for name in ("acquired_total", "wait_seconds_count", "hold_seconds_count"):
+        assert collected(name) == 2
     assert 0 < (collected("hold_seconds_sum") or 0) < 60
     for name in ("lost_total", "aborts_swallowed_total", "contended_total", "unavailable_total", "held_long_total"):
         assert collected(name) == 0
@@ -245,7 +244,7 @@ def test_a_hold_that_takes_too_long_is_warned_of_lost_and_aborted(collected: Col
 def test_release_requests_and_breaks_are_counted(zoo: Zoo, collected: Collected) -> None:
 
     def step_in(name: str, token: int) -> None:
-        break_lock("k", guid=guid_in(name), token=token, reason="deploy", by="anna")
+        break_lock("k", guid=guid_of(name), token=token, reason="deploy", by="anna")
 
     operator = CallOnDemand(step_in)
     with pytest.raises(LockLost), zk_lock("k") as hold:
@@ -258,12 +257,6 @@ def test_release_requests_and_breaks_are_counted(zoo: Zoo, collected: Collected)
     collected.becomes(1, "lost_total", "k")
     collected.becomes(1, "release_requests_total", "k")
     eventually(lambda: collected.registry.get_sample_value("zklock_broken_total") == 1)
-
-
-def guid_in(name: str) -> str:
-    match = re.match(r"_c_([0-9a-f-]{36})-", name)
-    assert match is not None
-    return match[1]
 
 
 @pytest.mark.filterwarnings("ignore:the hold of:ResourceWarning")
@@ -349,16 +342,7 @@ print("added up")
 
 def test_the_holds_of_several_processes_add_up(zoo: Zoo, tmp_path: Path) -> None:
     """In the library's mode for them, of which each process may be asked."""
-    said, problems = told(zoo, SEVERAL, PROMETHEUS_MULTIPROC_DIR=str(tmp_path))
-    assert said == "added up\n", problems
-
-
-def told(zoo: Zoo, script: str, first: str = "", **env: str) -> tuple[str, str]:
-    process = zoo.spawn(script, first=first, **env)
-    try:
-        return process.communicate(timeout=60)
-    finally:
-        process.kill()
+    assert zoo.output(SEVERAL, PROMETHEUS_MULTIPROC_DIR=str(tmp_path)) == ["added up"]
 
 
 WITHOUT = """
@@ -381,16 +365,14 @@ for app in ("metrics", "otel"):
 
 def test_without_the_libraries_locks_work_and_their_apps_say_what_to_install(zoo: Zoo) -> None:
     """As Django is set up, so that nobody misses metrics or spans later."""
-    said, problems = told(zoo, ADDED, WITHOUT)
     to_install = {"metrics": "prometheus_client", "otel": "opentelemetry-api"}
-    assert said.splitlines() == ["k"] + [
+    assert zoo.output(ADDED, first=WITHOUT) == ["k"] + [
         f'django_zklock.contrib.{app} needs {name}, which is not installed: pip install "django-zklock[{app}]".'
         for app, name in to_install.items()
-    ], problems
+    ]
 
 
 def test_the_waiting_tasks_of_a_celery_worker_are_counted(collected: Collected) -> None:
-    waiting_tasks_changed.send(None, waiting=3)
-    assert collected.registry.get_sample_value("zklock_waiting_tasks") == 3
-    waiting_tasks_changed.send(None, waiting=0)
-    assert collected.registry.get_sample_value("zklock_waiting_tasks") == 0
+    for waiting in (3, 0):
+        waiting_tasks_changed.send(None, waiting=waiting)
+        assert collected.registry.get_sample_value("zklock_waiting_tasks") == waiting
