@@ -1,4 +1,4 @@
-"""What a page or an output shows."""
+"""An assertion about what a page or an output shows."""
 
 from __future__ import annotations
 

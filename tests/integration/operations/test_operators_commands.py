@@ -18,7 +18,7 @@ from support.databases import database, sqlite
 from support.faults import BackgroundCall, acquired_by_many
 from support.locking import MANAGE, as_json, ending, zklock
 from support.quietevents import RECORD
-from support.zoo import Zoo
+from support.zoo import Zoo, guid_of
 
 from django_zklock import zk_lock
 from django_zklock.contrib.events.models import OperatorAction
@@ -150,13 +150,18 @@ def test_without_a_yes_nothing_is_broken(zoo: Zoo, answer: io.StringIO, typed: s
         hold.check()
 
 
-def test_a_break_without_confirmation_needs_the_token(zoo: Zoo) -> None:
+def test_a_break_without_confirmation_needs_the_token_or_the_guid(zoo: Zoo) -> None:
     with zk_lock("k") as hold:
         assert ending("break", "k", WHY, "--no-input")[0] == ExitCode.USAGE
         assert ending("break", "k", "--no-input", f"--token={hold.token}")[0] == ExitCode.USAGE
         assert ending("break", "k", WHY, "--no-input", f"--token={hold.token - 1}")[0] == ExitCode.CHANGED
         hold.check()
     assert ending("break", "k", WHY, "--no-input", f"--token={hold.token}")[0] == ExitCode.NO_HOLDER
+    with zoo.hold_elsewhere("k") as path:
+        assert ending("break", "k", WHY, "--no-input", "--guid=7")[0] == ExitCode.CHANGED
+        assert zoo.client.exists(path)
+        assert "no longer holds k" in zklock("break", "k", WHY, "--no-input", "--guid", guid_of(path))
+        assert zoo.client.exists(path) is None
     with zoo.hold_elsewhere("k") as path:
         token = zoo.client.exists(path).czxid
         done = as_json("break", "k", WHY, "--no-input", f"--token={token}")
