@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,10 +24,6 @@ def account(using: str, **fields: Any) -> Account:
     made = Account(**{"name": "a", **fields})
     made.save(using=using)
     return made
-
-
-def close_connection(using: str) -> None:
-    connections[using].close()
 
 
 def token(using: str, pk: Any) -> int:
@@ -59,14 +56,15 @@ def test_an_older_token_is_refused(ledger: str) -> None:
 
 
 def test_a_missing_row_cannot_be_fenced(ledger: str) -> None:
-    row = account(ledger)
+    row, fence = account(ledger), FixedFence(1)
     Account.objects.using(ledger).all().delete()
-    with transaction.atomic(using=ledger), pytest.raises(Account.DoesNotExist):
-        row.fence(FixedFence(1))
-    with transaction.atomic(using=ledger), pytest.raises(Account.DoesNotExist):
-        Account.objects.using(ledger).fenced(FixedFence(1)).get(pk=row.pk)
-    with transaction.atomic(using=ledger), pytest.raises(Account.DoesNotExist):
-        Account().fence(FixedFence(1), using=ledger)
+    for refused in (
+        lambda: row.fence(fence),
+        lambda: Account.objects.using(ledger).fenced(fence).get(pk=row.pk),
+        lambda: Account().fence(fence, using=ledger),
+    ):
+        with transaction.atomic(using=ledger), pytest.raises(Account.DoesNotExist):
+            refused()
 
 
 def test_a_fence_outside_of_a_transaction_is_refused(ledger: str) -> None:
@@ -152,18 +150,17 @@ def test_a_new_instance_with_an_existing_primary_key_is_fenced(ledger: str) -> N
 @pytest.mark.parametrize(("theirs", "refused"), [(9, True), (1, False)])
 def test_a_row_that_is_inserted_meanwhile_is_fenced(ledger: str, theirs: int, refused: bool) -> None:
     """Another holder may insert the row between the check and the insert, unless the check locks the gap."""
-    connection = connections[ledger]
+    connection, rows = connections[ledger], Account.objects.using(ledger)
     if connection.vendor == "sqlite" or connection.settings_dict["OPTIONS"].get("isolation_level") == "repeatable read":
         return
 
     def insert() -> None:
-        Account.objects.using(ledger).bulk_create([Account(pk=77, name="theirs", fencing_token=theirs)])
+        rows.bulk_create([Account(pk=77, name="theirs", fencing_token=theirs)])
         connections[ledger].close()
 
     def insert_first(sender: object, **kwargs: Any) -> None:
-        if Account.objects.using(ledger).exists():
-            return
-        run_in_thread(insert)
+        if not rows.exists():
+            run_in_thread(insert)
 
     new = Account(pk=77, name="mine")
     models.signals.pre_save.connect(insert_first, sender=Account)
@@ -172,9 +169,8 @@ def test_a_row_that_is_inserted_meanwhile_is_fenced(ledger: str, theirs: int, re
             new.save_fenced(FixedFence(5), using=ledger)
     finally:
         models.signals.pre_save.disconnect(insert_first, sender=Account)
-    row = Account.objects.using(ledger).get()
-    assert (row.name, row.fencing_token) == (("theirs", 9) if refused else ("mine", 5))
-    assert new.fencing_token == (0 if refused else 5)
+    row = rows.get()
+    assert (row.name, row.fencing_token, new.fencing_token) == (("theirs", 9, 0) if refused else ("mine", 5, 5))
 
 
 # --- several rows
@@ -182,14 +178,9 @@ def test_a_row_that_is_inserted_meanwhile_is_fenced(ledger: str, theirs: int, re
 
 def test_update_is_one_statement_with_the_fence_in_it(ledger: str) -> None:
     first, second = account(ledger, fencing_token=1), account(ledger, fencing_token=3)
+    rows = Account.objects.using(ledger).filter(balance=0).fenced(FixedFence(3))
     with CaptureQueriesContext(connections[ledger]) as queries:
-        count = (
-            Account.objects.using(ledger)
-            .filter(balance=0)
-            .fenced(FixedFence(3))
-            .update(balance=models.F("balance") + 2)
-        )
-    assert count == 2
+        assert rows.update(balance=models.F("balance") + 2) == 2
     assert [query["sql"].split()[0] for query in queries if "ledgers" in query["sql"]] == ["UPDATE", "SELECT"]
     for row in (first, second):
         row.refresh_from_db()
@@ -200,10 +191,8 @@ def test_update_writes_all_rows_or_none(ledger: str) -> None:
     account(ledger, fencing_token=1), account(ledger, fencing_token=4)
     with pytest.raises(StaleToken, match="seen the token 4, and this is 3"):
         Account.objects.using(ledger).fenced(FixedFence(3)).update(balance=9)
-    assert list(Account.objects.using(ledger).order_by("pk").values_list("balance", "fencing_token")) == [
-        (0, 1),
-        (0, 4),
-    ]
+    rows = Account.objects.using(ledger).order_by("pk")
+    assert list(rows.values_list("balance", "fencing_token")) == [(0, 1), (0, 4)]
 
 
 def test_rows_selected_by_a_join_are_fenced(ledger: str) -> None:
@@ -236,15 +225,14 @@ def test_a_model_in_several_tables_is_refused() -> None:
         class Meta:
             app_label = "ledgers"
 
+    fence = FixedFence(1)
     for model in (Savings, Labelled):
         assert "zklock.E018" in [problem.id for problem in model.check()]
         row: Any = model(pk=1, name="a")
-        with pytest.raises(TypeError, match=r"it inherits the table of ledgers\.(Account|Bank)"):
-            row.save_fenced(FixedFence(1))
-        with pytest.raises(TypeError, match="cannot be fenced"):
-            row.fence(FixedFence(1))
-        with pytest.raises(TypeError, match="cannot be fenced"):
-            FencedRows(models.QuerySet(model), FixedFence(1))
+        rows = partial(FencedRows, models.QuerySet(model))
+        for use in (row.save_fenced, row.fence, rows):
+            with pytest.raises(TypeError, match=r"cannot be fenced.* it inherits the table of ledgers\.(Account|Bank)"):
+                use(fence)
 
     class Proxy(Account):
         class Meta:
@@ -273,10 +261,8 @@ def test_delete_includes_dependent_rows(ledger: str) -> None:
     with pytest.raises(StaleToken):
         everything.fenced(FixedFence(4)).delete()
     assert everything.count() == 2
-    assert everything.filter(balance=0).fenced(FixedFence(5)).delete() == (
-        3,
-        {"ledgers.Booking": 1, "ledgers.Account": 2},
-    )
+    deleted = {"ledgers.Booking": 1, "ledgers.Account": 2}
+    assert everything.filter(balance=0).fenced(FixedFence(5)).delete() == (3, deleted)
 
 
 def test_many_rows_are_fenced(ledger: str) -> None:
@@ -320,4 +306,4 @@ async def test_the_async_methods_fence_and_refuse_like_the_sync_ones(ledger: str
     with pytest.raises(StaleToken):
         await rows.fenced(FixedFence(2)).adelete()
     assert (await rows.fenced(FixedFence(3)).adelete())[0] == 1
-    await sync_to_async(close_connection)(ledger)
+    await sync_to_async(connections.close_all)()

@@ -81,11 +81,9 @@ def writers(database_settings: dict[str, Any]) -> Iterator[list[Writer]]:
     with Ensemble(tick=TICK) as ensemble, contextlib.ExitStack() as stack:
         zoo = Zoo(ensemble.hosts, ensemble)
         stack.callback(zoo.close)
-        env = {
-            "ZKLOCK_URL": zoo.url(session_timeout=SESSION_TIMEOUT),
-            "TEST_DATABASES": json.dumps({USING: database_settings}),
-        }
-        started = [zoo.spawn(f"from {__name__} import main; main()", **env) for _ in range(2)]
+        databases, url = json.dumps({USING: database_settings}), zoo.url(session_timeout=SESSION_TIMEOUT)
+        script = f"from {__name__} import main; main()"
+        started = [zoo.spawn(script, ZKLOCK_URL=url, TEST_DATABASES=databases) for _ in range(2)]
         for writer in started:
             stack.callback(writer.communicate)
             stack.callback(writer.kill)
@@ -96,11 +94,10 @@ def tell(writer: Writer, **command: Any) -> None:
     print(json.dumps(command), file=writer.stdin, flush=True)
 
 
-def answer(writer: Writer) -> dict[str, Any]:
+def answer(writer: Writer) -> Any:
     said = next_line(writer)
     assert said, "a writer has ended: " + writer.communicate()[1]
-    read: dict[str, Any] = json.loads(said)
-    return read
+    return json.loads(said)
 
 
 @pytest.mark.timeout(600)

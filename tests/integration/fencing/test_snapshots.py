@@ -29,22 +29,20 @@ def update_by_aggregate(using: str, fence: FixedFence, pk: int) -> None:
     counted.fenced(fence).update(balance=777)
 
 
-def block_with_a_known_name(using: str, fence: FixedFence, pk: int) -> None:
-    with FencedBlock(fence, "known", using):
+def block(using: str, fence: FixedFence, name: str) -> None:
+    with FencedBlock(fence, name, using):
         Account.objects.using(using).update(balance=777)
 
 
-def block_with_a_new_name(using: str, fence: FixedFence, pk: int) -> None:
-    with FencedBlock(fence, "new", using):
-        Account.objects.using(using).update(balance=777)
+def advance_token(using: str, fence: FixedFence, name: str) -> None:
+    DatabaseTokens(using, prefix="").advance(name, fence.token)
 
 
-def known_token(using: str, fence: FixedFence, pk: int) -> None:
-    DatabaseTokens(using, prefix="").advance("known", fence.token)
-
-
-def new_token(using: str, fence: FixedFence, pk: int) -> None:
-    DatabaseTokens(using, prefix="").advance("new", fence.token)
+BY_NAME = [
+    pytest.param(lambda using, fence, pk, way=way, name=name: way(using, fence, name), id=f"{way.__name__}-{name}")
+    for way in (block, advance_token)
+    for name in ("known", "new")
+]
 
 
 def write_as_newer_holder(using: str, pk: int) -> None:
@@ -58,18 +56,7 @@ def write_as_newer_holder(using: str, pk: int) -> None:
 
 
 @pytest.mark.timeout(60)  # instead of a loop that floods the database
-@pytest.mark.parametrize(
-    "way",
-    [
-        *WAYS,
-        update_of_two_rows,
-        update_by_aggregate,
-        block_with_a_known_name,
-        block_with_a_new_name,
-        known_token,
-        new_token,
-    ],
-)
+@pytest.mark.parametrize("way", [*WAYS, update_of_two_rows, update_by_aggregate, *BY_NAME])
 def test_a_stale_holder_that_has_read_before_is_refused(
     ledger: str, way: Callable[[str, FixedFence, int], None]
 ) -> None:

@@ -8,9 +8,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import OperationalError, connection, connections, transaction
+from django.test import modify_settings
 
 from django_zklock.contrib.fences.models import Fence
 from django_zklock.exceptions import StaleToken
@@ -41,14 +41,15 @@ def test_a_store_forgets_nothing_over_many_grants() -> None:
     assert outcome(store, long, 1), "keys are independent"
 
 
-def advance_at_once(store: TokenStore, threads: int = 4, advances: int = 20) -> None:
+def test_threads_that_advance_at_once_keep_the_highest(ledger: str) -> None:
+    store, threads = DatabaseTokens(ledger), 4
     passed, lock = [0], threading.Lock()
     start = threading.Barrier(threads)
 
     def work(seed: int) -> None:
         rng = random.Random(seed)
         start.wait(10)
-        for _ in range(advances):
+        for _ in range(20):
             with lock:
                 before = max(passed)
             token = before + rng.randint(-2, 6)
@@ -58,22 +59,18 @@ def advance_at_once(store: TokenStore, threads: int = 4, advances: int = 20) -> 
                     passed.append(token)
         connections.close_all()
 
-    with ThreadPoolExecutor(threads) as pool:
-        for done in [pool.submit(work, seed) for seed in range(threads)]:
-            done.result(50)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads take turns between any two bytecodes
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            for done in [pool.submit(work, seed) for seed in range(threads)]:
+                done.result(50)
+    finally:
+        sys.setswitchinterval(interval)
     highest = max(passed)
     assert highest > 50
     assert outcome(store, "a", highest)
     assert not outcome(store, "a", highest - 1)
-
-
-def test_threads_that_advance_at_once_keep_the_highest(ledger: str) -> None:
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # threads take turns between any two bytecodes
-    try:
-        advance_at_once(DatabaseTokens(ledger))
-    finally:
-        sys.setswitchinterval(interval)
 
 
 @pytest.mark.parametrize("before", [1, 5])
@@ -100,9 +97,6 @@ def test_no_newer_token_comes_between_the_check_and_the_commit(ledger: str, befo
                 pool.submit(newer).result(20)
         assert pool.submit(newer).result(20)
     assert not outcome(store, "a", 5)
-
-
-# --- the database ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.django_db(transaction=True)
@@ -135,9 +129,6 @@ def test_names_of_fences_and_keys_of_tokens_do_not_collide() -> None:
 
 
 def test_a_missing_app_is_named() -> None:
-    apps.set_installed_apps(["django.contrib.contenttypes"])
-    try:
-        with pytest.raises(ImproperlyConfigured, match=r'add "django_zklock\.contrib\.fences" to INSTALLED_APPS'):
-            DatabaseTokens().advance("a", 1)
-    finally:
-        apps.unset_installed_apps()
+    missing = pytest.raises(ImproperlyConfigured, match=r'add "django_zklock\.contrib\.fences" to INSTALLED_APPS')
+    with modify_settings(INSTALLED_APPS={"remove": "django_zklock.contrib.fences"}), missing:
+        DatabaseTokens().advance("a", 1)

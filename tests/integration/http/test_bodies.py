@@ -29,9 +29,6 @@ def site(zoo: Zoo) -> Iterator[None]:
         yield
 
 
-# --- streamed bodies ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("view", STREAMS)
 def test_a_streamed_response_is_refused_and_closed(client: Client, view: str) -> None:
     with pytest.raises(TypeError, match=r'returned a StreamingHttpResponse.*"with zk_lock\(\.\.\.\)"'):
@@ -69,9 +66,6 @@ def test_a_file_is_sent_after_the_release(client: Client) -> None:
     assert response.getvalue() == FILE.read_bytes()
 
 
-# --- rendered bodies ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("view", PAGES)
 def test_a_response_is_rendered_under_the_lock(client: Client, view: str) -> None:
     assert client.get(f"/{view}/").content == b"held"
@@ -105,9 +99,6 @@ def test_a_post_render_callback_runs_under_the_lock(rf: RequestFactory) -> None:
 
     assert view(rf.get("/")).content == b"other"  # type: ignore[attr-defined]
     assert seen == [False]
-
-
-# --- in a transaction of the request ------------------------------------------------------------------------------
 
 
 def write_and_render(rows: Any) -> HttpResponseBase:

@@ -1,4 +1,4 @@
-"""Locks inside of views, in helpers and hooks of frameworks: a conflict raises, and the middleware answers."""
+"""Locked views of all frameworks, and locks in views, in helpers and hooks: the middleware answers a conflict."""
 
 from __future__ import annotations
 
@@ -16,12 +16,7 @@ from django_zklock.exceptions import LockBusy
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 
-KINDS = [
-    *viewkinds.INSIDE,
-    "save_model",
-    "perform_create",
-    "ninja-auth",
-]
+KINDS = [*viewkinds.INSIDE, "save_model", "perform_create", "ninja-auth"]
 DATA: dict[str, Any] = {"name": "new", "post": "yes"}
 
 
@@ -111,3 +106,36 @@ def test_the_exception_handler_rolls_back_the_request(zoo: Zoo, client: Client) 
         assert Group.objects.filter(name="half").exists()
     finally:
         connection.settings_dict["ATOMIC_REQUESTS"] = False
+
+
+# --- all kinds of views, of Django, Django REST framework and django-ninja --------------------------------------------
+
+
+def address(kind: str) -> str:
+    return f"/{kind}" if kind.startswith("ninja") else f"/{kind}/"
+
+
+@pytest.mark.parametrize("kind", viewkinds.PATHS)
+def test_every_kind_of_view_answers(zoo: Zoo, client: Client, kind: str) -> None:
+    response = client.get(address(kind))
+    assert (response.status_code, response.content) == (200, b"done")
+    with zoo.hold_elsewhere(viewkinds.KEY):
+        response = client.get(address(kind))
+    assert (response.status_code, response.json()["code"]) == (409, "lock_conflict")
+    viewkinds.losing.append(True)
+    response = client.get(address(kind))
+    assert (response.status_code, response.json()["code"]) == (503, "lock_lost")
+
+
+def test_a_lock_above_paginate_answers(zoo: Zoo, client: Client) -> None:
+    """The decorator below may take arguments that the function does not have."""
+    assert client.get("/ninja/paged?limit=5").json() == {"items": ["done"], "count": 1}
+    with zoo.hold_elsewhere(viewkinds.KEY):
+        assert client.get("/ninja/paged").status_code == 409
+
+
+def test_views_answer_503_without_zookeeper(zoo: Zoo, client: Client) -> None:
+    with zoo.configured("127.0.0.1:1", CONNECT_TIMEOUT=0.1):
+        for kind in ("function", "handler", "api_view-above", "drf/actions/buy", "ninja/sync"):
+            response = client.get(address(kind))
+            assert (response.status_code, response.json()["code"]) == (503, "lock_unavailable")

@@ -30,9 +30,6 @@ def held(name: str) -> bool:
     return not any(current_hold(f"{folder}/{name}").lost for folder in "ab")
 
 
-# --- functions --------------------------------------------------------------------------------------------------------
-
-
 def test_a_function_runs_under_all_its_locks(zoo: Zoo) -> None:
 
     @zk_locked(["pay/{source}", lambda source, target: f"pay/{target}"])
@@ -77,9 +74,6 @@ def test_each_of_several_locks_has_the_options_of_its_entry(zoo: Zoo) -> None:
             work(1)
 
 
-# --- views ------------------------------------------------------------------------------------------------------------
-
-
 @zk_locked(LOCKS, timeout=0)
 def view(request: HttpRequest, name: str) -> HttpResponse:
     if "lose" in request.GET:
@@ -116,9 +110,6 @@ def test_a_view_answers_409_if_any_of_its_locks_is_busy(zoo: Zoo, client: Client
     response.close()
     assert is_free("a/7", "b/7")
     assert client.get("/view/7/?lose=1").status_code == 503
-
-
-# --- transactions -----------------------------------------------------------------------------------------------------
 
 
 def test_one_transaction_is_inside_all_locks(zoo: Zoo, ledger: Ledger) -> None:

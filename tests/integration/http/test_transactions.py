@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import threading
 import time
@@ -19,6 +18,7 @@ from django.test import TestCase
 from django.utils.connection import ConnectionDoesNotExist
 from pytest_django import DjangoDbBlocker
 from support.deadlock import rivals
+from support.faults import BackgroundCall
 from support.ledger import Ledger, MariaDBLedger
 from support.mariadb import MariaDB
 from support.zoo import ROOM, Zoo, namespace
@@ -79,8 +79,8 @@ def test_a_lock_inside_an_open_transaction_is_refused(zoo: Zoo, ledger: Ledger, 
 
 
 def test_a_lock_that_is_held_already_may_be_acquired_again_inside(zoo: Zoo, ledger: Ledger) -> None:
-    children = functools.partial(zoo.children, "held")
-    with ledger.ends(lambda: len(children())) as ends, zk_lock("held"), transaction.atomic(using="ledger"):
+    ended = ledger.ends(lambda: len(zoo.children("held")))
+    with ended as ends, zk_lock("held"), transaction.atomic(using="ledger"):
         with zk_lock("held", reentrant=True):
             ledger.write("a")
         assert zk_lock("held").acquire()
@@ -126,22 +126,19 @@ async def test_async_code_has_no_transactions(zoo: Zoo) -> None:
 
 
 def test_atomic_commits_before_the_release(zoo: Zoo, ledger: Ledger) -> None:
-    seen: list[list[str]] = []
 
-    def next_holder() -> None:
+    def next_holder() -> list[str]:
         with zk_lock("atomic", timeout=None):
-            seen.append(ledger.seen())
+            return ledger.seen()
 
-    thread = threading.Thread(target=next_holder)
     with ledger.ends(lambda: len(zoo.children("atomic"))) as ends, zk_lock("atomic", atomic="ledger"):
-        thread.start()
+        following = BackgroundCall(next_holder)
         zoo.wait_contenders("atomic", 2)
         ledger.write("a")
         assert ledger.connection.in_atomic_block
         assert ledger.seen() == []
-    thread.join()
+    assert following.result() == ["a"]
     assert ends == [("commit", 2)]
-    assert seen == [["a"]]
 
 
 @pytest.mark.parametrize("ledger", ["sqlite", "read committed"], indirect=True)
@@ -204,21 +201,17 @@ def test_a_lock_that_is_lost_in_the_block_commits_nothing(zoo: Zoo, ledger: Ledg
     ledger.assert_idle()
     with pytest.raises(LockLost) as caught, zk_lock("lost", atomic="ledger") as hold:
         ledger.write("b")
-        try:
+        with contextlib.suppress(BaseException):
             lose(hold)
             threading.Event().wait(10)
-        except BaseException:
-            pass
     assert caught.value.lock == "lost"
     assert ledger.seen() == []
 
 
 def test_a_lock_that_is_lost_between_two_commits_stops_the_second(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
-    lost: list[int] = []
 
     def lose_it() -> None:
-        if not lost:
-            lost.append(1)
+        if not current.lost:
             lose(current)
 
     with audit.ends(lose_it), pytest.raises(LockLost), zk_lock("two", atomic=["ledger", "audit"]) as current:
@@ -269,16 +262,6 @@ def test_atomic_inside_an_open_transaction_of_its_own(zoo: Zoo, ledger: Ledger, 
         assert len(zoo.children("both")) == 1
     assert ledger.seen() == ["a"]
     assert zoo.children("both") == []
-
-
-def test_a_failing_commit_releases(zoo: Zoo, ledger: Ledger) -> None:
-
-    def refuse() -> None:
-        raise IntegrityError("refused")
-
-    with pytest.raises(IntegrityError), ledger.ends(refuse), zk_lock("refused", atomic="ledger"):
-        ledger.write("a")
-    assert ledger.seen() == []
 
 
 def test_atomic_is_refused_where_it_cannot_be(zoo: Zoo, ledger: Ledger) -> None:
@@ -378,13 +361,10 @@ def test_a_savepoint_ends_nothing(zoo: Zoo, ledger: Ledger, fail: bool) -> None:
     with transaction.atomic(using="ledger"):
         lock.acquire()
         ledger.write("a")
-        try:
-            with transaction.atomic(using="ledger"):
-                lock.release()
-                if fail:
-                    raise ValueError
-        except ValueError:
-            pass
+        with contextlib.suppress(ValueError), transaction.atomic(using="ledger"):
+            lock.release()
+            if fail:
+                raise ValueError
         assert len(zoo.children("kept")) == 1
     assert zoo.children("kept") == []
 
@@ -426,8 +406,12 @@ def test_a_kept_lock_that_is_lost_stops_the_commit(zoo: Zoo, ledger: Ledger) -> 
     assert ledger.seen() == []
 
 
-@pytest.mark.parametrize("refused", [True, False], ids=["the database refuses", "a callback fails"])
-def test_an_error_at_commit_keeps_no_lock(zoo: Zoo, ledger: Ledger, refused: bool) -> None:
+@pytest.mark.parametrize(
+    ("refused", "kept"),
+    [(True, True), (False, True), (True, False)],
+    ids=["the database refuses", "a callback fails", "the database refuses the transaction of the lock"],
+)
+def test_an_error_at_commit_keeps_no_lock(zoo: Zoo, ledger: Ledger, refused: bool, kept: bool) -> None:
     """If the database refuses, Django rolls back. The lock is released before callbacks run after COMMIT."""
 
     def fail() -> None:
@@ -436,11 +420,14 @@ def test_an_error_at_commit_keeps_no_lock(zoo: Zoo, ledger: Ledger, refused: boo
     with pytest.raises(IntegrityError), contextlib.ExitStack() as stack:
         if refused:
             stack.enter_context(ledger.ends(fail))
-        with transaction.atomic(using="ledger"), zk_lock("kept", release_on="commit"):
+        if kept:
+            stack.enter_context(transaction.atomic(using="ledger"))
+        with zk_lock("kept", release_on="commit") if kept else zk_lock("kept", atomic="ledger"):
             if not refused:
                 transaction.on_commit(fail, using="ledger")
             ledger.write("a")
-    ledger.connection.close()
+    if kept:
+        ledger.connection.close()
     assert zoo.children("kept") == []
     assert ledger.seen() == ([] if refused else ["a"])
 
@@ -517,9 +504,6 @@ def test_a_tool_that_wraps_our_methods_can_stay(zoo: Zoo, ledger: Ledger) -> Non
     assert methods.pop("commit") is wrapper
 
 
-# --- Django's test cases --------------------------------------------------------------------------------------------
-
-
 def test_locks_ignore_the_transaction_of_a_test_case(zoo: Zoo, ledger: Ledger) -> None:
 
     class Case(TestCase):
@@ -555,9 +539,6 @@ def test_locks_ignore_the_transaction_of_a_test_case(zoo: Zoo, ledger: Ledger) -
 
     run_case(Case)
     assert ledger.seen() == []
-
-
-# --- the hold of the caller -----------------------------------------------------------------------------------------
 
 
 def test_current_hold_in_a_locked_function(zoo: Zoo) -> None:
@@ -596,13 +577,8 @@ def test_a_transaction_that_is_managed_by_hand_ends_by_hand(zoo: Zoo, ledger: Le
     assert ledger.seen() == (["a", "b"] if end == "commit" else [])
 
 
-# --- a hold that lasts too long ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("abort_on", ["suspended", "never"])
-def test_a_transaction_longer_than_max_hold_is_rolled_back_before_the_release(
-    zoo: Zoo, ledger: Ledger, abort_on: AbortOn
-) -> None:
+def test_a_transaction_longer_than_max_hold_is_rolled_back_first(zoo: Zoo, ledger: Ledger, abort_on: AbortOn) -> None:
     with (
         pytest.raises(LockLost, match="max_hold"),
         ledger.ends(lambda: len(zoo.children("a"))) as ends,
@@ -614,11 +590,8 @@ def test_a_transaction_longer_than_max_hold_is_rolled_back_before_the_release(
     assert ledger.seen() == []
 
 
-# --- hand-over --------------------------------------------------------------------------------------------------------
-
-
 @ON_SQLITE
-def test_a_lock_is_handed_over_after_the_commit(zoo: Zoo, ledger: Ledger) -> None:
+def test_a_lock_is_handed_over_after_the_commit_and_adopted_outside(zoo: Zoo, ledger: Ledger) -> None:
     """Inside the transaction that is refused, as the adopter would not see its work. `on_commit` is late enough."""
     texts: list[str] = []
     with zk_lock("given", atomic="ledger") as hold:
@@ -627,19 +600,20 @@ def test_a_lock_is_handed_over_after_the_commit(zoo: Zoo, ledger: Ledger) -> Non
         hold.check()
         transaction.on_commit(lambda: texts.append(hold.hand_over(within=60)), using="ledger")
     (text,) = texts
+    with transaction.atomic(using="ledger"), pytest.raises(LockInTransaction):
+        zk_adopt(text).acquire()
     with zk_adopt(text, atomic="ledger"):
         pass
 
 
 @ON_SQLITE
 def test_a_lock_that_is_kept_until_the_commit_is_not_handed_over(zoo: Zoo, ledger: Ledger) -> None:
-    errors: list[Exception] = []
+    refused: list[bool] = []
 
     def give() -> None:
-        try:
+        with pytest.raises(LockNotHeld):
             hold.hand_over(within=60)
-        except LockNotHeld as error:
-            errors.append(error)
+        refused.append(True)
 
     with transaction.atomic(using="ledger"):
         with zk_lock("kept", release_on="commit") as hold:
@@ -648,14 +622,4 @@ def test_a_lock_that_is_kept_until_the_commit_is_not_handed_over(zoo: Zoo, ledge
             transaction.on_commit(give, using="ledger")
         with pytest.raises(LockInTransaction):
             hold.hand_over(within=60)
-    assert len(errors) == 1
-
-
-@ON_SQLITE
-def test_a_lock_is_not_adopted_inside_a_transaction(zoo: Zoo, ledger: Ledger) -> None:
-    with zk_lock("given") as hold:
-        text = hold.hand_over(within=60)
-    with transaction.atomic(using="ledger"), pytest.raises(LockInTransaction):
-        zk_adopt(text).acquire()
-    with zk_adopt(text):
-        pass
+    assert refused

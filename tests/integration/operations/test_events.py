@@ -65,12 +65,12 @@ def alias(database_settings: dict[str, Any], zoo: Zoo, django_db_blocker: Django
     """A database with the table, in which this process records."""
 
     def to_it(model: object, **hints: object) -> str:
-        return alias
+        return name
 
     routed = override_settings(DATABASE_ROUTERS=[SimpleNamespace(db_for_read=to_it, db_for_write=to_it)])
-    with routed, django_db_blocker.unblock(), database(database_settings, Attempt, OperatorAction) as alias:
+    with routed, django_db_blocker.unblock(), database(database_settings, Attempt, OperatorAction) as name:
         recorder.connect()
-        yield alias
+        yield name
         recorder.disconnect()
         recorder.flush(10)
 

@@ -43,8 +43,8 @@ def run(zoo: Zoo) -> Iterator[Run]:
 
     def start(*arguments: str, fresh: bool = False) -> subprocess.Popen[str]:
         begin = forked.start_fresh if fresh else forked.start
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        started.append(begin([*RUN[1:], *arguments], env=zoo.environment(), text=True, **pipes))
+        command, pipe = [*RUN[1:], *arguments], subprocess.PIPE
+        started.append(begin(command, env=zoo.environment(), stdin=pipe, stdout=pipe, stderr=pipe, text=True))
         return started[-1]
 
     yield start

@@ -36,10 +36,9 @@ def test_assertions_agree_with_the_queue(zklock: LockTester) -> None:
         zklock.assert_waiting("a", 0)
         others = [BackgroundCall(work) for _ in range(2)]
         zklock.assert_waiting("a", 2)
-        queue = zklock.queue("a")
-        assert len(queue) == 3
-        assert queue[0].payload is not None
-        assert queue[0].payload.thread == "MainThread"
+        first, _second, _third = zklock.queue("a")
+        assert first.payload is not None
+        assert first.payload.thread == "MainThread"
         with pytest.raises(AssertionError, match=r"'a' is not free.\na\n  holds  .*\n  waits  .*\n  waits  "):
             zklock.assert_free("a", timeout=0)
         with pytest.raises(AssertionError, match=r"no parcel: not within 0\.05 s\na\n  holds"):
@@ -85,7 +84,7 @@ def test_assertions_take_names_and_fields_as_the_lock_does(zklock: LockTester) -
         zklock.assert_held("orders/{order}", {"order": "4/7"}, timeout=0)
 
 
-def test_assertions_work_during_a_fault(zklock: LockTester) -> None:
+def test_assertions_work_during_a_fault_and_busy_by_raises(zklock: LockTester) -> None:
     with zklock.busy_by("a"):
         with zklock.suspended():
             zklock.assert_held("a", timeout=0)
@@ -95,9 +94,6 @@ def test_assertions_work_during_a_fault(zklock: LockTester) -> None:
             with within(5):
                 assert zklock.describe().count("holds") == 3
             zklock.server.stall = False
-
-
-def test_busy_by_raises_during_a_fault(zklock: LockTester) -> None:
     with zklock.suspended(), pytest.raises(TimeoutError, match="could not create a contender"), zklock.busy_by("a"):
         pass
 
@@ -139,12 +135,9 @@ def test_work_is_stopped_when_the_connection_is_suspended(zklock: LockTester) ->
 
 
 def test_a_test_that_ends_under_a_fault_is_cleaned_up(server: DevServer) -> None:
-    tester = LockTester(server)
-    tester.start()
-    with zk_lock("a", abort_on="never"):
+    with LockTester(server) as tester, zk_lock("a", abort_on="never"):
         server.refuse = True
         server.cut()
-    tester.stop()
     assert not server.refuse
     assert server.paths(below=tester.chroot) == [] or not tester.queue("a")
 
@@ -156,9 +149,7 @@ def test_a_lock_that_waits_for_its_adopter_may_outlast_a_test(server: DevServer)
 
 
 @pytest.mark.parametrize("options", [{"min_hold": 300}, {"linger": 300}], ids=repr)
-def test_a_minimum_hold_or_an_idle_lock_that_lingers_is_no_contender_that_is_left(
-    server: DevServer, options: dict[str, Any]
-) -> None:
+def test_a_minimum_hold_or_an_idle_lock_is_no_contender_that_is_left(server: DevServer, options: Any) -> None:
     """A minimum hold outlives the process, and the next test has a root of its own. An idle lock is released."""
     with LockTester(server), zk_lock("a", **options):
         pass
@@ -168,11 +159,9 @@ def test_a_minimum_hold_or_an_idle_lock_that_lingers_is_no_contender_that_is_lef
 
 @pytest.mark.parametrize("options", [{}, {"linger": 300}], ids=repr)
 def test_a_remaining_contender_fails_the_test_and_is_deleted(server: DevServer, options: dict[str, Any]) -> None:
-    tester = LockTester(server)
-    tester.start()
-    assert zk_lock("a", **options).acquire(timeout=30) is not None
-    with pytest.raises(AssertionError, match=r"these contenders are left:\na\n  holds  "):
-        tester.stop()
+    left = pytest.raises(AssertionError, match=r"these contenders are left:\na\n  holds  ")
+    with left, LockTester(server) as tester:
+        assert zk_lock("a", **options).acquire(timeout=30) is not None
     eventually(lambda: not [path for path in server.paths() if path.startswith(f"{tester.chroot}/zklock/a/")])
 
 
@@ -189,15 +178,11 @@ def test_no_thread_outlives_a_test(server: DevServer) -> None:
     tester.eventually(lambda: {t for t in threading.enumerate() if t.name.startswith("zklock")} <= before)
 
 
-# --- readers, writers, permits, several locks, leaders ----------------------------------------------------------------
-
-
 @pytest.mark.parametrize("how", [{"kind": "read"}, {"kind": "write"}, {"limit": 3}], ids=["read", "write", "permit"])
 def test_another_client_holds_a_lock_of_any_kind_alone(zklock: LockTester, how: dict[str, Any]) -> None:
     with zklock.busy_by("a", what="nightly report"):
         (holder,) = zklock.queue("a")
-        assert holder.payload is not None
-        assert holder.payload.what == "nightly report"
+        assert "nightly report" in str(holder.payload)
         zklock.assert_held("a", holders=1)
         with pytest.raises(AssertionError, match="'a' is not free"), zklock.busy_by("a"):
             pass
@@ -238,11 +223,9 @@ def test_another_client_may_hold_a_permit(zklock: LockTester) -> None:
 
 
 def test_assertions_take_the_names_of_several_locks_and_of_leaders(zklock: LockTester) -> None:
-    with zk_locks("a", zk_lock("b", kind="read")):
-        zklock.assert_held("a")
-        zklock.assert_held("b")
-    with zk_leader("scheduler"):
-        zklock.assert_held("scheduler")
+    with zk_locks("a", zk_lock("b", kind="read")), zk_leader("scheduler"):
+        for name in ("a", "b", "scheduler"):
+            zklock.assert_held(name)
     with zklock.busy_by("scheduler"):
         leading = zk_leader("scheduler").current_leader()
         assert leading is not None

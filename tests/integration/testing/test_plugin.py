@@ -118,9 +118,9 @@ def of(said: str, name: str) -> list[str]:
     return re.findall(rf"::{name}\S* (PASSED|FAILED|ERROR)", said.partition("= ERRORS =")[0])
 
 
-@pytest.mark.parametrize("name", ["sells", "points_back", "settings"])
-def test_a_test_has_locks_without_a_zookeeper(said: str, name: str) -> None:
-    assert of(said, f"test_{name}") == ["PASSED"], said
+def test_a_test_has_locks_without_a_zookeeper(said: str) -> None:
+    for name in ("sells", "points_back", "settings"):
+        assert of(said, f"test_{name}") == ["PASSED"], said
 
 
 def test_django_is_set_up_where_nobody_did_it(runs: Runs) -> None:
@@ -155,8 +155,7 @@ def test_contact_without_the_fixture_is_an_error(said: str) -> None:
 @pytest.mark.chaos
 def test_each_worker_of_xdist_has_its_own_server(runs: Runs) -> None:
     pytest.importorskip("xdist")
-    result = runs.pytest(
-        """
+    tests = """
 import pathlib, time
 
 @pytest.mark.parametrize("number", range(6))
@@ -166,14 +165,11 @@ def test_sells(zklock, zk_server, number, worker_id):
     deadline = time.monotonic() + 20
     while len(list(pathlib.Path().glob("*.port"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
-""",
-        "-n",
-        "2",
-    )
+"""
+    result = runs.pytest(tests, "-n", "2")
     assert outcomes(result) == {"passed": 6}, result.stdout
     ports = {path.name: path.read_text() for path in runs.directory.glob("*.port")}
-    assert sorted(ports) == ["gw0.port", "gw1.port"]
-    assert len(set(ports.values())) == 2
+    assert (sorted(ports), len(set(ports.values()))) == (["gw0.port", "gw1.port"], 2)
 
 
 def test_a_marker_and_a_setting_allow_contact(runs: Runs) -> None:

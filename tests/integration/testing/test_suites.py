@@ -45,25 +45,21 @@ urlpatterns = [path("order/<int:pk>/", order), path("async/<int:pk>/", order_asy
 """
 
 BUSY = '''
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy
 
 def is_busy(name):
     """Return whether another thread cannot have this lock."""
-    answers = []
-
     def look():
         try:
             with zk_lock(name, timeout=0):
-                answers.append(False)
+                return False
         except LockBusy:
-            answers.append(True)
+            return True
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
-    return answers[0]
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(look).result()
 
 class LockOfClass:
     @classmethod
@@ -121,9 +117,7 @@ class WithLockOfClass(LockOfClass, SimpleTestCase):
         self.assertTrue(is_busy("class"))
         self.assertTrue(is_busy("module"))
 
-    def test_second(self):
-        self.assertTrue(is_busy("class"))
-        self.assertTrue(is_busy("module"))
+    test_second = test_first
 
 class Transaction(TransactionTestCase):
     def test_view(self):
@@ -149,15 +143,11 @@ class Simple(SimpleTestCase):
             self.assertTrue(is_busy("module"))
 
 class Leaving(SimpleTestCase):
-    def take(self):
+    def test_first(self):
         with zk_lock("shortest", min_hold=300, timeout=0), zk_lock("idle", linger=300, timeout=0):
             pass
 
-    def test_first(self):
-        self.take()
-
-    def test_second(self):
-        self.take()
+    test_second = test_first
 
 class Plain(unittest.TestCase):
     def test_function(self):
@@ -170,19 +160,16 @@ COUNT = 12
 def project(tmp_path: Path) -> Project:
     """A project whose ZooKeeper is not there, with TLS, and with this package's runner."""
     project = Project(tmp_path)
-    project.write("project_settings.py", SETTINGS + MORE_SETTINGS)
-    project.write("manage.py", MANAGE)
-    project.write("views.py", VIEWS)
-    project.write("busy.py", BUSY)
+    files = {"project_settings": SETTINGS + MORE_SETTINGS, "manage": MANAGE, "views": VIEWS, "busy": BUSY}
+    for name, text in files.items():
+        project.write(f"{name}.py", text)
     return project
-
-
-OPTIONS = ["--reverse", "--shuffle", "--keepdb", "--debug-mode", "--pdb"]
 
 
 def test_the_runner_gives_locks_to_all_tests(project: Project) -> None:
     project.write("test_shop.py", TESTS)
-    done = project.run("-W", "error::ResourceWarning", "manage.py", "test", "--failfast", *OPTIONS)
+    options = ("--reverse", "--shuffle", "--keepdb", "--debug-mode", "--pdb")
+    done = project.run("-W", "error::ResourceWarning", "manage.py", "test", "--failfast", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"Ran {COUNT} tests" in done.stderr
 
@@ -222,9 +209,7 @@ def test_parallel_processes_do_not_see_each_others_locks(project: Project, metho
 
 
 def test_a_lock_that_is_left_fails_its_test_and_no_other(project: Project) -> None:
-    project.write(
-        "test_shop.py",
-        """
+    tests = """
 from busy import LockOfClass, is_busy
 from django.test import SimpleTestCase
 from django_zklock import zk_lock
@@ -236,8 +221,8 @@ class Forgetful(LockOfClass, SimpleTestCase):
     def test_b(self):
         self.assertFalse(is_busy("left"))
         self.assertTrue(is_busy("class"))
-""",
-    )
+"""
+    project.write("test_shop.py", tests)
     done = project.run("manage.py", "test")
     assert "FAILED (failures=1)" in done.stderr, done.stderr
     assert "FAIL: test_a" in done.stderr
@@ -246,9 +231,7 @@ class Forgetful(LockOfClass, SimpleTestCase):
 
 
 def test_the_mixin_uses_the_locks_of_all_tests(project: Project) -> None:
-    project.write(
-        "test_shop.py",
-        """
+    tests = """
 from busy import LockOfClass
 from django.test import SimpleTestCase
 from django_zklock import zk_lock
@@ -267,17 +250,15 @@ class Other(SimpleTestCase):
     def test_settings(self):
         with zk_lock("stock", timeout=0):
             pass
-""",
-    )
+"""
+    project.write("test_shop.py", tests)
     project.succeed("manage.py", "test")
 
 
 def test_another_runner_inherits_the_locks(project: Project) -> None:
     """The runner may have a parallel suite of its own."""
     project.write("test_shop.py", TESTS)
-    project.write(
-        "runners.py",
-        """
+    runners = """
 from django.test.runner import DiscoverRunner, ParallelTestSuite
 from django_zklock.testing import ZkLockRunner
 
@@ -287,8 +268,8 @@ class Plain(DiscoverRunner):
     parallel_test_suite = Suite
 
 class Runner(ZkLockRunner, Plain): ...
-""",
-    )
+"""
+    project.write("runners.py", runners)
     project.succeed("manage.py", "test", "--parallel=2", RUNNER="runners.Runner")
 
 
@@ -377,9 +358,7 @@ def test_an_option_of_pytest_gives_locks_to_all_tests_and_fixtures(project: Proj
 
 def test_a_marked_test_or_a_tester_leaves_the_locks_of_all_tests(project: Project) -> None:
     project.write("project_settings.py", SETTINGS + 'ZKLOCK["CONNECT_TIMEOUT"] = 0.3\n')
-    project.write(
-        "test_shop.py",
-        """
+    tests = """
 import pytest
 import shop
 from django_zklock.exceptions import ZooKeeperUnavailable
@@ -397,8 +376,8 @@ def test_tester():
 
 def test_other():
     assert shop.sell("lamp") == "lamp"
-""",
-    )
+"""
+    project.write("test_shop.py", tests)
     project.write("pytest.ini", PLAIN_PYTEST)
     done = project.run(*PYTEST, "-p", "no:django", DJANGO_SETTINGS_MODULE="project_settings")
     assert "3 passed" in done.stdout, done.stdout
