@@ -195,7 +195,6 @@ def test_the_first_settings_are_those_of_a_lock_in_a_cache(zoo: Zoo) -> None:
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-
     def make(name: str, **names: object) -> None:
         module = ModuleType(name)
         vars(module).update(names)
@@ -267,7 +266,6 @@ def test_a_wrapper_gives_a_bool(zoo: Zoo) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_a_lock_of_viewflow_keeps_others_out(zoo: Zoo, stand_in: Callable[..., None]) -> None:
-
     class FlowLockFailed(Exception):
         pass
 

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.zookeeper
 
 
 def sides() -> str:
-
     def can_have(kind: Any) -> bool:
         try:
             with zk_lock("catalogue/berlin", kind=kind, timeout=0):

@@ -138,15 +138,19 @@ def test_the_list_of_checks_is_that_of_the_code() -> None:
 BOUNDS = re.findall(r"^\| ([`\w, ]+) \| (above 0|\d+) \| (none|\d+)[^|]*\|$", SETTINGS, flags=re.MULTILINE)
 
 
+OF_LEASES = ("MAX_TERM", "MAX_WAIT")
+OF_CLIENTS = ("MAX_LEASES", "MAX_WAITING", "MAX_RATE")
+
+
 def placed(key: str, value: float) -> dict[str, Any]:
     client: dict[str, Any] = {"TOKENS": ["0" * 64]}
     settings: dict[str, Any] = {"URL": "zk://zk1/shop", "DEFAULTS": {}, "LEASES": {"CLIENTS": {"billing": client}}}
     if key in OPTION_NAMES:
         settings["DEFAULTS"][key] = value
-    elif key in ("MAX_TERM", "MAX_WAIT"):
+    elif key in OF_LEASES:
         settings["LEASES"][key] = value
     else:
-        (client if key in ("MAX_LEASES", "MAX_WAITING", "MAX_RATE") else settings)[key] = value
+        (client if key in OF_CLIENTS else settings)[key] = value
     return settings
 
 
@@ -158,23 +162,13 @@ def test_the_bounds_of_values_are_those_of_the_validator(key: str, least: str, m
     smallest = 0.001 if least == "above 0" else int(least)
     assert conf.problems(placed(key, smallest)) == []
     assert conf.problems(placed(key, 0 if least == "above 0" else smallest - 1))
-    if most == "none":
-        assert conf.problems(placed(key, 10**12)) == []
-    else:
-        assert conf.problems(placed(key, int(most))) == []
-        assert conf.problems(placed(key, int(most) + 1))
+    greatest = 10**12 if most == "none" else int(most)
+    assert conf.problems(placed(key, greatest)) == []
+    assert most == "none" or conf.problems(placed(key, greatest + 1))
 
 
 def test_every_bounded_value_is_in_the_table_of_bounds() -> None:
-    keys = {
-        *OPTION_NAMES,
-        *read_settings._KEYS,
-        "MAX_TERM",
-        "MAX_WAIT",
-        "MAX_LEASES",
-        "MAX_WAITING",
-        "MAX_RATE",
-    }
+    keys = {*OPTION_NAMES, *read_settings._KEYS, *OF_LEASES, *OF_CLIENTS}
     numbers = {key for key in keys if not conf.problems(placed(key, 5)) and conf.problems(placed(key, -1))}
     assert numbers == {key for row in BOUNDS for key in re.findall(r"`(\w+)`", row[0])} - {"LEASES"}
 
@@ -184,8 +178,8 @@ def test_the_defaults_of_the_settings_are_those_of_the_code() -> None:
     client = LeaseClient(name="billing")
     coded = {
         **{name: getattr(config, name) for name in config.__dataclass_fields__},
-        **{name: getattr(config.leases, name) for name in ("max_term", "max_wait")},
-        **{name: getattr(client, name) for name in ("max_leases", "max_waiting", "max_rate")},
+        **{name.lower(): getattr(config.leases, name.lower()) for name in OF_LEASES},
+        **{name.lower(): getattr(client, name.lower()) for name in OF_CLIENTS},
         "root": config.base,
     }
     rows = re.findall(r"`([A-Z_]+)`(?:\*\* \([^)]*?| \| [^|]*?; )default `?([^`\s)|]+)", SETTINGS)
@@ -230,10 +224,8 @@ def test_the_example_of_signals_counts_grants_by_kind(zklock: LockTester) -> Non
 def test_every_metric_is_in_the_table() -> None:
     registry = CollectorRegistry()
     connect(registry)
-    made = {
-        f"{metric.name}_total" if metric.type == "counter" else metric.name: metric.type
-        for metric in registry.collect()
-    }
+    metrics = [(metric.name, metric.type) for metric in registry.collect()]
+    made = {f"{name}_total" if kind == "counter" else name: kind for name, kind in metrics}
     disconnect(registry)
     assert list(registry.collect()) == []
     shown = re.findall(r"^\| `(zklock_\w+)` \| (\w+) \|", text_of("reference/metrics.md"), flags=re.MULTILINE)
@@ -249,15 +241,11 @@ def test_the_picture_shows_the_layers_in_the_order_of_the_contract() -> None:
     assert [set(line.split(", ")) for line in picture] == [set(layer) for layer in layers if layer]
 
 
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"`((?:[a-z_]+\.)+[A-Z]\w+)`", ARCHITECTURE))))
-def test_the_classes_of_the_architecture_exist(name: str) -> None:
-    module, _, attribute = name.rpartition(".")
-    assert hasattr(import_module(f"django_zklock.{module}"), attribute)
-
-
-def test_the_modules_of_the_architecture_exist() -> None:
-    for name in re.findall(r"`((?:core|locks|contrib|conf|testing)\.[a-z_.]+)`", ARCHITECTURE):
-        import_module(f"django_zklock.{name}")
+def test_the_classes_and_modules_of_the_architecture_exist() -> None:
+    for module, name in re.findall(r"`((?:[a-z_]+\.)*[a-z_]+)\.([A-Z]\w+)`", ARCHITECTURE):
+        assert hasattr(import_module(f"django_zklock.{module}"), name), name
+    for module in re.findall(r"`((?:core|locks|contrib|conf|testing)\.[a-z_.]+)`", ARCHITECTURE):
+        import_module(f"django_zklock.{module}")
 
 
 PAGE = text_of("explanation/lease-and-abort.md")

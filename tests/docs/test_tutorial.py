@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.docs import DOCS
+from support.docs import DOCS, shell
 from support.ensemble import free_ports
 from support.project import environment
 from support.zoo import eventually
@@ -67,14 +67,10 @@ class Terminal:
     def __init__(self, command: str, directory: Path, log: Path) -> None:
         self._log = log
         self._seen = 0  # characters of the output
-        with log.open("wb") as output:
+        words = ["bash", "-c", f"exec {command}"]
+        with log.open("wb") as out:
             self._process = subprocess.Popen(
-                ["bash", "-c", f"exec {command}"],
-                cwd=directory,
-                env=ENVIRONMENT,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
+                words, cwd=directory, env=ENVIRONMENT, stdout=out, stderr=out, start_new_session=True
             )
 
     def has_printed(self, shown: str) -> bool:
@@ -102,20 +98,11 @@ class Reader:
         self._directory = directory
         self._logs = logs
         # The same page, with ports of this test. The web server need not look for changes of its files.
-        self._changes = {
-            "2181": str(zookeeper),
-            "8000": str(self._web),
-            "runserver ": "runserver --noreload ",
-        }
+        self._changes = {"2181": str(zookeeper), "8000": str(self._web), "runserver ": "runserver --noreload "}
 
     def follow(self, section: str) -> None:
         for kind, text in BLOCK.findall(section):
-            if kind == "console":
-                self._run(text)
-            elif kind == "text":
-                self._look(text)
-            else:
-                self._append(text)
+            {"console": self._run, "text": self._look}.get(kind, self._append)(text)
 
     def _changed(self, text: str) -> str:
         return re.sub("|".join(self._changes), lambda match: self._changes[match[0]], text)
@@ -133,15 +120,7 @@ class Reader:
         shown = "".join(line for line in lines if not line.startswith("$ "))
         commands = [self._changed(command) for command in commands if not command.startswith(INSTALLED)]
         program = commands.pop() if commands and commands[-1].startswith(PROGRAMS) else None
-        done = subprocess.run(
-            ["bash", "-e", "-c", "\n".join(commands)],
-            cwd=self._directory,
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = shell("-e", "-c", "\n".join(commands), directory=self._directory, env=ENVIRONMENT)
         assert done.returncode == 0, text + done.stdout + done.stderr
         if program is None:
             assert re.fullmatch("".join(patterns_of(shown)), alike(done.stdout)), text + done.stdout + done.stderr
@@ -160,13 +139,11 @@ class Reader:
 
     def see_waiter(self) -> None:
         address = f"http://127.0.0.1:{self._web}"
-        cookies = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
-        browser = urllib.request.build_opener(cookies)
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar()))
 
         def read(path: str, form: bytes | None = None) -> str:
             with browser.open(address + path, form, timeout=60) as page:
-                text: str = page.read().decode()
-                return text
+                return str(page.read().decode())
 
         (csrf,) = re.findall(r'name="csrfmiddlewaretoken" value="([^"]+)"', read("/admin/login/"))
         form = {"username": "admin", "password": "secret", "csrfmiddlewaretoken": csrf, "next": LIST}
@@ -180,9 +157,8 @@ class Reader:
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Reader]:
-    directory, logs = tmp_path / "tutorial", tmp_path / "logs"
-    directory.mkdir()
-    logs.mkdir()
+    for folder in (directory := tmp_path / "tutorial", logs := tmp_path / "logs"):
+        folder.mkdir()
     reader = Reader(directory, logs)
     try:
         yield reader

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,3 +64,10 @@ def assert_passes(project: Project, test: str, *options: str) -> None:
     """Run a module of tests next to the files of a page; all of them pass."""
     project.write("test_shown.py", test)
     assert " passed" in project.succeed("-m", "pytest", "-q", *options, "test_shown.py").stdout
+
+
+def shell(*arguments: str, directory: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run bash in a directory, to its end."""
+    return subprocess.run(
+        ["bash", *arguments], cwd=directory, env=env, input="", text=True, capture_output=True, timeout=120, check=False
+    )

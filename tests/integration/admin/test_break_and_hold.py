@@ -57,7 +57,6 @@ def test_an_invalid_target_breaks_nothing(zoo: Zoo, operator: Client, target: st
 def test_a_lock_is_broken_even_if_the_history_fails(
     zoo: Zoo, operator: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-
     def fail(*args: object, **kwargs: object) -> None:
         raise DatabaseError("disk full")
 

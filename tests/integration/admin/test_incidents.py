@@ -328,7 +328,6 @@ def test_a_lock_that_is_refused_to_many_is_named(operator: Client, contend: Cont
 
 
 def test_deadlocks_that_have_ended_name_the_order_of_the_locks(operator: Client, zoo: Zoo) -> None:
-
     def deadlock(minutes_ago: float, *waits: tuple[str, str, str], **more: Any) -> None:
         at = timezone.now() - timedelta(minutes=minutes_ago)
         for number, (work, reason, key) in enumerate(waits, start=1):

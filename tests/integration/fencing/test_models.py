@@ -216,7 +216,6 @@ def test_rows_selected_by_a_join_are_fenced(ledger: str) -> None:
 
 @isolate_apps("support.ledgers")
 def test_a_model_in_several_tables_is_refused() -> None:
-
     class Savings(Account):
         class Meta:
             app_label = "ledgers"

@@ -158,7 +158,6 @@ def test_a_view_accepts_only_its_newest_holder(zoo: Zoo, client: Client, view: s
 
 @pytest.mark.parametrize("sku", ["a b", "a/b", "..a", "ä\N{SNOWMAN}", "%2F", "{sku}"])
 def test_values_are_escaped_as_the_sender_escapes_them(zoo: Zoo, rf: RequestFactory, sku: str) -> None:
-
     @require_fence("stock/{sku}", store=MemoryTokens())
     def view(request: HttpRequest, sku: str) -> HttpResponse:
         return fencesite.answer(request)
@@ -236,7 +235,6 @@ def test_a_refusal_commits_nothing_that_was_written_before_it(rf: RequestFactory
 
 
 def test_an_error_of_the_view_is_no_refusal(zoo: Zoo, rf: RequestFactory) -> None:
-
     @require_fence("stock/{sku}", store=MemoryTokens())
     def view(request: HttpRequest, sku: str) -> HttpResponse:
         raise StaleToken
@@ -271,7 +269,6 @@ def test_a_verified_token_fences_rows(zoo: Zoo, rf: RequestFactory) -> None:
 
 
 def test_a_class_or_generator_is_refused_as_a_guarded_view() -> None:
-
     def stream(request: HttpRequest) -> Iterator[bytes]:
         yield b""
 
@@ -293,7 +290,6 @@ def test_a_class_or_generator_is_refused_as_a_guarded_view() -> None:
 
 
 def test_a_guarded_view_is_still_the_view() -> None:
-
     def view(request: HttpRequest, sku: str = "7") -> HttpResponse:
         """Write."""
         return HttpResponse()

@@ -137,7 +137,6 @@ def test_rendering_commit_and_release_come_in_this_order(zoo: Zoo, atomic: Ledge
 def test_a_body_that_fails_or_loses_the_lock_or_is_refused_commits_nothing(
     zoo: Zoo, atomic: Ledger, body: str, status: int
 ) -> None:
-
     def rows() -> None:
         if body == "fails":
             raise ZeroDivisionError

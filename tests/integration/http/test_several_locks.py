@@ -31,7 +31,6 @@ def held(name: str) -> bool:
 
 
 def test_a_function_runs_under_all_its_locks(zoo: Zoo) -> None:
-
     @zk_locked(["pay/{source}", lambda source, target: f"pay/{target}"])
     def transfer(source: int, target: int) -> list[str]:
         return sorted(path.split("/")[-2] for path in zoo.contenders())

@@ -183,7 +183,6 @@ def test_a_forked_child_leaves_its_parents_transaction_alone(zoo: Zoo, ledger: L
 
 
 def test_a_generator_that_is_closed_in_another_thread_commits_nothing(zoo: Zoo, ledger: Ledger) -> None:
-
     def steps() -> Iterator[int]:
         with Lock("steps", atomic="ledger"):
             ledger.write("x")

@@ -126,7 +126,6 @@ async def test_async_code_has_no_transactions(zoo: Zoo) -> None:
 
 
 def test_atomic_commits_before_the_release(zoo: Zoo, ledger: Ledger) -> None:
-
     def next_holder() -> list[str]:
         with zk_lock("atomic", timeout=None):
             return ledger.seen()
@@ -209,7 +208,6 @@ def test_a_lock_that_is_lost_in_the_block_commits_nothing(zoo: Zoo, ledger: Ledg
 
 
 def test_a_lock_that_is_lost_between_two_commits_stops_the_second(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
-
     def lose_it() -> None:
         if not current.lost:
             lose(current)
@@ -505,7 +503,6 @@ def test_a_tool_that_wraps_our_methods_can_stay(zoo: Zoo, ledger: Ledger) -> Non
 
 
 def test_locks_ignore_the_transaction_of_a_test_case(zoo: Zoo, ledger: Ledger) -> None:
-
     class Case(TestCase):
         databases = frozenset({"ledger"})  # type: ignore[assignment]
 
@@ -542,7 +539,6 @@ def test_locks_ignore_the_transaction_of_a_test_case(zoo: Zoo, ledger: Ledger) -
 
 
 def test_current_hold_in_a_locked_function(zoo: Zoo) -> None:
-
     @zk_locked("inner")
     def work() -> tuple[Hold, Hold]:
         return current_hold(), current_hold("outer")

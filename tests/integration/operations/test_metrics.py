@@ -78,7 +78,6 @@ def test_a_deadlock_is_counted_where_its_wait_is_ended(zoo: Zoo, collected: Coll
 
 
 def test_no_label_of_a_metric_has_a_key(collected: Collected) -> None:
-
     @zk_locked(NAME, timeout=0, on_conflict="raise")
     def sell(sku: str) -> None:
         with pytest.raises(LockBusy):
@@ -182,7 +181,6 @@ def test_a_loss_ends_a_hold_once(zoo: Zoo, collected: Collected) -> None:
 
 
 def test_a_lock_that_is_not_acquired_is_counted(zoo: Zoo, collected: Collected) -> None:
-
     def tries() -> None:
         with pytest.raises(LockBusy), zk_lock("k", timeout=0):
             pass
@@ -242,7 +240,6 @@ def test_a_hold_that_takes_too_long_is_warned_of_lost_and_aborted(collected: Col
 
 
 def test_release_requests_and_breaks_are_counted(zoo: Zoo, collected: Collected) -> None:
-
     def step_in(name: str, token: int) -> None:
         break_lock("k", guid=guid_of(name), token=token, reason="deploy", by="anna")
 
