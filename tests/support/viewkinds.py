@@ -85,8 +85,6 @@ class DecoratedDispatch(Plain): ...
 
 
 class Object:
-    """A callback that is a method."""
-
     @locked()
     def page(self, request: HttpRequest) -> HttpResponse:
         return work()
@@ -99,9 +97,7 @@ class News(Feed):  # type: ignore[type-arg]
 
 
 class Api(APIView):
-    @locked()
-    def get(self, request: Request) -> HttpResponse:
-        return work()
+    get = locked()(Plain.get)
 
 
 class Actions(ViewSet):
@@ -180,8 +176,6 @@ class Creating(CreateAPIView):
 
 
 class LateLock(APIView):
-    """Writes a row, then takes a lock."""
-
     def get(self, request: Request) -> Response:
         if "missing" in request.GET:
             raise Http404
@@ -209,8 +203,6 @@ class SavingAdmin(ModelAdmin):  # type: ignore[type-arg]
 
 
 class OpenSite(AdminSite):
-    """An admin for everybody."""
-
     def has_permission(self, request: HttpRequest) -> bool:
         return True
 
