@@ -35,28 +35,24 @@ Restock = Callable[[str, Callable[[], object]], object]
 
 def keeps_out(old: Restock, new: Restock) -> None:
     for first, second in ((old, new), (new, old)):
-        _keeps_out(first, second)
+        entered, may_end = threading.Event(), threading.Event()
+        done: list[str] = []
 
+        def work(entered: threading.Event = entered, may_end: threading.Event = may_end) -> None:
+            entered.set()
+            assert may_end.wait(20)
 
-def _keeps_out(first: Restock, second: Restock) -> None:
-    entered, may_end = threading.Event(), threading.Event()
-    done: list[str] = []
-
-    def work() -> None:
-        entered.set()
-        assert may_end.wait(20)
-
-    working = BackgroundCall(lambda: first("4711", work))
-    assert entered.wait(10)
-    waiting = BackgroundCall(lambda: second("4711", lambda: done.append("second")))
-    BackgroundCall(lambda: first("4712", lambda: done.append("another"))).result()
-    waiting.join(0.3)
-    assert waiting.is_alive()
-    assert done == ["another"]
-    may_end.set()
-    working.result()
-    waiting.result()
-    assert done == ["another", "second"]
+        working = BackgroundCall(partial(first, "4711", work))
+        assert entered.wait(10)
+        waiting = BackgroundCall(partial(second, "4711", partial(done.append, "second")))
+        BackgroundCall(partial(first, "4712", partial(done.append, "another"))).result()
+        waiting.join(0.3)
+        assert waiting.is_alive()
+        assert done == ["another"]
+        may_end.set()
+        working.result()
+        waiting.result()
+        assert done == ["another", "second"]
 
 
 # --- from kazoo -------------------------------------------------------------------------------------------------------
@@ -99,8 +95,6 @@ def test_the_move_from_kazoo_has_no_gap(kazoos: Callable[[str], Restock]) -> Non
 
 
 def test_the_key_shows_the_path_that_kazoo_must_use(zoo: Zoo) -> None:
-    from django_zklock import zk_lock
-
     page = text_of("how-to/move-from-kazoo.md")
     assert 'zk_lock("stock/{sku}", fields={"sku": sku}).spec.parent' in page
     (shown,) = re.findall(r"`(stock/1234567890)` is the path `(\S+)`", page)

@@ -6,17 +6,15 @@ import contextlib
 import shlex
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import forked
 from support.adminsite import LIST, user_with
 from support.beats import Beats
 from support.faults import BackgroundCall
 from support.locking import MANAGE, ending, zklock
 from support.serving import Serving
-from support.zoo import TESTS, Zoo, eventually
+from support.zoo import Zoo, eventually
 
 from django_zklock import inspection, zk_leader, zk_lock
 from django_zklock.inspection import LockInfo
@@ -31,16 +29,6 @@ LONG = 1.0  # seconds after which a hold is long; 60 in production
 KEY = "celery-beat/beatapp"
 LEASE = """import time, zklock_client
 with zklock_client.ZkLockClient(["{address}"]).lock("device", wait=100): time.sleep(300)"""
-
-
-@contextlib.contextmanager
-def running(zoo: Zoo, *command: str) -> Iterator[None]:
-    process = forked.start(command, cwd=TESTS, env=zoo.environment())
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 def locks() -> dict[str, LockInfo]:
@@ -63,9 +51,9 @@ def test_holds_that_are_meant_to_last_are_no_incident_however_long_others_wait(z
         serving = stack.enter_context(Serving(zoo))
         beats = stack.enter_context(Beats(zoo, tmp_path, {"often": 0.5}, session_timeout=10))
         beats.start("first")
-        command = [*MANAGE[1:], "run", "daemon", "--timeout=forever", "--", "sleep", "300"]
-        stack.enter_context(running(zoo, *command))
-        stack.enter_context(running(zoo, "-c", LEASE.format(address=serving.address)))
+        command = ("zklock", "run", "daemon", "--timeout=forever", "--", "sleep", "300")
+        stack.enter_context(zoo.running(MANAGE[2], *command))
+        stack.enter_context(zoo.running(LEASE.format(address=serving.address)))
         BackgroundCall(lambda: zk_leader("reports").run(lead))
         stack.callback(over.set)
         stack.enter_context(zk_lock("plain"))

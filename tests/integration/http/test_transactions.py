@@ -79,12 +79,14 @@ def test_a_lock_inside_an_open_transaction_is_refused(zoo: Zoo, ledger: Ledger, 
 
 
 def test_a_lock_that_is_held_already_may_be_acquired_again_inside(zoo: Zoo, ledger: Ledger) -> None:
-    ended = ledger.ends(lambda: len(zoo.children("held")))
-    with ended as ends, zk_lock("held"), transaction.atomic(using="ledger"):
-        with zk_lock("held", reentrant=True):
-            ledger.write("a")
-        assert zk_lock("held").acquire()
-        zk_lock("held").release()
+    with ledger.ends(lambda: len(zoo.children("held"))) as ends, zk_lock("held") as hold:
+        with transaction.atomic(using="ledger"):
+            with zk_lock("held", reentrant=True), zk_lock("held", release_on="commit"):
+                ledger.write("a")
+            assert zk_lock("held").acquire()
+            zk_lock("held").release()
+        assert len(zoo.children("held")) == 1, "the end of the transaction releases only its own part"
+        hold.check()
     assert ends == [("commit", 1)]
 
 
@@ -192,7 +194,7 @@ def test_atomic_on_a_function(zoo: Zoo, ledger: Ledger) -> None:
     assert ledger.seen() == ["a"]
 
 
-def test_a_lock_that_is_lost_in_the_block_commits_nothing(zoo: Zoo, ledger: Ledger) -> None:
+def test_a_lock_that_is_lost_in_the_block_commits_nothing_unless_it_never_aborts(zoo: Zoo, ledger: Ledger) -> None:
     with pytest.raises(LockLost), zk_lock("lost", atomic="ledger") as hold:
         ledger.write("a")
         hold._held.grant.session.post(hold._held.grant.lose, "taken away")
@@ -205,6 +207,10 @@ def test_a_lock_that_is_lost_in_the_block_commits_nothing(zoo: Zoo, ledger: Ledg
             threading.Event().wait(10)
     assert caught.value.lock == "lost"
     assert ledger.seen() == []
+    with zk_lock("lost", atomic="ledger", abort_on="never") as hold:
+        ledger.write("c")
+        lose(hold)
+    assert ledger.seen() == ["c"]
 
 
 def test_a_lock_that_is_lost_between_two_commits_stops_the_second(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
@@ -217,13 +223,6 @@ def test_a_lock_that_is_lost_between_two_commits_stops_the_second(zoo: Zoo, ledg
         audit.write("a")
     assert audit.seen() == ["a"]
     assert ledger.seen() == []
-
-
-def test_work_that_is_never_aborted_is_committed(zoo: Zoo, ledger: Ledger) -> None:
-    with zk_lock("never", atomic="ledger", abort_on="never") as hold:
-        ledger.write("a")
-        lose(hold)
-    assert ledger.seen() == ["a"]
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["connection closed", "lock released"])
@@ -383,15 +382,6 @@ def test_a_kept_lock_can_be_acquired_again_in_the_same_transaction(zoo: Zoo, led
         assert len(zoo.children("kept")) == 1
         ledger.write("a")
     assert zoo.children("kept") == []
-
-
-def test_an_outer_block_outlives_the_transaction(zoo: Zoo, ledger: Ledger) -> None:
-    with zk_lock("outer") as hold:
-        with transaction.atomic(using="ledger"), zk_lock("outer", release_on="commit"):
-            ledger.write("a")
-        assert len(zoo.children("outer")) == 1
-        hold.check()
-    assert zoo.children("outer") == []
 
 
 def test_a_kept_lock_that_is_lost_stops_the_commit(zoo: Zoo, ledger: Ledger) -> None:

@@ -105,18 +105,10 @@ def test_a_command_adds_its_action_to_the_table_of_events(
     assert done.stderr == ""
 
 
-@pytest.fixture
-def answer(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    typed = io.StringIO()
-    monkeypatch.setattr("sys.stdin", typed)
-    return typed
-
-
 def test_a_broken_lock_goes_to_the_next_waiter(
-    zoo: Zoo, answer: io.StringIO, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answer.write("yes\n")
-    answer.seek(0)
+    monkeypatch.setattr("sys.stdin", io.StringIO("yes\n"))
     lock = zk_lock("k")
     hold = lock.acquire()
     assert hold is not None
@@ -141,9 +133,8 @@ def test_a_broken_lock_goes_to_the_next_waiter(
 
 
 @pytest.mark.parametrize("typed", ["no\n", "", "y\n"])
-def test_without_a_yes_nothing_is_broken(zoo: Zoo, answer: io.StringIO, typed: str) -> None:
-    answer.write(typed)
-    answer.seek(0)
+def test_without_a_yes_nothing_is_broken(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
     with zk_lock("k") as hold:
         status, _, message = ending("break", "k", WHY)
         assert (status, message) == (ExitCode.FAILED, "Nothing was changed.")

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import forked
 from support.ensemble import Ensemble
 from support.locking import MANAGE, ending
 from support.zoo import Zoo, eventually, next_line
@@ -42,9 +41,7 @@ def run(zoo: Zoo) -> Iterator[Run]:
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str, fresh: bool = False) -> subprocess.Popen[str]:
-        begin = forked.start_fresh if fresh else forked.start
-        command, pipe = [*RUN[1:], *arguments], subprocess.PIPE
-        started.append(begin(command, env=zoo.environment(), stdin=pipe, stdout=pipe, stderr=pipe, text=True))
+        started.append(zoo.spawn(MANAGE[2], "zklock", "run", *arguments, first="pass" if fresh else ""))
         return started[-1]
 
     yield start

@@ -8,14 +8,12 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import time
 from typing import Any
 
 import pytest
 from django.test import override_settings
 from kazoo.security import make_acl
-from support import forked
 from support.faults import within
 from support.locking import MANAGE, as_json, ending, zklock
 from support.zoo import Zoo, eventually, namespace, next_line
@@ -119,8 +117,7 @@ def test_show_hints_at_an_entry_that_needs_fields(zoo: Zoo) -> None:
 
 
 def test_list_watch_writes_a_line_for_each_scan(zoo: Zoo) -> None:
-    command, pipe = [*MANAGE[1:], "list", "--watch=100ms", "--json"], subprocess.PIPE
-    process = forked.start(command, env=zoo.environment(), stdout=pipe, stderr=pipe, text=True)
+    process = zoo.spawn(MANAGE[2], "zklock", "list", "--watch=100ms", "--json")
 
     def listed() -> list[str]:
         return [lock["key"] for lock in json.loads(next_line(process))["locks"]]
