@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from django.contrib import admin
+from django.contrib.auth.models import AnonymousUser
+from django.core.exceptions import PermissionDenied
 from django.test import RequestFactory
 from support.docs import files_of, run, text_of
 from support.zoo import Zoo
@@ -44,9 +46,6 @@ def test_the_admin_of_the_example_replaces_the_default_one(blocks: dict[str, str
 
 
 def test_the_json_view_of_the_example_needs_the_permission(blocks: dict[str, str], rf: RequestFactory) -> None:
-    from django.contrib.auth.models import AnonymousUser
-    from django.core.exceptions import PermissionDenied
-
     names = run(blocks["urls.py"])
     request = rf.get("/ops/locks.json")
     request.user = AnonymousUser()
@@ -91,10 +90,7 @@ REFERENCE = text_of("reference/admin.md")
 
 
 def test_the_reference_has_every_permission() -> None:
-    names = [
-        *(f"{name}_lock" for name in Lock._meta.default_permissions),
-        *(name for name, _ in Lock._meta.permissions),
-    ]
+    names = [f"{name}_lock" for name in Lock._meta.default_permissions] + [name for name, _ in Lock._meta.permissions]
     assert re.findall(r"^\| `zklock\.(\w+)` \|", REFERENCE, re.MULTILINE) == names
 
 

@@ -1,8 +1,4 @@
-"""
-The guides for operators, carried out on three real servers with TLS, credentials and ACLs.
-
-Settings and commands come from the pages. Only ports, directories and host names are replaced.
-"""
+"""The guides for operators on three real servers: only ports, directories and host names of the pages are replaced."""
 
 from __future__ import annotations
 

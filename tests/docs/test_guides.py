@@ -332,7 +332,6 @@ from books.sweep import LATE, send_again
 from books.tasks import deposit
 from celery import Celery
 from django.utils import timezone
-from django_zklock import zk_lock
 from django_zklock.exceptions import StaleToken
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -16,15 +16,8 @@ from django_zklock.core.zk import troubles
 from django_zklock.operations import audit
 
 PACKAGE = Path(django_zklock.__file__).parent
-METHODS = {
-    "debug": "DEBUG",
-    "info": "INFO",
-    "warning": "WARNING",
-    "error": "ERROR",
-    "exception": "ERROR",
-    "log": "",
-    "report": "WARNING",
-}
+METHODS = {level.lower(): level for level in ("DEBUG", "INFO", "WARNING", "ERROR")}
+METHODS |= {"exception": "ERROR", "log": "", "report": "WARNING"}
 """The level of each method; empty if the call chooses it. The coordinator's denials have the last one."""
 KAZOO = "django_zklock.zk.kazoo"
 FORMAT = re.compile(r"%(?:\(\w+\))?[\d.]*[a-z]")
@@ -36,7 +29,6 @@ Message = tuple[tuple[str, ...], str, str]
 
 
 def loggers(tree: ast.Module, module: str) -> dict[str, str]:
-    """Return the loggers of a module, by the expression that it uses."""
     names = {"self._denials": "zklock.audit"}
     if module != "django_zklock.core.log":  # whose messages are those of the other modules
         names["self.logger"] = KAZOO

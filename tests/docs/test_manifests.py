@@ -40,7 +40,6 @@ def settings(lines: list[str]) -> dict[str, str]:
     "document", [*MANIFEST, *PROJECT], ids=lambda document: f"{document['kind']}-{document['metadata']['name']}"
 )
 def test_kubernetes_knows_every_field(document: dict[str, Any]) -> None:
-    """Its types, made from the API's own schema, accept the manifest: no field is unknown, missing or mistyped."""
     assert list(lost(document, codecs.from_dict(document).to_dict())) == []
 
 

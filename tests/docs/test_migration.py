@@ -237,7 +237,6 @@ def test_the_move_from_advisory_locks_has_no_gap(zoo: Zoo, stand_in: Callable[..
 
 
 def test_a_wrapper_gives_a_bool(zoo: Zoo) -> None:
-    """Code that tests `acquired is False` skips its work; the owner may acquire the lock again."""
     advisory_lock = run(files_of("how-to/move-from-django-pglock.md")["advisory.py"])["advisory_lock"]
     try_lock = run(files_of("how-to/move-from-cache-lock.md")["acquired.py"])["try_lock"]
     with zoo.hold_elsewhere("advisory/7"), advisory_lock(7, wait=False) as acquired, try_lock("advisory/7") as other:

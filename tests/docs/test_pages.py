@@ -37,7 +37,6 @@ def test_links_between_pages_work() -> None:
 
 
 def test_lines_are_short() -> None:
-    """A reader sees the whole line, also of a table."""
     lines = ((page, *line) for page in PAGES for line in enumerate(page.read_text().splitlines(), 1))
     assert [(page, number) for page, number, line in lines if len(line) > LONGEST] == []
 

@@ -48,7 +48,6 @@ def section(heading: str) -> str:
 
 
 def named(text: str) -> set[str]:
-    """Return the names in backticks: those of `name(arguments)`, too."""
     return set(re.findall(r"`@?(\w+)[`(]", text))
 
 

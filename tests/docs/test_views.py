@@ -178,7 +178,6 @@ import pytest
 from celery import Celery
 from django.core.management import call_command
 from django.db import transaction
-from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy
 
 Celery("documented", broker="memory://").set_default()

@@ -1,8 +1,4 @@
-"""
-The first page says what is wrong, who is concerned and what to do; and the frame has that on all pages.
-
-On the page of one lock, what helps comes first, equal rows are one, and rare facts are folded.
-"""
+"""The first page and the frame say what is wrong and what to do; on the page of one lock, what helps comes first."""
 
 from __future__ import annotations
 
@@ -246,7 +242,6 @@ def test_the_index_has_the_count_of_the_last_look_and_waits_for_none(
 
 
 def test_a_look_that_hangs_is_not_joined_by_others(zoo: Zoo, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables of events that do not answer cost one thread, however many pages are asked for."""
     hangs, goes_on = threading.Event(), threading.Event()
 
     def hang(*_: object) -> None:

@@ -38,7 +38,6 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.usefixtu
 
 
 def shown(client: Client, path: str) -> list[list[str]]:
-    """Return the cells of the table of a page."""
     page = client.get(f"{LIST}{path}").content.decode()
     rows = re.findall(r"<tr role=\"row\">(.*?)</tr>", page.partition("<tbody")[2], re.DOTALL)
     cells = [re.findall(r"<td.*?>(.*?)</td>", row, re.DOTALL) for row in rows]
@@ -196,7 +195,7 @@ def test_a_host_that_loses_its_locks_again_and_again_needs_attention(operator: C
 
 
 @pytest.mark.parametrize("held", [2.0, 20.0])
-def test_a_release_is_no_crash_before_its_row_is_complete(
+def test_a_release_is_no_crash_before_its_end_is_written(
     operator: Client, held: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end of a hold is written a moment after it. A look at an older row waits for that, the first time."""
@@ -229,15 +228,6 @@ def test_the_page_of_a_host_has_its_losses(operator: Client) -> None:
         ["orders/2", "Process ended, no end is recorded"],
     ]
     assert "None is recorded." in operator.get(f"{LIST}host/?host=worker-5").content.decode()
-
-
-def test_losses_of_one_session_count_once() -> None:
-    """So do those of several pool processes with one session. Rows from before have none, and count for a process."""
-    for pid in (1, 2):
-        attempt(host="pool", pid=pid, session=-7, outcome=Attempt.LOST, reason=troubles.LEASE_OVER)
-        attempt(host="before", pid=pid, outcome=Attempt.LOST, reason=troubles.CONNECTION_BROKE)
-        attempt(host="before", pid=pid, outcome=Attempt.LOST, reason=troubles.CONNECTION_BROKE)
-    assert table.past_losses.get(60.0, 0.0, 0.0) == {"pool": 1, "before": 2}
 
 
 def test_the_history_tells_live_holds_from_others(zoo: Zoo, operator: Client) -> None:

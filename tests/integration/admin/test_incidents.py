@@ -1,8 +1,4 @@
-"""
-Staged incidents: the first cards of the page, and the first lines of the doctor, name cause and remedy.
-
-`test_incident_drill` has real processes. These tests are about the limits of a cause, its texts and the JSON.
-"""
+"""Staged incidents: cause and remedy on the page, by the doctor and in JSON; `test_incident_drill` has processes."""
 
 from __future__ import annotations
 
@@ -34,7 +30,7 @@ from django_zklock.management.exit_codes import ExitCode
 from django_zklock.report import facts as report_facts
 from django_zklock.report import holders
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.timeout(120), pytest.mark.usefixtures("zoo")]
 
 PROBE = "/incidents.json"
 LINES = 25
@@ -95,7 +91,7 @@ def assert_named(operator: Client, cause: str, status: int, *texts: str, options
     assert (probe.status_code, probe.json()["incidents"][0]["cause"]) == (503, cause)
 
 
-def test_the_doctor_waits_only_if_a_host_may_have_died(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_waits_only_if_a_host_may_have_died(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "LATE", 50.0)
     attempts(2, Attempt.HELD, held=None)
     attempts(2, Attempt.HELD, held=None, host="worker-2")
@@ -103,7 +99,7 @@ def test_the_doctor_waits_only_if_a_host_may_have_died(zoo: Zoo, monkeypatch: py
         assert doctor() == ("Nothing needs attention. Looked at: 0 of 0 locks, 1 of 1 servers.\n", 0)
 
 
-def test_locks_that_were_just_released_are_no_incident(operator: Client, zoo: Zoo) -> None:
+def test_locks_that_were_just_released_are_no_incident(operator: Client) -> None:
     """Their rows have no end yet, for a second or so."""
     attempts(3, Attempt.HELD, held=None)
     assert cards(operator) == []
@@ -114,9 +110,7 @@ def test_locks_that_were_just_released_are_no_incident(operator: Client, zoo: Zo
     assert "Nothing needs attention." in operator.get(LIST).content.decode()
 
 
-def test_the_first_look_is_stored_and_counts_for_all_processes(
-    operator: Client, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_look_is_stored_for_all_processes(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """The drills in `chaos/admin` have real ones. Here, another process is one that has read nothing yet."""
 
     def seen() -> list[tuple[str, str]]:
@@ -134,7 +128,7 @@ def test_the_first_look_is_stored_and_counts_for_all_processes(
     assert first == seen()
 
 
-def test_broken_work_is_an_incident_until_it_ends(operator: Client, zoo: Zoo) -> None:
+def test_broken_work_is_an_incident_until_it_ends(operator: Client) -> None:
     attempts(1, Attempt.HELD, held=None)
     given = {"what": "broken", "by": "anna", "via": "command", "reason": "hung", "token": 1, "sure": True}
     OperatorAction(key="orders/0", at=timezone.now(), **given).save()
@@ -267,7 +261,7 @@ def test_a_verdict_without_a_directory_names_the_part_that_was_looked_at(operato
     ],
 )
 def test_ended_processes_count_their_locks_once(
-    operator: Client, zoo: Zoo, rows: list[tuple[str, str]], causes: list[tuple[str, list[str]]]
+    operator: Client, rows: list[tuple[str, str]], causes: list[tuple[str, list[str]]]
 ) -> None:
     for number, (host, key) in enumerate(rows):
         missed = timezone.now() - timedelta(seconds=20 + number)
@@ -301,7 +295,7 @@ def test_a_holder_that_is_not_the_first_waiter_elsewhere_is_no_cause(operator: C
     assert "do=break" in operator.get(f"{LIST}root/change/").content.decode()
 
 
-def test_the_verdict_says_so_if_not_all_waiters_were_read(
+def test_the_verdict_says_if_waiters_were_left_out(
     operator: Client, contend: Contend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report_facts, "MAX_WAITERS", 1)
@@ -327,7 +321,7 @@ def test_a_lock_that_is_refused_to_many_is_named(operator: Client, contend: Cont
     assert "pay_2F7/change/" in operator.get(LIST).content.decode()
 
 
-def test_deadlocks_that_have_ended_name_the_order_of_the_locks(operator: Client, zoo: Zoo) -> None:
+def test_deadlocks_that_have_ended_name_the_order_of_the_locks(operator: Client) -> None:
     def deadlock(minutes_ago: float, *waits: tuple[str, str, str], **more: Any) -> None:
         at = timezone.now() - timedelta(minutes=minutes_ago)
         for number, (work, reason, key) in enumerate(waits, start=1):
@@ -366,9 +360,7 @@ def test_deadlocks_that_have_ended_name_the_order_of_the_locks(operator: Client,
         ("hot", {"outcome": Attempt.TIMED_OUT, "token": None, "key": "pay/7", "held": None}),
     ],
 )
-def test_trouble_that_comes_back_after_a_pause_is_another_incident(
-    operator: Client, zoo: Zoo, cause: str, more: dict[str, Any]
-) -> None:
+def test_trouble_after_a_pause_is_another_incident(operator: Client, cause: str, more: dict[str, Any]) -> None:
     """So an acknowledgement of the first one does not hide it. Half an hour is a pause."""
     now = timezone.now()
 
@@ -400,7 +392,7 @@ READ_ONLY = "CREATE TRIGGER no BEFORE UPDATE ON zklock_events_attempt BEGIN SELE
     ],
     ids=["read", "write"],
 )
-def test_tables_that_cannot_be_used_are_not_green(operator: Client, zoo: Zoo, statement: str, text: str) -> None:
+def test_tables_that_cannot_be_used_are_not_green(operator: Client, statement: str, text: str) -> None:
     attempts(5, Attempt.HELD, held=None)
     with connection.cursor() as cursor:
         cursor.execute(statement)
@@ -431,7 +423,7 @@ def test_a_part_of_the_locks_is_not_green_on_the_page_and_the_doctor_reads_all(o
         path.get(30)
 
 
-def test_calm_is_one_green_sentence(operator: Client, zoo: Zoo) -> None:
+def test_calm_is_one_green_sentence(operator: Client) -> None:
     page = operator.get(LIST).content.decode()
     assert_shows(page, "Nothing needs attention.", "0 locks and 1 server read ", "No lock is held now.")
     assert doctor() == ("Nothing needs attention. Looked at: 0 of 0 locks, 1 of 1 servers.\n", 0)
@@ -444,6 +436,6 @@ def test_calm_is_one_green_sentence(operator: Client, zoo: Zoo) -> None:
     assert (probe.status_code, probe.json()) == (200, calm)
 
 
-def test_the_probe_of_incidents_needs_the_permission(zoo: Zoo) -> None:
+def test_the_probe_of_incidents_needs_the_permission() -> None:
     assert user_with().get(PROBE).status_code == 403
     assert Client().get(PROBE).status_code in {302, 403}

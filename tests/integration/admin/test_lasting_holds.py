@@ -83,9 +83,7 @@ def test_holds_that_are_meant_to_last_are_no_incident_however_long_others_wait(z
         pytest.param(3.0, id="asleep for longer than between two signs of life", marks=pytest.mark.chaos),
     ],
 )
-def test_a_beat_whose_loop_hangs_is_an_incident_and_one_that_goes_on_is_none(
-    zoo: Zoo, tmp_path: Path, entry: float
-) -> None:
+def test_a_beat_whose_loop_hangs_is_an_incident_and_a_busy_one_is_none(zoo: Zoo, tmp_path: Path, entry: float) -> None:
     """Its session lives on, as heartbeats have a thread of their own. Nobody takes over until it is broken."""
     with Beats(zoo, tmp_path, {"often": entry}, session_timeout=10) as beats:
         (first,) = beats.start("first", BEAT_RENEW_EVERY="1")

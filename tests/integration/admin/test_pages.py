@@ -306,7 +306,6 @@ THEME = """{% extends "admin/base_site.html" %}
 
 @pytest.fixture
 def client(zoo: Zoo) -> Iterator[Client]:
-    """The client of a superuser, while the lock "a" is held."""
     client = Client()
     client.force_login(User.objects.create_superuser("root"))
     with zk_lock("a"):

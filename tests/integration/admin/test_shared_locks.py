@@ -117,7 +117,6 @@ def test_a_release_is_requested_of_one_holder(zoo: Zoo, printing: list[Hold], op
     assert "paper jam" in operator.get(f"{LIST}printers/change/").content.decode()
 
     def requested() -> dict[int, Any]:
-        """Return the release requests in the snapshot, which may be a second old."""
         (lock,) = operator.get(f"{LIST}data.json").json()["locks"]
         assert (lock["kind"], lock["limit"], lock["limit_set"]) == ("semaphore", 2, None)
         requests_by_token = {int(holder["token"]): holder["release_request"] for holder in lock["holders"]}

@@ -71,7 +71,7 @@ def update_by_join(using: str, token: int) -> None:
 @pytest.mark.timeout(120)
 @strides
 @pytest.mark.parametrize("work", [in_a_block, save, update, update_by_join])
-def test_an_exception_at_any_line_leaves_no_transaction_open(
+def test_an_exception_at_any_line_ends_the_transaction(
     ledger: str, work: Callable[[str, int], None], stride: int
 ) -> None:
     Account(name="a").save(using=ledger)

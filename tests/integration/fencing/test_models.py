@@ -31,9 +31,6 @@ def token(using: str, pk: Any) -> int:
     return stored
 
 
-# --- one row
-
-
 def test_a_fence_is_one_statement_before_any_read(ledger: str) -> None:
     row = account(ledger)
     with transaction.atomic(using=ledger), CaptureQueriesContext(connections[ledger]) as queries:
@@ -106,9 +103,6 @@ def test_get_of_several_rows_is_refused_as_always(ledger: str) -> None:
             Account.objects.using(ledger).fenced(FixedFence(3)).get(**lookup)
 
 
-# --- save
-
-
 def test_a_plain_save_never_writes_an_older_token_back(ledger: str) -> None:
     """The admin, or code without locks, may save values that it read long ago."""
     row = account(ledger)
@@ -171,9 +165,6 @@ def test_a_row_that_is_inserted_meanwhile_is_fenced(ledger: str, theirs: int, re
         models.signals.pre_save.disconnect(insert_first, sender=Account)
     row = rows.get()
     assert (row.name, row.fencing_token, new.fencing_token) == (("theirs", 9, 0) if refused else ("mine", 5, 5))
-
-
-# --- several rows
 
 
 def test_update_is_one_statement_with_the_fence_in_it(ledger: str) -> None:
@@ -280,9 +271,6 @@ def test_a_query_that_cannot_be_fenced_is_refused(ledger: str) -> None:
     with pytest.raises(TypeError, match="set by the fence"):
         rows.fenced(FixedFence(1)).update(fencing_token=5)
     assert not hasattr(rows.fenced(FixedFence(1)), "filter")
-
-
-# --- what a project sees of it
 
 
 def test_a_migration_names_a_plain_field() -> None:

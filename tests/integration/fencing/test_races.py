@@ -33,7 +33,6 @@ Way = Callable[[str, Fence, int], None]
 @pytest.mark.slow
 @pytest.mark.parametrize("way", [by_get, *(pytest.param(way, marks=pytest.mark.chaos) for way in (by_fence, by_join))])
 def test_no_update_is_lost_though_the_lock_grants_everybody(ledger: str, way: Way) -> None:
-    """Values that are read after the fence are up to date when they are written."""
     row = Account(name="a")
     row.save(using=ledger)
     tokens = itertools.count(1)
@@ -161,7 +160,6 @@ def test_a_stale_holder_that_has_read_before_is_refused(ledger: str, way: Way) -
 
 @pytest.mark.parametrize("by", ["get", "fence", "get by join"])
 def test_a_fenced_row_is_read_as_it_is_now(ledger: str, by: str) -> None:
-    """Also if the row has the token of this holder already, and the transaction has read it before."""
     if connections[ledger].vendor == "sqlite":
         return
     row = Account(name="a", fencing_token=STALE.token)

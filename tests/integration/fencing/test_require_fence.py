@@ -60,9 +60,6 @@ def code_of(client: Client, path: str, signed: str | None = None) -> tuple[int, 
     return response.status_code, json.loads(response.content)["code"]
 
 
-# --- the sender ------------------------------------------------------------------------------------------------------
-
-
 def test_a_signed_token_contains_no_secrets(zoo: Zoo) -> None:
     before = time.time()
     with zk_lock("stock/{sku}", fields={"sku": "7"}) as hold:
@@ -86,8 +83,6 @@ def test_a_hold_that_is_over_signs_nothing(zoo: Zoo) -> None:
         eventually(lambda: hold.lost)
         hold.signed_token()
 
-
-# --- another process -------------------------------------------------------------------------------------------------
 
 RECEIVER = """
 import sys, threading
@@ -131,9 +126,6 @@ def test_another_project_verifies_without_zookeeper(zoo: Zoo) -> None:
             assert receive("its own", "another" * 6, hold) == "InvalidToken"
             assert receive(KEY, "", hold) == f"stock/7 {hold.token} {os.getpid()} 1"
             assert receive("test", "", hold) == "InvalidToken"  # the sender's SECRET_KEY
-
-
-# --- views -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.django_db
@@ -194,9 +186,6 @@ def test_a_refusal_is_logged_without_the_token(zoo: Zoo, client: Client, caplog:
     assert "support.fencesite.answer refused" in record.getMessage()
     assert record.lock == "stock/7"  # type: ignore[attr-defined]
     assert signed not in caplog.text
-
-
-# --- the view's transaction ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.django_db(transaction=True)
@@ -263,9 +252,6 @@ def test_a_verified_token_fences_rows(zoo: Zoo, rf: RequestFactory) -> None:
         hold.fence(account)
     with pytest.raises(StaleToken):  # the store has not seen the newer holder, but the row has
         deposit(rf.post("/", headers={"X-Fencing-Token": signed}))
-
-
-# --- what is said at once --------------------------------------------------------------------------------------------
 
 
 def test_a_class_or_generator_is_refused_as_a_guarded_view() -> None:

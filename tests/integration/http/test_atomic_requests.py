@@ -121,7 +121,7 @@ def test_an_answer_503_commits_nothing(zoo: Zoo, ledger: Ledger, client: Client,
 
 
 @pytest.mark.usefixtures("zoo")
-def test_a_lock_lost_after_the_view_stops_the_commit(
+def test_a_loss_after_the_view_stops_the_commit(
     ledger: Ledger, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holds: list[Hold] = []

@@ -38,8 +38,6 @@ def test_a_streamed_response_is_refused_and_closed(client: Client, view: str) ->
 
 
 def test_a_generator_may_hold_the_lock_itself(client: Client) -> None:
-    """This is the way out that the error names."""
-
     def parts() -> Iterator[bytes]:
         with zk_lock(KEY, timeout=0):
             yield b"held" if not is_free(KEY) else b"free"
@@ -59,9 +57,10 @@ def test_a_file_is_sent_after_the_release(client: Client) -> None:
     assert response.getvalue() == FILE.read_bytes()
 
 
-@pytest.mark.parametrize("view", PAGES)
-def test_a_response_is_rendered_under_the_lock(client: Client, view: str) -> None:
-    assert client.get(f"/{view}/").content == b"held"
+@pytest.mark.parametrize(("view", "lock"), [*((view, b"held") for view in PAGES), *((view, b"free") for view in REST)])
+def test_a_response_is_rendered_under_the_lock_but_for_rest_handlers(client: Client, view: str, lock: bytes) -> None:
+    """Django REST framework chooses the renderer when the handler has returned."""
+    assert client.get(f"/{view}/").content == lock
     assert is_free(KEY)
 
 
@@ -73,12 +72,6 @@ async def test_in_an_event_loop_a_response_is_rendered_and_a_stream_is_refused()
         await AsyncClient().get("/async-view/")
     assert bodysite.events == ["closed"]
     assert not await zk_lock(KEY).alocked()
-
-
-@pytest.mark.parametrize("view", REST)
-def test_the_response_of_a_rest_handler_is_rendered_after_the_release(client: Client, view: str) -> None:
-    """Django REST framework chooses the renderer when the handler has returned."""
-    assert client.get(f"/{view}/").content == b"free"
 
 
 def test_a_post_render_callback_runs_under_the_lock(rf: RequestFactory) -> None:

@@ -16,7 +16,12 @@ from django_zklock.exceptions import LockBusy
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 
-KINDS = [*viewkinds.INSIDE, "save_model", "perform_create", "ninja-auth"]
+REQUESTS: dict[str, tuple[Any, str]] = {
+    "save_model": (Client.post, "/admin-saving/auth/group/{pk}/change/"),
+    "perform_create": (Client.post, "/perform_create/"),
+    "ninja-auth": (Client.get, "/ninja/auth"),
+}
+KINDS = [*viewkinds.INSIDE, *REQUESTS]
 DATA: dict[str, Any] = {"name": "new", "post": "yes"}
 
 
@@ -41,15 +46,9 @@ def staff(client: Client) -> Client:
 
 
 def request(client: Client, kind: str, group: Group) -> Any:
-    page = "/admin-saving/auth/group/"
-    match kind:
-        case "save_model":
-            return client.post(f"{page}{group.pk}/change/", DATA)
-        case "perform_create":
-            return client.post("/perform_create/", DATA)
-        case "ninja-auth":
-            return client.get("/ninja/auth")
-    return client.get(f"/{kind}/")
+    """Make the request that leads to the locked call of this kind."""
+    method, address = REQUESTS.get(kind, (Client.get, f"/{kind}/"))
+    return method(client, address.format(pk=group.pk), DATA if method is Client.post else None)
 
 
 IN_REST = {
@@ -62,7 +61,7 @@ IN_REST = {
     ("settings", "kind"),
     [*(({}, kind) for kind in KINDS), *((IN_REST, kind) for kind in ("perform_create", "has_permission"))],
 )
-def test_a_lock_anywhere_in_a_view_is_answered(
+def test_a_lock_in_a_view_is_answered(
     zoo: Zoo, staff: Client, group: Group, settings: dict[str, Any], kind: str
 ) -> None:
     with override_settings(**settings):
@@ -128,7 +127,6 @@ def test_every_kind_of_view_answers(zoo: Zoo, client: Client, kind: str) -> None
 
 
 def test_a_lock_above_paginate_answers(zoo: Zoo, client: Client) -> None:
-    """The decorator below may take arguments that the function does not have."""
     assert client.get("/ninja/paged?limit=5").json() == {"items": ["done"], "count": 1}
     with zoo.hold_elsewhere(viewkinds.KEY):
         assert client.get("/ninja/paged").status_code == 409

@@ -422,7 +422,6 @@ def test_an_error_at_commit_keeps_no_lock(zoo: Zoo, ledger: Ledger, refused: boo
 
 @ON_SQLITE
 def test_many_kept_locks_are_waited_for_together(ledger: Ledger) -> None:
-    """If ZooKeeper does not answer, the end of a transaction takes no longer with many locks."""
     with DevServer(max_session_timeout=40) as server, namespace(server) as zoo, zoo.configured(session_timeout=40):
         with pytest.raises(ZeroDivisionError), transaction.atomic(using="ledger"):
             for number in range(5):
@@ -455,7 +454,6 @@ def test_a_child_that_closes_the_connections_of_its_parent_waits_for_no_release(
 
 
 def test_methods_that_another_tool_has_replaced_stay_replaced(zoo: Zoo, ledger: Ledger) -> None:
-    """A tool that watches the connection continues to watch it."""
     called: list[str] = []
     methods = ledger.connection.__dict__
     original = ledger.connection.commit
@@ -549,7 +547,6 @@ def test_current_hold_in_a_locked_function(zoo: Zoo) -> None:
 @pytest.mark.filterwarnings("ignore:The lock .* is acquired after the first query:RuntimeWarning")
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_a_transaction_that_is_managed_by_hand_ends_by_hand(zoo: Zoo, ledger: Ledger, end: str) -> None:
-    """Without autocommit the end of a block commits nothing. The lock is held until the project commits."""
     transaction.set_autocommit(False, using="ledger")
     try:
         ledger.write("a")  # which begins it; SQLite would commit at the end of a block that did

@@ -62,8 +62,6 @@ def database_settings(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 @pytest.fixture
 def alias(database_settings: dict[str, Any], zoo: Zoo, django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
-    """A database with the table, in which this process records."""
-
     def to_it(model: object, **hints: object) -> str:
         return name
 
@@ -442,14 +440,18 @@ def test_a_lost_hold_says_why_and_the_network_counts(zoo: Zoo, cause: Callable[[
 
 
 @each_database
-def test_each_reason_of_a_doubt_counts_as_a_loss_by_the_network(alias: str) -> None:
+def test_each_reason_of_a_doubt_counts_as_a_loss_once_for_a_session(alias: str) -> None:
     """The holds of the default policy end with the first doubt, so each doubt is a reason of losses."""
     ago = timezone.now() - timedelta(hours=2)
     for number, reason in enumerate(troubles.ALL):
         insert("k", held=1, host="worker-7", session=number, outcome=Attempt.LOST, reason=reason)
     insert("k", held=7200, host="long", outcome=Attempt.LOST, reason=troubles.SESSION_OVER, at=ago)
     insert("k", held=1, host="once", outcome=Attempt.LOST, reason=troubles.SESSION_OVER, at=ago)
-    assert table.past_losses.get(60.0, 0.0, 0.0) == {"worker-7": len(troubles.ALL), "long": 1}
+    for pid in (1, 1, 2):  # pool processes with one session, and rows from before there were sessions
+        insert("k", held=1, host="pool", pid=pid, session=-7, outcome=Attempt.LOST, reason=troubles.LEASE_OVER)
+        insert("k", held=1, host="before", pid=pid, outcome=Attempt.LOST, reason=troubles.CONNECTION_BROKE)
+    losses = {"worker-7": len(troubles.ALL), "long": 1, "pool": 1, "before": 2}
+    assert table.past_losses.get(60.0, 0.0, 0.0) == losses
 
 
 def insert(template: str, *, held: float, **more: Any) -> None:

@@ -39,7 +39,7 @@ def listed(*arguments: object) -> list[str]:
     return keys
 
 
-def test_a_deadlock_is_shown_by_list_status_and_show(zoo: Zoo, deadlock: None) -> None:
+def test_a_deadlock_is_shown_by_list_status_and_show_and_in_their_json(zoo: Zoo, deadlock: None) -> None:
     for key in "ab":
         text = zklock("show", key)
         assert "DEADLOCK: " in text, key
@@ -53,9 +53,6 @@ def test_a_deadlock_is_shown_by_list_status_and_show(zoo: Zoo, deadlock: None) -
     states = {lock["key"]: lock["state"] for lock in as_json("list")["locks"]}
     assert states == {"a": "deadlocked", "b": "deadlocked", "c": "contended"}
     assert [line.split()[1] for line in zklock("list").splitlines()[1:4]] == ["deadlocked", "deadlocked", "contended"]
-
-
-def test_a_deadlock_is_in_the_json_of_list_status_and_show(zoo: Zoo, deadlock: None) -> None:
     for command in ("list", "status"):
         (cycle,) = as_json(command)["cycles"]
         assert {(wait["holds"], wait["waits_for"]) for wait in cycle} == {("a", "b"), ("b", "a")}
@@ -201,7 +198,6 @@ def test_a_similar_sub_command_is_suggested(given: str, meant: str) -> None:
 
 
 def on_a_terminal(*arguments: str) -> str:
-    """Return what a sub-command writes to a terminal, which has room for a few thousand characters."""
     near, far = pty.openpty()
 
     def read() -> bytes:

@@ -90,9 +90,7 @@ def test_no_label_of_a_metric_has_a_key(collected: Collected) -> None:
     assert set(re.findall(r' ?lock="(.*?)"', collected.text)) == {NAME}
 
 
-def test_too_many_names_of_locks_are_one_label(
-    zoo: Zoo, collected: Collected, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_too_many_names_are_one_label(zoo: Zoo, collected: Collected, caplog: pytest.LogCaptureFixture) -> None:
     """A project that puts keys into the names gets a bounded number of time series."""
     with zoo.configured(MAX_METRIC_LOCKS=2):
         for number in range(4):
@@ -327,7 +325,6 @@ print("added up")
 
 
 def test_the_holds_of_several_processes_add_up(zoo: Zoo, tmp_path: Path) -> None:
-    """In the library's mode for them, of which each process may be asked."""
     assert zoo.output(SEVERAL, PROMETHEUS_MULTIPROC_DIR=str(tmp_path)) == ["added up"]
 
 

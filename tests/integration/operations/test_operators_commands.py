@@ -91,9 +91,7 @@ def test_an_action_goes_to_the_handlers_of_the_project(zoo: Zoo, capsys: pytest.
     assert capsys.readouterr().err == ""
 
 
-def test_a_command_adds_its_action_to_the_table_of_events(
-    zoo: Zoo, tmp_path: Path, django_db_blocker: DjangoDbBlocker
-) -> None:
+def test_a_command_adds_to_the_table_of_events(zoo: Zoo, tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> None:
     settings = sqlite(tmp_path / "events.sqlite3")
     env = {**zoo.environment(), RECORD: "600", "TEST_DATABASES": json.dumps({"default": settings})}
     with django_db_blocker.unblock(), database(settings, OperatorAction) as alias:

@@ -113,7 +113,7 @@ def test_signals_are_forwarded_to_the_command(zoo: Zoo, run: Run, number: signal
     assert (process.returncode, out) == (9, "got\n")
 
 
-def test_the_exit_code_of_a_command_that_is_killed_or_cannot_run_is_that_of_a_shell(
+def test_the_exit_code_of_a_command_that_is_killed_or_cannot_run_is_a_shells(
     zoo: Zoo, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert ending("run", "k", "--", "sh", "-c", "kill -KILL $$")[0] == 128 + signal.SIGKILL
@@ -231,7 +231,6 @@ def test_the_command_has_the_terminal(zoo: Zoo) -> None:
 
 
 def seen(terminal: int, wanted: str, meanwhile: bytes = b"") -> str:
-    """Read from a terminal until a text comes, and write this as long as nothing comes."""
     text = ""
     deadline = time.monotonic() + 20
     while wanted not in text:
@@ -251,7 +250,6 @@ def test_a_background_job_has_no_input(zoo: Zoo) -> None:
 
 
 def test_a_signal_at_the_start_of_the_command_is_not_lost(zoo: Zoo) -> None:
-    """It may come before the process is known."""
     with zoo.configured(), zk_lock("k") as hold:
         command = _Command(["sleep", "20"], hold, grace=5)
         command.on_signal(signal.SIGTERM)

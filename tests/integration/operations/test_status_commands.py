@@ -37,16 +37,6 @@ def hostile(zoo: Zoo, key: str, data: bytes) -> str:
     return str(zoo.client.create(prefix, data, ephemeral=True, sequence=True, makepath=True))
 
 
-def test_status_counts_locks_and_waiters(zoo: Zoo) -> None:
-    with zk_lock("a"), zk_lock("b"), zoo.hold_elsewhere("b"):
-        text = zklock("status")
-        assert text.startswith("CONNECTED to ")
-        assert "2 locks held, 1 contended, 1 waiting" in text
-        data = as_json("status")
-        assert (data["held"], data["contended"], data["waiting"], data["problem"]) == (2, 1, 1, None)
-        assert data["connection"]["state"] == "connected"
-
-
 def test_show_tells_what_the_holder_runs(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
     with zk_lock("a") as hold:
         lines = zklock("show", "a", "--stack").splitlines()
@@ -66,8 +56,13 @@ def test_show_tells_what_the_holder_runs(zoo: Zoo, caplog: pytest.LogCaptureFixt
         assert "--stack" not in zklock("show", "a")
 
 
-def test_the_list_has_a_line_for_each_lock(zoo: Zoo) -> None:
+def test_status_counts_the_locks_and_the_list_has_a_line_for_each(zoo: Zoo) -> None:
     with zk_lock("orders/7") as hold, zk_lock("stock"), zoo.hold_elsewhere("orders/7"):
+        text, data = zklock("status"), as_json("status")
+        assert text.startswith("CONNECTED to ")
+        assert "2 locks held, 1 contended, 1 waiting" in text
+        assert (data["held"], data["contended"], data["waiting"], data["problem"]) == (2, 1, 1, None)
+        assert data["connection"]["state"] == "connected"
         line = next(line for line in zklock("list").splitlines() if line.startswith("orders/7"))
         assert str(hold.token) in line
         assert str(os.getpid()) in line
@@ -148,25 +143,18 @@ def test_hostile_payloads_are_harmless(zoo: Zoo) -> None:
             zoo.client.delete(path)
 
 
-def test_the_doctor_finds_a_healthy_ensemble_healthy(zoo: Zoo) -> None:
+def test_the_doctor_finds_a_healthy_ensemble_healthy_and_says_that_an_address_is_new(zoo: Zoo) -> None:
+    """A misspelt chroot excludes nobody. As soon as the address is used, it is not new."""
+    new = "new: no process has used it"
+    assert new in next(check["text"] for check in as_json("doctor")["checks"] if check["name"] == "address")
     with zk_lock("k"):
         data = as_json("doctor")
-    results = {check["name"]: check["result"] for check in data["checks"]}
+    checks = {check["name"]: check for check in data["checks"]}
     assert data["healthy"] is True
-    of_importance = {results[name] for name in ("connection", "session timeout", "write", "rights")}
+    assert new not in checks["address"]["text"]
+    of_importance = {checks[name]["result"] for name in ("connection", "session timeout", "write", "rights")}
     assert of_importance <= {"ok", "warning"}, "a busy machine is slow"
     assert "!doctor" not in zoo.names(zoo.base)
-
-
-def test_the_doctor_says_that_an_address_is_new(zoo: Zoo) -> None:
-    """A misspelt chroot excludes nobody. As soon as the address is used, it is not new."""
-
-    def address() -> str:
-        return str(next(check["text"] for check in as_json("doctor")["checks"] if check["name"] == "address"))
-
-    assert "new: no process has used it" in address()
-    with zk_lock("a"):
-        assert "new: no process has used it" not in address()
 
 
 def test_the_doctor_names_orphans_and_unreadable_queues(zoo: Zoo) -> None:

@@ -114,7 +114,6 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def of(said: str, name: str) -> list[str]:
-    """Return the outcomes of a test, or of those whose names begin so."""
     return re.findall(rf"::{name}\S* (PASSED|FAILED|ERROR)", said.partition("= ERRORS =")[0])
 
 
@@ -212,7 +211,6 @@ def test_a_project_without_valid_settings_gets_an_error(runs: Runs, settings: st
 
 
 def test_the_plugin_imports_nothing_before_a_test_uses_it() -> None:
-    """A run of pytest that tests no locks pays for none."""
     code = "import sys, django_zklock.testing.plugin; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"django", "kazoo", "django_zklock.testing.tester", "django_zklock.testing.server"} & set(loaded)

@@ -81,7 +81,6 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import LiveServerTestCase, SimpleTestCase, TestCase, TransactionTestCase, override_settings
 from django_zklock import zk_lock, zk_locked
-from django_zklock.exceptions import ZooKeeperUnavailable
 import shop
 
 app = celery.Celery("shop", broker="memory://")
@@ -177,7 +176,6 @@ def test_the_runner_gives_locks_to_all_tests(project: Project) -> None:
 
 PARALLEL = """
 import os, pathlib, time
-from busy import is_busy
 from django.test import SimpleTestCase
 from django_zklock import zk_lock
 
@@ -257,7 +255,6 @@ class Other(SimpleTestCase):
 
 
 def test_another_runner_inherits_the_locks(project: Project) -> None:
-    """The runner may have a parallel suite of its own."""
     project.write("test_shop.py", TESTS)
     runners = """
 from django.test.runner import DiscoverRunner, ParallelTestSuite
