@@ -6,22 +6,25 @@ import os
 import re
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from celery.utils.imports import symbol_by_name
 from django.conf import settings
 from django.db import connection
+from django.http import HttpResponse
 from django.test import Client, RequestFactory, override_settings
 from django.test.utils import isolate_apps
 from django.utils.module_loading import import_string
 from support import viewkinds
 from support.docs import BLOCK, DOCS, files_of, run, run_all, text_of, written
+from support.faults import BackgroundCall
 from support.project import SETTINGS, Project
 from support.zoo import Zoo
 
-from django_zklock import conf, zk_lock
-from django_zklock.exceptions import LockBusy
+from django_zklock import conf, zk_lock, zk_read, zk_write
+from django_zklock.exceptions import LockBusy, LockUpgradeRefused
 
 SETTINGS_SHOWN = [
     pytest.param(code, id=str(page.relative_to(DOCS.parent)))
@@ -211,3 +214,57 @@ def test_the_examples_of_the_readme_run(zoo: Zoo, rf: RequestFactory) -> None:
     at_once = override_settings(ZKLOCK={**settings.ZKLOCK, "DEFAULTS": {"timeout": 0}})
     with zoo.hold_elsewhere("order/7"), at_once, pytest.raises(LockBusy):
         pay(rf.get("/"), pk=7)
+
+
+def sides() -> str:
+    def can_have(kind: Any) -> bool:
+        try:
+            with zk_lock("catalogue/berlin", kind=kind, timeout=0):
+                return True
+        except LockBusy:
+            return False
+
+    return BackgroundCall(lambda: ",".join(filter(can_have, ("read", "write")))).result()
+
+
+@pytest.fixture
+def read_write(zoo: Zoo) -> dict[str, Any]:
+    """Run the page. The functions that its code calls note which side is free meanwhile."""
+    seen: list[str] = []
+
+    def note(*_: object, **__: object) -> list[str]:
+        seen.append(sides())
+        return ["wrong"]
+
+    def respond(*_: object) -> HttpResponse:
+        return HttpResponse(note())
+
+    names: dict[str, Any] = dict.fromkeys(("read_all", "write_all", "check_all", "find_mistakes"), note)
+    names |= {"render_catalogue": respond, "store_catalogue": respond, "find_sold_out": sync_to_async(note)}
+    return run_all("how-to/read-write-locks.md", seen=seen, **names)
+
+
+@pytest.mark.zookeeper
+def test_readers_and_writers_exclude_each_other_as_the_page_says(read_write: dict[str, Any]) -> None:
+    read_write["export"]()
+    read_write["replace"]()
+    request = RequestFactory().get("/")
+    assert read_write["show"](request, shop="berlin").status_code == 200
+    assert read_write["upload"](request, shop="berlin").status_code == 200
+    assert async_to_sync(read_write["sold_out"])("berlin") == ["wrong"]
+    assert read_write["seen"] == ["read", "", "read", "", "read"]
+
+
+@pytest.mark.zookeeper
+def test_the_example_of_a_downgrade_lets_readers_work(read_write: dict[str, Any]) -> None:
+    read_write["rebuild"]("berlin")
+    assert read_write["seen"] == ["", "read"]
+
+
+@pytest.mark.zookeeper
+def test_a_reader_is_refused_the_write_side(read_write: dict[str, Any]) -> None:
+    assert read_write["correct"]("berlin") == ["wrong"]
+    assert read_write["seen"] == ["read", "", ""]
+    advice = "would wait for its own release.*downgrade"
+    with zk_read("catalogue/berlin"), pytest.raises(LockUpgradeRefused, match=advice), zk_write("catalogue/berlin"):
+        pass

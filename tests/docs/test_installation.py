@@ -1,4 +1,4 @@
-"""The home page, the installation, deploys and upgrades: the code runs, and the first page leaves out nothing."""
+"""The home page, the installation, deploys, upgrades and events: the code runs, and the tables leave out nothing."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from django.test import RequestFactory
 from support.docs import DOCS, files_of, run, text_of, written
 from support.project import SETTINGS, Project
 from support.zoo import Zoo
+
+from django_zklock.contrib.events.models import Attempt, OperatorAction
 
 PAGE = "installation.md"
 SETUP = ConfigParser()
@@ -136,3 +138,33 @@ def test_nothing_is_left_in_the_database(tmp_path: Path) -> None:
     assert "break_lock" in before
     assert "zklock_events_attempt" in before
     assert after == "[]"
+
+
+EVENTS = text_of("how-to/events.md")
+IN_A_FILE = """
+from events_settings import *
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "past.sqlite3"}}
+"""
+SELL = "import django; django.setup(); from shop import sell; sell('lamp')"
+SHOW = """
+import django; django.setup()
+from django_zklock.contrib.events.models import Attempt
+print(*Attempt.objects.values_list("key", "outcome"))
+"""
+
+
+@pytest.mark.zookeeper
+def test_the_app_records_from_the_first_lock_to_the_exit(zoo: Zoo, tmp_path: Path) -> None:
+    project = written("how-to/events.md", tmp_path, {"file_settings.py": IN_A_FILE})
+    env = {"DJANGO_SETTINGS_MODULE": "file_settings", "ZKLOCK_URL": zoo.url()}
+    for arguments in (("manage.py", "migrate"), ("-c", SELL)):
+        project.succeed(*arguments, **env)
+    assert project.run("-c", SHOW, **env).stdout == "('inventory/lamp', 'released')\n"
+
+
+def test_every_field_is_in_a_table_and_every_outcome_is_named() -> None:
+    named = {name for row in re.findall(r"^\| (`.*?) \|", EVENTS, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    fields = {field.name for model in (Attempt, OperatorAction) for field in model._meta.get_fields()}
+    assert named == fields - {"id"}
+    for outcome in (Attempt.HELD, Attempt.RELEASED, Attempt.LOST, Attempt.TIMED_OUT):
+        assert f"`{outcome}`" in EVENTS

@@ -86,10 +86,7 @@ def rendered(request: HttpRequest, name: str) -> HttpResponse:
     return TemplateResponse(request, template, {"held": lambda: held(name)})
 
 
-urlpatterns = [
-    path("view/<name>/", view),
-    path("rendered/<name>/", rendered),
-]
+urlpatterns = [path("view/<name>/", view), path("rendered/<name>/", rendered)]
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from support.deadlock import give_way
 from support.faults import BackgroundCall, expire, lose, proxied
 from support.zoo import Zoo, eventually, guid_of
 
-from django_zklock import zk_lock, zk_locked
+from django_zklock import operations, zk_lock, zk_locked
 from django_zklock.contrib.events import facts, history, recorder, table, writer
 from django_zklock.contrib.events.models import Attempt, OperatorAction
 from django_zklock.contrib.events.writer import Writer
@@ -32,15 +32,6 @@ from django_zklock.core import clock
 from django_zklock.core.zk import process, troubles
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
 from django_zklock.locks.hold import Hold
-from django_zklock.operations import (
-    acting_via,
-    break_lock,
-    clear_limit,
-    end_hold,
-    hold_lock,
-    request_release,
-    set_limit,
-)
 
 pytestmark = pytest.mark.zookeeper
 
@@ -111,17 +102,17 @@ def test_a_hold_has_a_row_while_it_lasts(alias: str) -> None:
 def test_each_action_of_an_operator_is_a_row(alias: str) -> None:
     why: dict[str, Any] = {"reason": "the machine is on fire", "by": "anna"}
     with pytest.raises(LockLost), zk_lock("a/b", what="the count", abort_on="never") as hold:
-        request_release("a/b", **why)
-        with acting_via("admin"), pytest.raises(ZeroDivisionError), transaction.atomic():
-            break_lock("a/b", guid=guid_of(hold.path), token=hold.token, **why)
+        operations.request_release("a/b", **why)
+        with operations.acting_via("admin"), pytest.raises(ZeroDivisionError), transaction.atomic():
+            operations.break_lock("a/b", guid=guid_of(hold.path), token=hold.token, **why)
             raise ZeroDivisionError
         hold.wait_lost(10)
         hold.check()
-    with acting_via("command"):
-        held = hold_lock("a/b", seconds=60, **why)
-    end_hold("a/b", token=held.token, by="bert")
-    set_limit("printers", 3, **why)
-    clear_limit("printers", **why)
+    with operations.acting_via("command"):
+        held = operations.hold_lock("a/b", seconds=60, **why)
+    operations.end_hold("a/b", token=held.token, by="bert")
+    operations.set_limit("printers", 3, **why)
+    operations.clear_limit("printers", **why)
     recorder.flush(10)
     actions = list(OperatorAction._default_manager.order_by("pk"))
     assert [(row.what, row.key, row.via, row.by, row.token) for row in actions] == [
@@ -399,7 +390,7 @@ def test_refusals_and_losses_begin_after_their_last_pause(alias: str) -> None:
 
 def lose_by_break(zoo: Zoo) -> None:
     def break_it(hold: Hold) -> None:
-        break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="it hangs", by="anna")
+        operations.break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="it hangs", by="anna")
 
     lose(zk_lock("k"), break_it, 10)
 
