@@ -204,10 +204,11 @@ README = (DOCS.parent / "README.md").read_text()
 
 
 @pytest.mark.zookeeper
-def test_the_examples_of_the_readme_run(zoo: Zoo, rf: RequestFactory) -> None:
+def test_the_examples_of_the_readme_and_of_the_home_page_run(zoo: Zoo, rf: RequestFactory) -> None:
     files = dict(BLOCK.findall(README))
     pay, report = run(files["views.py"], "views.py")["pay"], run(files["tasks.py"], "tasks.py")["report"]
-    assert pay(rf.get("/"), pk=7).content == b"order 7 is paid"
+    for view in (pay, run(files_of("index.md")["views.py"], "views.py")["pay"]):
+        assert view(rf.get("/"), pk=7).content == b"order 7 is paid"
     assert report.apply(("monday",)).get() == "report of monday"
     with zoo.hold_elsewhere("report/monday"), pytest.raises(LockBusy):
         report.apply(("monday",), throw=True)

@@ -1,4 +1,4 @@
-"""The home page, the installation, deploys, upgrades and events: the code runs, and the tables leave out nothing."""
+"""The installation, deploys, upgrades and events: the code runs, and the tables leave out nothing."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
-from django.test import RequestFactory
-from support.docs import DOCS, files_of, run, text_of, written
+from support.docs import DOCS, files_of, text_of, written
 from support.project import SETTINGS, Project
 from support.zoo import Zoo
 
@@ -38,12 +37,6 @@ call_command("migrate")
 call_command("check")
 call_command("zklock", "doctor")
 """
-
-
-@pytest.mark.zookeeper
-def test_the_code_of_the_home_page_locks_a_view(zoo: Zoo, rf: RequestFactory) -> None:
-    files = files_of("index.md")
-    assert run(files["views.py"], "views.py")["pay"](rf.get("/"), pk=7).content == b"order 7 is paid"
 
 
 @pytest.mark.zookeeper

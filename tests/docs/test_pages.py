@@ -83,19 +83,14 @@ def test_the_diagrams_are_those_that_the_script_draws() -> None:
     assert set(drawn) <= shown
 
 
-def test_a_number_is_a_word_of_the_search() -> None:
-    """`tests/browser/test_documentation.py` searches for some in the site."""
-    pytest.importorskip("sphinx", reason="it is in the group `docs`")
-    search = runpy.run_path(str(DOCS / "site_search.py"))["Search"]({})
-    words = search.split("answers 409, not W005")
-    assert words == ["answers", " 409", "not", "W005"]
-    assert search.word_filter(search.stem(" 409"))
-
-
-def test_each_phrase_of_the_search_leads_to_a_single_page() -> None:
+def test_a_number_is_a_word_of_the_search_and_each_phrase_leads_to_a_single_page() -> None:
     """Two pages with one phrase would share the first place."""
     pytest.importorskip("sphinx", reason="it is in the group `docs`")
-    phrases: dict[str, list[str]] = runpy.run_path(str(DOCS / "site_search.py"))["PHRASES"]
+    module = runpy.run_path(str(DOCS / "site_search.py"))
+    search = module["Search"]({})
+    assert search.split("answers 409, not W005") == ["answers", " 409", "not", "W005"]
+    assert search.word_filter(search.stem(" 409"))
+    phrases: dict[str, list[str]] = module["PHRASES"]
     assert [target for target in phrases if not (DOCS / f"{target.partition('#')[0]}.md").exists()] == []
     listed = [phrase for page in phrases.values() for phrase in page]
     assert len(set(listed)) == len(listed)

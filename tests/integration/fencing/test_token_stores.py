@@ -104,7 +104,7 @@ def test_no_newer_token_comes_between_the_check_and_the_commit(ledger: str, befo
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_token_is_seen_only_if_its_transaction_commits_and_a_stale_one_rolls_nothing_back() -> None:
+def test_a_token_counts_once_its_transaction_commits_and_a_stale_one_ends_none() -> None:
     store = DatabaseTokens()
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         store.advance("a", 9)

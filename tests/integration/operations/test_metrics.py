@@ -238,7 +238,7 @@ def test_a_hold_that_takes_too_long_is_warned_of_lost_and_aborted(collected: Col
 
 
 def test_release_requests_and_breaks_are_counted(zoo: Zoo, collected: Collected) -> None:
-    why = {"reason": "deploy", "by": "anna"}
+    why: dict[str, Any] = {"reason": "deploy", "by": "anna"}
     operator = CallOnDemand(lambda hold: break_lock("k", guid=guid_of(hold.path), token=hold.token, **why))
     with pytest.raises(LockLost), zk_lock("k") as hold:
         request_release("k", **why)
