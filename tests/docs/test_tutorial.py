@@ -146,7 +146,7 @@ class Reader:
                 return str(page.read().decode())
 
         (csrf,) = re.findall(r'name="csrfmiddlewaretoken" value="([^"]+)"', read("/admin/login/"))
-        form = {"username": "admin", "password": "secret", "csrfmiddlewaretoken": csrf, "next": LIST}
+        form = {"username": "admin", "password": "secret", "csrfmiddlewaretoken": csrf, "next": f"{LIST}?q="}
         assert "inventory/lamp" in read("/admin/login/", urllib.parse.urlencode(form).encode())
         eventually(lambda: '"waiting": 1' in read(f"{LIST}data.json"), 30, "the admin shows no waiter")
 

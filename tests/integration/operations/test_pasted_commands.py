@@ -36,7 +36,7 @@ def test_each_printed_command_needs_only_a_reason(zoo: Zoo, contend: Contend, pr
         node = contend(key, template=name)
         with zoo.configured():
             _, text, _ = ending("show", "--json", "--", key)
-        (request, breaking) = json.loads(text)["commands"]
+        _stack, request, breaking = json.loads(text)["commands"]
         for command in (request, breaking):
             refused = run(command)
             assert refused.returncode == ExitCode.USAGE, refused
