@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from django.contrib import admin
+from django.contrib.auth.models import AnonymousUser
+from django.core.exceptions import PermissionDenied
 from django.test import RequestFactory
 from support.docs import files_of, run, text_of
 from support.zoo import Zoo
@@ -33,7 +35,6 @@ def blocks() -> dict[str, str]:
 
 
 def test_the_admin_of_the_example_replaces_the_default_one(blocks: dict[str, str]) -> None:
-    """It registers, and the system checks of the admin have nothing to say about it."""
     try:
         run(blocks["admin.py"])
         model_admin: Any = admin.site.get_model_admin(Lock)
@@ -45,10 +46,6 @@ def test_the_admin_of_the_example_replaces_the_default_one(blocks: dict[str, str
 
 
 def test_the_json_view_of_the_example_needs_the_permission(blocks: dict[str, str], rf: RequestFactory) -> None:
-    """A stranger gets no JSON."""
-    from django.contrib.auth.models import AnonymousUser
-    from django.core.exceptions import PermissionDenied
-
     names = run(blocks["urls.py"])
     request = rf.get("/ops/locks.json")
     request.user = AnonymousUser()
@@ -58,7 +55,6 @@ def test_the_json_view_of_the_example_needs_the_permission(blocks: dict[str, str
 
 @pytest.mark.zookeeper
 def test_the_probe_of_the_example_answers(blocks: dict[str, str], rf: RequestFactory, zoo: Zoo) -> None:
-    """Without a user."""
     names = run(blocks["probes.py"])
     assert names["urlpatterns"][0].callback(rf.get("/health/locks.json")).status_code == 200
 
@@ -94,16 +90,11 @@ REFERENCE = text_of("reference/admin.md")
 
 
 def test_the_reference_has_every_permission() -> None:
-    """Those that `migrate` makes."""
-    names = [
-        *(f"{name}_lock" for name in Lock._meta.default_permissions),
-        *(name for name, _ in Lock._meta.permissions),
-    ]
+    names = [f"{name}_lock" for name in Lock._meta.default_permissions] + [name for name, _ in Lock._meta.permissions]
     assert re.findall(r"^\| `zklock\.(\w+)` \|", REFERENCE, re.MULTILINE) == names
 
 
 def test_the_reference_has_every_url_with_its_address() -> None:
-    """The names of the admin's own pages, which Django's pages for adding and deleting are not."""
     shown: dict[str, str] = {}
     for names, addresses in re.findall(r"^\| (`zklock_lock_[^|]*)\|([^|]*)\|", REFERENCE, re.MULTILINE):
         pairs = zip(re.findall(r"`(\w+)`", names), re.findall(r"`([^`]+)`", addresses) or [""], strict=True)
@@ -117,6 +108,5 @@ def test_the_reference_has_every_url_with_its_address() -> None:
 
 
 def test_the_reference_has_the_attributes_of_the_mixin() -> None:
-    """With their defaults."""
     shown = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", REFERENCE, re.MULTILINE))
     assert shown == {name: str(getattr(LockAdminMixin, name)) for name in ("long_held", "reply_timeout", "refresh")}

@@ -6,22 +6,25 @@ import os
 import re
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from celery.utils.imports import symbol_by_name
 from django.conf import settings
 from django.db import connection
+from django.http import HttpResponse
 from django.test import Client, RequestFactory, override_settings
 from django.test.utils import isolate_apps
 from django.utils.module_loading import import_string
 from support import viewkinds
 from support.docs import BLOCK, DOCS, files_of, run, run_all, text_of, written
+from support.faults import BackgroundCall
 from support.project import SETTINGS, Project
 from support.zoo import Zoo
 
-from django_zklock import conf, zk_lock
-from django_zklock.exceptions import LockBusy
+from django_zklock import conf, zk_lock, zk_read, zk_write
+from django_zklock.exceptions import LockBusy, LockUpgradeRefused
 
 SETTINGS_SHOWN = [
     pytest.param(code, id=str(page.relative_to(DOCS.parent)))
@@ -61,7 +64,6 @@ def test_the_examples_for_test_cases_pass(project: Project) -> None:
 
 
 def test_one_line_gives_locks_to_all_tests(project: Project) -> None:
-    """The line of the settings with Django's runner, and that of the configuration with pytest."""
     project.write("project_settings.py", SETTINGS + (project.directory / "settings.py").read_text())
     test = "import unittest, warehouse\nclass T(unittest.TestCase):\n    def test(self): warehouse.sell(1, print)\n"
     project.write("test_all.py", test)
@@ -71,7 +73,6 @@ def test_one_line_gives_locks_to_all_tests(project: Project) -> None:
 
 
 def test_the_example_without_a_test_runner_runs(project: Project) -> None:
-    """A script can have a server, too."""
     done = project.succeed("script.py", DJANGO_SETTINGS_MODULE="project_settings")
     assert re.search(r"^zk://127\.0\.0\.1:\d+/test-.*\nreport\n  holds  script\.py ", done.stdout), done.stdout
 
@@ -100,7 +101,6 @@ def test_the_message_of_a_former_holder_is_not_written(zklock, db):
 
 
 def test_the_examples_of_fencing_another_service_pass(tmp_path: Path) -> None:
-    """A sender and a service, put together from the page, do what it says."""
     project = written("how-to/fence-another-service.md", tmp_path, {"test_consumer.py": CONSUMER}, unnamed=1)
     done = project.succeed("-m", "pytest", "-q", "--ds", "service_settings", "test_service.py", "test_consumer.py")
     assert "3 passed" in done.stdout, done.stdout
@@ -108,7 +108,6 @@ def test_the_examples_of_fencing_another_service_pass(tmp_path: Path) -> None:
 
 @pytest.mark.zookeeper
 def test_the_examples_for_celery_run(tmp_path: Path, zoo: Zoo) -> None:
-    """The code of `how-to/celery.md` makes tasks that do what their names say, and what the page says in a conflict."""
     begin = "import django; django.setup(); from celery import Celery; Celery('documented')"
     code = "\n".join([begin, *files_of("how-to/celery.md").values()])
     shown = """
@@ -127,7 +126,6 @@ print([report.apply(("monday",)).get(), fetch_rates.apply().get()])
 @pytest.mark.zookeeper
 @pytest.mark.django_db(transaction=True)
 def test_the_examples_for_transactions_run(zoo: Zoo, rf: RequestFactory) -> None:
-    """The code of `how-to/transactions.md`, one block after the other, does what the page says."""
     with isolate_apps():
         shop = run_all("how-to/transactions.md", __name__="shop")
     item = shop["Item"]
@@ -153,7 +151,6 @@ def test_the_examples_for_transactions_run(zoo: Zoo, rf: RequestFactory) -> None
 @pytest.mark.django_db
 @pytest.mark.parametrize("key", ["MIDDLEWARE", "REST_FRAMEWORK"])
 def test_the_settings_for_conflicts_answer(zoo: Zoo, client: Client, key: str) -> None:
-    """Both settings of `reference/locks.md` make a lock in a view answer, each without the other."""
     shown = run_all("reference/locks.md")
     with override_settings(ROOT_URLCONF="support.viewkinds", **{key: shown[key]}), zoo.hold_elsewhere(viewkinds.KEY):
         assert client.get("/late-lock/").status_code == 409
@@ -162,7 +159,6 @@ def test_the_settings_for_conflicts_answer(zoo: Zoo, client: Client, key: str) -
 @pytest.mark.zookeeper
 @pytest.mark.django_db(transaction=True)
 def test_the_examples_for_several_locks_run(zoo: Zoo) -> None:
-    """The code of `how-to/several-locks.md`, one block after the other, does what the page says."""
     bank = run_all("how-to/several-locks.md")
     assert list(bank["transfer"]("2", "1", 5)) == ["account/1", "account/2"]
     assert async_to_sync(bank["atransfer"])("2", "1", 5) > 0
@@ -175,7 +171,6 @@ def test_the_examples_for_several_locks_run(zoo: Zoo) -> None:
 
 @pytest.mark.zookeeper
 def test_the_example_of_inspection_runs(zoo: Zoo, capsys: pytest.CaptureFixture[str]) -> None:
-    """The code of `reference/inspection.md` names the holder of a lock, and finds none of a free one."""
     watching = run_all("reference/inspection.md")
     with zk_lock("report/{month}", fields={"month": "may"}):
         watching["report"]()
@@ -186,7 +181,6 @@ def test_the_example_of_inspection_runs(zoo: Zoo, capsys: pytest.CaptureFixture[
 
 @pytest.mark.zookeeper
 def test_the_examples_of_unique_tasks_run(tmp_path: Path, zoo: Zoo) -> None:
-    """A duplicate has the id that the page says."""
     project = written("how-to/unique-tasks.md", tmp_path)
     begin = "import django; django.setup(); from celery import Celery; Celery(broker='memory://'); import bounded, call"
     ask = "from datetime import date; from status import status; day = date(2026, 11, 1)"
@@ -197,7 +191,6 @@ def test_the_examples_of_unique_tasks_run(tmp_path: Path, zoo: Zoo) -> None:
 
 
 def test_the_example_for_several_beats_makes_a_shared_scheduler() -> None:
-    """Celery finds the names of the settings, and the scheduler that they name."""
     blocks = re.findall(r"^```python\n(.*?)^```$", text_of("how-to/celery-beat.md"), re.MULTILINE | re.DOTALL)
     app = run("".join(blocks))["app"]
     assert app.conf.zklock_beat_scheduler == "django"
@@ -211,14 +204,68 @@ README = (DOCS.parent / "README.md").read_text()
 
 
 @pytest.mark.zookeeper
-def test_the_examples_of_the_readme_run(zoo: Zoo, rf: RequestFactory) -> None:
-    """The view answers, the task returns its result, and both are under their locks."""
+def test_the_examples_of_the_readme_and_of_the_home_page_run(zoo: Zoo, rf: RequestFactory) -> None:
     files = dict(BLOCK.findall(README))
     pay, report = run(files["views.py"], "views.py")["pay"], run(files["tasks.py"], "tasks.py")["report"]
-    assert pay(rf.get("/"), pk=7).content == b"order 7 is paid"
+    for view in (pay, run(files_of("index.md")["views.py"], "views.py")["pay"]):
+        assert view(rf.get("/"), pk=7).content == b"order 7 is paid"
     assert report.apply(("monday",)).get() == "report of monday"
     with zoo.hold_elsewhere("report/monday"), pytest.raises(LockBusy):
         report.apply(("monday",), throw=True)
     at_once = override_settings(ZKLOCK={**settings.ZKLOCK, "DEFAULTS": {"timeout": 0}})
     with zoo.hold_elsewhere("order/7"), at_once, pytest.raises(LockBusy):
         pay(rf.get("/"), pk=7)
+
+
+def sides() -> str:
+    def can_have(kind: Any) -> bool:
+        try:
+            with zk_lock("catalogue/berlin", kind=kind, timeout=0):
+                return True
+        except LockBusy:
+            return False
+
+    return BackgroundCall(lambda: ",".join(filter(can_have, ("read", "write")))).result()
+
+
+@pytest.fixture
+def read_write(zoo: Zoo) -> dict[str, Any]:
+    """Run the page. The functions that its code calls note which side is free meanwhile."""
+    seen: list[str] = []
+
+    def note(*_: object, **__: object) -> list[str]:
+        seen.append(sides())
+        return ["wrong"]
+
+    def respond(*_: object) -> HttpResponse:
+        return HttpResponse(note())
+
+    names: dict[str, Any] = dict.fromkeys(("read_all", "write_all", "check_all", "find_mistakes"), note)
+    names |= {"render_catalogue": respond, "store_catalogue": respond, "find_sold_out": sync_to_async(note)}
+    return run_all("how-to/read-write-locks.md", seen=seen, **names)
+
+
+@pytest.mark.zookeeper
+def test_readers_and_writers_exclude_each_other_as_the_page_says(read_write: dict[str, Any]) -> None:
+    read_write["export"]()
+    read_write["replace"]()
+    request = RequestFactory().get("/")
+    assert read_write["show"](request, shop="berlin").status_code == 200
+    assert read_write["upload"](request, shop="berlin").status_code == 200
+    assert async_to_sync(read_write["sold_out"])("berlin") == ["wrong"]
+    assert read_write["seen"] == ["read", "", "read", "", "read"]
+
+
+@pytest.mark.zookeeper
+def test_the_example_of_a_downgrade_lets_readers_work(read_write: dict[str, Any]) -> None:
+    read_write["rebuild"]("berlin")
+    assert read_write["seen"] == ["", "read"]
+
+
+@pytest.mark.zookeeper
+def test_a_reader_is_refused_the_write_side(read_write: dict[str, Any]) -> None:
+    assert read_write["correct"]("berlin") == ["wrong"]
+    assert read_write["seen"] == ["read", "", ""]
+    advice = "would wait for its own release.*downgrade"
+    with zk_read("catalogue/berlin"), pytest.raises(LockUpgradeRefused, match=advice), zk_write("catalogue/berlin"):
+        pass

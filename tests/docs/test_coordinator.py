@@ -1,8 +1,10 @@
-"""The guide to the lock coordinator and the page about leases: the commands work, and the tables are right."""
+"""The lock coordinator, locks from other languages, and leases: code and commands work, the tables are right."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import re
 import shlex
 import shutil
@@ -12,8 +14,9 @@ from typing import Any
 
 import grpc
 import pytest
+from support import lease_clients
 from support.certificates import authority, certificate
-from support.docs import files_of, run, text_of
+from support.docs import files_of, programs_of, run, text_of
 from support.ensemble import free_ports
 from support.serving import Serving
 from support.zoo import Zoo
@@ -35,19 +38,16 @@ def rows(page: str, heading: str) -> list[list[str]]:
 
 
 def quoted(cell: str) -> list[str]:
-    """Return the texts in back quotes."""
     return re.findall(r"`([^`]+)`", cell)
 
 
 def lease_settings() -> Any:
-    """Return the settings of the guide."""
     return run(files_of(GUIDE)["settings.py"])["ZKLOCK"]["LEASES"]
 
 
 @pytest.mark.zookeeper
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_the_request_of_the_guide_is_answered_as_shown(zoo: Zoo) -> None:
-    """The answer has the fields of the page, in this order."""
     (command,) = re.findall(r"^```sh\n(.*?)^```$", text_of(GUIDE), re.MULTILINE | re.DOTALL)
     (shown,) = re.findall(r"^```json\n(.*?)^```$", text_of(GUIDE), re.MULTILINE | re.DOTALL)
     with Serving(zoo, http=True) as serving:
@@ -59,7 +59,6 @@ def test_the_request_of_the_guide_is_answered_as_shown(zoo: Zoo) -> None:
 @pytest.mark.zookeeper
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 def test_the_command_with_tls_serves_the_clients_of_the_settings(zoo: Zoo, tmp_path: Path) -> None:
-    """A certificate says which client it is: the one that may read, and not write."""
     server_ca, _ = authority(tmp_path, "servers"), authority(tmp_path, "clients")
     certificate(tmp_path, "server", "servers")
     credentials = grpc.ssl_channel_credentials(server_ca, *certificate(tmp_path, "reports.internal", "clients"))
@@ -79,7 +78,6 @@ def test_the_command_with_tls_serves_the_clients_of_the_settings(zoo: Zoo, tmp_p
 
 
 def test_the_guide_names_each_refusal() -> None:
-    """With its status in gRPC and in HTTP."""
     shown = [(quoted(slug)[0], quoted(status)[0], int(http)) for slug, status, http, _ in rows(GUIDE, "Refusals")]
     codes = [(code.slug, "acquired" if code is Code.BUSY else code.grpc, code.http) for code in Code]
     assert shown == codes
@@ -98,3 +96,51 @@ def test_the_tables_name_each_field() -> None:
     assert request == {*pb.RecordLockRequest.DESCRIPTOR.fields_by_name, *schemas["LeaseRequest"]["properties"]}
     fields = {*pb.RecordLockResponse.DESCRIPTOR.fields_by_name, *pb.LeaseState.DESCRIPTOR.fields_by_name}
     assert answer == {*fields, *schemas["Lease"]["properties"]} - {"state", "detail", "signed_token", *request}
+
+
+@pytest.mark.zookeeper
+def test_the_examples_in_python_run(zoo: Zoo) -> None:
+    files = files_of("how-to/lock-from-other-languages.md")
+    with Serving(zoo, session_timeout=10) as coordinator:
+        code = files["report.py"].replace("127.0.0.1:50051", "127.0.0.1:1")
+        report = run(code.replace("127.0.0.1:50052", coordinator.address))
+        written = []
+        with report["client"]:
+            report["write_report"]("may", ["one", "two"], lambda page, token: written.append((page, token)))
+        assert [page for page, _ in written] == ["one", "two"]
+        assert written[0][1] == written[1][1] > 0
+
+        areport = run(files["areport.py"])
+        tokens = []
+
+        async def write(token: int) -> None:
+            tokens.append(token)
+
+        asyncio.run(areport["write_report"](coordinator.address, "june", write))
+        assert tokens[0] > written[0][1]
+
+
+@pytest.mark.zookeeper
+@pytest.mark.parametrize(
+    ("language", "file"),
+    [
+        ("node", "report.js"),
+        pytest.param("go", "report.go", marks=pytest.mark.chaos),
+        pytest.param("java", "Report.java", marks=pytest.mark.chaos),
+    ],
+)
+@pytest.mark.timeout(600)
+def test_the_programs_in_other_languages_run(zoo: Zoo, language: str, file: str, tmp_path: Path) -> None:
+    with Serving(zoo, session_timeout=10) as coordinator:
+        code = programs_of("how-to/lock-from-other-languages.md")[file]
+        code = code.replace("127.0.0.1:50051", "127.0.0.1:1").replace("127.0.0.1:50052", coordinator.address)
+        (tmp_path / file).write_text(code)
+        try:
+            words, env = lease_clients.program(language, tmp_path / file)
+        except lease_clients.Unavailable as reason:
+            pytest.skip(str(reason))
+        done = subprocess.run(words, env={**os.environ, **env}, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    pages, tokens = zip(*(line.split() for line in done.stdout.splitlines()), strict=True)
+    assert pages == ("one", "two")
+    assert int(tokens[0]) == int(tokens[1]) > 0

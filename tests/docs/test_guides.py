@@ -332,7 +332,6 @@ from books.sweep import LATE, send_again
 from books.tasks import deposit
 from celery import Celery
 from django.utils import timezone
-from django_zklock import zk_lock
 from django_zklock.exceptions import StaleToken
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -399,7 +398,6 @@ DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "books.
 
 @pytest.mark.parametrize(("page", "test"), [("fence-your-rows", FENCED), ("survive-redelivery", REDELIVERED)])
 def test_the_examples_with_rows_do_as_the_guide_says(page: str, test: str, tmp_path: Path) -> None:
-    """From the model and its migration, which needs nothing of this package, to the work."""
     packages = {"books/__init__.py": "", "books/migrations/__init__.py": ""}
     project = written(f"how-to/{page}.md", tmp_path, {**packages, "books_settings.py": BOOKS})
     project.succeed("manage.py", "makemigrations", "books", DJANGO_SETTINGS_MODULE="books_settings")

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from django.test import RequestFactory
-from support.docs import files_of, run
+from support.docs import files_of, run, written
 from support.faults import BackgroundCall
-from support.project import SETTINGS, Project
-from support.zoo import Zoo, eventually
+from support.project import SETTINGS
+from support.zoo import Zoo, eventually, next_line
 
 from django_zklock import zk_leader
 
@@ -24,18 +24,14 @@ FILES = files_of("how-to/elect-a-leader.md")
 
 
 def test_the_command_leads_until_it_is_told_to_stop(tmp_path: Path, zoo: Zoo) -> None:
-    """The second command leads when the first one is stopped by a signal. Both end normally."""
-    project = Project(tmp_path)
-    project.write("project_settings.py", SETTINGS.replace('["django_zklock"]', '["django_zklock", "feeds"]'))
-    for name in ("feeds/__init__.py", "feeds/management/__init__.py", "feeds/management/commands/__init__.py"):
-        project.write(name, "")
-    name = "feeds/management/commands/consume_feed.py"
-    project.write(name, FILES[name])
+    packages = ("feeds", "feeds/management", "feeds/management/commands")
+    files = {f"{name}/__init__.py": "" for name in packages}
+    files["project_settings.py"] = SETTINGS.replace('["django_zklock"]', '["django_zklock", "feeds"]')
+    project = written("how-to/elect-a-leader.md", tmp_path, files)
     first = project.start("-u", "manage.py", "consume_feed", ZKLOCK_URL=zoo.url())
     second, out = None, ""
     try:
-        assert first.stdout is not None
-        assert first.stdout.readline().startswith("leads, token ")
+        assert next_line(first).startswith("leads, token ")
         second = project.start("-u", "manage.py", "consume_feed", ZKLOCK_URL=zoo.url())
         zoo.wait_contenders("feeds/consumer", 2, timeout=30)
         for process in (first, second):
@@ -51,7 +47,6 @@ def test_the_command_leads_until_it_is_told_to_stop(tmp_path: Path, zoo: Zoo) ->
 
 
 def test_the_examples_of_leading_in_code_run(zoo: Zoo, rf: RequestFactory) -> None:
-    """A coroutine leads, a block leads, and a view shows it."""
     consume, once, views = (run(FILES[f"feeds/{name}.py"]) for name in ("consumer", "once", "views"))
     asyncio.run(consume["main"]())
     assert once["consume_once"]() > 0
@@ -66,7 +61,6 @@ def test_the_examples_of_leading_in_code_run(zoo: Zoo, rf: RequestFactory) -> No
 
 
 def test_an_election_of_kazoo_shares_our_queue(zoo: Zoo) -> None:
-    """Each side waits for the other, as the page on Curator and kazoo says."""
     (code,) = files_of("explanation/curator-and-kazoo.md").values()
     names = run(code.replace("127.0.0.1:2181", zoo.hosts))
     zookeeper = names["zookeeper"]

@@ -40,12 +40,10 @@ def settings(lines: list[str]) -> dict[str, str]:
     "document", [*MANIFEST, *PROJECT], ids=lambda document: f"{document['kind']}-{document['metadata']['name']}"
 )
 def test_kubernetes_knows_every_field(document: dict[str, Any]) -> None:
-    """Its types, made from the API's own schema, accept the manifest: no field is unknown, missing or mistyped."""
     assert list(lost(document, codecs.from_dict(document).to_dict())) == []
 
 
 def test_the_project_reaches_the_ports_of_clients() -> None:
-    """Its pods have the label that the NetworkPolicy asks for, which opens the ports with and without TLS."""
     (policy,) = (document for document in MANIFEST if document["kind"] == "NetworkPolicy")
     (rule,) = (rule for rule in policy["spec"]["ingress"] if {"port": 2281} in rule["ports"])
     assert rule["ports"] == [{"port": 2181}, {"port": 2281}]

@@ -34,30 +34,25 @@ Restock = Callable[[str, Callable[[], object]], object]
 
 
 def keeps_out(old: Restock, new: Restock) -> None:
-    """Show that neither of two versions works while the other one does, and that it works afterwards."""
     for first, second in ((old, new), (new, old)):
-        _keeps_out(first, second)
+        entered, may_end = threading.Event(), threading.Event()
+        done: list[str] = []
 
+        def work(entered: threading.Event = entered, may_end: threading.Event = may_end) -> None:
+            entered.set()
+            assert may_end.wait(20)
 
-def _keeps_out(first: Restock, second: Restock) -> None:
-    entered, may_end = threading.Event(), threading.Event()
-    done: list[str] = []
-
-    def work() -> None:
-        entered.set()
-        assert may_end.wait(20)
-
-    working = BackgroundCall(lambda: first("4711", work))
-    assert entered.wait(10)
-    waiting = BackgroundCall(lambda: second("4711", lambda: done.append("second")))
-    BackgroundCall(lambda: first("4712", lambda: done.append("another"))).result()
-    waiting.join(0.3)
-    assert waiting.is_alive()
-    assert done == ["another"]
-    may_end.set()
-    working.result()
-    waiting.result()
-    assert done == ["another", "second"]
+        working = BackgroundCall(partial(first, "4711", work))
+        assert entered.wait(10)
+        waiting = BackgroundCall(partial(second, "4711", partial(done.append, "second")))
+        BackgroundCall(partial(first, "4712", partial(done.append, "another"))).result()
+        waiting.join(0.3)
+        assert waiting.is_alive()
+        assert done == ["another"]
+        may_end.set()
+        working.result()
+        waiting.result()
+        assert done == ["another", "second"]
 
 
 # --- from kazoo -------------------------------------------------------------------------------------------------------
@@ -72,7 +67,6 @@ def address(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def kazoos(address: str) -> Iterator[Callable[[str], Restock]]:
-    """Run a block that begins with a client of kazoo's, which is stopped at the end."""
     clients = []
 
     def make(code: str) -> Restock:
@@ -88,7 +82,6 @@ def kazoos(address: str) -> Iterator[Callable[[str], Restock]]:
 
 
 def test_the_move_from_kazoo_has_no_gap(kazoos: Callable[[str], Restock]) -> None:
-    """Old code and the first settings keep each other out, and so do the first settings and the last."""
     files = files_of("how-to/move-from-kazoo.md")
     before = kazoos(files["before.py"])
     first, own = (run(files[name], name)["ZKLOCK"] for name in ("first.py", "own.py"))
@@ -102,9 +95,6 @@ def test_the_move_from_kazoo_has_no_gap(kazoos: Callable[[str], Restock]) -> Non
 
 
 def test_the_key_shows_the_path_that_kazoo_must_use(zoo: Zoo) -> None:
-    """As the page says: a part that ends in ten digits is written otherwise."""
-    from django_zklock import zk_lock
-
     page = text_of("how-to/move-from-kazoo.md")
     assert 'zk_lock("stock/{sku}", fields={"sku": sku}).spec.parent' in page
     (shown,) = re.findall(r"`(stock/1234567890)` is the path `(\S+)`", page)
@@ -116,7 +106,6 @@ def test_the_key_shows_the_path_that_kazoo_must_use(zoo: Zoo) -> None:
 
 @pytest.fixture
 def redis_page(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], dict[str, Any]]]:
-    """Run a file of the page, and close its client of Redis at the end."""
     monkeypatch.setenv("REDIS", f"redis://127.0.0.1:{redis.port}/3")
     files = files_of("how-to/move-from-cache-lock.md")
     clients = []
@@ -135,7 +124,6 @@ PageFile = Callable[[str], dict[str, Any]]
 
 
 def test_the_move_from_redis_has_no_gap(zoo: Zoo, redis_page: PageFile) -> None:
-    """Two neighbouring versions keep each other out, and each itself."""
     versions = {name: redis_page(name) for name in ("old", "both", "new")}
     for first, other in (("old", "both"), ("both", "both"), ("both", "new"), ("new", "new")):
         keeps_out(versions[first]["restock"], versions[other]["restock"])
@@ -146,7 +134,6 @@ def test_the_move_from_redis_has_no_gap(zoo: Zoo, redis_page: PageFile) -> None:
     ("first", "other"), [("old_add", "both_add"), ("both_add", "both_add"), ("both_add", "new"), ("new", "new")]
 )
 def test_the_move_from_cache_add_has_no_gap(zoo: Zoo, redis_page: PageFile, first: str, other: str) -> None:
-    """While one version works, its neighbour is skipped; the next call works, so no key was left in the cache."""
     done: list[str] = []
     versions = [redis_page(name)["sync"] for name in (first, other)]
     with ThreadPoolExecutor(1) as another_owner:
@@ -189,7 +176,6 @@ def test_a_product_runs_without_zookeeper(zoo: Zoo, tmp_path: Path, redis_page: 
 
 @pytest.mark.django_db(transaction=True)
 def test_the_first_settings_are_those_of_a_lock_in_a_cache(zoo: Zoo) -> None:
-    """A lock may be acquired inside a transaction; the error without this setting names the page."""
     page = "how-to/move-from-cache-lock.md"
     defaults = run(files_of(page)["settings.py"])["ZKLOCK"]["DEFAULTS"]
     with override_settings(ZKLOCK={**settings.ZKLOCK, "DEFAULTS": defaults}), transaction.atomic(), zk_lock("a"):
@@ -203,8 +189,6 @@ def test_the_first_settings_are_those_of_a_lock_in_a_cache(zoo: Zoo) -> None:
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Let the code of a page import a module with these names."""
-
     def make(name: str, **names: object) -> None:
         module = ModuleType(name)
         vars(module).update(names)
@@ -214,7 +198,6 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def test_the_move_from_celery_once_has_no_gap(zoo: Zoo, stand_in: Callable[..., None]) -> None:
-    """A task of version "both" and one of version "new" do not work at the same time."""
     caller = threading.local()
 
     class QueueOnce(Task):  # type: ignore[type-arg]
@@ -236,7 +219,6 @@ def test_the_move_from_celery_once_has_no_gap(zoo: Zoo, stand_in: Callable[..., 
 
 
 def test_the_move_from_advisory_locks_has_no_gap(zoo: Zoo, stand_in: Callable[..., None]) -> None:
-    """Each version keeps out the next: the first two by the advisory lock, the others by that in ZooKeeper."""
     locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def advisory(name: str, **options: object) -> AbstractContextManager[object]:
@@ -255,7 +237,6 @@ def test_the_move_from_advisory_locks_has_no_gap(zoo: Zoo, stand_in: Callable[..
 
 
 def test_a_wrapper_gives_a_bool(zoo: Zoo) -> None:
-    """Code that tests `acquired is False` skips its work; the owner may acquire the lock again."""
     advisory_lock = run(files_of("how-to/move-from-django-pglock.md")["advisory.py"])["advisory_lock"]
     try_lock = run(files_of("how-to/move-from-cache-lock.md")["acquired.py"])["try_lock"]
     with zoo.hold_elsewhere("advisory/7"), advisory_lock(7, wait=False) as acquired, try_lock("advisory/7") as other:
@@ -278,8 +259,6 @@ def test_a_wrapper_gives_a_bool(zoo: Zoo) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_a_lock_of_viewflow_keeps_others_out(zoo: Zoo, stand_in: Callable[..., None]) -> None:
-    """It fails as viewflow expects if the flow is locked, and the work of a process may lock it again."""
-
     class FlowLockFailed(Exception):
         pass
 
@@ -294,7 +273,6 @@ def test_a_lock_of_viewflow_keeps_others_out(zoo: Zoo, stand_in: Callable[..., N
 
 
 def test_a_handle_that_is_released_late_frees_no_newer_one(zoo: Zoo) -> None:
-    """It may expire, be released twice, and in another thread."""
     handle = run(files_of("how-to/move-from-other-locks.md")["handles.py"])["Handle"]
     expired = handle("a", 0.2)
     eventually(lambda: expired.hold.lost)

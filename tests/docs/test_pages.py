@@ -1,10 +1,13 @@
-"""The pages of the documentation: their links, their lines, and the index."""
+"""The documentation: the links of its pages, their lines, the index, the diagrams, and the words of the search."""
 
 from __future__ import annotations
 
 import functools
 import re
+import runpy
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -17,13 +20,11 @@ ABSOLUTE = re.compile(r"https://github\.com/django-zklock/django-zklock/blob/mai
 
 @functools.cache
 def anchors(page: Path) -> set[str]:
-    """Return the anchors of the headings of a page, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
 def test_links_between_pages_work() -> None:
-    """The file exists, and so does the heading."""
     for page in PAGES:
         text = page.read_text()
         links = [(page.parent / path if path else page, anchor) for path, anchor in RELATIVE.findall(text)]
@@ -36,13 +37,11 @@ def test_links_between_pages_work() -> None:
 
 
 def test_lines_are_short() -> None:
-    """A reader sees the whole line, also of a table."""
     lines = ((page, *line) for page in PAGES for line in enumerate(page.read_text().splitlines(), 1))
     assert [(page, number) for page, number, line in lines if len(line) > LONGEST] == []
 
 
 def test_the_menu_names_every_page() -> None:
-    """A page that the menu does not name is found by nobody."""
     index = DOCS / "index.md"
     menu = "".join(re.findall(r"^```\{toctree\}\n(.*?)^```$", index.read_text(), re.MULTILINE | re.DOTALL))
     named = [DOCS / f"{page}.md" for page in re.findall(r"^([\w/-]+)$", menu, re.MULTILINE)]
@@ -71,3 +70,28 @@ def test_the_table_of_behaviours_names_tests_that_exist() -> None:
             continue
         folder = name.rpartition("/")[0] or folder
         assert list(tests.glob(f"{folder}/{name.rpartition('/')[2]}")), name
+
+
+IMAGE = re.compile(r"!\[([^\]]*)\](?:\(([^)]+)\)|\[\w+\])")
+
+
+def test_the_diagrams_are_those_that_the_script_draws() -> None:
+    """`python scripts/diagrams.py` makes them again, and each is on a page."""
+    drawn: dict[str, str] = runpy.run_path(str(ROOT / "scripts" / "diagrams.py"))["diagrams"]()
+    assert {path.name: path.read_text() for path in (DOCS / "images").glob("*.svg")} == drawn
+    shown = {Path(address).name for page in PAGES for _, address in IMAGE.findall(page.read_text())}
+    assert set(drawn) <= shown
+
+
+def test_a_number_is_a_word_of_the_search_and_each_phrase_leads_to_a_single_page() -> None:
+    """Two pages with one phrase would share the first place."""
+    pytest.importorskip("sphinx", reason="it is in the group `docs`")
+    module = runpy.run_path(str(DOCS / "site_search.py"))
+    search = module["Search"]({})
+    assert search.split("answers 409, not W005") == ["answers", " 409", "not", "W005"]
+    assert search.word_filter(search.stem(" 409"))
+    phrases: dict[str, list[str]] = module["PHRASES"]
+    assert [target for target in phrases if not (DOCS / f"{target.partition('#')[0]}.md").exists()] == []
+    listed = [phrase for page in phrases.values() for phrase in page]
+    assert len(set(listed)) == len(listed)
+    assert [phrase for phrase in listed if phrase != phrase.lower()] == []

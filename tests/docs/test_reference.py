@@ -48,12 +48,10 @@ def section(heading: str) -> str:
 
 
 def named(text: str) -> set[str]:
-    """Return the names in backticks: those of `name(arguments)`, too."""
     return set(re.findall(r"`@?(\w+)[`(]", text))
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    """Each name that `django_zklock` exports has an entry."""
     assert set(django_zklock.__all__) <= named(LOCKS)
 
 
@@ -80,19 +78,16 @@ EXPORTED = exports()
 
 
 def test_every_module_that_exports_names_has_a_page() -> None:
-    """Or it is internal."""
     assert set(EXPORTED) == {*PAGES, *INTERNAL}
 
 
 @pytest.mark.parametrize("module", sorted(PAGES))
 def test_every_exported_name_is_on_its_page(module: str) -> None:
-    """Or it is on the API page."""
     explained = set().union(*(named(text_of(f"reference/{page}.md")) for page in PAGES[module]))
     assert EXPORTED[module] - explained - MADE_FROM_DOCSTRINGS == set()
 
 
 def test_every_exception_is_on_its_page_with_the_builtin_that_it_is() -> None:
-    """The root and the builtins, but for `Exception`."""
     page = text_of("reference/exceptions.md")
     for name, kind in vars(exceptions).items():
         if isinstance(kind, type) and issubclass(kind, BaseException) and kind.__module__ == exceptions.__name__:
@@ -105,7 +100,6 @@ def test_every_exception_is_on_its_page_with_the_builtin_that_it_is() -> None:
 
 @pytest.mark.parametrize("name", ["Lock", "MultiLock", "ReadWriteLock", "Hold", "MultiHold", "Leader"])
 def test_every_public_attribute_is_in_the_section_of_its_class(name: str) -> None:
-    """Methods and properties, and what an instance has."""
     kind = {"MultiLock": MultiLock, "MultiHold": MultiHold}.get(name) or getattr(django_zklock, name)
     public = {attribute for attribute in dir(kind) if not attribute.startswith("_")}
     if name in ("Lock", "ReadWriteLock", "Leader"):
@@ -121,7 +115,6 @@ def test_every_field_of_the_values_is_named(kind: Any) -> None:
 
 @pytest.mark.parametrize("call", COLUMNS)
 def test_the_table_of_options_is_that_of_the_code(call: str) -> None:
-    """Each option of each call, and no other; `zk_semaphore` has its limit as an argument."""
     text = section("Options")
     ((common,),) = [re.findall(r"Every call takes (.*?)\. In addition", " ".join(text.split()))]
     options = named(common)
@@ -132,13 +125,11 @@ def test_the_table_of_options_is_that_of_the_code(call: str) -> None:
 
 
 def test_the_settings_explain_every_option_that_they_can_have() -> None:
-    """One entry each, with the option's name in bold."""
     explained = re.findall(r"^\* \*\*`(\w+)`\*\*", SETTINGS, flags=re.MULTILINE)
     assert set(OPTION_NAMES) <= set(explained)
 
 
 def test_the_list_of_checks_is_that_of_the_code() -> None:
-    """Each id that a check or the validator reports, in order, with a problem and a cure."""
     rows = re.findall(r"^\* \*\*([EW]\d{3})\*\*: \w", SETTINGS.replace("`", ""), flags=re.MULTILINE)
     assert rows == check_ids()
 
@@ -146,16 +137,19 @@ def test_the_list_of_checks_is_that_of_the_code() -> None:
 BOUNDS = re.findall(r"^\| ([`\w, ]+) \| (above 0|\d+) \| (none|\d+)[^|]*\|$", SETTINGS, flags=re.MULTILINE)
 
 
+OF_LEASES = ("MAX_TERM", "MAX_WAIT")
+OF_CLIENTS = ("MAX_LEASES", "MAX_WAITING", "MAX_RATE")
+
+
 def placed(key: str, value: float) -> dict[str, Any]:
-    """Return the settings of a lock coordinator's project with this value at its place."""
     client: dict[str, Any] = {"TOKENS": ["0" * 64]}
     settings: dict[str, Any] = {"URL": "zk://zk1/shop", "DEFAULTS": {}, "LEASES": {"CLIENTS": {"billing": client}}}
     if key in OPTION_NAMES:
         settings["DEFAULTS"][key] = value
-    elif key in ("MAX_TERM", "MAX_WAIT"):
+    elif key in OF_LEASES:
         settings["LEASES"][key] = value
     else:
-        (client if key in ("MAX_LEASES", "MAX_WAITING", "MAX_RATE") else settings)[key] = value
+        (client if key in OF_CLIENTS else settings)[key] = value
     return settings
 
 
@@ -164,40 +158,27 @@ def placed(key: str, value: float) -> dict[str, Any]:
     [(key, least, most) for keys, least, most in BOUNDS for key in re.findall(r"`(\w+)`", keys) if key != "LEASES"],
 )
 def test_the_bounds_of_values_are_those_of_the_validator(key: str, least: str, most: str) -> None:
-    """A value on the bound is accepted, and one beyond it is refused."""
     smallest = 0.001 if least == "above 0" else int(least)
     assert conf.problems(placed(key, smallest)) == []
     assert conf.problems(placed(key, 0 if least == "above 0" else smallest - 1))
-    if most == "none":
-        assert conf.problems(placed(key, 10**12)) == []
-    else:
-        assert conf.problems(placed(key, int(most))) == []
-        assert conf.problems(placed(key, int(most) + 1))
+    greatest = 10**12 if most == "none" else int(most)
+    assert conf.problems(placed(key, greatest)) == []
+    assert most == "none" or conf.problems(placed(key, greatest + 1))
 
 
 def test_every_bounded_value_is_in_the_table_of_bounds() -> None:
-    """Each option and each setting that refuses a negative number."""
-    keys = {
-        *OPTION_NAMES,
-        *read_settings._KEYS,
-        "MAX_TERM",
-        "MAX_WAIT",
-        "MAX_LEASES",
-        "MAX_WAITING",
-        "MAX_RATE",
-    }
+    keys = {*OPTION_NAMES, *read_settings._KEYS, *OF_LEASES, *OF_CLIENTS}
     numbers = {key for key in keys if not conf.problems(placed(key, 5)) and conf.problems(placed(key, -1))}
     assert numbers == {key for row in BOUNDS for key in re.findall(r"`(\w+)`", row[0])} - {"LEASES"}
 
 
 def test_the_defaults_of_the_settings_are_those_of_the_code() -> None:
-    """Of the numbers, of `ROOT`, and of the switches."""
     config: Any = read_settings._read({"URL": "zk://zk1"})[0]
     client = LeaseClient(name="billing")
     coded = {
         **{name: getattr(config, name) for name in config.__dataclass_fields__},
-        **{name: getattr(config.leases, name) for name in ("max_term", "max_wait")},
-        **{name: getattr(client, name) for name in ("max_leases", "max_waiting", "max_rate")},
+        **{name.lower(): getattr(config.leases, name.lower()) for name in OF_LEASES},
+        **{name.lower(): getattr(client, name.lower()) for name in OF_CLIENTS},
         "root": config.base,
     }
     rows = re.findall(r"`([A-Z_]+)`(?:\*\* \([^)]*?| \| [^|]*?; )default `?([^`\s)|]+)", SETTINGS)
@@ -219,14 +200,12 @@ def test_the_number_of_locks_of_a_process_is_computed_by_the_code(page: str) -> 
 
 
 def test_every_field_of_the_json_is_named() -> None:
-    """The page of the JSON names what `list`, `show` and the admin write."""
     written = {name for names in info.NAMES.values() for name in names}
     assert len(written) > 40
     assert written - named(text_of("reference/json.md")) == set()
 
 
 def test_every_signal_is_on_its_page() -> None:
-    """The page has the arguments that the module names."""
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", SIGNALS, flags=re.MULTILINE))
     assert set(rows) == {name for name, value in vars(signals).items() if isinstance(value, Signal)}
     for name, arguments_of_signal in rows.items():
@@ -242,13 +221,10 @@ def test_the_example_of_signals_counts_grants_by_kind(zklock: LockTester) -> Non
 
 
 def test_every_metric_is_in_the_table() -> None:
-    """With its type."""
     registry = CollectorRegistry()
     connect(registry)
-    made = {
-        f"{metric.name}_total" if metric.type == "counter" else metric.name: metric.type
-        for metric in registry.collect()
-    }
+    metrics = [(metric.name, metric.type) for metric in registry.collect()]
+    made = {f"{name}_total" if kind == "counter" else name: kind for name, kind in metrics}
     disconnect(registry)
     assert list(registry.collect()) == []
     shown = re.findall(r"^\| `(zklock_\w+)` \| (\w+) \|", text_of("reference/metrics.md"), flags=re.MULTILINE)
@@ -256,7 +232,6 @@ def test_every_metric_is_in_the_table() -> None:
 
 
 def test_the_picture_shows_the_layers_in_the_order_of_the_contract() -> None:
-    """From the top to the bottom."""
     settings = configparser.ConfigParser()
     settings.read(DOCS.parent / "setup.cfg")
     contracts = (settings[f"importlinter:contract:{name}"]["layers"] for name in ("layers", "core"))
@@ -265,17 +240,11 @@ def test_the_picture_shows_the_layers_in_the_order_of_the_contract() -> None:
     assert [set(line.split(", ")) for line in picture] == [set(layer) for layer in layers if layer]
 
 
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"`((?:[a-z_]+\.)+[A-Z]\w+)`", ARCHITECTURE))))
-def test_the_classes_of_the_architecture_exist(name: str) -> None:
-    """Each is where the page says."""
-    module, _, attribute = name.rpartition(".")
-    assert hasattr(import_module(f"django_zklock.{module}"), attribute)
-
-
-def test_the_modules_of_the_architecture_exist() -> None:
-    """Folders and modules that are named without a class."""
-    for name in re.findall(r"`((?:core|locks|contrib|conf|testing)\.[a-z_.]+)`", ARCHITECTURE):
-        import_module(f"django_zklock.{name}")
+def test_the_classes_and_modules_of_the_architecture_exist() -> None:
+    for module, name in re.findall(r"`((?:[a-z_]+\.)*[a-z_]+)\.([A-Z]\w+)`", ARCHITECTURE):
+        assert hasattr(import_module(f"django_zklock.{module}"), name), name
+    for module in re.findall(r"`((?:core|locks|contrib|conf|testing)\.[a-z_.]+)`", ARCHITECTURE):
+        import_module(f"django_zklock.{module}")
 
 
 PAGE = text_of("explanation/lease-and-abort.md")
@@ -284,13 +253,11 @@ ROWS = re.findall(r"^\| (\d+) +\|" + r" ([\d.]+) +\|" * 4, PAGE, flags=re.MULTIL
 
 
 def shown(seconds: float) -> str:
-    """Return seconds as the page shows them."""
     return f"{seconds:.1f}".removesuffix(".0")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_the_table_of_session_timeouts_is_computed_by_the_code(row: tuple[str, ...]) -> None:
-    """Replaced within, lease, the pause that is always survived, and the interval of the heartbeat."""
     timeout, *times = map(float, row)
     computed = (timeout + TWO_TICKS, LEASE_SHARE * timeout, (LEASE_SHARE - BEAT_SHARE) * timeout, BEAT_SHARE * timeout)
     assert list(map(shown, times)) == list(map(shown, computed))

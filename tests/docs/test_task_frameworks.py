@@ -13,28 +13,22 @@ from support.zoo import Zoo
 
 from django_zklock import zk_lock, zk_locked
 
-pytestmark = [
-    pytest.mark.zookeeper,
-    pytest.mark.skipif(django.VERSION < (6, 0), reason="Django has tasks since 6.0"),
-]
+pytestmark = [pytest.mark.zookeeper, pytest.mark.skipif(django.VERSION < (6, 0), reason="Django has tasks since 6.0")]
 
 
 @pytest.fixture
 def tasks(zoo: Zoo) -> Any:
-    """The module of the page, and a backend that runs its tasks at once."""
     names = run_all("how-to/other-task-frameworks.md", __name__="tasks")
     with override_settings(TASKS={"default": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend"}}):
         yield names
 
 
 def result(task: Any, *arguments: object) -> object:
-    """Run a task; return its result, or the name of its error."""
     done = task.enqueue(*arguments)
     return done.errors[0].exception_class_path.rpartition(".")[2] if done.errors else done.return_value
 
 
 def test_the_examples_run(tasks: Any, zoo: Zoo) -> None:
-    """A plain function, and a coroutine function with a context."""
     assert result(tasks["settle"], 7) == "account 7 is settled"
     assert result(tasks["report"], "monday") == "report of monday, attempt 1"
     with zoo.hold_elsewhere("report/monday"):
@@ -42,7 +36,6 @@ def test_the_examples_run(tasks: Any, zoo: Zoo) -> None:
 
 
 def test_a_task_in_its_caller_is_the_same_owner_unless_it_is_async(tasks: Any) -> None:
-    """The plain function acquires the lock of its caller again; the coroutine function skips, as it says."""
     with zk_lock("account/7"), zk_lock("report/monday"):
         assert result(tasks["settle"], 7) == "account 7 is settled"
         assert result(tasks["report"], "monday") is None
@@ -50,12 +43,10 @@ def test_a_task_in_its_caller_is_the_same_owner_unless_it_is_async(tasks: Any) -
 
 @pytest.mark.django_db
 def test_a_task_in_a_transaction_fails(tasks: Any) -> None:
-    """It would be released before the commit."""
     with transaction.atomic():
         assert result(tasks["settle"], 7) == "LockInTransaction"
 
 
 def test_the_lock_above_the_task_decorator_is_refused(tasks: Any) -> None:
-    """The decorator gets a task then, and no function."""
     with pytest.raises(TypeError, match=r"put @zk_locked below the decorator that makes the task:\n    @task\n"):
         zk_locked("account/{number}")(tasks["settle"])

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.docs import DOCS
+from support.docs import DOCS, shell
 from support.ensemble import free_ports
 from support.project import environment
 from support.zoo import eventually
@@ -50,7 +50,6 @@ ANY_LINES, ANY_TEXT = r"(?:.*\n)*?", r".*"
 
 
 def alike(text: str) -> str:
-    """Return the text with words in place of all that varies."""
     for pattern, word in VARIES:
         text = re.sub(pattern, word, text, flags=re.MULTILINE)
     return text
@@ -65,19 +64,13 @@ def patterns_of(shown: str) -> list[str]:
 
 
 class Terminal:
-    """A command that runs until it is stopped."""
-
     def __init__(self, command: str, directory: Path, log: Path) -> None:
         self._log = log
         self._seen = 0  # characters of the output
-        with log.open("wb") as output:
+        words = ["bash", "-c", f"exec {command}"]
+        with log.open("wb") as out:
             self._process = subprocess.Popen(
-                ["bash", "-c", f"exec {command}"],
-                cwd=directory,
-                env=ENVIRONMENT,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
+                words, cwd=directory, env=ENVIRONMENT, stdout=out, stderr=out, start_new_session=True
             )
 
     def has_printed(self, shown: str) -> bool:
@@ -89,47 +82,32 @@ class Terminal:
         return match is not None
 
     def stop(self) -> int:
-        """Press Ctrl-C, and wait for the end."""
         self._process.send_signal(signal.SIGINT)
         return self._process.wait(30)
 
     def kill(self) -> None:
-        """End it, and the processes that it has started."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 
 class Reader:
-    """Does what the page says."""
-
     def __init__(self, directory: Path, logs: Path) -> None:
         self._terminals: dict[str, Terminal] = {}
         self._web, zookeeper = free_ports(2)
         self._directory = directory
         self._logs = logs
         # The same page, with ports of this test. The web server need not look for changes of its files.
-        self._changes = {
-            "2181": str(zookeeper),
-            "8000": str(self._web),
-            "runserver ": "runserver --noreload ",
-        }
+        self._changes = {"2181": str(zookeeper), "8000": str(self._web), "runserver ": "runserver --noreload "}
 
     def follow(self, section: str) -> None:
-        """Do what the blocks say, one after the other."""
         for kind, text in BLOCK.findall(section):
-            if kind == "console":
-                self._run(text)
-            elif kind == "text":
-                self._look(text)
-            else:
-                self._append(text)
+            {"console": self._run, "text": self._look}.get(kind, self._append)(text)
 
     def _changed(self, text: str) -> str:
         return re.sub("|".join(self._changes), lambda match: self._changes[match[0]], text)
 
     def _append(self, text: str) -> None:
-        """Append a block to the file that it names."""
         named = FILE.fullmatch(text)
         assert named is not None, f"this block does not name its file:\n{text}"
         with (self._directory / named[1]).open("a") as file:
@@ -142,15 +120,7 @@ class Reader:
         shown = "".join(line for line in lines if not line.startswith("$ "))
         commands = [self._changed(command) for command in commands if not command.startswith(INSTALLED)]
         program = commands.pop() if commands and commands[-1].startswith(PROGRAMS) else None
-        done = subprocess.run(
-            ["bash", "-e", "-c", "\n".join(commands)],
-            cwd=self._directory,
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = shell("-e", "-c", "\n".join(commands), directory=self._directory, env=ENVIRONMENT)
         assert done.returncode == 0, text + done.stdout + done.stderr
         if program is None:
             assert re.fullmatch("".join(patterns_of(shown)), alike(done.stdout)), text + done.stdout + done.stderr
@@ -168,33 +138,27 @@ class Reader:
         eventually(lambda: any(terminal.has_printed(text) for terminal in self._terminals.values()), 60, text)
 
     def see_waiter(self) -> None:
-        """Log into the admin, and wait until it shows that somebody waits for the lamp."""
         address = f"http://127.0.0.1:{self._web}"
-        cookies = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
-        browser = urllib.request.build_opener(cookies)
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar()))
 
         def read(path: str, form: bytes | None = None) -> str:
             with browser.open(address + path, form, timeout=60) as page:
-                text: str = page.read().decode()
-                return text
+                return str(page.read().decode())
 
         (csrf,) = re.findall(r'name="csrfmiddlewaretoken" value="([^"]+)"', read("/admin/login/"))
-        form = {"username": "admin", "password": "secret", "csrfmiddlewaretoken": csrf, "next": LIST}
+        form = {"username": "admin", "password": "secret", "csrfmiddlewaretoken": csrf, "next": f"{LIST}?q="}
         assert "inventory/lamp" in read("/admin/login/", urllib.parse.urlencode(form).encode())
         eventually(lambda: '"waiting": 1' in read(f"{LIST}data.json"), 30, "the admin shows no waiter")
 
     def close(self) -> None:
-        """Close all terminals."""
         for terminal in self._terminals.values():
             terminal.kill()
 
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Reader]:
-    """A reader with an empty directory."""
-    directory, logs = tmp_path / "tutorial", tmp_path / "logs"
-    directory.mkdir()
-    logs.mkdir()
+    for folder in (directory := tmp_path / "tutorial", logs := tmp_path / "logs"):
+        folder.mkdir()
     reader = Reader(directory, logs)
     try:
         yield reader
@@ -207,7 +171,6 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 @pytest.mark.chaos  # kombu's file transport loses a message if a worker takes its file before it is written
 @pytest.mark.slow
 def test_the_tutorial_works_as_written(reader: Reader) -> None:
-    """Each section, in the order of the page."""
     sections = (DOCS / "tutorial.md").read_text().split("\n## ")
     assert len(sections) == 10
     for section in sections:

@@ -23,12 +23,10 @@ PAGE = "how-to/when-zookeeper-is-down.md"
 
 
 def down(zoo: Zoo) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which nothing listens at the address of ZooKeeper."""
     return zoo.configured("127.0.0.1:1", CONNECT_TIMEOUT=0.2)
 
 
 def test_each_policy_of_a_task_does_as_the_page_says(zoo: Zoo, tmp_path: Path) -> None:
-    """Two policies fail, two send the task again, and one waits. All but the first two end well later."""
     tasks = "support.policytasks"
     with Proxy(zoo.address) as proxy:
         proxy.refuse = True
@@ -45,10 +43,7 @@ def test_each_policy_of_a_task_does_as_the_page_says(zoo: Zoo, tmp_path: Path) -
 
 def test_a_function_that_may_be_skipped_raises(zoo: Zoo) -> None:
     with down(zoo), pytest.raises(ZooKeeperUnavailable):
-        zk_locked("a", timeout=0, on_conflict="skip")(_work)()
-
-
-def _work() -> None: ...
+        zk_locked("a", timeout=0, on_conflict="skip")(lambda: None)()
 
 
 def test_a_command_under_a_lock_is_not_started(zoo: Zoo, tmp_path: Path) -> None:

@@ -98,20 +98,17 @@ class HeldRenderer(BaseRenderer):
         return b"free" if is_free(KEY) else b"held"
 
 
-class ApiHandler(APIView):
-    renderer_classes = (HeldRenderer,)
-
-    @locked
-    def get(self, request: Request) -> Response:
-        return Response("data")
-
-
 @method_decorator(locked, name="dispatch")
 class DispatchedApi(APIView):
     renderer_classes = (HeldRenderer,)
 
     def get(self, request: Request) -> Response:
         return Response("data")
+
+
+class ApiHandler(APIView):
+    renderer_classes = (HeldRenderer,)
+    get = locked(DispatchedApi.get)
 
 
 def data(request: Request) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -57,3 +58,10 @@ def written(page: str, directory: Path, files: Mapping[str, str] | None = None, 
 def assert_passes(project: Project, test: str, *options: str) -> None:
     project.write("test_shown.py", test)
     assert " passed" in project.succeed("-m", "pytest", "-q", *options, "test_shown.py").stdout
+
+
+def shell(*arguments: str, directory: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run bash in a directory, to its end."""
+    return subprocess.run(
+        ["bash", *arguments], cwd=directory, env=env, input="", text=True, capture_output=True, timeout=120, check=False
+    )

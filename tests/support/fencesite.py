@@ -46,15 +46,11 @@ class AsyncPlain(View):
 
 
 class Write(View):
-    @in_memory
-    def post(self, request: HttpRequest, sku: str) -> HttpResponse:
-        return answer(request)
+    post = in_memory(Plain.post)
 
 
 class AsyncWrite(View):
-    @fenced
-    async def post(self, request: HttpRequest, sku: str) -> HttpResponse:
-        return answer(request)
+    post = fenced(AsyncPlain.post)
 
 
 VIEWS: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -30,13 +31,11 @@ opted_out: Any = transaction.non_atomic_requests("ledger")  # it marks the funct
 def lose_unnoticed(hold: Hold) -> None:
     """Mark a hold as lost in a way that the work does not notice."""
     done = threading.Event()
-    try:
+    with contextlib.suppress(BaseException):
         hold._held.grant.session.post(hold._held.grant.lose, "taken away")
         hold._held.grant.session.post(done.set)
         assert done.wait(5)
         threading.Event().wait(0.5)
-    except BaseException:
-        pass
 
 
 def write(request: HttpRequest, alias: str = "ledger") -> HttpResponse:
@@ -79,16 +78,11 @@ class Plain(View):
 
 
 class Handler(View):
-    @locked
-    def get(self, request: HttpRequest) -> HttpResponse:
-        return write(request)
+    get = locked(Plain.get)
 
 
 class HandlerInBlock(View):
-    @in_block
-    @locked
-    def get(self, request: HttpRequest) -> HttpResponse:
-        return write(request)
+    get = in_block(locked(Plain.get))
 
 
 @method_decorator(locked, name="get")

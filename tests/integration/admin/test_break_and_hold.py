@@ -1,8 +1,9 @@
-"""The pages that break a lock, hold one, and end a hold."""
+"""The pages that break a lock, hold one, end a hold, set a limit and request a release."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,46 +11,40 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.db import DatabaseError
 from django.test import Client
-from support.adminsite import LIST
+from support.adminsite import LIST, user_with
+from support.faults import acquired_by_many
+from support.texts import assert_shows
 from support.zoo import Zoo, eventually
 
-from django_zklock import zk_lock
-from django_zklock.exceptions import LockBusy
+from django_zklock import Hold, zk_lock
+from django_zklock.exceptions import LockBusy, LockLost
+from django_zklock.operations import clear_limit, limit_of, set_limit
+from django_zklock.report.formatting import kind_text, role_text
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 
 
-def targets(client: Client, query: str) -> list[str]:
+def target_of(client: Client) -> str:
     """Return whom the confirmation is about, as its form would send it."""
-    context = client.get(f"{LIST}break/?{query}").context
-    return sorted([row.target for _lock, row in context["holds"]], key=lambda target: target.rpartition(":")[2])
-
-
-def end(client: Client, key: str) -> Any:
-    """End the operator hold of a lock, as its form would."""
-    return client.post(
-        f"{LIST}break/", {"break": "1", "target": targets(client, f"key={key}"), "reason": "over", "end": "1"}
-    )
+    ((_lock, row),) = client.get(f"{LIST}break/?key=k").context["holds"]
+    return str(row.target)
 
 
 def test_a_lock_is_broken_with_a_reason(zoo: Zoo, operator: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """The holder loses it. The audit log and Django's own log have the user, the holder and the reason."""
     with zoo.hold_elsewhere("k") as path:
-        (target,) = targets(operator, "key=k")
+        form = {"break": "1", "target": target_of(operator), "reason": "worker hangs"}
         with caplog.at_level(logging.INFO, "zklock.audit"):
-            response = operator.post(f"{LIST}break/", {"break": "1", "target": target, "reason": "worker hangs"})
+            response = operator.post(f"{LIST}break/", form)
         assert response["Location"] == f"{LIST}k/change/"
         assert not zoo.client.exists(path)
     audited = " ".join(record.getMessage() for record in caplog.records if record.name == "zklock.audit")
-    assert "olga" in audited
-    assert "worker hangs" in audited
+    assert_shows(audited, "olga", "worker hangs")
     entry = LogEntry.objects.get()
     assert (entry.object_id, str(entry.user)) == ("k", "olga")
     assert "worker hangs" in entry.get_change_message()
 
 
 def test_only_a_post_breaks_a_lock(zoo: Zoo, operator: Client) -> None:
-    """Neither the action nor the page of confirmation does."""
     with zoo.hold_elsewhere("k") as path:
         response = operator.post(LIST, {"action": "break_selected", "_selected_action": ["k"]})
         assert 'name="target"' in response.content.decode()
@@ -59,7 +54,6 @@ def test_only_a_post_breaks_a_lock(zoo: Zoo, operator: Client) -> None:
 
 @pytest.mark.parametrize("target", ["", ":::", "g:x:k", "g:1:../../up", "g:1:!waiting/k", "g:1:" + "k" * 5000, "g::k"])
 def test_an_invalid_target_breaks_nothing(zoo: Zoo, operator: Client, target: str) -> None:
-    """A forged form redirects to the list."""
     response = operator.post(f"{LIST}break/", {"break": "1", "target": target, "reason": "r"})
     assert response["Location"] == LIST
 
@@ -67,13 +61,11 @@ def test_an_invalid_target_breaks_nothing(zoo: Zoo, operator: Client, target: st
 def test_a_lock_is_broken_even_if_the_history_fails(
     zoo: Zoo, operator: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The audit log has it."""
-
     def fail(*args: object, **kwargs: object) -> None:
         raise DatabaseError("disk full")
 
     with zoo.hold_elsewhere("k") as path:
-        (target,) = targets(operator, "key=k")
+        target = target_of(operator)
         monkeypatch.setattr(type(LogEntry.objects), "log_actions", fail)
         assert operator.post(f"{LIST}break/", {"break": "1", "target": target, "reason": "r"}).status_code == 302
         assert not zoo.client.exists(path)
@@ -82,29 +74,24 @@ def test_a_lock_is_broken_even_if_the_history_fails(
 
 def test_a_form_without_a_csrf_token_is_refused(zoo: Zoo) -> None:
     """Another site cannot make an operator's browser break or hold a lock."""
-    user = User.objects.create_superuser("root")
     client = Client(enforce_csrf_checks=True)
-    client.force_login(user)
+    client.force_login(User.objects.create_superuser("root"))
     for page in ("break/", "hold/", "host/"):
         assert client.post(LIST + page, {"reason": "r"}).status_code == 403
 
 
-def hold_by_form(client: Client, key: str, **more: str) -> int:
-    given = {"key": key, "minutes": "5", "wait": "0", "reason": "deploy of 2.3", **more}
-    status: int = client.post(f"{LIST}hold/", given).status_code
-    return status
+def hold_by_form(client: Client, **more: str) -> Any:
+    given = {"key": "k", "minutes": "5", "wait": "0", "reason": "deploy of 2.3", **more}
+    return client.post(f"{LIST}hold/", given)
 
 
 def test_an_operator_holds_a_lock_and_ends_it(zoo: Zoo, operator: Client) -> None:
-    """Nobody else gets the lock, and all pages show the operator, the end and the reason."""
-    assert hold_by_form(operator, "k") == 302
+    assert hold_by_form(operator).status_code == 302
     with pytest.raises(LockBusy, match="olga"), zk_lock("k", timeout=0):
         pytest.fail("granted while an operator held it")
     response = operator.get(f"{LIST}k/change/")
-    page = response.content.decode()
-    assert "olga holds it until" in page
-    assert "deploy of 2.3" in page
-    assert "Its session is alive" not in page  # it has no session
+    # it has no session
+    assert_shows(response.content.decode(), "olga holds it until", "deploy of 2.3", hides=["Its session is alive"])
     assert "operator olga" in operator.get(f"{LIST}?state=operator").content.decode()
     form = {"target": response.context["lock"].holders[0].target, "reason": "over", "end": "1"}
     assert operator.post(f"{LIST}break/", form).status_code == 302
@@ -112,26 +99,23 @@ def test_an_operator_holds_a_lock_and_ends_it(zoo: Zoo, operator: Client) -> Non
     response = operator.post(f"{LIST}break/", form)
     assert response.status_code == 409
     assert "k has no holder now." in response.content.decode()
-    messages = list(LogEntry.objects.order_by("pk").values_list("change_message", flat=True))
-    assert "deploy of 2.3" in messages[0]
-    assert len(messages) == 2
+    held, _ended = LogEntry.objects.order_by("pk")
+    assert "deploy of 2.3" in held.change_message
 
 
 def test_a_refresh_leaves_messages_to_the_page_that_is_opened(zoo: Zoo, operator: Client) -> None:
     """It shows none. The message would be lost if another tab refreshed before this one has opened its page."""
-    assert hold_by_form(operator, "k") == 302
+    assert hold_by_form(operator).status_code == 302
     for page in ("", "k/change/", "groups/", "health/"):
         assert "You hold the lock" not in operator.get(LIST + page, headers={"X-ZkLock-Refresh": "1"}).content.decode()
-    response = operator.get(f"{LIST}k/change/")
-    assert "You hold the lock" in response.content.decode()
-    end(operator, "k")
+    assert "You hold the lock" in operator.get(f"{LIST}k/change/").content.decode()
+    operator.post(f"{LIST}break/", {"break": "1", "target": target_of(operator), "reason": "over", "end": "1"})
     eventually(lambda: not zoo.children("k"))
 
 
 def test_a_held_lock_cannot_be_held_by_an_operator(zoo: Zoo, operator: Client) -> None:
-    """The operator is shown the holder."""
     with zoo.hold_elsewhere("k"):
-        assert hold_by_form(operator, "k") == 409
+        assert hold_by_form(operator).status_code == 409
     assert zoo.children("k") == []
 
 
@@ -139,17 +123,165 @@ def test_a_held_lock_cannot_be_held_by_an_operator(zoo: Zoo, operator: Client) -
     "wrong", [{"minutes": "0"}, {"minutes": "nan"}, {"minutes": "1e9"}, {"wait": "99"}, {"reason": " "}, {"key": "/x"}]
 )
 def test_an_invalid_form_is_shown_again(zoo: Zoo, operator: Client, wrong: dict[str, str]) -> None:
-    """The errors are marked, and no lock is held."""
-    given = {"key": "k", "minutes": "5", "wait": "0", "reason": "r", **wrong}
-    response = operator.post(f"{LIST}hold/", given)
+    response = hold_by_form(operator, **wrong)
     assert response.status_code == 200
     assert "errornote" in response.content.decode()
     assert zoo.children("k") == []
 
 
 def test_without_zookeeper_the_forms_report_it(zoo: Zoo, operator: Client) -> None:
-    """Nothing is done."""
     with zoo.configured(hosts="127.0.0.1:1"):
         target = "aaaaaaaa-0000-4000-8000-000000000001:5:k"
         assert operator.post(f"{LIST}break/", {"break": "1", "target": target, "reason": "r"}).status_code == 503
         assert operator.get(f"{LIST}limit/?key=k").status_code == 503
+
+
+# --- semaphores and read-write locks: permits, limits and release requests --------------------------------------------
+
+
+@pytest.fixture
+def printing(zoo: Zoo) -> Iterator[list[Hold]]:
+    """Three want one of two permits; the holds of those that have one."""
+    with acquired_by_many("printers", 3, 2, forgiven=(LockLost,), limit=2) as holds:
+        zoo.wait_contenders("printers", 3)
+        yield holds
+    clear_limit("printers", by="anna", reason="the test is over")
+
+
+def said(client: Client) -> str:
+    return " ".join(str(message) for message in client.get(f"{LIST}limit/").context["messages"])
+
+
+def targets(client: Client) -> dict[int, str]:
+    """Return by token whom the page of the lock is about, as its forms would send it."""
+    return {row.info.token: row.target for row in client.get(f"{LIST}printers/change/").context["lock"].holders}
+
+
+def set_to(client: Client, **form: Any) -> Any:
+    return client.post(f"{LIST}limit/", {"key": "printers", "permits": "1", "reason": "one is broken", **form})
+
+
+def test_the_list_shows_the_permits_in_use(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
+    with zk_lock("plain"), zk_lock("rates", kind="read"):
+        page = operator.get(f"{LIST}?q=").content.decode()
+        assert_shows(page, "2 of 2 permits", "Read-write lock")
+        for kind, key in (("semaphore", "printers"), ("read-write", "rates"), ("lock", "plain")):
+            listed = operator.get(f"{LIST}?kind={kind}").context["cl"].result_list
+            assert [lock.key for lock in listed] == [key]
+
+
+def test_the_page_of_a_semaphore_shows_all_holders(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
+    shown = operator.get(f"{LIST}printers/change/").context["lock"]
+    assert sorted(row.info.token for row in shown.holders) == sorted(hold.token for hold in printing)
+    assert {role_text(row.info) for row in shown.holders} == {"holds 1 permit"}
+    assert {role_text(row.info) for row in shown.waiters} == {"wants a permit"}
+    assert (kind_text(shown.info), shown.limit_set) == ("2 of 2 permits", "")
+    assert "Permits in use: 2 of 2" in shown.reasons[0]
+    set_limit("printers", 1, by="anna", reason="one is broken")
+    page = operator.get(f"{LIST}printers/change/").content.decode()
+    assert_shows(page, "at most 2 of 1 permits", "Permits in use: at most 2 of 1, as the limit was changed.")
+    assert_shows(page, "Limit 1, set by anna at 20", "one is broken")
+
+
+def test_a_limit_is_set_and_cleared_with_a_reason(
+    zoo: Zoo, printing: list[Hold], operator: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "zklock.audit"):
+        assert set_to(operator, permits="3", reason="a new one")["Location"] == f"{LIST}printers/change/"
+    eventually(lambda: len(printing) == 3)
+    assert (limit := limit_of("printers"))
+    assert (limit.limit, limit.reason) == (3, "a new one")
+    assert limit.by.rstrip("…") in caplog.text
+    page = operator.get(f"{LIST}limit/?key=printers").content.decode()
+    assert_shows(page, "a new one", "is now 3")
+    assert set_to(operator, permits="", clear="Clear it", reason="it is gone")["Location"]
+    assert limit_of("printers") is None
+    assert "was cleared" in said(operator)
+    set_to(operator, permits="", clear="Clear it")
+    assert "No limit was set" in said(operator)
+    history = [entry.get_change_message() for entry in LogEntry.objects.order_by("id")]
+    assert history == ["Limit set to 3: a new one", "Limit cleared: it is gone"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"reason": " "}, {"permits": ""}, {"permits": "0"}, {"permits": "10001"}, {"key": "a//b"}, {"key": ""}]
+)
+def test_an_invalid_limit_is_refused(zoo: Zoo, operator: Client, wrong: dict[str, str]) -> None:
+    answer = set_to(operator, **wrong)
+    assert answer.status_code == 200
+    assert "errornote" in answer.content.decode()
+    assert limit_of("printers") is None
+
+
+def test_a_release_is_requested_of_one_holder(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
+    asked, other = printing
+    target = targets(operator)[asked.token]
+    answer = operator.post(f"{LIST}break/", {"ask": "1", "target": target, "reason": "paper jam"})
+    assert answer["Location"] == f"{LIST}printers/change/"
+    request = asked.wait_release_requested(10)
+    assert request
+    assert asked.release_requested == request
+    assert request.reason == "paper jam"
+    assert other.release_requested is None
+    assert not asked.lost
+    assert "asked to release: printers." in said(operator)
+    assert "paper jam" in LogEntry.objects.get().get_change_message()
+    assert "paper jam" in operator.get(f"{LIST}printers/change/").content.decode()
+
+    def requested() -> dict[int, Any]:
+        (lock,) = operator.get(f"{LIST}data.json").json()["locks"]
+        assert (lock["kind"], lock["limit"], lock["limit_set"]) == ("semaphore", 2, None)
+        requests_by_token = {int(holder["token"]): holder["release_request"] for holder in lock["holders"]}
+        return requests_by_token if any(requests_by_token.values()) else {}
+
+    requests = eventually(requested)
+    assert requests[asked.token]["reason"] == "paper jam"
+    assert requests[other.token] is None
+
+
+def test_a_request_needs_a_reason_and_the_present_holder(zoo: Zoo, operator: Client) -> None:
+    with zk_lock("printers", limit=2) as hold:
+        target = targets(operator)[hold.token]
+        response = operator.post(f"{LIST}break/", {"ask": "1", "target": target, "reason": "  "})
+        assert_shows(response.content.decode(), "This field is required", f'value="{target}" checked>')
+    with zk_lock("printers", limit=2) as hold:
+        response = operator.post(f"{LIST}break/", {"ask": "1", "target": target, "reason": "x"})
+        assert "The holder has changed, so nothing was done: printers." in response.content.decode()
+        operator.post(f"{LIST}break/", {"ask": "1", "target": "nonsense", "reason": "x"})
+        assert "No holder was chosen" in said(operator)
+        assert hold.release_requested is None
+    assert not LogEntry.objects.exists()
+
+
+def test_clients_that_do_not_handle_requests_are_not_asked(zoo: Zoo, operator: Client) -> None:
+    with zoo.hold_elsewhere("printers", compat="kazoo"):
+        page = operator.get(f"{LIST}printers/change/")
+        assert "Request release…" not in page.content.decode()
+        (row,) = page.context["lock"].holders
+        response = operator.post(f"{LIST}break/", {"ask": "1", "target": row.target, "reason": "x"})
+    assert_shows(response.content.decode(), "Nothing was done: printers. ", "kazoo")
+
+
+def test_the_form_to_break_keeps_its_ticks_after_an_error(zoo: Zoo, printing: list[Hold]) -> None:
+    """So the second try breaks no holder that was left out of the first."""
+    client = user_with("view_lock", "break_lock")
+    chosen, other = targets(client).values()
+    page = client.get(f"{LIST}break/?key=printers").content.decode()
+    assert [f'value="{target}" checked>' in page for target in (chosen, other)] == [True, True]
+    page = client.post(f"{LIST}break/", {"break": "1", "target": chosen, "reason": " "}).content.decode()
+    assert "errornote" in page
+    assert not any(hold.lost for hold in printing)
+    assert [f'value="{target}" checked>' in page for target in (chosen, other)] == [True, False]
+
+
+def test_a_holder_beyond_a_lowered_limit_can_be_asked_and_broken(zoo: Zoo, printing: list[Hold]) -> None:
+    client = user_with("view_lock", "break_lock", "request_release_lock")
+    set_limit("printers", 1, by="anna", reason="one is broken")
+    holders = targets(client)
+    assert set(holders) == {hold.token for hold in printing}
+    (hold,) = [hold for hold in printing if hold.token == max(holders)]
+    target = holders[hold.token]
+    assert client.post(f"{LIST}break/", {"ask": "1", "target": target, "reason": "paper jam"}).status_code == 302
+    assert hold.wait_release_requested(10)
+    assert client.post(f"{LIST}break/", {"break": "1", "target": target, "reason": "paper jam"}).status_code == 302
+    assert hold.wait_lost(10)

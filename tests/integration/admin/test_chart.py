@@ -15,6 +15,7 @@ from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 from support.adminsite import LIST
 from support.databases import database
+from support.texts import assert_shows
 
 from django_zklock import zk_lock
 from django_zklock.contrib.events import chart
@@ -43,7 +44,6 @@ def table(
 
 
 def attempt(age: float, **given: Any) -> Attempt:
-    """Return a row of a grant, or of a wait that timed out, so many seconds ago."""
     at = datetime.fromtimestamp(time.time() - age, timezone.now().tzinfo)
     fields: dict[str, Any] = {"key": "k", "pid": 1, "outcome": Attempt.RELEASED, "held": 0.0, "waited": 0.0}
     return Attempt(at=at, **{**fields, **given})
@@ -60,7 +60,6 @@ def write(alias: str, *rows: Attempt) -> None:
 
 @each_database
 def test_a_row_counts_in_all_bars_that_it_covers(table: str) -> None:
-    """One hold began before the hour, a wait lasted for ten minutes, and there are many short holds."""
     write(
         table,
         attempt(5400, held=4800.0),  # until ten minutes ago
@@ -117,10 +116,8 @@ def test_a_page_says_how_many_there_are_and_when_it_began(operator: Client, path
     began = timezone.localtime(timezone.now() - timedelta(seconds=120), timezone.get_default_timezone())
     with zk_lock("k"):
         shown = texts(operator, path)
-    assert "Holders Hour: 1 now; the most, 1, at " in shown
-    assert "Waiters Hour: 0 now; the most, 0." in shown
-    assert f"Refusals Hour: 1; the first at {began:%H:%M}." in shown
-    assert "Day: 1; the first at" in shown
+    assert_shows(shown, "Holders Hour: 1 now; the most, 1, at ", "Waiters Hour: 0 now; the most, 0.")
+    assert_shows(shown, f"Refusals Hour: 1; the first at {began:%H:%M}.", "Day: 1; the first at")
 
 
 @pytest.mark.zookeeper

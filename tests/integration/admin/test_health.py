@@ -6,16 +6,16 @@ import asyncio
 import json
 import socket
 from collections.abc import Iterator
-from io import StringIO
 
 import pytest
-from django.core.management import CommandError, call_command
 from django.test import Client
 from health_check.exceptions import ServiceUnavailable
 from support.adminsite import user_with
 from support.ensemble import Ensemble, free_ports
 from support.faults import within
+from support.locking import ending
 from support.proxy import Proxy
+from support.texts import assert_shows
 from support.zoo import Zoo
 
 from django_zklock import inspection
@@ -51,8 +51,7 @@ def test_django_health_check_has_a_check(zoo: Zoo) -> None:
 def test_the_page_shows_servers_and_the_connection(zoo: Zoo) -> None:
     page = user_with("view_lock").get(PAGE).content.decode()
     assert zoo.address in page
-    assert "standalone" in page
-    assert "The only server runs. If it stops, all locks stop." in page
+    assert_shows(page, "standalone", "The only server runs. If it stops, all locks stop.")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +64,6 @@ def test_the_page_shows_servers_and_the_connection(zoo: Zoo) -> None:
     ],
 )
 def test_the_page_says_first_how_many_servers_may_fail(problems: list[str], sentence: str) -> None:
-    """A server that only refuses the command is not called down."""
     reports = [
         ServerReport(address=f"zk{number}", role="" if problem else "follower", problem=problem)
         for number, problem in enumerate(problems)
@@ -80,8 +78,7 @@ def test_a_process_that_only_reads_believes_its_own_answers(zoo: Zoo) -> None:
     with Proxy(zoo.address) as filtering, zoo.configured(hosts=filtering.address):
         inspection.snapshot(reply_timeout=10)
         page = user_with("view_lock").get(PAGE).content.decode()
-    assert f"{filtering.address} does not answer" in page
-    assert "No majority" not in page
+    assert_shows(page, f"{filtering.address} does not answer", hides=["No majority"])
 
 
 def test_servers_that_had_no_time_to_answer_are_not_called_down(zoo: Zoo) -> None:
@@ -107,30 +104,24 @@ def arena(three: Ensemble) -> Iterator[Zoo]:
 
 
 def test_two_ensembles_are_named_by_all_that_look(arena: Zoo, three: Ensemble, alone: Ensemble) -> None:
-    out = StringIO()
     with arena.configured(hosts=f"{three.hosts},{alone.hosts}"):
         inspection.check_quorum(reply_timeout=20)
         operator = user_with("view_lock")
         (card,) = operator.get("/admin/zklock/lock/").context["cards"]
         page = operator.get("/admin/zklock/lock/health/").content.decode()
-        with pytest.raises(CommandError) as failed:
-            call_command("zklock", "doctor", stdout=StringIO())
-        with pytest.raises(CommandError) as ended:
-            call_command("zklock", "doctor", "--incident", "--json", stdout=out)
-    assert card["cause"] == json.loads(out.getvalue())["incidents"][0]["cause"] == "split"
+        assert ending("doctor")[0] == ExitCode.FAILED
+        status, printed, _ = ending("doctor", "--incident", "--json")
+    assert card["cause"] == json.loads(printed)["incidents"][0]["cause"] == "split"
     assert "to two holders" in card["explanation"]
     assert "to two holders" in page
-    assert (failed.value.returncode, ended.value.returncode) == (ExitCode.FAILED, ExitCode.SPLIT)
+    assert status == ExitCode.SPLIT
 
 
 def test_a_verdict_without_a_server_names_the_part(arena: Zoo, three: Ensemble) -> None:
-    out = StringIO()
     with arena.configured(hosts=f"{three.hosts},127.0.0.1:1"):
-        with pytest.raises(CommandError, match="1 incident") as ended:
-            call_command("zklock", "doctor", "--incident", stdout=out)
+        status, printed, message = ending("doctor", "--incident")
         page = user_with("view_lock").get("/admin/zklock/lock/").content.decode()
-    assert ended.value.returncode == ExitCode.DOWN
-    assert out.getvalue().startswith("1. ZooKeeper runs on 3 of 4 servers")
-    assert "Connection refused. Locks go on. They stop if" in out.getvalue()
-    assert "Nothing needs attention." not in page
-    assert "3 of 4 servers" in page
+    assert (status, "1 incident" in message) == (ExitCode.DOWN, True)
+    assert printed.startswith("1. ZooKeeper runs on 3 of 4 servers")
+    assert "Connection refused. Locks go on. They stop if" in printed
+    assert_shows(page, "3 of 4 servers", hides=["Nothing needs attention."])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
-from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +14,10 @@ from django.test import Client
 from support.adminsite import LIST, user_with
 from support.ensemble import Ensemble
 from support.locking import Contend
+from support.texts import assert_shows
 from support.zoo import Zoo
 
+from django_zklock import inspection
 from django_zklock.admin import LockAdmin
 from django_zklock.dashboard import views
 from django_zklock.signals import lock_broken
@@ -28,6 +28,7 @@ HOST = f"{LIST}host/"
 WORKER = f"{HOST}?host=worker-7"
 BREAK = f"{LIST}break/"
 MANY = 30
+BREAK_ALL = {"reason": "it hangs", "confirm": "worker-7", "break": "1"}
 
 
 @pytest.fixture
@@ -35,16 +36,6 @@ def held(contend: Contend) -> list[str]:
     """Thirty locks of one host, for one of which it waits behind another host."""
     paths = [contend(f"orders/{number:02}", host="worker-7", pid=7 + number % 2) for number in range(MANY)]
     return [*paths, contend("stock"), contend("stock", host="worker-7", pid=7)]
-
-
-@contextlib.contextmanager
-def on_break(receiver: Callable[..., None]) -> Iterator[None]:
-    """Call the receiver after each break."""
-    lock_broken.connect(receiver)
-    try:
-        yield
-    finally:
-        lock_broken.disconnect(receiver)
 
 
 def ticks(response: Any) -> list[str]:
@@ -74,56 +65,44 @@ def test_the_pages_link_to_the_host(zoo: Zoo, held: list[str], operator: Client)
 def test_all_locks_of_a_host_are_broken_with_its_name_typed(
     zoo: Zoo, held: list[str], operator: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One message sums it up. Each lock is in the audit log and in the history."""
-    form = {"target": ticks(operator.get(WORKER)), "reason": "it hangs"}
-    response = operator.post(WORKER, {**form, "confirm": "worker-8", "break": "1"})
+    form = {"target": ticks(operator.get(WORKER)), **BREAK_ALL}
+    response = operator.post(WORKER, {**form, "confirm": "worker-8"})
     assert "Nothing was broken" in response.content.decode()
     assert response.content.decode().count(" checked>") == MANY
     assert all(map(zoo.client.exists, held))
     with caplog.at_level(logging.INFO, "zklock.audit"):
-        response = operator.post(WORKER, {**form, "confirm": "worker-7", "break": "1"}, follow=True)
+        response = operator.post(WORKER, form, follow=True)
     (message,) = map(str, response.context["messages"])
     assert re.fullmatch(rf"{MANY} locks were broken: (orders/\d\d, ){{4}}orders/\d\d and 25 more\.", message)
     assert not any(map(zoo.client.exists, held[:MANY]))
     assert LogEntry.objects.count() == caplog.text.count("it hangs") == MANY
 
 
-def test_a_stale_target_is_left_out_of_a_bulk_action(
-    zoo: Zoo, contend: Contend, held: list[str], operator: Client
-) -> None:
-    """The others are broken. Nothing is ticked then, no reason is filled in, and the first button leads back."""
+def test_a_stale_target_is_left_out_of_many(zoo: Zoo, contend: Contend, held: list[str], operator: Client) -> None:
     targets = ticks(operator.get(WORKER))
     zoo.client.delete(held[3])
     successor = contend("orders/03", host="worker-7", pid=7)
-    form = {"target": targets, "reason": "it hangs", "confirm": "worker-7", "break": "1"}
-    response = operator.post(WORKER, form)
+    response = operator.post(WORKER, {"target": targets, **BREAK_ALL})
     assert response.status_code == 409
-    assert "29 locks were broken: " in response.content.decode()
-    assert "orders/03 now belongs to worker-7 · pid 7, for " in response.content.decode()
-    assert "nothing was done: orders/03." in response.content.decode()
-    assert " checked>" not in response.content.decode()
-    assert "it hangs" not in response.content.decode()
+    assert_shows(response.content.decode(), "29 locks were broken: ", "orders/03 now belongs to worker-7 · pid 7, for ")
+    assert_shows(response.content.decode(), "nothing was done: orders/03.", hides=[" checked>", "it hangs"])
     assert zoo.client.exists(successor)
 
 
 def test_the_release_of_all_locks_of_a_host_is_requested(zoo: Zoo, held: list[str], operator: Client) -> None:
-    """That needs a reason and no confirmation."""
     form = {"target": ticks(operator.get(WORKER)), "ask": "1"}
     assert "required" in operator.post(WORKER, {**form, "reason": ""}).content.decode()
-    response = operator.post(WORKER, {**form, "reason": "a deploy"}, follow=True)
-    assert f"{MANY} holders were asked to release: " in response.content.decode()
-    assert re.search(
-        r"Release requested: [^:]+: a deploy \(20\d\d-\d\d-\d\d \d\d:\d\d:\d\d C[SD]T\)", response.content.decode()
-    )
+    page = operator.post(WORKER, {**form, "reason": "a deploy"}, follow=True).content.decode()
+    assert f"{MANY} holders were asked to release: " in page
+    assert re.search(r"Release requested: [^:]+: a deploy \(20\d\d-\d\d-\d\d \d\d:\d\d:\d\d C[SD]T\)", page)
     assert LogEntry.objects.count() == MANY
 
 
 def test_many_ticked_locks_of_the_list_are_broken(zoo: Zoo, held: list[str], operator: Client) -> None:
-    """More than a page of confirmation has room for. Their number is the confirmation."""
     keys = [f"orders/{number:02}" for number in range(25)]
     response = operator.post(LIST, {"action": "break_selected", "_selected_action": keys})
     assert len(ticks(response)) == response.content.decode().count(" checked>") == 25
-    form = {"target": ticks(response), "reason": "it hangs", "confirm": "25", "break": "1"}
+    form = {"target": ticks(response), **BREAK_ALL, "confirm": "25"}
     assert operator.post(BREAK, {**form, "confirm": "24"}).status_code == 200
     assert zoo.client.exists(held[0])
     assert operator.post(BREAK, form)["Location"] == LIST
@@ -135,17 +114,14 @@ def test_many_ticked_locks_of_the_list_are_broken(zoo: Zoo, held: list[str], ope
 def test_a_request_ends_before_a_web_server_ends_it(
     zoo: Zoo, held: list[str], operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After 15 s it begins nothing more. The rest is named, and stays ticked for the next press."""
     times = chain([0.0, 1.0, 14.0], repeat(16.0))  # at first, and before each lock
     shown = operator.get(WORKER)
     first, second = (lock.key for lock, _row in shown.context["holds"][:2])
     monkeypatch.setattr(views, "clock", SimpleNamespace(now=lambda: next(times)))
-    form = {"target": ticks(shown), "reason": "it hangs", "confirm": "worker-7", "break": "1"}
-    response = operator.post(WORKER, form)
+    response = operator.post(WORKER, {"target": ticks(shown), **BREAK_ALL})
     page = response.content.decode()
     assert response.status_code == 409
-    assert f"2 locks were broken: {first}, {second}." in page
-    assert "The time was too short, so nothing was done yet: " in page
+    assert_shows(page, f"2 locks were broken: {first}, {second}.", "The time was too short, so nothing was done yet: ")
     assert page.count(" checked>") == MANY - 2
     assert 'value="it hangs"' in page
     assert LogEntry.objects.count() == MANY - len([path for path in held[:MANY] if zoo.client.exists(path)]) == 2
@@ -159,7 +135,6 @@ def test_a_bulk_break_tells_what_was_done_when_zookeeper_goes_away(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It names what was done, what may have been done, and what was not tried. The audit log has what was sent."""
     broken: list[str] = []
 
     def pause_after_three(lock: str, **more: object) -> None:
@@ -168,21 +143,21 @@ def test_a_bulk_break_tells_what_was_done_when_zookeeper_goes_away(
             single.servers[0].pause()
             monkeypatch.setattr(LockAdmin, "reply_timeout", 1.5)  # no answer comes
 
-    form = {"target": ticks(operator.get(WORKER)), "reason": "it hangs", "confirm": "worker-7", "break": "1"}
+    form = {"target": ticks(operator.get(WORKER)), **BREAK_ALL}
+    lock_broken.connect(pause_after_three)
     try:
-        with on_break(pause_after_three), caplog.at_level(logging.INFO, "zklock.audit"):
+        with caplog.at_level(logging.INFO, "zklock.audit"):
             response = operator.post(WORKER, form)
     finally:
+        lock_broken.disconnect(pause_after_three)
         single.servers[0].resume()
     page = response.content.decode()
     assert response.status_code == 503
     (done,) = re.findall(r"\d locks were broken: (.*?)(?: and \d more)?\.", page)
     assert done.split(", ") == broken[: len(done.split(", "))]
     assert len(broken) >= 3, "the server may answer a little longer"
-    assert "It is unknown whether it was done: " in page
-    assert "so nothing was done yet: " in page
-    assert "ZooKeeper does not answer." in page
-    assert 'name="break"' not in page
+    assert_shows(page, "It is unknown whether it was done: ", "so nothing was done yet: ", "ZooKeeper does not answer.")
+    assert_shows(page, hides=['name="break"'])
     assert sorted(LogEntry.objects.values_list("object_id", flat=True)) == sorted(broken)
     assert caplog.text.count("it hangs") == len(broken)
     paths = dict(zip((f"orders/{number:02}" for number in range(MANY)), held, strict=False))
@@ -192,11 +167,12 @@ def test_a_bulk_break_tells_what_was_done_when_zookeeper_goes_away(
 def test_no_more_than_fifty_holders_are_shown_and_broken_at_once(contend: Contend, operator: Client) -> None:
     for number in range(52):
         contend(f"jobs/{number:02}", host="worker-8")
-    response = operator.get(f"{HOST}?host=worker-8")
+    worker = f"{HOST}?host=worker-8"
+    response = operator.get(worker)
     assert len(ticks(response)) == response.content.decode().count(" checked>") == 50
     assert "and 2 more" in response.content.decode()
-    form = {"target": ticks(response), "reason": "it hangs", "confirm": "worker-8", "break": "1"}
-    page = operator.post(f"{HOST}?host=worker-8", form, follow=True).content.decode()
+    form = {"target": ticks(response), **BREAK_ALL, "confirm": "worker-8"}
+    page = operator.post(worker, form, follow=True).content.decode()
     assert "50 locks were broken: " in page
     assert page.count(" checked>") == 2
 
@@ -211,15 +187,11 @@ def test_bulk_actions_need_their_permission(zoo: Zoo, held: list[str], action: s
 def test_a_long_key_is_found_among_more_locks_than_are_shown(
     contend: Contend, operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though other locks have more waiters."""
-    from django_zklock import inspection
-
     original = inspection.snapshot
     monkeypatch.setattr(inspection, "snapshot", lambda **more: original(**{"max_locks": 3, "max_age": 0, **more}))
     long = "import/" + "x" * 373
-    for number in range(4):
-        contend(f"k{number}")
-        contend(f"k{number}")
+    for key in ("k0", "k1", "k2", "k3") * 2:
+        contend(key)
     contend(long, 2)
     for query in ("?q=IMPORT xxx", "?path=import/"):
         assert [lock.key for lock in operator.get(LIST + query).context["cl"].result_list] == [long]
@@ -229,19 +201,14 @@ def test_a_long_key_is_found_among_more_locks_than_are_shown(
 
 
 def test_an_unreadable_lock_offers_the_commands_that_help(zoo: Zoo, operator: Client) -> None:
-    """It has no table without rows, and it cannot be held."""
     path = f"{zoo.base}/odd/strange-0000000001"
     zoo.client.create(path, b"", makepath=True)
     try:
         page = operator.get(f"{LIST}odd/change/").content.decode()
     finally:
         zoo.client.delete(f"{zoo.base}/odd", recursive=True)
-    assert f"get -s {path}<" in page
-    assert f"delete {path}<" in page
-    assert "zklock-queue" not in page
-    assert "more behind" not in page
-    assert "Set limit" not in page
-    assert "for maintenance" not in page
+    assert_shows(page, f"get -s {path}<", f"delete {path}<", hides=["zklock-queue", "more behind", "Set limit"])
+    assert_shows(page, hides=["for maintenance"])
 
 
 def test_the_new_holder_is_named_after_a_refused_break(zoo: Zoo, contend: Contend, operator: Client) -> None:
@@ -252,9 +219,6 @@ def test_the_new_holder_is_named_after_a_refused_break(zoo: Zoo, contend: Conten
     response = operator.post(BREAK, {"target": target, "reason": "it hangs", "break": "1"})
     page = response.content.decode()
     assert response.status_code == 409
-    assert "k now belongs to web-2 · pid 72, for " in page
-    assert "Break THIS one only if you mean it." in page
-    assert 'type="hidden" name="target"' not in page
-    assert " checked>" not in page
-    assert "it hangs" not in page
+    assert_shows(page, "k now belongs to web-2 · pid 72, for ", "Break THIS one only if you mean it.")
+    assert_shows(page, hides=['type="hidden" name="target"', " checked>", "it hangs"])
     assert page.index(">Back</a>") < page.index('value="Break the lock"')

@@ -6,17 +6,15 @@ import contextlib
 import shlex
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import forked
 from support.adminsite import LIST, user_with
 from support.beats import Beats
 from support.faults import BackgroundCall
 from support.locking import MANAGE, ending, zklock
 from support.serving import Serving
-from support.zoo import TESTS, Zoo, eventually
+from support.zoo import Zoo, eventually
 
 from django_zklock import inspection, zk_leader, zk_lock
 from django_zklock.inspection import LockInfo
@@ -33,16 +31,6 @@ LEASE = """import time, zklock_client
 with zklock_client.ZkLockClient(["{address}"]).lock("device", wait=100): time.sleep(300)"""
 
 
-@contextlib.contextmanager
-def running(zoo: Zoo, *command: str) -> Iterator[None]:
-    process = forked.start(command, cwd=TESTS, env=zoo.environment())
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
-
-
 def locks() -> dict[str, LockInfo]:
     return {lock.key: lock for lock in inspection.snapshot(max_age=0, max_waiters=1).locks}
 
@@ -53,7 +41,6 @@ def causes(long_held: float = LONG) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def test_holds_that_are_meant_to_last_are_no_incident_however_long_others_wait(zoo: Zoo, tmp_path: Path) -> None:
-    """A leader, a beat, a command and a client of a lease hold their locks, each with somebody behind it."""
     keys = {"reports": "Leader", "daemon": "Command", "device": "Lease", KEY: "Leader"}
     over = threading.Event()
 
@@ -64,9 +51,9 @@ def test_holds_that_are_meant_to_last_are_no_incident_however_long_others_wait(z
         serving = stack.enter_context(Serving(zoo))
         beats = stack.enter_context(Beats(zoo, tmp_path, {"often": 0.5}, session_timeout=10))
         beats.start("first")
-        command = [*MANAGE[1:], "run", "daemon", "--timeout=forever", "--", "sleep", "300"]
-        stack.enter_context(running(zoo, *command))
-        stack.enter_context(running(zoo, "-c", LEASE.format(address=serving.address)))
+        command = ("zklock", "run", "daemon", "--timeout=forever", "--", "sleep", "300")
+        stack.enter_context(zoo.running(MANAGE[2], *command))
+        stack.enter_context(zoo.running(LEASE.format(address=serving.address)))
         BackgroundCall(lambda: zk_leader("reports").run(lead))
         stack.callback(over.set)
         stack.enter_context(zk_lock("plain"))
@@ -96,9 +83,7 @@ def test_holds_that_are_meant_to_last_are_no_incident_however_long_others_wait(z
         pytest.param(3.0, id="asleep for longer than between two signs of life", marks=pytest.mark.chaos),
     ],
 )
-def test_a_beat_whose_loop_hangs_is_an_incident_and_one_that_goes_on_is_none(
-    zoo: Zoo, tmp_path: Path, entry: float
-) -> None:
+def test_a_beat_whose_loop_hangs_is_an_incident_and_a_busy_one_is_none(zoo: Zoo, tmp_path: Path, entry: float) -> None:
     """Its session lives on, as heartbeats have a thread of their own. Nobody takes over until it is broken."""
     with Beats(zoo, tmp_path, {"often": entry}, session_timeout=10) as beats:
         (first,) = beats.start("first", BEAT_RENEW_EVERY="1")

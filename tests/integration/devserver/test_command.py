@@ -25,8 +25,6 @@ from django_zklock.testing.tester import wait_released
 
 
 class Running:
-    """The command at work: where it listens, and what it has written."""
-
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self.lines: list[str] = []
@@ -43,25 +41,16 @@ class Running:
         return "".join(self.lines)
 
     @property
-    def url(self) -> str:
-        """The URL that it prints for the settings."""
-        match = eventually(lambda: re.search(r'"URL": "(zk://127\.0\.0\.1:\d+/myproject)"', self.text), 20)
-        assert match is not None
-        return match[1]
-
-    @property
-    def hosts(self) -> str:
-        """The address that it listens on."""
-        return self.url.removeprefix("zk://").removesuffix("/myproject")
+    def address(self) -> str:
+        (address,) = eventually(lambda: re.findall(r'"URL": "zk://(127\.0\.0\.1:\d+)/myproject"', self.text), 20)
+        return str(address)
 
     def end(self, number: signal.Signals) -> str:
-        """Send it a signal and wait for its orderly end; return all it has written."""
         self.process.send_signal(number)
         code = self.process.wait(30)
         self._reader.join(30)
         assert self.process.stderr is not None
-        errors = self.process.stderr.read()
-        assert (code, errors) == (0, "")
+        assert (code, self.process.stderr.read()) == (0, "")
         return self.text
 
 
@@ -75,14 +64,12 @@ def devserver(project: Project, *options: str, **env: str) -> Iterator[Running]:
     finally:
         process.kill()
         process.wait()
-        for pipe in (process.stdout, process.stderr):
-            assert pipe is not None
+        for pipe in filter(None, (process.stdout, process.stderr)):
             pipe.close()
 
 
-def token_on(url: str) -> int:
-    """Acquire a lock on this server; return its token."""
-    with override_settings(ZKLOCK={"URL": url}):
+def token_on(address: str) -> int:
+    with override_settings(ZKLOCK={"URL": f"zk://{address}/myproject"}):
         with zk_lock("a", timeout=30) as hold:
             token = hold.token
         wait_released()
@@ -90,22 +77,15 @@ def token_on(url: str) -> int:
 
 
 def test_the_dev_server_serves_until_a_signal_and_keeps_its_data(project: Project) -> None:
-    """
-    It needs no settings of locks, tells of sessions, and ends in order.
-
-    With `--data`, what was in the tree is there after a restart, and tokens go on rising. Its port is that of the first
-    server in the settings that is on this machine. Options of every command are taken before and behind its name.
-    """
-    bare = "SECRET_KEY = 'x'\nDEBUG = True\nINSTALLED_APPS = ['django_zklock']\n"
-    project.write("bare_settings.py", bare)
+    project.write("bare_settings.py", "SECRET_KEY = 'x'\nDEBUG = True\nINSTALLED_APPS = ['django_zklock']\n")
     project.write("other_settings.py", "from project_settings import *\nDEBUG = True\n")
     before = ["--settings=bare_settings", "devserver", "--port=0", "--tick=0.2", "--data=tree.bin"]
     with devserver(project, *before) as running:
-        with looking_in(running.hosts) as client:
+        with looking_in(running.address) as client:
             eventually(lambda: "opened by" in running.text)
             client.create("/kept", b"as it was")
             client.create("/gone", ephemeral=True)
-        first = token_on(running.url)
+        first = token_on(running.address)
         eventually(lambda: "is over" in running.text)
         text = running.end(signal.SIGTERM)
     assert "Ctrl-C" in text
@@ -117,29 +97,22 @@ def test_the_dev_server_serves_until_a_signal_and_keeps_its_data(project: Projec
         with looking_in(f"127.0.0.1:{port}") as client:
             assert client.get("/kept")[0] == b"as it was"
             assert not client.exists("/gone")
-        assert first < token_on(f"zk://127.0.0.1:{port}/myproject")
+        assert first < token_on(f"127.0.0.1:{port}")
         running.end(signal.SIGINT)
 
 
-def test_the_dev_server_runs_in_production_if_forced(project: Project) -> None:
+def test_the_dev_server_runs_in_production_only_if_forced(project: Project) -> None:
     """It claims no address of another family: clients that are told to use ::1 do not find a server on 127.0.0.1."""
+    status, _, message = ending("devserver", "--port=0")
+    assert (status, "DEBUG is off" in message, "--force" in message) == (ExitCode.FAILED, True, True)
     (port,) = free_ports(1)
     options = ["devserver", "--force", f"--port={port}"]
     with devserver(project, *options, ZKLOCK_URL=f"zk://[::1]:{port}/myproject") as running:
-        assert running.url == f"zk://127.0.0.1:{port}/myproject"
-
-
-def test_the_dev_server_refuses_to_run_in_production() -> None:
-    """Where DEBUG is off it does not serve, and says why."""
-    status, _, message = ending("devserver", "--port=0")
-    assert status == ExitCode.FAILED
-    assert "DEBUG is off" in message
-    assert "--force" in message
+        assert running.address == f"127.0.0.1:{port}"
 
 
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # Python leaves it if the number is too high
 def test_the_dev_server_says_why_it_cannot_start(tmp_path: Path) -> None:
-    """It speaks of a port that is in use only if one is, and names it."""
     (tmp_path / "manage.py").touch()
     with override_settings(DEBUG=True), socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

@@ -27,7 +27,6 @@ FAR = 10**12  # more transactions than any test has
 
 @pytest.fixture
 def row(ledger: str) -> Account:
-    """A new account."""
     made = Account(name="a")
     made.save(using=ledger)
     return made
@@ -38,10 +37,8 @@ def fences(using: str) -> dict[str, int]:
 
 
 def test_a_hold_fences_a_row(zoo: Zoo, ledger: str, row: Account) -> None:
-    """The row has the token of the newest hold, and refuses older ones."""
-    old = zk_lock("k").acquire()
-    assert old is not None
-    zk_lock("k").release()
+    with zk_lock("k") as old:
+        pass
     with zk_lock("k") as hold:
         Account.objects.using(ledger).update(balance=7)
         with transaction.atomic(using=ledger):
@@ -79,40 +76,31 @@ def test_a_hold_that_was_released_fences_nothing(zoo: Zoo, ledger: str, row: Acc
 
 
 def test_a_hold_that_is_lost_but_not_replaced_may_still_write(zoo: Zoo, ledger: str, row: Account) -> None:
-    """Only the token decides, and no newer holder has written."""
-    lock = zk_lock("k")
-    hold = lock.acquire()
-    assert hold is not None
-    lose(hold)
-    assert hold.wait_lost(10)
-    row.save_fenced(hold)
-    with pytest.raises(LockLost):
-        lock.release()
+    with zk_lock("k", abort_on="never") as hold:
+        lose(hold)
+        assert hold.wait_lost(10)
+        row.save_fenced(hold)
     assert Account.objects.using(ledger).get().fencing_token == hold.token
 
 
+@pytest.mark.usefixtures("zoo")
 @pytest.mark.parametrize("how", [{"kind": "read"}, {"limit": 2}], ids=["readers", "permits"])
-def test_an_older_concurrent_holder_is_refused_with_the_reason(
-    zoo: Zoo, ledger: str, row: Account, how: dict[str, Any]
-) -> None:
+def test_an_older_concurrent_holder_is_refused_with_the_reason(ledger: str, row: Account, how: dict[str, Any]) -> None:
     """Its lock is valid, so the message about a newer holder would mislead."""
-    older = zk_lock("k", **how).acquire()
-    assert older is not None
 
     def work() -> None:
         with zk_lock("k", **how) as newer:
             row.save_fenced(newer, using=ledger)
         connections[ledger].close()
 
-    run_in_thread(work)
-    with pytest.raises(StaleToken, match=r'shares the lock .k. has written since.*kind="write"'):
-        row.save_fenced(older, using=ledger)
-    older.check()
-    zk_lock("k", **how).release()
+    with zk_lock("k", **how) as older:
+        run_in_thread(work)
+        with pytest.raises(StaleToken, match=r'shares the lock .k. has written since.*kind="write"'):
+            row.save_fenced(older, using=ledger)
+        older.check()
 
 
 async def test_a_hold_fences_in_the_thread_of_the_database(zoo: Zoo, ledger: str) -> None:
-    """Async code has no transaction; it calls a function that has one."""
     async with zk_lock("k") as hold:
         row = Account(name="a")
         await row.asave_fenced(hold, using=ledger)
@@ -127,11 +115,7 @@ async def test_a_hold_fences_in_the_thread_of_the_database(zoo: Zoo, ledger: str
         await sync_to_async(work)()
 
 
-# --- what has no row
-
-
 def test_a_name_is_fenced_like_a_row(zoo: Zoo, ledger: str) -> None:
-    """The block is a transaction. The row of the fence is inserted when it is needed first."""
     with zk_lock("k") as old, old.fenced("books", using=ledger):
         Account(name="a").save(using=ledger)
     assert fences(ledger) == {"books": old.token}
@@ -145,7 +129,6 @@ def test_a_name_is_fenced_like_a_row(zoo: Zoo, ledger: str) -> None:
 
 
 def test_a_fenced_block_that_fails_writes_nothing(zoo: Zoo, ledger: str) -> None:
-    """Neither its work nor the row of the fence."""
     with zk_lock("k") as hold, pytest.raises(ZeroDivisionError), hold.fenced("books", using=ledger):
         Account(name="a").save(using=ledger)
         1 / 0  # noqa: B018
@@ -154,10 +137,9 @@ def test_a_fenced_block_that_fails_writes_nothing(zoo: Zoo, ledger: str) -> None
 
 
 def test_the_lock_is_checked_before_the_commit(zoo: Zoo, ledger: str) -> None:
-    """The work of a holder that lost its lock is rolled back, with or without a newer holder."""
     lock = zk_lock("k")
     hold = lock.acquire()
-    assert hold is not None
+    assert hold
     with pytest.raises(LockLost), hold.fenced("books", using=ledger):
         Account(name="a").save(using=ledger)
         lose(hold)
@@ -185,29 +167,22 @@ def test_without_the_app_the_error_names_it(zoo: Zoo) -> None:
         hold.fenced("books")
 
 
-# --- a history that was lost
-
-
 def test_a_refusal_of_a_valid_hold_names_a_possible_loss_of_data(zoo: Zoo, ledger: str, row: Account) -> None:
     """Otherwise all writes would be stale for years without an explanation. A lost hold is simply stale."""
     Account.objects.using(ledger).update(fencing_token=FAR)
     Fence.objects.using(ledger).create(name="books", token=FAR)
     everything = Account.objects.using(ledger)
-    lock = zk_lock("k")
-    hold = lock.acquire()
-    assert hold is not None
-    for call in (
-        lambda: row.save_fenced(hold),
-        lambda: everything.fenced(hold).update(balance=1),
-        lambda: everything.fenced(hold).delete(),
-        lambda: hold.fenced("books", using=ledger).__enter__(),
-    ):
-        with pytest.raises(StaleToken, match=r"lost its data\?.* docs/how-to/fence-your-rows\.md") as caught:
-            call()
-        assert caught.value.lock == "k"
-    lose(hold)
-    assert hold.wait_lost(10)
-    with pytest.raises(StaleToken, match="was granted to another holder since"):
-        row.save_fenced(hold)
-    with pytest.raises(LockLost):
-        lock.release()
+    with zk_lock("k", abort_on="never") as hold:
+        for call in (
+            lambda: row.save_fenced(hold),
+            lambda: everything.fenced(hold).update(balance=1),
+            lambda: everything.fenced(hold).delete(),
+            lambda: hold.fenced("books", using=ledger).__enter__(),
+        ):
+            with pytest.raises(StaleToken, match=r"lost its data\?.* docs/how-to/fence-your-rows\.md") as caught:
+                call()
+            assert caught.value.lock == "k"
+        lose(hold)
+        assert hold.wait_lost(10)
+        with pytest.raises(StaleToken, match="was granted to another holder since"):
+            row.save_fenced(hold)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,20 +26,12 @@ def account(using: str, **fields: Any) -> Account:
     return made
 
 
-def close_connection(using: str) -> None:
-    connections[using].close()
-
-
 def token(using: str, pk: Any) -> int:
     stored: int = Account.objects.using(using).get(pk=pk).fencing_token
     return stored
 
 
-# --- one row
-
-
 def test_a_fence_is_one_statement_before_any_read(ledger: str) -> None:
-    """One compare-and-set on one table, which locks the row before anything is read."""
     row = account(ledger)
     with transaction.atomic(using=ledger), CaptureQueriesContext(connections[ledger]) as queries:
         row.fence(FixedFence(3))
@@ -49,7 +42,6 @@ def test_a_fence_is_one_statement_before_any_read(ledger: str) -> None:
 
 
 def test_an_older_token_is_refused(ledger: str) -> None:
-    """The transaction of the stale holder is rolled back."""
     row = account(ledger, fencing_token=5)
     refused = pytest.raises(StaleToken, match=r"ledgers\.Account \d+ has seen the token 5, and this is 4")
     with refused as caught, transaction.atomic(using=ledger):
@@ -61,15 +53,15 @@ def test_an_older_token_is_refused(ledger: str) -> None:
 
 
 def test_a_missing_row_cannot_be_fenced(ledger: str) -> None:
-    """This is another error than a stale token."""
-    row = account(ledger)
+    row, fence = account(ledger), FixedFence(1)
     Account.objects.using(ledger).all().delete()
-    with transaction.atomic(using=ledger), pytest.raises(Account.DoesNotExist):
-        row.fence(FixedFence(1))
-    with transaction.atomic(using=ledger), pytest.raises(Account.DoesNotExist):
-        Account.objects.using(ledger).fenced(FixedFence(1)).get(pk=row.pk)
-    with transaction.atomic(using=ledger), pytest.raises(Account.DoesNotExist):
-        Account().fence(FixedFence(1), using=ledger)
+    for refused in (
+        lambda: row.fence(fence),
+        lambda: Account.objects.using(ledger).fenced(fence).get(pk=row.pk),
+        lambda: Account().fence(fence, using=ledger),
+    ):
+        with transaction.atomic(using=ledger), pytest.raises(Account.DoesNotExist):
+            refused()
 
 
 def test_a_fence_outside_of_a_transaction_is_refused(ledger: str) -> None:
@@ -83,8 +75,6 @@ def test_a_fence_outside_of_a_transaction_is_refused(ledger: str) -> None:
 
 
 class Cases(TestCase):
-    """Tests of a project, which run in a transaction each."""
-
     def test_the_transaction_of_a_test_case_does_not_count(self) -> None:
         """A test must not pass if the code would fail outside of it."""
         row = account("default")
@@ -96,7 +86,6 @@ class Cases(TestCase):
 
 
 def test_get_fences_before_it_reads(ledger: str) -> None:
-    """One statement locks, and the next one reads, as in select_for_update().get()."""
     row = account(ledger, balance=7)
     with transaction.atomic(using=ledger), CaptureQueriesContext(connections[ledger]) as queries:
         fenced = Account.objects.using(ledger).fenced(FixedFence(3)).get(pk=row.pk)
@@ -114,9 +103,6 @@ def test_get_of_several_rows_is_refused_as_always(ledger: str) -> None:
             Account.objects.using(ledger).fenced(FixedFence(3)).get(**lookup)
 
 
-# --- save
-
-
 def test_a_plain_save_never_writes_an_older_token_back(ledger: str) -> None:
     """The admin, or code without locks, may save values that it read long ago."""
     row = account(ledger)
@@ -130,7 +116,6 @@ def test_a_plain_save_never_writes_an_older_token_back(ledger: str) -> None:
 
 
 def test_save_fenced_writes_as_the_newest_holder_only(ledger: str) -> None:
-    """A new row begins with the token of its holder."""
     row = Account(name="a", balance=1)
     row.save_fenced(FixedFence(5), using=ledger)
     assert (row.fencing_token, token(ledger, row.pk)) == (5, 5)
@@ -147,7 +132,6 @@ def test_save_fenced_writes_as_the_newest_holder_only(ledger: str) -> None:
 
 
 def test_a_new_instance_with_an_existing_primary_key_is_fenced(ledger: str) -> None:
-    """The existing row is never overwritten without a fence."""
     row = account(ledger, fencing_token=5)
     again = Account(pk=row.pk, name="again")
     with pytest.raises(StaleToken):
@@ -160,18 +144,17 @@ def test_a_new_instance_with_an_existing_primary_key_is_fenced(ledger: str) -> N
 @pytest.mark.parametrize(("theirs", "refused"), [(9, True), (1, False)])
 def test_a_row_that_is_inserted_meanwhile_is_fenced(ledger: str, theirs: int, refused: bool) -> None:
     """Another holder may insert the row between the check and the insert, unless the check locks the gap."""
-    connection = connections[ledger]
+    connection, rows = connections[ledger], Account.objects.using(ledger)
     if connection.vendor == "sqlite" or connection.settings_dict["OPTIONS"].get("isolation_level") == "repeatable read":
         return
 
     def insert() -> None:
-        Account.objects.using(ledger).bulk_create([Account(pk=77, name="theirs", fencing_token=theirs)])
+        rows.bulk_create([Account(pk=77, name="theirs", fencing_token=theirs)])
         connections[ledger].close()
 
     def insert_first(sender: object, **kwargs: Any) -> None:
-        if Account.objects.using(ledger).exists():
-            return
-        run_in_thread(insert)
+        if not rows.exists():
+            run_in_thread(insert)
 
     new = Account(pk=77, name="mine")
     models.signals.pre_save.connect(insert_first, sender=Account)
@@ -180,25 +163,15 @@ def test_a_row_that_is_inserted_meanwhile_is_fenced(ledger: str, theirs: int, re
             new.save_fenced(FixedFence(5), using=ledger)
     finally:
         models.signals.pre_save.disconnect(insert_first, sender=Account)
-    row = Account.objects.using(ledger).get()
-    assert (row.name, row.fencing_token) == (("theirs", 9) if refused else ("mine", 5))
-    assert new.fencing_token == (0 if refused else 5)
-
-
-# --- several rows
+    row = rows.get()
+    assert (row.name, row.fencing_token, new.fencing_token) == (("theirs", 9, 0) if refused else ("mine", 5, 5))
 
 
 def test_update_is_one_statement_with_the_fence_in_it(ledger: str) -> None:
-    """SET the token and the fields, WHERE the filter matches and the token is not newer."""
     first, second = account(ledger, fencing_token=1), account(ledger, fencing_token=3)
+    rows = Account.objects.using(ledger).filter(balance=0).fenced(FixedFence(3))
     with CaptureQueriesContext(connections[ledger]) as queries:
-        count = (
-            Account.objects.using(ledger)
-            .filter(balance=0)
-            .fenced(FixedFence(3))
-            .update(balance=models.F("balance") + 2)
-        )
-    assert count == 2
+        assert rows.update(balance=models.F("balance") + 2) == 2
     assert [query["sql"].split()[0] for query in queries if "ledgers" in query["sql"]] == ["UPDATE", "SELECT"]
     for row in (first, second):
         row.refresh_from_db()
@@ -206,18 +179,14 @@ def test_update_is_one_statement_with_the_fence_in_it(ledger: str) -> None:
 
 
 def test_update_writes_all_rows_or_none(ledger: str) -> None:
-    """One row with a newer token refuses the update of all."""
     account(ledger, fencing_token=1), account(ledger, fencing_token=4)
     with pytest.raises(StaleToken, match="seen the token 4, and this is 3"):
         Account.objects.using(ledger).fenced(FixedFence(3)).update(balance=9)
-    assert list(Account.objects.using(ledger).order_by("pk").values_list("balance", "fencing_token")) == [
-        (0, 1),
-        (0, 4),
-    ]
+    rows = Account.objects.using(ledger).order_by("pk")
+    assert list(rows.values_list("balance", "fencing_token")) == [(0, 1), (0, 4)]
 
 
 def test_rows_selected_by_a_join_are_fenced(ledger: str) -> None:
-    """The tokens in their own table lock the rows."""
     bank = Bank(name="b")
     bank.save(using=ledger)
     mine, other = account(ledger, bank=bank), account(ledger)
@@ -238,8 +207,6 @@ def test_rows_selected_by_a_join_are_fenced(ledger: str) -> None:
 
 @isolate_apps("support.ledgers")
 def test_a_model_in_several_tables_is_refused() -> None:
-    """By the system check, and by each way to fence a row, before anything is written. A proxy is in one table."""
-
     class Savings(Account):
         class Meta:
             app_label = "ledgers"
@@ -248,15 +215,14 @@ def test_a_model_in_several_tables_is_refused() -> None:
         class Meta:
             app_label = "ledgers"
 
+    fence = FixedFence(1)
     for model in (Savings, Labelled):
         assert "zklock.E018" in [problem.id for problem in model.check()]
         row: Any = model(pk=1, name="a")
-        with pytest.raises(TypeError, match=r"it inherits the table of ledgers\.(Account|Bank)"):
-            row.save_fenced(FixedFence(1))
-        with pytest.raises(TypeError, match="cannot be fenced"):
-            row.fence(FixedFence(1))
-        with pytest.raises(TypeError, match="cannot be fenced"):
-            FencedRows(models.QuerySet(model), FixedFence(1))
+        rows = partial(FencedRows, models.QuerySet(model))
+        for use in (row.save_fenced, row.fence, rows):
+            with pytest.raises(TypeError, match=r"cannot be fenced.* it inherits the table of ledgers\.(Account|Bank)"):
+                use(fence)
 
     class Proxy(Account):
         class Meta:
@@ -278,7 +244,6 @@ def test_a_project_may_have_its_own_manager(ledger: str) -> None:
 
 
 def test_delete_includes_dependent_rows(ledger: str) -> None:
-    """A queryset does so, too. It deletes all rows or none."""
     row = account(ledger)
     account(ledger, fencing_token=5)
     Booking(account=row, amount=1).save(using=ledger)
@@ -286,14 +251,11 @@ def test_delete_includes_dependent_rows(ledger: str) -> None:
     with pytest.raises(StaleToken):
         everything.fenced(FixedFence(4)).delete()
     assert everything.count() == 2
-    assert everything.filter(balance=0).fenced(FixedFence(5)).delete() == (
-        3,
-        {"ledgers.Booking": 1, "ledgers.Account": 2},
-    )
+    deleted = {"ledgers.Booking": 1, "ledgers.Account": 2}
+    assert everything.filter(balance=0).fenced(FixedFence(5)).delete() == (3, deleted)
 
 
 def test_many_rows_are_fenced(ledger: str) -> None:
-    """More than fit into one statement."""
     Account.objects.using(ledger).bulk_create(Account(name="n") for _ in range(1200))
     everything = Account.objects.using(ledger)
     assert everything.filter(bookings=None).fenced(FixedFence(2)).update(balance=1) == 1200
@@ -311,9 +273,6 @@ def test_a_query_that_cannot_be_fenced_is_refused(ledger: str) -> None:
     assert not hasattr(rows.fenced(FixedFence(1)), "filter")
 
 
-# --- what a project sees of it
-
-
 def test_a_migration_names_a_plain_field() -> None:
     """The migrations of a project do not need this package."""
     field = Account._meta.get_field("fencing_token")
@@ -323,7 +282,6 @@ def test_a_migration_names_a_plain_field() -> None:
 
 
 async def test_the_async_methods_fence_and_refuse_like_the_sync_ones(ledger: str) -> None:
-    """Methods that need an open transaction say so, because async code has none."""
     row = await sync_to_async(account)(ledger)
     row.balance = 1
     await row.asave_fenced(FixedFence(2))
@@ -335,4 +293,4 @@ async def test_the_async_methods_fence_and_refuse_like_the_sync_ones(ledger: str
     with pytest.raises(StaleToken):
         await rows.fenced(FixedFence(2)).adelete()
     assert (await rows.fenced(FixedFence(3)).adelete())[0] == 1
-    await sync_to_async(close_connection)(ledger)
+    await sync_to_async(connections.close_all)()

@@ -30,7 +30,6 @@ TABLES = ("zklock_fences_fence", "zklock_events_attempt")
 
 @contextmanager
 def empty_database(server: MariaDB, name: str) -> Iterator[str]:
-    """Have an empty database whose texts are compared as most projects have them; return its alias."""
     with closing(pymysql.connect(host="127.0.0.1", port=server.port)) as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
         settings = {**server.settings("read committed"), "NAME": name}
@@ -45,7 +44,6 @@ def empty_database(server: MariaDB, name: str) -> Iterator[str]:
 
 
 def migrate(alias: str, targets: Sequence[tuple[str, str]] = (), *, as_before: bool = False) -> None:
-    """Apply the migrations up to these, or all."""
     executor = MigrationExecutor(connections[alias])
     for app in APPS if as_before else ():
         first = executor.loader.disk_migrations[app, "0001_initial"]
@@ -78,7 +76,6 @@ def described(alias: str) -> list[str]:
 
 @pytest.mark.usefixtures("unblocked")
 def test_an_older_table_of_mariadb_becomes_as_a_new_one_and_keeps_all_rows(mariadb: MariaDB) -> None:
-    """Fences keep their tokens, and attempts their keys. Names that look alike have fences of their own then."""
     moment = datetime(2026, 11, 1, tzinfo=timezone.utc)
     with empty_database(mariadb, "older") as older, empty_database(mariadb, "newer") as newer:
         migrate(older, BEFORE, as_before=True)
@@ -118,6 +115,5 @@ def test_a_right_table_of_mariadb_is_not_written(mariadb: MariaDB) -> None:
 
 @pytest.fixture
 def unblocked(django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    """Databases of the test's own."""
     with django_db_blocker.unblock():
         yield

@@ -21,17 +21,8 @@ from django_zklock.locks.hold import Hold
 
 pytestmark = pytest.mark.zookeeper
 
-EXACT = [
-    "plain",
-    "wrapped",
-    "twice",
-    "dispatched",
-    "own_dispatch",
-    "opted_out_with_its_own",
-    "atomic_below",
-    "api_function_opted_out",
-    "action_opted_out",
-]
+OPTED_OUT = ["opted_out_with_its_own", "api_function_opted_out", "action_opted_out"]
+EXACT = ["plain", "wrapped", "twice", "dispatched", "own_dispatch", "atomic_below", *OPTED_OUT]
 KEPT = ["handler", "handler_in_block", "decorated_handler", "api_function", "action", "ninja/stock"]
 NOT_ATOMIC = ["opted_out_above", "opted_out_below", "handler_opted_out"]
 
@@ -52,7 +43,6 @@ def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
 def test_a_request_is_committed_or_rolled_back_before_its_lock_is_released(
     zoo: Zoo, ledger: Ledger, client: Client, view: str
 ) -> None:
-    """At COMMIT and at ROLLBACK the lock of the view is held, and after the response it is not."""
     with ledger.ends(lambda: len(zoo.children("stock"))) as ends, pytest.raises(ZeroDivisionError):
         client.get(f"/{view}/?fail")
     assert set(ends) == {("rollback", 1)}
@@ -60,9 +50,8 @@ def test_a_request_is_committed_or_rolled_back_before_its_lock_is_released(
     zoo.assert_empty(timeout=0)
     with ledger.ends(lambda: len(zoo.children("stock"))) as ends:
         response = client.get(f"/{view}/")
-    assert response.content == (b"2" if view in ("atomic_below", "handler_in_block") else b"1"), (
-        "not in the right number of blocks"
-    )
+    blocks = b"2" if view in ("atomic_below", "handler_in_block") else b"1"
+    assert response.content == blocks
     assert ends == [("commit", 1)]
     assert ledger.seen() == ["x"]
     zoo.assert_empty(timeout=0)
@@ -87,17 +76,14 @@ def test_the_transaction_begins_after_the_grant(zoo: Zoo, ledger: Ledger, client
 
 @pytest.mark.parametrize("view", NOT_ATOMIC)
 def test_a_view_that_is_opted_out_is_in_no_transaction(zoo: Zoo, ledger: Ledger, client: Client, view: str) -> None:
-    """`non_atomic_requests` is respected above and below the lock."""
     assert client.get(f"/{view}/").content == b"0"
     with pytest.raises(ZeroDivisionError):
         client.get(f"/{view}/?fail")
     assert ledger.seen() == ["x", "x"]
 
 
-def test_requests_on_two_databases_end_before_the_release(
-    zoo: Zoo, ledger: Ledger, audit: Ledger, client: Client
-) -> None:
-    """The transaction of the request is the outer one. Both end before the release."""
+@pytest.mark.usefixtures("zoo")
+def test_requests_on_two_databases_end_before_the_release(ledger: Ledger, audit: Ledger, client: Client) -> None:
     with ledger.ends(audit.seen) as ends:
         assert client.get("/both/").content == b"1"
     assert ends == [("commit", ["x"])]
@@ -110,19 +96,16 @@ def test_requests_on_two_databases_end_before_the_release(
 
 
 @pytest.mark.parametrize("view", ["atomic_above", "calls_helper", "acquires_a_lock"])
-def test_a_lock_inside_a_transaction_of_the_projects_own_is_refused(
-    zoo: Zoo, ledger: Ledger, client: Client, view: str
-) -> None:
-    """Neither another transaction around the view nor plain code in it is taken for the view of the request."""
+@pytest.mark.usefixtures("zoo")
+def test_a_lock_inside_a_transaction_of_the_projects_own_is_refused(ledger: Ledger, client: Client, view: str) -> None:
     with pytest.raises(LockInTransaction):
         client.get(f"/{view}/")
     assert ledger.seen() == []
 
 
 @pytest.mark.parametrize(("view", "alias"), [("handler", "audit"), ("handler_opted_out", "ledger")])
-def test_a_transaction_around_the_request_is_not_taken_for_djangos(
-    zoo: Zoo, ledger: Ledger, audit: Ledger, client: Client, view: str, alias: str
-) -> None:
+@pytest.mark.usefixtures("zoo", "ledger", "audit")
+def test_a_transaction_around_the_request_is_not_taken_for_djangos(client: Client, view: str, alias: str) -> None:
     """A middleware may begin one, on a database without ATOMIC_REQUESTS, or around a view that has opted out."""
     with pytest.raises(LockInTransaction), transaction.atomic(using=alias):
         client.get(f"/{view}/")
@@ -137,8 +120,10 @@ def test_an_answer_503_commits_nothing(zoo: Zoo, ledger: Ledger, client: Client,
     assert ledger.seen() == []
 
 
-def test_a_lock_lost_after_the_view_stops_the_commit(zoo: Zoo, ledger: Ledger, client: Client) -> None:
-    """If Django's transaction is the outer one, it is rolled back at its COMMIT."""
+@pytest.mark.usefixtures("zoo")
+def test_a_loss_after_the_view_stops_the_commit(
+    ledger: Ledger, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     holds: list[Hold] = []
     ledgersite.then.append(holds.append)
     original_get = ledgersite.Handler.get
@@ -149,16 +134,12 @@ def test_a_lock_lost_after_the_view_stops_the_commit(zoo: Zoo, ledger: Ledger, c
         lose_unnoticed(holds[0])
         return response
 
-    ledgersite.Handler.get = get  # type: ignore[method-assign]
-    try:
-        assert client.get("/handler/").status_code == 503
-    finally:
-        ledgersite.Handler.get = original_get  # type: ignore[method-assign]
+    monkeypatch.setattr(ledgersite.Handler, "get", get)
+    assert client.get("/handler/").status_code == 503
     assert ledger.seen() == []
 
 
 async def test_async_views_are_left_to_django(zoo: Zoo, ledger: Ledger) -> None:
-    """Django refuses ATOMIC_REQUESTS for them, unless they are opted out."""
     client = AsyncClient()
     with pytest.raises(RuntimeError, match="ATOMIC_REQUESTS"):
         await client.get("/async_view/")

@@ -29,28 +29,15 @@ def site(zoo: Zoo) -> Iterator[None]:
         yield
 
 
-# --- streamed bodies ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("view", STREAMS)
 def test_a_streamed_response_is_refused_and_closed(client: Client, view: str) -> None:
-    """The error says what to do instead. No part is computed, and the lock is released."""
     with pytest.raises(TypeError, match=r'returned a StreamingHttpResponse.*"with zk_lock\(\.\.\.\)"'):
         client.get(f"/{view}/")
     assert bodysite.events == ["closed"]
     assert is_free(KEY)
 
 
-async def test_a_streamed_response_is_refused_in_an_event_loop() -> None:
-    with pytest.raises(TypeError, match="computed after the lock is released"):
-        await AsyncClient().get("/async-view/")
-    assert bodysite.events == ["closed"]
-    assert not await zk_lock(KEY).alocked()
-
-
 def test_a_generator_may_hold_the_lock_itself(client: Client) -> None:
-    """This is the way out that the error names."""
-
     def parts() -> Iterator[bytes]:
         with zk_lock(KEY, timeout=0):
             yield b"held" if not is_free(KEY) else b"free"
@@ -70,25 +57,21 @@ def test_a_file_is_sent_after_the_release(client: Client) -> None:
     assert response.getvalue() == FILE.read_bytes()
 
 
-# --- rendered bodies ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("view", PAGES)
-def test_a_response_is_rendered_under_the_lock(client: Client, view: str) -> None:
-    assert client.get(f"/{view}/").content == b"held"
+@pytest.mark.parametrize(("view", "lock"), [*((view, b"held") for view in PAGES), *((view, b"free") for view in REST)])
+def test_a_response_is_rendered_under_the_lock_but_for_rest_handlers(client: Client, view: str, lock: bytes) -> None:
+    """Django REST framework chooses the renderer when the handler has returned."""
+    assert client.get(f"/{view}/").content == lock
     assert is_free(KEY)
 
 
-async def test_a_response_is_rendered_under_the_lock_in_an_event_loop() -> None:
+async def test_in_an_event_loop_a_response_is_rendered_and_a_stream_is_refused() -> None:
     response = await AsyncClient().get("/async-render/")
     assert response.content == b"held"
     assert not await zk_lock(KEY).alocked()
-
-
-@pytest.mark.parametrize("view", REST)
-def test_the_response_of_a_rest_handler_is_rendered_after_the_release(client: Client, view: str) -> None:
-    """Django REST framework chooses the renderer when the handler has returned."""
-    assert client.get(f"/{view}/").content == b"free"
+    with pytest.raises(TypeError, match="computed after the lock is released"):
+        await AsyncClient().get("/async-view/")
+    assert bodysite.events == ["closed"]
+    assert not await zk_lock(KEY).alocked()
 
 
 def test_a_post_render_callback_runs_under_the_lock(rf: RequestFactory) -> None:
@@ -108,11 +91,7 @@ def test_a_post_render_callback_runs_under_the_lock(rf: RequestFactory) -> None:
     assert seen == [False]
 
 
-# --- in a transaction of the request ------------------------------------------------------------------------------
-
-
 def write_and_render(rows: Any) -> HttpResponseBase:
-    """Write a row, then return a page that calls `rows` when it is rendered."""
     connections["ledger"].cursor().execute("INSERT INTO note VALUES ('x')")
     template = engines["django"].from_string("{{ rows }}")
     return TemplateResponse(HttpRequest(), template, {"rows": rows})
@@ -120,13 +99,11 @@ def write_and_render(rows: Any) -> HttpResponseBase:
 
 @pytest.fixture
 def atomic(ledger: Ledger) -> Ledger:
-    """The database with a transaction around each request."""
     ledger.settings["ATOMIC_REQUESTS"] = True
     return ledger
 
 
 def ask(view: Any) -> Any:
-    """Return the response of the site to a request for this view."""
     with override_settings(ROOT_URLCONF=(path("", view),)):
         return Client(raise_request_exception=False).get("/")
 
@@ -150,8 +127,6 @@ def test_rendering_commit_and_release_come_in_this_order(zoo: Zoo, atomic: Ledge
 def test_a_body_that_fails_or_loses_the_lock_or_is_refused_commits_nothing(
     zoo: Zoo, atomic: Ledger, body: str, status: int
 ) -> None:
-    """A lost lock is answered by 503, as in the view."""
-
     def rows() -> None:
         if body == "fails":
             raise ZeroDivisionError

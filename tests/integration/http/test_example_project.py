@@ -83,7 +83,6 @@ with Site(Path(os.environ["SHOP_VAR"]), variables=variables) as site:
 
 @pytest.mark.zookeeper
 def test_every_way_to_buy_sells_each_piece_once(single: Ensemble, tmp_path: Path) -> None:
-    """Three pieces and six customers make three sales, no stock is lost, and history and metrics count them."""
     lines = run(SCENARIO, var=tmp_path, ZKLOCK_URL=single.url("example"))
     *shop, released, granted = json.loads(lines[-1])
     assert shop == [["sold"] * 3 + ["sold out"] * 3, 3, 0, 7, 200]
@@ -99,7 +98,6 @@ def test_the_demo_sells_again_when_it_is_started_again(tmp_path: Path) -> None:
 
 
 def run(script: str, *arguments: str, var: Path, **variables: str) -> list[str]:
-    """Run code within the shop's project; return the lines that it prints."""
     pytest.importorskip("environ")
     env = {
         **{name: value for name, value in os.environ.items() if name not in ("UNSAFE", "DATABASE_URL")},

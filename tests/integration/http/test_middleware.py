@@ -1,4 +1,4 @@
-"""Locks inside of views, in helpers and hooks of frameworks: a conflict raises, and the middleware answers."""
+"""Locked views of all frameworks, and locks in views, in helpers and hooks: the middleware answers a conflict."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from django_zklock.exceptions import LockBusy
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
 
-KINDS = [
-    *viewkinds.INSIDE,
-    "save_model",
-    "perform_create",
-    "ninja-auth",
-]
+REQUESTS: dict[str, tuple[Any, str]] = {
+    "save_model": (Client.post, "/admin-saving/auth/group/{pk}/change/"),
+    "perform_create": (Client.post, "/perform_create/"),
+    "ninja-auth": (Client.get, "/ninja/auth"),
+}
+KINDS = [*viewkinds.INSIDE, *REQUESTS]
 DATA: dict[str, Any] = {"name": "new", "post": "yes"}
 
 
@@ -47,15 +47,8 @@ def staff(client: Client) -> Client:
 
 def request(client: Client, kind: str, group: Group) -> Any:
     """Make the request that leads to the locked call of this kind."""
-    page = "/admin-saving/auth/group/"
-    match kind:
-        case "save_model":
-            return client.post(f"{page}{group.pk}/change/", DATA)
-        case "perform_create":
-            return client.post("/perform_create/", DATA)
-        case "ninja-auth":
-            return client.get("/ninja/auth")
-    return client.get(f"/{kind}/")
+    method, address = REQUESTS.get(kind, (Client.get, f"/{kind}/"))
+    return method(client, address.format(pk=group.pk), DATA if method is Client.post else None)
 
 
 IN_REST = {
@@ -68,10 +61,9 @@ IN_REST = {
     ("settings", "kind"),
     [*(({}, kind) for kind in KINDS), *((IN_REST, kind) for kind in ("perform_create", "has_permission"))],
 )
-def test_a_lock_anywhere_in_a_view_is_answered(
+def test_a_lock_in_a_view_is_answered(
     zoo: Zoo, staff: Client, group: Group, settings: dict[str, Any], kind: str
 ) -> None:
-    """By the middleware, or by the handler of Django REST framework: 409 if it is busy, 503 if it is lost."""
     with override_settings(**settings):
         with zoo.hold_elsewhere(viewkinds.KEY):
             response = request(staff, kind, group)
@@ -94,7 +86,6 @@ def test_without_the_middleware_the_error_leaves_the_view(zoo: Zoo, staff: Clien
 
 
 async def test_the_middleware_answers_for_async_views(zoo: Zoo) -> None:
-    """It works in both modes of Django."""
     client = AsyncClient()
     with zoo.hold_elsewhere(viewkinds.KEY):
         assert (await client.get("/async-helper/")).status_code == 409
@@ -114,3 +105,35 @@ def test_the_exception_handler_rolls_back_the_request(zoo: Zoo, client: Client) 
         assert Group.objects.filter(name="half").exists()
     finally:
         connection.settings_dict["ATOMIC_REQUESTS"] = False
+
+
+# --- all kinds of views, of Django, Django REST framework and django-ninja --------------------------------------------
+
+
+def address(kind: str) -> str:
+    return f"/{kind}" if kind.startswith("ninja") else f"/{kind}/"
+
+
+@pytest.mark.parametrize("kind", viewkinds.PATHS)
+def test_every_kind_of_view_answers(zoo: Zoo, client: Client, kind: str) -> None:
+    response = client.get(address(kind))
+    assert (response.status_code, response.content) == (200, b"done")
+    with zoo.hold_elsewhere(viewkinds.KEY):
+        response = client.get(address(kind))
+    assert (response.status_code, response.json()["code"]) == (409, "lock_conflict")
+    viewkinds.losing.append(True)
+    response = client.get(address(kind))
+    assert (response.status_code, response.json()["code"]) == (503, "lock_lost")
+
+
+def test_a_lock_above_paginate_answers(zoo: Zoo, client: Client) -> None:
+    assert client.get("/ninja/paged?limit=5").json() == {"items": ["done"], "count": 1}
+    with zoo.hold_elsewhere(viewkinds.KEY):
+        assert client.get("/ninja/paged").status_code == 409
+
+
+def test_views_answer_503_without_zookeeper(zoo: Zoo, client: Client) -> None:
+    with zoo.configured("127.0.0.1:1", CONNECT_TIMEOUT=0.1):
+        for kind in ("function", "handler", "api_view-above", "drf/actions/buy", "ninja/sync"):
+            response = client.get(address(kind))
+            assert (response.status_code, response.json()["code"]) == (503, "lock_unavailable")

@@ -27,16 +27,10 @@ LOCKS = ["b/{name}", "a/{name}"]
 
 
 def held(name: str) -> bool:
-    """Return whether the caller has both locks."""
     return not any(current_hold(f"{folder}/{name}").lost for folder in "ab")
 
 
-# --- functions --------------------------------------------------------------------------------------------------------
-
-
 def test_a_function_runs_under_all_its_locks(zoo: Zoo) -> None:
-    """Templates, callables, and a callable that returns several keys; in coroutines, too."""
-
     @zk_locked(["pay/{source}", lambda source, target: f"pay/{target}"])
     def transfer(source: int, target: int) -> list[str]:
         return sorted(path.split("/")[-2] for path in zoo.contenders())
@@ -54,7 +48,6 @@ def test_a_function_runs_under_all_its_locks(zoo: Zoo) -> None:
 
 
 def test_fields_are_checked_when_the_function_is_decorated(zoo: Zoo) -> None:
-    """Those of each template; and what can name no lock is refused there."""
     with pytest.raises(InvalidLockName, match="did you mean"):
 
         @zk_locked(["a/{sku}", "b/{skuu}"])
@@ -66,7 +59,6 @@ def test_fields_are_checked_when_the_function_is_decorated(zoo: Zoo) -> None:
 
 
 def test_each_of_several_locks_has_the_options_of_its_entry(zoo: Zoo) -> None:
-    """Each lock has those of its entry, the decorator's over them; what the call does is the decorator's to say."""
     locks = {"stock": {"path": "stock/{sku}", "abort_on": "never", "grace": 2, "on_conflict": "skip", "timeout": 60}}
     with zoo.configured(LOCKS=locks, DEFAULTS={"timeout": 0}):
 
@@ -79,9 +71,6 @@ def test_each_of_several_locks_has_the_options_of_its_entry(zoo: Zoo) -> None:
         assert (till.abort_on, till.grace) == ("suspended", 1)
         with zoo.hold_elsewhere("till"), pytest.raises(LockBusy):
             work(1)
-
-
-# --- views ------------------------------------------------------------------------------------------------------------
 
 
 @zk_locked(LOCKS, timeout=0)
@@ -97,10 +86,7 @@ def rendered(request: HttpRequest, name: str) -> HttpResponse:
     return TemplateResponse(request, template, {"held": lambda: held(name)})
 
 
-urlpatterns = [
-    path("view/<name>/", view),
-    path("rendered/<name>/", rendered),
-]
+urlpatterns = [path("view/<name>/", view), path("rendered/<name>/", rendered)]
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +97,6 @@ def site(zoo: Zoo) -> Iterator[None]:
 
 @pytest.mark.parametrize("name", ["view", "rendered"])
 def test_a_view_answers_409_if_any_of_its_locks_is_busy(zoo: Zoo, client: Client, name: str) -> None:
-    """Else it runs under all of them, and answers 503 if it loses one."""
     for key in ("a/7", "b/7"):
         with zoo.hold_elsewhere(key):
             assert client.get(f"/{name}/7/").status_code == 409
@@ -123,11 +108,7 @@ def test_a_view_answers_409_if_any_of_its_locks_is_busy(zoo: Zoo, client: Client
     assert client.get("/view/7/?lose=1").status_code == 503
 
 
-# --- transactions -----------------------------------------------------------------------------------------------------
-
-
 def test_one_transaction_is_inside_all_locks(zoo: Zoo, ledger: Ledger) -> None:
-    """Begun when the last one is held; committed before the first is released."""
     seen = []
 
     def on_commit() -> None:
@@ -149,7 +130,6 @@ def test_one_transaction_is_inside_all_locks(zoo: Zoo, ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("key", ["a/1", "b/1"])
 def test_nothing_is_committed_if_any_lock_is_lost_by_then(zoo: Zoo, ledger: Ledger, key: str) -> None:
-    """Also where the abort came too late to stop the work."""
     seen: list[str] = []
     with pytest.raises(LockLost) as caught, zk_locks("a/1", "b/1", atomic="ledger") as hold:
         transaction.on_commit(lambda: seen.append("committed"), using="ledger")

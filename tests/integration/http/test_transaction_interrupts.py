@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic
 from support.ledger import Ledger
 from support.strike import functions_of, long_strides, sweep
+from support.work import run_in_thread
 from support.zoo import Zoo
 
 from django_zklock import zk_locks
@@ -116,7 +117,6 @@ WORK: dict[Callable[[Ledger, Lock], None], tuple[dict[str, Any], list[Callable[.
 def test_an_exception_at_any_line_leaves_neither_lock_nor_transaction(
     zoo: Zoo, ledger: Ledger, audit: Ledger, work: Callable[[Ledger, Lock], None], stride: int
 ) -> None:
-    """Afterwards the database and the lock are free, and failed work is not committed."""
     options, functions = WORK[work]
 
     def check(key: str) -> None:
@@ -133,20 +133,13 @@ def test_an_exception_at_any_line_leaves_neither_lock_nor_transaction(
         connections["ledger"].in_atomic_block = False
         connections["ledger"].close()
 
-    sweep(
-        functions,
-        lambda mutex: work(ledger, mutex),
-        check,
-        stride,
-        make=lambda key: Lock(key, **options),
-        clean=clean,
-    )
+    make = partial(Lock, **options)
+    sweep(functions, lambda mutex: work(ledger, mutex), check, stride, make=make, clean=clean)
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["own lock", "outer lock"])
 @pytest.mark.parametrize("main", [False, True], ids=["thread", "main thread"])
 def test_no_abort_interrupts_a_commit(zoo: Zoo, ledger: Ledger, inside: bool, main: bool) -> None:
-    """The loss of this lock, or of one around it, does not interrupt a COMMIT that runs."""
     done: list[str] = []
 
     def during_commit() -> None:
@@ -169,18 +162,12 @@ def test_no_abort_interrupts_a_commit(zoo: Zoo, ledger: Ledger, inside: bool, ma
             connections["ledger"].close()
 
     holds: list[hold.Hold] = []
-    if main:
-        work()
-    else:
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
+    work() if main else run_in_thread(work)
     assert done == ["commit"]
     assert ledger.seen() == ["x"]
 
 
 def test_a_forked_child_leaves_its_parents_transaction_alone(zoo: Zoo, ledger: Ledger) -> None:
-    """A child that reaches the end of the block neither commits nor rolls back."""
     child = -1
     try:
         with Lock("forked", atomic="ledger"):
@@ -196,17 +183,13 @@ def test_a_forked_child_leaves_its_parents_transaction_alone(zoo: Zoo, ledger: L
 
 
 def test_a_generator_that_is_closed_in_another_thread_commits_nothing(zoo: Zoo, ledger: Ledger) -> None:
-    """The connection of its own thread is closed. That of the closing thread is not touched."""
-
     def steps() -> Iterator[int]:
         with Lock("steps", atomic="ledger"):
             ledger.write("x")
             yield 1
 
     generator = steps()
-    thread = threading.Thread(target=next, args=(generator,))
-    thread.start()
-    thread.join()
+    run_in_thread(lambda: next(generator))
     generator.close()  # type: ignore[attr-defined]
     assert ledger.seen() == []
     zoo.assert_empty()

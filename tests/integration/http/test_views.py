@@ -49,16 +49,18 @@ def buying(sku: str) -> Iterator[None]:
         assert request.result() == 200
 
 
-def test_two_requests_for_one_key_take_turns(zoo: Zoo) -> None:
-    """Only one of them is in the view at a time. Another key has a lock of its own."""
-    with buying("7"):
-        assert Client().get("/buy-now/7/").status_code == 409
+def test_two_requests_for_one_key_take_turns_and_the_payload_names_no_argument(zoo: Zoo) -> None:
+    with buying("secret-sku"):
+        assert Client().get("/buy-now/secret-sku/").status_code == 409
         assert Client().get("/buy-now/8/").status_code == 200
-    assert Client().get("/buy-now/7/").status_code == 200
+        (payload,) = filter(None, zoo.payloads("stock/secret-sku"))
+        assert (payload.what, payload.template) == ("support.viewsite.buy", "stock/{sku}")
+        assert payload.about == {"request": "GET /buy/<str:sku>/"}
+        assert "secret" not in str(payload)
+    assert Client().get("/buy-now/secret-sku/").status_code == 200
 
 
 def test_a_view_that_gives_way_in_a_deadlock_is_answered(zoo: Zoo) -> None:
-    """Its lock is released before the answer, and the other owner goes on."""
     request = BackgroundCall(lambda: Client().get("/ship/7/"))
     assert viewsite.inside.wait(10)
     with rivals(zoo, {"stock/7": "order/7"}):
@@ -69,7 +71,6 @@ def test_a_view_that_gives_way_in_a_deadlock_is_answered(zoo: Zoo) -> None:
 
 
 def test_a_default_of_the_view_names_the_lock(zoo: Zoo, client: Client) -> None:
-    """The fields are the arguments of the call with defaults, escaped."""
     with signalled("lock_acquired") as sent:
         response = client.get("/buy/a%2525b/")
         eventually(lambda: sent)  # it is sent on a thread of its own
@@ -96,7 +97,6 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 def test_the_answer_is_json_unless_the_client_prefers_text(
     zoo: Zoo, client: Client, headers: dict[str, str], content_type: str
 ) -> None:
-    """Programs get JSON, also without an `Accept`; browsers and htmx get text."""
     with zoo.hold_elsewhere("stock/7"):
         answer = client.get("/buy-now/7/", headers=headers)
     assert answer["Content-Type"].partition(";")[0] == content_type
@@ -105,6 +105,18 @@ def test_the_answer_is_json_unless_the_client_prefers_text(
         assert (body["code"], body["retry_after"]) == ("lock_conflict", int(answer["Retry-After"]))
     else:
         assert answer.content.startswith(b"Somebody else")
+
+
+def types(request: HttpRequest) -> dict[str, Any]:
+    return {"types": ContentType.objects}
+
+
+def templates(pages: dict[str, str]) -> override_settings:
+    """Have these pages, which may ask the database for its content types."""
+    loaders = [("django.template.loaders.locmem.Loader", pages)]
+    options = {"loaders": loaders, "context_processors": [f"{__name__}.types"]}
+    backend = "django.template.backends.django.DjangoTemplates"
+    return override_settings(TEMPLATES=[{"BACKEND": backend, "OPTIONS": options}])
 
 
 @pytest.mark.django_db
@@ -119,16 +131,9 @@ def test_a_transaction_around_the_middleware_does_not_commit_half_the_work(
     The page may need queries, and it may fail.
     """
     middleware = LockConflictMiddleware(lambda request: HttpResponse())
-    pages = {} if page is None else {"409.html": page, "503.html": page}
-    templates = {
-        "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "OPTIONS": {
-            "loaders": [("django.template.loaders.locmem.Loader", pages)],
-            "context_processors": [f"{__name__}.types"],
-        },
-    }
+    pages = templates({} if page is None else {"409.html": page, "503.html": page})
     fails = pytest.raises(TemplateSyntaxError) if page == "{% fail %}" else contextlib.nullcontext()
-    with override_settings(TEMPLATES=[templates]), transaction.atomic():
+    with pages, transaction.atomic():
         ContentType.objects.create(app_label="half", model="done")
         with fails:
             response = middleware.process_exception(rf.post("/", headers={"accept": BROWSER}), error)
@@ -163,20 +168,9 @@ def test_an_answer_rolls_back_all_open_blocks(rf: RequestFactory, of_test_case: 
     assert not committed
 
 
-def types(request: HttpRequest) -> dict[str, Any]:
-    return {"types": ContentType.objects}
-
-
 @pytest.mark.django_db
 def test_a_page_that_cannot_query_is_replaced_by_text(rf: RequestFactory) -> None:
-    """In a transaction that has failed before, Django refuses queries."""
-    pages = {"409.html": "{{ types.count }}"}
-    options = {
-        "loaders": [("django.template.loaders.locmem.Loader", pages)],
-        "context_processors": [f"{__name__}.types"],
-    }
-    templates = {"BACKEND": "django.template.backends.django.DjangoTemplates", "OPTIONS": options}
-    with override_settings(TEMPLATES=[templates]), transaction.atomic():
+    with templates({"409.html": "{{ types.count }}"}), transaction.atomic():
         transaction.set_rollback(True)
         response = answer(rf.get("/", headers={"accept": BROWSER}), LockBusy("busy"))
     assert response is not None
@@ -188,14 +182,3 @@ def test_dispatch_of_an_async_view_is_refused(zoo: Zoo, client: Client, view: st
     """A lock around it would protect nothing, so the first request raises."""
     with pytest.raises(ImproperlyConfigured, match="async def get"):
         client.post(f"/{view}/7/")
-
-
-def test_the_payload_names_the_view_and_no_argument(zoo: Zoo) -> None:
-    """Others in the queue see which view holds the lock, without its arguments."""
-    with buying("secret-sku"):
-        (payload,) = zoo.payloads("stock/secret-sku")
-        assert payload is not None
-        assert payload.what == "support.viewsite.buy"
-        assert payload.about == {"request": "GET /buy/<str:sku>/"}
-        assert "secret" not in str(payload)
-        assert payload.template == "stock/{sku}"

@@ -17,7 +17,7 @@ from support.deadlock import give_way
 from support.faults import BackgroundCall, CallOnDemand, connected, proxied
 from support.primitives import end_session
 from support.proxy import MULTI
-from support.zoo import Zoo, eventually
+from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locked, zk_locks
 from django_zklock.contrib.metrics import connect, disconnect
@@ -34,8 +34,6 @@ NAME = "inventory/{sku}"
 
 
 class Collected:
-    """The figures of a registry, now and later."""
-
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
 
@@ -59,22 +57,20 @@ def collected(zoo: Zoo) -> Iterator[Collected]:
 
 
 def test_metrics_count_a_lock_while_it_is_held_and_after(collected: Collected) -> None:
-    """Once for each grant, however often its owner takes it again; with the times of its wait and its hold."""
+    connect(collected.registry)  # again, which counts nothing twice
     for sku in ("4711", "4712"):
         with zk_lock(NAME, fields={"sku": sku}) as hold, zk_lock(NAME, fields={"sku": sku}):
             assert hold.template == NAME
             collected.becomes(1, "holds")
         collected.becomes(0, "holds")
-    assert collected("acquired_total") == 2
-    assert collected("wait_seconds_count") == 2
-    assert collected("hold_seconds_count") == 2
+    for name in ("acquired_total", "wait_seconds_count", "hold_seconds_count"):
+        assert collected(name) == 2
     assert 0 < (collected("hold_seconds_sum") or 0) < 60
     for name in ("lost_total", "aborts_swallowed_total", "contended_total", "unavailable_total", "held_long_total"):
         assert collected(name) == 0
 
 
 def test_a_deadlock_is_counted_where_its_wait_is_ended(zoo: Zoo, collected: Collected) -> None:
-    """It is no contention. The count begins at 0."""
     with zk_lock(NAME, fields={"sku": "1"}):
         collected.becomes(0, "deadlocks_total")
     give_way(zoo, "stock/{sku}", NAME, fields={"sku": "1"})
@@ -83,8 +79,6 @@ def test_a_deadlock_is_counted_where_its_wait_is_ended(zoo: Zoo, collected: Coll
 
 
 def test_no_label_of_a_metric_has_a_key(collected: Collected) -> None:
-    """But only what many locks have in common; of a function that is locked, too."""
-
     @zk_locked(NAME, timeout=0, on_conflict="raise")
     def sell(sku: str) -> None:
         with pytest.raises(LockBusy):
@@ -96,9 +90,7 @@ def test_no_label_of_a_metric_has_a_key(collected: Collected) -> None:
     assert set(re.findall(r' ?lock="(.*?)"', collected.text)) == {NAME}
 
 
-def test_too_many_names_of_locks_are_one_label(
-    zoo: Zoo, collected: Collected, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_too_many_names_are_one_label(zoo: Zoo, collected: Collected, caplog: pytest.LogCaptureFixture) -> None:
     """A project that puts keys into the names gets a bounded number of time series."""
     with zoo.configured(MAX_METRIC_LOCKS=2):
         for number in range(4):
@@ -129,7 +121,6 @@ def test_wrong_settings_of_locks_disable_no_metric_of_the_project(zoo: Zoo, coll
 
 @pytest.mark.parametrize("linger", [0, 5])
 def test_a_lock_that_hangs_is_seen_before_it_ends(collected: Collected, linger: float) -> None:
-    """By its waiters, the longest wait and the longest hold. Nothing is left of them afterwards."""
     options: dict[str, Any] = {"fields": {"sku": "1"}, "linger": linger}
 
     def wait() -> None:
@@ -163,7 +154,6 @@ def test_metrics_distinguish_readers_writers_and_permits(collected: Collected) -
 
 
 def test_a_loss_ends_a_hold_once(zoo: Zoo, collected: Collected) -> None:
-    """Of a block, and of what was taken by `acquire` and is released after the loss; the session's end is told, too."""
     lock = zk_lock("kept")
     kept = lock.acquire()
     assert kept
@@ -171,8 +161,7 @@ def test_a_loss_ends_a_hold_once(zoo: Zoo, collected: Collected) -> None:
     with pytest.raises(LockLost), zk_lock("k") as hold:
         collected.becomes(1, "holds", "k")
         collected.becomes(1, "session_state", state="connected")
-        (path,) = zoo.children("k")
-        thief.begin(zoo.client.exists(f"{zoo.base}/k/{path}").ephemeralOwner)
+        thief.begin(zoo.client.exists(hold.path).ephemeralOwner)
         hold.wait_lost(20)
         eventually(lambda: False, 20)
     thief.result()
@@ -190,8 +179,6 @@ def test_a_loss_ends_a_hold_once(zoo: Zoo, collected: Collected) -> None:
 
 
 def test_a_lock_that_is_not_acquired_is_counted(zoo: Zoo, collected: Collected) -> None:
-    """By the kind that was asked for; it is neither an acquisition nor a wait."""
-
     def tries() -> None:
         with pytest.raises(LockBusy), zk_lock("k", timeout=0):
             pass
@@ -206,7 +193,6 @@ def test_a_lock_that_is_not_acquired_is_counted(zoo: Zoo, collected: Collected) 
 
 
 def beat() -> None:
-    """Send a heartbeat now."""
     session = connected()
     session.post(session.attached(Registry).heartbeat.beat)
 
@@ -231,7 +217,6 @@ def test_a_heartbeat_without_an_answer_and_the_break_are_counted(zoo: Zoo, colle
 
 
 def test_calls_that_zookeeper_did_not_answer_are_counted(zoo: Zoo, collected: Collected) -> None:
-    """They are not contended."""
     with zoo.configured(hosts="127.0.0.1:1"), pytest.raises(ZooKeeperUnavailable), zk_lock("k", timeout=0):
         pass
     collected.becomes(1, "unavailable_total", "k")
@@ -239,7 +224,6 @@ def test_calls_that_zookeeper_did_not_answer_are_counted(zoo: Zoo, collected: Co
 
 
 def test_a_hold_that_takes_too_long_is_warned_of_lost_and_aborted(collected: Collected) -> None:
-    """An abort that the work swallows is counted as that."""
     with pytest.raises(LockLost), zk_lock("k", max_hold=0.4, warn_after=0.1):
         eventually(lambda: False, 20)
     collected.becomes(1, "abort_seconds_count", "k")
@@ -254,29 +238,17 @@ def test_a_hold_that_takes_too_long_is_warned_of_lost_and_aborted(collected: Col
 
 
 def test_release_requests_and_breaks_are_counted(zoo: Zoo, collected: Collected) -> None:
-    """A break where it was done, without a label; the loss of it where it was held."""
-
-    def step_in(name: str, token: int) -> None:
-        break_lock("k", guid=guid_in(name), token=token, reason="deploy", by="anna")
-
-    operator = CallOnDemand(step_in)
+    why: dict[str, Any] = {"reason": "deploy", "by": "anna"}
+    operator = CallOnDemand(lambda hold: break_lock("k", guid=guid_of(hold.path), token=hold.token, **why))
     with pytest.raises(LockLost), zk_lock("k") as hold:
-        request_release("k", "deploy", by="anna")
+        request_release("k", **why)
         hold.wait_release_requested(10)
-        (name,) = zoo.children("k")
-        operator.begin(name, hold.token)
+        operator.begin(hold)
         eventually(lambda: False, 20)
     operator.result()
     collected.becomes(1, "lost_total", "k")
     collected.becomes(1, "release_requests_total", "k")
     eventually(lambda: collected.registry.get_sample_value("zklock_broken_total") == 1)
-
-
-def guid_in(name: str) -> str:
-    """Return the guid in the name of a node."""
-    match = re.match(r"_c_([0-9a-f-]{36})-", name)
-    assert match is not None
-    return match[1]
 
 
 @pytest.mark.filterwarnings("ignore:the hold of:ResourceWarning")
@@ -299,16 +271,7 @@ def test_metrics_do_not_count_a_dropped_hold_for_ever(zoo: Zoo, collected: Colle
     eventually(gone)
 
 
-def test_a_second_connect_does_not_count_twice(collected: Collected) -> None:
-    connect(collected.registry)
-    with zk_lock("k"):
-        pass
-    collected.becomes(1, "hold_seconds_count", "k")
-    assert collected("acquired_total", "k") == 1
-
-
 def test_the_gauges_of_a_forked_child_begin_at_0(collected: Collected) -> None:
-    """Nor is it connected; its gauges begin at 0, those of the parent go on."""
     with zk_lock("k"):
         collected.becomes(1, "holds", "k")
         child = os.fork()
@@ -362,18 +325,7 @@ print("added up")
 
 
 def test_the_holds_of_several_processes_add_up(zoo: Zoo, tmp_path: Path) -> None:
-    """In the library's mode for them, of which each process may be asked."""
-    said, problems = told(zoo, SEVERAL, PROMETHEUS_MULTIPROC_DIR=str(tmp_path))
-    assert said == "added up\n", problems
-
-
-def told(zoo: Zoo, script: str, first: str = "", **env: str) -> tuple[str, str]:
-    """Return what a process says, and its complaints."""
-    process = zoo.spawn(script, first=first, **env)
-    try:
-        return process.communicate(timeout=60)
-    finally:
-        process.kill()
+    assert zoo.output(SEVERAL, PROMETHEUS_MULTIPROC_DIR=str(tmp_path)) == ["added up"]
 
 
 WITHOUT = """
@@ -396,16 +348,14 @@ for app in ("metrics", "otel"):
 
 def test_without_the_libraries_locks_work_and_their_apps_say_what_to_install(zoo: Zoo) -> None:
     """As Django is set up, so that nobody misses metrics or spans later."""
-    said, problems = told(zoo, ADDED, WITHOUT)
     to_install = {"metrics": "prometheus_client", "otel": "opentelemetry-api"}
-    assert said.splitlines() == ["k"] + [
+    assert zoo.output(ADDED, first=WITHOUT) == ["k"] + [
         f'django_zklock.contrib.{app} needs {name}, which is not installed: pip install "django-zklock[{app}]".'
         for app, name in to_install.items()
-    ], problems
+    ]
 
 
 def test_the_waiting_tasks_of_a_celery_worker_are_counted(collected: Collected) -> None:
-    waiting_tasks_changed.send(None, waiting=3)
-    assert collected.registry.get_sample_value("zklock_waiting_tasks") == 3
-    waiting_tasks_changed.send(None, waiting=0)
-    assert collected.registry.get_sample_value("zklock_waiting_tasks") == 0
+    for waiting in (3, 0):
+        waiting_tasks_changed.send(None, waiting=waiting)
+        assert collected.registry.get_sample_value("zklock_waiting_tasks") == waiting

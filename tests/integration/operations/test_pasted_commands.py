@@ -6,12 +6,13 @@ import contextlib
 import io
 import json
 import os
-import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 from django.core.management import execute_from_command_line
+from support.docs import shell
 from support.locking import Contend, ending
 from support.project import Project, environment
 from support.zoo import Zoo
@@ -26,43 +27,24 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(150)]
 NAMES = ["orders/7", "kunden/Jürgen Groß", """O'Brien says "$(touch pwned)" & `x`; {a}""", "-rf", "50% off"]
 
 
-class Shell:
-    """A shell in the directory of a project that uses this namespace."""
-
-    def __init__(self, project: Project, zoo: Zoo) -> None:
-        search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        self.project, self.environment = project, environment(ZKLOCK_URL=zoo.url(), PATH=search)
-
-    def run(self, command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["bash", "-c", command],
-            cwd=self.project.directory,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-
-
 @pytest.mark.chaos
 def test_each_printed_command_needs_only_a_reason(zoo: Zoo, contend: Contend, project: Project) -> None:
-    """This holds for any key. A command that is pasted as it is changes nothing."""
-    shell = Shell(project, zoo)
+    search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    run = partial(shell, "-c", directory=project.directory, env=environment(ZKLOCK_URL=zoo.url(), PATH=search))
     for name in NAMES:
         key = own_key(name)
         node = contend(key, template=name)
         with zoo.configured():
             _, text, _ = ending("show", "--json", "--", key)
-        (request, breaking) = json.loads(text)["commands"]
+        _stack, request, breaking = json.loads(text)["commands"]
         for command in (request, breaking):
-            refused = shell.run(command)
+            refused = run(command)
             assert refused.returncode == ExitCode.USAGE, refused
             assert "--reason: write between the quotes why you do this" in refused.stderr
         assert zoo.client.exists(node)
-        asked = shell.run(request.replace("--reason=''", "--reason='it hangs'"))
+        asked = run(request.replace("--reason=''", "--reason='it hangs'"))
         assert (asked.returncode, asked.stderr) == (0, "")
-        done = shell.run(breaking.replace("--reason=''", "--no-input --reason='it hangs'"))
+        done = run(breaking.replace("--reason=''", "--no-input --reason='it hangs'"))
         assert (done.returncode, done.stderr) == (0, "")
         assert not zoo.client.exists(node)
     assert not (project.directory / "pwned").exists()
@@ -74,7 +56,6 @@ def test_each_printed_command_needs_only_a_reason(zoo: Zoo, contend: Contend, pr
     [("break", "k"), ("request-release", "k"), ("hold", "k", "--for", "1m"), ("end-hold", "k"), ("limit", "k", "3")],
 )
 def test_a_reason_that_says_nothing_is_refused(arguments: tuple[str, ...], reason: str) -> None:
-    """Also the placeholder of older releases. No server is asked."""
     status, _, text = ending(*arguments, "--reason", reason)
     assert (status, text) == (
         ExitCode.USAGE,
@@ -105,9 +86,8 @@ def test_no_printed_command_runs_what_others_have_written(zoo: Zoo, contend: Con
                 printed.update(cause(host=host, keys=(key,)).commands())
         for line in sorted(printed):
             filled = line.replace("--reason=''", "--reason=hangs").replace(" break ", " break --no-input ")
-            shell = f"python() {{ printf '%s\\0' \"$@\"; }}; {filled}"
-            words = subprocess.run(["bash", "-c", shell], cwd=project.directory, capture_output=True, check=True).stdout
-            _manage, *arguments = words.decode().split("\0")[:-1]
+            as_words = f"python() {{ printf '%s\\0' \"$@\"; }}; {filled}"
+            _manage, *arguments = shell("-e", "-c", as_words, directory=project.directory).stdout.split("\0")[:-1]
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 try:
                     execute_from_command_line(["manage.py", *arguments])

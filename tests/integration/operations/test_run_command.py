@@ -17,10 +17,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import forked
 from support.ensemble import Ensemble
 from support.locking import MANAGE, ending
-from support.zoo import Zoo, eventually
+from support.zoo import Zoo, eventually, next_line
 
 from django_zklock import zk_lock
 from django_zklock.management.exit_codes import ExitCode
@@ -39,33 +38,17 @@ STUBBORN = (
 
 @pytest.fixture
 def run(zoo: Zoo) -> Iterator[Run]:
-    """Start `manage.py zklock run`, and end it with the test."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str, fresh: bool = False) -> subprocess.Popen[str]:
-        begin = forked.start_fresh if fresh else forked.start
-        process = begin(
-            [*RUN[1:], *arguments],
-            env=zoo.environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        return process
+        started.append(zoo.spawn(MANAGE[2], "zklock", "run", *arguments, first="pass" if fresh else ""))
+        return started[-1]
 
     yield start
     for process in started:
         if process.poll() is None:
             process.terminate()
         process.communicate(timeout=50)
-
-
-def wait_told_of_loss(process: subprocess.Popen[str]) -> None:
-    """Wait until it logs that the lock is lost."""
-    assert process.stderr is not None
-    assert "lock 'k' is lost" in process.stderr.readline()
 
 
 def gone(pid: int) -> bool:
@@ -80,7 +63,6 @@ def pid_in(file: Path) -> int:
 
 
 def test_the_command_has_its_own_input_output_and_status(zoo: Zoo, run: Run) -> None:
-    """It waits for the lock and knows the token. The payload has its name without the arguments."""
     script = 'read line; echo "$line $1 $2 $ZKLOCK_KEY $ZKLOCK_TOKEN"; exit 7'
     with zk_lock("backup/db"):
         process = run("backup/db", "--timeout=forever", "--json", "--", "sh", "-c", script, "x", "--", "secret")
@@ -98,7 +80,6 @@ def test_the_command_has_its_own_input_output_and_status(zoo: Zoo, run: Run) -> 
 
 
 def test_the_exit_code_tells_that_the_lock_was_not_acquired(zoo: Zoo, tmp_path: Path) -> None:
-    """75, or the one of `-E`. The command is not run."""
     with zoo.hold_elsewhere("k"):
         for options, wanted in ((["--timeout=0"], ExitCode.BUSY), (["--timeout=0.2", "-E", "5"], 5)):
             status, _, message = ending("run", "k", *options, "--", "touch", tmp_path / "ran")
@@ -111,7 +92,6 @@ def test_the_exit_code_tells_that_the_lock_was_not_acquired(zoo: Zoo, tmp_path: 
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.chaos)], ids=lambda member: member.name
 )
 def test_a_signal_ends_the_wait_of_run(zoo: Zoo, run: Run, number: signal.Signals) -> None:
-    """Nothing stays in the queue."""
     with zk_lock("k"):
         process = run("k", "--timeout=forever", "--", "true")
         zoo.wait_contenders("k", 2, 20)
@@ -127,51 +107,51 @@ def test_a_signal_ends_the_wait_of_run(zoo: Zoo, run: Run, number: signal.Signal
 def test_signals_are_forwarded_to_the_command(zoo: Zoo, run: Run, number: signal.Signals) -> None:
     script = f"trap 'echo got; exit 9' {number.name.removeprefix('SIG')}; echo up; while :; do sleep 0.05; done"
     process = run("k", "--", "sh", "-c", script)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "up\n"
+    assert next_line(process) == "up"
     process.send_signal(number)
     out, _ = process.communicate(timeout=50)  # the shell may say of its `sleep` that the signal has ended that, too
     assert (process.returncode, out) == (9, "got\n")
 
 
-def test_the_exit_code_of_a_killed_command_is_that_of_a_shell(zoo: Zoo) -> None:
-    assert ending("run", "k", "--", "sh", "-c", "kill -KILL $$")[0] == 128 + signal.SIGKILL
-
-
-@pytest.mark.parametrize(
-    ("command", "status"),
-    [("/nowhere/at-all", ExitCode.NOT_FOUND), ("/etc/passwd", ExitCode.NOT_RUN)],
-    ids=["none", "no-exec"],
-)
-def test_the_exit_code_of_a_command_that_cannot_run_is_that_of_a_shell(
-    zoo: Zoo, command: str, status: int, capfd: pytest.CaptureFixture[str]
+def test_the_exit_code_of_a_command_that_is_killed_or_cannot_run_is_a_shells(
+    zoo: Zoo, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert ending("run", "k", "--", command)[0] == status
-    assert "cannot be run" in capfd.readouterr().err
+    assert ending("run", "k", "--", "sh", "-c", "kill -KILL $$")[0] == 128 + signal.SIGKILL
+    for command, status in (("/nowhere/at-all", ExitCode.NOT_FOUND), ("/etc/passwd", ExitCode.NOT_RUN)):
+        assert ending("run", "k", "--", command)[0] == status
+        assert "cannot be run" in capfd.readouterr().err
 
 
 def test_a_lost_lock_stops_the_command_and_its_children(zoo: Zoo, run: Run, tmp_path: Path) -> None:
-    """With SIGTERM, then SIGKILL. The exit code is 76."""
     file = tmp_path / "pid"
     process = run("k", "--kill-after=0.3", "--", "sh", "-c", STUBBORN.format(file))
     inner = pid_in(file)
-    (path,) = zoo.contenders()
-    zoo.client.delete(path)
+    zoo.delete("k")
     _, err = process.communicate(timeout=50)
     assert process.returncode == ExitCode.LOST, err
     assert "was lost" in err
     eventually(lambda: gone(inner), 5)
 
 
-def test_with_abort_on_never_a_command_survives_the_loss(zoo: Zoo, run: Run) -> None:
-    """The loss is reported, and the exit code is the command's."""
-    process = run("k", "--abort-on=never", "--", "sh", "-c", "read line; exit 3")
-    (name,) = zoo.wait_contenders("k", 1, 20)
-    zoo.client.delete(f"{zoo.base}/k/{name}")
-    wait_told_of_loss(process)
+@pytest.mark.parametrize(
+    ("option", "script", "status", "text"),
+    [
+        ("--abort-on=never", "read line; exit 3", 3, "was lost while the command ran; the policy let it finish"),
+        ("--kill-after=20", "trap '' TERM; read line; exit 0", ExitCode.LOST, "was lost"),
+    ],
+    ids=["the policy lets it finish", "it ends by itself"],
+)
+def test_a_loss_that_the_command_survives_is_reported(
+    zoo: Zoo, run: Run, option: str, script: str, status: int, text: str
+) -> None:
+    process = run("k", option, "--", "sh", "-c", script)
+    zoo.wait_contenders("k", 1, 20)
+    zoo.delete("k")
+    assert process.stderr is not None
+    assert "lock 'k' is lost" in process.stderr.readline()
     _, err = process.communicate("\n", timeout=50)
-    assert process.returncode == 3
-    assert "was lost while the command ran; the policy let it finish" in err
+    assert process.returncode == status, err
+    assert text in err
 
 
 def test_ignored_signals_stay_ignored(zoo: Zoo, run: Run) -> None:
@@ -192,7 +172,6 @@ def test_ignored_signals_stay_ignored(zoo: Zoo, run: Run) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel tells no child of the end of its parent")
 def test_the_command_ends_when_run_is_killed(zoo: Zoo, run: Run, tmp_path: Path) -> None:
-    """Even if it ignores SIGTERM. The lock is free when the session has ended."""
     file = tmp_path / "pid"
     process = run("k", "--", "sh", "-c", f"trap '' TERM; echo $$ > {file}.tmp; mv {file}.tmp {file}; read line")
     shell = pid_in(file)
@@ -205,13 +184,12 @@ def test_the_command_ends_when_run_is_killed(zoo: Zoo, run: Run, tmp_path: Path)
 def test_the_command_is_stopped_before_another_process_gets_the_lock(single: Ensemble, zoo: Zoo, run: Run) -> None:
     """Without ZooKeeper it is stopped while its session may still live: here, within 4 s."""
     process = run("k", "--", "sh", "-c", "trap 'echo stopped; exit 0' TERM; echo up; while :; do sleep 0.05; done")
-    assert process.stdout is not None
-    assert process.stdout.readline() == "up\n"
+    assert next_line(process) == "up"
     server = single.leader
     server.pause()
     try:
         paused_at = time.monotonic()
-        assert process.stdout.readline() == "stopped\n"
+        assert next_line(process) == "stopped"
         assert time.monotonic() - paused_at < 4
     finally:
         server.resume()
@@ -253,7 +231,6 @@ def test_the_command_has_the_terminal(zoo: Zoo) -> None:
 
 
 def seen(terminal: int, wanted: str, meanwhile: bytes = b"") -> str:
-    """Read from a terminal until a text comes, and write this as long as nothing comes."""
     text = ""
     deadline = time.monotonic() + 20
     while wanted not in text:
@@ -272,24 +249,7 @@ def test_a_background_job_has_no_input(zoo: Zoo) -> None:
         seen(terminal, "end of input")
 
 
-def test_a_loss_before_the_end_of_the_command_is_reported(zoo: Zoo, run: Run) -> None:
-    """It is reported even if the command ended by itself."""
-    script = "trap '' TERM; read line; exit 0"
-    process = run("k", "--kill-after=20", "--", "sh", "-c", script)
-    (name,) = zoo.wait_contenders("k", 1, 20)
-    zoo.client.delete(f"{zoo.base}/k/{name}")
-    wait_told_of_loss(process)
-    _, err = process.communicate("\n", timeout=50)
-    assert process.returncode == ExitCode.LOST, err
-
-
-@pytest.mark.parametrize("arguments", [["k"], ["k", "--"]])
-def test_a_missing_command_is_wrong_usage(zoo: Zoo, arguments: list[str]) -> None:
-    assert ending("run", *arguments)[0] == ExitCode.USAGE
-
-
 def test_a_signal_at_the_start_of_the_command_is_not_lost(zoo: Zoo) -> None:
-    """It may come before the process is known."""
     with zoo.configured(), zk_lock("k") as hold:
         command = _Command(["sleep", "20"], hold, grace=5)
         command.on_signal(signal.SIGTERM)
@@ -298,7 +258,6 @@ def test_a_signal_at_the_start_of_the_command_is_not_lost(zoo: Zoo) -> None:
 
 
 def test_a_command_that_takes_too_long_is_stopped_before_the_lock_is_free(zoo: Zoo, run: Run, tmp_path: Path) -> None:
-    """With `--max-hold`, whatever `--abort-on` says."""
     mark = tmp_path / "child"
     process = run(
         "k", "--max-hold", "2s", "--abort-on", "never", "--kill-after", "1s", "--json", "--", "sh", "-c",
@@ -314,7 +273,8 @@ def test_a_command_that_takes_too_long_is_stopped_before_the_lock_is_free(zoo: Z
     assert message.endswith("The command was stopped.")
 
 
-def test_contradicting_options_are_wrong_usage(zoo: Zoo) -> None:
+def test_a_missing_command_and_contradicting_options_are_wrong_usage(zoo: Zoo) -> None:
+    assert ending("run", "k")[0] == ending("run", "k", "--")[0] == ExitCode.USAGE
     for options, problem in (
         (["--limit=2", "--kind=read"], 'limit=2 and kind="read"'),
         (["--limit=0"], ""),

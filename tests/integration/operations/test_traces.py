@@ -35,20 +35,17 @@ def spans(zoo: Zoo) -> Iterator[Traced]:
 
 
 def context_of(span: ReadableSpan | Span) -> SpanContext:
-    """Return the ids of a span."""
     context = span.get_span_context()
     assert context is not None
     return context
 
 
 def is_child(span: ReadableSpan, parent: ReadableSpan | Span) -> bool:
-    """Return whether a span lies in that one."""
     ids = context_of(parent)
     return span.parent is not None and (span.parent.trace_id, span.parent.span_id) == (ids.trace_id, ids.span_id)
 
 
 def test_a_lock_has_two_spans_below_that_of_its_caller(spans: Traced) -> None:
-    """The wait and then the hold, at their true times; what happens under the lock is in the caller's span, too."""
     with (
         spans.tracer.start_as_current_span("request") as request,
         zk_lock(NAME, fields={"sku": "4711"}) as hold,
@@ -108,8 +105,6 @@ def test_a_span_that_is_not_sampled_has_no_spans_of_locks(spans: Traced) -> None
 
 
 class BrokenSpan(NonRecordingSpan):
-    """A span of a library with a defect."""
-
     def get_span_context(self) -> SpanContext:
         raise RuntimeError("no context")
 
@@ -135,7 +130,6 @@ with traced.tracer.start_as_current_span("request") as request, zk_lock("k"):
 
 
 def test_a_waiter_is_linked_to_its_holder_in_another_process(zoo: Zoo, spans: Traced) -> None:
-    """By what the znode of the holder says, which fits into its bounds."""
     with zoo.running(HOLDER) as holder:
         trace_id, span_id = map(int, next_line(holder).split())
         (name,) = zoo.children("k")
@@ -180,8 +174,6 @@ def test_the_span_of_a_wait_that_gives_way_has_the_deadlock(zoo: Zoo, spans: Tra
 
 
 def test_an_acquisition_that_fails_says_why(zoo: Zoo, spans: Traced) -> None:
-    """A busy lock is no error for a call that does not wait."""
-
     def tries() -> None:
         with spans.tracer.start_as_current_span("request"):
             with pytest.raises(LockBusy), zk_lock("k", timeout=0):
@@ -214,8 +206,7 @@ def test_the_span_of_a_lost_hold_has_an_error(zoo: Zoo, spans: Traced) -> None:
     with pytest.raises(LockLost), spans.tracer.start_as_current_span("request"), zk_lock("k") as hold:
         request_release("k", "deploy", by="anna")
         assert hold.wait_release_requested(10)
-        (name,) = zoo.children("k")
-        thief.begin(zoo.client.exists(f"{zoo.base}/k/{name}").ephemeralOwner)
+        thief.begin(zoo.client.exists(hold.path).ephemeralOwner)
         eventually(lambda: False, 20)
     thief.result()
     (held,) = spans.wait("zklock.hold")
@@ -225,8 +216,8 @@ def test_the_span_of_a_lost_hold_has_an_error(zoo: Zoo, spans: Traced) -> None:
     assert events["release_requested"] == {"zklock.by": "anna", "zklock.reason": "deploy"}
     assert events["lost"] == {"zklock.reason": held.status.description}
     assert is_child(abort, held)
-    assert (abort.attributes or {})["zklock.abort.delivered"] is True
-    assert (abort.attributes or {})["zklock.abort.swallowed"] is False
+    attributes = abort.attributes or {}
+    assert (attributes["zklock.abort.delivered"], attributes["zklock.abort.swallowed"]) == (True, False)
     assert abort.end_time == held.end_time
 
 
@@ -248,7 +239,6 @@ def test_without_the_app_no_znode_has_a_trace(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.chaos)])
 def test_a_waiting_task_belongs_to_the_trace_of_its_message(zoo: Zoo, tmp_path: Path, pool: str) -> None:
-    """In the queue, and where it runs: its spans lie in that of the run. It is linked to the one ahead."""
     first, second = ("1" * 32, "2" * 16), ("3" * 32, "4" * 16)
     with Worker(zoo, tmp_path, pool=pool, tasks="support.tracedtasks") as worker:
         gate = worker.gate()

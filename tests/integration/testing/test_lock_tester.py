@@ -30,17 +30,15 @@ def work(**options: Any) -> None:
 
 
 def test_assertions_agree_with_the_queue(zklock: LockTester) -> None:
-    """Holders come first. A failed assertion shows the queues."""
     zklock.assert_free("a")
     with zk_lock("a"):
         zklock.assert_held("a")
         zklock.assert_waiting("a", 0)
         others = [BackgroundCall(work) for _ in range(2)]
         zklock.assert_waiting("a", 2)
-        queue = zklock.queue("a")
-        assert len(queue) == 3
-        assert queue[0].payload is not None
-        assert queue[0].payload.thread == "MainThread"
+        first, _second, _third = zklock.queue("a")
+        assert first.payload is not None
+        assert first.payload.thread == "MainThread"
         with pytest.raises(AssertionError, match=r"'a' is not free.\na\n  holds  .*\n  waits  .*\n  waits  "):
             zklock.assert_free("a", timeout=0)
         with pytest.raises(AssertionError, match=r"no parcel: not within 0\.05 s\na\n  holds"):
@@ -78,7 +76,6 @@ def test_a_lock_is_free_as_soon_as_its_block_has_ended(server: DevServer) -> Non
 
 
 def test_assertions_take_names_and_fields_as_the_lock_does(zklock: LockTester) -> None:
-    """A question about a lock takes what the lock takes, and says so in the same way when it makes no sense."""
     with zk_lock("orders/{order}", fields={"order": "4/7"}):
         zklock.assert_held("orders/{order}", {"order": "4/7"})
         zklock.assert_free("orders/{order}", {"order": "47"})
@@ -87,8 +84,7 @@ def test_assertions_take_names_and_fields_as_the_lock_does(zklock: LockTester) -
         zklock.assert_held("orders/{order}", {"order": "4/7"}, timeout=0)
 
 
-def test_assertions_work_during_a_fault(zklock: LockTester) -> None:
-    """The queue is known without the other client, which is back right after the fault."""
+def test_assertions_work_during_a_fault_and_busy_by_raises(zklock: LockTester) -> None:
     with zklock.busy_by("a"):
         with zklock.suspended():
             zklock.assert_held("a", timeout=0)
@@ -98,16 +94,11 @@ def test_assertions_work_during_a_fault(zklock: LockTester) -> None:
             with within(5):
                 assert zklock.describe().count("holds") == 3
             zklock.server.stall = False
-
-
-def test_busy_by_raises_during_a_fault(zklock: LockTester) -> None:
-    """`busy_by` raises an error."""
     with zklock.suspended(), pytest.raises(TimeoutError, match="could not create a contender"), zklock.busy_by("a"):
         pass
 
 
 def test_work_is_stopped_when_the_session_expires(zklock: LockTester) -> None:
-    """An expired session stops the work under its lock, and the lock is free."""
     with within(10), pytest.raises(LockLost), zk_lock("a"):
         zklock.expire_session()
         threading.Event().wait(20)
@@ -117,7 +108,6 @@ def test_work_is_stopped_when_the_session_expires(zklock: LockTester) -> None:
 
 
 def test_a_lost_session_is_known_in_the_block(zklock: LockTester) -> None:
-    """In the block of `lost()` the hold is lost. After it, there is a new session."""
     with zk_lock("a", abort_on="never") as hold:
         with zklock.lost():
             assert hold.lost
@@ -127,7 +117,6 @@ def test_a_lost_session_is_known_in_the_block(zklock: LockTester) -> None:
 
 
 def test_a_suspended_session_lives_on(zklock: LockTester) -> None:
-    """In the block of `suspended()` nobody vouches for the lock, and behind it the same hold is valid again."""
     with zk_lock("a", abort_on="lost") as hold:
         with zklock.suspended():
             assert process.current().connected is False
@@ -138,7 +127,6 @@ def test_a_suspended_session_lives_on(zklock: LockTester) -> None:
 
 
 def test_work_is_stopped_when_the_connection_is_suspended(zklock: LockTester) -> None:
-    """The default policy stops the work under a suspended lock, and the fault is healed although it struck itself."""
     with within(10), pytest.raises(LockLost), zk_lock("a"), zklock.suspended():
         threading.Event().wait(20)
     assert not zklock.server.refuse
@@ -147,13 +135,9 @@ def test_work_is_stopped_when_the_connection_is_suspended(zklock: LockTester) ->
 
 
 def test_a_test_that_ends_under_a_fault_is_cleaned_up(server: DevServer) -> None:
-    """Every fault is healed at the end, and no queue has a contender."""
-    tester = LockTester(server)
-    tester.start()
-    with zk_lock("a", abort_on="never"):
+    with LockTester(server) as tester, zk_lock("a", abort_on="never"):
         server.refuse = True
         server.cut()
-    tester.stop()
     assert not server.refuse
     assert server.paths(below=tester.chroot) == [] or not tester.queue("a")
 
@@ -165,9 +149,7 @@ def test_a_lock_that_waits_for_its_adopter_may_outlast_a_test(server: DevServer)
 
 
 @pytest.mark.parametrize("options", [{"min_hold": 300}, {"linger": 300}], ids=repr)
-def test_a_minimum_hold_or_an_idle_lock_that_lingers_is_no_contender_that_is_left(
-    server: DevServer, options: dict[str, Any]
-) -> None:
+def test_a_minimum_hold_or_an_idle_lock_is_no_contender_that_is_left(server: DevServer, options: Any) -> None:
     """A minimum hold outlives the process, and the next test has a root of its own. An idle lock is released."""
     with LockTester(server), zk_lock("a", **options):
         pass
@@ -177,40 +159,30 @@ def test_a_minimum_hold_or_an_idle_lock_that_lingers_is_no_contender_that_is_lef
 
 @pytest.mark.parametrize("options", [{}, {"linger": 300}], ids=repr)
 def test_a_remaining_contender_fails_the_test_and_is_deleted(server: DevServer, options: dict[str, Any]) -> None:
-    """The error shows the queues."""
-    tester = LockTester(server)
-    tester.start()
-    assert zk_lock("a", **options).acquire(timeout=30) is not None
-    with pytest.raises(AssertionError, match=r"these contenders are left:\na\n  holds  "):
-        tester.stop()
+    left = pytest.raises(AssertionError, match=r"these contenders are left:\na\n  holds  ")
+    with left, LockTester(server) as tester:
+        assert zk_lock("a", **options).acquire(timeout=30) is not None
     eventually(lambda: not [path for path in server.paths() if path.startswith(f"{tester.chroot}/zklock/a/")])
 
 
 def test_the_error_of_a_block_is_not_hidden(server: DevServer) -> None:
-    """A test that has failed already reports its own error, not the contenders that are left."""
     with pytest.raises(KeyError), LockTester(server):
         zk_lock("a").acquire(timeout=30)
         raise KeyError("the reason")
 
 
 def test_no_thread_outlives_a_test(server: DevServer) -> None:
-    """The end of a test ends its threads: the session's, and those of the other client."""
     before = set(threading.enumerate())
     with LockTester(server) as tester, zk_lock("a"), tester.busy_by("b"):
         assert set(threading.enumerate()) - before
     tester.eventually(lambda: {t for t in threading.enumerate() if t.name.startswith("zklock")} <= before)
 
 
-# --- readers, writers, permits, several locks, leaders ----------------------------------------------------------------
-
-
 @pytest.mark.parametrize("how", [{"kind": "read"}, {"kind": "write"}, {"limit": 3}], ids=["read", "write", "permit"])
 def test_another_client_holds_a_lock_of_any_kind_alone(zklock: LockTester, how: dict[str, Any]) -> None:
-    """Unless `busy_by` gets the same options, and only if the lock is free. It leaves no contender."""
     with zklock.busy_by("a", what="nightly report"):
         (holder,) = zklock.queue("a")
-        assert holder.payload is not None
-        assert holder.payload.what == "nightly report"
+        assert "nightly report" in str(holder.payload)
         zklock.assert_held("a", holders=1)
         with pytest.raises(AssertionError, match="'a' is not free"), zklock.busy_by("a"):
             pass
@@ -222,7 +194,6 @@ def test_another_client_holds_a_lock_of_any_kind_alone(zklock: LockTester, how: 
 
 
 def test_another_client_may_hold_a_read_lock(zklock: LockTester) -> None:
-    """Code under test can read meanwhile, and waits to write."""
     with zklock.busy_by("a", kind="read", what="an export"):
         with zk_lock("a", kind="read", timeout=0):
             zklock.assert_held("a", holders=2)
@@ -238,7 +209,6 @@ def test_another_client_may_hold_a_read_lock(zklock: LockTester) -> None:
 
 
 def test_another_client_may_hold_a_permit(zklock: LockTester) -> None:
-    """As many as there are permits; the next one waits, and is no holder."""
     with zklock.busy_by("a", limit=2):
         with zk_lock("a", limit=2, timeout=0), pytest.raises(AssertionError, match="not free"):
             zklock.assert_held("a", holders=2)
@@ -253,12 +223,9 @@ def test_another_client_may_hold_a_permit(zklock: LockTester) -> None:
 
 
 def test_assertions_take_the_names_of_several_locks_and_of_leaders(zklock: LockTester) -> None:
-    """Each of several locks is a lock. A leader holds the lock of its name."""
-    with zk_locks("a", zk_lock("b", kind="read")):
-        zklock.assert_held("a")
-        zklock.assert_held("b")
-    with zk_leader("scheduler"):
-        zklock.assert_held("scheduler")
+    with zk_locks("a", zk_lock("b", kind="read")), zk_leader("scheduler"):
+        for name in ("a", "b", "scheduler"):
+            zklock.assert_held(name)
     with zklock.busy_by("scheduler"):
         leading = zk_leader("scheduler").current_leader()
         assert leading is not None

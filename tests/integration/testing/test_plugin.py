@@ -14,8 +14,6 @@ Result = subprocess.CompletedProcess[str]
 
 
 class Runs(Project):
-    """Runs of pytest in a user's project."""
-
     def pytest(self, tests: str, *arguments: str, **env: str) -> Result:
         self.write("test_shop.py", "import pytest\nfrom django_zklock import zk_lock\nimport shop\n" + tests)
         return self.run("-m", "pytest", "-p", "no:cacheprovider", *arguments, **env)
@@ -27,7 +25,6 @@ def runs(tmp_path: Path) -> Runs:
 
 
 def outcomes(result: Result) -> dict[str, int]:
-    """Return the counts in the last line of the run."""
     last = result.stdout.strip().splitlines()[-1]
     counted = re.findall(r"(\d+) (passed|failed|error|skipped|warning)", last)
     assert counted, result.stdout + result.stderr
@@ -113,27 +110,19 @@ def test_refused_at_last():
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Run all these tests; return what was printed."""
     return Runs(tmp_path_factory.mktemp("runs")).pytest(TESTS, "-v").stdout
 
 
 def of(said: str, name: str) -> list[str]:
-    """Return the outcomes of a test, or of those whose names begin so."""
     return re.findall(rf"::{name}\S* (PASSED|FAILED|ERROR)", said.partition("= ERRORS =")[0])
 
 
-@pytest.mark.parametrize("name", ["sells", "points_back", "settings"])
-def test_a_test_has_locks_without_a_zookeeper(said: str, name: str) -> None:
-    """
-    The fixture points the project's own locks to a server that is there, and back again.
-
-    A project overrides `zklock_settings`, and its own locks and defaults stay unless given.
-    """
-    assert of(said, f"test_{name}") == ["PASSED"], said
+def test_a_test_has_locks_without_a_zookeeper(said: str) -> None:
+    for name in ("sells", "points_back", "settings"):
+        assert of(said, f"test_{name}") == ["PASSED"], said
 
 
 def test_django_is_set_up_where_nobody_did_it(runs: Runs) -> None:
-    """Without pytest-django, the fixture sets Django up."""
     runs.write("pytest.ini", PLAIN_PYTEST)
     tests = "def test_sells(zklock):\n    assert shop.sell('lamp') == 'lamp'\n"
     result = runs.pytest(tests, "-p", "no:django", DJANGO_SETTINGS_MODULE="project_settings")
@@ -141,7 +130,6 @@ def test_django_is_set_up_where_nobody_did_it(runs: Runs) -> None:
 
 
 def test_each_test_has_an_empty_namespace(said: str) -> None:
-    """A contender that is left fails its test, is shown, and does not reach the next test."""
     assert of(said, "test_forgets_to_release") == ["PASSED", "ERROR"]
     assert of(said, "test_is_not_harmed") == ["PASSED"]
     assert "ERROR at teardown of test_forgets_to_release" in said
@@ -150,7 +138,6 @@ def test_each_test_has_an_empty_namespace(said: str) -> None:
 
 
 def test_a_failing_test_shows_the_queues(said: str) -> None:
-    """The report has the queues at the moment of the failure. A test without locks has no such section."""
     assert of(said, "test_fails") == ["FAILED"]
     (shown,) = re.findall(r"Queues of the locks -+\n(.*?)\n_", said, re.DOTALL)
     assert re.search(r"^a/b\n  holds  nightly report \(", shown, re.MULTILINE), shown
@@ -166,10 +153,8 @@ def test_contact_without_the_fixture_is_an_error(said: str) -> None:
 
 @pytest.mark.chaos
 def test_each_worker_of_xdist_has_its_own_server(runs: Runs) -> None:
-    """Tests in two processes use the same names at once and do not meet."""
     pytest.importorskip("xdist")
-    result = runs.pytest(
-        """
+    tests = """
 import pathlib, time
 
 @pytest.mark.parametrize("number", range(6))
@@ -179,18 +164,14 @@ def test_sells(zklock, zk_server, number, worker_id):
     deadline = time.monotonic() + 20
     while len(list(pathlib.Path().glob("*.port"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
-""",
-        "-n",
-        "2",
-    )
+"""
+    result = runs.pytest(tests, "-n", "2")
     assert outcomes(result) == {"passed": 6}, result.stdout
     ports = {path.name: path.read_text() for path in runs.directory.glob("*.port")}
-    assert sorted(ports) == ["gw0.port", "gw1.port"]
-    assert len(set(ports.values())) == 2
+    assert (sorted(ports), len(set(ports.values()))) == (["gw0.port", "gw1.port"], 2)
 
 
 def test_a_marker_and_a_setting_allow_contact(runs: Runs) -> None:
-    """The tests then try the address in the settings, where no server listens."""
     tests = """
 from django_zklock.exceptions import ZooKeeperUnavailable
 
@@ -221,7 +202,6 @@ def test_other():
     ids=["no settings", "invalid settings"],
 )
 def test_a_project_without_valid_settings_gets_an_error(runs: Runs, settings: str, module: str, message: str) -> None:
-    """The message is one sentence, or that of the settings."""
     runs.write("pytest.ini", PLAIN_PYTEST)
     runs.write("shop.py", "")
     runs.write("project_settings.py", f"SECRET_KEY='x'\nINSTALLED_APPS=['django_zklock']\n{settings}")
@@ -231,7 +211,6 @@ def test_a_project_without_valid_settings_gets_an_error(runs: Runs, settings: st
 
 
 def test_the_plugin_imports_nothing_before_a_test_uses_it() -> None:
-    """A run of pytest that tests no locks pays for none."""
     code = "import sys, django_zklock.testing.plugin; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"django", "kazoo", "django_zklock.testing.tester", "django_zklock.testing.server"} & set(loaded)

@@ -1,7 +1,8 @@
-"""Locks for all tests of a suite: Django's runner and pytest, in projects whose test cases know nothing of locks."""
+"""Locks for all tests of a suite, by Django's runner and pytest, and for a test case, by the mixin."""
 
 from __future__ import annotations
 
+import multiprocessing
 import re
 from pathlib import Path
 
@@ -45,25 +46,21 @@ urlpatterns = [path("order/<int:pk>/", order), path("async/<int:pk>/", order_asy
 """
 
 BUSY = '''
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy
 
 def is_busy(name):
     """Return whether another thread cannot have this lock."""
-    answers = []
-
     def look():
         try:
             with zk_lock(name, timeout=0):
-                answers.append(False)
+                return False
         except LockBusy:
-            answers.append(True)
+            return True
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
-    return answers[0]
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(look).result()
 
 class LockOfClass:
     @classmethod
@@ -84,7 +81,6 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import LiveServerTestCase, SimpleTestCase, TestCase, TransactionTestCase, override_settings
 from django_zklock import zk_lock, zk_locked
-from django_zklock.exceptions import ZooKeeperUnavailable
 import shop
 
 app = celery.Celery("shop", broker="memory://")
@@ -121,9 +117,7 @@ class WithLockOfClass(LockOfClass, SimpleTestCase):
         self.assertTrue(is_busy("class"))
         self.assertTrue(is_busy("module"))
 
-    def test_second(self):
-        self.assertTrue(is_busy("class"))
-        self.assertTrue(is_busy("module"))
+    test_second = test_first
 
 class Transaction(TransactionTestCase):
     def test_view(self):
@@ -149,15 +143,11 @@ class Simple(SimpleTestCase):
             self.assertTrue(is_busy("module"))
 
 class Leaving(SimpleTestCase):
-    def take(self):
+    def test_first(self):
         with zk_lock("shortest", min_hold=300, timeout=0), zk_lock("idle", linger=300, timeout=0):
             pass
 
-    def test_first(self):
-        self.take()
-
-    def test_second(self):
-        self.take()
+    test_second = test_first
 
 class Plain(unittest.TestCase):
     def test_function(self):
@@ -170,27 +160,22 @@ COUNT = 12
 def project(tmp_path: Path) -> Project:
     """A project whose ZooKeeper is not there, with TLS, and with this package's runner."""
     project = Project(tmp_path)
-    project.write("project_settings.py", SETTINGS + MORE_SETTINGS)
-    project.write("manage.py", MANAGE)
-    project.write("views.py", VIEWS)
-    project.write("busy.py", BUSY)
+    files = {"project_settings": SETTINGS + MORE_SETTINGS, "manage": MANAGE, "views": VIEWS, "busy": BUSY}
+    for name, text in files.items():
+        project.write(f"{name}.py", text)
     return project
 
 
-OPTIONS = ["--reverse", "--shuffle", "--keepdb", "--debug-mode", "--pdb"]
-
-
 def test_the_runner_gives_locks_to_all_tests(project: Project) -> None:
-    """Test cases of all kinds, their classes and their module find the locks free, and its options are Django's."""
     project.write("test_shop.py", TESTS)
-    done = project.run("-W", "error::ResourceWarning", "manage.py", "test", "--failfast", *OPTIONS)
+    options = ("--reverse", "--shuffle", "--keepdb", "--debug-mode", "--pdb")
+    done = project.run("-W", "error::ResourceWarning", "manage.py", "test", "--failfast", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"Ran {COUNT} tests" in done.stderr
 
 
 PARALLEL = """
 import os, pathlib, time
-from busy import is_busy
 from django.test import SimpleTestCase
 from django_zklock import zk_lock
 
@@ -214,7 +199,6 @@ FORK_SERVER = pytest.param(
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.chaos), FORK_SERVER])
 def test_parallel_processes_do_not_see_each_others_locks(project: Project, method: str) -> None:
-    """Two tests hold the same lock at the same time, each in its process. All other tests pass there, too."""
     project.write("test_parallel.py", PARALLEL)
     project.write("test_shop.py", TESTS)
     fresh = () if method == "fork" else ("-W", "default")  # with an option, it is no fork, which could not spawn others
@@ -224,10 +208,7 @@ def test_parallel_processes_do_not_see_each_others_locks(project: Project, metho
 
 
 def test_a_lock_that_is_left_fails_its_test_and_no_other(project: Project) -> None:
-    """The error shows that lock, and which one was there before: that of the class stays."""
-    project.write(
-        "test_shop.py",
-        """
+    tests = """
 from busy import LockOfClass, is_busy
 from django.test import SimpleTestCase
 from django_zklock import zk_lock
@@ -239,8 +220,8 @@ class Forgetful(LockOfClass, SimpleTestCase):
     def test_b(self):
         self.assertFalse(is_busy("left"))
         self.assertTrue(is_busy("class"))
-""",
-    )
+"""
+    project.write("test_shop.py", tests)
     done = project.run("manage.py", "test")
     assert "FAILED (failures=1)" in done.stderr, done.stderr
     assert "FAIL: test_a" in done.stderr
@@ -249,10 +230,7 @@ class Forgetful(LockOfClass, SimpleTestCase):
 
 
 def test_the_mixin_uses_the_locks_of_all_tests(project: Project) -> None:
-    """So it sees the locks of the class. Its own settings apply to its tests only, and the session stays."""
-    project.write(
-        "test_shop.py",
-        """
+    tests = """
 from busy import LockOfClass
 from django.test import SimpleTestCase
 from django_zklock import zk_lock
@@ -271,17 +249,14 @@ class Other(SimpleTestCase):
     def test_settings(self):
         with zk_lock("stock", timeout=0):
             pass
-""",
-    )
+"""
+    project.write("test_shop.py", tests)
     project.succeed("manage.py", "test")
 
 
 def test_another_runner_inherits_the_locks(project: Project) -> None:
-    """The runner may have a parallel suite of its own."""
     project.write("test_shop.py", TESTS)
-    project.write(
-        "runners.py",
-        """
+    runners = """
 from django.test.runner import DiscoverRunner, ParallelTestSuite
 from django_zklock.testing import ZkLockRunner
 
@@ -291,8 +266,8 @@ class Plain(DiscoverRunner):
     parallel_test_suite = Suite
 
 class Runner(ZkLockRunner, Plain): ...
-""",
-    )
+"""
+    project.write("runners.py", runners)
     project.succeed("manage.py", "test", "--parallel=2", RUNNER="runners.Runner")
 
 
@@ -309,7 +284,6 @@ class Contact(SimpleTestCase):
 
 
 def test_contact_in_djangos_test_environment_needs_a_word(project: Project) -> None:
-    """Without it the error says what to write. With it, a test tries the address in the settings, with any runner."""
     project.write("test_shop.py", FIRST_CONTACT)
     refused = project.run("manage.py", "test", RUNNER="django.test.runner.DiscoverRunner")
     assert 'set TEST_RUNNER = "django_zklock.testing.ZkLockRunner"' in refused.stderr, refused.stderr
@@ -373,7 +347,6 @@ PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "zklock_all=true
 
 @pytest.mark.parametrize("options", [[], pytest.param(["-n", "2"], marks=pytest.mark.chaos)], ids=str)
 def test_an_option_of_pytest_gives_locks_to_all_tests_and_fixtures(project: Project, options: list[str]) -> None:
-    """A test that leaves a lock has an error. No other test sees that lock."""
     project.write("test_fixtures.py", PYTEST_TESTS)
     project.write("test_shop.py", TESTS)
     done = project.run(*PYTEST, *options)
@@ -382,11 +355,8 @@ def test_an_option_of_pytest_gives_locks_to_all_tests_and_fixtures(project: Proj
 
 
 def test_a_marked_test_or_a_tester_leaves_the_locks_of_all_tests(project: Project) -> None:
-    """The one tries the address in the settings, the other its own server. The next test has locks again."""
     project.write("project_settings.py", SETTINGS + 'ZKLOCK["CONNECT_TIMEOUT"] = 0.3\n')
-    project.write(
-        "test_shop.py",
-        """
+    tests = """
 import pytest
 import shop
 from django_zklock.exceptions import ZooKeeperUnavailable
@@ -404,17 +374,84 @@ def test_tester():
 
 def test_other():
     assert shop.sell("lamp") == "lamp"
-""",
-    )
+"""
+    project.write("test_shop.py", tests)
     project.write("pytest.ini", PLAIN_PYTEST)
     done = project.run(*PYTEST, "-p", "no:django", DJANGO_SETTINGS_MODULE="project_settings")
     assert "3 passed" in done.stdout, done.stdout
 
 
 def test_settings_without_zklock_fail_the_tests_with_locks_only(project: Project) -> None:
-    """The error says what to write in the settings; the run itself goes on."""
     project.write("project_settings.py", f"{SETTINGS}ZKLOCK = None\n")
     project.write("test_shop.py", "import shop\ndef test_sells():\n    shop.sell('lamp')\ndef test_other(): ...\n")
     done = project.run(*PYTEST)
     assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert 'For example ZKLOCK = {"URL": ' in done.stdout, done.stdout
+
+
+MIXED_IN = """
+import os, pathlib
+from django.test import SimpleTestCase, TestCase
+from django_zklock import zk_lock
+from django_zklock.testing import ZkLockTestMixin
+import shop
+
+class First(ZkLockTestMixin, TestCase):
+    def test_sells(self):
+        self.assertEqual(shop.sell("lamp"), "lamp")
+        pathlib.Path(f"first.pid").write_text(str(os.getpid()))
+
+    def test_is_refused_while_somebody_else_has_it(self):
+        with self.zklock.busy_by("inventory", {"sku": "lamp"}), self.assertRaises(TimeoutError):
+            shop.sell("lamp")
+
+class Second(ZkLockTestMixin, SimpleTestCase):
+    zklock_settings = {"SESSION_TIMEOUT": 2}
+
+    def setUp(self):
+        super().setUp()
+        self.held = zk_lock("b", abort_on="never")
+
+    def test_is_lost(self):
+        with self.held as hold:
+            with self.zklock.lost():
+                self.assertTrue(hold.lost)
+        pathlib.Path(f"second.pid").write_text(str(os.getpid()))
+
+"""
+
+FAILING = """
+from django.test import SimpleTestCase
+from django_zklock import zk_lock
+from django_zklock.testing import ZkLockTestMixin
+
+class Forgetful(ZkLockTestMixin, SimpleTestCase):
+    def test_a_forgets_to_release(self):
+        zk_lock("a").acquire()
+
+    def test_b_is_not_harmed(self):
+        self.zklock.assert_free("a", timeout=0)
+        with zk_lock("a", timeout=0, reentrant=False):
+            pass
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--parallel=2"]], ids=["serial", "parallel"])
+def test_each_test_case_class_has_its_own_server(project: Project, options: list[str]) -> None:
+    if options and django.VERSION < (6,) and multiprocessing.get_start_method() == "forkserver":
+        pytest.skip("this Django cannot clone a database for processes that a fork server starts")
+    project.write("test_shop.py", MIXED_IN)
+    result = project.run("-W", "error", "manage.py", "test", *options)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "Ran 3 tests" in result.stderr
+    pids = {path.read_text() for path in project.directory.glob("*.pid")}
+    assert len(pids) == (2 if options else 1)
+
+
+def test_a_lock_that_is_not_released_fails_the_test(project: Project) -> None:
+    project.write("test_shop.py", FAILING)
+    result = project.run("manage.py", "test")
+    assert result.returncode == 1
+    assert "FAILED (failures=1)" in result.stderr, result.stderr
+    assert "FAIL: test_a_forgets_to_release" in result.stderr
+    assert re.search(r"^  holds  \S+ \(", result.stderr, re.MULTILINE), result.stderr
