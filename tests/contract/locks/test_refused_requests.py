@@ -30,20 +30,20 @@ def refusal(reply: bytes) -> bytes:
     return reply[:ERROR] + struct.pack(">i", NO_AUTH)
 
 
-def take(lock: Lock) -> None:
+def acquire(lock: Lock) -> None:
     with lock as hold:
         hold.check()
 
 
 def cold(zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
     """In a directory that does not exist yet."""
-    take(zk_lock(f"cold/{zoo.client.create(f'{zoo.chroot}/n', sequence=True)[-10:]}", timeout=10))
+    acquire(zk_lock(f"cold/{zoo.client.create(f'{zoo.chroot}/n', sequence=True)[-10:]}", timeout=10))
 
 
 def wait(primitive: Primitive, zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
     """Behind others, which leave then."""
     with primitive.full(zoo) as blockers:
-        call = BackgroundCall(partial(take, primitive.lock(timeout=10)))
+        call = BackgroundCall(partial(acquire, primitive.lock(timeout=10)))
         eventually(lambda: struck() or not call.is_alive() or watched(zoo) >= set(blockers))
     call.result()
 
@@ -51,13 +51,13 @@ def wait(primitive: Primitive, zoo: Zoo, proxy: Proxy, struck: Callable[[], bool
 def give_up(primitive: Primitive, timeout: float, zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
     """While others hold it."""
     with primitive.full(zoo), pytest.raises((LockBusy, LockTimeout, ZooKeeperUnavailable)):
-        take(primitive.lock(timeout=timeout))
+        acquire(primitive.lock(timeout=timeout))
 
 
 def search(zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
     """Its znode, as the reply to the create was unclear."""
     proxy.alter_reply(CREATE2, lambda reply: reply[:ERROR] + struct.pack(">i", LOST))
-    take(zk_lock(KEY, timeout=10))
+    acquire(zk_lock(KEY, timeout=10))
 
 
 def meet_an_operator(zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
@@ -65,8 +65,8 @@ def meet_an_operator(zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None
     hold = hold_lock(KEY, seconds=1, reason="test", by="test", wait=10, reply_timeout=10)
     try:
         with contextlib.suppress(LockBusy):
-            take(zk_lock(KEY, timeout=0))
-        call = BackgroundCall(partial(take, zk_lock(KEY, timeout=10)))
+            acquire(zk_lock(KEY, timeout=0))
+        call = BackgroundCall(partial(acquire, zk_lock(KEY, timeout=10)))
         eventually(lambda: struck() or not call.is_alive() or len(zoo.children(KEY)) == 2)
     finally:
         end_hold(KEY, token=hold.token, by="test", reply_timeout=10)
@@ -77,14 +77,14 @@ def downgrade(zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
     """From a writer to a reader, while another reader waits."""
     with WRITE.lock(timeout=10) as hold:
         hold.downgrade()
-        BackgroundCall(partial(take, READ.lock(timeout=2))).result()
+        BackgroundCall(partial(acquire, READ.lock(timeout=2))).result()
 
 
 def hand_over(primitive: Primitive, zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
     """To an adopter in this process."""
     with primitive.lock(timeout=10) as hold:
         text = hold.hand_over(within=2)
-    take(zk_adopt(text))
+    acquire(zk_adopt(text))
 
 
 WAYS: dict[str, Way] = {
@@ -108,7 +108,8 @@ def test_each_request_in_turn(zoo: Zoo, proxy: Proxy, way: Way, strike: str) -> 
     proxy.reset()
     way(zoo, proxy, lambda: False)
     settle()
-    requests = [frame.opcode for frame in proxy.frames if frame.request and frame.opcode not in UPKEEP]
+    frames = [frame for frame in proxy.frames if frame.request]
+    requests = [frame.opcode for frame in frames if frame.opcode is not None and frame.opcode not in UPKEEP]
     struck = set()
     for number, opcode in enumerate(requests):
         for _ in range(requests[:number].count(opcode)):
@@ -124,6 +125,6 @@ def test_each_request_in_turn(zoo: Zoo, proxy: Proxy, way: Way, strike: str) -> 
         struck |= {opcode} if fired.is_set() else set()
         proxy.heal()
         connected()
-        take(zk_lock(KEY, timeout=20))
+        acquire(zk_lock(KEY, timeout=20))
         eventually(lambda: zoo.children(KEY) == [])
     assert len(struck) > len(set(requests)) / 2, "other requests than in the first run"
