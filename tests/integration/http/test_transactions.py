@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import IntegrityError, connections, transaction
+from django.db import DatabaseError, IntegrityError, connections, transaction
 from django.db.transaction import TransactionManagementError
 from django.test import TestCase
 from django.utils.connection import ConnectionDoesNotExist
@@ -21,6 +21,7 @@ from support.deadlock import rivals
 from support.faults import BackgroundCall
 from support.ledger import Ledger, MariaDBLedger
 from support.mariadb import MariaDB
+from support.postgres import Postgres
 from support.zoo import ROOM, Zoo, namespace
 
 from django_zklock import Lock, current_hold, zk_adopt, zk_lock, zk_locked
@@ -545,7 +546,7 @@ def test_current_hold_in_a_locked_function(zoo: Zoo) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The lock .* is acquired after the first query:RuntimeWarning")
-@pytest.mark.parametrize("end", ["commit", "rollback"])
+@pytest.mark.parametrize("end", ["commit", "rollback", "autocommit"])
 def test_a_transaction_that_is_managed_by_hand_ends_by_hand(zoo: Zoo, ledger: Ledger, end: str) -> None:
     transaction.set_autocommit(False, using="ledger")
     try:
@@ -553,11 +554,36 @@ def test_a_transaction_that_is_managed_by_hand_ends_by_hand(zoo: Zoo, ledger: Le
         with transaction.atomic(using="ledger"), zk_lock("hand", release_on="commit"):
             ledger.write("b")
         assert len(zoo.children("hand")) == 1
-        getattr(transaction, end)(using="ledger")
-        assert zoo.children("hand") == []
+        if end != "autocommit":
+            getattr(transaction, end)(using="ledger")
+            assert zoo.children("hand") == []
     finally:
         transaction.set_autocommit(True, using="ledger")
-    assert ledger.seen() == (["a", "b"] if end == "commit" else [])
+    assert zoo.children("hand") == []
+    assert ledger.seen() == ([] if end == "rollback" else ["a", "b"])
+
+
+@pytest.mark.filterwarnings("ignore:The lock .* is acquired after the first query:RuntimeWarning")
+def test_a_transaction_goes_on_if_autocommit_is_refused_in_it(
+    zoo: Zoo, postgres: Postgres, django_db_blocker: DjangoDbBlocker
+) -> None:
+    """PostgreSQL's driver refuses it. A lock that was released then would not cover the rows that are written."""
+    connections.settings["hand"] = connections.configure_settings({"default": {}, "hand": postgres.settings})["hand"]
+    with django_db_blocker.unblock():
+        try:
+            transaction.set_autocommit(False, using="hand")
+            with connections["hand"].cursor() as cursor:
+                cursor.execute("SELECT 1")
+            with transaction.atomic(using="hand"), zk_lock("hand", release_on="commit"):
+                pass
+            with pytest.raises(DatabaseError):
+                transaction.set_autocommit(True, using="hand")
+            assert len(zoo.children("hand")) == 1
+            transaction.rollback(using="hand")
+            assert zoo.children("hand") == []
+        finally:
+            connections["hand"].close()
+            del connections.settings["hand"], connections["hand"]
 
 
 @pytest.mark.parametrize("abort_on", ["suspended", "never"])
