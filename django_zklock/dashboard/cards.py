@@ -52,7 +52,7 @@ def _card(incident: Incident, waits_for: Mapping[str, str], waiting: Mapping[str
     card = incident.describe()
     return {
         **card,
-        "word": incident.word,
+        "word": incident.word or (_("Blocked") if incident.severity == "error" else _("Slow")),
         "text": incident.sentences(),
         "rows": [(key, holder, waits_for.get(key, "")) for key, holder in incident.holders[:MAX_ROWS]],
         "hidden": max(0, len(incident.keys) - MAX_ROWS),

@@ -24,18 +24,24 @@ if TYPE_CHECKING:
 _TASK_ID: Final = re.compile(" [0-9a-f-]{36}$")
 
 
-class Broken(Incident):
+class OfHistory(Incident):
+    """Something that has happened. The queues do not show it any more."""
+
+    word = _("Check")
+    ends = "It is acknowledged, or half an hour is over."
+    act = "host"
+    command = "history"
+    of_host = True
+
+
+class Broken(OfHistory):
     """An operator broke the lock in the last 30 minutes, and no end of its work is recorded."""
 
     cause = "broken"
-    word = _("Check")
     title = _("Broken by %(by)s %(time)s ago, and its work has not ended yet: %(keys)s")
     sentence = _("The work on %(process)s lost the lock and may still run without it. No end of its work is recorded.")
     remedy = _("Look at the process. If it still runs this work, end the process; then check the work.")
     ends = "The work ends, or half an hour is over."
-    act = "host"
-    command = "history"
-    of_host = True
 
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
@@ -68,17 +74,15 @@ class Hot(Incident):
             yield cls(keys=(key,), values={"refused": refused, "callers": callers}, blocked=blocked, since=began)
 
 
-class Order(Incident):
+class Order(OfHistory):
     """In the last 30 minutes, a deadlock ended by itself. The card has its story, and the work to change."""
 
     cause = "order"
-    word = _("Check")
     title = _("Deadlock %(time)s ago, which has ended by itself: %(keys)s")
     sentence = _("%(count)d in the last 30 minutes. In the last one, %(stories)s.")
     remedy = _("Always lock %(order)s, or all at once with `zk_locks`. To change: %(works)s.")
-    ends = "It is acknowledged, or half an hour is over."
+    act = ""
     command = "history --what=deadlock"
-    of_host = True
 
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
@@ -108,20 +112,15 @@ def _story(row: Any) -> str:
     return text % {**names, "work": formatting.clean(row.work), "process": formatting.host_and_pid(row.host, row.pid)}
 
 
-class Ended(Incident):
+class Ended(OfHistory):
     """In the last 30 minutes, its processes never released three locks or more: they were killed, paused or cut off."""
 
     cause = "ended"
-    word = _("Check")
     title = _("Processes on %(process)s ended or were cut off, with %(count)d locks")
     sentence = _(
         "They were killed or paused, or the host is down. The locks are free. Work may be incomplete or still run."
     )
     remedy = _("Look at the host, and at its log for the reason. Check the work of these locks.")
-    ends = "It is acknowledged, or half an hour is over."
-    act = "host"
-    command = "history"
-    of_host = True
 
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
@@ -130,17 +129,14 @@ class Ended(Incident):
                 yield cls(host=host, keys=_keys(rows), since=max(row.missed_at for row in rows))
 
 
-class Dying(Incident):
+class Dying(OfHistory):
     """In the last 30 minutes, three holders of one lock never released it: it flaps."""
 
     cause = "dying"
-    word = _("Check")
     title = _("%(keys)s: its holder died %(deaths)d times in %(time)s")
     sentence = _("It flaps: each next holder was killed, paused or cut off, too. The last one was on %(process)s.")
+    of_host = False
     remedy = _("Look at the log of the process, at its memory, and at what the work does. Check the work of this lock.")
-    ends = "It is acknowledged, or half an hour is over."
-    act = "host"
-    command = "history"
 
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
@@ -155,18 +151,15 @@ class Dying(Incident):
                 yield cls(keys=(key,), host=last.host, pid=last.pid, age=age, values=values, since=last.at)
 
 
-class Flapping(Incident):
+class Flapping(OfHistory):
     """In the last 30 minutes, the network took the locks from three sessions of a host."""
 
     cause = "flapping"
-    word = _("Check")
     title = _("%(process)s has lost its locks %(count)d times in the last 30 minutes")
     sentence = _("Its connections to ZooKeeper break, or its processes pause.")
     remedy = _("Look at its network, its load and its memory.")
     ends = "Half an hour without a loss."
-    act = "host"
     command = "history --what=lost"
-    of_host = True
 
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:

@@ -27,7 +27,6 @@ class Deadlock(Incident):
     cause = "deadlock"
     severity = "error"
     title = _("Deadlock: %(keys)s")
-    word = _("Blocked")
     who = "%(holders)s."
     sentence = _("Each waits for a lock that another one holds.")
     remedy = _("Break one of them: its work is stopped, and the others continue.")
@@ -47,7 +46,6 @@ class Orphan(Incident):
     cause = "orphan"
     severity = "error"
     title = _("Contender without a session: %(keys)s")
-    word = _("Blocked")
     who = "%(holders)s."
     sentence = _("Nothing deletes it: it was restored from a backup or copied, or its client made it so.")
     remedy = _("If its program is gone, break the lock. If it only waits, delete its znode with zkCli.sh.")
@@ -65,7 +63,6 @@ class Host(Incident):
 
     cause = "host"
     severity = "error"
-    word = _("Blocked")
     title = _("%(process)s hangs, with %(count)d locks")
     sentence = _("It has held a lock for %(time)s. It is dead or silent, or its work hangs.")
     remedy = _("Look at the host. If it is dead, its locks are free when its session ends. If it hangs, break them.")

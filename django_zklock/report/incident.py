@@ -8,7 +8,6 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from django_zklock.core.queue.command_line import command
 from django_zklock.core.queue.untrusted import iso_time
@@ -39,8 +38,8 @@ class Incident:
     cause: ClassVar[str] = ""
     severity: ClassVar[str] = "warning"
     """ "error" if work is blocked, or no longer exclusive, until a person acts."""
-    word: ClassVar[Any] = gettext_lazy("Slow")
-    """One word for it, for the head of its card."""
+    word: ClassVar[Any] = ""
+    """One word for it, for the head of its card. Without one, its severity says it."""
     title: ClassVar[Any] = ""
     who: ClassVar[Any] = ""
     """A sentence about its holders. A card has them as rows instead."""

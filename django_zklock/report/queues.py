@@ -53,7 +53,6 @@ class Counter(OfDirectory):
 
     cause = "counter"
     severity = "error"
-    word = _("Blocked")
     title = _("Counter used up: %(keys)s")
     remedy = _("Let the contenders finish. Then delete the empty directory, so that ZooKeeper counts from 0 again.")
     ends = "The directory is deleted."
@@ -64,7 +63,6 @@ class Unreadable(OfDirectory):
 
     cause = "unreadable"
     severity = "error"
-    word = _("Blocked")
     title = _("Unknown znode in the queue: %(keys)s")
     remedy = _("Find the program that made the znode, give it another path, and delete the znode.")
     ends = "The znode is deleted."
