@@ -185,7 +185,7 @@ def _came_from(error: BaseException | None, kind: type[BaseException]) -> bool:
 
     `LockLost` replaces the interrupt of a block that has been left. The rest is work of the block around that.
     """
-    pending, seen = [error], {id(None)}
+    pending, seen = [error], set[int]()
     while pending:
         error = pending.pop()
         if _has(error, kind):

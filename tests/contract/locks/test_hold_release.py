@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall
+from django.core.exceptions import SynchronousOnlyOperation
+from support.faults import BackgroundCall, due
 from support.primitives import KEY, SEMAPHORE, Primitive
 from support.strike import LineStrike, functions_of
 from support.work import acquired, in_each_thread, lose, run_in_thread
@@ -20,6 +21,7 @@ from django_zklock import Hold, current_hold, zk_lock, zk_locks, zk_read, zk_wri
 from django_zklock.core.locks.acquisition import Acquisition
 from django_zklock.core.locks.held import HeldLock, HeldLocks, held_locks
 from django_zklock.exceptions import LockLost, LockNotHeld
+from django_zklock.locks.hold import HoldEvent
 from django_zklock.locks.multi import MultiHold
 
 Call = Callable[[Callable[[], Any]], Any]
@@ -218,6 +220,23 @@ async def test_a_task_releases_the_hold_of_another_one(zoo: Zoo) -> None:
     await hold.arelease()
     assert not await lock.alocked()
     zoo.assert_empty()
+
+
+def test_a_wait_that_has_ended_leaves_nothing_at_the_hold(zoo: Zoo) -> None:
+    with zk_lock(KEY) as hold:
+        assert not hold.wait_lost(timeout=0.01)
+        due(0)
+        assert not hold._held.grant.has_observer_of(HoldEvent)
+
+
+async def test_a_release_in_an_event_loop_names_the_call_to_await(zoo: Zoo) -> None:
+    lock = zk_lock(KEY)
+    hold = await lock.aacquire()
+    assert hold
+    for release, instead in ((hold.release, "hold.arelease"), (lock.release, "lock.arelease")):
+        with pytest.raises(SynchronousOnlyOperation, match=rf"^release\(\) .* await {instead}\(\)"):
+            release()
+    await hold.arelease()
 
 
 def test_no_order_of_releases_frees_a_newer_hold(zoo: Zoo) -> None:

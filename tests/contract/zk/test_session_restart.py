@@ -69,6 +69,14 @@ def test_the_states_of_the_connection_are_signalled_in_order(zoo: Zoo) -> None:
     assert {(kwargs["sender"], kwargs["thread"]) for _, kwargs in sent} == {(Session, "zklock-signals")}
 
 
+def test_a_client_that_does_not_connect_is_replaced_and_ends(zoo: Zoo) -> None:
+    with zoo.configured("127.0.0.1:1", session_timeout=1):
+        session = process.current()
+        first = eventually(lambda: session._client)
+        eventually(lambda: session._client not in (None, first), 30)
+        eventually(first._connection.connection_stopped.is_set)
+
+
 def end_before_it_is_woken(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the thread of a client see that it should end, and close its sockets, just before `end` wakes it."""
     stopped = client._connection.connection_stopped

@@ -7,13 +7,15 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from support.faults import connected, session, within
+from support.faults import BackgroundCall, acquire_once, connected, session, within
 from support.primitives import KEY
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
 from support.work import assert_refused
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import operations, zk_lock
+from django_zklock.core.queue import nodes
+from django_zklock.core.queue.nodes import Mark, new_guid
 from django_zklock.exceptions import ZooKeeperUnavailable
 
 pytestmark = pytest.mark.usefixtures("key_directory")
@@ -94,6 +96,21 @@ def test_a_create_with_an_unclear_reply_is_granted(zoo: Zoo, proxy: Proxy, chang
 def test_a_create_whose_reply_names_another_path_is_granted(zoo: Zoo, proxy: Proxy, change: Change) -> None:
     """The path does not fit the request, or the queue does not show it. The node is found by its guid."""
     test_a_create_with_an_unclear_reply_is_granted(zoo, proxy, change, carried_out=True)
+
+
+def test_a_znode_of_another_session_is_not_taken_for_its_own(
+    zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another client has copied its guid, and its own create has no reply."""
+    guid = new_guid(Mark.OWN)
+    guids = iter([guid])
+    monkeypatch.setattr(nodes, "new_guid", lambda mark: next(guids, None) or new_guid(mark))
+    with zoo.hold_elsewhere(KEY, guid=guid):
+        proxy.alter_reply(CREATE2, code(-4), carried_out=False)
+        call = BackgroundCall(lambda: acquire_once(KEY, timeout=30))
+        zoo.wait_contenders(KEY, 2)
+        assert call.is_alive()
+    call.result()
 
 
 @changes(FEW_UNCLEAR, UNREADABLE, FLIPPED)
