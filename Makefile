@@ -37,7 +37,7 @@ help:
 	@echo "make green        all tests RUNS=10 times, one line for each run; BUSY=1: while a process on each core computes"
 	@echo "make chaos        the locks under faults, and a soak (about an hour); SECONDS=600 SEED=7: that soak alone;"
 	@echo "                  LOCK=kazoo: the tests that kazoo's own lock must fail"
-	@echo "make mutants      change one line of the package, and run the tests of its room, for COUNT=40 lines that a SEED=7 draws:"
+	@echo "make mutants      change one line of the package, and run the tests that reach it, for COUNT=40 lines that a SEED=7 draws:"
 	@echo "                  what no test notices is in the table at the end"
 	@echo "make incidents    the incidents that operators meet, with real processes: what the pages say of each (ten minutes);"
 	@echo "                  ARGS=chain: those with this word in their names"

@@ -49,6 +49,8 @@ COMPARISONS = {
 }  # fmt: skip
 
 
+SYMMETRIC = ("isinstance", "max", "min")
+"""Calls whose two arguments are not exchanged: that is an error of types, or changes nothing."""
 STATEMENTS = (ast.Assign, ast.AugAssign, ast.Raise, ast.Break, ast.Continue, ast.Delete)
 
 
@@ -115,7 +117,7 @@ def changes_of(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:  # n
     elif isinstance(node, ast.Compare) and len(node.ops) == 1:
         left, right = ast.unparse(node.left), ast.unparse(node.comparators[0])
         yield node, f"({left} {COMPARISONS[type(node.ops[0])]} {right})"
-    elif isinstance(node, ast.Call) and len(node.args) == 2 and ast.unparse(node.func) != "isinstance":
+    elif isinstance(node, ast.Call) and len(node.args) == 2 and ast.unparse(node.func) not in SYMMETRIC:
         yield node, ast.unparse(ast.Call(node.func, node.args[::-1], node.keywords))
     elif isinstance(node, ast.Return) and node.value is not None:
         if not (isinstance(node.value, ast.Constant) and node.value.value is None):
