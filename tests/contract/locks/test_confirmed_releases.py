@@ -25,6 +25,7 @@ from django_zklock.contrib.leases.access import ANYBODY
 from django_zklock.contrib.leases.coordinator import Coordinator, LeaseRequest
 from django_zklock.core.protocol import contender
 from django_zklock.core.queue.operator_hold import is_operator
+from django_zklock.core.zk.gateway import Gateway
 from django_zklock.exceptions import LockLost
 from django_zklock.operations import break_lock, end_hold, hold_lock
 
@@ -236,6 +237,23 @@ def confirmed() -> None:
     """Wait until what was sent before has its replies."""
     for _ in range(2):  # the delete, and the record of a break
         acquire_once("another", timeout=0)
+
+
+def test_a_release_that_cannot_be_sent_is_repeated(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    original = Gateway.delete
+    failures = [OSError("no room")]
+
+    def delete(self: Gateway, *args: Any) -> None:
+        if failures:
+            raise failures.pop()
+        original(self, *args)
+
+    monkeypatch.setattr(Gateway, "delete", delete)
+    acquire_once("a")
+    eventually(lambda: zoo.children("a") == [])
+    assert "failed, trying again: no room" in caplog.text
 
 
 def test_a_lock_whose_znode_was_deleted_is_told_after_a_short_hold(

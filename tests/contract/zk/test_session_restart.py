@@ -73,6 +73,7 @@ def test_a_client_that_does_not_connect_is_replaced_and_ends(zoo: Zoo) -> None:
     with zoo.configured("127.0.0.1:1", session_timeout=1):
         session = process.current()
         first = eventually(lambda: session._client)
+        assert first is not None
         eventually(lambda: session._client not in (None, first), 30)
         eventually(first._connection.connection_stopped.is_set)
 
