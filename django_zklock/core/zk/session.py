@@ -308,7 +308,7 @@ class Session(GrantSession):
         if not resumed:
             self._end_of_session()
             self.session_id = session_id
-        self.timeout = timeout or self.options.session_timeout
+        self.timeout = timeout
         self.requests.open(client, session_id, self.timeout)
         previous, self.state = self.state, ConnectionState.CONNECTED
         self._tell(lambda observer: observer.on_connected(resumed=resumed))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.core.exceptions import SynchronousOnlyOperation
 from support.faults import BackgroundCall, expire, proxied, within
 from support.signalled import signalled
 from support.work import Run, assert_refused, in_each_thread, lose, sleep_in_pieces
@@ -402,3 +403,11 @@ def test_a_wrong_grace_is_refused(grace: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="grace is a number of seconds from 0"):
         leader.stop(grace=grace)
     assert not leader.stopping
+
+
+async def test_a_leader_blocks_no_event_loop(zoo: Zoo) -> None:
+    """Not even one that was stopped, which would return at once."""
+    leader = zk_leader("loop")
+    leader.stop()
+    with pytest.raises(SynchronousOnlyOperation, match=r"^run\(\) .* await leader.arun\(\)"):
+        leader.run(lambda hold: None)
