@@ -64,6 +64,24 @@ sys.stdin.readline()
     zoo.assert_empty(0.5)
 
 
+def test_an_orderly_end_waits_until_the_session_is_closed(zoo: Zoo) -> None:
+    """A program that is started again at once finds its locks free."""
+    with Proxy(zoo.address) as proxy:
+        process = zoo.spawn(
+            """
+import sys
+hold = zk_lock("end").acquire()
+print("held", flush=True)
+sys.stdin.readline()
+""",
+            hosts=proxy.address,
+        )
+        wait_printed(process, "held")
+        proxy.delay = 0.3
+        ended(zoo, process, within=2)
+        assert zoo.children("end") == []
+
+
 @pytest.mark.parametrize(
     "connected", [True, pytest.param(False, marks=pytest.mark.chaos)], ids=["connected", "reconnecting"]
 )
