@@ -49,7 +49,9 @@ def request_to(hold: Hold) -> tuple[str, str]:
     return request.by, request.reason
 
 
-def test_a_holder_learns_the_operator_and_the_reason_of_a_request(zoo: Zoo, asked: Sent) -> None:
+def test_a_holder_learns_the_operator_and_the_reason_of_a_request(
+    zoo: Zoo, asked: Sent, caplog: pytest.LogCaptureFixture
+) -> None:
     called = threading.Event()
     with zk_lock("k/1") as hold:
         assert hold.release_requested is None
@@ -62,6 +64,8 @@ def test_a_holder_learns_the_operator_and_the_reason_of_a_request(zoo: Zoo, aske
         eventually(lambda: asked)
         hold.check()
     assert events_of(asked) == [("k/1", "anna", WHY)]
+    (logged,) = [record for record in caplog.records if "is asked to release" in record.getMessage()]
+    assert {"lock": "k/1", "user": "anna", "reason": WHY}.items() <= vars(logged).items()
     with zk_lock("k/1") as next_hold:
         assert next_hold.release_requested is None
 
