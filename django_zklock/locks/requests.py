@@ -233,7 +233,6 @@ class OptimisticUpdate(SessionObserver):
                     ZkLockError(f"A part of {self._path} is missing, deleted by hand perhaps; delete the rest of it.")
                 )
                 return
-            self._idle = False
             self._gateway.ensure_path(self._directory, self._on_reply(self._on_directory))
         elif isinstance(reply, (NodeExists, NotEmpty, Outdated)):
             self._read()
