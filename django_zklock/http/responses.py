@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import DatabaseError
+from django.db import Error
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template import TemplateDoesNotExist, loader
 from django.utils.cache import patch_vary_headers
@@ -74,7 +74,7 @@ def _in_preferred_type(request: HttpRequest, status: int, body: dict[str, Any]) 
             return HttpResponse(loader.get_template(f"{status}.html").render(body, request), status=status)
         except TemplateDoesNotExist:
             preferred = "text/plain"
-        except (DatabaseError, SynchronousOnlyOperation):  # such as in a transaction that has failed already
+        except (Error, SynchronousOnlyOperation):  # such as in a transaction that has failed already
             logger.exception("%d.html needs a query that fails; the answer is text", status)
             preferred = "text/plain"
     if preferred == "text/plain":

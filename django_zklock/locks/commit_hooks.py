@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from django.db import DatabaseError
+from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_zklock.core.execution import abort
@@ -115,7 +115,7 @@ class ConnectionHooks:
                 # Django rolls back by itself only after an error of the database.
                 try:
                     self._connection.rollback()
-                except DatabaseError:
+                except Error:
                     self._connection.close()
                 raise
 

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic, TransactionManagementError, atomic
 
@@ -266,7 +266,7 @@ class _AtomicBlock:
                 with self._connection.wrap_database_errors:
                     raw.rollback()
             self._block.__exit__(type(error), error, None)
-        except DatabaseError:
+        except Error:
             # It must not replace the error that ended the block.
             logger.warning("rollback on %r failed; the connection is closed", self._connection.alias, exc_info=True)
             self.abandon()
@@ -287,7 +287,7 @@ class _AtomicBlock:
         del connection.atomic_blocks[blocks:], connection.savepoint_ids[savepoints:]
         try:
             connection.savepoint_rollback(self._savepoint or "")
-        except DatabaseError:
+        except Error:
             connection.needs_rollback = True  # roll the outer one back: the savepoint was released, or never created
 
     def forget(self) -> None:
@@ -310,8 +310,8 @@ def _reset(connection: BaseDatabaseWrapper) -> None:
         if connection.connection is not None:  # SQLite in memory, which is not closed: that would delete its data
             connection.rollback()
             connection.set_autocommit(True)
-    except DatabaseError:
+    except Error:
         raw, connection.connection = connection.connection, None  # broken, or opened by another thread
         if raw is not None:
-            with contextlib.suppress(DatabaseError), connection.wrap_database_errors:
+            with contextlib.suppress(Error), connection.wrap_database_errors:
                 raw.close()

@@ -599,6 +599,20 @@ def test_a_transaction_longer_than_max_hold_is_rolled_back_first(zoo: Zoo, ledge
     assert ledger.seen() == []
 
 
+@pytest.mark.parametrize("ledger", ["repeatable read"], indirect=True)
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_query_that_the_abort_interrupts_ends_the_block_as_lost(zoo: Zoo, ledger: Ledger, nested: bool) -> None:
+    """The driver drops its connection then, and the rollback fails, that to a savepoint, too."""
+    around = transaction.atomic(using="ledger") if nested else contextlib.nullcontext()
+    lock = zk_lock("a", atomic="ledger", max_hold=0.3, release_on="commit" if nested else "exit")
+    with pytest.raises(LockLost, match="max_hold"), around, lock:
+        ledger.write("late")
+        with ledger.connection.cursor() as cursor:
+            cursor.execute("SELECT SLEEP(60)")
+    ledger.write("next")
+    assert ledger.seen() == ["next"]
+
+
 @ON_SQLITE
 def test_a_lock_is_handed_over_after_the_commit_and_adopted_outside(zoo: Zoo, ledger: Ledger) -> None:
     """Inside the transaction that is refused, as the adopter would not see its work. `on_commit` is late enough."""
