@@ -118,8 +118,10 @@ def free_ports(count: int) -> list[int]:
 
     Binding to port 0 would return a port of that range. Another connection can take it while its server is down, and a
     client that tries to reconnect may even connect to itself. The ports come from the system's random numbers, because
-    tests often seed `random`, and two runs with one seed would choose the same ports.
+    tests often seed `random`, and two runs with one seed would choose the same ports. Each process of a run has ports
+    of its own: another one could take a port before its server has started.
     """
+    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 16
     lowest_outgoing = 32768
     with suppress(OSError, ValueError):
         lowest_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
@@ -131,7 +133,7 @@ def free_ports(count: int) -> list[int]:
                 return ports
             candidate = socket.socket()
             try:
-                candidate.bind(("127.0.0.1", 10000 + secrets.randbelow(ceiling - 10000)))
+                candidate.bind(("127.0.0.1", 10000 + 16 * secrets.randbelow((ceiling - 10000) // 16) + process))
             except OSError:
                 candidate.close()
                 continue
