@@ -403,9 +403,9 @@ class _Link:
         self, client: asyncio.Transport, data: bytes, xid: int, opcode: int | None, fired: threading.Event | None = None
     ) -> None:
         self._proxy._record(Frame(self.number, False, xid, opcode, time.monotonic()))
-        client.write(data)
         if fired is not None:
-            fired.set()
+            fired.set()  # first: the one that gets the reply may look at once
+        client.write(data)
 
     def client_lost(self) -> None:
         self.client = self.replies.transport = None
@@ -425,8 +425,8 @@ class _Link:
             self.replies.put(lambda client: client.close())
 
     def _reset_client(self, fired: threading.Event) -> None:
-        _abort(self.client)
         fired.set()
+        _abort(self.client)
 
     def reset(self) -> bool:
         self._cut = True
