@@ -7,6 +7,7 @@ import gc
 import math
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from support.zoo import ROOM, TESTS, Zoo, namespace
 from xdist.scheduler import LoadFileScheduling
 
 from django_zklock.core import log
+from django_zklock.exceptions import LockLostInterrupt
 from django_zklock.signals import lock_lost
 
 pytest_plugins = ["support.chaos.report"]
@@ -80,6 +82,18 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesOrFolders:
     """Distribute tests in this way, whatever `--dist` says."""
     return FilesOrFolders(config, log)
+
+
+@pytest.hookimpl(trylast=True)  # after pytest, which makes such an error of any exception
+def pytest_configure() -> None:
+    """Let an abort strike a callback of the garbage collector: Python swallows it there, and it comes again."""
+    report = sys.unraisablehook
+
+    def unless_abort(swallowed: sys.UnraisableHookArgs) -> None:
+        if not isinstance(swallowed.exc_value, LockLostInterrupt):
+            report(swallowed)
+
+    sys.unraisablehook = unless_abort
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

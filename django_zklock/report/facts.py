@@ -26,7 +26,6 @@ LEAST_SECONDS: Final = 10.0
 MAX_WAITERS: Final = 500
 """Waiters of a lock among which a holder is searched, before it is blamed for its hold."""
 
-
 REST: Final = 1.5
 """Seconds that a look at what was read may take to read more."""
 

@@ -98,8 +98,7 @@ class Crowded(Incident):
             if is_crowd and not (lock.holders and all(facts.is_victim(lock, holder) for holder in lock.holders)):
                 texts = formatting.reasons(lock)[:1]
                 texts += [] if usual is None else [gettext("Usually, %(count)d wait.") % {"count": round(usual)}]
-                detail = " ".join(texts)
-                yield cls(keys=(lock.key,), blocked=waiting, behind=behind, values={"detail": detail})
+                yield cls(keys=(lock.key,), blocked=waiting, behind=behind, values={"detail": " ".join(texts)})
 
 
 def _template(lock: LockInfo) -> str:

@@ -150,7 +150,7 @@ class UnfinishedCollector(Collector):
 
 
 class Metrics:
-    """The metrics in one registry."""
+    """The metrics in one registry, which are counted from now on."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -179,6 +179,8 @@ class Metrics:
             (signals.connection_state_changed, self._on_state),
         )
         self._receivers = tuple((signal, _without_fork(receiver)) for signal, receiver in receivers)
+        for signal, receiver in self._receivers:
+            signal.connect(receiver)
 
     def _make_metrics(self) -> None:
         def made(kind: type[_Metric], name: str, text: str, labels: tuple[str, ...] = _LOCK, **more: Any) -> _Metric:
@@ -220,11 +222,6 @@ class Metrics:
         self._heartbeat_seconds = histogram("heartbeat_seconds", text, (), buckets=_HEARTBEAT_BUCKETS)
         text = "Share of the lease that is left when a heartbeat is acknowledged."
         self._lease_margin = histogram("lease_margin_ratio", text, (), buckets=_MARGIN_BUCKETS)
-
-    def listen(self) -> None:
-        """Start to count."""
-        for signal, receiver in self._receivers:
-            signal.connect(receiver)
 
     def stop(self) -> None:
         """Stop counting, and remove the metrics from the registry."""
@@ -379,7 +376,6 @@ def connect(registry: CollectorRegistry | None) -> None:
     registry = REGISTRY if registry is None else registry
     if registry not in _connected:
         _connected[registry] = Metrics(registry)
-        _connected[registry].listen()
 
 
 def disconnect(registry: CollectorRegistry | None) -> None:

@@ -89,7 +89,7 @@ class SuspectEvents(GrantObserver):
 
 
 class Spans:
-    """The spans of this process. All methods run on the thread for signals."""
+    """The spans of this process, from now on. All methods run on the thread for signals."""
 
     def __init__(self, provider: TracerProvider | None) -> None:
         self._tracer = api.get_tracer("django_zklock", __version__, provider)
@@ -101,9 +101,6 @@ class Spans:
             (signals.lock_lost, self._on_lost),
             (signals.lock_release_requested, self._on_release_requested),
         )
-
-    def listen(self) -> None:
-        """Start to make spans."""
         for signal, receiver in self._receivers:
             signal.connect(receiver)
 
@@ -211,7 +208,6 @@ def connect(provider: TracerProvider | None) -> None:
     global _spans
     if _spans is None:
         _spans = Spans(provider)
-        _spans.listen()
         events.about = trace_items
 
 
