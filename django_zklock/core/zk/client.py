@@ -141,7 +141,7 @@ class Client(KazooClient):
         self._queue.extend(requests)
         if self._connection.is_over:  # kazoo has failed its requests already, and would keep these for the next one
             for entry in requests:
-                with contextlib.suppress(ValueError):  # kazoo fails it, after all
+                with contextlib.suppress(ValueError):  # kazoo sends or fails it, after all
                     self._queue.remove(entry)
                     entry[1].set_exception(ConnectionClosedError("Connection has been closed"))
             return

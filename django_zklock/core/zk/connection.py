@@ -9,7 +9,6 @@ from __future__ import annotations
 import codecs
 import contextlib
 import functools
-import itertools
 import math
 import random
 import select
@@ -482,18 +481,19 @@ class Connection(ConnectionHandler):
     def _send_queued(self, read_timeout: float, connect_timeout: float) -> None:
         if self._unwritten:
             self._write(b"", connect_timeout)
-        queued = self.client._queue.copy()
-        together = list(itertools.takewhile(lambda entry: getattr(entry[0], "type", None) not in _ALONE, queued))
-        if len(queued) > max(1, len(together)):
+        queue, together = self.client._queue, []
+        with contextlib.suppress(IndexError):  # the queue is empty; `call_together` may take its requests out again
+            while getattr((entry := queue.popleft())[0], "type", None) not in _ALONE:
+                together.append(entry)
+            queue.appendleft(entry)
+        if len(queue) > (not together):
             self.wake()  # for the rest
         if not together:
             super()._send_request(read_timeout, connect_timeout)
             return
         frames, entries = self._encode(together)
+        self.client._pending.extend(entries)  # first: if this fails, kazoo fails them
         self._write(frames, connect_timeout)
-        for entry in entries:
-            self.client._queue.popleft()
-            self.client._pending.append(entry)
         self._read_sock.recv(1)  # the byte that woke us; a later byte stays, because it belongs to a later request
 
     def _send_ping(self, connect_timeout: float) -> None:

@@ -26,8 +26,9 @@ NAMES = ("lock_acquired", "lock_released", "lock_lost", "lock_contended")
 
 @pytest.fixture
 def log(zoo: Zoo) -> Iterator[Sent]:
-    acquire_once(Lock("warm/up"))
-    eventually(lambda: process.current().connected)
+    with signalled("lock_released") as before:
+        acquire_once(Lock("warm/up"))
+        eventually(lambda: len(before) == 1)
     with signalled(*NAMES) as sent:
         yield sent
 

@@ -216,6 +216,36 @@ def test_a_request_just_after_the_end_of_a_connection_has_an_outcome_at_once(ser
         assert not client._queue
 
 
+def test_a_request_that_is_just_being_sent_has_its_own_outcome(
+    server: Server, pki: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller has seen the end of the last connection, and kazoo's thread has connected again meanwhile."""
+    outcomes: list[list[object]] = []
+    is_sending, may_send = threading.Event(), threading.Event()
+    with client_of(server, pki) as client:
+        ours, write = client._connection, client._connection._write
+
+        def slow(*args: Any) -> None:
+            is_sending.set()
+            may_send.wait(10)
+            write(*args)
+
+        def is_over(self: object) -> bool:
+            ours.wake()
+            return is_sending.wait(10)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ours, "_write", slow)
+            patched.setattr(ours, "_is_open", False)
+            patched.setattr(connection.Connection, "is_over", property(is_over))
+            client.call_together(deletes(2, outcomes, 10))
+            may_send.set()
+            eventually(lambda: all(outcomes))
+        client.call_together(deletes(1, outcomes, 10))
+        eventually(lambda: all(outcomes))
+    assert outcomes == [[True]] * 3
+
+
 @pytest.fixture
 def secured(pki: Path) -> Iterator[tuple[Client, ssl.SSLSocket]]:
     """A client that believes to be connected by TLS, and the server's end of its socket."""

@@ -415,14 +415,10 @@ def test_a_part_of_the_locks_is_not_green_on_the_page_and_the_doctor_reads_all(o
     assert_shows(page, "No known cause in 1,000 of 1,001 locks, 1 of 1 servers.", hides=["zklock-calm"])
     calm = "Nothing needs attention. Looked at: 1001 of 1001 locks, 1 of 1 servers.\n"
     assert doctor("--reply-timeout=20s") == (calm, 0)
-    printed, status = doctor("--reply-timeout=50ms", "--json")
-    assert status in (ExitCode.PARTIAL, ExitCode.OK), "no lock is called unreadable because the time was too short"
-    verdict = json.loads(printed)["verdict"]
-    assert (
-        verdict == calm.strip()
-        or "Raise `reply_timeout` of the admin class, or `--reply-timeout`." in verdict
-        or "did not answer" in verdict
-    )
+    printed, _status = doctor("--reply-timeout=50ms", "--json")
+    seen = json.loads(printed)
+    assert {incident["cause"] for incident in seen["incidents"]} <= {"quorum"}, "no lock is unreadable"
+    assert seen["complete"] or "time was too short" in printed or "did not answer" in printed
     for path in [zoo.client.delete_async(path) for path in paths]:
         path.get(30)
 

@@ -116,16 +116,16 @@ def test_texts_in_any_script_are_read_as_they_were_written(text: str, pid: int) 
     assert Payload.decode(payload.encode()) == payload
 
 
-@given(st.tuples(*[ANY_TEXT] * 6), st.integers() | st.just(10**5000))
-@example(("\x00" * 5000,) * 6, 2**31 - 1)
-@example(("\U0001f512" * 5000,) * 6, 2**31 - 1)
-@example(("\\" * 5000,) * 6, 2**31 - 1)
-@example(("\ud800" * 5000,) * 6, 2**31 - 1)
-def test_a_payload_never_exceeds_its_limit(texts: tuple[str, ...], pid: int) -> None:
+@given(st.tuples(*[ANY_TEXT] * 6), st.integers(0, 10))
+@example(("\x00" * 5000,) * 6, 9)
+@example(("\U0001f512" * 5000,) * 6, 9)
+@example(("\\" * 5000,) * 6, 9)
+@example(("\ud800" * 5000,) * 6, 5000)  # Python converts no number of so many digits to a text
+def test_a_payload_never_exceeds_its_limit(texts: tuple[str, ...], power: int) -> None:
     fields: Any = dict(zip(("guid", "host", "thread", "what", "since", "template"), texts, strict=True))
     fields |= dict.fromkeys(("max_hold", "session_timeout", "waited"), 2**31 - 1)
     about = {"task": fields["what"], "request": fields["template"], fields["host"]: fields["thread"]}
-    payload = Payload(**fields, pid=pid, about=about)
+    payload = Payload(**fields, pid=10**power, about=about)
     data = payload.encode()
     assert len(data) <= MAX_PAYLOAD
     assert json.loads(data.decode()).keys() == asdict(payload).keys() - UNSET
