@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import math
 import os
-import random
 import re
 import sys
 from collections import Counter
@@ -104,20 +102,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if without and "chaos" in collection_path.relative_to(TESTS).parts else None
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
-    """Run files in random order, but for some tiers. All tests in a folder named `chaos` are marked so."""
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run tests in random order, but for some tiers. All tests in a folder named `chaos` are marked so."""
+    items.sort(key=lambda item: 0 if item.nodeid.startswith(TOGETHER) else PLACES.get(item.nodeid.split("/")[1], 1))
     for item in items:
         if "/chaos/" in item.nodeid:
             item.add_marker(pytest.mark.chaos)
-    yield  # pytest deselects by marker, and pytest-django puts the tests with a database first
-
-    @functools.cache
-    def place(file: str) -> tuple[float, float]:
-        chance = random.Random(f"{config.getoption('randomly_seed', 0)} {file}")
-        return (0 if file.startswith(TOGETHER) else PLACES.get(file.split("/")[1], 1)), chance.random()
-
-    items.sort(key=lambda item: place(item.nodeid.split("::")[0]))
 
 
 def pytest_collection_finish() -> None:
