@@ -70,12 +70,12 @@ class FilesOrFolders(LoadFileScheduling):  # type: ignore[misc]
 
 @pytest.hookimpl(optionalhook=True)  # with `-p no:xdist` it is unknown
 def pytest_xdist_auto_num_workers() -> int:
-    """As many processes as the memory has room for, with what their tests start; at most 9, as many tests wait."""
+    """As many processes as the memory has room for, with what their tests start; at most 11, as many tests wait."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):  # of a container
         with contextlib.suppress(OSError, ValueError):
             limits.append(int(Path(file).read_text()))
-    return max(1, min(9, min(limits) // PER_PROCESS))
+    return max(1, min(11, min(limits) // PER_PROCESS))
 
 
 @pytest.hookimpl(optionalhook=True)

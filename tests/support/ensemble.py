@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -112,6 +113,9 @@ def four_letter(host: str, port: int, word: str, timeout: float = 2.0) -> str:
     return answer.decode("utf-8", "replace")
 
 
+_given: deque[int] = deque(maxlen=500)  # the last ones of this process
+
+
 def free_ports(count: int) -> list[int]:
     """
     Return free TCP ports of loopback, below the range of outgoing connections.
@@ -119,7 +123,7 @@ def free_ports(count: int) -> list[int]:
     Binding to port 0 would return a port of that range. Another connection can take it while its server is down, and a
     client that tries to reconnect may even connect to itself. The ports come from the system's random numbers, because
     tests often seed `random`, and two runs with one seed would choose the same ports. Each process of a run has ports
-    of its own: another one could take a port before its server has started.
+    of its own: another one could take a port before its server has started. So could a later call, which gets others.
     """
     process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 16
     lowest_outgoing = 32768
@@ -130,15 +134,19 @@ def free_ports(count: int) -> list[int]:
         ports: list[int] = []
         for _ in range(1000):
             if len(ports) == count:
+                _given.extend(ports)
                 return ports
+            port = 10000 + 16 * secrets.randbelow((ceiling - 10000) // 16) + process
+            if port in _given:
+                continue
             candidate = socket.socket()
             try:
-                candidate.bind(("127.0.0.1", 10000 + 16 * secrets.randbelow((ceiling - 10000) // 16) + process))
+                candidate.bind(("127.0.0.1", port))
             except OSError:
                 candidate.close()
                 continue
             sockets.enter_context(candidate)  # stays open until all are chosen, so that none is chosen twice
-            ports.append(candidate.getsockname()[1])
+            ports.append(port)
     raise OSError(f"found only {len(ports)} of {count} free ports on 127.0.0.1")
 
 
