@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from django_zklock import operations
 from django_zklock.core import clock
 from django_zklock.core.execution.owner import DISPATCHER
 from django_zklock.core.queue.operator_hold import OperatorHold
@@ -169,7 +170,8 @@ def report(*servers: ServerReport, epochs: tuple[tuple[float, int], ...] = ()) -
     return EnsembleReport(servers, tuple(_findings([servers] * 5, 10.0, answer=(1, ""))), epochs)
 
 
-def test_a_finding_about_a_server_is_in_the_verdict() -> None:
+def test_a_finding_about_a_server_is_in_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "acknowledgements", lambda **_: {})  # no server would answer
     connected: Any = {"connection": replace(NOTHING.connection, state="connected")}
 
     def of(*servers: ServerReport, **more: Any) -> list[Incident]:

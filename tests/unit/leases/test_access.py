@@ -27,8 +27,9 @@ async def test_a_client_is_known_by_its_token_or_certificate() -> None:
 
 
 @pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer wrong", "Basic secret", "secret", "Bearer \ud800"])
-async def test_an_unknown_token_or_certificate_is_refused(authorization: str) -> None:
+async def test_an_unknown_token_or_certificate_is_refused(authorization: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong token is not made good by a certificate."""
+    monkeypatch.setattr("django_zklock.contrib.leases.access.DELAY", 0.01)
     for certificate in ("stranger", *(["billing.internal"] if authorization == "Bearer wrong" else [])):
         with pytest.raises(Refusal, match="Authorization") as caught:
             await Access(OPTIONS).client("somewhere", authorization, [certificate])

@@ -184,7 +184,8 @@ def test_a_file_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ca = tmp_path / "ca.pem"
     os.mkfifo(ca)
     monkeypatch.setattr("django_zklock.checks.CHECK_TIME", 0.1)
-    with override_settings(ZKLOCK={"URL": "zk+tls://127.0.0.1:1/test", "TLS": {"CA": str(ca)}}):
+    given = {"URL": "zk+tls://127.0.0.1:1/test", "TLS": {"CA": str(ca)}, "CONNECT_TIMEOUT": 1}
+    with override_settings(ZKLOCK=given):
         [message] = checks.run_checks(tags=["zklock"])
         assert message.id == "zklock.W008"
         with pytest.raises(ZooKeeperUnavailable) as raised, zk_lock("a", timeout=1):
