@@ -479,22 +479,22 @@ class Connection(ConnectionHandler):
             raise
 
     def _send_queued(self, read_timeout: float, connect_timeout: float) -> None:
-        if self._unwritten:
-            self._write(b"", connect_timeout)
-        queue, together = self.client._queue, []
+        queue, together, is_alone = self.client._queue, [], False
         with contextlib.suppress(IndexError):  # the queue is empty; `call_together` may take its requests out again
             while getattr((entry := queue.popleft())[0], "type", None) not in _ALONE:
                 together.append(entry)
             queue.appendleft(entry)
-        if len(queue) > (not together):
-            self.wake()  # for the rest
-        if not together:
+            is_alone = not together
+            if len(queue) > is_alone:
+                self.wake()  # for the rest
+        if together or self._unwritten:
+            frames, entries = self._encode(together)
+            self.client._pending.extend(entries)  # first: if this fails, kazoo fails them
+            self._write(frames, connect_timeout)
+        if is_alone:
             super()._send_request(read_timeout, connect_timeout)
-            return
-        frames, entries = self._encode(together)
-        self.client._pending.extend(entries)  # first: if this fails, kazoo fails them
-        self._write(frames, connect_timeout)
-        self._read_sock.recv(1)  # the byte that woke us; a later byte stays, because it belongs to a later request
+        else:
+            self._read_sock.recv(1)  # the byte that woke us; a later byte stays, because it belongs to a later request
 
     def _send_ping(self, connect_timeout: float) -> None:
         self._pings.append(clock.now())

@@ -12,6 +12,7 @@ import socket
 import ssl
 import struct
 import threading
+from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -244,6 +245,48 @@ def test_a_request_that_is_just_being_sent_has_its_own_outcome(
         client.call_together(deletes(1, outcomes, 10))
         eventually(lambda: all(outcomes))
     assert outcomes == [[True]] * 3
+
+
+def test_a_request_that_comes_while_the_queue_is_found_empty_has_its_own_outcome(
+    server: Server, pki: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kazoo's thread was woken for nothing, and the caller has seen the end of the last connection."""
+    outcomes: list[list[object]] = []
+    is_empty, is_queued, is_sending, may_send = (threading.Event() for _ in range(4))
+    with client_of(server, pki) as client:
+        ours, write = client._connection, client._connection._write
+
+        class Queue(deque[object]):
+            def popleft(self) -> object:
+                try:
+                    return super().popleft()
+                except IndexError:
+                    is_empty.set()
+                    is_queued.wait(10)
+                    raise
+
+        def slow(*args: Any) -> None:
+            is_sending.set()
+            may_send.wait(10)
+            write(*args)
+
+        def is_over(self: object) -> bool:
+            is_queued.set()
+            is_sending.wait(0.2)
+            return True
+
+        with monkeypatch.context() as patched:
+            patched.setattr(client, "_queue", Queue())
+            patched.setattr(ours, "_write", slow)
+            patched.setattr(connection.Connection, "is_over", property(is_over))
+            ours.wake()
+            assert is_empty.wait(10)
+            client.call_together(deletes(2, outcomes, 10))
+            may_send.set()
+            eventually(lambda: all(outcomes))
+        client.call_together(deletes(1, outcomes, 10))
+        eventually(lambda: all(outcomes))
+    assert [type(*own) for own in outcomes] == [ConnectionClosedError] * 2 + [bool]
 
 
 @pytest.fixture
