@@ -176,6 +176,21 @@ async def test_tries_at_the_same_time_share_their_listings(zoo: Zoo, warm: Proxy
         assert warm.counts[GET_CHILDREN] == 2
 
 
+def test_a_listing_that_needs_a_sync_has_one_whoever_asks_after_it(zoo: Zoo, warm: Proxy) -> None:
+    """It waits for the listing under way. Those that come later take the same one, and need no sync themselves."""
+    replies: list[object] = []
+    registry = session().attached(Registry)
+
+    def ask() -> None:
+        for after_sync in (False, True, False):
+            registry.list_names(f"{zoo.base}/{KEY}", replies.append, after_sync=after_sync)
+
+    warm.reset()
+    session().post(ask)
+    eventually(lambda: len(replies) == 3)
+    assert (warm.counts[GET_CHILDREN], warm.counts[SYNC]) == (2, 1)
+
+
 @pytest.mark.parametrize("busy", [False, True])
 async def test_an_outcome_that_comes_just_before_the_caller_gives_up_counts(
     zoo: Zoo, warm: Proxy, monkeypatch: pytest.MonkeyPatch, busy: bool

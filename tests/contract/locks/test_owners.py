@@ -335,6 +335,30 @@ def test_an_owner_that_goes_on_is_not_warned_of(zoo: Zoo, warnings: Warnings) ->
     give_back()
 
 
+async def test_a_call_goes_on_although_nobody_waits_for_it_any_more(zoo: Zoo, warnings: Warnings) -> None:
+    mine, may_end = zk_lock("mine"), threading.Event()
+
+    def work() -> None:
+        acquire(mine)
+        zk_lock("mine").acquire()
+        may_end.wait(10)
+        mine.release()
+        mine.release()
+
+    caller = asyncio.create_task(anyio.to_thread.run_sync(work, abandon_on_cancel=True))
+    await asyncio.to_thread(eventually, mine.locked)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    await asyncio.to_thread(by_thread, last := zk_lock("last"))
+    await asyncio.to_thread(eventually, warnings)
+    assert ["'last'" in warning for warning in warnings()] == [True]
+    may_end.set()
+    await asyncio.to_thread(eventually, lambda: not mine.locked())
+    await last.arelease()
+    zoo.assert_empty()
+
+
 def lose(zoo: Zoo, *holds: Any) -> None:
     for hold in holds:
         zoo.client.delete(hold.path)

@@ -250,7 +250,7 @@ def test_a_request_that_is_just_being_sent_has_its_own_outcome(
 def test_a_request_that_comes_while_the_queue_is_found_empty_has_its_own_outcome(
     server: Server, pki: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """kazoo's thread was woken for nothing, and the caller has seen the end of the last connection."""
+    """The thread was woken for nothing, and the caller has seen the end of the last connection."""
     outcomes: list[list[object]] = []
     is_empty, is_queued, is_sending, may_send = (threading.Event() for _ in range(4))
     with client_of(server, pki) as client:
