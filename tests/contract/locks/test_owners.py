@@ -266,6 +266,23 @@ async def test_an_exit_stack_that_stays_open_is_another_flows(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
+def test_a_release_for_an_earlier_call_leaves_its_open_block(zoo: Zoo) -> None:
+    lock, stack = zk_lock("k"), contextlib.ExitStack()
+
+    def acquire_and_open() -> None:
+        lock.acquire()
+        stack.enter_context(lock)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(acquire_and_open).result()
+        lock.release()
+        with pytest.raises(LockNotHeld):
+            lock.release()
+        assert len(zoo.children("k")) == 1
+        pool.submit(stack.close).result()
+    zoo.assert_empty()
+
+
 def by_thread(lock: Lock) -> str:
     thread = threading.Thread(target=acquire, args=(lock,), name="worker-7")
     thread.start()

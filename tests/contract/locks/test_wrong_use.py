@@ -20,8 +20,9 @@ from support.work import assert_refused
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, current_hold, zk_leader, zk_lock, zk_locked, zk_locks
+from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.queue import nodes
-from django_zklock.exceptions import InvalidLockName, LockBusy, LockNotHeld, LockTimeout
+from django_zklock.exceptions import InvalidLockName, LockBusy, LockNotHeld, LockTimeout, ZkLockError
 from django_zklock.operations import request_release
 
 
@@ -68,6 +69,17 @@ def test_the_log_of_a_failed_callback_names_the_lock(zoo: Zoo, caplog: pytest.Lo
         (record,) = eventually(lambda: [record for record in caplog.records if record.exc_info])
     assert "callback of the hold on 'k' " in record.message
     assert "fail" in record.message
+
+
+def test_a_defect_of_the_protocol_leaves_no_contender(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Contender, "_on_listed", lambda contender, reply: 1 / 0)
+    with pytest.raises(ZkLockError, match="protocol failed: ZeroDivisionError"):
+        zk_lock("k").acquire()
+    (record,) = eventually(lambda: [record for record in caplog.records if record.exc_info])
+    assert record.message == "the protocol failed for lock 'k'"
+    zoo.assert_empty()
 
 
 def test_a_plain_function_cannot_lead_in_async_code(zoo: Zoo) -> None:
