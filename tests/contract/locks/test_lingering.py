@@ -321,9 +321,11 @@ def test_short_owners_of_a_lingering_lock_are_not_written_one_by_one(zoo: Zoo) -
     assert written <= 10  # three, and two more for each second in which the worker did not run
 
 
-def test_the_working_process_of_a_lingering_lock_is_shown(zoo: Zoo) -> None:
+def test_the_working_process_of_a_lingering_lock_is_shown(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, not by one of the checks that follow."""
     lock = zk_lock(KEY, linger=LONG)
-    with lock:
+    with lock, monkeypatch.context() as patched:
+        patched.setattr(lingering, "PUBLISH_AFTER", LONG)
         (turn,) = lingering_waiters(lock)
         assert turn is not None
         turn.set_process(4711)

@@ -176,7 +176,7 @@ async def test_tries_at_the_same_time_share_their_listings(zoo: Zoo, warm: Proxy
         assert warm.counts[GET_CHILDREN] == 2
 
 
-def test_a_listing_that_needs_a_sync_has_one_whoever_asks_after_it(zoo: Zoo, warm: Proxy) -> None:
+def test_a_later_caller_does_not_take_the_sync_from_a_listing(zoo: Zoo, warm: Proxy) -> None:
     """It waits for the listing under way. Those that come later take the same one, and need no sync themselves."""
     replies: list[object] = []
     registry = session().attached(Registry)

@@ -161,6 +161,14 @@ def test_an_abort_of_a_block_that_is_over_is_dropped(work: Callable[[int], Work]
     assert not busy.stopped
 
 
+def test_a_request_after_the_end_of_a_block_strikes_nothing() -> None:
+    block = ThreadAbort()
+    block.arm()
+    block.disarm()
+    block.request("lost")
+    assert not block.sent
+
+
 def test_a_signal_that_arrives_while_another_thread_ends_the_block_is_dropped() -> None:
     assert _has_handler()
     block = MainThreadAbort()

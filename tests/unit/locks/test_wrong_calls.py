@@ -56,6 +56,7 @@ LOOSE_OF_KEY: Any = Lock.of_key
         (lambda: LOOSE("k", blocking_timeout=30), "the seconds to wait for the lock are given as timeout"),
         (lambda: LOOSE("k", blocking=False), "use timeout=0"),
         (lambda: LOOSE("k", timout=3), "did you mean 'timeout'"),  # codespell:ignore
+        (lambda: LOOSE("order/{timouts}", timouts=3), r"passed as fields=\{\"timouts\""),  # codespell:ignore
         (lambda: LOOSE("x", 5), "write the rest as timeout=5"),
         (lambda: LOOSE("x/{sku}", {"sku": "a"}), r"write the rest as fields=\{'sku': 'a'\}"),
         (lambda: LOOSE_DECORATOR("k", expire=30), r"zk_locked\(\) .*a lock has no expiry"),

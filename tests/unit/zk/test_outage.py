@@ -12,7 +12,7 @@ import pytest
 from django_zklock.core import clock
 from django_zklock.core.log import flush
 from django_zklock.core.zk import outside
-from django_zklock.core.zk.outage import CLOSES_AT, REFUSED, Outage
+from django_zklock.core.zk.outage import CLOSED, CLOSES_AT, REFUSED, Outage, cause_of
 from django_zklock.core.zk.outside import Outside, resolve
 
 OLD, NEW = ("old", 2181), ("new", 2181)
@@ -289,3 +289,9 @@ def test_an_idle_process_finds_a_server_that_once_worked(monkeypatch: pytest.Mon
             outage.refused(host, host, "because")
         now += 0.1
     assert 8 <= tries <= 12
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(104, "reset"), BrokenPipeError(32, "broken")])
+@pytest.mark.parametrize("connected", [False, True])
+def test_a_reset_is_a_closed_connection_at_any_moment(error: OSError, connected: bool) -> None:
+    assert cause_of(error, in_handshake=False, connected=connected) == CLOSED
