@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -21,8 +22,9 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, current_hold, zk_leader, zk_lock, zk_locked, zk_locks
 from django_zklock.core.protocol.contender import Contender
+from django_zklock.core.protocol.grant import GrantObserver
 from django_zklock.core.queue import nodes
-from django_zklock.exceptions import InvalidLockName, LockBusy, LockNotHeld, LockTimeout, ZkLockError
+from django_zklock.exceptions import InvalidLockName, LockBusy, LockLost, LockNotHeld, LockTimeout, ZkLockError
 from django_zklock.operations import request_release
 
 
@@ -80,6 +82,29 @@ def test_a_defect_of_the_protocol_leaves_no_contender(
     (record,) = eventually(lambda: [record for record in caplog.records if record.exc_info])
     assert record.message == "the protocol failed for lock 'k'"
     zoo.assert_empty()
+
+
+def test_an_observer_that_fails_keeps_nothing_from_the_others(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(GrantObserver):
+        def on_lost(self, reason: str) -> None:
+            raise ZeroDivisionError
+
+    hold = (lock := zk_lock("k")).acquire()
+    assert hold
+    hold._held.grant.observe(Broken())
+    lost = threading.Event()
+    hold.add_lost_callback(lambda hold: lost.set())
+    zoo.client.delete(hold.path)
+    assert lost.wait(10)
+    eventually(lambda: "failed on a change of the hold on 'k'" in caplog.text)
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+def test_a_number_of_any_type_is_a_timeout(zoo: Zoo) -> None:
+    timeout: Any = Decimal("0.05")
+    with zoo.hold_elsewhere("k"):
+        assert zk_lock("k").acquire(timeout=timeout) is None
 
 
 def test_a_plain_function_cannot_lead_in_async_code(zoo: Zoo) -> None:
