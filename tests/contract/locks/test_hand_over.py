@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -31,6 +32,7 @@ from django_zklock.exceptions import (
     InvalidHandOver,
     LockBusy,
     LockLost,
+    LockLostInterrupt,
     LockNotAcquired,
     LockNotAdopted,
     LockNotHeld,
@@ -405,6 +407,14 @@ def test_a_writer_in_an_interrupted_downgrade_cannot_be_handed_over(zoo: Zoo, mo
         reader.wait_granted()
         with pytest.raises(ZkLockError, match="only reads since its downgrade"):
             writer.hand_over(within=1)
+
+
+def test_a_loss_next_to_a_lock_that_was_handed_over_is_an_error(zoo: Zoo) -> None:
+    with pytest.raises(LockLost, match="'a'"), zk_locks("a", "b") as holds:
+        holds["b"].hand_over(within=LONG)
+        with contextlib.suppress(LockLostInterrupt):
+            zoo.client.delete(holds["a"].path)
+            time.sleep(30)
 
 
 def test_only_the_owner_hands_over(zoo: Zoo) -> None:
