@@ -110,6 +110,12 @@ def test_a_server_of_another_kind_is_recognized(answer: bytes | None, cause: str
         assert failure(where) == f"No connection to ZooKeeper at {where} within N s: {cause}."
 
 
+def test_a_server_that_closes_each_connection_is_tried_less_often() -> None:
+    with answering(b"") as where, override_settings(ZKLOCK={"URL": f"zk://{where}/test", "CONNECT_TIMEOUT": 2}):
+        assert_refused(zk_lock("a", timeout=0), ZooKeeperUnavailable)
+        eventually(lambda: process.current().outage.is_refused)
+
+
 def test_tls_to_a_port_without_it_is_recognized(server: Ensemble | DevServer) -> None:
     where = server.hosts
     assert failure(where, scheme="zk+tls", connect_timeout=5) == (

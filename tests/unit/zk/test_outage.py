@@ -12,6 +12,8 @@ import pytest
 from django_zklock.core import clock
 from django_zklock.core.log import flush
 from django_zklock.core.zk import outside
+from django_zklock.core.zk.connection import HURRIED_ROUNDS, host_timeout
+from django_zklock.core.zk.options import SessionOptions
 from django_zklock.core.zk.outage import CLOSED, CLOSES_AT, REFUSED, Outage, cause_of
 from django_zklock.core.zk.outside import Outside, resolve
 
@@ -295,3 +297,9 @@ def test_an_idle_process_finds_a_server_that_once_worked(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("connected", [False, True])
 def test_a_reset_is_a_closed_connection_at_any_moment(error: OSError, connected: bool) -> None:
     assert cause_of(error, in_handshake=False, connected=connected) == CLOSED
+
+
+def test_a_try_is_shorter_if_the_session_is() -> None:
+    options = SessionOptions(hosts=(NEW,), session_timeout=30, connect_timeout=60)
+    granted, asked = (host_timeout(options, timeout, HURRIED_ROUNDS, addresses=1) for timeout in (6.0, 0.0))
+    assert granted * 5 == asked
