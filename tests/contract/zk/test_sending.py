@@ -13,7 +13,7 @@ import ssl
 import struct
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -119,6 +119,20 @@ class Result:
     set_exception = set
 
 
+class SlowWrite:
+    """A method that writes, after it has said so and may go on."""
+
+    def __init__(self, write: Callable[..., None]) -> None:
+        self._write = write
+        self.has_begun = threading.Event()
+        self.may_go_on = threading.Event()
+
+    def __call__(self, *args: Any) -> None:
+        self.has_begun.set()
+        self.may_go_on.wait(10)
+        self._write(*args)
+
+
 @pytest.fixture(scope="module")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pki")
@@ -222,25 +236,19 @@ def test_a_request_that_is_just_being_sent_has_its_own_outcome(
 ) -> None:
     """The caller has seen the end of the last connection, and kazoo's thread has connected again meanwhile."""
     outcomes: list[list[object]] = []
-    is_sending, may_send = threading.Event(), threading.Event()
     with client_of(server, pki) as client:
-        ours, write = client._connection, client._connection._write
-
-        def slow(*args: Any) -> None:
-            is_sending.set()
-            may_send.wait(10)
-            write(*args)
+        ours, slow = client._connection, SlowWrite(client._connection._write)
 
         def is_over(self: object) -> bool:
             ours.wake()
-            return is_sending.wait(10)
+            return slow.has_begun.wait(10)
 
         with monkeypatch.context() as patched:
             patched.setattr(ours, "_write", slow)
             patched.setattr(ours, "_is_open", False)
             patched.setattr(connection.Connection, "is_over", property(is_over))
             client.call_together(deletes(2, outcomes, 10))
-            may_send.set()
+            slow.may_go_on.set()
             eventually(lambda: all(outcomes))
         client.call_together(deletes(1, outcomes, 10))
         eventually(lambda: all(outcomes))
@@ -252,9 +260,9 @@ def test_a_request_that_comes_while_the_queue_is_found_empty_has_its_own_outcome
 ) -> None:
     """The thread was woken for nothing, and the caller has seen the end of the last connection."""
     outcomes: list[list[object]] = []
-    is_empty, is_queued, is_sending, may_send = (threading.Event() for _ in range(4))
+    is_empty, is_queued = threading.Event(), threading.Event()
     with client_of(server, pki) as client:
-        ours, write = client._connection, client._connection._write
+        ours, slow = client._connection, SlowWrite(client._connection._write)
 
         class Queue(deque[object]):
             def popleft(self) -> object:
@@ -265,14 +273,9 @@ def test_a_request_that_comes_while_the_queue_is_found_empty_has_its_own_outcome
                     is_queued.wait(10)
                     raise
 
-        def slow(*args: Any) -> None:
-            is_sending.set()
-            may_send.wait(10)
-            write(*args)
-
         def is_over(self: object) -> bool:
             is_queued.set()
-            is_sending.wait(0.2)
+            slow.has_begun.wait(0.2)
             return True
 
         with monkeypatch.context() as patched:
@@ -282,7 +285,7 @@ def test_a_request_that_comes_while_the_queue_is_found_empty_has_its_own_outcome
             ours.wake()
             assert is_empty.wait(10)
             client.call_together(deletes(2, outcomes, 10))
-            may_send.set()
+            slow.may_go_on.set()
             eventually(lambda: all(outcomes))
         client.call_together(deletes(1, outcomes, 10))
         eventually(lambda: all(outcomes))
