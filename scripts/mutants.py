@@ -6,9 +6,9 @@ Change one line of the package at a time, and list the changes that no test noti
     scripts/mutants.py --only=core/zk/lease.py:93    all mutants of that line
 
 First, all tests of `make test` run once, and `reach.py` records which of them reach which block of the package. A
-mutant is killed if one of those that reach its block fails, twice, or does not end in time; the quick tiers run
-first. `equivalent_mutants.txt` has the mutants that no test can kill, with the reason. The exit status is 1 if others
-survived.
+mutant is killed if the types are wrong with it, or if one of the tests that reach its block fails, twice, or does not
+end in time; the quick tiers run first. `equivalent_mutants.txt` has the mutants that none of this can kill, with the
+reason. The exit status is 1 if others survived.
 """
 
 from __future__ import annotations
@@ -155,6 +155,7 @@ class Copy:
     def __init__(self, parent: str, workers: int) -> None:
         self.root = Path(tempfile.mkdtemp(dir=parent)) / "tree"
         self._workers = workers
+        self._times = itertools.count(1)
         shutil.copytree(ROOT, self.root, ignore=LEFT_OUT, symlinks=True)
 
     def killer(self, mutant: Mutant, tests: list[str]) -> str | None:
@@ -162,7 +163,9 @@ class Copy:
         file = self.root / mutant.path
         source = file.read_bytes()
         try:
-            file.write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
+            self.write(file, source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
+            if not self.types_are_right():
+                return "the types"
             for tier in TIERS:
                 of_tier = [test for test in tests if test.startswith(tier)]
                 tests = [test for test in tests if not test.startswith(tier)]
@@ -173,12 +176,20 @@ class Copy:
                     of_tier.remove(failed)
             return None
         finally:
-            file.write_bytes(source)
+            self.write(file, source)
+
+    def write(self, file: Path, source: bytes) -> None:
+        """Write a file with a time of its own: to Python and mypy, one size and one second are one content."""
+        file.write_bytes(source)
+        os.utime(file, (now := next(self._times), now))
+
+    def types_are_right(self) -> bool:
+        """Return whether mypy finds no fault in the package."""
+        command = [sys.executable, "-m", "mypy", "--no-error-summary", PACKAGE]
+        return subprocess.run(command, cwd=self.root, capture_output=True, check=False).returncode == 0
 
     def failing(self, tests: list[str]) -> str | None:
         """Run these tests; return the first that failed, or else what stopped them."""
-        for compiled in self.root.glob(f"{PACKAGE}/**/*.pyc"):
-            compiled.unlink()  # two mutants of one size, written in one second, are one to Python
         code, output = self.run("-x", f"-n{min(self._workers, len(tests))}", "--timeout=100", tests=tests)
         failed = (line.split(" ", 1)[1] for line in output if line.startswith(("FAILED tests", "ERROR tests")))
         return next((name.split(" - ")[0] for name in failed), output[-1]) if code not in (0, 5) else None
@@ -247,7 +258,10 @@ def main() -> int:
             tests.append(sorted(reached[block] or reached[mutant.path]))
         copies: queue.Queue[Copy] = queue.Queue()
         for _ in range(options.at_once):
-            copies.put(Copy(parent, options.workers))
+            copy = Copy(parent, options.workers)
+            if not copy.types_are_right():
+                sys.exit("mypy finds faults without any change: mend them first")
+            copies.put(copy)
         with ThreadPoolExecutor(options.at_once) as pool:
             survived = list(pool.map(judge, mutants, tests, itertools.repeat(copies)))
     survivors = [mutant for mutant, alive in zip(mutants, survived, strict=True) if alive]
