@@ -149,6 +149,12 @@ def equivalent() -> Iterator[str]:
             yield line
 
 
+def types_are_right(root: Path) -> bool:
+    """Return whether mypy finds no fault in the package."""
+    command = [sys.executable, "-m", "mypy", PACKAGE]
+    return subprocess.run(command, cwd=root, capture_output=True, check=False).returncode == 0
+
+
 class Copy:
     """A copy of the tree with one mutant at a time."""
 
@@ -164,7 +170,7 @@ class Copy:
         source = file.read_bytes()
         try:
             self.write(file, source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
-            if not self.types_are_right():
+            if not types_are_right(self.root):
                 return "the types"
             for tier in TIERS:
                 of_tier = [test for test in tests if test.startswith(tier)]
@@ -182,11 +188,6 @@ class Copy:
         """Write a file with a time of its own: to Python and mypy, one size and one second are one content."""
         file.write_bytes(source)
         os.utime(file, (now := next(self._times), now))
-
-    def types_are_right(self) -> bool:
-        """Return whether mypy finds no fault in the package."""
-        command = [sys.executable, "-m", "mypy", "--no-error-summary", PACKAGE]
-        return subprocess.run(command, cwd=self.root, capture_output=True, check=False).returncode == 0
 
     def failing(self, tests: list[str]) -> str | None:
         """Run these tests; return the first that failed, or else what stopped them."""
@@ -242,10 +243,10 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=3, help="how many of them are tried at once")
     parser.add_argument("--workers", type=int, default=2, help="how many processes test one of them")
     options = parser.parse_args()
-    mutants = draw(options.folders, options.count, options.seed)
-    if options.only:
-        every = draw(options.folders, sys.maxsize, 0)
-        mutants = [mutant for mutant in every if str(mutant).split(": ")[0] in options.only]
+    if not types_are_right(ROOT):
+        parser.error("mypy finds faults without any change: mend them first")
+    mutants = draw(options.folders, sys.maxsize if options.only else options.count, options.seed)
+    mutants = [mutant for mutant in mutants if not options.only or str(mutant).split(": ")[0] in options.only]
     say(f"{len(mutants)} mutants, seed {options.seed}")
     with tempfile.TemporaryDirectory(prefix="zklock-mutants-") as parent:
         recording = Copy(parent, options.workers)
@@ -258,10 +259,7 @@ def main() -> int:
             tests.append(sorted(reached[block] or reached[mutant.path]))
         copies: queue.Queue[Copy] = queue.Queue()
         for _ in range(options.at_once):
-            copy = Copy(parent, options.workers)
-            if not copy.types_are_right():
-                sys.exit("mypy finds faults without any change: mend them first")
-            copies.put(copy)
+            copies.put(Copy(parent, options.workers))
         with ThreadPoolExecutor(options.at_once) as pool:
             survived = list(pool.map(judge, mutants, tests, itertools.repeat(copies)))
     survivors = [mutant for mutant, alive in zip(mutants, survived, strict=True) if alive]

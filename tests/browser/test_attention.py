@@ -16,7 +16,7 @@ from support.browser.rows import ATTEMPTS, attempt, recorded
 from support.browser.site import Site
 from support.zoo import Zoo
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
+pytestmark = pytest.mark.chaos
 
 SLOW = replace(Part.task("shop.tasks.import_prices", "worker-1", 455), waited=1)
 THERE = Part.task("shop.tasks.move_stock", "worker-3", 812)

@@ -10,8 +10,6 @@ from support.browser.actors import Part, Stage
 from support.browser.pages import LIST, PHONE, Visit, address
 from support.zoo import Zoo, next_line
 
-pytestmark = pytest.mark.zookeeper
-
 KEY = "orders/1042"
 
 

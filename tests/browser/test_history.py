@@ -10,8 +10,6 @@ from support.browser.rows import ACTIONS, ATTEMPTS, attempt, recorded
 from support.browser.site import Site
 from support.zoo import Zoo
 
-pytestmark = pytest.mark.zookeeper
-
 HISTORY = f"{LIST}history/"
 ROWS = ".zklock-history tbody tr:not(.zklock-day)"
 TASK = "shop.tasks.process_order"

@@ -14,7 +14,6 @@ from support.zoo import Zoo
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.report.formatting import STATE_LABELS
 
-pytestmark = pytest.mark.zookeeper
 own_rows = pytest.mark.skipif(THEMED, reason="a theme has its own rows")
 
 CHARGE = Part.task("shop.tasks.charge", "worker-3", 812)

@@ -20,8 +20,6 @@ from support.browser.site import Site
 from support.proxy import Proxy
 from support.zoo import Zoo
 
-pytestmark = pytest.mark.zookeeper
-
 KEY = "orders/1042"
 LONG = f"orders/{'a-very-long-key-' * 7}z"  # 120 characters
 WIDTHS = (1280, 640, 390, 320)

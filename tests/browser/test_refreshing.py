@@ -16,8 +16,6 @@ from support.zoo import eventually
 
 from django_zklock.core.queue import nodes
 
-pytestmark = pytest.mark.zookeeper
-
 KEY = "orders/1042"
 HOLDER = "section[aria-labelledby=zklock-holder-1]"
 INTERVAL = 2  # seconds between two refreshes: the shortest

@@ -50,17 +50,11 @@ ON_DEV = (LOCK, SEMAPHORE)
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """
-    Mark what needs ZooKeeper.
-
-    Leave to `make chaos` the second run of what depends little on the kind of server, or on the kind of lock.
-    """
+    """Leave to `make chaos` the second run of what depends little on the kind of server, or on the kind of lock."""
     on_both = {(CONTRACT / name).with_suffix(".py") for name in ON_BOTH}
     for item in items:
         if not item.path.is_relative_to(CONTRACT) or not isinstance(item, pytest.Function):
             continue
-        if {"server", "pair"} & {*item.fixturenames}:
-            item.add_marker(pytest.mark.zookeeper)
         params = item.callspec.params if hasattr(item, "callspec") else {}
         on_dev = params.get("server") == "dev"
         kinds = ON_DEV if on_dev else PRIMITIVES if item.path.name == ALL_KINDS else DISTINCT

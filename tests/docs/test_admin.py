@@ -53,7 +53,6 @@ def test_the_json_view_of_the_example_needs_the_permission(blocks: dict[str, str
         names["urlpatterns"][0].callback(request)
 
 
-@pytest.mark.zookeeper
 def test_the_probe_of_the_example_answers(blocks: dict[str, str], rf: RequestFactory, zoo: Zoo) -> None:
     names = run(blocks["probes.py"])
     assert names["urlpatterns"][0].callback(rf.get("/health/locks.json")).status_code == 200

@@ -106,7 +106,6 @@ def test_the_examples_of_fencing_another_service_pass(tmp_path: Path) -> None:
     assert "3 passed" in done.stdout, done.stdout
 
 
-@pytest.mark.zookeeper
 def test_the_examples_for_celery_run(tmp_path: Path, zoo: Zoo) -> None:
     begin = "import django; django.setup(); from celery import Celery; Celery('documented')"
     code = "\n".join([begin, *files_of("how-to/celery.md").values()])
@@ -123,7 +122,6 @@ print([report.apply(("monday",)).get(), fetch_rates.apply().get()])
     )
 
 
-@pytest.mark.zookeeper
 @pytest.mark.django_db(transaction=True)
 def test_the_examples_for_transactions_run(zoo: Zoo, rf: RequestFactory) -> None:
     with isolate_apps():
@@ -147,7 +145,6 @@ def test_the_examples_for_transactions_run(zoo: Zoo, rf: RequestFactory) -> None
             editor.delete_model(item)
 
 
-@pytest.mark.zookeeper
 @pytest.mark.django_db
 @pytest.mark.parametrize("key", ["MIDDLEWARE", "REST_FRAMEWORK"])
 def test_the_settings_for_conflicts_answer(zoo: Zoo, client: Client, key: str) -> None:
@@ -156,7 +153,6 @@ def test_the_settings_for_conflicts_answer(zoo: Zoo, client: Client, key: str) -
         assert client.get("/late-lock/").status_code == 409
 
 
-@pytest.mark.zookeeper
 @pytest.mark.django_db(transaction=True)
 def test_the_examples_for_several_locks_run(zoo: Zoo) -> None:
     bank = run_all("how-to/several-locks.md")
@@ -169,7 +165,6 @@ def test_the_examples_for_several_locks_run(zoo: Zoo) -> None:
         bank["restock"](["lamp", "desk"])
 
 
-@pytest.mark.zookeeper
 def test_the_example_of_inspection_runs(zoo: Zoo, capsys: pytest.CaptureFixture[str]) -> None:
     watching = run_all("reference/inspection.md")
     with zk_lock("report/{month}", fields={"month": "may"}):
@@ -179,7 +174,6 @@ def test_the_example_of_inspection_runs(zoo: Zoo, capsys: pytest.CaptureFixture[
     assert re.fullmatch(rf"report/may: {socket.gethostname()} pid {os.getpid()} \S+, 0 wait\n", capsys.readouterr().out)
 
 
-@pytest.mark.zookeeper
 def test_the_examples_of_unique_tasks_run(tmp_path: Path, zoo: Zoo) -> None:
     project = written("how-to/unique-tasks.md", tmp_path)
     begin = "import django; django.setup(); from celery import Celery; Celery(broker='memory://'); import bounded, call"
@@ -203,7 +197,6 @@ def test_the_example_for_several_beats_makes_a_shared_scheduler() -> None:
 README = (DOCS.parent / "README.md").read_text()
 
 
-@pytest.mark.zookeeper
 def test_the_examples_of_the_readme_and_of_the_home_page_run(zoo: Zoo, rf: RequestFactory) -> None:
     files = dict(BLOCK.findall(README))
     pay, report = run(files["views.py"], "views.py")["pay"], run(files["tasks.py"], "tasks.py")["report"]
@@ -245,7 +238,6 @@ def read_write(zoo: Zoo) -> dict[str, Any]:
     return run_all("how-to/read-write-locks.md", seen=seen, **names)
 
 
-@pytest.mark.zookeeper
 def test_readers_and_writers_exclude_each_other_as_the_page_says(read_write: dict[str, Any]) -> None:
     read_write["export"]()
     read_write["replace"]()
@@ -256,13 +248,11 @@ def test_readers_and_writers_exclude_each_other_as_the_page_says(read_write: dic
     assert read_write["seen"] == ["read", "", "read", "", "read"]
 
 
-@pytest.mark.zookeeper
 def test_the_example_of_a_downgrade_lets_readers_work(read_write: dict[str, Any]) -> None:
     read_write["rebuild"]("berlin")
     assert read_write["seen"] == ["", "read"]
 
 
-@pytest.mark.zookeeper
 def test_a_reader_is_refused_the_write_side(read_write: dict[str, Any]) -> None:
     assert read_write["correct"]("berlin") == ["wrong"]
     assert read_write["seen"] == ["read", "", ""]

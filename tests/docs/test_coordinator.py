@@ -45,7 +45,6 @@ def lease_settings() -> Any:
     return run(files_of(GUIDE)["settings.py"])["ZKLOCK"]["LEASES"]
 
 
-@pytest.mark.zookeeper
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_the_request_of_the_guide_is_answered_as_shown(zoo: Zoo) -> None:
     (command,) = re.findall(r"^```sh\n(.*?)^```$", text_of(GUIDE), re.MULTILINE | re.DOTALL)
@@ -56,7 +55,6 @@ def test_the_request_of_the_guide_is_answered_as_shown(zoo: Zoo) -> None:
     assert [*json.loads(done.stdout)] == [*json.loads(shown)], done.stdout
 
 
-@pytest.mark.zookeeper
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 def test_the_command_with_tls_serves_the_clients_of_the_settings(zoo: Zoo, tmp_path: Path) -> None:
     server_ca, _ = authority(tmp_path, "servers"), authority(tmp_path, "clients")
@@ -98,7 +96,6 @@ def test_the_tables_name_each_field() -> None:
     assert answer == {*fields, *schemas["Lease"]["properties"]} - {"state", "detail", "signed_token", *request}
 
 
-@pytest.mark.zookeeper
 def test_the_examples_in_python_run(zoo: Zoo) -> None:
     files = files_of("how-to/lock-from-other-languages.md")
     with Serving(zoo, session_timeout=10) as coordinator:
@@ -120,7 +117,6 @@ def test_the_examples_in_python_run(zoo: Zoo) -> None:
         assert tokens[0] > written[0][1]
 
 
-@pytest.mark.zookeeper
 @pytest.mark.parametrize(
     ("language", "file"),
     [

@@ -21,7 +21,7 @@ from support.zoo import eventually
 from django_zklock import zk_lock
 from django_zklock.exceptions import ZkLockError
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
+pytestmark = pytest.mark.chaos
 
 RUN = text_of("how-to/run-zookeeper.md")
 LOOK_AFTER = text_of("how-to/look-after-zookeeper.md")

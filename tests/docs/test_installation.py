@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from configparser import ConfigParser
 from pathlib import Path
 
-import pytest
 from support.docs import DOCS, files_of, text_of, written
 from support.project import SETTINGS, Project
 from support.zoo import Zoo
@@ -39,7 +38,6 @@ call_command("zklock", "doctor")
 """
 
 
-@pytest.mark.zookeeper
 def test_the_settings_and_commands_of_the_installation_work(zoo: Zoo, tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write("settings.py", BASE + files_of(PAGE)["settings.py"])
@@ -71,7 +69,6 @@ class Migration(migrations.Migration):
 """
 
 
-@pytest.mark.zookeeper
 def test_pods_migrate_one_after_the_other(tmp_path: Path, zoo: Zoo) -> None:
     (line,) = re.findall(r"^\$ python (manage.py zklock run .* migrate)$", text_of("how-to/deploy.md"), re.MULTILINE)
     command = [sys.executable if word == "python" else word for word in shlex.split(line)]
@@ -146,7 +143,6 @@ print(*Attempt.objects.values_list("key", "outcome"))
 """
 
 
-@pytest.mark.zookeeper
 def test_the_app_records_from_the_first_lock_to_the_exit(zoo: Zoo, tmp_path: Path) -> None:
     project = written("how-to/events.md", tmp_path, {"file_settings.py": IN_A_FILE})
     env = {"DJANGO_SETTINGS_MODULE": "file_settings", "ZKLOCK_URL": zoo.url()}

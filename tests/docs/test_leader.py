@@ -9,7 +9,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import pytest
 from django.test import RequestFactory
 from support.docs import files_of, run, written
 from support.faults import BackgroundCall
@@ -17,8 +16,6 @@ from support.project import SETTINGS
 from support.zoo import Zoo, eventually, next_line
 
 from django_zklock import zk_leader
-
-pytestmark = pytest.mark.zookeeper
 
 FILES = files_of("how-to/elect-a-leader.md")
 

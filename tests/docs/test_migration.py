@@ -28,8 +28,6 @@ from support.zoo import Zoo, eventually
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy, LockDeadlock, LockInTransaction
 
-pytestmark = pytest.mark.zookeeper
-
 Restock = Callable[[str, Callable[[], object]], object]
 
 

@@ -13,7 +13,7 @@ from support.zoo import Zoo
 
 from django_zklock import zk_lock, zk_locked
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.skipif(django.VERSION < (6, 0), reason="Django has tasks since 6.0")]
+pytestmark = pytest.mark.skipif(django.VERSION < (6, 0), reason="Django has tasks since 6.0")
 
 
 @pytest.fixture

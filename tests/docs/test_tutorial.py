@@ -169,7 +169,6 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 
 
 @pytest.mark.chaos  # kombu's file transport loses a message if a worker takes its file before it is written
-@pytest.mark.slow
 def test_the_tutorial_works_as_written(reader: Reader) -> None:
     sections = (DOCS / "tutorial.md").read_text().split("\n## ")
     assert len(sections) == 10

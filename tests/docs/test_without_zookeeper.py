@@ -17,8 +17,6 @@ from support.zoo import Zoo
 from django_zklock import zk_locked
 from django_zklock.exceptions import ZooKeeperUnavailable
 
-pytestmark = pytest.mark.zookeeper
-
 PAGE = "how-to/when-zookeeper-is-down.md"
 
 

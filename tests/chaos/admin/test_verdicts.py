@@ -16,7 +16,7 @@ from support.quietday import look, quiet_day
 
 from django_zklock.management.exit_codes import ExitCode
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 SECONDS = 0.4  # most processor time of one page of 1,000 locks with 20 waiters each
 

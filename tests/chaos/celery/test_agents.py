@@ -17,7 +17,7 @@ from support.zoo import TESTS, Zoo, eventually
 
 from django_zklock.exceptions import LockBusy
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.timeout(90)
 
 BIN = TESTS.parent / ".cache" / "agents" / "bin"  # of the agents' own virtual environment, which `make chaos` makes
 CELERY = (str(BIN / "python"), "-m", "celery")

@@ -21,8 +21,6 @@ from support.postgres import Postgres
 from support.proxy import Proxy
 from support.zoo import TESTS, Zoo, eventually
 
-pytestmark = [pytest.mark.zookeeper]
-
 SECONDS = 40.0  # that leaders are struck in turn
 SESSION_TIMEOUT = 3.0  # seconds
 SERVER_TICK = 0.5  # seconds, of the test's servers

@@ -11,7 +11,7 @@ from support.brokers import Broker, RabbitMQ, Redis
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 TASKS = 200
 

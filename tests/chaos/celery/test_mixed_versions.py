@@ -21,8 +21,6 @@ from support.versions.states import CHECKOUT, NEW, State, old_state
 from support.versions.traffic import Traffic
 from support.zoo import Zoo, eventually
 
-pytestmark = [pytest.mark.zookeeper]
-
 SECONDS = 75.0  # for all replacements
 REST = 90.0  # seconds until all that was sent is done
 

@@ -16,7 +16,7 @@ KEYS = ("a", "b", "c", "d", "e")
 RETURN = 20.0  # seconds until Redis brings a task back; longer than a task that comes again waits for its next try
 RESEND = 60.0  # seconds after which the sender loses patience, on Redis
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.mark.parametrize(

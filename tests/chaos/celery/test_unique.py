@@ -17,7 +17,7 @@ import pytest
 from support.reserving import holder
 from support.zoo import Zoo, eventually
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 SESSION = 4  # seconds; of `Zoo.url`
 SECONDS = 20.0

@@ -20,7 +20,7 @@ from support.zoo import TESTS, Zoo, eventually
 from django_zklock.contrib.celery.messages import COPY_HEADER, MESSAGE_HEADER
 from django_zklock.exceptions import LockLost
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(150)]
+pytestmark = pytest.mark.timeout(150)
 
 TICK = 0.5  # seconds, of the test's servers
 LONG = 10.0  # seconds, the most these servers grant; a session that ends sooner was closed, and did not expire

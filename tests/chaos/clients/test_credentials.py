@@ -16,8 +16,6 @@ from django_zklock import zk_lock
 from django_zklock.exceptions import LockLost, LockTimeout, ZooKeeperUnavailable
 from django_zklock.signals import connection_state_changed
 
-pytestmark = pytest.mark.zookeeper
-
 
 @pytest.fixture
 def strict() -> Iterator[Ensemble]:

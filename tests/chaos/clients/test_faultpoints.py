@@ -12,8 +12,6 @@ from support.chaos.worker_pool import LockWorker, WorkerPool
 from support.proxy import CREATE2, Proxy
 from support.zoo import eventually
 
-pytestmark = [pytest.mark.zookeeper]
-
 TICK = 0.5  # seconds, of the test's servers
 T = 3.0  # seconds, the session timeout; the lease is 1.2
 NAP = 1.5  # seconds that the protocol sleeps: longer than the lease, shorter than the session

@@ -15,8 +15,6 @@ from support.chaos.worker_pool import WorkerPool
 from support.proxy import DELETE, Proxy
 from support.zoo import TESTS, Zoo, eventually
 
-pytestmark = pytest.mark.zookeeper
-
 TICK = 0.5  # seconds, of the test's servers
 LEFT_BEHIND = 2.0  # seconds that a contender may outlive its caller while ZooKeeper is reachable; promised
 

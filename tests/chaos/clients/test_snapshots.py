@@ -23,8 +23,6 @@ from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.inspection import scan, snapshot
 
-pytestmark = [pytest.mark.zookeeper]
-
 
 @pytest.fixture(scope="module")
 def single() -> Iterator[Ensemble]:

@@ -12,8 +12,6 @@ from support.zoo import Zoo, eventually
 
 from django_zklock.core.queue.order import LAST_SEQUENCE
 
-pytestmark = [pytest.mark.zookeeper]
-
 CHROOT = "/worn"
 
 WORN = {

@@ -13,7 +13,7 @@ from support.neighbours.ours import our_process
 from support.neighbours.protocol import kazoo
 from support.zoo import Zoo
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 SECONDS = 3.0  # between two kills
 

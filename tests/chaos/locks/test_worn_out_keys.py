@@ -20,8 +20,6 @@ from django_zklock import inspection
 from django_zklock.core.queue.order import LAST_SEQUENCE, WEARING_FROM
 from django_zklock.management.exit_codes import ExitCode
 
-pytestmark = [pytest.mark.zookeeper]
-
 CHROOT = "/worn"
 LIST = "/admin/zklock/lock/"
 

@@ -11,8 +11,6 @@ from support.zoo import Zoo, eventually, namespace
 
 from django_zklock import zk_lock
 
-pytestmark = pytest.mark.zookeeper
-
 SESSION = 4.0  # seconds
 
 # With paths of 840 bytes, 2,600 locks are more than servers can read, with their default settings.

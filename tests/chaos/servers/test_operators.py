@@ -18,7 +18,7 @@ from support.zoo import eventually
 
 from django_zklock.core.zk.lease import LEASE_SHARE
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.timeout(200)
 
 TIMEOUT = 4.0
 LATER = 0.5  # seconds of room for a busy machine

@@ -12,8 +12,6 @@ from support.chaos.servers import Partition, looking_in, partition, repaired, se
 from support.chaos.worker_pool import LockWorker, WorkerPool
 from support.ensemble import Ensemble
 
-pytestmark = pytest.mark.zookeeper
-
 TICK = 0.5  # seconds, of the test's servers
 SYNC_LIMIT = 10  # ticks for which a follower believes in a leader that is silent: 5 s, so that there is time to look
 TIMEOUT = 3.0  # seconds; the leader ends such a session while the follower still believes in it

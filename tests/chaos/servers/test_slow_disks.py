@@ -12,8 +12,6 @@ from support.ensemble import Ensemble, Server, four_letter
 from support.proxy import CREATE, CREATE2, Proxy
 from support.zoo import eventually
 
-pytestmark = [pytest.mark.zookeeper]
-
 SLOW = 1.2  # seconds for a write, at most
 TIMEOUT = 20.0  # seconds; a sixth of it without an answer, and a connection is given up
 DEADLINE = 10.0

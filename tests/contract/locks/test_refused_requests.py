@@ -17,7 +17,7 @@ from django_zklock import Lock, zk_adopt, zk_lock
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZkLockError, ZooKeeperUnavailable
 from django_zklock.operations import end_hold, hold_lock
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("key_directory")]
+pytestmark = pytest.mark.usefixtures("key_directory")
 
 NO_AUTH, LOST = -102, -4
 ERROR = 12  # bytes before the error code of a reply

@@ -163,7 +163,6 @@ def test_a_request_at_which_each_connection_is_closed_is_named(
         process.reset()
 
 
-@pytest.mark.zookeeper
 @pytest.mark.chaos
 def test_an_idle_process_is_connected_again_after_a_proxy_had_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such a proxy accepts connections and closes them. Nobody asks for a lock, but metrics show the state."""
@@ -176,7 +175,6 @@ def test_an_idle_process_is_connected_again_after_a_proxy_had_no_server(monkeypa
         eventually(lambda: connection().state == "connected", 30)
 
 
-@pytest.mark.zookeeper
 @pytest.mark.parametrize(
     "option",
     [

@@ -22,7 +22,7 @@ from django_zklock import inspection, operations
 from django_zklock.core.queue import acknowledgement
 from django_zklock.core.queue.acknowledgement import Acknowledgement
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.django_db, pytest.mark.timeout(60)]
 
 FORM = f"{LIST}acknowledge/"
 PROBE = "/incidents.json"

@@ -21,7 +21,7 @@ from django_zklock.exceptions import LockBusy, LockLost
 from django_zklock.operations import clear_limit, limit_of, set_limit
 from django_zklock.report.formatting import kind_text, role_text
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
+pytestmark = pytest.mark.django_db
 
 
 def target_of(client: Client) -> str:

@@ -108,7 +108,6 @@ def texts(client: Client, path: str = "?") -> str:
     return " ".join(re.sub(r"<.*?>", " ", shown[1]).split()) if shown else ""
 
 
-@pytest.mark.zookeeper
 @pages
 @pytest.mark.parametrize("path", ["", "?", "k/change/"])
 def test_a_page_says_how_many_there_are_and_when_it_began(operator: Client, path: str) -> None:
@@ -120,7 +119,6 @@ def test_a_page_says_how_many_there_are_and_when_it_began(operator: Client, path
     assert_shows(shown, f"Refusals Hour: 1; the first at {began:%H:%M}.", "Day: 1; the first at")
 
 
-@pytest.mark.zookeeper
 @pages
 def test_a_chart_without_rows_is_not_shown(operator: Client) -> None:
     assert texts(operator) == ""

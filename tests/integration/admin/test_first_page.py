@@ -23,7 +23,7 @@ from django_zklock.core.queue.nodes import Kind
 from django_zklock.dashboard import frame
 from django_zklock.report import verdict
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
+pytestmark = pytest.mark.django_db
 
 PAGES = {
     "": "Attention",

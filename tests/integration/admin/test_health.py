@@ -24,7 +24,7 @@ from django_zklock.inspection.ensemble import EnsembleReport, ServerReport
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.report.servers import summary
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
+pytestmark = pytest.mark.django_db
 
 CLOSED = "may not be asked until srvr is in 4lw.commands.whitelist of its configuration"
 PAGE = "/admin/zklock/lock/health/"

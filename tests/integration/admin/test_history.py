@@ -34,7 +34,7 @@ from django_zklock.management.exit_codes import ExitCode
 from django_zklock.operations import clear_limit
 from django_zklock.report import formatting, incident, past
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.usefixtures("zoo")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("zoo")]
 
 
 def shown(client: Client, path: str) -> list[list[str]]:

@@ -31,7 +31,7 @@ from django_zklock.management.exit_codes import ExitCode
 from django_zklock.report import facts as report_facts
 from django_zklock.report import holders
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.timeout(120), pytest.mark.usefixtures("zoo")]
+pytestmark = [pytest.mark.django_db, pytest.mark.timeout(120), pytest.mark.usefixtures("zoo")]
 
 PROBE = "/incidents.json"
 LINES = 25

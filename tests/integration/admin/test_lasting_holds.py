@@ -23,7 +23,7 @@ from django_zklock.management.exit_codes import ExitCode
 from django_zklock.report import verdict
 from django_zklock.report.formatting import state_text
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.django_db, pytest.mark.timeout(180)]
 
 LONG = 1.0  # seconds after which a hold is long; 60 in production
 KEY = "celery-beat/beatapp"

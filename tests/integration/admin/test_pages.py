@@ -25,7 +25,7 @@ from django_zklock import zk_lock
 from django_zklock.contrib.events import chart
 from django_zklock.report.formatting import process_of
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
+pytestmark = pytest.mark.django_db
 
 PAGES = [
     LIST,

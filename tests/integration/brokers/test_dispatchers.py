@@ -21,8 +21,6 @@ from support.zoo import Zoo, eventually
 from django_zklock.core import clock
 from django_zklock.exceptions import LockLost
 
-pytestmark = pytest.mark.zookeeper
-
 
 @pytest.fixture(scope="module")
 def narrow(redis_worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:

@@ -20,8 +20,6 @@ from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock.core import clock
 
-pytestmark = pytest.mark.zookeeper
-
 OPTIONS = ("--include=support.hostiletasks,support.failingsteps",)
 ENDED = ("SUCCESS", "FAILURE", "REVOKED")
 

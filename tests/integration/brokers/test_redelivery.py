@@ -15,8 +15,6 @@ from support.brokers import Broker, RabbitMQ, Redis
 from support.worker import Gate, Worker
 from support.zoo import Zoo, eventually
 
-pytestmark = [pytest.mark.zookeeper]
-
 SESSION_TIMEOUT = 4.0
 VISIBILITY = 1.0  # seconds, far less than a task takes: Redis delivers it again while it runs
 

@@ -128,7 +128,6 @@ def test_a_message_of_a_lost_connection_is_acknowledged_after_the_reconnect(cons
     assert [message.payload for message in consumer.receive()] == ["refused"]
 
 
-@pytest.mark.zookeeper
 @pytest.mark.parametrize("task", ["waiting.wait", pytest.param("waiting.late", marks=pytest.mark.chaos)])
 def test_tasks_run_to_their_end_though_redis_restarts(zoo: Zoo, redis: Redis, tmp_path: Path, task: str) -> None:
     redis.clear()

@@ -24,8 +24,6 @@ from django_zklock.exceptions import LockLost, LockTimeout
 from django_zklock.inspection import look_at
 from django_zklock.operations import break_lock, request_release, show_stacks
 
-pytestmark = pytest.mark.zookeeper
-
 
 @pytest.fixture(scope="module", params=["redis", pytest.param("files", marks=pytest.mark.chaos)])
 def shared_worker(

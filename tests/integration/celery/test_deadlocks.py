@@ -19,8 +19,6 @@ from django_zklock import inspection, operations, zk_lock
 from django_zklock.dashboard.detail import read_detail
 from django_zklock.inspection import Snapshot
 
-pytestmark = pytest.mark.zookeeper
-
 FIRST, SECOND = "account-1", "account-2"
 
 

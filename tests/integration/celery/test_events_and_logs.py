@@ -24,8 +24,6 @@ from support.zoo import Zoo, eventually
 import django_zklock.contrib.celery.control  # noqa: F401 - the command
 from django_zklock.contrib.events.models import Attempt
 
-pytestmark = pytest.mark.zookeeper
-
 
 @pytest.fixture(params=["prefork", pytest.param("threads", marks=pytest.mark.chaos)])
 def shared_worker(request: pytest.FixtureRequest) -> Worker:

@@ -9,8 +9,6 @@ import pytest
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
-pytestmark = pytest.mark.zookeeper
-
 AT_ONCE = 1.5  # seconds, less than the timeout of a session, so that what is free sooner was released
 
 WAYS = ["success", "exception", "retry", "Ignore", "Reject", "Reject and requeue"]

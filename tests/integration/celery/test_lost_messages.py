@@ -28,7 +28,7 @@ from django_zklock.contrib.celery.unique import listing, page, record, reservati
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.management.exit_codes import ExitCode
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
+pytestmark = pytest.mark.django_db
 
 PAGE = "/admin/zklock/lock/unique/"
 NOWHERE = "nowhere"  # a queue that no worker reads

@@ -25,8 +25,6 @@ from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, COPY_HEADER,
 from django_zklock.exceptions import LockLost
 from django_zklock.operations import end_hold
 
-pytestmark = pytest.mark.zookeeper
-
 FINAL = ("raise", "skip", "value")  # end where they find the lock busy; the others go on when it is free
 Send: TypeAlias = "Callable[[str, str], AsyncResult[Any]]"  # not to be subscripted before Celery 5.6
 

@@ -16,8 +16,6 @@ from support.zoo import TESTS, Zoo, eventually
 
 from django_zklock.exceptions import LockLost
 
-pytestmark = pytest.mark.zookeeper
-
 EVENTLET = pytest.param(
     "eventlet", marks=pytest.mark.skipif(find_spec("eventlet") is None, reason="eventlet is not installed")
 )

@@ -21,8 +21,6 @@ from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockLost
 
-pytestmark = pytest.mark.zookeeper
-
 SESSION_TIMEOUT = 4.0
 CRASH = SESSION_TIMEOUT + 2 * 0.5 + 1.0  # seconds until a crashed holder is replaced, and one for a busy machine
 
@@ -116,7 +114,6 @@ def test_a_cold_shutdown_frees_the_locks(zoo: Zoo, tmp_path: Path) -> None:
         zoo.assert_empty(timeout=4)
 
 
-@pytest.mark.slow
 @pytest.mark.chaos
 def test_an_outage_stops_the_work(tmp_path: Path) -> None:
     with Ensemble(nodes=1) as ensemble, Worker(Zoo(ensemble.hosts, ensemble), tmp_path) as worker:

@@ -26,8 +26,6 @@ from django_zklock.contrib.celery.unique import lifecycle, reservations
 from django_zklock.contrib.celery.unique.reservations import Reserved
 from django_zklock.exceptions import LockBusy, LockInTransaction, ZkLockError
 
-pytestmark = pytest.mark.zookeeper
-
 
 def test_conflicts_do_not_count_as_retries_of_the_task(worker: Worker) -> None:
     names = ["plain", "bound", "greedy"]  # the last two may retry three times and once

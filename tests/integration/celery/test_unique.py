@@ -28,8 +28,6 @@ from django_zklock.contrib.celery.unique.record import Reservation
 from django_zklock.contrib.celery.unique.reservations import Reserved
 from django_zklock.exceptions import AlreadyQueued, ZooKeeperUnavailable
 
-pytestmark = pytest.mark.zookeeper
-
 
 @pytest.fixture
 def publisher(publisher: Worker) -> Iterator[Worker]:

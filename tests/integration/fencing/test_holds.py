@@ -20,8 +20,6 @@ from django_zklock.contrib.fences.block import FencedBlock
 from django_zklock.contrib.fences.models import Fence
 from django_zklock.exceptions import LockLost, LockNotHeld, StaleToken
 
-pytestmark = pytest.mark.zookeeper
-
 FAR = 10**12  # more transactions than any test has
 
 

@@ -67,7 +67,6 @@ def update_by_join(using: str, token: int) -> None:
     Account.objects.using(using).filter(bookings=None).fenced(FixedFence(token)).update(balance=token)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(120)
 @strides
 @pytest.mark.parametrize("work", [in_a_block, save, update, update_by_join])

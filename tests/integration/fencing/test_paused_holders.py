@@ -21,7 +21,7 @@ from support.zoo import Zoo, next_line
 from django_zklock import Hold, zk_lock
 from django_zklock.exceptions import LockLost, StaleToken
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.chaos]
+pytestmark = pytest.mark.chaos
 
 USING = "ledger"
 ROUNDS = 5  # of each way

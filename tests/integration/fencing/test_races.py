@@ -30,7 +30,6 @@ WRITES = 10  # of each
 Way = Callable[[str, Fence, int], None]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", [by_get, *(pytest.param(way, marks=pytest.mark.chaos) for way in (by_fence, by_join))])
 def test_no_update_is_lost_though_the_lock_grants_everybody(ledger: str, way: Way) -> None:
     row = Account(name="a")

@@ -32,8 +32,6 @@ from django_zklock.core.queue.escaping import escape
 from django_zklock.exceptions import InvalidLockName, LockLost, LockNotHeld, StaleToken
 from django_zklock.fencing import require_fence
 
-pytestmark = [pytest.mark.zookeeper]
-
 VIEWS = ["function", "async-function", "row", "class", "dispatched", "async-class", "async-dispatched"]
 KEY = "k" * 40
 

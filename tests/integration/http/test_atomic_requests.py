@@ -19,8 +19,6 @@ from support.zoo import Zoo
 from django_zklock.exceptions import LockInTransaction
 from django_zklock.locks.hold import Hold
 
-pytestmark = pytest.mark.zookeeper
-
 OPTED_OUT = ["opted_out_with_its_own", "api_function_opted_out", "action_opted_out"]
 EXACT = ["plain", "wrapped", "twice", "dispatched", "own_dispatch", "atomic_below", *OPTED_OUT]
 KEPT = ["handler", "handler_in_block", "decorated_handler", "api_function", "action", "ninja/stock"]

@@ -20,7 +20,7 @@ from support.zoo import Zoo
 
 from django_zklock import current_hold, zk_lock, zk_locked
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db(databases=[])]
+pytestmark = pytest.mark.django_db(databases=[])
 
 
 @pytest.fixture(autouse=True)

@@ -81,7 +81,6 @@ with Site(Path(os.environ["SHOP_VAR"]), variables=variables) as site:
 """
 
 
-@pytest.mark.zookeeper
 def test_every_way_to_buy_sells_each_piece_once(single: Ensemble, tmp_path: Path) -> None:
     lines = run(SCENARIO, var=tmp_path, ZKLOCK_URL=single.url("example"))
     *shop, released, granted = json.loads(lines[-1])

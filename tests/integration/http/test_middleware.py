@@ -14,7 +14,7 @@ from support.zoo import Zoo
 
 from django_zklock.exceptions import LockBusy
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
+pytestmark = pytest.mark.django_db
 
 REQUESTS: dict[str, tuple[Any, str]] = {
     "save_model": (Client.post, "/admin-saving/auth/group/{pk}/change/"),

@@ -21,7 +21,7 @@ from django_zklock import current_hold, zk_locked, zk_locks
 from django_zklock.exceptions import InvalidLockName, LockBusy, LockInTransaction, LockLost
 from django_zklock.locks.hold import held_of
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db(databases=[])]
+pytestmark = pytest.mark.django_db(databases=[])
 
 LOCKS = ["b/{name}", "a/{name}"]
 

@@ -25,7 +25,7 @@ from django_zklock.exceptions import LockLost
 from django_zklock.locks import base, commit_hooks, hold, lock, multi, transactions
 from django_zklock.locks.lock import Lock
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")
 
 
 OURS = functions_of(transactions, commit_hooks, lock, base, acquisition, held)

@@ -31,9 +31,6 @@ from django_zklock.exceptions import LockBusy, LockDeadlock, LockInTransaction, 
 from django_zklock.locks.hold import Hold
 from django_zklock.testing.server import DevServer
 
-pytestmark = pytest.mark.zookeeper
-
-
 ON_SQLITE = pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
 
 

@@ -25,7 +25,7 @@ from django_zklock.exceptions import LockBusy, LockLost, ZkLockError, ZooKeeperU
 from django_zklock.http.responses import answer
 from django_zklock.middleware import LockConflictMiddleware
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db(databases=[])]
+pytestmark = pytest.mark.django_db(databases=[])
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from support.zoo import ROOM, TESTS, Zoo, eventually
 
 from django_zklock.contrib.celery.beat import LOCK, MAX_WAIT, RETRY, ZkScheduler
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]  # a beat closes its old connections
+pytestmark = pytest.mark.django_db  # a beat closes its old connections
 
 
 @pytest.fixture

@@ -16,8 +16,6 @@ from support.zoo import Zoo, next_line
 from django_zklock import operations, zk_leader
 from django_zklock.management.exit_codes import ExitCode
 
-pytestmark = pytest.mark.zookeeper
-
 
 def test_the_command_shows_the_leader_and_counts_the_others(zoo: Zoo) -> None:
     with zk_leader("lead/{shard}", fields={"shard": 7}, what="the\x1b[2Jwork") as hold, zoo.hold_elsewhere("lead/7"):

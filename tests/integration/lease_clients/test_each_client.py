@@ -17,8 +17,6 @@ from support.zoo import Zoo
 from django_zklock import operations
 from zklock_client import LockTimeout, ZkLockClient
 
-pytestmark = pytest.mark.zookeeper
-
 COMPILED = [pytest.param(language, marks=pytest.mark.chaos) for language in ("go", "java")]
 """Languages that are left to `make chaos`, as their clients must be compiled."""
 

@@ -31,8 +31,6 @@ from zklock_client import (
     ZkLockClient,
 )
 
-pytestmark = pytest.mark.zookeeper
-
 
 @pytest.fixture
 def zoo(coordinator: Serving) -> Zoo:

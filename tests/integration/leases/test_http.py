@@ -25,8 +25,6 @@ from django_zklock.contrib.leases.refusal import Addresses
 from django_zklock.contrib.leases.service import OPTIONS
 from django_zklock.fencing.signing import unseal
 
-pytestmark = pytest.mark.zookeeper
-
 DESCRIPTION = json.loads(Path(leases.__file__).with_name("openapi.json").read_text())
 WANTED = {"resource_path": KEY, "client_id": "curl"}
 PROBLEM = "application/problem+json"

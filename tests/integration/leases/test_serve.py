@@ -32,8 +32,6 @@ from django_zklock.contrib.leases.access import hash_of
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 from zklock_client.v1 import lock_coordinator_pb2_grpc as pb_grpc
 
-pytestmark = pytest.mark.zookeeper
-
 
 @pytest.mark.parametrize(
     ("options", "status", "message"),

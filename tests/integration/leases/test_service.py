@@ -27,8 +27,6 @@ from django_zklock.contrib.leases.refusal import Addresses
 from django_zklock.contrib.leases.service import SERVICE, server_credentials
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 
-pytestmark = pytest.mark.zookeeper
-
 HELD, OVER = pb.LeaseState.STATE_HELD, pb.LeaseState.STATE_OVER
 
 

@@ -31,8 +31,6 @@ from django_zklock.locks import transactions
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.hold import held_of
 
-pytestmark = pytest.mark.zookeeper
-
 
 def test_an_acquire_inside_a_block_survives_its_interrupted_end(zoo: Zoo) -> None:
     mutex = zk_lock("k")

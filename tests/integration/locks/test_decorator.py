@@ -23,8 +23,6 @@ from support.zoo import Zoo
 from django_zklock import zk_lock, zk_locked
 from django_zklock.exceptions import InvalidLockName, LockBusy
 
-pytestmark = pytest.mark.zookeeper
-
 
 @dataclass
 class Order:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from support.zoo import Zoo, next_line
 
-pytestmark = pytest.mark.zookeeper
-
 PRELUDE = """
 import os, signal, sys, threading, time, traceback
 from django_zklock.exceptions import LockLost, LockBusy, LockNotHeld

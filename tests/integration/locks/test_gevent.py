@@ -10,8 +10,6 @@ from support.ensemble import Ensemble
 from support.zoo import Zoo, next_line
 
 pytest.importorskip("gevent")
-pytestmark = pytest.mark.zookeeper
-
 FIRST = "from gevent import monkey; monkey.patch_all()"
 PRELUDE = """
 import threading, time

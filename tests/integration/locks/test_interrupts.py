@@ -32,7 +32,7 @@ from django_zklock.locks import base, election, hold, lock
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import MultiLock
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")
 
 
 def assert_nothing_held(zoo: Zoo) -> None:

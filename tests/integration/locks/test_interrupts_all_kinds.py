@@ -40,7 +40,6 @@ from django_zklock.locks import base, hold, lock, multi
 from django_zklock.locks.multi import MultiLock
 
 pytestmark = [
-    pytest.mark.zookeeper,
     pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning"),
     pytest.mark.timeout(400),  # hundreds of lines, each struck once in a traced interpreter
 ]

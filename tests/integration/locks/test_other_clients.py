@@ -22,8 +22,6 @@ from django_zklock.conf.arguments import Compat
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.exceptions import UnreadableQueue
 
-pytestmark = pytest.mark.zookeeper
-
 CHAOS = pytest.mark.chaos
 
 # Their client and lock, and ours. On one path, each keeps the other out.

@@ -13,8 +13,6 @@ import pytest
 from support.proxy import Proxy
 from support.zoo import ROOM, Zoo, eventually, next_line
 
-pytestmark = pytest.mark.zookeeper
-
 
 def ended(zoo: Zoo, process: subprocess.Popen[str], *, within: float) -> tuple[str, str]:
     began = time.monotonic()

@@ -33,8 +33,6 @@ from django_zklock.core.zk import process, troubles
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
 from django_zklock.locks.hold import Hold
 
-pytestmark = pytest.mark.zookeeper
-
 NAME = "inventory/{sku}"
 LONG = "/".join(["k" * 150] * 3)
 

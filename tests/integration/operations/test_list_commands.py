@@ -21,7 +21,7 @@ from django_zklock import zk_lock
 from django_zklock.management.commands.zklock import SUBCOMMANDS
 from django_zklock.management.exit_codes import ExitCode
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture

@@ -28,8 +28,6 @@ from django_zklock.exceptions import LockBusy, LockLost, LockLostInterrupt, ZooK
 from django_zklock.operations import break_lock, request_release
 from django_zklock.signals import waiting_tasks_changed
 
-pytestmark = pytest.mark.zookeeper
-
 NAME = "inventory/{sku}"
 
 

@@ -26,8 +26,6 @@ from django_zklock.exceptions import LockBusy, LockLost
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.operations import clear_limit
 
-pytestmark = pytest.mark.zookeeper
-
 WHY = "--reason=the printer is slow"
 
 

@@ -22,7 +22,7 @@ from django_zklock.management.exit_codes import ExitCode
 from django_zklock.names.template import own_key
 from django_zklock.report.verdict import CAUSES
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(150)]
+pytestmark = pytest.mark.timeout(150)
 
 NAMES = ["orders/7", "kunden/Jürgen Groß", """O'Brien says "$(touch pwned)" & `x`; {a}""", "-rf", "50% off"]
 

@@ -25,8 +25,6 @@ from django_zklock import zk_lock
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.management.zklock.run import _Command
 
-pytestmark = pytest.mark.zookeeper
-
 Run = Callable[..., "subprocess.Popen[str]"]
 RUN = [*MANAGE, "run"]
 # Tells when it is up, and ignores SIGTERM; so does its child, which it leaves in its group.

@@ -26,7 +26,7 @@ from django_zklock.management.exit_codes import ExitCode
 from django_zklock.testing.server import DevServer
 from django_zklock.testing.server.four_letter import COMMANDS
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.django_db]  # the doctor looks at fenced rows
+pytestmark = pytest.mark.django_db  # the doctor looks at fenced rows
 
 GUID = "01234567-89ab-4def-8123-456789abcdef"
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202e<script>alert(1)</script>\r\n\x9b31m[bold red]x[/] \ud800"

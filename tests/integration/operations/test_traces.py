@@ -23,8 +23,6 @@ from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZooKeeperU
 from django_zklock.locks.events import events
 from django_zklock.operations import request_release
 
-pytestmark = pytest.mark.zookeeper
-
 NAME = "inventory/{sku}"
 
 

@@ -18,7 +18,7 @@ from django_zklock import zk_lock
 from django_zklock.core.zk.lease import LEASE_SHARE
 from django_zklock.exceptions import LockTimeout, ZooKeeperUnavailable
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.timed]
+pytestmark = pytest.mark.timed
 
 LATER = 1.0  # seconds that a call may outlive its deadline
 CONNECT_TIMEOUT = 3  # seconds, as the namespace's URL says

@@ -17,8 +17,6 @@ from support.zoo import Zoo
 from django_zklock import zk_lock
 from django_zklock.exceptions import ZooKeeperUnavailable
 
-pytestmark = pytest.mark.zookeeper
-
 
 def make_pki(directory: Path) -> dict[str, Path]:
     """Make an authority, and one certificate of it for the server and the client alike; return settings of TLS."""
