@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -392,6 +393,23 @@ def test_contenders_behind_one_that_has_to_wait_leave_their_queues(zoo: Zoo, cou
         assert len(zoo.children("a")) == 1
     taker.result()
     zoo.assert_empty()
+
+
+def test_an_event_loop_that_closes_leaves_the_queues_of_all_locks(zoo: Zoo, counted: Proxy) -> None:
+    async def work() -> None:
+        async with zk_locks("a", "b", timeout=0):
+            raise AssertionError
+
+    counted.delay_op(CREATE2, 60)
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(work())
+    while counted.counts[CREATE2] < 2:
+        loop.run_until_complete(asyncio.sleep(0.01))
+    loop.close()
+    counted.heal()
+    eventually(lambda: not zoo.contenders())
+    del task
+    gc.collect()
 
 
 def test_a_lock_that_is_lost_while_others_of_its_batch_wait_is_acquired_again(zoo: Zoo, counted: Proxy) -> None:
