@@ -254,7 +254,7 @@ class HeldLock:
         """Turn the write lock into a read lock. Raises `LockNotHeld`, `LockLost` or `ZkLockError`."""
         grant = self.grant
         if grant.inherited or self.is_released:
-            raise LockNotHeld(lock=self.key)
+            raise self.not_held_error()
         grant.check()
         if self.reads or grant.kind is Kind.READ:
             return

@@ -6,10 +6,10 @@ import pytest
 from support.zoo import Zoo, next_line
 
 PRELUDE = """
-import os, signal, sys, threading, time, traceback
+import os, signal, sys, threading, time, traceback, warnings
 from django_zklock.exceptions import LockLost, LockBusy, LockNotHeld
 from django_zklock.core.locks.held import held_locks
-from django_zklock.locks.hold import held_of
+from django_zklock.locks.hold import current_hold, held_of
 from django_zklock.core.zk import process
 
 def forked(child):
@@ -47,15 +47,18 @@ def run(zoo: Zoo, script: str) -> list[str]:
 
 def test_a_child_holds_nothing_of_its_parent(zoo: Zoo) -> None:
     script = """
+warnings.simplefilter("error")
 lock, permits = zk_lock("held", kind="write"), zk_lock("permits", limit=2)
+holds = [zk_lock("dropped").acquire()]
 with lock as hold, permits as permit:
     before = hold._held.grant.session_id
     def child():
-        for call in (hold.check, hold.downgrade, permit.check, lock.release, permits.release):
+        holds.clear()
+        for call in (hold.check, hold.downgrade, permit.check, lock.release, permits.release, current_hold):
             try:
                 call()
-            except LockNotHeld:
-                pass
+            except LockNotHeld as error:
+                assert "forked child" in str(error) or call not in (hold.check, hold.downgrade, permit.check), error
             else:
                 raise AssertionError(f"{call} passed")
         assert hold.lost and hold.lease_remaining == 0 and permit.lost
