@@ -211,11 +211,12 @@ async def test_work_that_outlives_its_block_finds_no_hold(zoo: Zoo) -> None:
             with pytest.raises(LockNotHeld):
                 current_hold(key)
 
-    async with Lock("k"):
+    async with Lock("k") as hold:
         task = asyncio.create_task(child())
     async with Lock("k"):
         ended.set()
         await task
+    assert hold.state == "released"
 
 
 async def test_a_child_finds_its_own_block_first(zoo: Zoo) -> None:

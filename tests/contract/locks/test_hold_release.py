@@ -21,7 +21,7 @@ from django_zklock import Hold, current_hold, zk_lock, zk_locks, zk_read, zk_wri
 from django_zklock.core.locks.acquisition import Acquisition
 from django_zklock.core.locks.held import HeldLock, HeldLocks, held_locks
 from django_zklock.exceptions import LockLost, LockNotHeld
-from django_zklock.locks.hold import HoldEvent
+from django_zklock.locks.hold import HoldEvent, held_of
 from django_zklock.locks.multi import MultiHold
 
 Call = Callable[[Callable[[], Any]], Any]
@@ -58,10 +58,9 @@ def test_each_acquisition_of_an_owner_has_its_own_hold(zoo: Zoo, run: Call) -> N
     for released in (1, 0):
         run(holds[released].release)
         assert holds[released].state == "released"
-        with pytest.raises(LockNotHeld):
-            run(holds[released].release)
-        with pytest.raises(LockNotHeld):
-            holds[released].hand_over()
+        for late in (holds[released].release, holds[released].hand_over, holds[released].downgrade):
+            with pytest.raises(LockNotHeld):
+                run(late)
         assert current_hold(KEY).token == holds[2].token
         assert not is_free()
         holds[2].check()
@@ -83,9 +82,11 @@ def test_a_lock_object_and_a_hold_release_two_acquisitions(zoo: Zoo) -> None:
 
 def test_the_hold_of_a_block_is_released_by_its_owner_only(zoo: Zoo) -> None:
     with zk_lock(KEY) as hold:
-        inner = acquired(zk_lock(KEY))
-        with pytest.raises(LockNotHeld, match="Only its owner"):
-            run_in_thread(hold.release)
+        inner, kept = acquired(zk_lock(KEY)), acquired(zk_lock(KEY, release_on="commit"))
+        for of_owner in (hold, kept):
+            with pytest.raises(LockNotHeld, match="Only its owner"):
+                run_in_thread(of_owner.release)
+        kept.release()
         run_in_thread(inner.release)
         hold.check()
     with pytest.raises(LockNotHeld, match="released inside the block"), zk_lock(KEY):
@@ -125,14 +126,16 @@ def test_the_release_of_several_ends_all(zoo: Zoo, run: Call) -> None:
     zoo.assert_empty()
 
 
-def test_a_writer_that_reads_has_two_holds(zoo: Zoo) -> None:
-    write, read = acquired(zk_write(KEY)), acquired(zk_read(KEY))
-    run_in_thread(write.release)
+@pytest.mark.parametrize("way", ["drop", "release"])
+def test_a_writer_goes_on_as_a_reader_without_its_write_hold(zoo: Zoo, way: str) -> None:
+    writes, read = [acquired(zk_write(KEY))], acquired(zk_read(KEY))
+    run_in_thread(writes[0].release) if way == "release" else held_locks.remove(held_of(writes.pop()))
     eventually(lambda: run_in_thread(lambda: zk_read(KEY).acquire(blocking=False)))
     read.check()
     read.release()
-    with pytest.raises(LockNotHeld):
-        write.release()
+    for write in writes:
+        with pytest.raises(LockNotHeld):
+            write.release()
     held_locks.kept()[0].release_uses()
     zoo.assert_empty()
     write = acquired(zk_write(KEY))
@@ -142,7 +145,7 @@ def test_a_writer_that_reads_has_two_holds(zoo: Zoo) -> None:
 
 
 def test_a_hold_outlives_its_thread(zoo: Zoo) -> None:
-    hold = run_in_thread(lambda: acquired(zk_lock(KEY)))
+    hold = run_in_thread(lambda: acquired(zk_lock(KEY, release_on="commit")))
     with ThreadPoolExecutor(1) as pool:
         pooled = pool.submit(lambda: acquired(zk_lock("pooled"))).result()
         for left in (hold, pooled):
@@ -226,7 +229,7 @@ def test_a_wait_that_has_ended_leaves_nothing_at_the_hold(zoo: Zoo) -> None:
     with zk_lock(KEY) as hold:
         assert not hold.wait_lost(timeout=0.01)
         due(0)
-        assert not hold._held.grant.has_observer_of(HoldEvent)
+        assert not held_of(hold).grant.has_observer_of(HoldEvent)
 
 
 async def test_a_release_in_an_event_loop_names_the_call_to_await(zoo: Zoo) -> None:
@@ -291,21 +294,22 @@ class ReleasedAt(LineStrike):
         run_in_thread(self._hold.release)
 
 
-def test_a_release_elsewhere_at_any_line_of_the_owner(zoo: Zoo) -> None:
+@pytest.mark.parametrize(("kind", "lock"), [(zk_lock, zk_lock(KEY)), (zk_write, zk_read(KEY))])
+def test_a_release_elsewhere_at_any_line_of_the_owner(zoo: Zoo, kind: Any, lock: Any) -> None:
     for acquires in (True, False):
         at, where = 0, "."
         while where:
-            hold = acquired(zk_lock(KEY))
-            newer: Hold | None = None if acquires else acquired(zk_lock(KEY))
+            hold = acquired(kind(KEY))
+            newer: Hold | None = None if acquires else acquired(lock)
             with ReleasedAt(hold, at) as strike:
                 if newer is None:
-                    newer = acquired(zk_lock(KEY))
+                    newer = acquired(lock)
                 else:
                     newer.release()
             at, where = at + 1, strike.where
             if acquires:
                 newer.check()
-                assert zk_lock(KEY).owned(), where
+                assert lock.owned(), where
                 newer.release()
             if not where:
                 hold.release()
