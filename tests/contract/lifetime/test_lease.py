@@ -6,7 +6,7 @@ import contextlib
 import threading
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, cut, expire, lose, session, within
+from support.faults import BackgroundCall, acquire_once, cut, due, expire, lose, session, within
 from support.proxy import MULTI, PING, Proxy
 from support.work import acquired
 from support.zoo import ROOM, Zoo, eventually
@@ -70,6 +70,8 @@ def test_a_suspension_within_the_grace_stops_nothing(zoo: Zoo, proxy: Proxy) -> 
         for _ in range(3):
             cut(proxy)
             hold.check()
+        due(1.2)
+        hold.check()
         assert token_of(zoo, hold) == hold.token
 
 

@@ -32,11 +32,15 @@ from django_zklock.locks.base import LockBase
 from django_zklock.locks.hold import held_of
 
 
-def test_an_acquire_inside_a_block_survives_its_interrupted_end(zoo: Zoo) -> None:
+def test_an_acquire_inside_a_block_survives_its_interrupted_end(zoo: Zoo, ledger: Ledger) -> None:
+    """The transaction of the block does not: it is rolled back."""
     mutex = zk_lock("k")
-    with contextlib.suppress(Struck), LineStrike([LockBase._close], 0) as strike, mutex:
+    with contextlib.suppress(Struck), LineStrike([LockBase._close], 0) as strike, zk_lock("k", atomic="ledger"):
         mutex.acquire()
+        ledger.write("written")
     assert strike.where
+    assert ledger.seen() == []
+    ledger.assert_idle()
     assert mutex.owned()
     mutex.release()
     assert not mutex.owned()
