@@ -63,7 +63,7 @@ def test_the_writer_may_also_read(zoo: Zoo) -> None:
     with lock.write() as outer:
         with lock.read() as inner:
             inner.check()
-        assert (inner.state, outer.state) == ("released", "held")
+        assert (inner.state, outer.state, outer.kind) == ("released", "held", "write")
         with pytest.raises(LockNotHeld):
             inner.check()
         outer.check()
@@ -250,7 +250,15 @@ def test_after_a_downgrade_the_owner_reads_and_no_longer_writes(zoo: Zoo, way: s
     assert not lock.write().locked()
 
 
-def test_a_reader_cannot_release_the_write_side(zoo: Zoo) -> None:
+def test_a_reader_cannot_release_the_write_side_nor_a_writer_the_read_side(zoo: Zoo) -> None:
     lock = both()
-    with lock.read(), pytest.raises(LockNotHeld):
-        lock.write().release()
+    for mine, other in ((lock.read(), lock.write()), (lock.write(), lock.read())):
+        with mine, pytest.raises(LockNotHeld):
+            other.release()
+
+
+def test_a_reader_under_a_plain_lock_keeps_it_whole(zoo: Zoo) -> None:
+    plain, read = acquired(zk_lock(KEY)), acquired(both().read())
+    plain.release()
+    BackgroundCall(lambda: assert_refused(zk_lock(KEY, kind="read", timeout=0), LockBusy)).result()
+    read.release()
