@@ -17,11 +17,12 @@ from support.faults import BackgroundCall, acquire_once, die, expire, reconnect,
 from support.locking import as_json, zklock
 from support.primitives import KAZOO, KEY, LINGERING, LOCK, READ, SEMAPHORE, WRITE, Primitive, Taker, queued, watched
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
-from support.work import acquired, assert_refused, seen
+from support.work import acquired, assert_refused, lose, seen
 from support.zoo import Zoo, eventually
 
 from django_zklock import conf, zk_adopt, zk_leader, zk_lock, zk_locks, zk_semaphore
 from django_zklock.core.locks import hand_over as giving
+from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.hand_over import HandOver
@@ -415,6 +416,17 @@ def test_a_loss_next_to_a_lock_that_was_handed_over_is_an_error(zoo: Zoo) -> Non
         with contextlib.suppress(LockLostInterrupt):
             zoo.client.delete(holds["a"].path)
             time.sleep(30)
+
+
+def test_a_loss_that_stops_a_hand_over_is_told_as_a_loss(zoo: Zoo) -> None:
+    def lose_before(_: HeldLock) -> None:
+        patch.undo()
+        lose(hold)
+        time.sleep(30)
+
+    with pytest.raises(LockLost), pytest.MonkeyPatch.context() as patch, zk_lock(KEY) as hold:
+        patch.setattr(HeldLock, "release_uses", lose_before)
+        hold.hand_over(within=LONG)
 
 
 def test_only_the_owner_hands_over(zoo: Zoo) -> None:

@@ -89,8 +89,9 @@ def test_the_hold_of_a_block_is_released_by_its_owner_only(zoo: Zoo) -> None:
         kept.release()
         run_in_thread(inner.release)
         hold.check()
-    with pytest.raises(LockNotHeld, match="released inside the block"), zk_lock(KEY):
-        current_hold().release()
+    with pytest.raises(LockNotHeld, match="released inside the block") as caught, zk_locks("a", "b"):
+        current_hold("a").release()
+    assert caught.value.lock == "a"
     zoo.assert_empty()
 
 

@@ -262,7 +262,7 @@ async def test_an_exit_stack_that_stays_open_is_another_flows(zoo: Zoo) -> None:
         pool.submit(open_block).result()
         with pytest.raises(ZkLockError, match="aacquire"):
             pool.submit(open_block).result()
-        pool.submit(stack.close).result()
+        await asyncio.to_thread(stack.close)
     zoo.assert_empty()
 
 
@@ -340,13 +340,16 @@ def test_the_command_of_a_warning_frees_the_lock(zoo: Zoo, warnings: Warnings, m
 
 
 def test_an_owner_that_goes_on_is_not_warned_of(zoo: Zoo, warnings: Warnings) -> None:
-    mine, lost, done = zk_lock("mine"), zk_lock("lost"), zk_lock("done")
-    mine.acquire()
+    mine, lost, done, may_end = zk_lock("mine"), zk_lock("lost"), zk_lock("done"), threading.Event()
+    BackgroundCall(lambda: (acquire(mine), may_end.wait(10)))
+    eventually(mine.locked)
     BackgroundCall(lambda: (done.acquire(), done.release())).result()
     BackgroundCall(lambda: lose(zoo, lost.acquire())).result()
     by_thread(last := zk_lock("last"))
     eventually(warnings)
     assert ["'last'" in warning for warning in warnings()] == [True]
+    may_end.set()
+    eventually(lambda: len(warnings()) == 2)
     mine.release()
     last.release()
     give_back()

@@ -12,12 +12,13 @@ from collections.abc import Callable
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from support.faults import BackgroundCall, acquire_once, expire, results, session, within
-from support.primitives import queued
-from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
+from support.primitives import KEY, queued
+from support.proxy import CREATE2, CREATE_CONTAINER, DELETE, GET_CHILDREN, GET_DATA, Proxy
 from support.work import assert_refused, in_each_thread
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, current_hold, zk_lock, zk_locks
+from django_zklock.core.locks import acquisition
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.exceptions import (
     InvalidLockName,
@@ -254,6 +255,16 @@ def test_a_lock_lost_before_the_last_grant_is_acquired_again(
     assert held.wait(10)
     run(lambda: acquire(zk_locks("a", "b", timeout=20)))
     thief.result()
+
+
+def test_a_lock_lost_when_no_time_remains_is_not_acquired_again(
+    zoo: Zoo, warm_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acquisition, "REPLY_TIMEOUT", 30)
+    warm_proxy.delay_op(CREATE_CONTAINER, 60)
+    locks = zk_locks(zk_lock(KEY, max_hold=0.2), "without/directory", timeout=0.1)
+    assert_refused(locks, ZooKeeperUnavailable, r"max_hold.* Not all locks were acquired yet\.")
+    warm_proxy.heal()
 
 
 def test_the_options_of_each_lock_are_its_own(zoo: Zoo) -> None:

@@ -23,6 +23,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locks
 from django_zklock.core.locks import held
+from django_zklock.core.locks.acquisition import Acquisition
 from django_zklock.core.locks.held import HeldLocks, held_locks
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.core.zk import process
@@ -32,19 +33,30 @@ from django_zklock.locks.base import LockBase
 from django_zklock.locks.hold import held_of
 
 
-def test_an_acquire_inside_a_block_survives_its_interrupted_end(zoo: Zoo, ledger: Ledger) -> None:
+@pytest.mark.parametrize("function", [LockBase._close, transactions.Transaction.end])
+def test_an_acquire_inside_a_block_survives_its_interrupted_end(
+    zoo: Zoo, ledger: Ledger, caplog: pytest.LogCaptureFixture, function: Any
+) -> None:
     """The transaction of the block does not: it is rolled back."""
     mutex = zk_lock("k")
-    with contextlib.suppress(Struck), LineStrike([LockBase._close], 0) as strike, zk_lock("k", atomic="ledger"):
+    with contextlib.suppress(Struck), LineStrike([function], 0) as strike, zk_lock("k", atomic="ledger"):
         mutex.acquire()
         ledger.write("written")
     assert strike.where
+    assert ("destroyed the end of a block under lock 'k'" in caplog.text) is (function is LockBase._close)
     assert ledger.seen() == []
     ledger.assert_idle()
     assert mutex.owned()
     mutex.release()
     assert not mutex.owned()
     assert not zoo.children("k")
+
+
+def test_an_interrupted_end_of_an_exit_stack_releases_its_lock(zoo: Zoo) -> None:
+    with contextlib.suppress(Struck), LineStrike([Acquisition.end_block], 0) as strike, ExitStack() as stack:
+        stack.enter_context(zk_lock("k"))
+    assert strike.where
+    eventually(lambda: not zoo.children("k"))
 
 
 def test_a_block_end_that_is_dropped_late_releases_nothing(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:

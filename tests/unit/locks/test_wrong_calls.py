@@ -60,8 +60,8 @@ LOOSE_OF_KEY: Any = Lock.of_key
         (lambda: LOOSE("x", 5), "write the rest as timeout=5"),
         (lambda: LOOSE("x/{sku}", {"sku": "a"}), r"write the rest as fields=\{'sku': 'a'\}"),
         (lambda: LOOSE_DECORATOR("k", expire=30), r"zk_locked\(\) .*a lock has no expiry"),
-        (lambda: LOOSE_DECORATOR("k", 5), r"zk_locked\(\) takes one positional argument, .*timeout=5"),
-        (lambda: LOOSE_DECORATOR("k/{sku}", sku=1), "filled with the arguments of the decorated function"),
+        (lambda: LOOSE_DECORATOR("k", {"sku": 1}), r"zk_locked\(\) takes one positional argument, .*timeout=5"),
+        (lambda: LOOSE_DECORATOR("k/{what}", what=1), "filled with the arguments of the decorated function"),
         (lambda: LOOSE_READ("k", limit=3), r"zk_read\(\) has no option 'limit': use .*zk_semaphore"),
         (lambda: LOOSE_SEMAPHORE("k", 3, 5), r"zk_semaphore\(\) takes .*timeout=5"),
         (lambda: LOOSE_SIDES("k", kind="read"), r"ReadWriteLock\(\) has no option 'kind': use .*zk_read"),
@@ -176,6 +176,13 @@ def test_another_word_with_the_same_letters_does_not_warn() -> None:
     with with_locks("pot", "stream", "order12"):
         for name in ("top", "master", "order21", "dream", "streets"):
             assert zk_lock(name).key == name
+
+
+def test_names_are_not_remembered_for_ever() -> None:
+    with with_locks():
+        for number in range(1500):
+            assert zk_lock(f"order/{number}").key == f"order/{number}"
+        assert len(conf.current().specs) <= 1000
 
 
 @pytest.mark.parametrize(
