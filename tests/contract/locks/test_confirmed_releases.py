@@ -62,20 +62,15 @@ def skipped(timeout: float) -> None:
         assert hold is not None
 
 
-def decorated(timeout: float) -> None:
-    @zk_locked("k", timeout=timeout)
-    def work() -> None:
-        pass
+async def nothing(*_: object) -> None: ...
 
-    work()
+
+def decorated(timeout: float) -> None:
+    zk_locked("k", timeout=timeout)(lambda: None)()
 
 
 def decorated_coroutine(timeout: float) -> None:
-    @zk_locked("k", timeout=timeout)
-    async def work() -> None:
-        pass
-
-    asyncio.run(work())
+    asyncio.run(zk_locked("k", timeout=timeout)(nothing)())
 
 
 def committed(timeout: float) -> None:
@@ -108,13 +103,6 @@ async def released_in_a_coroutine() -> None:
     await lock.arelease()
 
 
-async def a_lead() -> None:
-    async def work(hold: object) -> None:
-        pass
-
-    await zk_leader("k").arun(work)
-
-
 async def lease() -> None:
     coordinator = Coordinator()
     request = LeaseRequest(resource_path="k", client_id="node-1", session_timeout_ms=30_000, wait_limit_ms=5_000)
@@ -145,7 +133,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "arelease": lambda: asyncio.run(released_in_a_coroutine()),
     "leader": lambda: zk_leader("k").run(lambda hold: None),
     "leader's block": lambda: acquire_once(zk_leader("k")),  # as beat has it
-    "leading coroutine": lambda: asyncio.run(a_lead()),
+    "leading coroutine": lambda: asyncio.run(zk_leader("k").arun(nothing)),
     "lease": lambda: asyncio.run(lease()),
     "command": lambda: zklock("run", "k", "--timeout", 5, "--", "true"),
     "hand-over": hand_over,

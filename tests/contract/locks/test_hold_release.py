@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from django.core.exceptions import SynchronousOnlyOperation
 from support.faults import BackgroundCall, due
 from support.primitives import KEY, SEMAPHORE, Primitive
 from support.strike import LineStrike, functions_of
@@ -231,16 +230,6 @@ def test_a_wait_that_has_ended_leaves_nothing_at_the_hold(zoo: Zoo) -> None:
         assert not hold.wait_lost(timeout=0.01)
         due(0)
         assert not held_of(hold).grant.has_observer_of(HoldEvent)
-
-
-async def test_a_release_in_an_event_loop_names_the_call_to_await(zoo: Zoo) -> None:
-    lock = zk_lock(KEY)
-    hold = await lock.aacquire()
-    assert hold
-    for release, instead in ((hold.release, "hold.arelease"), (lock.release, "lock.arelease")):
-        with pytest.raises(SynchronousOnlyOperation, match=rf"^release\(\) .* await {instead}\(\)"):
-            release()
-    await hold.arelease()
 
 
 def test_no_order_of_releases_frees_a_newer_hold(zoo: Zoo) -> None:

@@ -379,11 +379,9 @@ async def test_a_call_goes_on_although_nobody_waits_for_it_any_more(zoo: Zoo, wa
     zoo.assert_empty()
 
 
-def lose(zoo: Zoo, *holds: Any) -> None:
-    for hold in holds:
-        zoo.client.delete(hold.path)
-    for hold in holds:
-        assert hold.wait_lost(10)
+def lose(zoo: Zoo, hold: Any) -> None:
+    zoo.client.delete(hold.path)
+    assert hold.wait_lost(10)
 
 
 def test_a_lost_lock_is_neither_owned_nor_locked(zoo: Zoo, primitive: Primitive) -> None:

@@ -6,6 +6,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Generator
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -38,8 +39,8 @@ def test_acquire_refuses_what_threading_refuses(zoo: Zoo, arguments: dict[str, A
 
 
 def test_acquire_takes_its_arguments_by_position(zoo: Zoo) -> None:
-    lock = Lock("positions")
-    for arguments in ((), (False,), (True, 5), (0,), (1, -1)):
+    lock: Any = Lock("positions")
+    for arguments in ((), (False,), (True, 5), (0,), (1, -1), (True, Decimal("0.05"))):
         assert lock.acquire(*arguments)
         assert BackgroundCall(lambda: lock.acquire(False)).result() is None
         lock.release()

@@ -11,7 +11,6 @@ import socket
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -99,12 +98,6 @@ def test_an_observer_that_fails_keeps_nothing_from_the_others(zoo: Zoo, caplog: 
     eventually(lambda: "failed on a change of the hold on 'k'" in caplog.text)
     with pytest.raises(LockLost):
         lock.release()
-
-
-def test_a_number_of_any_type_is_a_timeout(zoo: Zoo) -> None:
-    timeout: Any = Decimal("0.05")
-    with zoo.hold_elsewhere("k"):
-        assert zk_lock("k").acquire(timeout=timeout) is None
 
 
 def test_a_plain_function_cannot_lead_in_async_code(zoo: Zoo) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import os
-import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -145,9 +144,7 @@ def test_a_lock_does_not_keep_the_owners_that_it_refused(zoo: Zoo) -> None:
         assert hasattr(mutex, "__exit__")
 
     asyncio.run(refused())
-    thread = threading.Thread(target=by_hand)
-    thread.start()
-    thread.join()
+    BackgroundCall(by_hand).result()
     gc.collect()
     assert not mutex._looked_up_exits
 

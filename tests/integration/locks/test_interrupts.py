@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.faults import within
+from support.faults import BackgroundCall, acquire_once, results, within
 from support.strike import (
     LineStrike,
     Struck,
@@ -132,23 +132,13 @@ def test_the_lock_can_be_acquired_again_in_the_exception_handler(zoo: Zoo) -> No
 
 
 def test_an_asynchronous_exception_ends_the_wait_of_a_thread(zoo: Zoo) -> None:
-    caught = []
-
-    def wait() -> None:
-        try:
-            with Lock("busy", timeout=4):
-                pass
-        except Struck as error:
-            caught.append(error)
-
     with zoo.hold_elsewhere("busy"):
-        thread = threading.Thread(target=wait)
-        thread.start()
+        waiting = BackgroundCall(lambda: acquire_once("busy", timeout=4))
         zoo.wait_contenders("busy", 2)
-        assert thread.ident
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Struck))
-        thread.join()
-        assert len(caught) == 1
+        assert waiting.ident
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(waiting.ident), ctypes.py_object(Struck))
+        with pytest.raises(Struck):
+            waiting.result()
         zoo.wait_contenders("busy", 1, timeout=2)
 
 
@@ -221,19 +211,13 @@ def test_an_error_of_the_start_is_raised_in_the_caller(zoo: Zoo, monkeypatch: py
 
 
 def test_many_threads_start_one_session(zoo: Zoo) -> None:
-    def work() -> None:
+    def work() -> session.Session:
         barrier.wait()
-        sessions.append(process.current())
+        return process.current()
 
     process.reset()
     barrier = threading.Barrier(20)
-    sessions: list[session.Session] = []
-    running = [threading.Thread(target=work) for _ in range(20)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
-    assert len(set(map(id, sessions))) == 1
+    assert len(set(map(id, results([BackgroundCall(work) for _ in range(20)])))) == 1
     assert threads() == ["zklock-loop"]
 
 

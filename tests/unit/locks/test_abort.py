@@ -113,10 +113,7 @@ def test_a_block_that_is_garbage_during_its_abort_blocks_no_thread(
     references: list[Any] = []
     busy = work(1)
     (block,) = busy.blocks
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(10)
-    assert not thread.is_alive()
+    BackgroundCall(ask).result(10)
     assert not block.armed
     busy.end()
     assert not busy.stopped  # its block is over
