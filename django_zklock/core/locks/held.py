@@ -260,7 +260,7 @@ class HeldLock:
             return
         if grant.kind is not Kind.WRITE:
             raise ZkLockError(f'The lock {self.key!r} was not acquired with kind="write".', lock=self.key)
-        if len(self.uses) > 1 or sum(not reads for reads in list(grant.shares.values())) > 1:
+        if len(self.uses) > 1:
             raise ZkLockError(
                 f"The write lock {self.key!r} was acquired more than once. Call release() until one acquisition is "
                 "left.",

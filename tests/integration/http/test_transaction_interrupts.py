@@ -175,7 +175,7 @@ def test_a_forked_child_leaves_its_parents_transaction_alone(zoo: Zoo, ledger: L
             if child:
                 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
                 assert ledger.seen() == []
-        failed = False
+        failed = not child and ledger.connection.connection is not None  # else it would go on to use that of its parent
     finally:
         if not child:
             os._exit(failed)  # not `sys.exc_info()`: an earlier exception may still be there

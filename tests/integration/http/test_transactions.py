@@ -398,9 +398,11 @@ def test_a_kept_lock_that_is_lost_stops_the_commit(zoo: Zoo, ledger: Ledger) -> 
     ids=["the database refuses", "a callback fails", "the database refuses the transaction of the lock"],
 )
 def test_an_error_at_commit_keeps_no_lock(zoo: Zoo, ledger: Ledger, refused: bool, kept: bool) -> None:
-    """If the database refuses, Django rolls back. The lock is released before callbacks run after COMMIT."""
+    """Nor does a loss hide it. If the database refuses, Django rolls back. Callbacks run after the release."""
 
     def fail() -> None:
+        lose(hold)
+        hold.wait_lost(10)
         raise IntegrityError("refused")
 
     with pytest.raises(IntegrityError), contextlib.ExitStack() as stack:
@@ -408,7 +410,7 @@ def test_an_error_at_commit_keeps_no_lock(zoo: Zoo, ledger: Ledger, refused: boo
             stack.enter_context(ledger.ends(fail))
         if kept:
             stack.enter_context(transaction.atomic(using="ledger"))
-        with zk_lock("kept", release_on="commit") if kept else zk_lock("kept", atomic="ledger"):
+        with zk_lock("kept", release_on="commit") if kept else zk_lock("kept", atomic="ledger") as hold:
             if not refused:
                 transaction.on_commit(fail, using="ledger")
             ledger.write("a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, cast
 from unittest import mock
@@ -41,10 +42,22 @@ class Leaver:
         self.on_abandon()
 
 
-def held_in(session: Turbulent, contender: Leaver | None = None) -> tuple[Hold, Grant]:
+def held_in(session: Turbulent, contender: Leaver | None = None, abort_on: str = "never") -> tuple[Hold, Grant]:
     grant = Grant(cast("Any", session), "key", "/key/node", 7)
-    held = HeldLock(cast("Any", contender or Leaver()), grant, current_owner(), Policy(abort_on="never"))
-    return hold_of(held), grant
+    policy = Policy(abort_on=abort_on, grace=60)
+    return hold_of(HeldLock(cast("Any", contender or Leaver()), grant, current_owner(), policy)), grant
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("abort_on", ["suspended", "lost"])
+def test_a_suspended_hold_is_trusted_until_its_grace_is_over(abort_on: str) -> None:
+    """With `abort_on="lost"`, also after that."""
+    hold, grant = held_in(Turbulent(), abort_on=abort_on)
+    grant.suspect_since = clock.now() - 50
+    hold.check()
+    grant.suspect_since -= 20
+    with pytest.raises(LockLost) if abort_on == "suspended" else contextlib.nullcontext():
+        hold.check()
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
