@@ -66,6 +66,20 @@ class Struck(Exception):
     """Raised by a signal handler anywhere in the main thread, like the exception of a soft time limit."""
 
 
+def strike(number: int, frame: FrameType | None) -> None:
+    raise Struck(number)
+
+
+@contextlib.contextmanager
+def handled(handler: Callable[[int, FrameType | None], object], *numbers: int) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
 class LineStrike:
     """
     Raises `Struck` at one line event of the given functions; tells what line it was.
@@ -186,15 +200,13 @@ def alarm(delay: float, error: type[BaseException] = Struck, *, unnoticed: bool 
 
     main = threading.main_thread().ident or 0
     armed = [True]
-    previous = signal.signal(signal.SIGUSR1, handler)
-    thread = threading.Thread(target=ring)
-    thread.start()
-    try:
-        yield
-    finally:
-        armed.clear()
-        thread.join()
-        signal.signal(signal.SIGUSR1, previous)
+    with handled(handler, signal.SIGUSR1):
+        thread = BackgroundCall(ring)
+        try:
+            yield
+        finally:
+            armed.clear()
+            thread.join()
 
 
 def sweep(

@@ -552,13 +552,6 @@ def test_the_hold_of_a_person_cannot_be_adopted(zoo: Zoo) -> None:
     assert zoo.children(KEY) == [name]
 
 
-def test_options_that_an_adopter_does_not_have(zoo: Zoo) -> None:
-    adopt: Any = zk_adopt
-    for option in ({"linger": 1}, {"kind": "read"}, {"limit": 3}, {"max_waiters": 1}, {"compat": "kazoo"}):
-        with pytest.raises(TypeError, match="zk_adopt"):
-            adopt("zkh1.", **option)
-
-
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("opcode", [MULTI, GET_DATA])
 def test_a_hand_over_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:

@@ -84,7 +84,6 @@ def test_a_release_inside_the_block_raises_at_its_end(zoo: Zoo) -> None:
 
 
 def test_a_foreign_thread_and_a_reused_thread_number_own_nothing(zoo: Zoo) -> None:
-    """The owner is the thread, not its number, which the system uses again after its end."""
     lock = Lock("reused")
     assert BackgroundCall(lock.acquire).result()
     for _ in range(5):

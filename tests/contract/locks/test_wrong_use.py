@@ -142,11 +142,11 @@ def test_a_hold_in_a_with_statement_releases_one_acquisition_only(zoo: Zoo) -> N
         entered: Any = hold
         assert_refused(entered, TypeError)
         hold.check()
-    assert lock.acquire()
+    of_another: Any = lock.acquire()
     entered = lock.acquire()
-    with pytest.raises(TypeError):
-        BackgroundCall(entered.__enter__).result()
     assert_refused(entered, TypeError)
+    with pytest.raises(TypeError):
+        BackgroundCall(of_another.__enter__).result()
     assert lock.owned()
     lock.release()
     assert not lock.owned()

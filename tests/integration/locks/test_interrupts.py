@@ -18,7 +18,9 @@ from support.strike import (
     alarm,
     assert_none_listed,
     functions_of,
+    handled,
     strides,
+    strike,
     strike_at_any_moment,
     sweep,
 )
@@ -64,21 +66,15 @@ def test_an_exception_at_the_begin_of_exit_leaves_nothing(zoo: Zoo) -> None:
             signal.setitimer(signal.ITIMER_REAL, 0.01)
             a | b
 
-    def handler(number: int, frame: object) -> None:
-        raise Struck
-
     big, bigger = set(range(1_000_000)), set(range(300_000, 1_300_000))
-    with zoo.configured(session_timeout=10):  # no other thread runs meanwhile, and a busy machine may use up a lease
-        previous = signal.signal(signal.SIGALRM, handler)
-        try:
-            with contextlib.suppress(Struck):
-                work()
-            assert_nothing_held(zoo)
-            with SHARED, contextlib.suppress(Struck):
-                work()  # taken once more: only what it took is given back
-                assert SHARED.locked()
-        finally:
-            signal.signal(signal.SIGALRM, previous)
+    # No other thread runs meanwhile, and a busy machine may use up a lease.
+    with zoo.configured(session_timeout=10), handled(strike, signal.SIGALRM):
+        with contextlib.suppress(Struck):
+            work()
+        assert_nothing_held(zoo)
+        with SHARED, contextlib.suppress(Struck):
+            work()  # taken once more: only what it took is given back
+            assert SHARED.locked()
         assert_nothing_held(zoo)
 
 
@@ -184,17 +180,14 @@ def test_a_signal_handler_may_take_the_first_lock(zoo: Zoo) -> None:
                 return None
 
     done: list[int] = []
-    previous = signal.signal(signal.SIGUSR1, handler)
     functions = functions_of(process, waiters)
-    try:
-        at = 0
+    at = 0
+    with handled(handler, signal.SIGUSR1):
         while len(done) == at:
             process.reset()
             with Ring(functions, at), Lock(f"first/{at}"):
                 pass
             at += 1
-    finally:
-        signal.signal(signal.SIGUSR1, previous)
     assert at > 15
 
 

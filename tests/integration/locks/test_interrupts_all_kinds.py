@@ -8,7 +8,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -20,7 +19,9 @@ from support.strike import (
     Struck,
     assert_none_listed,
     functions_of,
+    handled,
     long_strides,
+    strike,
     sweep,
     work_acquire_around_with,
     work_hand_over,
@@ -313,7 +314,7 @@ def test_a_pair_of_exceptions_leaves_no_transaction(zoo: Zoo, ledger: Ledger) ->
 def test_two_signals_in_a_wait_leave_no_contender(zoo: Zoo, linger_for: float) -> None:
     mutex = zk_lock("k", linger=linger_for, timeout=30)
 
-    def strike() -> None:
+    def send() -> None:
         eventually(lambda: len(primitives.lingering_waiters(mutex)) == 2 if linger_for else len(zoo.children("k")) == 2)
         signal.pthread_kill(main, signal.SIGUSR1)
         signal.pthread_kill(main, signal.SIGUSR2)
@@ -322,11 +323,11 @@ def test_two_signals_in_a_wait_leave_no_contender(zoo: Zoo, linger_for: float) -
     for _ in range(200):
         holder = Taker(mutex)
         holder.wait_granted()
-        with raising(signal.SIGUSR1, signal.SIGUSR2), contextlib.suppress(Struck):
-            striker = BackgroundCall(strike)
+        with handled(strike, signal.SIGUSR1, signal.SIGUSR2), contextlib.suppress(Struck):
+            sender = BackgroundCall(send)
             with contextlib.suppress(Struck), mutex:
                 pass
-            striker.result()
+            sender.result()
         holder.go()
         with zk_lock("k", linger=0.001, timeout=30):
             pass
@@ -355,16 +356,3 @@ def holder(zoo: Zoo, here: bool) -> Iterator[None]:
         thread.result()
         with zk_lock("busy", linger=0.001):  # now it is idle for no longer than that
             pass
-
-
-@contextlib.contextmanager
-def raising(*numbers: int) -> Iterator[None]:
-    def handler(number: int, frame: FrameType | None) -> None:
-        raise Struck(number)
-
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)

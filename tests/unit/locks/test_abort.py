@@ -296,11 +296,9 @@ def test_an_answer_has_a_limit_however_long_the_names_are() -> None:
 
 
 def test_the_name_of_an_owner_is_one_line() -> None:
-    answers: list[bytes] = []
-    thread = threading.Thread(target=lambda: answers.append(stack_of(current_owner())), name="a\nb\x1b[2J\ud800")
-    thread.start()
-    thread.join()
-    assert read_answer(answers[0])[0] == r"thread 'a\nb\x1b[2J\ud800'"
+    with ThreadPoolExecutor(1, "a\nb\x1b[2J\ud800") as pool:
+        answer = pool.submit(lambda: stack_of(current_owner())).result()
+    assert read_answer(answer)[0] == r"thread 'a\nb\x1b[2J\ud800_0'"
 
 
 def test_any_bytes_are_read_as_a_few_lines_that_print() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -24,6 +25,7 @@ from django_zklock import (
     ReadWriteLock,
     conf,
     current_hold,
+    zk_adopt,
     zk_leader,
     zk_lock,
     zk_locked,
@@ -45,6 +47,8 @@ LOOSE_SEMAPHORE: Any = zk_semaphore
 LOOSE_SIDES: Any = ReadWriteLock
 LOOSE_LEADER: Any = zk_leader
 LOOSE_OF_KEY: Any = Lock.of_key
+LOOSE_ADOPT: Any = zk_adopt
+OF_NO_ADOPTER = ("linger", "kind", "limit", "max_waiters", "compat")
 
 
 @pytest.mark.parametrize(
@@ -79,6 +83,7 @@ LOOSE_OF_KEY: Any = Lock.of_key
         (lambda: LOOSE_DECORATOR("k/{a}", fields={"a": 1}), "filled with the arguments of the decorated function"),
         (lambda: LOOSE_DECORATOR("k", blocking=False), "use timeout=0"),
         (lambda: LOOSE_LOCKS("a", "b", ttl=3), r"zk_locks\(\) has no option 'ttl'"),
+        *((partial(LOOSE_ADOPT, "zkh1.", **{name: 1}), f"zk_adopt.* option '{name}'") for name in OF_NO_ADOPTER),
     ],
 )
 def test_an_unknown_argument_is_refused_with_the_right_one(call: Callable[[], object], hint: str) -> None:
