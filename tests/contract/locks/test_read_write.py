@@ -74,12 +74,12 @@ def test_a_reader_that_wants_to_write_is_refused_at_once(zoo: Zoo) -> None:
     lock = both()
     with lock.read() as hold:
         for other in (lock.write(), zk_lock(KEY), zk_lock(KEY, limit=3)):
-            with within(1), pytest.raises(LockUpgradeRefused), other:
+            with within(1), pytest.raises(LockUpgradeRefused, match="holds a read lock on"), other:
                 pass
         with pytest.raises(RuntimeError):
             lock.write().acquire(blocking=False)
         hold.check()
-    with zk_lock(KEY, limit=3), pytest.raises(LockUpgradeRefused), zk_lock(KEY):
+    with zk_lock(KEY, limit=3), pytest.raises(LockUpgradeRefused, match="holds a permit of"), zk_lock(KEY):
         pass
 
 
