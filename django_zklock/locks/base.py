@@ -190,7 +190,7 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
             held = _held_lock(spec)
             use = None if held is None else held.last_use(self)
             if held is None or use is None:  # without a use, a transaction keeps the lock, or others have acquired it
-                held, use = held_locks.of_ended_owner(self, spec.key, reads=spec.kind is Kind.READ)
+                held, use = held_locks.of_ended_owner(self, spec.key)
             uses.append((held, use, spec.release_on))
         return uses
 

@@ -305,7 +305,7 @@ def spec_of_name(
         return resolve(name, resolve_options(config, name, options), fields, work, config)
     cache_key = name, id(options)
     cached = config.specs.get(cache_key)
-    if cached is None or cached[0] is not options:
+    if cached is None:
         if len(config.specs) >= MOST_SPECS:
             config.specs.clear()
         spec = resolve(name, resolve_options(config, name, options), None, work, config)

@@ -462,9 +462,9 @@ class HeldLocks:
         """Return those that were acquired by `acquire`."""
         return list(self._kept)
 
-    def of_ended_owner(self, lock: object, key: str, *, reads: bool) -> tuple[HeldLock, object]:
+    def of_ended_owner(self, lock: object, key: str) -> tuple[HeldLock, object]:
         """Return what this lock object acquired for an owner that has ended, and its use. Raises `LockNotHeld`."""
-        ended = [held for held in self.kept() if held.key == key and held.reads is reads and held.is_over]
+        ended = [held for held in self.kept() if held.key == key and held.is_over]
         for held in ended:
             for use, kept in reversed(held.uses.items()):
                 if kept and isinstance(use, KeptUse) and use.lock is lock:

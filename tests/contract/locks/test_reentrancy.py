@@ -14,6 +14,7 @@ from support.faults import BackgroundCall, acquire_once
 from support.work import assert_refused
 from support.zoo import Zoo, eventually
 
+from django_zklock import zk_locks
 from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockBusy, LockNotHeld
 from django_zklock.locks.hold import held_of
@@ -84,7 +85,7 @@ def test_a_release_inside_the_block_raises_at_its_end(zoo: Zoo) -> None:
 
 
 def test_a_foreign_thread_and_a_reused_thread_number_own_nothing(zoo: Zoo) -> None:
-    lock = Lock("reused")
+    lock = zk_locks("reused", "other")
     assert BackgroundCall(lock.acquire).result()
     for _ in range(5):
         assert BackgroundCall(lambda: lock.acquire(False)).result() is None
