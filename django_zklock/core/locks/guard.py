@@ -148,7 +148,7 @@ def apply_bounds(grant: Grant, contender: GrantedContender, spec: LockSpec) -> N
 
 def release_if_overdue(grant: Grant, contender: GrantedContender) -> None:
     """Delete the znode if the lock was held for too long and no work is left to be aborted; from any thread."""
-    if grant.overdue and not grant.inherited:
+    if grant.overdue:
         grant.session.post(_release_unless_watched, grant, contender)
 
 

@@ -452,11 +452,7 @@ class HeldLocks:
 
     def grants_of(self, owner: Owner) -> list[Grant]:
         """Return the grants of the locks that the owner holds, from any thread."""
-        return [
-            held.grant
-            for held in self.all()
-            if held.owner == owner and not held.is_released and not held.is_over and not held.lost
-        ]
+        return [held.grant for held in self.all() if held.owner == owner and not held.is_over and not held.lost]
 
     def kept(self) -> list[HeldLock]:
         """Return those that were acquired by `acquire`."""

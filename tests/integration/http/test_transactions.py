@@ -22,7 +22,7 @@ from support.faults import BackgroundCall
 from support.ledger import Ledger, MariaDBLedger
 from support.mariadb import MariaDB
 from support.postgres import Postgres
-from support.zoo import ROOM, Zoo, namespace
+from support.zoo import ROOM, Zoo, namespace, settle
 
 from django_zklock import Lock, current_hold, zk_adopt, zk_lock, zk_locked
 from django_zklock.conf.arguments import AbortOn
@@ -382,11 +382,16 @@ def test_a_kept_lock_can_be_acquired_again_in_the_same_transaction(zoo: Zoo, led
     assert zoo.children("kept") == []
 
 
-def test_a_kept_lock_that_is_lost_stops_the_commit(zoo: Zoo, ledger: Ledger) -> None:
+@pytest.mark.parametrize("max_hold", [0.2, None])
+def test_a_kept_lock_that_is_lost_stops_the_commit(zoo: Zoo, ledger: Ledger, max_hold: float | None) -> None:
     with pytest.raises(LockLost) as caught, transaction.atomic(using="ledger"):
-        with zk_lock("kept", release_on="commit") as hold:
+        with zk_lock("kept", release_on="commit", max_hold=max_hold) as hold:
             ledger.write("a")
-        lose(hold)
+        if max_hold is None:
+            lose(hold)
+        assert hold.wait_lost(10)
+        settle()
+        assert len(zoo.children("kept")) == 1  # nobody else gets it before the rollback
     assert caught.value.lock == "kept"
     ledger.assert_idle()
     assert ledger.seen() == []
