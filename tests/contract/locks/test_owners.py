@@ -163,7 +163,6 @@ def test_flows_under_async_to_sync_are_never_inside_together(zoo: Zoo) -> None:
 
 
 def test_a_block_of_the_waiting_thread_is_reentrant_as_before(zoo: Zoo) -> None:
-    """Code that a thread's block waits for, in the same thread, is inside that block."""
     lock = zk_lock("k", timeout=0)
 
     def inner() -> None:

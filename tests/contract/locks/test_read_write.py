@@ -40,6 +40,10 @@ def test_neither_readers_nor_writers_starve(zoo: Zoo, compat: Compat | None) -> 
 
 def test_a_plain_lock_excludes_readers_and_writers_on_its_path(zoo: Zoo) -> None:
     lock = both()
+    plain, read = acquired(zk_lock(KEY)), acquired(lock.read())
+    plain.release()  # its owner reads on, alone
+    BackgroundCall(lambda: assert_refused(zk_lock(KEY, kind="read", timeout=0), LockBusy)).result()
+    read.release()
     order = [lock.read(), zk_lock(KEY, timeout=20), lock.write(), zk_lock(KEY, limit=2, timeout=20), lock.read()]
     with queued(zoo, *order) as takers:
         for number, taker in enumerate(takers):
@@ -255,10 +259,3 @@ def test_a_reader_cannot_release_the_write_side_nor_a_writer_the_read_side(zoo: 
     for mine, other in ((lock.read(), lock.write()), (lock.write(), lock.read())):
         with mine, pytest.raises(LockNotHeld):
             other.release()
-
-
-def test_a_reader_under_a_plain_lock_keeps_it_whole(zoo: Zoo) -> None:
-    plain, read = acquired(zk_lock(KEY)), acquired(both().read())
-    plain.release()
-    BackgroundCall(lambda: assert_refused(zk_lock(KEY, kind="read", timeout=0), LockBusy)).result()
-    read.release()

@@ -180,8 +180,7 @@ def test_a_signal_handler_may_take_the_first_lock(zoo: Zoo) -> None:
                 return None
 
     done: list[int] = []
-    functions = functions_of(process, waiters)
-    at = 0
+    functions, at = functions_of(process, waiters), 0
     with handled(handler, signal.SIGUSR1):
         while len(done) == at:
             process.reset()

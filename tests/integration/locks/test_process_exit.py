@@ -43,10 +43,9 @@ def test_an_orderly_end_frees_the_locks_at_once(zoo: Zoo, last: str, code: int, 
         f"""
 import contextlib, os, signal, sys, threading, warnings
 from django_zklock.core.locks.held import held_locks
-from django_zklock.locks.hold import held_of
 warnings.simplefilter("error")
 hold = zk_lock("end").acquire()
-held_locks.remove(held_of(hold))  # so the exit drops it
+held_locks.remove(hold._held)  # so the exit drops it
 blocks = contextlib.ExitStack()
 blocks.enter_context(zk_lock("open"))
 with zk_lock("lingers", linger=60):
