@@ -81,8 +81,8 @@ def test_a_lock_object_and_a_hold_release_two_acquisitions(zoo: Zoo) -> None:
 
 def test_the_hold_of_a_block_is_released_by_its_owner_only(zoo: Zoo) -> None:
     with zk_lock(KEY) as hold:
-        inner, kept = acquired(zk_lock(KEY)), acquired(zk_lock(KEY, release_on="commit"))
-        for of_owner in (hold, kept):
+        inner, kept = acquired(zk_lock(KEY)), acquired(zk_lock("kept", release_on="commit"))
+        for of_owner in (hold, current_hold("kept")):
             with pytest.raises(LockNotHeld, match="Only its owner"):
                 run_in_thread(of_owner.release)
         kept.release()
