@@ -396,7 +396,7 @@ async def test_a_cancelled_candidate_leaves_nothing_behind(zoo: Zoo) -> None:
         await asyncio.to_thread(zoo.wait_contenders, "lead", left)
 
 
-@pytest.mark.parametrize("grace", [-1, math.nan, math.inf, "5", None])
+@pytest.mark.parametrize("grace", [-1, math.nan, math.inf, "5", None, True])
 def test_a_wrong_grace_is_refused(grace: Any) -> None:
     """It would stop the timers of the process, or leave the work without an end."""
     leader = zk_leader("lead")
