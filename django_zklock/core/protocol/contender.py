@@ -464,7 +464,6 @@ class Contender(SessionObserver):
 
     def _create_directory(self) -> None:
         """Create the directory, then the znode."""
-        self._replies.new_generation()
         self._phase = Phase.PREPARING
         gateway, lasting = self.session.gateway, self.spec.compat == "kazoo"
         guarded = self._replies.wrap(self._on_prepared)
@@ -709,9 +708,7 @@ class Contender(SessionObserver):
             self._registry.heartbeat.remove(self._node.path)
             self._node = None
         self._registry.discard(self.guid)
-        if self._marker is not None:  # it is gone with the session
-            self._registry.discard(self._marker.name)
-            self._marker = None
+        self._marker = None  # it is gone with the session
 
     # --- grant ----------------------------------------------------------------------------------------------------
 
@@ -839,10 +836,8 @@ class Contender(SessionObserver):
 
     def on_failure(self, error: Exception) -> None:
         """Give up after a failure of this code. A contender that stays in the queue would block it."""
-        if self._phase is Phase.CREATING:
+        if self._phase in (Phase.CREATING, Phase.UNWANTED):
             self._phase = Phase.SEARCHING  # perhaps the create was not sent, and has no reply
-        elif self._phase is Phase.UNWANTED:
-            self._delete()
         self.on_refused(ZkLockError(f"The lock protocol failed: {error!r}."))
 
     def _when_confirmed(self, done: Callable[[bool], object]) -> None:

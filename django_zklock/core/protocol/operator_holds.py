@@ -100,18 +100,13 @@ class HoldCheck:
     def _on_time(self, reply: WriteReply) -> None:
         now = None if isinstance(reply, ZkError) else self._gateway.clock.now()
         ended = [name for name, hold in self.remaining.items() if now is not None and hold.is_over(now)]
-        if isinstance(reply, INTERRUPTED):
-            self._done(None)
-        elif ended:
+        if ended:
             deletes = [Delete(path=self.remaining[name].path) for name in ended]
             self._gateway.commit(deletes, self._guard(partial(self._on_deleted, ended)))
         else:
-            self._done(self)
+            self._done(None if isinstance(reply, INTERRUPTED) else self)
 
     def _on_deleted(self, names: Sequence[str], reply: WriteReply) -> None:
-        if isinstance(reply, INTERRUPTED):
-            self._done(None)
-            return
         # All are deleted, or another process has deleted one of them. The queue is listed again in either case.
         gone = reply is None or isinstance(reply, NodeMissing)
         for name in names if gone else ():
@@ -120,7 +115,7 @@ class HoldCheck:
             if reply is None:
                 extra = {"lock": self._key, "token": hold.token}
                 audit.info("the hold of lock %r by %s is over", self._key, hold, extra=extra)
-        self._done(self)
+        self._done(None if isinstance(reply, INTERRUPTED) else self)
 
 
 def read_hold(key: str, node: Node) -> OperatorHold | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TypeAlias
@@ -219,14 +220,12 @@ class Registry(SessionObserver):
             return
         for path in reply:
             parent, _, name = path.rpartition("/")
-            try:
+            with suppress(UnreadableQueue):  # for what is no contender
                 child = nodes.parse(name)
-            except UnreadableQueue:
-                continue
-            guid = name if markers.reader_of(name) else child.guid if child is not None else ""
-            if guid and guid not in self.guids and not any(deletion.guid == guid for deletion in self.deleting):
-                logger.error("a znode of this session that belongs to no lock here is deleted: %s", path)
-                Deletion(self, show_tails(parent[len(self.session.options.base) + 1 :]), parent, guid, path).send()
+                guid = name if markers.reader_of(name) else child.guid if child is not None else ""
+                if guid and guid not in self.guids and not any(deletion.guid == guid for deletion in self.deleting):
+                    logger.error("a znode of this session that belongs to no lock here is deleted: %s", path)
+                    Deletion(self, show_tails(parent[len(self.session.options.base) + 1 :]), parent, guid, path).send()
 
 
 @dataclass(slots=True, eq=False)

@@ -113,6 +113,7 @@ def test_the_audit_deletes_unknown_znodes_of_the_session(zoo: Zoo, caplog: pytes
         name = f"{zoo.base}/c/{nodes.prefix(str(uuid.uuid4()))}"
         ghost = client().create_async(name, b"", ephemeral=True, sequence=True, makepath=True).get(timeout=5)
         assert zoo.client.exists(ghost)
+        kept = client().create_async(f"{zoo.base}/b/of-a-project-0000000001", b"", ephemeral=True).get(timeout=5)
         with caplog.at_level(logging.ERROR, "django_zklock"):
             registry = process.current().attached(Registry)
             process.current().post(registry.audit)
@@ -121,6 +122,7 @@ def test_the_audit_deletes_unknown_znodes_of_the_session(zoo: Zoo, caplog: pytes
         hold.check()
         assert zoo.client.exists(other)
         assert zoo.client.exists(hold.path)
+        zoo.client.delete(kept)
 
 
 def test_credentials_guard_the_nodes_and_stay_out_of_the_log(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import struct
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, connected, expire, proxied
+from support.faults import BackgroundCall, acquire_once, connected, due, expire, proxied
 from support.proxy import GET_CHILDREN, GET_DATA, MULTI, SYNC
 from support.zoo import Zoo, eventually, next_line, settle
 
@@ -409,6 +410,23 @@ def test_a_circle_that_ends_meanwhile_is_no_deadlock(zoo: Zoo, monkeypatch: pyte
             else:
                 zoo.client.delete(waiter)
             proxy.heal()
+        assert own.result() is None
+
+
+def test_a_victim_that_may_not_leave_the_queue_waits_on(zoo: Zoo) -> None:
+    """It does not try again and again."""
+    ready = threading.Event()
+    with proxied(zoo, 10, DEADLOCK_TIMEOUT=SOON) as proxy:
+        own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b"), partial(ready.wait, 30)))
+        zoo.wait_contenders("a", 1)
+        with others(zoo, BELIEVED):
+            proxy.alter_reply(MULTI, lambda reply: reply)  # it writes what it waits for
+            refused = proxy.alter_reply(MULTI, lambda reply: reply[:12] + struct.pack(">i", -102), carried_out=False)
+            ready.set()
+            assert refused.wait(30)
+            proxy.reset()
+            due(1)
+            assert not proxy.counts[SYNC]
         assert own.result() is None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import struct
 import threading
 import time
 from dataclasses import replace
@@ -575,6 +576,14 @@ def test_an_adoption_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: s
         assert zoo.children(KEY) == [hold.path.rpartition("/")[2]]
         assert hold.path[-10:] == decoded(zoo, text).sequence
     assert zoo.children(KEY) == []
+
+
+def test_an_adopter_that_may_not_read_who_has_the_lock_is_told(zoo: Zoo, proxy: Proxy) -> None:
+    text = give(within=SHORT)
+    zoo.wait_contenders(KEY, 0)
+    proxy.alter_reply(GET_DATA, lambda reply: reply)  # the hold is not there
+    proxy.alter_reply(GET_DATA, lambda reply: reply[:12] + struct.pack(">i", -102), carried_out=False)
+    assert_refused(zk_adopt(text, timeout=10), ZooKeeperUnavailable, "refused")
 
 
 def test_a_hand_over_without_a_reply_releases_the_lock(zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from kazoo.exceptions import NoNodeError
 from support.faults import BackgroundCall, acquire_once, connected, expire, proxied, reconnect, results, session, within
-from support.primitives import PRIMITIVES
-from support.proxy import CREATE2, DELETE, Proxy
-from support.work import assert_refused
+from support.primitives import PRIMITIVES, watched
+from support.proxy import CREATE2, DELETE, MULTI, Proxy
+from support.work import acquired, assert_refused
 from support.zoo import Zoo, eventually, settle
 
-from django_zklock import zk_leader, zk_lock, zk_locks, zk_write
+from django_zklock import zk_adopt, zk_leader, zk_lock, zk_locks, zk_write
 from django_zklock.core.protocol.registry import NEARLY_FULL, PATH_EXTRA, Registry
 from django_zklock.core.zk import process
 from django_zklock.core.zk.client import GetEphemerals
-from django_zklock.exceptions import LockBusy, TooManyLocks, ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import LockBusy, LockLost, TooManyLocks, ZkLockError, ZooKeeperUnavailable
 
 LIMIT = 2**17  # bytes: the least that can be set
 LONG = "/".join(["k" * 190] * 4)
@@ -72,6 +72,7 @@ def filled(stack: contextlib.ExitStack, prefix: str = "", **options: Any) -> str
 
 
 def test_locks_are_refused_before_they_are_too_many_and_the_error_has_the_figures(zoo: Zoo) -> None:
+    text = acquired(zk_lock(f"{LONG}/given")).hand_over(within=60)
     with contextlib.ExitStack() as stack:
         error = filled(stack, timeout=30)
         number = len(registry().guids)
@@ -82,9 +83,11 @@ def test_locks_are_refused_before_they_are_too_many_and_the_error_has_the_figure
         assert "JUTE_MAXBUFFER" in error
         refused = assert_refused(zk_lock(f"{LONG}/more"), ZooKeeperUnavailable)
         assert refused.lock == f"{LONG}/more"
+        assert_refused(zk_adopt(text, timeout=5), TooManyLocks)
         assert session().connected
         with zk_lock("short"):  # shorter keys do fit
             pass
+    acquire_once(zk_adopt(text))
     settle()
     assert counted() == carried(zoo) == 0
 
@@ -198,6 +201,23 @@ def test_a_marker_that_does_not_fit_costs_the_holder_nothing(zoo: Zoo, caplog: p
         assert counted() == carried(zoo) <= LIMIT
     settle()
     assert counted() == 0
+
+
+def test_a_downgrade_that_the_end_of_the_session_strikes_counts_no_more(zoo: Zoo) -> None:
+    with proxied(zoo, 10, **SMALL) as proxy:
+        connected()
+        with contextlib.suppress(LockLost), zk_write("k", abort_on="never") as hold:
+            eventually(lambda: hold.path in watched(zoo))
+            proxy.drop_replies = True
+            hold.downgrade()
+            proxy.wait_for(lambda: proxy.counts[MULTI])
+            expire(zoo)
+            proxy.heal()
+            assert hold.wait_lost(20)
+            connected()
+        acquire_once("k", timeout=20)
+        settle()
+        assert counted_on_loop() == 0
 
 
 def test_waiters_of_a_full_process_wait_on_in_its_next_session(zoo: Zoo) -> None:

@@ -15,14 +15,18 @@ from typing import Any
 
 import pytest
 from django.utils.functional import cached_property
-from support.faults import BackgroundCall
+from support.faults import BackgroundCall, connected, lose, session
+from support.primitives import watched
+from support.proxy import Proxy
 from support.work import assert_refused
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, current_hold, zk_leader, zk_lock, zk_locked, zk_locks
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.protocol.grant import GrantObserver
+from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue import nodes
+from django_zklock.core.zk.gateway import Gateway
 from django_zklock.exceptions import InvalidLockName, LockBusy, LockLost, LockNotHeld, LockTimeout, ZkLockError
 from django_zklock.operations import request_release
 
@@ -72,15 +76,31 @@ def test_the_log_of_a_failed_callback_names_the_lock(zoo: Zoo, caplog: pytest.Lo
     assert "fail" in record.message
 
 
+@pytest.mark.parametrize(("owner", "step"), [(Contender, "_on_listed"), (Gateway, "create_and_list")])
 def test_a_defect_of_the_protocol_leaves_no_contender(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, owner: type, step: str
 ) -> None:
-    monkeypatch.setattr(Contender, "_on_listed", lambda contender, reply: 1 / 0)
+    connected()
+    monkeypatch.setattr(owner, step, lambda *arguments: 1 / 0)
     with pytest.raises(ZkLockError, match="protocol failed: ZeroDivisionError"):
         zk_lock("k").acquire()
     (record,) = eventually(lambda: [record for record in caplog.records if record.exc_info])
     assert record.message == "the protocol failed for lock 'k'"
     zoo.assert_empty()
+    eventually(lambda: not session().attached(Registry).guids)
+
+
+def test_a_defect_of_the_protocol_under_a_lock_stops_the_work(
+    zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def cause(hold: Hold) -> None:
+        eventually(lambda: hold.path in watched(zoo))
+        monkeypatch.setattr(Gateway, "read", lambda *arguments: 1 / 0)
+        proxy.cut_all()
+
+    _, why = lose(zk_lock("k", abort_on="lost"), cause, 5)
+    assert "protocol failed: ZeroDivisionError" in why
+    assert "failed on a change of the session" in caplog.text
 
 
 def test_an_observer_that_fails_keeps_nothing_from_the_others(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:

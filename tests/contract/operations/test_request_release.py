@@ -84,14 +84,19 @@ def test_a_request_to_a_new_hold_is_seen_when_it_looks(zoo: Zoo, asked: Sent, mo
 
 
 def test_of_repeated_release_requests_the_last_one_is_shown(zoo: Zoo, asked: Sent) -> None:
+    called = threading.Event()
     with zk_lock("k") as hold:
         request_release("k", WHY, **WHO)
         assert request_to(hold) == ("anna", WHY)
         request_release("k", WHY, **WHO)
         request_release("k", "mine first", by="ben")
-        eventually(lambda: hold.release_requested is not None and hold.release_requested.by == "ben")
         eventually(lambda: len(asked) == 2)
-    assert events_of(asked) == [("k", "anna", WHY), ("k", "ben", "mine first")]
+        zoo.client.set(hold.path, release_request.CURATOR)
+        eventually(lambda: len(asked) == 3)
+        hold.add_release_request_callback(lambda hold: called.set())
+        assert called.wait(30)
+    last = ("k", release_request.BY_CURATOR, "")
+    assert events_of(asked) == [("k", "anna", WHY), ("k", "ben", "mine first"), last]
 
 
 def test_a_wait_for_a_release_request_ends_with_the_hold(zoo: Zoo) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import pytest
 from kazoo.protocol.serialization import Delete
-from support.faults import BackgroundCall, connected, expire, session, within
-from support.primitives import KEY
+from support.faults import BackgroundCall, caught_up, connected, expire, reconnect, session, within
+from support.primitives import KEY, Taker
 from support.proxy import CREATE2, CREATE_CONTAINER, GET_DATA, Proxy
 from support.zoo import Zoo, eventually
 
@@ -13,7 +18,8 @@ from django_zklock import zk_lock
 from django_zklock.core.log import flush
 from django_zklock.core.protocol import contender
 from django_zklock.core.zk import outage
-from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.core.zk.gateway import Gateway
+from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
 
 pytestmark = pytest.mark.usefixtures("key_directory")
 
@@ -63,6 +69,38 @@ def test_a_deadline_holds_though_the_create_is_in_doubt(zoo: Zoo, proxy: Proxy) 
     proxy.heal()
     connected()
     eventually(lambda: zoo.children(KEY) == [], 2, "the node of a create that nobody waits for stays")
+
+
+@pytest.mark.parametrize("request_of", ["ensure_path", "read"], ids=["of a cold directory", "of a search"])
+def test_a_reply_of_the_last_connection_changes_nothing(
+    zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, request_of: str
+) -> None:
+    """It may arrive on the next one, after the request was made again there."""
+
+    def hold_back(gateway: Gateway, path: str, callback: Any, *more: Any, **named: Any) -> Any:
+        on_reply = callback if late else lambda reply: late.append(partial(callback, reply))
+        return send(gateway, path, on_reply, *more, **named)
+
+    late: list[Callable[[], object]] = []
+    send = getattr(Gateway, request_of)
+    monkeypatch.setattr(Gateway, request_of, hold_back)
+    key = KEY
+    if request_of == "read":
+        proxy.alter_reply(CREATE2, lambda reply: reply[:12] + struct.pack(">i", -4))
+    else:
+        key = "cold"
+    taker = Taker(zk_lock(key, abort_on="lost"))
+    eventually(lambda: late)
+    reconnect(proxy)
+    hold = taker.wait_granted()
+    session().post(late[0])
+    caught_up()
+    assert len(zoo.children(key)) == 1
+    zoo.client.delete(hold.path)
+    with within(3):
+        assert hold.wait_lost(20)
+    with pytest.raises(LockLost):
+        taker.go()
 
 
 def test_a_waiter_survives_any_number_of_cuts(zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:

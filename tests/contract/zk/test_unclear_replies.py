@@ -14,12 +14,15 @@ from support.work import assert_refused
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import operations, zk_lock
+from django_zklock.core import clock
+from django_zklock.core.protocol import contender
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Mark, new_guid
 from django_zklock.exceptions import ZooKeeperUnavailable
 
 pytestmark = pytest.mark.usefixtures("key_directory")
 
+NO_NODE, NO_AUTH = -101, -102
 HEADER = 16  # bytes: the id of the request, the zxid, and the error code
 
 Change = Callable[[bytes], bytes]
@@ -111,6 +114,38 @@ def test_a_znode_of_another_session_is_not_taken_for_its_own(
         zoo.wait_contenders(KEY, 2)
         assert call.is_alive()
     call.result()
+
+
+def test_a_caller_whose_znode_never_shows_is_told(zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contender, "MAX_CREATES", 1)
+    proxy.alter_reply(CREATE2, code(-4), carried_out=False)
+    assert_refused(zk_lock(KEY, timeout=10), ZooKeeperUnavailable, "after 1 creates. Does another program delete it")
+
+
+def test_a_listing_that_has_not_even_the_directory_is_not_believed(zoo: Zoo, proxy: Proxy) -> None:
+    fired = proxy.alter_reply(GET_CHILDREN, code(NO_NODE))
+    acquire_once(KEY, timeout=10)
+    assert fired.is_set()
+
+
+@pytest.mark.parametrize(
+    ("change", "left"), [(code(NO_AUTH), 0), (failed_part(NO_NODE), 2)], ids=["refused", "without its znode"]
+)
+def test_a_waiter_that_a_quorum_does_not_confirm_is_not_granted(
+    zoo: Zoo, proxy: Proxy, change: Change, left: int
+) -> None:
+    """After a long wait, it is told that its request was refused, or comes last again."""
+    with zoo.hold_elsewhere(KEY):
+        waiter = BackgroundCall(lambda: acquire_once(KEY, timeout=30))
+        before = zoo.wait_contenders(KEY, 2)[1]
+        eventually(lambda: session().lease.until < clock.now())
+        proxy.alter_reply(MULTI, change, carried_out=False)
+    if zoo.wait_contenders(KEY, left):
+        zoo.delete(KEY)
+        assert not waiter.result().path.endswith(before)
+    else:
+        with pytest.raises(ZooKeeperUnavailable, match="refused"):
+            waiter.result()
 
 
 @changes(FEW_UNCLEAR, UNREADABLE, FLIPPED)
