@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from random import Random
+
 import pytest
 
 from model.explore import Report, exhaust, explore
 from model.mutants import MUTANTS, Mutant
 from model.patches import replaced
-from model.scenario import OTHERS, PLAIN, READERS, Scenario, drawn_nested
+from model.scenario import OTHERS, PLAIN, READERS, Scenario, drawn, drawn_nested
 
 SEED = 1000
 BUDGET = 3000  # schedules to find a broken protocol in; by chance, each of them takes some hundreds at most
@@ -31,6 +34,12 @@ def test_random_schedules_of_nested_locks_break_no_rule() -> None:
     report = explore(30, SEED, draw=drawn_nested)
     assert_sound(report)
     assert report.figures["victims"] > 15
+
+
+@pytest.mark.parametrize(("seed", "draw"), [(10016, drawn), (80398, drawn_nested)])
+def test_a_schedule_with_a_late_reply_breaks_no_rule(seed: int, draw: Callable[[Random], Scenario]) -> None:
+    """A reply that comes after the caller gave up, and a listing that an earlier connection has lost."""
+    assert_sound(explore(1, seed, draw=draw))
 
 
 @pytest.mark.parametrize(

@@ -706,9 +706,8 @@ class Contender(SessionObserver):
         self._unwatch()
         if self._node is not None:
             self._registry.heartbeat.remove(self._node.path)
-            self._node = None
+        self._node = self._last_read = None
         self._registry.discard(self.guid)
-        self._marker = None  # it is gone with the session
 
     # --- grant ----------------------------------------------------------------------------------------------------
 

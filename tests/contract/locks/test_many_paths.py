@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from kazoo.exceptions import NoNodeError
 from support.faults import BackgroundCall, acquire_once, connected, expire, proxied, reconnect, results, session, within
-from support.primitives import PRIMITIVES, watched
-from support.proxy import CREATE2, DELETE, MULTI, Proxy
+from support.primitives import PRIMITIVES
+from support.proxy import CREATE2, DELETE, Proxy
 from support.work import acquired, assert_refused
 from support.zoo import Zoo, eventually, settle
 
@@ -21,7 +21,7 @@ from django_zklock import zk_adopt, zk_leader, zk_lock, zk_locks, zk_write
 from django_zklock.core.protocol.registry import NEARLY_FULL, PATH_EXTRA, Registry
 from django_zklock.core.zk import process
 from django_zklock.core.zk.client import GetEphemerals
-from django_zklock.exceptions import LockBusy, LockLost, TooManyLocks, ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import LockBusy, TooManyLocks, ZkLockError, ZooKeeperUnavailable
 
 LIMIT = 2**17  # bytes: the least that can be set
 LONG = "/".join(["k" * 190] * 4)
@@ -201,23 +201,6 @@ def test_a_marker_that_does_not_fit_costs_the_holder_nothing(zoo: Zoo, caplog: p
         assert counted() == carried(zoo) <= LIMIT
     settle()
     assert counted() == 0
-
-
-def test_a_downgrade_that_the_end_of_the_session_strikes_counts_no_more(zoo: Zoo) -> None:
-    with proxied(zoo, 10, **SMALL) as proxy:
-        connected()
-        with contextlib.suppress(LockLost), zk_write("k", abort_on="never") as hold:
-            eventually(lambda: hold.path in watched(zoo))
-            proxy.drop_replies = True
-            hold.downgrade()
-            proxy.wait_for(lambda: proxy.counts[MULTI])
-            expire(zoo)
-            proxy.heal()
-            assert hold.wait_lost(20)
-            connected()
-        acquire_once("k", timeout=20)
-        settle()
-        assert counted_on_loop() == 0
 
 
 def test_waiters_of_a_full_process_wait_on_in_its_next_session(zoo: Zoo) -> None:

@@ -71,11 +71,11 @@ def test_a_deadline_holds_though_the_create_is_in_doubt(zoo: Zoo, proxy: Proxy) 
     eventually(lambda: zoo.children(KEY) == [], 2, "the node of a create that nobody waits for stays")
 
 
-@pytest.mark.parametrize("request_of", ["ensure_path", "read"], ids=["of a cold directory", "of a search"])
-def test_a_reply_of_the_last_connection_changes_nothing(
-    zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, request_of: str
+@pytest.mark.parametrize(("key", "request_of"), [("cold", "ensure_path"), (KEY, "read")])
+def test_a_reply_to_a_request_of_the_last_connection_changes_nothing(
+    zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, key: str, request_of: str
 ) -> None:
-    """It may arrive on the next one, after the request was made again there."""
+    """It may arrive after the request was made again on the next one."""
 
     def hold_back(gateway: Gateway, path: str, callback: Any, *more: Any, **named: Any) -> Any:
         on_reply = callback if late else lambda reply: late.append(partial(callback, reply))
@@ -84,11 +84,7 @@ def test_a_reply_of_the_last_connection_changes_nothing(
     late: list[Callable[[], object]] = []
     send = getattr(Gateway, request_of)
     monkeypatch.setattr(Gateway, request_of, hold_back)
-    key = KEY
-    if request_of == "read":
-        proxy.alter_reply(CREATE2, lambda reply: reply[:12] + struct.pack(">i", -4))
-    else:
-        key = "cold"
+    proxy.alter_reply(CREATE2, lambda reply: reply[:12] + struct.pack(">i", -4))
     taker = Taker(zk_lock(key, abort_on="lost"))
     eventually(lambda: late)
     reconnect(proxy)
