@@ -96,9 +96,6 @@ class SimulatedClient:
             self._queue.append((Close(), None))
             self._wake()
 
-    def forget_sockets(self) -> None:
-        pass
-
     # --- the connection -------------------------------------------------------------------------------------------
 
     def _connect_anew(self) -> None:

@@ -34,6 +34,9 @@ UPKEEP = frozenset({CONNECT, PING, AUTH, SET_WATCHES, SASL})
 # Transaction ids that say what a frame is, instead of numbering it.
 XID_WATCH_EVENT, XID_PING = -1, -2
 
+# Error codes, and where a reply has them: behind the id of the request, and the zxid.
+NO_NODE, NO_AUTH, CONNECTION_LOSS, ERROR_CODE = -101, -102, -4, 12
+
 LARGEST_FRAME = 64 * 1024 * 1024
 HARMLESS = struct.pack(">ii1s?", EXISTS, 1, b"/", False)  # the body of a request that changes nothing
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, for 0 seconds: close() then sends RST
@@ -508,6 +511,11 @@ class _End(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._lost()
+
+
+def with_error(code: int) -> Callable[[bytes], bytes]:
+    """Return a change of a reply to one with this error code."""
+    return lambda reply: reply[:ERROR_CODE] + struct.pack(">i", code)
 
 
 def _framed(body: bytes) -> bytes:

@@ -171,8 +171,7 @@ class Registry(SessionObserver):
         send = gateway.children_after_sync if synced else gateway.children
         try:
             send(parent, partial(self._on_listed, parent))
-        except Exception as error:
-            logger.exception("the directory %s cannot be listed", parent)
+        except Exception as error:  # noqa: BLE001 - the callers get it
             self._on_listed(parent, ZkError(f"The directory {parent} cannot be listed: {error!r}."))
 
     def _on_listed(self, parent: str, reply: NamesReply) -> None:

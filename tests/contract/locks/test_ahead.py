@@ -16,7 +16,7 @@ from typing import Any, Literal
 import pytest
 from support.faults import BackgroundCall, connected
 from support.primitives import KEY, LOCK, Primitive, queued
-from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, NO_NODE, Proxy, with_error
 from support.work import assert_refused, run_in_thread
 from support.zoo import Zoo, eventually
 
@@ -27,7 +27,6 @@ from django_zklock.inspection import ContenderInfo, look_at
 from django_zklock.operations import hold_lock
 
 HEADER = 16  # bytes of a reply: the id of the request, the zxid, and the error code
-NO_NODE = -101
 
 HOLD_ELSEWHERE = """
 with zk_lock("warm/a", what="nightly", about={"task": "shop.nightly"}):
@@ -39,11 +38,6 @@ with zk_lock("warm/a", what="nightly", about={"task": "shop.nightly"}):
 def empty(reply: bytes) -> bytes:
     """Return the reply to a listing as it was before anybody came."""
     return reply[:HEADER] + struct.pack(">i", 0)
-
-
-def missing(reply: bytes) -> bytes:
-    """Return the reply to a read of a znode that has gone."""
-    return reply[: HEADER - 4] + struct.pack(">i", NO_NODE)
 
 
 def refused(lock: Any) -> LockNotAcquired:
@@ -100,7 +94,7 @@ def test_the_holder_is_described_as_by_look_at(zoo: Zoo, warm_proxy: Proxy, at_o
 
 def test_a_holder_that_has_gone_meanwhile_is_not_known(zoo: Zoo, warm_proxy: Proxy) -> None:
     with zoo.hold_elsewhere(KEY):
-        warm_proxy.alter_reply(GET_DATA, missing)
+        warm_proxy.alter_reply(GET_DATA, with_error(NO_NODE))
         error = refused(zk_lock(KEY, timeout=0))
     assert error.ahead is None
     assert "is held by another owner" in str(error)
@@ -127,6 +121,7 @@ def test_a_busy_lock_is_busy_even_if_the_read_of_its_holder_takes_too_long(zoo: 
         proxy.alter_reply(GET_CHILDREN, empty)
         proxy.delay_op(GET_DATA, 60)
         error = refused(zk_lock(KEY, timeout=0))
+        zoo.wait_contenders(KEY, 1)
     assert (type(error), error.ahead) == (LockBusy, None)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import struct
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, connected, due, expire, proxied
-from support.proxy import GET_CHILDREN, GET_DATA, MULTI, SYNC
+from support.proxy import GET_CHILDREN, GET_DATA, MULTI, NO_AUTH, SYNC, with_error
 from support.zoo import Zoo, eventually, next_line, settle
 
 from django_zklock import zk_lock, zk_locks, zk_read, zk_semaphore, zk_write
@@ -351,7 +350,6 @@ def others(zoo: Zoo, waits_for: dict[str, str], queue: str = "a") -> Iterator[tu
 
 WAITER = new_guid(Mark.OWN)
 BELIEVED = {"key": "a", "guid": WAITER, "czxid": "1"}
-NO_AUTH = struct.pack(">i", -102)
 
 
 def test_the_text_of_another_owner_is_believed(zoo: Zoo) -> None:
@@ -405,7 +403,7 @@ def test_a_circle_that_ends_meanwhile_is_no_deadlock(zoo: Zoo, monkeypatch: pyte
             eventually(lambda: text_of(zoo, "a"))
             proxy.reset()
             if change == "refuse":
-                proxy.alter_reply(MULTI, lambda reply: reply[:12] + NO_AUTH, carried_out=False)
+                proxy.alter_reply(MULTI, with_error(NO_AUTH), carried_out=False)
             else:
                 proxy.delay_op(MULTI, 60)
             proxy.wait_for(lambda: proxy.counts[MULTI])

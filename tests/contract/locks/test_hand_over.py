@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import struct
 import threading
 import time
 from dataclasses import replace
@@ -17,7 +16,7 @@ from kazoo.protocol.serialization import Sync
 from support.faults import BackgroundCall, acquire_once, die, expire, reconnect, results, within
 from support.locking import as_json, zklock
 from support.primitives import KAZOO, KEY, LINGERING, LOCK, READ, SEMAPHORE, WRITE, Primitive, Taker, queued, watched
-from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, NO_AUTH, SYNC, Proxy, with_error
 from support.work import acquired, assert_refused, lose, seen
 from support.zoo import Zoo, eventually
 
@@ -582,7 +581,7 @@ def test_an_adopter_that_may_not_read_who_has_the_lock_is_told(zoo: Zoo, proxy: 
     text = give(within=SHORT)
     zoo.wait_contenders(KEY, 0)
     proxy.alter_reply(GET_DATA, lambda reply: reply)  # the hold is not there
-    proxy.alter_reply(GET_DATA, lambda reply: reply[:12] + struct.pack(">i", -102), carried_out=False)
+    proxy.alter_reply(GET_DATA, with_error(NO_AUTH), carried_out=False)
     assert_refused(zk_adopt(text, timeout=10), ZooKeeperUnavailable, "refused")
 
 

@@ -176,19 +176,23 @@ async def test_tries_at_the_same_time_share_their_listings(zoo: Zoo, warm: Proxy
         assert warm.counts[GET_CHILDREN] == 2
 
 
-def test_a_later_caller_does_not_take_the_sync_from_a_listing(zoo: Zoo, warm: Proxy) -> None:
-    """It waits for the listing under way. Those that come later take the same one, and need no sync themselves."""
+def test_a_later_caller_does_not_take_the_sync_from_a_listing(
+    zoo: Zoo, warm: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It waits for the listing under way. Those that come later take the same one, and one that fails harms none."""
     replies: list[object] = []
     registry = session().attached(Registry)
 
     def ask() -> None:
-        for after_sync in (False, True, False):
-            registry.list_names(f"{zoo.base}/{KEY}", replies.append, after_sync=after_sync)
+        calls = [(replies.append, False), (lambda reply: 1 / 0, True), (replies.append, True), (replies.append, False)]
+        for callback, after_sync in calls:
+            registry.list_names(f"{zoo.base}/{KEY}", callback, after_sync=after_sync)
 
     warm.reset()
     session().post(ask)
     eventually(lambda: len(replies) == 3)
     assert (warm.counts[GET_CHILDREN], warm.counts[SYNC]) == (2, 1)
+    assert "failed on a listing" in caplog.text
 
 
 @pytest.mark.parametrize("busy", [False, True])

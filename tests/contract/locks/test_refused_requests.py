@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import struct
 from collections.abc import Callable
 from functools import partial
 
 import pytest
 from support.faults import BackgroundCall, connected
 from support.primitives import KAZOO, KEY, LINGERING, LOCK, READ, SEMAPHORE, WRITE, Primitive, watched
-from support.proxy import CREATE2, UPKEEP, Proxy
+from support.proxy import CONNECTION_LOSS, CREATE2, NO_AUTH, UPKEEP, Proxy, with_error
 from support.zoo import Zoo, eventually, settle
 
 from django_zklock import Lock, zk_adopt, zk_lock
@@ -19,15 +18,8 @@ from django_zklock.operations import end_hold, hold_lock
 
 pytestmark = pytest.mark.usefixtures("key_directory")
 
-NO_AUTH, LOST = -102, -4
-ERROR = 12  # bytes before the error code of a reply
-
 Way = Callable[[Zoo, Proxy, Callable[[], bool]], object]
 """Uses locks. What others have to end, they end at the latest when the condition is true."""
-
-
-def refusal(reply: bytes) -> bytes:
-    return reply[:ERROR] + struct.pack(">i", NO_AUTH)
 
 
 def acquire(lock: Lock) -> None:
@@ -56,7 +48,7 @@ def give_up(primitive: Primitive, timeout: float, zoo: Zoo, proxy: Proxy, struck
 
 def search(zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
     """Its znode, as the reply to the create was unclear."""
-    proxy.alter_reply(CREATE2, lambda reply: reply[:ERROR] + struct.pack(">i", LOST))
+    proxy.alter_reply(CREATE2, with_error(CONNECTION_LOSS))
     acquire(zk_lock(KEY, timeout=10))
 
 
@@ -115,7 +107,7 @@ def test_each_request_in_turn(zoo: Zoo, proxy: Proxy, way: Way, strike: str) -> 
         for _ in range(requests[:number].count(opcode)):
             proxy.alter_reply(opcode, lambda reply: reply)
         if strike == "refused":
-            fired = proxy.alter_reply(opcode, refusal, carried_out=False)
+            fired = proxy.alter_reply(opcode, with_error(NO_AUTH), carried_out=False)
         else:
             fired = getattr(proxy, strike)(opcode)
         # A cut itself is survived. Work that it finds under a lock is aborted.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 from kazoo.protocol.serialization import Delete
 from support.faults import BackgroundCall, caught_up, connected, expire, reconnect, session, within
 from support.primitives import KEY, Taker
-from support.proxy import CREATE2, CREATE_CONTAINER, GET_DATA, Proxy
+from support.proxy import CONNECTION_LOSS, CREATE2, CREATE_CONTAINER, GET_DATA, Proxy, with_error
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
@@ -84,7 +83,7 @@ def test_a_reply_to_a_request_of_the_last_connection_changes_nothing(
     late: list[Callable[[], object]] = []
     send = getattr(Gateway, request_of)
     monkeypatch.setattr(Gateway, request_of, hold_back)
-    proxy.alter_reply(CREATE2, lambda reply: reply[:12] + struct.pack(">i", -4))
+    proxy.alter_reply(CREATE2, with_error(CONNECTION_LOSS))
     taker = Taker(zk_lock(key, abort_on="lost"))
     eventually(lambda: late)
     reconnect(proxy)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from support.faults import BackgroundCall, acquire_once, connected, session, within
 from support.primitives import KEY
-from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, NO_AUTH, NO_NODE, Proxy, with_error
 from support.work import assert_refused
 from support.zoo import Zoo, eventually, guid_of
 
@@ -22,15 +22,9 @@ from django_zklock.exceptions import ZooKeeperUnavailable
 
 pytestmark = pytest.mark.usefixtures("key_directory")
 
-NO_NODE, NO_AUTH = -101, -102
 HEADER = 16  # bytes: the id of the request, the zxid, and the error code
 
 Change = Callable[[bytes], bytes]
-
-
-def code(number: int) -> Change:
-    """Replace a reply by an error."""
-    return lambda reply: reply[: HEADER - 4] + struct.pack(">i", number)
 
 
 def no_text(at: int) -> Change:
@@ -58,11 +52,11 @@ def flipped(at: int) -> Change:
 UNCLEAR: dict[str, Change] = {
     "no whole header": lambda reply: reply[: HEADER - 6],
     "of a request that nobody made": lambda reply: struct.pack(">i", 2**30) + reply[4:],
-    "system error": code(-1),
-    "connection loss": code(-4),
-    "marshalling error": code(-5),
-    "timeout": code(-7),
-    "an unknown error": code(-999),
+    "system error": with_error(-1),
+    "connection loss": with_error(-4),
+    "marshalling error": with_error(-5),
+    "timeout": with_error(-7),
+    "an unknown error": with_error(-999),
 }
 UNREADABLE: dict[str, Change] = {"cut short": lambda reply: reply[:-20], "no text": no_text(4)}
 FLIPPED: dict[str, Change] = {"a bit of the directory": flipped(1), "a bit of the guid": flipped(-20)}
@@ -109,7 +103,7 @@ def test_a_znode_of_another_session_is_not_taken_for_its_own(
     guids = iter([guid])
     monkeypatch.setattr(nodes, "new_guid", lambda mark: next(guids, None) or new_guid(mark))
     with zoo.hold_elsewhere(KEY, guid=guid):
-        proxy.alter_reply(CREATE2, code(-4), carried_out=False)
+        proxy.alter_reply(CREATE2, with_error(-4), carried_out=False)
         call = BackgroundCall(lambda: acquire_once(KEY, timeout=30))
         zoo.wait_contenders(KEY, 2)
         assert call.is_alive()
@@ -118,18 +112,18 @@ def test_a_znode_of_another_session_is_not_taken_for_its_own(
 
 def test_a_caller_whose_znode_never_shows_is_told(zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contender, "MAX_CREATES", 1)
-    proxy.alter_reply(CREATE2, code(-4), carried_out=False)
+    proxy.alter_reply(CREATE2, with_error(-4), carried_out=False)
     assert_refused(zk_lock(KEY, timeout=10), ZooKeeperUnavailable, "after 1 creates. Does another program delete it")
 
 
 def test_a_listing_that_has_not_even_the_directory_is_not_believed(zoo: Zoo, proxy: Proxy) -> None:
-    fired = proxy.alter_reply(GET_CHILDREN, code(NO_NODE))
+    fired = proxy.alter_reply(GET_CHILDREN, with_error(NO_NODE))
     acquire_once(KEY, timeout=10)
     assert fired.is_set()
 
 
 @pytest.mark.parametrize(
-    ("change", "left"), [(code(NO_AUTH), 0), (failed_part(NO_NODE), 2)], ids=["refused", "without its znode"]
+    ("change", "left"), [(with_error(NO_AUTH), 0), (failed_part(NO_NODE), 2)], ids=["refused", "without its znode"]
 )
 def test_a_waiter_that_a_quorum_does_not_confirm_is_not_granted(
     zoo: Zoo, proxy: Proxy, change: Change, left: int
@@ -207,9 +201,9 @@ def test_a_heartbeat_with_an_unclear_reply_does_not_extend_the_lease(zoo: Zoo, p
     ("opcode", "change"),
     [
         pytest.param(GET_CHILDREN, no_text(8), id="a list with no text"),
-        pytest.param(GET_CHILDREN, code(-999), id="a list with an unknown error"),
+        pytest.param(GET_CHILDREN, with_error(-999), id="a list with an unknown error"),
         pytest.param(GET_DATA, UNREADABLE["cut short"], id="a node cut short"),
-        pytest.param(GET_DATA, code(-1), id="a node with a system error"),
+        pytest.param(GET_DATA, with_error(-1), id="a node with a system error"),
     ],
 )
 def test_an_unclear_reply_to_a_read_is_an_error_at_once(zoo: Zoo, proxy: Proxy, opcode: int, change: Change) -> None:
@@ -224,11 +218,15 @@ def test_an_unclear_reply_to_a_read_is_an_error_at_once(zoo: Zoo, proxy: Proxy, 
         assert proxy.connected == before
 
 
-@pytest.mark.parametrize("opcode", [CREATE2, GET_CHILDREN])
-@pytest.mark.parametrize("number", [-102, -125, -127], ids=["no permission", "quota exceeded", "throttled"])
-def test_a_request_that_is_refused_raises_a_public_error(zoo: Zoo, proxy: Proxy, opcode: int, number: int) -> None:
+@pytest.mark.parametrize("opcodes", [[CREATE2], [GET_CHILDREN], [GET_DATA], [GET_DATA, GET_DATA]])
+@pytest.mark.parametrize("number", [NO_AUTH, -125, -127], ids=["no permission", "quota exceeded", "throttled"])
+def test_a_request_that_is_refused_raises_a_public_error(
+    zoo: Zoo, proxy: Proxy, opcodes: list[int], number: int
+) -> None:
     with zoo.hold_elsewhere(KEY):
-        fired = proxy.alter_reply(opcode, code(number), carried_out=False)
+        for passed in opcodes[1:]:  # it reads its own znode before the one ahead
+            proxy.alter_reply(passed, lambda reply: reply)
+        fired = proxy.alter_reply(opcodes[0], with_error(number), carried_out=False)
         caught = assert_refused(zk_lock(KEY), ZooKeeperUnavailable, f"refused the request.*{number}")
         assert fired.wait(30)
         assert caught.lock == KEY
@@ -238,7 +236,7 @@ def test_a_request_that_is_refused_raises_a_public_error(zoo: Zoo, proxy: Proxy,
 @pytest.mark.timed
 def test_replies_that_stay_unclear_cost_few_connections(zoo: Zoo, proxy: Proxy) -> None:
     for _ in range(50):
-        proxy.alter_reply(CREATE2, code(-1), carried_out=False)
+        proxy.alter_reply(CREATE2, with_error(-1), carried_out=False)
     before = proxy.connected
     with within(2.8 + 1), pytest.raises(ZooKeeperUnavailable), zk_lock(KEY, timeout=2.8):
         pass  # it ends at 3.5 s
