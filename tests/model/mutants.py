@@ -51,14 +51,13 @@ class Mutant:
     patches: tuple[_Patch, ...]
     often: Mapping[str, float] | None = None  # how often what happens, where it takes a lot; else that, too, by chance
     nested: bool = False  # by chance, with locks inside locks
-    seed: int | None = None  # at which to begin, where chance would take long
     setting: Scenario | None = None  # in which one deviation shows it, where chance would take long
 
     def search(self, schedules: int, seed: int) -> Report:
         with replaced(self.patches):
             if self.setting is not None:
                 return exhaust(self.setting)
-            return explore(schedules, self.seed or seed, often=self.often, draw=drawn_nested if self.nested else drawn)
+            return explore(schedules, seed, often=self.often, draw=drawn_nested if self.nested else drawn)
 
 
 MUTANTS: list[Mutant] = []
@@ -125,12 +124,6 @@ def _trusting_listing(self: Registry, parent: str, reply: Any) -> None:
 def _uncounted_delete(self: Deletion) -> None:
     self._registry.discard(self.guid)
     _send_delete(self)
-
-
-@_mutant("waits for a lost listing", Contender, "_on_listed", nested=True, seed=80398)
-def _deaf_listed(self: Contender, reply: Any) -> None:
-    _on_contender_listed(self, reply)
-    self._lists_again = False
 
 
 @_mutant("takes an unanswered create for none when it leaves", Contender, "_abandon")
@@ -355,7 +348,7 @@ def _reading_first(self: DeadlockSearch) -> Any:
 
 _end, _on_ended, _find_circle = Contender.end_deadlock, Contender._on_deadlock_ended, DeadlockSearch._find_circle
 _must_end, _delete, _send_delete = LingeringLock.ends_on_release, Contender._delete, Deletion.send
-_on_contender_listed, _abandon, _on_missing = Contender._on_listed, Contender._abandon, Contender._on_missing
+_abandon, _on_missing = Contender._abandon, Contender._on_missing
 _connected, _prove = Contender.on_connected, Contender._prove
 _on_listed, _create, _on_searched_read = Registry._on_listed, Contender._create, Contender._on_searched_read
 _watch, _wait_for = Predecessors._watch, Predecessors.wait_for

@@ -20,7 +20,7 @@ from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, NO_NODE, Prox
 from support.work import assert_refused, run_in_thread
 from support.zoo import Zoo, eventually
 
-from django_zklock import Lock, zk_lock
+from django_zklock import zk_lock
 from django_zklock.core.queue import nodes
 from django_zklock.exceptions import LockBusy, LockNotAcquired
 from django_zklock.inspection import ContenderInfo, look_at
@@ -59,8 +59,8 @@ def test_a_try_that_came_at_the_same_moment_knows_the_holder(zoo: Zoo, warm_prox
         assert error.ahead.path == holders[0]
         assert error.ahead.name in str(error)
         assert len(zoo.children(KEY)) == len(holders)  # it has left when the error is raised
-        counts = warm_proxy.counts
-        assert (counts[GET_CHILDREN], counts[CREATE2], counts[DELETE], counts[GET_DATA]) == (2, 1, 1, 1)
+        sent = [frame.opcode for frame in warm_proxy.frames if frame.request]
+        assert sent == [GET_CHILDREN, CREATE2, GET_CHILDREN, DELETE, GET_DATA]
 
 
 def test_a_try_that_comes_later_knows_the_holder(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive) -> None:
@@ -121,7 +121,6 @@ def test_a_busy_lock_is_busy_even_if_the_read_of_its_holder_takes_too_long(zoo: 
         proxy.alter_reply(GET_CHILDREN, empty)
         proxy.delay_op(GET_DATA, 60)
         error = refused(zk_lock(KEY, timeout=0))
-        zoo.wait_contenders(KEY, 1)
     assert (type(error), error.ahead) == (LockBusy, None)
 
 
@@ -196,15 +195,6 @@ def test_an_operator_hold_is_ahead_of_all(zoo: Zoo) -> None:
         hold_lock(KEY, seconds=300, reason="another", by="berta")
     assert caught.value.ahead is not None
     assert caught.value.ahead.operator == hold
-
-
-@pytest.mark.usefixtures("no_rests")
-def test_a_minimum_hold_names_the_work_that_held_the_lock(zoo: Zoo) -> None:
-    with Lock(KEY, min_hold=300, what="nightly"):
-        pass
-    ahead = ahead_of(zk_lock(KEY, timeout=0))
-    assert ahead.operator is not None
-    assert (ahead.operator.by, ahead.operator.minimum) == ("nightly", True)
 
 
 @pytest.mark.parametrize("linger", [0, 1])

@@ -16,7 +16,7 @@ from kazoo.protocol.serialization import Sync
 from support.faults import BackgroundCall, acquire_once, die, expire, reconnect, results, within
 from support.locking import as_json, zklock
 from support.primitives import KAZOO, KEY, LINGERING, LOCK, READ, SEMAPHORE, WRITE, Primitive, Taker, queued, watched
-from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, NO_AUTH, SYNC, Proxy, with_error
+from support.proxy import CREATE2, DELETE, GET_DATA, MULTI, NO_AUTH, Proxy, with_error
 from support.work import acquired, assert_refused, lose, seen
 from support.zoo import Zoo, eventually
 
@@ -562,19 +562,6 @@ def test_a_hand_over_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: s
     assert zoo.children(KEY) == [decoded(zoo, text).name]
     with zk_adopt(text) as adopted:
         adopted.check()
-
-
-@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-@pytest.mark.parametrize("opcode", [MULTI, GET_DATA, GET_CHILDREN, SYNC])
-def test_an_adoption_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
-    text = give(SEMAPHORE)
-    fired = getattr(proxy, when)(opcode)
-    with zk_adopt(text, timeout=20) as hold:
-        assert fired.is_set()
-        hold.check()
-        assert zoo.children(KEY) == [hold.path.rpartition("/")[2]]
-        assert hold.path[-10:] == decoded(zoo, text).sequence
-    assert zoo.children(KEY) == []
 
 
 def test_an_adopter_that_may_not_read_who_has_the_lock_is_told(zoo: Zoo, proxy: Proxy) -> None:

@@ -10,7 +10,7 @@ import pytest
 from kazoo.protocol.serialization import Delete
 from support.faults import BackgroundCall, caught_up, connected, expire, reconnect, session, within
 from support.primitives import KEY, Taker
-from support.proxy import CONNECTION_LOSS, CREATE2, CREATE_CONTAINER, GET_DATA, Proxy, with_error
+from support.proxy import CONNECTION_LOSS, CREATE2, GET_DATA, Proxy, with_error
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
@@ -30,14 +30,6 @@ def acquire_and_count(zoo: Zoo, key: str = KEY, timeout: float = 5) -> None:
         stat = zoo.client.exists(hold.path)
         assert (stat.czxid, stat.ephemeralOwner) == (hold.token, session().session_id)
     assert zoo.children(key) == []
-
-
-@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-@pytest.mark.parametrize("opcode", [CREATE2, CREATE_CONTAINER])
-def test_creating_the_parents_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
-    fired = getattr(proxy, when)(opcode)
-    acquire_and_count(zoo, "cold/and/deep")
-    assert fired.is_set()
 
 
 def test_a_request_that_cannot_be_written_is_not_waited_for(zoo: Zoo, proxy: Proxy) -> None:

@@ -156,6 +156,7 @@ async def test_the_node_of_a_caller_that_gave_up_is_deleted(zoo: Zoo, proxy: Pro
     caller.cancel()
     await asyncio.wait([caller])
     proxy.heal()
+    proxy.alter_reply(GET_CHILDREN, with_error(NO_AUTH), carried_out=False)  # the search for it is repeated
     assert await asyncio.to_thread(fired.wait, 30)
     eventually(lambda: zoo.children(KEY) == [], 2, "the node of a create that nobody waits for stays")
     assert caller.cancelled()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_zklock.core.queue import markers, order
+from django_zklock.core.queue import markers
 from django_zklock.core.queue.deadlock import WaitsFor, blockers
 from django_zklock.core.queue.markers import LimitRecord
 from django_zklock.core.queue.nodes import Child, Kind, Mark, Payload, new_guid, prefix
@@ -267,49 +267,21 @@ def test_the_last_number_is_still_taken() -> None:
 # --- what an onlooker sees --------------------------------------------------------------------------------------------
 
 
-@given(st.integers(0, 8))
-def test_of_plain_contenders_only_the_first_holds(many: int) -> None:
-    children = queue_of([Kind.LOCK] * many)
-    assert holders.end_of_holders(children) == min(1, many)
-    for index, child in enumerate(children):
-        verdict = order.exclusive(children, child.name)
-        expected = verdict.children[0] if isinstance(verdict, order.WaitFor) else ""
-        assert holders.waits_for(children, index) == expected
-
-
-@given(st.lists(st.sampled_from([Kind.LOCK, Kind.READ, Kind.WRITE])))
-def test_readers_share_and_all_others_exclude(kinds: list[Kind]) -> None:
-    children = queue_of(kinds)
-    many = holders.end_of_holders(children)
-    assert many == 1 or all(kind is Kind.READ for kind in kinds[:many])
-    assert bool(many) == bool(kinds)
-    names = [child.name for child in children]
-    for index, child in enumerate(children):
-        behind = holders.waits_for(children, index)
-        assert bool(behind) == (index >= many)
-        if behind:
-            ahead = children[names.index(behind)]
-            assert ahead.sequence < child.sequence
-            assert child.kind is not Kind.READ or ahead.kind is not Kind.READ
-
-
 @given(
-    st.lists(st.tuples(st.sampled_from([Kind.PERMIT, Kind.PERMIT, Kind.LOCK]), st.integers(1, 4))),
+    st.lists(st.tuples(st.sampled_from([*Kind, Kind.PERMIT, Kind.PERMIT]), st.integers(1, 4))),
     st.none() | st.integers(1, 4),
 )
-def test_the_shown_holders_of_permits_are_those_of_the_rule(came: list[tuple[Kind, int]], limit: int | None) -> None:
+def test_the_shown_holders_and_waits_are_those_of_the_rule(came: list[tuple[Kind, int]], limit: int | None) -> None:
     children = replace(queue_of([kind for kind, _ in came]), limit=limit)
     own = {child.name: limit for child, (_, limit) in zip(children, came, strict=True)}
-    granted = [
-        index
-        for index, child in enumerate(children)
-        if isinstance(order.rule_for(child.kind, own[child.name])(children, child.name), order.Granted)
-    ]
+    verdicts = [told(children, child, own[child.name]) for child in children]
+    granted = [index for index, verdict in enumerate(verdicts) if verdict == Granted()]
     limits = {name: limit or most for name, most in own.items()}
     assert holders.holder_indexes(children, limits) == tuple(granted)
     assert holders.end_of_holders(children, limits) == max((index + 1 for index in granted), default=0)
-    for index in range(len(children)):
-        assert bool(holders.waits_for(children, index, granted)) == (index not in granted)
+    for index, verdict in enumerate(verdicts):
+        awaited = verdict.children[-1] if isinstance(verdict, WaitFor) else ""
+        assert holders.waits_for(children, index, granted) == awaited
 
 
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 8), st.integers(0, 8), st.integers(0, 8))
