@@ -143,7 +143,9 @@ def test_a_waiter_that_a_quorum_does_not_confirm_is_not_granted(
 
 
 @changes(FEW_UNCLEAR, UNREADABLE, FLIPPED)
-async def test_the_node_of_a_caller_that_gave_up_is_deleted(zoo: Zoo, proxy: Proxy, change: Change) -> None:
+async def test_the_node_of_a_caller_that_gave_up_is_deleted(
+    zoo: Zoo, proxy: Proxy, change: Change, caplog: pytest.LogCaptureFixture
+) -> None:
     proxy.delay_op(CREATE2, 60)
     fired = proxy.alter_reply(CREATE2, change)
 
@@ -160,6 +162,7 @@ async def test_the_node_of_a_caller_that_gave_up_is_deleted(zoo: Zoo, proxy: Pro
     assert await asyncio.to_thread(fired.wait, 30)
     eventually(lambda: zoo.children(KEY) == [], 2, "the node of a create that nobody waits for stays")
     assert caller.cancelled()
+    assert "deleting the znode None" not in caplog.text
 
 
 @carried_out_or_not

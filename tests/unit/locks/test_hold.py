@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
 from typing import Any, cast
 from unittest import mock
@@ -61,7 +62,7 @@ def test_a_suspended_hold_is_trusted_until_its_grace_is_over(abort_on: str) -> N
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.parametrize("what", ["lost", "another session"])
+@pytest.mark.parametrize("what", ["lost", "deleted", "another session"])
 def test_a_lost_hold_does_not_use_a_lease_renewed_after_the_loss(what: str) -> None:
     """A thread paused in a check may find a later lease, or that of another session, valid."""
     session = Turbulent()
@@ -72,6 +73,8 @@ def test_a_lost_hold_does_not_use_a_lease_renewed_after_the_loss(what: str) -> N
     def happen() -> None:
         if what == "lost":
             grant.lost_reason = "the lease was over"
+        elif what == "deleted":  # and nobody has read the reason yet
+            grant.node_gone = threading.Event()
         else:
             session.session_id = 2
 
