@@ -23,13 +23,13 @@ from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
 pytestmark = pytest.mark.usefixtures("key_directory")
 
 
-def acquire_and_count(zoo: Zoo, key: str = KEY, timeout: float = 5) -> None:
-    with within(timeout), zk_lock(key, timeout=timeout) as hold:
+def acquire_and_count(zoo: Zoo, timeout: float = 5) -> None:
+    with within(timeout), zk_lock(KEY, timeout=timeout) as hold:
         hold.check()
-        assert [f"{zoo.base}/{key}/{name}" for name in zoo.children(key)] == [hold.path]
+        assert [f"{zoo.base}/{KEY}/{name}" for name in zoo.children(KEY)] == [hold.path]
         stat = zoo.client.exists(hold.path)
         assert (stat.czxid, stat.ephemeralOwner) == (hold.token, session().session_id)
-    assert zoo.children(key) == []
+    assert zoo.children(KEY) == []
 
 
 def test_a_request_that_cannot_be_written_is_not_waited_for(zoo: Zoo, proxy: Proxy) -> None:
