@@ -84,6 +84,8 @@ def test_locks_are_refused_before_they_are_too_many_and_the_error_has_the_figure
         refused = assert_refused(zk_lock(f"{LONG}/more"), ZooKeeperUnavailable)
         assert refused.lock == f"{LONG}/more"
         assert_refused(zk_adopt(text, timeout=5), TooManyLocks)
+        with zoo.hold_elsewhere(f"{LONG}/busy"):
+            assert_refused(zk_lock(f"{LONG}/busy", timeout=0), LockBusy)  # it would write nothing
         assert session().connected
         with zk_lock("short"):  # shorter keys do fit
             pass
@@ -125,14 +127,6 @@ def test_a_lock_fits_as_soon_as_a_block_that_made_room_has_ended(zoo: Zoo) -> No
             settle()
             assert counted() == carried(zoo) <= LIMIT
         assert_refused(zk_lock(f"{LONG}/more"), TooManyLocks)
-
-
-def test_a_try_of_a_lock_that_another_has_is_busy_as_ever(zoo: Zoo) -> None:
-    """It would write nothing, so there is nothing to refuse."""
-    busy = f"{LONG}/busy"
-    with contextlib.ExitStack() as stack, zoo.hold_elsewhere(busy):
-        filled(stack, timeout=30)
-        assert_refused(zk_lock(busy, timeout=0), LockBusy)
 
 
 def test_waiters_count_until_they_leave(zoo: Zoo) -> None:

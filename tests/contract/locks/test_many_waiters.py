@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, connected, cut, expire, proxied, session, warmed, within
-from support.proxy import CREATE2, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
+from support.faults import BackgroundCall, acquire_once, connected, cut, expire, proxied, session, warmed, within
+from support.proxy import CREATE2, CREATE_CONTAINER, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
 from support.zoo import Zoo, eventually
 
-from django_zklock import zk_lock
+from django_zklock import zk_lock, zk_locks
 from django_zklock.core.locks import acquisition
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.protocol.local_queue import MAX_WAITING
@@ -246,6 +246,24 @@ async def test_local_waiters_keep_their_order_in_the_next_session(zoo: Zoo) -> N
     assert order == list(range(MANY))
 
 
+def test_one_of_several_locks_waits_in_the_local_queue_after_a_late_reply(zoo: Zoo, warm: Proxy) -> None:
+    """In the next session it looks again whether its lock is free, and is let in before it has the reply."""
+    connected().attached(Registry).most_waiting = 1
+    with zoo.hold_elsewhere(KEY):
+        waiter = BackgroundCall(lambda: acquire_once(KEY, timeout=30))
+        zoo.wait_contenders(KEY, 2)
+        killed, warm.refuse = warm.kill_before_op(CREATE_CONTAINER), True
+        several = BackgroundCall(lambda: acquire_once(zk_locks("a", "b", KEY, timeout=30)))
+        assert killed.wait(30)
+        expire(zoo)
+        zoo.client.ensure_path(f"{zoo.base}/a")
+        warm.refuse = False
+        zoo.wait_contenders("b", 1)
+        assert len(zoo.children(KEY)) == 2
+    waiter.result()
+    several.result()
+
+
 @pytest.mark.parametrize("most", [0, 1, 5])
 async def test_one_more_than_max_waiters_is_refused(zoo: Zoo, most: int, cleared: Tasks) -> None:
     with zoo.hold_elsewhere(KEY):
@@ -300,15 +318,6 @@ async def test_max_waiters_counts_those_that_come_at_the_same_moment(zoo: Zoo, o
     assert (len(inside), len(refused)) == (5 + permits, 45 - permits)
 
 
-def read_many(count: int, answers: list[object]) -> None:
-    def ask() -> None:
-        gateway = session().gateway
-        for number in range(count):
-            gateway.read(f"{session().options.base}/nothing-{number}", answers.append)
-
-    session().post(ask)
-
-
 def test_a_callback_that_fails_does_not_keep_a_session_from_closing(zoo: Zoo) -> None:
     def fail(answer: object) -> None:
         raise RuntimeError(answer)
@@ -331,7 +340,8 @@ def test_a_heartbeat_does_not_queue_behind_a_flood_of_requests(zoo: Zoo) -> None
         answers: list[object] = []
         proxy.hang = True
         proxy.reset()
-        read_many(5 * MAX_IN_FLIGHT, answers)
+        for number in range(5 * MAX_IN_FLIGHT):
+            session().post(session().gateway.read, f"{session().options.base}/nothing-{number}", answers.append)
         session().post(session().attached(Registry).heartbeat.beat)
         proxy.wait_for(lambda: sum(frame.request for frame in proxy.frames) > MAX_IN_FLIGHT)
         asked = [frame.opcode for frame in proxy.frames if frame.request]

@@ -101,14 +101,6 @@ def test_a_broken_lock_goes_to_the_next_in_the_queue(zoo: Zoo) -> None:
     assert order == [0, 1, 2]
 
 
-def test_a_waiter_cannot_be_broken(zoo: Zoo) -> None:
-    """It may be granted in that moment, and would hold the lock together with the next one."""
-    with zoo.hold_elsewhere("k"), zoo.hold_elsewhere("k") as waiter:
-        with pytest.raises(LockChangedHands):
-            break_lock("k", guid=guid_of(waiter), token=zoo.client.exists(waiter).czxid, **WHY)
-        assert len(zoo.children("k")) == 2
-
-
 @pytest.mark.parametrize("change", [{"token": 1}, {"guid": str(uuid.uuid4())}], ids=["token", "guid"])
 def test_a_holder_that_was_not_named_keeps_the_lock(zoo: Zoo, change: dict[str, Any]) -> None:
     """The page that was confirmed may be old."""
@@ -122,6 +114,7 @@ def test_a_holder_that_was_not_named_keeps_the_lock(zoo: Zoo, change: dict[str, 
 
 
 def test_one_of_several_readers_can_be_broken_and_a_waiting_writer_cannot(zoo: Zoo) -> None:
+    """The waiter may be granted in that moment, and would hold the lock together with the next one."""
     made = []
     for kind in (nodes.Kind.READ, nodes.Kind.READ, nodes.Kind.WRITE):
         first = str(uuid.uuid4())
@@ -176,9 +169,6 @@ def test_records_of_breaks_do_not_pile_up(zoo: Zoo, monkeypatch: pytest.MonkeyPa
         time.sleep(0.01)
         break_lock("k", guid=guid_of(name), token=zoo.client.exists(path).czxid, **WHY)
     eventually(lambda: zoo.client.get_children(notes) == [f"{name}.note"])
-    note = break_record.BreakRecord.decode(zoo.client.get(f"{notes}/{name}.note")[0])
-    assert note is not None
-    assert (note.by, note.reason) == ("anna", WHY["reason"])
 
 
 @pytest.mark.parametrize("name", ["shelf/a b", "shelf/ü", "100%", "a%2f"])
