@@ -46,7 +46,7 @@ def hand_over(held: HeldLock, seconds: float, new_waiter: Callable[[], Any]) -> 
         contender.given = hold
         held.handed_over = True
         held.release_uses()
-        contender.when_released(lambda released: None if hold.is_replacing else waiter.set(0), confirmed=True)
+        contender.when_released(lambda released: None if hold.tried else waiter.set(0), confirmed=True)
         token = yield from waiter.outcome(HAND_OVER_TIMEOUT)
         if token is None:
             raise ZooKeeperUnavailable(contender.session.explain(HAND_OVER_TIMEOUT), lock=spec.key)

@@ -34,14 +34,13 @@ class GivenHold(Replacement):
     """
     The hold that replaces the znode of a giver, until the lock is adopted or the time is over.
 
-    `done` is called with the token of the adopter, or with 0 if the hold is not there; on the protocol's thread. The
+    Once `tried`, `done` gets the token of the adopter, or 0 if the hold is not there; on the protocol's thread. The
     token is the czxid of the hold, so it is higher than the giver's. But contenders that came before the hold would
     get a lower one. If there are some, the adopter has the token of the giver.
     """
 
     def __init__(self, spec: QueueSpec, hand_over: HandOver, done: Callable[[int], object]) -> None:
         super().__init__(spec, None, hand_over.guid, hand_over.name)
-        self.is_replacing = False  # a znode, so that `done` will be called
         self._seconds = hand_over.seconds
         self._sequence = hand_over.sequence
         self._token = 0
@@ -51,7 +50,7 @@ class GivenHold(Replacement):
 
     def replace(self, own: Node, token: int) -> GivenHold:
         """Replace this znode, which the giver is about to delete; `token` is that of its grant."""
-        self.is_replacing, self._own, self._token = True, own, token
+        self._own, self._token = own, token
         return self
 
     def changes(self) -> tuple[Operation, ...]:
@@ -64,15 +63,13 @@ class GivenHold(Replacement):
 
     def end_in_time(self, session: Session) -> None:
         """Look whether the hold is there, as the reply may have been lost. Delete it when its time is over."""
-        if self._tried:
+        if self.tried:
             self._check(session)
-        else:
-            self._done(0)
 
     def withdraw(self, session: Session) -> None:
         """Leave no hold, because nobody has got the text. If that fails, the hold ends in time."""
         self._is_withdrawn = True
-        if self._tried:
+        if self.tried:
             self._check(session)
 
     def _on_checked(self, session: Session, hold: OperatorHold | None) -> None:

@@ -196,7 +196,7 @@ class Replacement:
         self._name = name
         self._path = f"{spec.parent}/{name}"
         self._seconds = 0.0
-        self._tried = False  # the transaction was sent
+        self.tried = False  # the transaction was sent
         self._entry = ""  # the path of its entry in the index
 
     def changes(self) -> tuple[Operation, ...]:
@@ -209,7 +209,7 @@ class Replacement:
 
     def end_in_time(self, session: Session) -> None:
         """Delete the hold when its time is over. Otherwise it would stay while no caller wants the lock."""
-        if self._tried:
+        if self.tried:
             session.loop.call_later(self._seconds, partial(self._check, session))
 
     def _check(self, session: Session) -> None:
@@ -229,7 +229,7 @@ class Replacement:
 
     def _create(self, payload: Payload, *, by: str, reason: str, mark: str) -> Create:
         """Return the create of the hold; `payload` is that of the holder."""
-        self._tried = True
+        self.tried = True
         payload = replace(payload, guid=self._guid, owner=0, max_hold=0, session_timeout=0)
         payload = replace(payload, release_request={}, waits_for={}, unknown=b"")  # they are about the holder's znode
         data = operator_hold.hold_data(payload, by=by, reason=reason, seconds=self._seconds, mark=mark)
