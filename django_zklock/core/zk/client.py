@@ -6,8 +6,7 @@ session that have no reply yet, and those that wait until fewer are in flight; i
 `PendingRequest` receives a reply, a `Watch` an event. At the end are two requests that kazoo does not have.
 
 These private names of kazoo are used here and in `connection`, `gateway` and `session`:
-`KazooClient._call`, `_notify_pending`, `_queue`, `_pending`, `_state`, `_connection`, `_session_id`, `_stopped`,
-`_data_watchers`;
+`KazooClient._notify_pending`, `_queue`, `_pending`, `_connection`, `_session_id`, `_stopped`, `_data_watchers`;
 `ConnectionHandler._connection_routine`, `_expand_client_hosts`, `_connect_loop`, `_connect_attempt`, `_connect`,
 `_invoke`, `_send_request`, `_send_ping`, `_read_header`, `_read_socket`, `_read`, `_write`, `_xid`, `_socket`,
 `_read_sock`, `_write_sock`. `connection` overrides `ConnectionHandler.zk_loop` and reads its `connection_stopped`.
@@ -28,7 +27,7 @@ from kazoo.exceptions import ConnectionClosedError
 from kazoo.loggingsupport import BLATHER
 from kazoo.protocol import serialization as wire
 from kazoo.protocol.serialization import Auth, CloseInstance, Connect
-from kazoo.protocol.states import EventType, KeeperState
+from kazoo.protocol.states import EventType
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id
 
@@ -134,10 +133,6 @@ class Client(KazooClient):
         """Send requests together, each with the object that takes its reply; on a client that has a connection."""
         if self._connection.send_now(requests):
             return
-        if self._connection._write_sock is None or self._state not in (KeeperState.CONNECTED, KeeperState.CONNECTING):
-            for request, result in requests:
-                self._call(request, result)  # it fails with the right error
-            return
         self._queue.extend(requests)
         if self._connection.is_over:  # kazoo has failed its requests already, and would keep these for the next one
             for entry in requests:
@@ -145,11 +140,7 @@ class Client(KazooClient):
                     self._queue.remove(entry)
                     entry[1].set_exception(ConnectionClosedError("Connection has been closed"))
             return
-        try:
-            self._connection.wake()
-        except OSError:
-            for _, result in requests:
-                result.set_exception(ConnectionClosedError("Connection has been closed"))
+        self._connection.wake()
 
     @property
     def negotiated_timeout(self) -> float:

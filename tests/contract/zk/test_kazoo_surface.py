@@ -19,16 +19,7 @@ from django_zklock.core.zk.options import SessionOptions
 
 def test_the_client_has_the_private_attributes() -> None:
     client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))
-    for name in (
-        "_queue",
-        "_pending",
-        "_state",
-        "_connection",
-        "_session_id",
-        "_data_watchers",
-        "_conn_retry",
-        "_stopped",
-    ):
+    for name in ("_queue", "_pending", "_connection", "_session_id", "_data_watchers", "_conn_retry", "_stopped"):
         assert hasattr(client, name), name
     for name in ("_socket", "_read_sock", "_write_sock", "_xid", "connection_stopped", "_connection_routine"):
         assert hasattr(client._connection, name), name
@@ -37,7 +28,6 @@ def test_the_client_has_the_private_attributes() -> None:
 @pytest.mark.parametrize(
     ("method", "parameters"),
     [
-        (KazooClient._call, ["request", "async_object"]),
         (KazooClient._notify_pending, ["state"]),
         (ConnectionHandler.zk_loop, []),
         (ConnectionHandler.close, []),

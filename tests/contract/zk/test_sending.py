@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 from kazoo.exceptions import ConnectionClosedError, ConnectionDropped
 from kazoo.protocol.serialization import Close, Delete
-from kazoo.protocol.states import KeeperState
 from support.certificates import authority, certificate
 from support.zoo import eventually
 
@@ -231,65 +230,63 @@ def test_a_request_just_after_the_end_of_a_connection_has_an_outcome_at_once(ser
         assert not client._queue
 
 
+def calls_after_the_end(
+    client: Client, monkeypatch: pytest.MonkeyPatch, is_over: Callable[[SlowWrite], bool]
+) -> list[object]:
+    """Send two requests while the last connection seems to be over, and a third. Return the kinds of their outcomes."""
+    outcomes: list[list[object]] = []
+    slow = SlowWrite(client._connection._write)
+    with monkeypatch.context() as patched:
+        patched.setattr(client._connection, "_write", slow)
+        patched.setattr(connection.Connection, "is_over", property(lambda self: is_over(slow)))
+        client.call_together(deletes(2, outcomes, 10))
+        slow.may_go_on.set()
+        eventually(lambda: all(outcomes))
+    client.call_together(deletes(1, outcomes, 10))
+    eventually(lambda: all(outcomes))
+    return [type(*own) for own in outcomes]
+
+
 def test_a_request_that_is_just_being_sent_has_its_own_outcome(
     server: Server, pki: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The caller has seen the end of the last connection, and kazoo's thread has connected again meanwhile."""
-    outcomes: list[list[object]] = []
     with client_of(server, pki) as client:
-        ours, slow = client._connection, SlowWrite(client._connection._write)
 
-        def is_over(self: object) -> bool:
-            ours.wake()
+        def is_over(slow: SlowWrite) -> bool:
+            client._connection.wake()
             return slow.has_begun.wait(10)
 
-        with monkeypatch.context() as patched:
-            patched.setattr(ours, "_write", slow)
-            patched.setattr(ours, "_is_open", False)
-            patched.setattr(connection.Connection, "is_over", property(is_over))
-            client.call_together(deletes(2, outcomes, 10))
-            slow.may_go_on.set()
-            eventually(lambda: all(outcomes))
-        client.call_together(deletes(1, outcomes, 10))
-        eventually(lambda: all(outcomes))
-    assert outcomes == [[True]] * 3
+        monkeypatch.setattr(client._connection, "_is_open", False)
+        assert calls_after_the_end(client, monkeypatch, is_over) == [bool] * 3
 
 
 def test_a_request_that_comes_while_the_queue_is_found_empty_has_its_own_outcome(
     server: Server, pki: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread was woken for nothing, and the caller has seen the end of the last connection."""
-    outcomes: list[list[object]] = []
     is_empty, is_queued = threading.Event(), threading.Event()
+
+    class Queue(deque[object]):
+        def popleft(self) -> object:
+            try:
+                return super().popleft()
+            except IndexError:
+                is_empty.set()
+                is_queued.wait(10)
+                raise
+
+    def is_over(slow: SlowWrite) -> bool:
+        is_queued.set()
+        slow.has_begun.wait(0.2)
+        return True
+
     with client_of(server, pki) as client:
-        ours, slow = client._connection, SlowWrite(client._connection._write)
-
-        class Queue(deque[object]):
-            def popleft(self) -> object:
-                try:
-                    return super().popleft()
-                except IndexError:
-                    is_empty.set()
-                    is_queued.wait(10)
-                    raise
-
-        def is_over(self: object) -> bool:
-            is_queued.set()
-            slow.has_begun.wait(0.2)
-            return True
-
-        with monkeypatch.context() as patched:
-            patched.setattr(client, "_queue", Queue())
-            patched.setattr(ours, "_write", slow)
-            patched.setattr(connection.Connection, "is_over", property(is_over))
-            ours.wake()
-            assert is_empty.wait(10)
-            client.call_together(deletes(2, outcomes, 10))
-            slow.may_go_on.set()
-            eventually(lambda: all(outcomes))
-        client.call_together(deletes(1, outcomes, 10))
-        eventually(lambda: all(outcomes))
-    assert [type(*own) for own in outcomes] == [ConnectionClosedError] * 2 + [bool]
+        monkeypatch.setattr(client, "_queue", Queue())
+        client._connection.wake()
+        assert is_empty.wait(10)
+        kinds = calls_after_the_end(client, monkeypatch, is_over)
+    assert kinds == [ConnectionClosedError] * 2 + [bool]
 
 
 @pytest.fixture
@@ -370,7 +367,7 @@ def woken() -> Iterator[tuple[Client, socket.socket]]:
     handler._read_sock, handler._write_sock = socket.socketpair()
     with ours, theirs, handler._read_sock, handler._write_sock:
         ours.setblocking(False)
-        handler._socket, handler._is_open, client._state = ours, True, KeeperState.CONNECTED
+        handler._socket, handler._is_open = ours, True
         yield client, theirs
 
 

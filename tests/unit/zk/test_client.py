@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from kazoo import exceptions as kazoo
+from kazoo.exceptions import ConnectionDropped
 from kazoo.protocol.connection import PING_XID
+from kazoo.protocol.serialization import Delete
 from kazoo.retry import KazooRetry
 
 from django_zklock.core import clock
-from django_zklock.core.zk.client import Client
+from django_zklock.core.zk.client import Client, Requests
 from django_zklock.core.zk.errors import OutcomeUnknown, translate
 from django_zklock.core.zk.lease import LastContact
+from django_zklock.core.zk.loop import Loop
 from django_zklock.core.zk.options import SessionOptions
 
 
@@ -56,6 +61,40 @@ def test_a_reply_to_a_ping_belongs_to_the_oldest_ping_without_one(wired: tuple[C
     client._connection._read_socket(1)
     assert heard[1] >= between
     assert len(heard) == 2
+
+
+@pytest.mark.parametrize("reply", [struct.pack("!iiqi", 16, 1, 0, 0), struct.pack("!ii", 4, 1)], ids=["surplus", "cut"])
+def test_a_reply_that_cannot_be_read_ends_the_connection(wired: tuple[Client, socket.socket], reply: bytes) -> None:
+    client, server = wired
+    server.sendall(reply)
+    with pytest.raises(ConnectionDropped):
+        client._connection._read_socket(1)
+
+
+def test_requests_in_a_flood_wait_in_their_order_and_fail_with_the_connection(
+    wired: tuple[Client, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(name: str) -> None:
+        requests.send((Delete(f"/{name}", -1), functools.partial(hear, name)))
+
+    def hear(name: str, reply: object) -> None:
+        replies.append((name, type(reply)))
+        if name == "a":
+            ask("d")
+
+    monkeypatch.setattr("django_zklock.core.zk.client.MAX_IN_FLIGHT", 1)
+    client, server = wired
+    replies: list[Any] = []
+    client._session_id, client._connection._is_open = 7, True
+    requests = Requests(Loop("test"), LastContact(), replies.append, replies.append)
+    requests.open(client, 7, 10.0)
+    for name in "abc":
+        ask(name)
+    for xid in (1, 2):
+        server.sendall(struct.pack("!iiqi", 16, xid, 0, 0))
+        client._connection._read_socket(1)
+    requests.close()
+    assert replies == [("a", bool), ("b", bool), ("d", OutcomeUnknown)]
 
 
 @pytest.mark.parametrize(("hurry", "longest"), [(True, 0.5), (False, 5.0)])
