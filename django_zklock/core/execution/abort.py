@@ -126,9 +126,7 @@ class CleanupOnError:
 
     @shielded
     def _on_destroyed(self, end: object) -> None:
-        if self._finalizers is not None:
-            self._call()
-            self._finalizers = None
+        self._call()
 
 
 class Abort:

@@ -152,8 +152,11 @@ def test_a_loop_around_the_block_is_left_alone() -> None:
 
 
 @in_each_thread
-def test_a_function_that_works_for_a_coroutine_of_the_block_is_interrupted(zoo: Zoo, run: Run) -> None:
+def test_a_function_that_works_for_a_coroutine_of_the_block_is_interrupted(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
     """`sync_to_async` runs it in the thread of the block, which waits for the coroutine."""
+    monkeypatch.setattr(abort, "LOOK_AFTER", 60.0)  # so long would it be asked to end
 
     def work() -> None:
         lose(current_hold())

@@ -56,7 +56,7 @@ def test_no_repetition_strikes_the_clean_up_of_a_block(zoo: Zoo, reports: Report
     def clean_up() -> None:
         sleep_in_pieces(0.4)
         try:
-            raise ValueError
+            raise ValueError from KeyError()
         except ValueError:
             sleep_in_pieces(0.4)
         done.append(True)
@@ -78,20 +78,38 @@ def test_no_repetition_strikes_the_clean_up_of_a_block(zoo: Zoo, reports: Report
         assert not report["receipt"].swallowed
 
 
+def lose_inner() -> None:
+    with Lock("inner") as inner:
+        lose(inner)
+        compute(20)
+
+
+async def lose_inner_in_loop() -> None:
+    async with Lock("inner") as inner:
+        lose(inner)
+        await asyncio.sleep(20)
+
+
 @in_each_thread
-def test_a_block_inside_the_clean_up_is_aborted_for_its_own_lock(zoo: Zoo, run: Run) -> None:
+@pytest.mark.parametrize("work", [lose_inner, lambda: asyncio.run(lose_inner_in_loop())], ids=["block", "loop"])
+def test_a_block_inside_the_clean_up_is_aborted_for_its_own_lock(zoo: Zoo, run: Run, work: Any) -> None:
+    done: list[bool] = []
+
     def block() -> None:
         with Lock("outer") as outer:
             lose(outer)
             try:
                 compute(20)
             finally:
-                with Lock("inner") as inner:
-                    lose(inner)
-                    compute(20)
+                try:
+                    work()
+                except BaseException:
+                    sleep_in_pieces(0.4)
+                    done.append(True)
 
     with within(2), pytest.raises(LockLost, match="outer"):
         run(block)
+    assert done
 
 
 async def test_a_swallowed_cancellation_is_repeated(zoo: Zoo, reports: Reports) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -18,11 +19,14 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from support.faults import BackgroundCall
+from support.strike import LineStrike, Struck
 
 import django_zklock
 from django_zklock.core.execution.abort import (
     ABORT_SIGNAL,
+    CleanupOnError,
     MainThreadAbort,
     ThreadAbort,
     _Arrival,
@@ -31,6 +35,7 @@ from django_zklock.core.execution.abort import (
     _set_async_exception,
     shielded,
 )
+from django_zklock.core.execution.inner_tasks import inner_tasks
 from django_zklock.core.execution.owner import Owner, current_owner
 from django_zklock.core.execution.signals import set_handler
 from django_zklock.core.execution.stack import CUT, MAX_ANSWER, MAX_FRAMES, read_answer, stack_of
@@ -141,21 +146,16 @@ def test_nothing_is_collected_while_frames_of_others_are_read(
     assert gc.isenabled()
 
 
-def test_disarming_one_block_keeps_the_abort_of_another(work: Callable[[int], Work]) -> None:
+@pytest.mark.parametrize("aborted", [1, 2])
+def test_disarming_one_block_drops_its_abort_and_keeps_that_of_another(
+    work: Callable[[int], Work], aborted: int
+) -> None:
     busy = work(2)
-    for block in busy.blocks:
+    for block in busy.blocks[:aborted]:
         block.request("lost")
     busy.blocks[0].disarm()
     busy.end()
-    assert busy.stopped
-
-
-def test_an_abort_of_a_block_that_is_over_is_dropped(work: Callable[[int], Work]) -> None:
-    busy = work(2)
-    busy.blocks[0].request("lost")
-    busy.blocks[0].disarm()
-    busy.end()
-    assert not busy.stopped
+    assert busy.stopped is (aborted == 2)
 
 
 def test_a_request_after_the_end_of_a_block_strikes_nothing() -> None:
@@ -201,6 +201,49 @@ def test_a_shielded_function_that_is_struck_at_its_start_is_called() -> None:
     function: Any = shielded(lambda a, *b, c, **d: (calls.append((a, b, c, d)), None if calls[1:] else _Arrival())[1])
     assert type(function(1, 2, 3, c=4, d=5)) is LockLostInterrupt
     assert calls == [(1, (2, 3), 4, {"d": 5})] * 2
+
+    def later() -> BaseException:
+        return _Arrival()  # it would be called for ever
+
+    assert type(shielded(later)()) is LockLostInterrupt
+
+
+def test_a_clean_up_that_is_struck_at_its_start_is_made() -> None:
+    calls: list[int] = []
+    with pytest.raises(Struck), LineStrike([CleanupOnError._end], 0), CleanupOnError(lambda: calls.append(1)):
+        raise ValueError
+    assert calls
+
+
+def test_the_loop_that_a_thread_runs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Python frames, as with uvloop, by `asyncio.run`."""
+
+    class Loop(asyncio.SelectorEventLoop):
+        def run_until_complete(self, future: Any) -> Any:
+            looks.append(inner_tasks(sys._getframe()))
+            return super().run_until_complete(future)
+
+    async def look() -> None:
+        looks.append(inner_tasks(sys._getframe()))
+
+    looks: list[Any] = []
+    monkeypatch.setattr("asyncio.events.new_event_loop", Loop)
+    asyncio.run(asyncio.sleep(0))
+    assert isinstance(looks[0][0], Loop)
+    with contextlib.closing(Loop()) as loop:
+        loop.run_until_complete(look())
+    assert looks[-1][0] is loop
+
+
+@pytest.mark.filterwarnings("ignore:async_to_sync was passed")
+def test_a_thread_whose_loop_starts_is_not_taken_for_plain_code() -> None:
+    def start() -> Any:
+        looks.append(inner_tasks(sys._getframe()))
+        return asyncio.sleep(0)
+
+    looks: list[object] = []
+    async_to_sync(start)()
+    assert looks != [None]
 
 
 IN_SUB_INTERPRETER = """
