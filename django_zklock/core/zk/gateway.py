@@ -302,10 +302,8 @@ class Gateway:
         """Carry out all operations or none. `callback` gets None, or the error of the operation that failed."""
         requests = [self._request(operation) for operation in operations]
         if not self._is_acl_proven:
-            records = [
-                operation for operation in operations if isinstance(operation, Create) and not operation.ephemeral
-            ]
-            requests += [wire.CheckVersion(record.path, _ANY_VERSION) for record in records]  # it must be readable
+            created = [operation.path for operation in operations if isinstance(operation, Create)]
+            requests += [wire.CheckVersion(path, _ANY_VERSION) for path in created]  # it must be readable
         self._requests.send((wire.Transaction(requests), _converting(partial(_outcome, requests), callback)))
 
     def _request(self, operation: Operation) -> Any:
