@@ -70,6 +70,7 @@ def on_protocol_thread(call: Callable[[], object]) -> None:
 
 
 logger = log.Logger("django_zklock.test")
+always = log.Logger("django_zklock.always", always=True)
 
 
 def log_all(marker: object) -> None:
@@ -187,9 +188,17 @@ def test_a_level_is_checked_without_the_mutex_of_logging(handler: Handler) -> No
 
 def test_the_end_of_a_block_never_waits_for_a_handler(handler: Handler) -> None:
     handler.open.clear()
-    log.Logger("django_zklock.abort", always=True).warning("ended")
+    always.warning("ended")
     assert handler.entered.wait(10)  # on the other thread
     assert handler.threads == ["zklock-log"]
+
+
+def test_a_warning_of_a_protocol_thread_is_shown_on_another() -> None:
+    """`warnings.showwarning` is other people's code, too."""
+    shown: list[str] = []
+    on_protocol_thread(lambda: log.defer(lambda text: shown.append(f"{threading.current_thread().name}: {text}"), "w"))
+    assert log.flush(10)
+    assert shown == ["zklock-log: w"]
 
 
 def test_a_forked_child_logs_on_its_own_thread(handler: Handler) -> None:
@@ -228,30 +237,28 @@ def test_a_record_of_a_users_thread_keeps_its_context_and_is_found_by_a_test(mon
     """A filter adds the id of the request; `assertLogs` looks as soon as the call has returned."""
     request_id: ContextVar[str] = ContextVar("request_id")
     request_id.set("r-1")
-    logger = log.Logger("django_zklock.always", always=True)
     seen: list[str] = []
 
     def see(record: logging.LogRecord) -> bool:
         seen.append(request_id.get())
         return True
 
-    monkeypatch.setattr(logger.logger, "filters", [see])
+    monkeypatch.setattr(always.logger, "filters", [see])
     for number in range(20):
         with TestCase().assertLogs("django_zklock.always") as caught:
-            logger.warning("record %d", number)
+            always.warning("record %d", number)
         assert [record.getMessage() for record in caught.records] == [f"record {number}"]
     assert seen == ["r-1"] * 20
 
 
 def test_threads_that_log_at_once_find_their_records_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    logger = log.Logger("django_zklock.always", always=True)
     handler = Handler()
-    monkeypatch.setattr(logger.logger, "handlers", [handler])
+    monkeypatch.setattr(always.logger, "handlers", [handler])
 
     def find(thread: int) -> bool:
         handled = []
         for number in range(30):
-            logger.warning("%d.%d", thread, number)
+            always.warning("%d.%d", thread, number)
             handled.append(f"{thread}.{number}" in [record.getMessage() for record in handler.records])
         return all(handled)
 
@@ -262,10 +269,9 @@ def test_threads_that_log_at_once_find_their_records_at_once(monkeypatch: pytest
 def test_a_handler_that_hangs_delays_a_users_thread_once(handler: Handler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "LONGEST_DELAY", 3.0)
     handler.open.clear()
-    logger = log.Logger("django_zklock.always", always=True)
     began = time.monotonic()
     for _ in range(20):
-        logger.warning("a record")
+        always.warning("a record")
     assert time.monotonic() - began < 15  # 60 if each waited
 
 
