@@ -13,6 +13,9 @@ from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import Hold, zk_lock
 from django_zklock.core import clock
+from django_zklock.core.protocol import contender
+from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.zk import heartbeat
 from django_zklock.core.zk.lease import LEASE_SHARE
 from django_zklock.exceptions import LockLost, LockNotHeld, ZooKeeperUnavailable
 
@@ -193,6 +196,20 @@ def test_all_members_of_a_hold_agree_about_its_loss(zoo: Zoo) -> None:
         lock.release()
     with pytest.raises(LockNotHeld):
         hold.check()
+
+
+def test_one_heartbeat_finds_all_holds_whose_znodes_are_gone(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contender, "WATCH_SELF_AFTER", 60.0)
+    monkeypatch.setattr(heartbeat, "BEAT_SHARE", 60.0)
+    locks = [zk_lock(key) for key in "ab"]
+    holds = [acquired(lock) for lock in locks]
+    for hold in holds:
+        zoo.client.delete(hold.path)
+    session().post(session().attached(Registry).heartbeat.beat)
+    eventually(lambda: all(hold.lost for hold in holds))
+    for lock in locks:
+        with pytest.raises(LockLost, match="deleted"):
+            lock.release()
 
 
 def test_wait_lost_returns_when_the_hold_is_released(zoo: Zoo) -> None:

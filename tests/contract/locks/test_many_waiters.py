@@ -16,6 +16,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock, zk_locks
 from django_zklock.core.locks import acquisition
+from django_zklock.core.log import flush
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.protocol.local_queue import MAX_WAITING
 from django_zklock.core.protocol.registry import Registry
@@ -318,7 +319,7 @@ async def test_max_waiters_counts_those_that_come_at_the_same_moment(zoo: Zoo, o
     assert (len(inside), len(refused)) == (5 + permits, 45 - permits)
 
 
-def test_a_callback_that_fails_does_not_keep_a_session_from_closing(zoo: Zoo) -> None:
+def test_a_callback_that_fails_does_not_keep_a_session_from_closing(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
     def fail(answer: object) -> None:
         raise RuntimeError(answer)
 
@@ -332,6 +333,8 @@ def test_a_callback_that_fails_does_not_keep_a_session_from_closing(zoo: Zoo) ->
         proxy.hang = False
         closing.result()
         assert current_session._closed.is_set()
+    assert flush(5)
+    assert "failed on a request without a reply" in caplog.text
 
 
 def test_a_heartbeat_does_not_queue_behind_a_flood_of_requests(zoo: Zoo) -> None:

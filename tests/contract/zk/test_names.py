@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from django.test import override_settings
@@ -16,7 +17,7 @@ from support.zoo import ROOM
 
 from django_zklock import inspection, zk_lock
 from django_zklock.core.log import on_protocol_thread
-from django_zklock.core.zk import outside, process
+from django_zklock.core.zk import connection, outside, process
 from django_zklock.testing.server import DevServer
 
 CONNECT_TIMEOUT = 5.0
@@ -89,8 +90,13 @@ def test_one_bad_name_costs_one_server(server: Ensemble | DevServer, names: Name
     assert report.serves or report.problem.startswith("does not answer: ")
 
 
-def test_a_slow_resolver_costs_its_time_once(server: Ensemble | DevServer, names: Names) -> None:
+def test_a_slow_resolver_costs_its_time_once(
+    server: Ensemble | DevServer, names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_zklock.core.zk.client.FIRST_RETRY", 60.0)
     asked = []
+    looks: Any = []
+    monkeypatch.setattr(connection, "resolve", lambda *how: (looks.append(how), outside.resolve(*how))[1])
 
     def slow() -> list[str]:
         asked.append(time.monotonic())
@@ -101,6 +107,7 @@ def test_a_slow_resolver_costs_its_time_once(server: Ensemble | DevServer, names
     port = server.hosts.rpartition(":")[2]
     with override_settings(ZKLOCK={"URL": f"zk://slow.test:{port}/names"}), zk_lock("a", timeout=0):
         assert len(asked) == 1
+    assert len(looks) < 50
 
 
 def test_a_hold_outlasts_a_cut_while_the_resolver_hangs(server: Ensemble | DevServer, names: Names) -> None:

@@ -9,20 +9,21 @@ from pathlib import Path
 
 import pytest
 from kazoo.protocol.serialization import Create2
-from support.faults import BackgroundCall, acquire_once, connected, proxied, within
-from support.proxy import CONNECT
+from support.faults import BackgroundCall, acquire_once, connected, proxied, results, within
+from support.proxy import CONNECT, Proxy
 from support.signalled import signalled
 from support.work import sleep_in_pieces
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.core.execution.waiters import ThreadWaiter
+from django_zklock.core.log import flush
 from django_zklock.core.protocol.contender import Contender, Outcome
 from django_zklock.core.protocol.spec import Caller
 from django_zklock.core.zk import process
 from django_zklock.core.zk.client import Client
 from django_zklock.core.zk.session import Session
-from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
+from django_zklock.exceptions import LockLost, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.lock import Lock
 
 
@@ -69,13 +70,29 @@ def test_the_states_of_the_connection_are_signalled_in_order(zoo: Zoo) -> None:
     assert {(kwargs["sender"], kwargs["thread"]) for _, kwargs in sent} == {(Session, "zklock-signals")}
 
 
-def test_a_client_that_does_not_connect_is_replaced_and_ends(zoo: Zoo) -> None:
-    with zoo.configured("127.0.0.1:1", session_timeout=1):
+@pytest.mark.parametrize("outage", ["never connected", "refused", "closed"])
+def test_a_client_that_does_not_connect_for_long_is_replaced_and_ends(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, outage: str
+) -> None:
+    """The new one connects as soon as there is a server. One that refuses the old session may open a new one."""
+    monkeypatch.setattr("django_zklock.core.zk.outage._pause", lambda count: 600.0)
+    with proxied(zoo, 1) as proxy:
+        if outage != "never connected":
+            connected()
+        for _ in range(30 if outage == "closed" else 0):
+            proxy.kill_before_op(CONNECT)
+        proxy.refuse = outage != "closed"
+        proxy.cut_all()
         session = process.current()
         first = eventually(lambda: session._client)
         assert first is not None
+        if outage == "closed":
+            eventually(lambda: session.outage.is_refused)
+            proxy.heal()
         eventually(lambda: session._client not in (None, first), 30)
         eventually(first._connection.connection_stopped.is_set)
+        proxy.heal()
+        acquire_once("a", timeout=20)
 
 
 def end_before_it_is_woken(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +119,47 @@ def test_a_session_whose_client_ends_before_it_is_woken_is_closed(zoo: Zoo, monk
         end_before_it_is_woken(client, monkeypatch)
         process.reset(timeout=10)
         assert not session.loop._thread.is_alive()
+
+
+@pytest.mark.parametrize(("longest", "heals"), [(0.1, False), (60.0, True)])
+def test_a_session_without_a_connection_is_closed_soon_or_as_soon_as_it_has_one(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, longest: float, heals: bool
+) -> None:
+    """It tries a server that has closed its connections, although nobody waits for a lock."""
+    monkeypatch.setattr("django_zklock.core.zk.session.CLOSE_WAIT", longest)
+    with proxied(zoo, 1) as proxy:
+        session = connected()
+        session.wanted_until = 0.0
+        for _ in range(30):
+            proxy.kill_before_op(CONNECT)
+        proxy.cut_all()
+        eventually(lambda: 2 in [count for count, _ in session.outage._refusals.values()])
+        closing = BackgroundCall(lambda: process.reset(timeout=20))
+        eventually(lambda: session.closing)
+        if heals:
+            proxy.heal()
+        closing.result()
+    assert not session.loop._thread.is_alive()
+
+
+def test_a_waiter_that_cannot_handle_a_cut_is_told_and_stops_no_other(
+    zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail_once(self: Contender, *, resumed: bool) -> None:
+        monkeypatch.undo()
+        raise RuntimeError("the test says so")
+
+    with zoo.hold_elsewhere("a"):
+        waiters = [BackgroundCall(lambda: acquire_once("a", timeout=30)) for _ in range(2)]
+        zoo.wait_contenders("a", 3)
+        monkeypatch.setattr(Contender, "on_connected", fail_once)
+        proxy.cut_all()
+        zoo.wait_contenders("a", 2)
+    with pytest.raises(ZkLockError, match="the test says so"):
+        results(waiters)
+    zoo.wait_contenders("a", 0)
+    assert flush(5)
+    assert "failed on a change of the session" in caplog.text
 
 
 def test_a_contender_that_starts_while_the_session_closes_gets_an_error(zoo: Zoo) -> None:

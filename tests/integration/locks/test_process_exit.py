@@ -33,14 +33,20 @@ def wait_printed(process: subprocess.Popen[str], line: str) -> None:
     [
         ("pass", 0, ""),
         ("sys.exit(3)", 3, ""),
+        ("with zk_lock('inside'): sys.exit(4)", 4, ""),
         ("raise KeyError", 1, "KeyError"),
         ("os.kill(os.getpid(), signal.SIGINT)", -2, "KeyboardInterrupt"),
     ],
 )
-def test_an_orderly_end_frees_the_locks_at_once(zoo: Zoo, last: str, code: int, noise: str) -> None:
-    """The session of 20 seconds is closed, not left to expire. The abort of an open block does not strike the exit."""
-    process = zoo.spawn(
-        f"""
+def test_an_orderly_end_waits_until_the_session_is_closed(zoo: Zoo, last: str, code: int, noise: str) -> None:
+    """
+    A program that is started again at once finds its locks free.
+
+    The session of 20 seconds is not left to expire. The abort of an open block does not strike the exit.
+    """
+    with Proxy(zoo.address) as proxy:
+        process = zoo.spawn(
+            f"""
 import contextlib, os, signal, sys, threading, warnings
 from django_zklock.core.locks.held import held_locks
 warnings.simplefilter("error")
@@ -54,33 +60,17 @@ print("held", flush=True)
 sys.stdin.readline()
 {last}
 """,
-        ZKLOCK_URL=zoo.url(session_timeout=20),
-    )
-    wait_printed(process, "held")
-    assert (len(zoo.children("end")), len(zoo.children("lingers"))) == (1, 1)
-    _, errors = ended(zoo, process, within=2)
+            ZKLOCK_URL=zoo.url(proxy.address, session_timeout=20),
+        )
+        wait_printed(process, "held")
+        assert (len(zoo.children("end")), len(zoo.children("lingers"))) == (1, 1)
+        proxy.delay = 0.3
+        _, errors = ended(zoo, process, within=2)
+        assert zoo.contenders() == []
     assert process.returncode == code
     assert errors.count("Traceback") == (1 if noise else 0), errors
     assert noise in errors
-    zoo.assert_empty(0.5)
-
-
-def test_an_orderly_end_waits_until_the_session_is_closed(zoo: Zoo) -> None:
-    """A program that is started again at once finds its locks free."""
-    with Proxy(zoo.address) as proxy:
-        process = zoo.spawn(
-            """
-import sys
-hold = zk_lock("end").acquire()
-print("held", flush=True)
-sys.stdin.readline()
-""",
-            hosts=proxy.address,
-        )
-        wait_printed(process, "held")
-        proxy.delay = 0.3
-        ended(zoo, process, within=2)
-        assert zoo.children("end") == []
+    assert "'inside'" not in errors
 
 
 @pytest.mark.parametrize(
@@ -112,23 +102,6 @@ sys.stdin.readline()
         assert "Traceback" not in errors
         # On a busy machine, a process that has no connection at its end does not always get one in time.
         zoo.assert_empty(0.5 if connected else 10)
-
-
-def test_the_end_of_a_block_during_the_exit_is_quiet(zoo: Zoo) -> None:
-    process = zoo.spawn(
-        """
-import sys
-with zk_lock("inside") as hold:
-    print("held", flush=True)
-    sys.stdin.readline()
-    sys.exit(4)
-"""
-    )
-    wait_printed(process, "held")
-    _, errors = ended(zoo, process, within=2)
-    assert process.returncode == 4
-    assert errors == ""
-    zoo.assert_empty(0.5)
 
 
 @pytest.mark.parametrize("what", ["waiting", "holding"])
@@ -233,23 +206,32 @@ if {used}:
     [
         ("if zk_lock('self').acquire():", "execv(sys.executable, program)"),
         ("with zk_lock('self', linger=60):", "execlp(path.name, *program)"),
+        ("with zk_lock('self'):", "execve(os.open(path, os.O_RDONLY), program, env)"),
     ],
 )
 def test_a_program_that_replaces_itself_frees_its_locks(zoo: Zoo, tmp_path: Path, begin: str, call: str) -> None:
-    """The new program does not wait for the session of the old one, which lasts 20 seconds. PATH is searched."""
+    """The new program does not wait for the session of the old one, which lasts 10 seconds. PATH is searched."""
     script = f"""
 import os, sys, pathlib
 path, env = pathlib.Path(sys.executable), os.environ
 again = "import django; django.setup(); from django_zklock import zk_lock"
-program = [sys.executable, "-c", again + "\\nwith zk_lock('self', timeout=15): print('again')"]
+program = [sys.executable, "-c", again + "\\nwith zk_lock('self', timeout=5): print('again')"]
 {begin}
     os.{call}
 """
     path = f"{tmp_path}:{Path(sys.executable).parent}"
-    process = zoo.spawn(script, ZKLOCK_URL=zoo.url(session_timeout=20), PATH=path)
+    process = zoo.spawn(script, ZKLOCK_URL=zoo.url(session_timeout=10), PATH=path)
     output, errors = ended(zoo, process, within=30)  # the new program waits for less than the session lasts
     assert output == "again\n", errors
     zoo.assert_empty(0.5)
+
+
+def test_a_process_that_keeps_its_session_open_leaves_its_locks_to_the_server(zoo: Zoo) -> None:
+    """So does a worker whose pool process still works under a lock."""
+    script = "from django_zklock.core.zk import process; zk_lock('kept').acquire(); process.keep_open()"
+    zoo.output(script, ZKLOCK_URL=zoo.url(session_timeout=10))
+    assert len(zoo.children("kept")) == 1
+    zoo.delete("kept")
 
 
 def test_a_program_that_is_not_replaced_keeps_its_locks(zoo: Zoo) -> None:

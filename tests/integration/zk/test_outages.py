@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.ensemble import Ensemble, Server, free_ports
-from support.faults import BackgroundCall, acquire_once, black_hole, client, connected, proxied, session, within
+from support.faults import BackgroundCall, acquire_once, black_hole, client, proxied, session, within
 from support.proxy import GET_DATA, Proxy
 from support.zoo import ROOM, Zoo, eventually
 
@@ -165,20 +165,6 @@ def test_wake_ups_do_not_move_the_deadline(zoo: Zoo, proxy: Proxy) -> None:
         assert time.monotonic() - began >= 1.5
         for timer in timers:
             timer.join()
-
-
-def test_a_session_comes_back_after_a_long_outage(zoo: Zoo, proxy: Proxy) -> None:
-    with zk_lock("a"):
-        pass
-    proxy.refuse = True
-    proxy.cut_all()
-    with pytest.raises(ZooKeeperUnavailable), zk_lock("a", timeout=5):
-        pass
-    proxy.heal()
-    with within(3):
-        connected()
-    with zk_lock("a", timeout=10) as hold:
-        hold.check()
 
 
 @pytest.fixture

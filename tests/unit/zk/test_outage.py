@@ -14,7 +14,7 @@ from django_zklock.core.log import flush
 from django_zklock.core.zk import outside
 from django_zklock.core.zk.connection import HURRIED_ROUNDS, host_timeout
 from django_zklock.core.zk.options import SessionOptions
-from django_zklock.core.zk.outage import CLOSED, CLOSES_AT, REFUSED, Outage, cause_of
+from django_zklock.core.zk.outage import CLOSED, CLOSED_EARLY, CLOSES_AT, REFUSED, Outage, cause_of
 from django_zklock.core.zk.outside import Outside, resolve
 
 OLD, NEW = ("old", 2181), ("new", 2181)
@@ -88,6 +88,13 @@ def test_two_quick_restarts_are_not_blamed_on_a_request(answered: bool, caplog: 
     outage.closed_at(OLD, OLD, [REQUEST], answered=answered)
     outage.log()
     assert f"{CLOSES_AT}{REQUEST}; it needs" in lines(caplog)[0]
+
+
+def test_a_server_that_closes_each_connection_at_whatever_comes_first_is_blamed() -> None:
+    outage = Outage([OLD])
+    for request in ("getData", "create2", "delete"):
+        outage.closed_at(OLD, OLD, [request], answered=False)
+    assert CLOSED_EARLY in outage.explain()
 
 
 def test_requests_that_were_sent_together_are_named_together() -> None:
