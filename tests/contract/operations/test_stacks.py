@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +27,6 @@ from django_zklock.exceptions import LockChangedHands
 from django_zklock.operations import hold_lock, request_release, show_stacks
 from django_zklock.operations.stacks import FOREIGN, NO_ANSWER
 
-ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n"
 SECRET = "a value that nobody may see"
 
 
@@ -64,17 +62,6 @@ def sleep() -> Iterator[tuple[Callable[[], object], Callable[[], object]]]:
 
 
 @contextmanager
-def query() -> Iterator[tuple[Callable[[], object], Callable[[], object]]]:
-    connection = sqlite3.connect(":memory:", check_same_thread=False)
-
-    def hang() -> None:
-        with pytest.raises(sqlite3.OperationalError):
-            connection.execute(ENDLESS)  # here
-
-    yield hang, connection.interrupt
-
-
-@contextmanager
 def computation() -> Iterator[tuple[Callable[[], object], Callable[[], object]]]:
     end = threading.Event()
 
@@ -84,7 +71,7 @@ def computation() -> Iterator[tuple[Callable[[], object], Callable[[], object]]]
     yield hang, end.set
 
 
-WORK = [socket_read, sleep, query, computation]
+WORK = [socket_read, sleep, computation]
 
 
 def hanging(zoo: Zoo, call: Callable[[], object], end: Callable[[], object]) -> list[str]:

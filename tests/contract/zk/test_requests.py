@@ -123,15 +123,12 @@ def test_an_update_distinguishes_a_remaining_child_from_a_missing_reply(zoo: Zoo
 @pytest.mark.parametrize(("name", "timeout"), [("create_and_list", 5), ("children", 0)])
 def test_an_unsent_request_stops_no_other(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, name: str, timeout: float) -> None:
     """A defect fails the one call that it strikes. The listing that was not sent is not waited for."""
-    gateway = connected().gateway
-    send, failures = getattr(gateway, name), [RuntimeError("the test says so")]
 
-    def fail_once(*args: Any) -> Any:
-        if failures:
-            raise failures.pop()
-        return send(*args)
+    def fail_once(*args: object) -> None:
+        monkeypatch.undo()
+        raise RuntimeError("the test says so")
 
-    monkeypatch.setattr(gateway, name, fail_once)
+    monkeypatch.setattr(connected().gateway, name, fail_once)
     with pytest.raises(ZkLockError, match="the test says so"):
         zk_lock("k", timeout=timeout).__enter__()
     acquire_once("k", timeout=timeout)

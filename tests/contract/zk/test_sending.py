@@ -345,19 +345,6 @@ def test_large_requests_are_in_the_socket_at_once(secured: tuple[Client, ssl.SSL
     assert not client._connection._unwritten
 
 
-def test_a_connection_that_cannot_be_written_is_over() -> None:
-    """The server may not notice it. The requests would wait for their replies for as long as a stall takes."""
-    client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.setblocking(False)
-        ours.shutdown(socket.SHUT_WR)
-        client._connection._socket, client._connection._is_open = ours, True
-        client.call_together([(Delete("/a", -1), Result([]))])
-        with pytest.raises(ConnectionDropped):
-            client._connection._read_socket(1)
-
-
 @pytest.fixture
 def woken() -> Iterator[tuple[Client, socket.socket]]:
     """A client that believes to be connected and can be woken, and the server's end of its socket."""
@@ -369,6 +356,26 @@ def woken() -> Iterator[tuple[Client, socket.socket]]:
         ours.setblocking(False)
         handler._socket, handler._is_open = ours, True
         yield client, theirs
+
+
+def test_a_connection_that_cannot_be_written_is_over(woken: tuple[Client, socket.socket]) -> None:
+    """The server may not notice it. The requests would wait for their replies for as long as a stall takes."""
+    client, _ = woken
+    client._connection._socket.shutdown(socket.SHUT_WR)
+    client.call_together([(Delete("/a", -1), Result([]))])
+    with pytest.raises(ConnectionDropped):
+        client._connection._read_socket(1)
+
+
+def test_replies_that_came_before_the_end_of_a_connection_are_handled(woken: tuple[Client, socket.socket]) -> None:
+    client, server = woken
+    outcomes, data = replies(client, 3000, 3000, 3000)
+    server.sendall(data)
+    client._connection._socket.shutdown(socket.SHUT_WR)
+    client._queue.extend(deletes(1, outcomes, 1))
+    with pytest.raises(ConnectionDropped):
+        client._connection._send_request(1, 1)
+    assert outcomes == [[True]] * 3 + [[]]
 
 
 def test_no_request_overtakes_one_that_is_queued(woken: tuple[Client, socket.socket]) -> None:

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.protocol.serialization import Create2
@@ -21,7 +22,6 @@ from django_zklock.core.log import flush
 from django_zklock.core.protocol.contender import Contender, Outcome
 from django_zklock.core.protocol.spec import Caller
 from django_zklock.core.zk import process
-from django_zklock.core.zk.client import Client
 from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import LockLost, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.lock import Lock
@@ -95,10 +95,8 @@ def test_a_client_that_does_not_connect_for_long_is_replaced_and_ends(
         acquire_once("a", timeout=20)
 
 
-def end_before_it_is_woken(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the thread of a client see that it should end, and close its sockets, just before `end` wakes it."""
-    stopped = client._connection.connection_stopped
-    is_stopped = stopped.is_set
+def test_a_session_whose_client_ends_before_it_is_woken_is_closed(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread sees that it should end, and closes its sockets, just before `end` wakes it."""
 
     def look_and_wait() -> bool:
         stopped: bool = is_stopped()
@@ -107,16 +105,12 @@ def end_before_it_is_woken(client: Client, monkeypatch: pytest.MonkeyPatch) -> N
             client.join()
         return stopped
 
-    monkeypatch.setattr(stopped, "is_set", look_and_wait)
-
-
-def test_a_session_whose_client_ends_before_it_is_woken_is_closed(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     with zoo.configured("127.0.0.1:1"):
         session = process.current()
-        eventually(lambda: session._client is not None and not session._client._connection.connection_stopped.is_set())
-        client = session._client
-        assert client is not None
-        end_before_it_is_woken(client, monkeypatch)
+        client: Any = eventually(lambda: session._client)
+        is_stopped = client._connection.connection_stopped.is_set
+        eventually(lambda: not is_stopped())
+        monkeypatch.setattr(client._connection.connection_stopped, "is_set", look_and_wait)
         process.reset(timeout=10)
         assert not session.loop._thread.is_alive()
 

@@ -30,8 +30,7 @@ def failure(where: str, *, scheme: str = "zk", connect_timeout: float = 1.0) -> 
     """
     Return the error of an acquire that tries these servers for `connect_timeout` seconds.
 
-    It must name the same cause while the first try lasts, and after each server has failed. A server that closes each
-    connection is tried less often.
+    It must name the same cause while the first try lasts, and after each server has failed.
     """
     zklock = {"URL": f"{scheme}://{where}/test", "CONNECT_TIMEOUT": connect_timeout}
     with override_settings(ZKLOCK=zklock):
@@ -40,7 +39,7 @@ def failure(where: str, *, scheme: str = "zk", connect_timeout: float = 1.0) -> 
         eventually(lambda: session.outage._logged)
         text = str(raised)
         assert session.explain() == re.sub(r" within \d\.\d s", "", text)
-        assert session.outage.is_refused is (CLOSED in text)
+        assert session.outage.is_refused is (CLOSED in text)  # then it is tried less often
     return re.sub(r"within \d\.\d s", "within N s", text)
 
 

@@ -39,11 +39,7 @@ def wait_printed(process: subprocess.Popen[str], line: str) -> None:
     ],
 )
 def test_an_orderly_end_waits_until_the_session_is_closed(zoo: Zoo, last: str, code: int, noise: str) -> None:
-    """
-    A program that is started again at once finds its locks free.
-
-    The session of 20 seconds is not left to expire. The abort of an open block does not strike the exit.
-    """
+    """A program that starts again at once finds its locks free. The abort of an open block does not strike the exit."""
     with Proxy(zoo.address) as proxy:
         process = zoo.spawn(
             f"""

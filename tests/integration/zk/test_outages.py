@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.ensemble import Ensemble, Server, free_ports
+from support.ensemble import Ensemble, free_ports
 from support.faults import BackgroundCall, acquire_once, black_hole, client, proxied, session, within
 from support.proxy import GET_DATA, Proxy
 from support.zoo import ROOM, Zoo, eventually
@@ -30,53 +30,22 @@ def proxy(zoo: Zoo) -> Iterator[Proxy]:
         yield proxy
 
 
-def process(zoo: Zoo) -> Server:
-    assert isinstance(zoo.ensemble, Ensemble)
-    return zoo.ensemble.servers[0]
-
-
 @contextlib.contextmanager
-def stopped(zoo: Zoo, proxy: Proxy) -> Iterator[None]:
-    server = process(zoo)
-    server.pause()
-    try:
-        yield
-    finally:
-        server.resume()
-
-
-@contextlib.contextmanager
-def killed(zoo: Zoo, proxy: Proxy) -> Iterator[None]:
-    server = process(zoo)
-    server.kill()
-    try:
-        yield
-    finally:
-        server.start()
-        server.wait_ready()
-
-
-@contextlib.contextmanager
-def refusing(zoo: Zoo, proxy: Proxy) -> Iterator[None]:
-    proxy.refuse = True
-    proxy.cut_all()
+def refusing(proxy: Proxy) -> Iterator[None]:
+    proxy.go_away()
     yield
     proxy.heal()
 
 
 @contextlib.contextmanager
-def hanging(zoo: Zoo, proxy: Proxy) -> Iterator[None]:
+def hanging(proxy: Proxy) -> Iterator[None]:
     proxy.hang = True
     yield
     proxy.heal()
 
 
-Outage = Callable[[Zoo, Proxy], contextlib.AbstractContextManager[None]]
-outages = pytest.mark.parametrize(
-    "outage",
-    [refusing, hanging, *(pytest.param(context, marks=pytest.mark.chaos) for context in (stopped, killed))],
-    ids=lambda context: context.__name__,
-)
+Outage = Callable[[Proxy], contextlib.AbstractContextManager[None]]
+outages = pytest.mark.parametrize("outage", [refusing, hanging])
 
 
 def acquire_in_vain(timeout: float) -> None:
@@ -107,7 +76,7 @@ def make_all_calls(names: tuple[str, ...] | None = None) -> None:
 @outages
 def test_a_process_that_never_reached_zookeeper_keeps_the_deadline(zoo: Zoo, proxy: Proxy, outage: Outage) -> None:
     assert zoo.client.connected
-    with outage(zoo, proxy):
+    with outage(proxy):
         make_all_calls()
 
 
@@ -116,7 +85,7 @@ def test_a_connected_process_keeps_its_deadlines(zoo: Zoo, proxy: Proxy, outage:
     assert zoo.client.connected
     held = zk_lock("held", abort_on="never")
     held.acquire()
-    with outage(zoo, proxy):
+    with outage(proxy):
         with within(LATER):
             held.release()
         make_all_calls(("acquire(timeout=0.5)", "acquire(blocking=False)", "with timeout=1", "with timeout=0"))
@@ -128,7 +97,7 @@ def test_a_waiter_keeps_its_deadline_in_an_outage(zoo: Zoo, proxy: Proxy, outage
     with zoo.hold_elsewhere("a"):
         waiter = BackgroundCall(lambda: acquire_in_vain(1))
         proxy.wait_for(lambda: proxy.counts[GET_DATA])
-        with outage(zoo, proxy):
+        with outage(proxy):
             with pytest.raises(LockTimeout):
                 waiter.result()
             assert waiter.took <= 1 + LATER + ROOM

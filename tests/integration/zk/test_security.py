@@ -114,13 +114,6 @@ def test_an_unknown_authority_or_host_name_is_refused(secure: Zoo, pki: dict[str
             pass
 
 
-@pytest.mark.chaos
-def test_the_host_name_check_can_be_turned_off(secure: Zoo, pki: dict[str, Path]) -> None:
-    by_address = secure.hosts.replace("localhost", "127.0.0.1")
-    with secure.configured(by_address, TLS={**pki, "CHECK_HOSTNAME": False}), zk_lock("a"):
-        pass
-
-
 def test_a_password_in_the_url_works_and_shows_in_no_error(zoo: Zoo) -> None:
     zoo.use_own_client().add_auth("digest", "shop:s3cr3t/word")
     url = zoo.url().replace("zk://", "zk://shop:s3cr3t%2Fword@")

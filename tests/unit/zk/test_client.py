@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import socket
 import struct
 from collections.abc import Iterator
@@ -74,13 +73,12 @@ def test_a_reply_that_cannot_be_read_ends_the_connection(wired: tuple[Client, so
 def test_requests_in_a_flood_wait_in_their_order_and_fail_with_the_connection(
     wired: tuple[Client, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ask(name: str) -> None:
-        requests.send((Delete(f"/{name}", -1), functools.partial(hear, name)))
+    def ask(name: str, *later: str) -> None:
+        def hear(reply: object) -> None:
+            replies.append((name, type(reply)))
+            ask(*later) if later else None
 
-    def hear(name: str, reply: object) -> None:
-        replies.append((name, type(reply)))
-        if name == "a":
-            ask("d")
+        requests.send((Delete(f"/{name}", -1), hear))
 
     monkeypatch.setattr("django_zklock.core.zk.client.MAX_IN_FLIGHT", 1)
     client, server = wired
@@ -88,8 +86,8 @@ def test_requests_in_a_flood_wait_in_their_order_and_fail_with_the_connection(
     client._session_id, client._connection._is_open = 7, True
     requests = Requests(Loop("test"), LastContact(), replies.append, replies.append)
     requests.open(client, 7, 10.0)
-    for name in "abc":
-        ask(name)
+    for names in ("ad", "b", "c"):
+        ask(*names)
     for xid in (1, 2):
         server.sendall(struct.pack("!iiqi", 16, xid, 0, 0))
         client._connection._read_socket(1)

@@ -90,9 +90,7 @@ def test_a_timer_runs_between_delivered_events() -> None:
     assert seen == ["timer", "reply"]
 
 
-def test_a_stopped_loop_ends_its_thread() -> None:
-    loop = Loop("test-loop")
-    loop.start()
+def test_a_stopped_loop_ends_its_thread(loop: Loop) -> None:
     seen: list[int] = []
     loop.post(seen.append, 1)
     loop.stop()
