@@ -17,6 +17,7 @@ from support.faults import within
 from support.work import Reports, Run, compute, in_each_thread, lose, sleep_in_pieces
 from support.zoo import ROOM, Zoo, eventually
 
+from django_zklock import current_hold
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.abort import ABORT_SIGNAL
 from django_zklock.exceptions import LockLost, LockLostInterrupt
@@ -135,18 +136,25 @@ async def test_a_swallowed_cancellation_is_repeated(zoo: Zoo, reports: Reports) 
     assert sys.version_info < (3, 11) or task.cancelling() == 0
 
 
-async def test_the_clean_up_of_a_task_is_not_struck_within_the_pause(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("inside", [True, False], ids=["block in a task", "task in a block"])
+def test_the_clean_up_of_a_task_is_not_struck_within_the_pause(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, inside: bool
+) -> None:
     """The pause is a second. It is longer here, because a busy machine may take a second for anything."""
     monkeypatch.setattr(abort, "AGAIN_AFTER", 60.0)
     done = []
-    with pytest.raises(LockLost):
-        async with Lock("slow") as hold:
-            lose(hold)
+
+    async def work() -> None:
+        async with Lock("slow") if inside else contextlib.nullcontext():
+            lose(current_hold())
             try:
                 await asyncio.sleep(20)
             finally:
                 await asyncio.sleep(0.8)
                 done.append(True)
+
+    with pytest.raises(LockLost), contextlib.nullcontext() if inside else Lock("slow"):
+        asyncio.run(work())
     assert done
 
 

@@ -354,6 +354,7 @@ def woken() -> Iterator[tuple[Client, socket.socket]]:
     handler._read_sock, handler._write_sock = socket.socketpair()
     with ours, theirs, handler._read_sock, handler._write_sock:
         ours.setblocking(False)
+        handler._read_sock.settimeout(10)
         handler._socket, handler._is_open = ours, True
         yield client, theirs
 
@@ -399,6 +400,7 @@ def test_nothing_follows_a_part_of_a_request(woken: tuple[Client, socket.socket]
     client, server = woken
     server.settimeout(0.1)
     client.call_together([(Delete(f"/{'x' * 1_000_000}", -1), Result([]))])
+    assert client._connection._read_sock.recv(1), "kazoo's thread is to write the rest"
     with pytest.raises(client.handler.timeout_exception):
         client._connection._send_request(0.01, 0.01)
     with contextlib.suppress(TimeoutError):
