@@ -217,7 +217,7 @@ def test_a_call_into_c_is_interrupted_once_after_its_end(zoo: Zoo, reports: Repo
     assert not report["receipt"].swallowed
 
 
-def test_a_handler_that_calls_the_one_before_it_is_called_once(zoo: Zoo) -> None:
+def test_a_handler_that_calls_the_one_before_it_is_called_once_for_each_signal(zoo: Zoo) -> None:
     """It was installed over ours, and calls ours; the next block installs ours over it."""
     calls = []
     with urgent_signals_as_before():
@@ -231,8 +231,9 @@ def test_a_handler_that_calls_the_one_before_it_is_called_once(zoo: Zoo) -> None
 
         signal.signal(ABORT_SIGNAL, theirs)
         with Lock("second"):
-            signal.raise_signal(ABORT_SIGNAL)
-        assert calls == [ABORT_SIGNAL]
+            for _ in range(2):
+                signal.raise_signal(ABORT_SIGNAL)
+        assert calls == [ABORT_SIGNAL] * 2
 
 
 @in_each_thread

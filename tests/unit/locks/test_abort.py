@@ -38,7 +38,7 @@ from django_zklock.core.execution.abort import (
 from django_zklock.core.execution.inner_tasks import inner_tasks
 from django_zklock.core.execution.owner import Owner, current_owner
 from django_zklock.core.execution.signals import set_handler
-from django_zklock.core.execution.stack import CUT, MAX_ANSWER, MAX_FRAMES, read_answer, stack_of
+from django_zklock.core.execution.stack import CUT, MAX_ANSWER, MAX_FRAMES, OVER, read_answer, stack_of
 from django_zklock.exceptions import LockLostInterrupt
 
 
@@ -215,7 +215,8 @@ def test_a_clean_up_that_is_struck_at_its_start_is_made() -> None:
     assert calls
 
 
-def test_the_loop_that_a_thread_runs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.filterwarnings("ignore:async_to_sync was passed")
+def test_the_loop_that_a_thread_runs_or_starts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Python frames, as with uvloop, by `asyncio.run`."""
 
     class Loop(asyncio.SelectorEventLoop):
@@ -234,16 +235,12 @@ def test_the_loop_that_a_thread_runs_is_found(monkeypatch: pytest.MonkeyPatch) -
         loop.run_until_complete(look())
     assert looks[-1][0] is loop
 
-
-@pytest.mark.filterwarnings("ignore:async_to_sync was passed")
-def test_a_thread_whose_loop_starts_is_not_taken_for_plain_code() -> None:
     def start() -> Any:
-        looks.append(inner_tasks(sys._getframe()))
+        looks[0] = inner_tasks(sys._getframe())
         return asyncio.sleep(0)
 
-    looks: list[object] = []
     async_to_sync(start)()
-    assert looks != [None]
+    assert looks[0] is not None
 
 
 IN_SUB_INTERPRETER = """
@@ -293,11 +290,11 @@ def test_one_place_sets_handlers() -> None:
 # --- owners and their stacks ------------------------------------------------------------------------------------------
 
 
-class Compiled(Coroutine[Any, Any, str]):
-    """A coroutine of a compiled module, whose frame cannot be seen. It returns the kind of its owner."""
+class Compiled(Coroutine[Any, Any, tuple[str, bytes]]):
+    """A coroutine of a compiled module, whose frame cannot be seen. It returns the kind and the stack of its owner."""
 
     def send(self, value: Any) -> Any:
-        raise StopIteration(current_owner().kind)
+        raise StopIteration((current_owner().kind, stack_of(current_owner())))
 
     def throw(self, *error: Any) -> Any:
         raise NotImplementedError
@@ -314,7 +311,9 @@ def test_a_task_of_compiled_code_is_an_owner(monkeypatch: pytest.MonkeyPatch, un
     if unsafe:
         monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
         monkeypatch.delitem(sys.modules, "greenlet")
-    assert asyncio.run(Compiled()) == "task"
+    kind, stack = asyncio.run(Compiled())
+    assert kind == "task"
+    assert stack.endswith(OVER.encode())
 
 
 def deep(depth: int) -> bytes:
