@@ -208,11 +208,7 @@ print("traced", flush=True)
 
 
 def test_tracing_works_after_an_abort(zoo: Zoo) -> None:
-    """
-    Debuggers and coverage work after the abort of a thread.
-
-    Python 3.11 runs in circles under a trace function when an asynchronous exception was called off.
-    """
+    """Python 3.11 runs in circles under a trace function when an asynchronous exception was called off."""
     assert zoo.output(TRACED) == ["lost", "traced"]
 
 

@@ -122,11 +122,7 @@ def test_tls_to_a_port_without_it_is_recognized(server: Ensemble | DevServer) ->
 
 @pytest.mark.timed
 def test_refused_credentials_are_recognized(server: Ensemble | DevServer) -> None:
-    """
-    The server closes each connection with an unknown scheme. The message names the setting to check.
-
-    It does so for a request that was sent before the server has refused them, too.
-    """
+    """The server closes the connection. The message is the same for a request that was sent before."""
     reason = 'it refuses the credentials in ZKLOCK["AUTH"]'
     options = {"URL": f"zk://{server.hosts}/test", "CONNECT_TIMEOUT": 1, "AUTH": [("nothing", "user:password")]}
     with override_settings(ZKLOCK={**options, "SESSION_TIMEOUT": 2}):

@@ -185,6 +185,7 @@ def test_the_doctor_reports_missing_rights(zoo: Zoo) -> None:
     status, text, _ = ending("doctor")
     assert status == ExitCode.FAILED
     assert "may not create nodes below" in text
+    assert "world:anyone:r" in text
 
 
 def test_the_doctor_gives_each_server_the_time_for_a_reply(monkeypatch: pytest.MonkeyPatch) -> None:
