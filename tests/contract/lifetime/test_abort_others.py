@@ -62,12 +62,7 @@ def test_coroutines_of_the_block_are_cancelled(
     run_coroutine: Run,
     work: Run,
 ) -> None:
-    """
-    The loop was started in the block, so all its tasks work for the block. The block ends in LockLost.
-
-    All of them await, so nothing else stops them. A loop that takes no call soon would be interrupted, too: on a busy
-    machine, any loop. So it has a minute for that here.
-    """
+    """A loop that takes no call soon is interrupted, too: on a busy machine, any. So it has a minute for that here."""
     monkeypatch.setattr(abort, "LOOK_AFTER", 60.0)
     tasks: list[set[asyncio.Task[Any]]] = []
 

@@ -290,11 +290,16 @@ def test_one_place_sets_handlers() -> None:
 # --- owners and their stacks ------------------------------------------------------------------------------------------
 
 
-class Compiled(Coroutine[Any, Any, tuple[str, bytes]]):
-    """A coroutine of a compiled module, whose frame cannot be seen. It returns the kind and the stack of its owner."""
+class Compiled(Coroutine[Any, Any, tuple[str, bytes, bytes]]):
+    """A coroutine of a compiled module. It returns the kind of its owner, and its stack without and with a frame."""
+
+    cr_await = None
 
     def send(self, value: Any) -> Any:
-        raise StopIteration((current_owner().kind, stack_of(current_owner())))
+        owner = current_owner()
+        stack = stack_of(owner)
+        self.cr_frame = sys._getframe()
+        raise StopIteration((owner.kind, stack, stack_of(owner)))
 
     def throw(self, *error: Any) -> Any:
         raise NotImplementedError
@@ -311,9 +316,9 @@ def test_a_task_of_compiled_code_is_an_owner(monkeypatch: pytest.MonkeyPatch, un
     if unsafe:
         monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
         monkeypatch.delitem(sys.modules, "greenlet")
-    kind, stack = asyncio.run(Compiled())
+    kind, *stacks = asyncio.run(Compiled())
     assert kind == "task"
-    assert stack.endswith(OVER.encode())
+    assert [stack.endswith(OVER.encode()) for stack in stacks] == [True, False]
 
 
 def deep(depth: int) -> bytes:
