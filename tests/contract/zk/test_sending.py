@@ -203,10 +203,11 @@ def test_requests_arrive_in_order_and_complete(server: Server, pki: Path, batche
     eventually(lambda: server.requests[-1][1] == Close.type)
 
 
-def test_a_cut_anywhere_loses_no_callback(server: Server, pki: Path) -> None:
+def test_a_cut_anywhere_loses_no_callback(server: Server, pki: Path, caplog: pytest.LogCaptureFixture) -> None:
     outcomes: list[list[object]] = []
     hello = 49  # bytes of a connect, at least
     server.cuts = [(hello + random.randrange(random.choice((60, 9000))), n % 2 == 0) for n in range(12)]
+    server.cuts.insert(0, (9, False))
     with client_of(server, pki) as client:
         while server.cuts or not client._connection._is_open:
             client.call_together(deletes(random.randrange(1, 5), outcomes, 1000))
@@ -216,6 +217,7 @@ def test_a_cut_anywhere_loses_no_callback(server: Server, pki: Path) -> None:
             client.call_together(deletes(1, outcomes, 1))
             eventually(lambda: all(outcomes))
     assert {len(own) for own in outcomes} == {1}
+    assert "it speaks no TLS" not in caplog.text
     xids = [xid for xid, _ in server.deletes]
     assert xids == sorted(set(xids))
 
