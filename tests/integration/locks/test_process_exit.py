@@ -60,7 +60,7 @@ sys.stdin.readline()
         )
         wait_printed(process, "held")
         assert (len(zoo.children("end")), len(zoo.children("lingers"))) == (1, 1)
-        proxy.delay = 0.3
+        proxy.delay = 0.2
         _, errors = ended(zoo, process, within=2)
         assert zoo.contenders() == []
     assert process.returncode == code
