@@ -118,7 +118,7 @@ def waiting_now() -> Iterator[Contender | LingeringWaiter]:
         if isinstance(observer, Contender) and observer.is_waited_for:
             yield observer
         elif isinstance(observer, LingeringLocks):
-            yield from (waiter for waiter in observer.waiting() if waiter.is_waited_for)
+            yield from (waiter for waiter in observer.waiting() if waiter.waits)
 
 
 class UnfinishedCollector(Collector):

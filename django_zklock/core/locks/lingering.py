@@ -182,11 +182,6 @@ class LingeringWaiter:
         return outcome if isinstance(outcome, Grant) else None
 
     @property
-    def is_waited_for(self) -> bool:
-        """Whether a caller waits for its outcome; from any thread."""
-        return self.waits and not self.gone and self._on_outcome is not None
-
-    @property
     def description(self) -> Mapping[str, Any]:
         """The fields of the znode's payload while it has the lock."""
         return description(self._pid, self.caller.what, self.caller.thread, self.caller.about)
@@ -238,7 +233,7 @@ class LingeringWaiter:
         self.lock = lock
         self._outcomes = {}  # last, so that no outcome of an earlier lock gets in
 
-    def is_waiting(self, lock: LingeringLock) -> bool:
+    def is_waiting(self, lock: LingeringLock | None) -> bool:
         """Return whether it still waits for this lock."""
         return not self.gone and self.lock is lock and self._outcomes.get(lock) is None
 
@@ -594,7 +589,8 @@ class LingeringLocks(SessionObserver):
         before = self._locks.get(_key_of(spec))
         if before is not None and before.ended:
             before.end()  # its waiters come first; perhaps these are among them
-        waiters = [waiter for waiter in waiters if not waiter.gone and (waiter.lock is None or waiter.lock.ended)]
+        waiters = [waiter for waiter in waiters if waiter.is_waiting(waiter.lock)]
+        waiters = [waiter for waiter in waiters if waiter.lock is None or waiter.lock.ended]
         lock = self.find(spec)
         if lock is not None:
             for waiter in waiters:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
+import itertools
 import os
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, caught_up, connected, due, proxied, results, session, within
 from support.primitives import KEY, Taker, foreign, lingering_lock, lingering_waiters, queued
 from support.proxy import MULTI, Proxy
 from support.signalled import signalled
+from support.strike import LineStrike, functions_of
 from support.work import assert_refused, seen
 from support.zoo import Zoo, eventually, next_line, settle
 
 from django_zklock import Hold, Lock, zk_lock, zk_locks, zk_write
 from django_zklock.core import clock
 from django_zklock.core.locks import lingering
+from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
+from django_zklock.core.protocol.spec import Caller
+from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, UnreadableQueue, ZooKeeperUnavailable
 from django_zklock.operations import break_lock, request_release
@@ -180,6 +187,11 @@ def test_an_idle_lingering_lock_is_released_for_another_waiter_at_once(zoo: Zoo)
     token_of(zk_lock(KEY, linger=LONG))
     with foreign(zoo) as path, within(2):
         eventually(lambda: zoo.children(KEY) == [path.rpartition("/")[2]])
+    token_of(zk_lock(KEY, linger=LONG))
+    unknown = zoo.client.create(f"{zoo.base}/{KEY}/x-0000000001")  # perhaps one that waits
+    with within(2):
+        eventually(lambda: zoo.children(KEY) == ["x-0000000001"])
+    zoo.client.delete(unknown)
 
 
 def test_the_release_of_an_idle_lingering_lock_costs_two_requests(zoo: Zoo, warm_proxy: Proxy) -> None:
@@ -491,3 +503,87 @@ time.sleep(0.5)
 def test_a_local_waiter_gets_no_error_at_the_exit_of_the_process(zoo: Zoo) -> None:
     """It would only be noise, as the thread is about to end."""
     assert zoo.output(EXITING) == []
+
+
+class Interleaved(LineStrike):
+    """Callers of a lock that lingers, and what else happens to it; all on one thread, some at a line of another."""
+
+    def __init__(self, at: int, gap: int, others: list[str]) -> None:
+        super().__init__([call for call in functions_of(lingering) if call.__name__ != "__init__"], at)
+        lock = zk_lock(KEY, linger=LONG)
+        acquire_once(lock)
+        self._locks, self._spec = session().attached(LingeringLocks), lock.spec
+        self._lock: Any = lingering_lock(lock)
+        self._gap, self.others = gap, others
+        self.came: list[Any] = []
+        self._granted: list[LingeringWaiter] = []
+
+    def play(self, before: str, work: str) -> None:
+        self._do(before)
+        with self:
+            self._do(work)
+
+    def strike(self) -> None:
+        self._do(self.others.pop(0))
+        if self.others:
+            self.where, self._left = "", self._gap
+
+    def _do(self, steps: str) -> None:
+        for step in steps.split():
+            getattr(self, step)()
+
+    def _new(self) -> LingeringWaiter:
+        caller = Caller(thread="", what="")
+        waiter = LingeringWaiter(self._locks, self._spec, caller, lambda _: self._granted.append(waiter), waits=True)
+        self.came.append(waiter)
+        return waiter
+
+    def come(self) -> None:
+        self._new().start()
+
+    def queue(self) -> None:
+        self._locks.queue_again([self._new()])
+
+    def go(self) -> None:
+        next(waiter for waiter in self.came if not waiter.gone).abandon()
+
+    def end(self) -> None:
+        self._locks.end_idle()
+
+    def ask(self) -> None:
+        self._lock.base.request_release(ReleaseRequest(by="tester", reason="a test"))
+
+    def lose(self) -> None:
+        self._lock.grant_first()
+        self._lock.base.lose("its lease is over")
+
+    def is_told(self, waiter: Any) -> bool:
+        grants = waiter.grant, waiter.lock.base
+        return waiter in self._granted and len({(grant.release_request, grant.lost_reason) for grant in grants}) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "work", "others", "gaps"),
+    [
+        ("", "end", ["come", "go come"], 4),
+        ("end", "queue", ["go come"], 1),
+        ("come come ask", "go", ["come"], 1),
+        *(("", "come", [other], 1) for other in ("end", "ask", "lose")),
+    ],
+)
+def test_at_any_line_other_threads_may_go_on(zoo: Zoo, before: str, work: str, others: list[str], gaps: int) -> None:
+    """Each caller gets the lock in its turn, is told what happens to it, and releases it."""
+    connected()
+    for gap in range(gaps):
+        for at in itertools.count():
+            callers = Interleaved(at, gap, others.copy())
+            session().post(callers.play, before, work)
+            due(0)
+            for waiter in callers.came:
+                if not waiter.gone:
+                    eventually(functools.partial(callers.is_told, waiter))
+                    session().post(waiter.abandon)
+            acquire_once(KEY, timeout=30)
+            if callers.others == others:
+                break
+        assert at > 20
