@@ -19,6 +19,7 @@ from django_zklock.core.protocol import contender
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Mark, new_guid
 from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.locks.queue_reader import contenders
 
 pytestmark = pytest.mark.usefixtures("key_directory")
 
@@ -219,6 +220,9 @@ def test_an_unclear_reply_to_a_read_is_an_error_at_once(zoo: Zoo, proxy: Proxy, 
             pass
         assert fired.wait(30)
         eventually(lambda: [f"{zoo.base}/{KEY}/{name}" for name in zoo.children(KEY)] == [other], 2)
+        proxy.alter_reply(opcode, change)
+        with within(1), pytest.raises(ZooKeeperUnavailable, match="unclear"):
+            contenders(KEY, f"{zoo.base}/{KEY}")
         assert proxy.connected == before
 
 

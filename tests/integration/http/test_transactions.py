@@ -55,6 +55,10 @@ def lose(hold: Hold) -> None:
     assert done.wait(30)
 
 
+def refuse() -> None:
+    raise IntegrityError("refused")
+
+
 def run_case(case: type[unittest.TestCase]) -> None:
     result = unittest.TestResult()
     unittest.defaultTestLoader.loadTestsFromTestCase(case).run(result)
@@ -382,9 +386,13 @@ def test_a_kept_lock_can_be_acquired_again_in_the_same_transaction(zoo: Zoo, led
     assert zoo.children("kept") == []
 
 
-@pytest.mark.parametrize("max_hold", [0.2, None])
-def test_a_kept_lock_that_is_lost_stops_the_commit(zoo: Zoo, ledger: Ledger, max_hold: float | None) -> None:
-    with pytest.raises(LockLost) as caught, transaction.atomic(using="ledger"):
+@pytest.mark.parametrize(("max_hold", "rolls_back"), [(0.2, True), (None, True), (None, False)])
+def test_a_kept_lock_that_is_lost_stops_the_commit(
+    zoo: Zoo, ledger: Ledger, max_hold: float | None, rolls_back: bool
+) -> None:
+    """Even if the rollback fails: then the connection is closed."""
+    ending = contextlib.nullcontext() if rolls_back else ledger.ends(refuse)
+    with pytest.raises(LockLost) as caught, ending, transaction.atomic(using="ledger"):
         with zk_lock("kept", release_on="commit", max_hold=max_hold) as hold:
             ledger.write("a")
         if max_hold is None:
