@@ -9,7 +9,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -510,10 +510,19 @@ class Interleaved(LineStrike):
 
     def __init__(self, at: int, gap: int, others: list[str]) -> None:
         super().__init__([call for call in functions_of(lingering) if call.__name__ != "__init__"], at)
-        lock = zk_lock(KEY, linger=LONG)
-        acquire_once(lock)
-        self._locks, self._spec = session().attached(LingeringLocks), lock.spec
-        self._lock: Any = lingering_lock(lock)
+        self._lock = zk_lock(KEY, linger=LONG)
+        acquire_once(self._lock)
+        shared: Any = lingering_lock(self._lock)
+        self._locks = session().attached(LingeringLocks)
+        self._steps: dict[str, Callable[[], object]] = {
+            "come": lambda: self._new().start(),
+            "queue": lambda: self._locks.queue_again([self._new()]),
+            "go": lambda: next(waiter for waiter in self.came if not waiter.gone).abandon(),
+            "end": self._locks.end_idle,
+            "ask": lambda: shared.base.request_release(ReleaseRequest(by="tester", reason="a test")),
+            "grant": shared.grant_first,
+            "lose": lambda: shared.base.lose("its lease is over"),
+        }
         self._gap, self.others = gap, others
         self.came: list[Any] = []
         self._granted: list[LingeringWaiter] = []
@@ -530,32 +539,13 @@ class Interleaved(LineStrike):
 
     def _do(self, steps: str) -> None:
         for step in steps.split():
-            getattr(self, step)()
+            self._steps[step]()
 
     def _new(self) -> LingeringWaiter:
-        caller = Caller(thread="", what="")
-        waiter = LingeringWaiter(self._locks, self._spec, caller, lambda _: self._granted.append(waiter), waits=True)
+        spec, caller = self._lock.spec, Caller(thread="", what="")
+        waiter = LingeringWaiter(self._locks, spec, caller, lambda _: self._granted.append(waiter), waits=True)
         self.came.append(waiter)
         return waiter
-
-    def come(self) -> None:
-        self._new().start()
-
-    def queue(self) -> None:
-        self._locks.queue_again([self._new()])
-
-    def go(self) -> None:
-        next(waiter for waiter in self.came if not waiter.gone).abandon()
-
-    def end(self) -> None:
-        self._locks.end_idle()
-
-    def ask(self) -> None:
-        self._lock.base.request_release(ReleaseRequest(by="tester", reason="a test"))
-
-    def lose(self) -> None:
-        self._lock.grant_first()
-        self._lock.base.lose("its lease is over")
 
     def is_told(self, waiter: Any) -> bool:
         grants = waiter.grant, waiter.lock.base
@@ -568,7 +558,7 @@ class Interleaved(LineStrike):
         ("", "end", ["come", "go come"], 4),
         ("end", "queue", ["go come"], 1),
         ("come come ask", "go", ["come"], 1),
-        *(("", "come", [other], 1) for other in ("end", "ask", "lose")),
+        *(("", "come", [other], 1) for other in ("end", "ask", "grant lose")),
     ],
 )
 def test_at_any_line_other_threads_may_go_on(zoo: Zoo, before: str, work: str, others: list[str], gaps: int) -> None:
