@@ -60,7 +60,7 @@ def read_queue(
     if outcome is None:
         raise ZooKeeperUnavailable(session.explain(reply_timeout), lock=key)
     if isinstance(outcome, ZkLockError):
-        outcome.lock = outcome.lock or key
+        outcome.lock = key
         raise outcome
     return outcome
 

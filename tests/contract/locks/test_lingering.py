@@ -21,7 +21,7 @@ from support.strike import LineStrike, functions_of
 from support.work import assert_refused, seen
 from support.zoo import Zoo, eventually, next_line, settle
 
-from django_zklock import Hold, Lock, zk_lock, zk_locks, zk_write
+from django_zklock import zk_lock, zk_locks, zk_write
 from django_zklock.core import clock
 from django_zklock.core.locks import lingering
 from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
@@ -32,12 +32,6 @@ from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, Unreadable
 from django_zklock.operations import break_lock, request_release
 
 LONG = 60.0  # seconds; no test waits for their end
-
-
-def token_of(lock: Lock) -> int:
-    with lock as hold:
-        hold.check()
-        return hold.token
 
 
 def shown_version(zoo: Zoo) -> int:
@@ -56,10 +50,10 @@ def _ended(zoo: Zoo) -> Iterator[None]:
 
 def test_a_lingering_lock_is_acquired_again_without_a_request(zoo: Zoo, warm_proxy: Proxy) -> None:
     lock = zk_lock(KEY, linger=LONG)
-    tokens = {token_of(lock)}
+    tokens = {acquire_once(lock).token}
     eventually(lambda: warm_proxy.requests == 3)  # it watches the directory now
     for _ in range(10):
-        tokens.add(token_of(lock))
+        tokens.add(acquire_once(lock).token)
     with queued(zoo, lock, lock) as takers:
         for taker in takers:
             tokens.add(taker.wait_granted().token)
@@ -71,10 +65,10 @@ def test_a_lingering_lock_is_acquired_again_without_a_request(zoo: Zoo, warm_pro
 
 def test_an_idle_lingering_lock_is_released_in_time(zoo: Zoo) -> None:
     began = time.monotonic()
-    token = token_of(zk_lock(KEY, linger=0.5))
+    token = acquire_once(KEY, linger=0.5).token
     zoo.wait_contenders(KEY, 0)
     assert time.monotonic() - began >= 0.5
-    assert token_of(zk_lock(KEY, linger=0.5)) > token
+    assert acquire_once(KEY, linger=0.5).token > token
 
 
 def test_each_owner_of_a_lingering_lock_has_its_own_hold(zoo: Zoo) -> None:
@@ -102,9 +96,9 @@ def test_only_callers_with_max_waiters_are_refused(zoo: Zoo) -> None:
         connected()
         ready = threading.Event()
         session().post(ready.wait, 10)  # both come before the first one has looked at the queue
-        refused = BackgroundCall(lambda: token_of(zk_lock(KEY, linger=LONG, max_waiters=0)))
+        refused = BackgroundCall(lambda: acquire_once(KEY, linger=LONG, max_waiters=0))
         refused.join(0.2)
-        waiter = BackgroundCall(lambda: token_of(zk_lock(KEY, linger=LONG, timeout=30)))
+        waiter = BackgroundCall(lambda: acquire_once(KEY, linger=LONG, timeout=30))
         waiter.join(0.2)
         ready.set()
         with pytest.raises(LockBusy, match="max_waiters is 0"):
@@ -143,7 +137,7 @@ def test_a_waiter_is_not_refused_when_it_queues_again(zoo: Zoo) -> None:
 @pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")
 def test_a_dropped_hold_of_a_lingering_lock_is_released(zoo: Zoo) -> None:
     lock = zk_lock(KEY, linger=LONG)
-    token = token_of(lock)
+    token = acquire_once(lock).token
     with queued(zoo, lock) as (first,):
         first.wait_granted()
         locks = [zk_lock(KEY, linger=LONG)]
@@ -154,7 +148,7 @@ def test_a_dropped_hold_of_a_lingering_lock_is_released(zoo: Zoo) -> None:
     locks.clear()
     gc.collect()
     with within(2):
-        assert token_of(lock) == token
+        assert acquire_once(lock).token == token
 
 
 def test_several_locks_as_one_may_linger(zoo: Zoo) -> None:
@@ -166,28 +160,25 @@ def test_several_locks_as_one_may_linger(zoo: Zoo) -> None:
 
 
 def test_the_number_of_lingering_locks_is_bounded(zoo: Zoo) -> None:
+    keys = ["one", "two", "three"]
     with zoo.configured(MAX_LINGERING=2):
-        for key in ("one", "two", "three"):
-            token_of(zk_lock(key, linger=LONG))
+        for key in keys:
+            acquire_once(key, linger=LONG)
         zoo.wait_contenders("one", 0)
         assert (len(zoo.children("two")), len(zoo.children("three"))) == (1, 1)
-
-
-def test_of_locks_held_at_once_a_bounded_number_lingers(zoo: Zoo) -> None:
-    keys = ["one", "two", "three", "four"]
     with zoo.configured(MAX_LINGERING=1):
         acquire_once(zk_locks(*keys, linger=LONG))
         eventually(lambda: sum(len(zoo.children(key)) for key in keys) <= 1)
 
 
 def test_an_idle_lingering_lock_is_released_for_another_waiter_at_once(zoo: Zoo) -> None:
-    token = token_of(zk_lock(KEY, linger=LONG))
+    token = acquire_once(KEY, linger=LONG).token
     with within(2):
-        assert token_of(zk_lock(KEY)) > token
-    token_of(zk_lock(KEY, linger=LONG))
+        assert acquire_once(KEY).token > token
+    acquire_once(KEY, linger=LONG)
     with foreign(zoo) as path, within(2):
         eventually(lambda: zoo.children(KEY) == [path.rpartition("/")[2]])
-    token_of(zk_lock(KEY, linger=LONG))
+    acquire_once(KEY, linger=LONG)
     unknown = zoo.client.create(f"{zoo.base}/{KEY}/x-0000000001")  # perhaps one that waits
     with within(2):
         eventually(lambda: zoo.children(KEY) == ["x-0000000001"])
@@ -196,7 +187,7 @@ def test_an_idle_lingering_lock_is_released_for_another_waiter_at_once(zoo: Zoo)
 
 def test_the_release_of_an_idle_lingering_lock_costs_two_requests(zoo: Zoo, warm_proxy: Proxy) -> None:
     lock = zk_lock(KEY, linger=LONG)
-    token_of(lock)
+    acquire_once(lock)
     eventually(lambda: lingering_lock(lock).has_other_waiters is False)  # type: ignore[union-attr]  # it watches the directory now
     assert warm_proxy.requests == 3
     with foreign(zoo) as path:
@@ -222,7 +213,7 @@ def test_an_idle_lingering_lock_costs_another_process_one_read_and_one_event(zoo
     """
     with zoo.running(KEEPING) as keeper:
         assert next_line(keeper) == "kept"
-        token_of(zk_lock("warm"))  # the session of this process is connected
+        acquire_once("warm")  # the session of this process is connected
         settle()
         warm_proxy.delay = 0.1  # no reply comes between two requests that are sent together
         warm_proxy.reset()
@@ -269,9 +260,9 @@ def test_a_used_lingering_lock_is_released_after_its_linger_time(zoo: Zoo, comes
 
 def test_a_try_of_another_process_does_not_end_the_lingering(zoo: Zoo) -> None:
     """A try writes nothing, so the process that keeps the lock does not learn of it."""
-    token = token_of(zk_lock(KEY, linger=LONG))
+    token = acquire_once(KEY, linger=LONG).token
     assert_refused(zk_lock(KEY, timeout=0), LockBusy)
-    assert token_of(zk_lock(KEY, linger=LONG)) == token
+    assert acquire_once(KEY, linger=LONG).token == token
 
 
 def test_a_waiter_does_not_wait_for_work_that_lost_the_lock(zoo: Zoo) -> None:
@@ -289,16 +280,16 @@ def test_a_waiter_does_not_wait_for_work_that_lost_the_lock(zoo: Zoo) -> None:
 
 def test_a_broken_idle_lock_is_not_granted_again(zoo: Zoo) -> None:
     lock = zk_lock(KEY, linger=LONG)
-    token = token_of(lock)
+    token = acquire_once(lock).token
     info = seen(KEY)
     break_lock(KEY, guid=info.holders[0].guid, token=token, reason="a test", by="tester")
-    eventually(lambda: token_of(lock) > token)
+    eventually(lambda: acquire_once(lock).token > token)
 
 
 def test_an_idle_lingering_lock_is_shown_as_kept(zoo: Zoo) -> None:
     lock = zk_lock(KEY, linger=LONG, what="the first work")
     began = time.monotonic()
-    token_of(lock)
+    acquire_once(lock)
     eventually(lambda: seen(KEY).idle_for is not None)
     info = seen(KEY)
     assert info.idle_for is not None
@@ -320,7 +311,7 @@ def test_short_owners_of_a_lingering_lock_are_not_written_one_by_one(zoo: Zoo) -
         nonlocal grants
         while not stop.is_set():
             grants += 1
-            token_of(zk_lock(KEY, linger=LONG, what=f"work {grants}"))
+            acquire_once(KEY, linger=LONG, what=f"work {grants}")
             time.sleep(0.001)
 
     worker = BackgroundCall(work)
@@ -369,7 +360,7 @@ def test_a_lingering_lock_does_not_overwrite_a_release_request(zoo: Zoo, monkeyp
 
 def test_a_release_request_ends_the_lingering(zoo: Zoo) -> None:
     lock = zk_lock(KEY, linger=LONG)
-    token_of(lock)
+    acquire_once(lock)
     assert request_release(KEY, reason="a test", by="tester").holders
     zoo.wait_contenders(KEY, 0)
     with lock as hold:
@@ -382,18 +373,17 @@ def test_a_release_request_ends_the_lingering(zoo: Zoo) -> None:
 
 def test_a_lingering_lock_is_not_granted_without_a_connection(zoo: Zoo, proxy: Proxy) -> None:
     lock = zk_lock(KEY, linger=LONG)
-    token = token_of(lock)
+    token = acquire_once(lock).token
     proxy.go_away()
     eventually(lambda: session().suspect)
     assert_refused(zk_lock(KEY, linger=LONG, timeout=0.2), ZooKeeperUnavailable)
     proxy.heal()
     connected()
-    assert token_of(lock) > token
+    assert acquire_once(lock).token > token
 
 
-@contextlib.contextmanager
-def outage(zoo: Zoo) -> Iterator[tuple[Proxy, Taker, Hold]]:
-    """Without a connection: the holder has lost the lock. Yields the proxy, one that waits, and the lost hold."""
+def test_in_an_outage_a_waiter_waits_on_and_a_new_caller_gives_up(zoo: Zoo) -> None:
+    """At the connect timeout. The holder has lost the lock."""
     with proxied(zoo, CONNECT_TIMEOUT=0.5) as proxy:
         connected()
         lock = zk_lock(KEY, linger=LONG, timeout=30)
@@ -404,32 +394,18 @@ def outage(zoo: Zoo) -> Iterator[tuple[Proxy, Taker, Hold]]:
             eventually(lambda: session().suspect)
             with pytest.raises(LockLost):
                 holder.go()
-            yield proxy, waiter, lost
-
-
-def test_local_waiters_outlast_an_outage(zoo: Zoo) -> None:
-    with outage(zoo) as (proxy, waiter, lost):
-        time.sleep(1)
-        proxy.heal()
-        assert waiter.wait_granted().token > lost.token
-
-
-def test_a_local_caller_in_an_outage_gives_up_at_the_connect_timeout(zoo: Zoo) -> None:
-    with outage(zoo) as (proxy, waiter, _):
-        comer = BackgroundCall(lambda: token_of(zk_lock(KEY, linger=LONG, timeout=3)))
-        comer.join(10)
-        proxy.heal()
-        waiter.wait_granted()
-    with pytest.raises(ZooKeeperUnavailable):
-        comer.result()
+            with pytest.raises(ZooKeeperUnavailable):
+                BackgroundCall(lambda: acquire_once(KEY, linger=LONG, timeout=3)).result(10)
+            proxy.heal()
+            assert waiter.wait_granted().token > lost.token
 
 
 def test_a_hold_that_exceeded_max_hold_ends_the_lingering(zoo: Zoo) -> None:
     lock = zk_lock(KEY, linger=LONG, max_hold=0.3)
-    token = token_of(lock)
+    token = acquire_once(lock).token
     with pytest.raises(LockLost, match="max_hold"), lock:
         threading.Event().wait(10)
-    assert token_of(lock) > token
+    assert acquire_once(lock).token > token
 
 
 def test_the_end_of_its_lease_does_not_free_a_lingering_lock(zoo: Zoo) -> None:
@@ -459,7 +435,7 @@ def test_the_end_of_the_session_ends_lingering(zoo: Zoo) -> None:
     lock = zk_lock(KEY, linger=LONG, timeout=30)
     holder = Taker(lock)
     holder.wait_granted()
-    waiter = BackgroundCall(lambda: token_of(lock))
+    waiter = BackgroundCall(lambda: acquire_once(lock))
     eventually(lambda: len(lingering_waiters(lock)) == 2)
     process.reset()
     with pytest.raises(ZooKeeperUnavailable, match="was closed") as raised:
@@ -477,7 +453,7 @@ def test_local_waiters_do_not_share_an_exception(zoo: Zoo) -> None:
     connected()
     ready = threading.Event()
     session().post(ready.wait, 10)  # both come before the queue is read
-    waiters = [BackgroundCall(lambda: token_of(zk_lock(KEY, linger=LONG, timeout=30))) for _ in range(2)]
+    waiters = [BackgroundCall(lambda: acquire_once(KEY, linger=LONG, timeout=30)) for _ in range(2)]
     waiters[1].join(0.2)
     ready.set()
     errors = []

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from support.faults import BackgroundCall, connected
+from support.faults import BackgroundCall, acquire_once, connected
 from support.primitives import KAZOO, KEY, LINGERING, LOCK, READ, SEMAPHORE, WRITE, Primitive, watched
 from support.proxy import CONNECTION_LOSS, CREATE2, NO_AUTH, UPKEEP, Proxy, with_error
 from support.zoo import Zoo, eventually, settle
 
-from django_zklock import Lock, zk_adopt, zk_lock
+from django_zklock import zk_adopt, zk_lock
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZkLockError, ZooKeeperUnavailable
 from django_zklock.operations import end_hold, hold_lock
 
@@ -22,20 +22,15 @@ Way = Callable[[Zoo, Proxy, Callable[[], bool]], object]
 """Uses locks. What others have to end, they end at the latest when the condition is true."""
 
 
-def acquire(lock: Lock) -> None:
-    with lock as hold:
-        hold.check()
-
-
 def cold(zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
     """In a directory that does not exist yet."""
-    acquire(zk_lock(f"cold/{zoo.client.create(f'{zoo.chroot}/n', sequence=True)[-10:]}", timeout=10))
+    acquire_once(zk_lock(f"cold/{zoo.client.create(f'{zoo.chroot}/n', sequence=True)[-10:]}", timeout=10))
 
 
 def wait(primitive: Primitive, zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
     """Behind others, which leave then."""
     with primitive.full(zoo) as blockers:
-        call = BackgroundCall(partial(acquire, primitive.lock(timeout=10)))
+        call = BackgroundCall(partial(acquire_once, primitive.lock(timeout=10)))
         eventually(lambda: struck() or not call.is_alive() or watched(zoo) >= set(blockers))
     call.result()
 
@@ -43,13 +38,13 @@ def wait(primitive: Primitive, zoo: Zoo, proxy: Proxy, struck: Callable[[], bool
 def give_up(primitive: Primitive, timeout: float, zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
     """While others hold it."""
     with primitive.full(zoo), pytest.raises((LockBusy, LockTimeout, ZooKeeperUnavailable)):
-        acquire(primitive.lock(timeout=timeout))
+        acquire_once(primitive.lock(timeout=timeout))
 
 
 def search(zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
     """Its znode, as the reply to the create was unclear."""
     proxy.alter_reply(CREATE2, with_error(CONNECTION_LOSS))
-    acquire(zk_lock(KEY, timeout=10))
+    acquire_once(zk_lock(KEY, timeout=10))
 
 
 def meet_an_operator(zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
@@ -57,8 +52,8 @@ def meet_an_operator(zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None
     hold = hold_lock(KEY, seconds=1, reason="test", by="test", wait=10, reply_timeout=10)
     try:
         with contextlib.suppress(LockBusy):
-            acquire(zk_lock(KEY, timeout=0))
-        call = BackgroundCall(partial(acquire, zk_lock(KEY, timeout=10)))
+            acquire_once(zk_lock(KEY, timeout=0))
+        call = BackgroundCall(partial(acquire_once, zk_lock(KEY, timeout=10)))
         eventually(lambda: struck() or not call.is_alive() or len(zoo.children(KEY)) == 2)
     finally:
         end_hold(KEY, token=hold.token, by="test", reply_timeout=10)
@@ -69,14 +64,14 @@ def downgrade(zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
     """From a writer to a reader, while another reader waits."""
     with WRITE.lock(timeout=10) as hold:
         hold.downgrade()
-        BackgroundCall(partial(acquire, READ.lock(timeout=2))).result()
+        BackgroundCall(partial(acquire_once, READ.lock(timeout=2))).result()
 
 
 def hand_over(primitive: Primitive, zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
     """To an adopter in this process."""
     with primitive.lock(timeout=10) as hold:
         text = hold.hand_over(within=2)
-    acquire(zk_adopt(text))
+    acquire_once(zk_adopt(text))
 
 
 WAYS: dict[str, Way] = {
@@ -117,6 +112,6 @@ def test_each_request_in_turn(zoo: Zoo, proxy: Proxy, way: Way, strike: str) -> 
         struck |= {opcode} if fired.is_set() else set()
         proxy.heal()
         connected()
-        acquire(zk_lock(KEY, timeout=20))
+        acquire_once(zk_lock(KEY, timeout=20))
         eventually(lambda: zoo.children(KEY) == [])
     assert len(struck) > len(set(requests)) / 2, "other requests than in the first run"

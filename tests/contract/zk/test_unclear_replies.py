@@ -221,8 +221,9 @@ def test_an_unclear_reply_to_a_read_is_an_error_at_once(zoo: Zoo, proxy: Proxy, 
         assert fired.wait(30)
         eventually(lambda: [f"{zoo.base}/{KEY}/{name}" for name in zoo.children(KEY)] == [other], 2)
         proxy.alter_reply(opcode, change)
-        with within(1), pytest.raises(ZooKeeperUnavailable, match="unclear"):
+        with within(1), pytest.raises(ZooKeeperUnavailable, match="unclear") as caught:
             contenders(KEY, f"{zoo.base}/{KEY}")
+        assert caught.value.lock == KEY
         assert proxy.connected == before
 
 

@@ -558,21 +558,23 @@ def test_current_hold_in_a_locked_function(zoo: Zoo) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The lock .* is acquired after the first query:RuntimeWarning")
-@pytest.mark.parametrize("end", ["commit", "rollback", "autocommit"])
+@pytest.mark.parametrize("end", ["commit", "rollback", "close", "autocommit"])
 def test_a_transaction_that_is_managed_by_hand_ends_by_hand(zoo: Zoo, ledger: Ledger, end: str) -> None:
     transaction.set_autocommit(False, using="ledger")
     try:
         ledger.write("a")  # which begins it; SQLite would commit at the end of a block that did
         with transaction.atomic(using="ledger"), zk_lock("hand", release_on="commit"):
             ledger.write("b")
+        with zk_lock("hand") as hold, pytest.raises(ZkLockError, match="a transaction keeps it"):
+            hold.hand_over(within=1)
         assert len(zoo.children("hand")) == 1
         if end != "autocommit":
-            getattr(transaction, end)(using="ledger")
+            getattr(ledger.connection, end)()
             assert zoo.children("hand") == []
     finally:
         transaction.set_autocommit(True, using="ledger")
     assert zoo.children("hand") == []
-    assert ledger.seen() == ([] if end == "rollback" else ["a", "b"])
+    assert ledger.seen() == ([] if end in ("rollback", "close") else ["a", "b"])
 
 
 @pytest.mark.filterwarnings("ignore:The lock .* is acquired after the first query:RuntimeWarning")
