@@ -9,6 +9,7 @@ import itertools
 import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -100,9 +101,12 @@ def test_only_callers_with_max_waiters_are_refused(zoo: Zoo) -> None:
         refused.join(0.2)
         waiter = BackgroundCall(lambda: acquire_once(KEY, linger=LONG, timeout=30))
         waiter.join(0.2)
+        attempt = BackgroundCall(lambda: acquire_once(KEY, linger=LONG, timeout=0))
+        attempt.join(0.2)
         ready.set()
-        with pytest.raises(LockBusy, match="max_waiters is 0"):
-            refused.result()
+        for call, why in ((refused, "max_waiters is 0"), (attempt, "is held by")):
+            with pytest.raises(LockBusy, match=why):
+                call.result()
         zoo.wait_contenders(KEY, 2)
     waiter.result()
 
@@ -484,7 +488,7 @@ def test_a_local_waiter_gets_no_error_at_the_exit_of_the_process(zoo: Zoo) -> No
 class Interleaved(LineStrike):
     """Callers of a lock that lingers, and what else happens to it; all on one thread, some at a line of another."""
 
-    def __init__(self, at: int, gap: int, others: list[str]) -> None:
+    def __init__(self, zoo: Zoo, at: int, gap: int, others: list[str]) -> None:
         super().__init__([call for call in functions_of(lingering) if call.__name__ != "__init__"], at)
         self._lock = zk_lock(KEY, linger=LONG)
         acquire_once(self._lock)
@@ -492,16 +496,20 @@ class Interleaved(LineStrike):
         self._locks = session().attached(LingeringLocks)
         self._steps: dict[str, Callable[[], object]] = {
             "come": lambda: self._new().start(),
+            "try": lambda: self._new(waits=False).start(),
             "queue": lambda: self._locks.queue_again([self._new()]),
             "go": lambda: next(waiter for waiter in self.came if not waiter.gone).abandon(),
             "end": self._locks.end_idle,
             "ask": lambda: shared.base.request_release(ReleaseRequest(by="tester", reason="a test")),
             "grant": shared.grant_first,
+            "doubt": lambda: setattr(shared.base, "session_id", 0),  # as if its session were over
+            "delete": lambda: zoo.client.delete(shared.base.path),
             "lose": lambda: shared.base.lose("its lease is over"),
+            "close": self._locks.on_closed,
         }
         self._gap, self.others = gap, others
         self.came: list[Any] = []
-        self._granted: list[LingeringWaiter] = []
+        self._outcomes: defaultdict[LingeringWaiter, set[object]] = defaultdict(set)
 
     def play(self, before: str, work: str) -> None:
         self._do(before)
@@ -517,15 +525,19 @@ class Interleaved(LineStrike):
         for step in steps.split():
             self._steps[step]()
 
-    def _new(self) -> LingeringWaiter:
-        spec, caller = self._lock.spec, Caller(thread="", what="")
-        waiter = LingeringWaiter(self._locks, spec, caller, lambda _: self._granted.append(waiter), waits=True)
+    def _new(self, *, waits: bool = True) -> LingeringWaiter:
+        def add(outcome: object) -> None:
+            self._outcomes[waiter].add(outcome)
+
+        waiter = LingeringWaiter(self._locks, self._lock.spec, Caller(thread="", what=""), add, waits=waits)
         self.came.append(waiter)
         return waiter
 
-    def is_told(self, waiter: Any) -> bool:
-        grants = waiter.grant, waiter.lock.base
-        return waiter in self._granted and len({(grant.release_request, grant.lost_reason) for grant in grants}) == 1
+    def is_served(self, waiter: Any) -> bool:
+        if waiter.grant is None or waiter.gone:
+            return waiter.gone and len(self._outcomes[waiter]) <= 1
+        events = {(grant.release_request, grant.lost_reason) for grant in (waiter.grant, waiter.lock.base)}
+        return len(self._outcomes[waiter]) == len(events) == 1
 
 
 @pytest.mark.parametrize(
@@ -534,20 +546,22 @@ class Interleaved(LineStrike):
         ("", "end", ["come", "go come"], 4),
         ("end", "queue", ["go come"], 1),
         ("come come ask", "go", ["come"], 1),
-        *(("", "come", [other], 1) for other in ("end", "ask", "grant lose")),
+        ("come come", "close", ["go"], 1),
+        ("come", "try", ["delete lose"], 1),
+        *(("", "come", [other], 1) for other in ("end", "ask", "grant lose", "doubt", "close")),
     ],
 )
 def test_at_any_line_other_threads_may_go_on(zoo: Zoo, before: str, work: str, others: list[str], gaps: int) -> None:
-    """Each caller gets the lock in its turn, is told what happens to it, and releases it."""
+    """Each caller is told one outcome. It gets the lock in its turn, is told what happens to it, and releases it."""
     connected()
     for gap in range(gaps):
         for at in itertools.count():
-            callers = Interleaved(at, gap, others.copy())
+            callers = Interleaved(zoo, at, gap, others.copy())
             session().post(callers.play, before, work)
             due(0)
             for waiter in callers.came:
+                eventually(functools.partial(callers.is_served, waiter))
                 if not waiter.gone:
-                    eventually(functools.partial(callers.is_told, waiter))
                     session().post(waiter.abandon)
             acquire_once(KEY, timeout=30)
             if callers.others == others:
