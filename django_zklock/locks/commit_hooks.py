@@ -141,7 +141,7 @@ class ConnectionHooks:
         try:
             self._original("set_autocommit")(*args, **kwargs)
         finally:
-            if self._connection.autocommit and not self._connection.in_atomic_block:  # a driver may refuse it
+            if self._connection.autocommit:  # a driver may refuse it
                 self._end()
 
     @abort.shielded

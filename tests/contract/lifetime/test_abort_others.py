@@ -184,7 +184,7 @@ async def holds_of_children() -> list[object]:
 async def test_work_for_a_task_finds_its_hold(zoo: Zoo) -> None:
     async with Lock("around"), Lock("others") as hold:
         assert await holds_of_children() == [hold] * 5
-    with pytest.raises(LockNotHeld):
+    with pytest.raises(LockNotHeld, match="no lock"):
         current_hold()
 
 

@@ -471,8 +471,6 @@ def test_a_wrong_text_is_refused_before_anything_is_sent(zoo: Zoo, warm_proxy: P
         "zkh1.",
         "\ud800",
         10**7 * "x",
-    ]
-    wrong += [
         good.replace("zkh2", "zkh1"),
         hand_over_.encode(zoo.base),
         f"{good}\ud800",

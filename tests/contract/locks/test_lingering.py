@@ -9,7 +9,6 @@ import itertools
 import os
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -111,18 +110,6 @@ def test_only_callers_with_max_waiters_are_refused(zoo: Zoo) -> None:
     waiter.result()
 
 
-def test_a_caller_that_gives_up_before_it_queues_leaves_nothing(zoo: Zoo) -> None:
-    """The protocol's thread is busy, and sees it when nobody waits any more."""
-    connected()
-    done = threading.Event()
-    session().post(done.wait, 30)
-    with pytest.raises((LockTimeout, ZooKeeperUnavailable)), zk_lock(KEY, linger=LONG, timeout=0.1):
-        raise AssertionError
-    done.set()
-    caught_up()
-    assert zoo.children(KEY) == []
-
-
 def test_a_waiter_is_not_refused_when_it_queues_again(zoo: Zoo) -> None:
     lock = zk_lock(KEY, linger=0.01, max_waiters=1, timeout=30)
     holder = Taker(lock)
@@ -155,20 +142,13 @@ def test_a_dropped_hold_of_a_lingering_lock_is_released(zoo: Zoo) -> None:
         assert acquire_once(lock).token == token
 
 
-def test_several_locks_as_one_may_linger(zoo: Zoo) -> None:
-    for _ in range(3):
-        with zk_locks("a", "b", linger=LONG) as hold:
-            hold.check()
-            assert len({single.token for single in hold}) == 2
-    assert (len(zoo.children("a")), len(zoo.children("b"))) == (1, 1)
-
-
 def test_the_number_of_lingering_locks_is_bounded(zoo: Zoo) -> None:
     keys = ["one", "two", "three"]
     with zoo.configured(MAX_LINGERING=2):
         for key in keys:
             acquire_once(key, linger=LONG)
         zoo.wait_contenders("one", 0)
+        acquire_once(zk_locks("two", "three", linger=LONG))
         assert (len(zoo.children("two")), len(zoo.children("three"))) == (1, 1)
     with zoo.configured(MAX_LINGERING=1):
         acquire_once(zk_locks(*keys, linger=LONG))
@@ -280,14 +260,6 @@ def test_a_waiter_does_not_wait_for_work_that_lost_the_lock(zoo: Zoo) -> None:
         holder.go()
         waiter.hold.check()  # type: ignore[union-attr]
         assert zoo.children(KEY) == [waiter.hold.path.rpartition("/")[2]]  # type: ignore[union-attr]
-
-
-def test_a_broken_idle_lock_is_not_granted_again(zoo: Zoo) -> None:
-    lock = zk_lock(KEY, linger=LONG)
-    token = acquire_once(lock).token
-    info = seen(KEY)
-    break_lock(KEY, guid=info.holders[0].guid, token=token, reason="a test", by="tester")
-    eventually(lambda: acquire_once(lock).token > token)
 
 
 def test_an_idle_lingering_lock_is_shown_as_kept(zoo: Zoo) -> None:
@@ -499,6 +471,8 @@ class Interleaved(LineStrike):
             "try": lambda: self._new(waits=False).start(),
             "queue": lambda: self._locks.queue_again([self._new()]),
             "go": lambda: next(waiter for waiter in self.came if not waiter.gone).abandon(),
+            "give_up": lambda: next(reversed(self.came)).abandon(),
+            "hold": lambda: self._held.append(shared.base),  # another lock
             "end": self._locks.end_idle,
             "ask": lambda: shared.base.request_release(ReleaseRequest(by="tester", reason="a test")),
             "grant": shared.grant_first,
@@ -507,9 +481,9 @@ class Interleaved(LineStrike):
             "lose": lambda: shared.base.lose("its lease is over"),
             "close": self._locks.on_closed,
         }
-        self._gap, self.others = gap, others
+        self._gap, self.others, self._held = gap, others, list[Any]()
         self.came: list[Any] = []
-        self._outcomes: defaultdict[LingeringWaiter, set[object]] = defaultdict(set)
+        self._outcomes: dict[LingeringWaiter, set[object]] = {}
 
     def play(self, before: str, work: str) -> None:
         self._do(before)
@@ -526,10 +500,10 @@ class Interleaved(LineStrike):
             self._steps[step]()
 
     def _new(self, *, waits: bool = True) -> LingeringWaiter:
-        def add(outcome: object) -> None:
-            self._outcomes[waiter].add(outcome)
-
-        waiter = LingeringWaiter(self._locks, self._lock.spec, Caller(thread="", what=""), add, waits=waits)
+        spec, caller, outcomes = self._lock.spec, Caller(thread="", what=""), set[object]()
+        waiter = LingeringWaiter(self._locks, spec, caller, outcomes.add, waits=waits)
+        waiter.since, waiter.held = clock.now(), functools.partial(tuple, self._held.copy())
+        self._outcomes[waiter] = outcomes
         self.came.append(waiter)
         return waiter
 
@@ -567,3 +541,15 @@ def test_at_any_line_other_threads_may_go_on(zoo: Zoo, before: str, work: str, o
             if callers.others == others:
                 break
         assert at > 20
+
+
+def test_a_waiter_without_another_lock_or_that_gave_up_gets_no_znode_of_its_own(zoo: Zoo) -> None:
+    with zoo.configured(DEADLOCK_TIMEOUT=0.01):
+        connected()
+        callers = Interleaved(zoo, 0, 0, [])
+        session().post(callers.play, "come come hold come give_up", "")
+        due(0.1)
+        assert not any(waiter.lock.is_private for waiter in callers.came)
+        for waiter in callers.came:
+            session().post(waiter.abandon)
+        due(0)

@@ -10,7 +10,18 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, connected, cut, expire, proxied, session, warmed, within
+from support.faults import (
+    BackgroundCall,
+    acquire_once,
+    acquired_by_many,
+    connected,
+    cut,
+    expire,
+    proxied,
+    session,
+    warmed,
+    within,
+)
 from support.proxy import CREATE2, CREATE_CONTAINER, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
 from support.zoo import Zoo, eventually
 
@@ -96,18 +107,9 @@ async def test_many_local_waiters_have_few_znodes_and_keep_their_order(zoo: Zoo)
 
 
 @pytest.mark.parametrize("options", [{"limit": MANY}, {"kind": "read", "max_waiters": 0}], ids=["permits", "readers"])
-async def test_the_local_queue_does_not_limit_grants(zoo: Zoo, options: dict[str, Any]) -> None:
-    inside: list[int] = []
-    everybody = asyncio.Event()
-
-    async def acquire(number: int) -> None:
-        async with zk_lock(KEY, timeout=30, **options):
-            inside.append(number)
-            if len(inside) == MANY:
-                everybody.set()
-            await everybody.wait()
-
-    await asyncio.wait_for(asyncio.gather(*(acquire(number) for number in range(MANY))), 30)
+def test_the_local_queue_does_not_limit_grants(zoo: Zoo, options: dict[str, Any]) -> None:
+    with acquired_by_many(KEY, MANY, MANY, **options):
+        pass
 
 
 async def test_a_waiter_that_leaves_the_local_queue_writes_nothing(zoo: Zoo, cleared: Tasks) -> None:

@@ -24,7 +24,7 @@ from support.mariadb import MariaDB
 from support.postgres import Postgres
 from support.zoo import ROOM, Zoo, namespace, settle
 
-from django_zklock import Lock, current_hold, zk_adopt, zk_lock, zk_locked
+from django_zklock import Lock, zk_adopt, zk_lock, zk_locked
 from django_zklock.conf.arguments import AbortOn
 from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockBusy, LockDeadlock, LockInTransaction, LockLost, LockNotHeld, ZkLockError
@@ -537,24 +537,6 @@ def test_locks_ignore_the_transaction_of_a_test_case(zoo: Zoo, ledger: Ledger) -
 
     run_case(Case)
     assert ledger.seen() == []
-
-
-def test_current_hold_in_a_locked_function(zoo: Zoo) -> None:
-    @zk_locked("inner")
-    def work() -> tuple[Hold, Hold]:
-        return current_hold(), current_hold("outer")
-
-    with pytest.raises(LockNotHeld, match="no lock"):
-        current_hold()
-    with zk_lock("outer") as outer:
-        inner, around = work()
-        assert (inner.key, around) == ("inner", outer)
-        assert current_hold() is outer
-        with pytest.raises(LockNotHeld):
-            current_hold("inner")
-    assert zk_lock("byhand").acquire()
-    assert current_hold("byhand").key == "byhand"
-    zk_lock("byhand").release()
 
 
 @pytest.mark.filterwarnings("ignore:The lock .* is acquired after the first query:RuntimeWarning")
