@@ -14,7 +14,7 @@ from support.signalled import Sent, signalled
 from support.work import acquired
 from support.zoo import ROOM, Zoo, eventually
 
-from django_zklock import signals, zk_lock
+from django_zklock import signals, zk_lock, zk_locks
 from django_zklock.core.zk import process
 from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import LockLost, LockTimeout
@@ -69,7 +69,7 @@ def test_a_signal_reports_each_failed_acquisition(zoo: Zoo) -> None:
     """A call that was interrupted, too, with what was ahead; the error itself would keep the caller's frames alive."""
 
     async def waits() -> None:
-        async with zk_lock("item/{pk}", fields={"pk": 7}, kind="write", timeout=30):
+        async with zk_locks(zk_lock("item/{pk}", fields={"pk": 7}, kind="write"), "item/8", "item/9", timeout=30):
             pass
 
     async def cancelled() -> None:
