@@ -54,7 +54,6 @@ def describe(ahead: ContenderInfo | None, contender: AnyContender, owner: Owner)
     if not is_for_others and ahead.guid in contender.session.attached(Registry).guids:
         if ahead.owner == caller.owner:  # a signal handler, or `__del__`, wants the lock that the code below acquires
             return f"{ahead.what!r} in an earlier call of this {owner.kind}"
-        is_thread = ahead.thread != caller.thread or owner.kind == "thread"
-        where = f"thread {ahead.thread}" if is_thread else f"another {owner.kind}"
+        where = f"another {owner.kind}" if ahead.thread == caller.thread else f"thread {ahead.thread}"
         return f"{ahead.what!r} in {where} of this process"
     return str(ahead)

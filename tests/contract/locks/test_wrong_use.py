@@ -192,16 +192,18 @@ async def test_a_hold_in_an_async_with_statement_is_refused_and_released(zoo: Zo
 def test_an_error_says_that_this_process_is_ahead(zoo: Zoo, linger: int) -> None:
     lock = zk_lock("k", timeout=0.2, linger=linger, what="w")
     name = threading.current_thread().name
-    with lock:
-        with pytest.raises(LockTimeout, match=f"ahead is 'w' in thread {name} of this process"):
-            BackgroundCall(lock.__enter__).result()
-        if not linger:
-            with pytest.raises(LockBusy, match=f"held by 'w' in thread {name} of this process"):
-                BackgroundCall(zk_lock("k", timeout=0).__enter__).result()
 
     async def inner() -> None:
         async with lock:
             pass
+
+    with lock:
+        for call in (lock.__enter__, lambda: asyncio.run(inner())):
+            with pytest.raises(LockTimeout, match=f"ahead is 'w' in thread {name} of this process"):
+                BackgroundCall(call).result()
+        if not linger:
+            with pytest.raises(LockBusy, match=f"held by 'w' in thread {name} of this process"):
+                BackgroundCall(zk_lock("k", timeout=0).__enter__).result()
 
     async def outer() -> None:
         async with lock:
