@@ -7,15 +7,17 @@ import functools
 import gc
 import itertools
 import os
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from kazoo.exceptions import NoAuthError
 from support.faults import BackgroundCall, acquire_once, caught_up, connected, due, proxied, results, session, within
 from support.primitives import KEY, Taker, foreign, lingering_lock, lingering_waiters, queued
-from support.proxy import MULTI, Proxy
+from support.proxy import CREATE2, MULTI, Proxy
 from support.signalled import signalled
 from support.strike import LineStrike, functions_of
 from support.work import assert_refused, seen
@@ -28,7 +30,7 @@ from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
 from django_zklock.core.protocol.spec import Caller
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import process
-from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, UnreadableQueue, ZooKeeperUnavailable
+from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZooKeeperUnavailable
 from django_zklock.operations import break_lock, request_release
 
 LONG = 60.0  # seconds; no test waits for their end
@@ -422,11 +424,9 @@ def test_the_end_of_the_session_ends_lingering(zoo: Zoo) -> None:
         holder.go()
 
 
-def test_local_waiters_do_not_share_an_exception(zoo: Zoo) -> None:
-    """Else the traceback of one would show the frames, and the variables, of the others."""
-    unknown = f"{zoo.base}/{KEY}/x-0000000001"
-    zoo.client.ensure_path(unknown)
-    connected()
+def test_local_waiters_do_not_share_an_exception(zoo: Zoo, proxy: Proxy) -> None:
+    """Else the traceback of one would show the frames, and the variables, of the others. They share its cause."""
+    proxy.alter_reply(CREATE2, lambda reply: reply[:12] + struct.pack(">i", NoAuthError.code), carried_out=False)
     ready = threading.Event()
     session().post(ready.wait, 10)  # both come before the queue is read
     waiters = [BackgroundCall(lambda: acquire_once(KEY, linger=LONG, timeout=30)) for _ in range(2)]
@@ -434,10 +434,10 @@ def test_local_waiters_do_not_share_an_exception(zoo: Zoo) -> None:
     ready.set()
     errors = []
     for waiter in waiters:
-        with pytest.raises(UnreadableQueue) as raised:
+        with pytest.raises(ZooKeeperUnavailable) as raised:
             waiter.result()
         errors.append(raised.value)
-    zoo.client.delete(unknown)
+    assert errors[0].__cause__ is errors[1].__cause__ is not None
     assert errors[0] is not errors[1]
     assert [str(error) for error in errors] == [str(errors[0])] * 2
     assert [error.lock for error in errors] == [KEY] * 2
