@@ -38,28 +38,24 @@ def call(session: Session, request: Callable[[Gateway, Callback[_Reply]], object
     A request whose reply was lost may have been carried out, so it may be carried out twice. `deadline` is on
     `clock.now()`. Raises `ZooKeeperUnavailable` if no reply arrives before it.
     """
-    while True:
-        waiter: ThreadWaiter[tuple[_Reply | ZkLockError]] = ThreadWaiter()
+    while not session.closing:
+        waiter: ThreadWaiter[tuple[_Reply]] = ThreadWaiter()
         session.post(_send, session, request, waiter)
         replies = waiter.wait(deadline - clock.now())
         if replies is None:
             raise ZooKeeperUnavailable(session.explain())
         (reply,) = replies
-        if isinstance(reply, ZooKeeperUnavailable) and not isinstance(reply, ZkError):
-            raise reply
         if not isinstance(reply, INTERRUPTED):
-            return reply  # type: ignore[return-value] # a ZkLockError that is in the type of the reply
+            return reply
         if deadline - clock.now() < PAUSE:
             raise ZooKeeperUnavailable(session.explain())
         time.sleep(PAUSE)
+    raise ZooKeeperUnavailable(CLOSED)
 
 
 def _send(session: Session, request: Callable[[Gateway, Callback[Any]], object], waiter: ThreadWaiter[Any]) -> None:
-    if session.closing:
-        waiter.set((ZooKeeperUnavailable(CLOSED),))
-    else:
-        session.wanted_until = max(session.wanted_until, clock.now() + WANTED)
-        request(session.gateway, lambda reply: waiter.set((reply,)))
+    session.wanted_until = max(session.wanted_until, clock.now() + WANTED)
+    request(session.gateway, lambda reply: waiter.set((reply,)))
 
 
 # --- updates ----------------------------------------------------------------------------------------------------------

@@ -34,8 +34,8 @@ UPKEEP = frozenset({CONNECT, PING, AUTH, SET_WATCHES, SASL})
 # Transaction ids that say what a frame is, instead of numbering it.
 XID_WATCH_EVENT, XID_PING = -1, -2
 
-# Error codes, and where a reply has them: behind the id of the request, and the zxid.
-NO_NODE, NO_AUTH, CONNECTION_LOSS, ERROR_CODE = -101, -102, -4, 12
+NO_NODE, NO_AUTH, CONNECTION_LOSS = -101, -102, -4  # error codes
+HEADER = 16  # bytes of a reply: the id of the request, the zxid, and the error code
 
 LARGEST_FRAME = 64 * 1024 * 1024
 HARMLESS = struct.pack(">ii1s?", EXISTS, 1, b"/", False)  # the body of a request that changes nothing
@@ -515,7 +515,7 @@ class _End(asyncio.Protocol):
 
 def with_error(code: int) -> Callable[[bytes], bytes]:
     """Return a change of a reply to one with this error code."""
-    return lambda reply: reply[:ERROR_CODE] + struct.pack(">i", code)
+    return lambda reply: reply[: HEADER - 4] + struct.pack(">i", code)
 
 
 def _framed(body: bytes) -> bytes:

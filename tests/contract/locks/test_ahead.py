@@ -16,7 +16,7 @@ from typing import Any, Literal
 import pytest
 from support.faults import BackgroundCall, connected
 from support.primitives import KEY, LOCK, Primitive, queued
-from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, NO_NODE, Proxy, with_error
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, HEADER, NO_NODE, Proxy, with_error
 from support.work import assert_refused, run_in_thread
 from support.zoo import Zoo, eventually
 
@@ -26,8 +26,6 @@ from django_zklock.core.queue import nodes
 from django_zklock.exceptions import LockBusy, LockNotAcquired
 from django_zklock.inspection import ContenderInfo, look_at
 from django_zklock.operations import hold_lock
-
-HEADER = 16  # bytes of a reply: the id of the request, the zxid, and the error code
 
 HOLD_ELSEWHERE = """
 with zk_lock("warm/a", what="nightly", about={"task": "shop.nightly"}):

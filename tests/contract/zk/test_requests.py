@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, connected, session
-from support.proxy import GET_DATA, MULTI, Proxy
+from support.proxy import GET_DATA, MULTI, NO_AUTH, Proxy, with_error
 from support.zoo import Zoo, eventually
 
-from django_zklock import zk_lock
 from django_zklock.core import clock
-from django_zklock.core.zk.errors import NodeMissing
+from django_zklock.core.zk import process
+from django_zklock.core.zk.errors import NodeMissing, RequestRefused
 from django_zklock.core.zk.gateway import DirectoryState, Gateway
 from django_zklock.core.zk.multi import Create, SetData
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
@@ -35,10 +36,11 @@ def soon(seconds: float = 10) -> float:
 
 
 def read(path: str, seconds: float = 10) -> Any:
-    def send(gateway: Gateway, done: Any) -> None:
-        gateway.read(path, done)
+    return call(session(), reading(path), soon(seconds))
 
-    return call(session(), send, soon(seconds))
+
+def reading(path: str) -> Callable[[Gateway, Any], object]:
+    return lambda gateway, done: gateway.read(path, done)
 
 
 def counting(path: str) -> OptimisticUpdate:
@@ -69,6 +71,26 @@ def test_a_request_returns_an_error_and_raises_at_the_deadline(zoo: Zoo, proxy: 
     proxy.hang = True
     with pytest.raises(ZooKeeperUnavailable):
         read(f"{zoo.base}/missing", 0.3)
+
+
+def test_an_update_that_was_given_up_asks_for_no_connection(zoo: Zoo, proxy: Proxy) -> None:
+    proxy.hang = True
+    update = counting(f"{zoo.base}/number")
+    with pytest.raises(ZooKeeperUnavailable):
+        run(update, soon(0.3))
+    proxy.go_away()
+    eventually(lambda: update not in session().observers)
+
+
+def test_a_thread_that_asks_a_session_after_its_end_is_told_so(zoo: Zoo, proxy: Proxy) -> None:
+    """At once, also while the session still waits for the reply to its close."""
+    ended = session()
+    proxy.hang = True
+    process.reset(0)
+    with pytest.raises(ZooKeeperUnavailable, match="was closed"):
+        call(ended, reading(zoo.base), soon())
+    with pytest.raises(ZooKeeperUnavailable, match="was closed"):
+        run(OptimisticUpdate(ended, f"{zoo.base}/n", lambda state, session_id: Done(0)), soon())
 
 
 @pytest.mark.parametrize("strike", ["kill_before_op", "kill_after_op"])
@@ -111,18 +133,32 @@ def test_an_update_distinguishes_a_remaining_child_from_a_missing_reply(zoo: Zoo
     def decide(directory: DirectoryState | None, session_id: int) -> Step:
         return WaitUntilGone("child") if directory is not None and "child" in directory.children else Done("gone")
 
+    state = DirectoryState(path=path, data=b"", version=0, children=("child",))
     with pytest.raises(StillThere):
         run(OptimisticUpdate(session(), path, decide), soon(0.3))
     waiting = OptimisticUpdate(session(), path, decide)
     waiter = BackgroundCall(lambda: run(waiting, soon()))
     eventually(lambda: waiting.waiting)
+    proxy.alter_reply(GET_DATA, with_error(NO_AUTH))
+    with pytest.raises(RequestRefused):
+        run(OptimisticUpdate(session(), path, decide, guess=state), soon())
     zoo.client.delete(f"{path}/child")
     assert waiter.result() == "gone"
+    assert run(OptimisticUpdate(session(), path, decide, guess=state), soon()) == "gone", "it was gone before"
 
 
-@pytest.mark.parametrize(("name", "timeout"), [("create_and_list", 5), ("children", 0)])
-def test_an_unsent_request_stops_no_other(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, name: str, timeout: float) -> None:
-    """A defect fails the one call that it strikes. The listing that was not sent is not waited for."""
+UNSENT: dict[str, Callable[[Zoo], object]] = {
+    "create_and_list": lambda zoo: acquire_once("k", timeout=5),
+    "children": lambda zoo: acquire_once("k", timeout=0),
+    "read_directory": lambda zoo: run(counting(f"{zoo.base}/number"), soon()),
+}
+
+
+@pytest.mark.parametrize("name", UNSENT)
+def test_an_unsent_request_stops_no_other(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """A defect fails the one call that it strikes, and is logged. The listing that was not sent is not waited for."""
 
     def fail_once(*args: object) -> None:
         monkeypatch.undo()
@@ -130,6 +166,7 @@ def test_an_unsent_request_stops_no_other(zoo: Zoo, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(connected().gateway, name, fail_once)
     with pytest.raises(ZkLockError, match="the test says so"):
-        zk_lock("k", timeout=timeout).__enter__()
-    acquire_once("k", timeout=timeout)
+        UNSENT[name](zoo)
+    assert "the test says so" in caplog.text
+    UNSENT[name](zoo)
     zoo.assert_empty()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from support.faults import BackgroundCall, acquire_once, connected, session, within
 from support.primitives import KEY
-from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, NO_AUTH, NO_NODE, Proxy, with_error
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, HEADER, MULTI, NO_AUTH, NO_NODE, Proxy, with_error
 from support.work import assert_refused
 from support.zoo import Zoo, eventually, guid_of
 
@@ -22,8 +22,6 @@ from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.queue_reader import contenders
 
 pytestmark = pytest.mark.usefixtures("key_directory")
-
-HEADER = 16  # bytes: the id of the request, the zxid, and the error code
 
 Change = Callable[[bytes], bytes]
 
