@@ -47,9 +47,11 @@ def test_several_locks_are_acquired_in_the_order_of_their_keys(zoo: Zoo) -> None
         assert "d" not in hold
         hold.check()
         assert not hold.lost
+        assert repr(hold) == "<MultiHold of 'a', 'b/1', 'c', held>"
         assert 0 < hold.lease_remaining <= min(single.lease_remaining for single in hold) + 1
     with pytest.raises(LockNotHeld):
         hold.check()
+    assert repr(hold).endswith(" released>")
     zoo.assert_empty(0)
 
 
@@ -173,14 +175,17 @@ def test_coroutines_acquire_several_locks(zoo: Zoo) -> None:
 
 
 def test_the_loss_of_one_of_several_locks_stops_the_work_and_releases_all(zoo: Zoo) -> None:
+    told: list[str] = []
     for key in ("a", "b", "c"):
         with pytest.raises(LockLost) as lost, zk_locks("a", "b", "c") as hold:
+            hold.add_lost_callback(lambda single: told.append(single.key))
             zoo.client.delete(hold[key].path)
             with within(3):
                 threading.Event().wait(10)
         assert lost.value.lock == key
         assert hold.lost
         zoo.assert_empty()
+    eventually(lambda: told == ["a", "b", "c"])
 
 
 def test_opposite_orders_of_names_never_deadlock(zoo: Zoo) -> None:
