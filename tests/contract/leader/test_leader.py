@@ -16,6 +16,7 @@ import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from support.faults import BackgroundCall, expire, proxied, within
 from support.signalled import signalled
+from support.strike import LineStrike
 from support.work import Run, assert_refused, in_each_thread, lose, sleep_in_pieces
 from support.zoo import Zoo, eventually
 
@@ -259,6 +260,16 @@ def test_stop_works_at_any_moment_and_leaves_nothing(zoo: Zoo, way: str) -> None
         zoo.wait_contenders("lead", 0)
         assert not leader.is_leader
         assert leader.run(terms) is None
+
+
+def test_stop_at_any_line_of_an_election_ends_the_leadership(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    for at in range(4):
+        leader = zk_leader("lead")
+        strike = LineStrike([Leader._elected], at)
+        monkeypatch.setattr(strike, "strike", leader.stop)
+        with strike:
+            assert leader.run(lambda hold: hold.wait_lost(10)) is None
+        assert leader.stopping
 
 
 def test_stop_of_a_waiting_candidate_is_no_failure(zoo: Zoo) -> None:

@@ -175,17 +175,17 @@ def test_coroutines_acquire_several_locks(zoo: Zoo) -> None:
 
 
 def test_the_loss_of_one_of_several_locks_stops_the_work_and_releases_all(zoo: Zoo) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     for key in ("a", "b", "c"):
         with pytest.raises(LockLost) as lost, zk_locks("a", "b", "c") as hold:
-            hold.add_lost_callback(lambda single: told.append(single.key))
+            hold.add_lost_callback(lambda single: reported.append(single.key))
             zoo.client.delete(hold[key].path)
             with within(3):
                 threading.Event().wait(10)
         assert lost.value.lock == key
         assert hold.lost
         zoo.assert_empty()
-    eventually(lambda: told == ["a", "b", "c"])
+    eventually(lambda: reported == ["a", "b", "c"])
 
 
 def test_opposite_orders_of_names_never_deadlock(zoo: Zoo) -> None:
