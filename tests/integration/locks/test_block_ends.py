@@ -9,11 +9,13 @@ import os
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import transaction
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 from support.faults import BackgroundCall
 from support.ledger import Ledger
@@ -30,6 +32,11 @@ from django_zklock.exceptions import LockBusy, LockDeadlock, LockNotHeld, LockUp
 from django_zklock.locks import transactions
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.hold import held_of
+
+
+def execute_on(connection: BaseDatabaseWrapper, statement: str) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        return list(cursor.execute(statement))
 
 
 @pytest.mark.parametrize("function", [LockBase._close, transactions.Transaction.end])
@@ -163,6 +170,26 @@ def test_a_forked_child_leaves_the_transaction_to_its_parent(zoo: Zoo, ledger: L
         os._exit(0 if strike.where and inherited in transactions._inherited else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert ledger.seen() == ["written"]
+
+
+@pytest.mark.parametrize("case", ["in a file", "in memory", "connection closed", "inside a transaction"])
+def test_a_block_whose_end_is_destroyed_is_rolled_back_alone(zoo: Zoo, ledger: Ledger, case: str) -> None:
+    connection = connections["default"] if case == "in memory" else ledger.connection
+    execute = partial(execute_on, connection)
+    execute("CREATE TABLE IF NOT EXISTS note (text TEXT)")
+    around = transaction.atomic(using="ledger") if case == "inside a transaction" else contextlib.nullcontext()
+    lock = zk_lock("k", atomic=connection.alias, release_on="commit")
+    with around:
+        with contextlib.suppress(Struck), LineStrike([LockBase._close], 0) as strike, lock:
+            execute("INSERT INTO note VALUES ('a')")
+            if case == "connection closed":
+                connection.close()
+        assert strike.where
+        with lock:
+            execute("INSERT INTO note VALUES ('b')")
+    assert connection.get_autocommit()
+    assert execute("SELECT text FROM note") == [("b",)]
+    execute("DROP TABLE note")
 
 
 def test_an_interrupted_acquire_does_not_count(zoo: Zoo) -> None:
