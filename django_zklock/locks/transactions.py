@@ -299,8 +299,6 @@ def _reset(connection: BaseDatabaseWrapper) -> None:
     """Roll back by closing the connection, which may be in any state. The next query opens a new one."""
     connection.atomic_blocks = []
     connection.savepoint_ids = []
-    connection.run_on_commit = []
-    connection.needs_rollback = False
     connection.in_atomic_block = False
     if connection.closed_in_transaction:
         connection.connection = None

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.transaction import Atomic
+from django.db.transaction import Atomic, TransactionManagementError
 from support.ledger import Ledger
-from support.strike import functions_of, long_strides, sweep
+from support.strike import Struck, functions_of, long_strides, sweep
 from support.work import run_in_thread
 from support.zoo import Zoo
 
@@ -182,15 +182,43 @@ def test_a_forked_child_leaves_its_parents_transaction_alone(zoo: Zoo, ledger: L
     assert ledger.seen() == ["x"]
 
 
-def test_a_generator_that_is_closed_in_another_thread_commits_nothing(zoo: Zoo, ledger: Ledger) -> None:
+@pytest.mark.parametrize("end", ["closed", "finished"])
+def test_a_generator_that_ends_in_another_thread_commits_nothing(zoo: Zoo, ledger: Ledger, end: str) -> None:
+    """Nothing of it is left in the connection, which the first thread goes on to use."""
+    called: list[str] = []
+
     def steps() -> Iterator[int]:
         with Lock("steps", atomic="ledger"):
             ledger.write("x")
+            transaction.on_commit(lambda: called.append("x"), using="ledger")
             yield 1
 
     generator = steps()
-    run_in_thread(lambda: next(generator))
-    generator.close()  # type: ignore[attr-defined]
-    assert ledger.seen() == []
+    next(generator)
+    if end == "closed":
+        run_in_thread(generator.close)  # type: ignore[attr-defined]
+    else:
+        with pytest.raises(TransactionManagementError, match="another thread"):
+            run_in_thread(lambda: next(generator, None))
     zoo.assert_empty()
     ledger.assert_idle()
+    with transaction.atomic(using="ledger"):
+        ledger.write("next")
+    assert ledger.seen() == ["next"]
+    assert not called
+
+
+def test_an_exception_just_after_a_savepoint_rolls_back_the_outer_block(zoo: Zoo, ledger: Ledger) -> None:
+    """The block has failed, and its work cannot be undone alone any more."""
+
+    def strike(execute: Callable[..., object], statement: str, *more: object) -> object:
+        result = execute(statement, *more)
+        if statement.startswith("RELEASE"):
+            raise Struck
+        return result
+
+    with transaction.atomic(using="ledger"):
+        inner = Lock("inner", atomic="ledger", release_on="commit")
+        with pytest.raises(Struck), ledger.connection.execute_wrapper(strike), inner:
+            ledger.write("x")
+    assert ledger.seen() == []
