@@ -374,7 +374,7 @@ def test_run_retries_during_an_outage(zoo: Zoo, caplog: pytest.LogCaptureFixture
         assert running.result()
 
 
-async def test_a_coroutine_leads_and_is_cancelled_at_a_loss(zoo: Zoo) -> None:
+async def test_a_coroutine_leads_and_is_cancelled_at_a_loss(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
     leader = zk_leader("lead")
     terms = Terms()
     async with zk_leader("lead") as first:
@@ -392,6 +392,8 @@ async def test_a_coroutine_leads_and_is_cancelled_at_a_loss(zoo: Zoo) -> None:
     terms.end.set()
     assert await running == 3
     assert terms.ended == ["CancelledError"] * 2
+    assert caplog.text.count("no longer leads 'lead', and queues again") == 2
+    assert terms.holds[2]._held.grant.since - terms.holds[1]._held.grant.since > 0.1, "the second pause"
 
 
 async def test_a_cancelled_candidate_leaves_nothing_behind(zoo: Zoo) -> None:

@@ -43,7 +43,7 @@ def reading(path: str) -> Callable[[Gateway, Any], object]:
     return lambda gateway, done: gateway.read(path, done)
 
 
-def counting(path: str) -> OptimisticUpdate:
+def counting(path: str, orphaned: Callable[[object], object] | None = None) -> OptimisticUpdate:
     """An update that adds one to the number in a node; its value is the sum."""
     name = str(uuid.uuid4())
 
@@ -56,7 +56,7 @@ def counting(path: str) -> OptimisticUpdate:
             return Commit((Create(path=path, data=data),), 1)
         return Commit((SetData(path=path, data=data, version=directory.version),), int(number) + 1)
 
-    return OptimisticUpdate(session(), path, decide)
+    return OptimisticUpdate(session(), path, decide, orphaned=orphaned)
 
 
 def test_a_request_whose_reply_is_lost_is_sent_again(zoo: Zoo, proxy: Proxy) -> None:
@@ -80,6 +80,19 @@ def test_an_update_that_was_given_up_asks_for_no_connection(zoo: Zoo, proxy: Pro
         run(update, soon(0.3))
     proxy.go_away()
     eventually(lambda: update not in session().observers)
+
+
+def test_an_update_that_is_given_up_late_is_undone_if_it_was_carried_out(zoo: Zoo, proxy: Proxy) -> None:
+    undone: list[object] = []
+    refused, carried_out = (counting(f"{zoo.base}/number", undone.append) for _ in range(2))
+    proxy.alter_reply(MULTI, code(NO_AUTH), carried_out=False)
+    with pytest.raises(RequestRefused):
+        run(refused, soon())
+    assert run(carried_out, soon()) == 1
+    refused.abandon()
+    carried_out.abandon()
+    eventually(lambda: undone)
+    assert undone == [1]
 
 
 def test_a_thread_that_asks_a_session_after_its_end_is_told_so(zoo: Zoo, proxy: Proxy) -> None:
@@ -134,8 +147,10 @@ def test_an_update_distinguishes_a_remaining_child_from_a_missing_reply(zoo: Zoo
         return WaitUntilGone("child") if directory is not None and "child" in directory.children else Done("gone")
 
     state = DirectoryState(path=path, data=b"", version=0, children=("child",))
+    given_up = OptimisticUpdate(session(), path, decide, orphaned=print)
     with pytest.raises(StillThere):
-        run(OptimisticUpdate(session(), path, decide), soon(0.3))
+        run(given_up, soon(0.3))
+    eventually(lambda: given_up not in session().observers)
     waiting = OptimisticUpdate(session(), path, decide)
     waiter = BackgroundCall(lambda: run(waiting, soon()))
     eventually(lambda: waiting.waiting)

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -277,6 +278,24 @@ def test_too_many_events_drop_the_oldest(monkeypatch: pytest.MonkeyPatch, caplog
     attempts = rows()
     assert sorted((row.key, row.outcome) for row in attempts) == [("b", Attempt.RELEASED), ("c", Attempt.RELEASED)]
     assert "3 events of locks were dropped" in caplog.text
+
+
+@pytest.mark.usefixtures("alias")
+def test_a_lock_is_free_to_use_while_no_thread_can_record_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    process.current()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with zk_lock("a"):
+            pass
+    assert "an event of lock 'a' was not recorded" in caplog.text
+    with zk_lock("b"):
+        pass
+    assert [row.key for row in rows()] == ["a", "b"], "it is written later"
 
 
 @pytest.mark.usefixtures("alias")
