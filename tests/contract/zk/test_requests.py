@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, connected, session
+from support.faults import BackgroundCall, acquire_once, client, connected, session
 from support.proxy import GET_DATA, MULTI, NO_AUTH, Proxy, with_error
 from support.zoo import Zoo, eventually
 
@@ -85,7 +85,7 @@ def test_an_update_that_was_given_up_asks_for_no_connection(zoo: Zoo, proxy: Pro
 def test_an_update_that_is_given_up_late_is_undone_if_it_was_carried_out(zoo: Zoo, proxy: Proxy) -> None:
     undone: list[object] = []
     refused, carried_out = (counting(f"{zoo.base}/number", undone.append) for _ in range(2))
-    proxy.alter_reply(MULTI, code(NO_AUTH), carried_out=False)
+    proxy.alter_reply(MULTI, with_error(NO_AUTH), carried_out=False)
     with pytest.raises(RequestRefused):
         run(refused, soon())
     assert run(carried_out, soon()) == 1
@@ -151,6 +151,7 @@ def test_an_update_distinguishes_a_remaining_child_from_a_missing_reply(zoo: Zoo
     with pytest.raises(StillThere):
         run(given_up, soon(0.3))
     eventually(lambda: given_up not in session().observers)
+    assert not any(client()._data_watchers.values()), "the wait has ended"
     waiting = OptimisticUpdate(session(), path, decide)
     waiter = BackgroundCall(lambda: run(waiting, soon()))
     eventually(lambda: waiting.waiting)
