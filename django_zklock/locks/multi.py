@@ -204,7 +204,7 @@ def _stricter(lock: Lock[FunctionPolicy], other: Lock[FunctionPolicy]) -> Lock[F
     first, second = lock.spec, other.spec
     if first.shares and not second.shares:
         return other
-    if first.shares and second.shares and (first.kind, first.limit) != (second.kind, second.limit):
+    if first.shares and (first.kind, first.limit) != (second.kind, second.limit):
         raise ValueError(
             f"{first.key!r} is requested both as a read lock and as a semaphore, or with two limits. Pass it once."
         )

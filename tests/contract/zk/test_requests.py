@@ -73,12 +73,16 @@ def test_a_request_returns_an_error_and_raises_at_the_deadline(zoo: Zoo, proxy: 
         read(f"{zoo.base}/missing", 0.3)
 
 
-def test_an_update_that_was_given_up_asks_for_no_connection(zoo: Zoo, proxy: Proxy) -> None:
-    proxy.hang = True
+@pytest.mark.parametrize("cut", ["before", "after"])
+def test_an_update_that_was_given_up_asks_for_no_connection(zoo: Zoo, proxy: Proxy, cut: str) -> None:
+    proxy.refuse = True
+    if cut == "before":
+        proxy.kill_before_op(MULTI)
+    proxy.hang = cut == "after"
     update = counting(f"{zoo.base}/number")
     with pytest.raises(ZooKeeperUnavailable):
         run(update, soon(0.3))
-    proxy.go_away()
+    proxy.cut_all()
     eventually(lambda: update not in session().observers)
 
 
