@@ -43,6 +43,7 @@ def test_several_locks_are_acquired_in_the_order_of_their_keys(zoo: Zoo) -> None
         assert tokens == sorted(tokens)
         assert all(len(zoo.children(key)) == 1 for key in hold.keys)
         assert hold["b/1"] is hold["b/{x}"] is current_hold("b/1")
+        assert current_hold() is hold["c"]
         assert "c" in hold
         assert "d" not in hold
         hold.check()

@@ -59,6 +59,8 @@ def test_an_error_says_what_was_wrong_and_what_to_do(zoo: Zoo) -> None:
         zk_lock("k").release()
     with pytest.raises(LockNotHeld, match="'k'"):
         current_hold("k")
+    with pytest.raises(LockNotHeld, match="no lock"):
+        current_hold()
 
 
 def test_the_log_of_a_failed_callback_names_the_lock(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:

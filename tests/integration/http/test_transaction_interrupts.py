@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,7 +13,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic, TransactionManagementError
 from support.ledger import Ledger
-from support.strike import Struck, functions_of, long_strides, sweep
+from support.strike import functions_of, long_strides, sweep
 from support.work import run_in_thread
 from support.zoo import Zoo
 
@@ -166,22 +165,6 @@ def test_no_abort_interrupts_a_commit(zoo: Zoo, ledger: Ledger, inside: bool, ma
     assert ledger.seen() == ["x"]
 
 
-def test_a_forked_child_leaves_its_parents_transaction_alone(zoo: Zoo, ledger: Ledger) -> None:
-    child, failed = -1, True
-    try:
-        with Lock("forked", atomic="ledger"):
-            ledger.write("x")
-            child = os.fork()
-            if child:
-                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-                assert ledger.seen() == []
-        failed = not child and ledger.connection.connection is not None  # else it would go on to use that of its parent
-    finally:
-        if not child:
-            os._exit(failed)  # not `sys.exc_info()`: an earlier exception may still be there
-    assert ledger.seen() == ["x"]
-
-
 @pytest.mark.parametrize("end", ["closed", "finished"])
 def test_a_generator_that_ends_in_another_thread_commits_nothing(zoo: Zoo, ledger: Ledger, end: str) -> None:
     """Nothing of it is left in the connection, which the first thread goes on to use."""
@@ -206,19 +189,3 @@ def test_a_generator_that_ends_in_another_thread_commits_nothing(zoo: Zoo, ledge
         ledger.write("next")
     assert ledger.seen() == ["next"]
     assert not called
-
-
-def test_an_exception_just_after_a_savepoint_rolls_back_the_outer_block(zoo: Zoo, ledger: Ledger) -> None:
-    """The block has failed, and its work cannot be undone alone any more."""
-
-    def strike(execute: Callable[..., object], statement: str, *more: object) -> object:
-        result = execute(statement, *more)
-        if statement.startswith("RELEASE"):
-            raise Struck
-        return result
-
-    with transaction.atomic(using="ledger"):
-        inner = Lock("inner", atomic="ledger", release_on="commit")
-        with pytest.raises(Struck), ledger.connection.execute_wrapper(strike), inner:
-            ledger.write("x")
-    assert ledger.seen() == []

@@ -9,13 +9,11 @@ import os
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 from support.faults import BackgroundCall
 from support.ledger import Ledger
@@ -32,11 +30,6 @@ from django_zklock.exceptions import LockBusy, LockDeadlock, LockNotHeld, LockUp
 from django_zklock.locks import transactions
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.hold import held_of
-
-
-def execute_on(connection: BaseDatabaseWrapper, statement: str) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        return list(cursor.execute(statement))
 
 
 @pytest.mark.parametrize("function", [LockBase._close, transactions.Transaction.end])
@@ -156,39 +149,52 @@ def test_a_lock_does_not_keep_the_owners_that_it_refused(zoo: Zoo) -> None:
     assert not mutex._looked_up_exits
 
 
-def test_a_forked_child_leaves_the_transaction_to_its_parent(zoo: Zoo, ledger: Ledger) -> None:
+@pytest.mark.parametrize("destroyed", [False, True])
+def test_a_forked_child_leaves_the_transaction_to_its_parent(zoo: Zoo, ledger: Ledger, destroyed: bool) -> None:
     """Also if an exception destroys the end of the block in the child: it must not close the parent's connection."""
-    child = -1
+    child, left_alone = -1, False
     strike = LineStrike([LockBase._close], 0)
-    with contextlib.suppress(Struck), zk_lock("k", atomic="ledger"):
-        ledger.write("written")
-        inherited = ledger.connection.connection
-        child = os.fork()
+    try:
+        with contextlib.suppress(Struck), zk_lock("k", atomic="ledger"):
+            ledger.write("written")
+            inherited = ledger.connection.connection
+            child = os.fork()
+            if child:
+                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+                assert ledger.seen() == []
+            elif destroyed:
+                strike.__enter__()
+        left_alone = bool(strike.where) is destroyed and inherited in transactions._inherited
+    finally:
         if not child:
-            strike.__enter__()
-    if not child:
-        os._exit(0 if strike.where and inherited in transactions._inherited else 1)
-    assert os.waitpid(child, 0)[1] == 0
+            os._exit(not left_alone)
     assert ledger.seen() == ["written"]
 
 
-@pytest.mark.parametrize("case", ["in a file", "in memory", "connection closed", "inside a transaction"])
-def test_a_block_whose_end_is_destroyed_is_rolled_back_alone(zoo: Zoo, ledger: Ledger, case: str) -> None:
+@pytest.mark.parametrize("case", ["in a file", "in memory", "connection closed", "savepoint", "savepoint ended"])
+def test_a_block_whose_end_is_destroyed_is_rolled_back(zoo: Zoo, ledger: Ledger, case: str) -> None:
+    """It alone, unless its work has ended the savepoint: then the transaction around it is rolled back, too."""
+
+    def execute(statement: str) -> list[tuple[Any, ...]]:
+        with connection.cursor() as cursor:
+            return list(cursor.execute(statement))
+
     connection = connections["default"] if case == "in memory" else ledger.connection
-    execute = partial(execute_on, connection)
-    execute("CREATE TABLE IF NOT EXISTS note (text TEXT)")
-    around = transaction.atomic(using="ledger") if case == "inside a transaction" else contextlib.nullcontext()
     lock = zk_lock("k", atomic=connection.alias, release_on="commit")
-    with around:
+    execute("CREATE TABLE IF NOT EXISTS note (text TEXT)")
+    with transaction.atomic(using="ledger") if "savepoint" in case else contextlib.nullcontext():
+        execute("INSERT INTO note VALUES ('before')")
         with contextlib.suppress(Struck), LineStrike([LockBase._close], 0) as strike, lock:
-            execute("INSERT INTO note VALUES ('a')")
+            execute("INSERT INTO note VALUES ('lost')")
             if case == "connection closed":
                 connection.close()
+            if case == "savepoint ended":
+                connection.savepoint_commit(connection.savepoint_ids[-1])
         assert strike.where
-        with lock:
-            execute("INSERT INTO note VALUES ('b')")
+    with lock:
+        execute("INSERT INTO note VALUES ('after')")
     assert connection.get_autocommit()
-    assert execute("SELECT text FROM note") == [("b",)]
+    assert execute("SELECT text FROM note") == [("before",), ("after",)][case == "savepoint ended" :]
     execute("DROP TABLE note")
 
 
