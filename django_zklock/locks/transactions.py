@@ -275,6 +275,7 @@ class _AtomicBlock:
     def abandon(self) -> None:
         if self._ended:
             return
+        self._unwind()
         if self._outermost:
             _reset(self._connection)
         else:
@@ -282,24 +283,26 @@ class _AtomicBlock:
         self._ended = True
 
     def _abandon_savepoint(self) -> None:
-        connection = self._connection
-        blocks, savepoints = self._depth
-        del connection.atomic_blocks[blocks:], connection.savepoint_ids[savepoints:]
         try:
-            connection.savepoint_rollback(self._savepoint or "")
+            self._connection.savepoint_rollback(self._savepoint or "")
         except Error:
-            connection.needs_rollback = True  # roll the outer one back: the savepoint was released, or never created
+            self._connection.needs_rollback = True  # of the outer one: the savepoint was released, or never created
 
     def forget(self) -> None:
         _inherited.append(self._connection.connection)
-        self._connection.connection = None  # `connect` sets the rest
+        self._connection.connection = None  # the next query opens a new one
+        self._unwind()
+
+    def _unwind(self) -> None:
+        """Make Django forget this block, and those that were begun inside it."""
+        blocks, savepoints = self._depth
+        del self._connection.atomic_blocks[blocks:], self._connection.savepoint_ids[savepoints:]
+        if self._outermost:
+            self._connection.in_atomic_block = False
 
 
 def _reset(connection: BaseDatabaseWrapper) -> None:
     """Roll back by closing the connection, which may be in any state. The next query opens a new one."""
-    connection.atomic_blocks = []
-    connection.savepoint_ids = []
-    connection.in_atomic_block = False
     if connection.closed_in_transaction:
         connection.connection = None
         return

@@ -164,7 +164,9 @@ def test_a_forked_child_leaves_the_transaction_to_its_parent(zoo: Zoo, ledger: L
                 assert ledger.seen() == []
             elif destroyed:
                 strike.__enter__()
-        left_alone = bool(strike.where) is destroyed and inherited in transactions._inherited
+        if not child:
+            with zk_lock("other", atomic="ledger"):
+                left_alone = bool(strike.where) is destroyed and inherited in transactions._inherited
     finally:
         if not child:
             os._exit(not left_alone)
