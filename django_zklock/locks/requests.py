@@ -256,7 +256,6 @@ class OptimisticUpdate(SessionObserver):
                 self._end_wait()
                 self._read()
 
-        self._idle = True
         self._watch = self._gateway.read(
             f"{self._path}/{child}", lambda reply: self._guarded(on_read, reply), lambda _: self._guarded(again)
         )

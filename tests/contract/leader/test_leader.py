@@ -363,7 +363,8 @@ def test_run_retries_during_an_outage(zoo: Zoo, caplog: pytest.LogCaptureFixture
             failures.append(failure["error"])
 
         signals.lock_failed.connect(count)
-        running = BackgroundCall(lambda: leader.run(lambda hold: hold.token))
+        terms = Terms()
+        running = BackgroundCall(lambda: leader.run(terms))
         eventually(lambda: len(failures) >= 3)
         signals.lock_failed.disconnect(count)
         assert set(failures) == {ZooKeeperUnavailable}
@@ -371,6 +372,11 @@ def test_run_retries_during_an_outage(zoo: Zoo, caplog: pytest.LogCaptureFixture
         assert len(messages) == 1
         assert "cannot join the election for 'lead', retrying" in messages[0]
         proxy.heal()
+        terms.wait(1)
+        proxy.go_away()
+        eventually(lambda: caplog.text.count("cannot join the election") == 2, message="a new outage is not logged")
+        proxy.heal()
+        terms.end.set()
         assert running.result()
 
 

@@ -275,11 +275,13 @@ def test_atomic_is_refused_where_it_cannot_be(zoo: Zoo, ledger: Ledger) -> None:
     assert zoo.client.exists(f"{zoo.base}/x") is None
     transaction.set_autocommit(False, using="ledger")
     try:
+        ledger.write("a")
         with pytest.raises(TransactionManagementError, match="autocommit"):
             zk_lock("x", atomic="ledger").__enter__()
     finally:
-        transaction.rollback(using="ledger")
+        transaction.commit(using="ledger")
         transaction.set_autocommit(True, using="ledger")
+    assert ledger.seen() == ["a"], "the open transaction is left alone"
 
 
 @pytest.mark.parametrize("level", ["read committed", "repeatable read"])
@@ -597,7 +599,9 @@ def test_a_transaction_longer_than_max_hold_is_rolled_back_first(zoo: Zoo, ledge
 
 @pytest.mark.parametrize("ledger", ["repeatable read"], indirect=True)
 @pytest.mark.parametrize("nested", [False, True])
-def test_a_query_that_the_abort_interrupts_ends_the_block_as_lost(zoo: Zoo, ledger: Ledger, nested: bool) -> None:
+def test_a_query_that_the_abort_interrupts_ends_the_block_as_lost(
+    zoo: Zoo, ledger: Ledger, caplog: pytest.LogCaptureFixture, nested: bool
+) -> None:
     """The driver drops its connection then, and the rollback fails, that to a savepoint, too."""
     around = transaction.atomic(using="ledger") if nested else contextlib.nullcontext()
     lock = zk_lock("a", atomic="ledger", max_hold=0.3, release_on="commit" if nested else "exit")
@@ -607,6 +611,7 @@ def test_a_query_that_the_abort_interrupts_ends_the_block_as_lost(zoo: Zoo, ledg
             cursor.execute("SELECT SLEEP(60)")
     ledger.write("next")
     assert ledger.seen() == ["next"]
+    assert nested or "rollback on 'ledger' failed" in caplog.text
 
 
 @ON_SQLITE
