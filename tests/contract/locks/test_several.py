@@ -14,7 +14,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from support.faults import BackgroundCall, acquire_once, expire, results, session, within
 from support.primitives import KEY, queued
 from support.proxy import CREATE2, CREATE_CONTAINER, DELETE, GET_CHILDREN, GET_DATA, Proxy
-from support.work import assert_refused, in_each_thread
+from support.work import acquired, assert_refused, in_each_thread
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, current_hold, zk_lock, zk_locks
@@ -202,28 +202,20 @@ def test_opposite_orders_of_names_never_deadlock(zoo: Zoo) -> None:
 
 
 def acquire_by_method(lock: MultiLock) -> None:
-    hold = lock.acquire(timeout=10)
-    assert hold
-    hold.check()
+    acquired(lock).check()
     lock.release()
 
 
-def acquire_by_async_block(lock: MultiLock) -> None:
-    async def acquire() -> None:
-        async with lock as hold:
-            hold.check()
-
-    asyncio.run(acquire())
-
-
-def acquire_by_async_method(lock: MultiLock) -> None:
-    async def acquire() -> None:
-        hold = await lock.aacquire(timeout=10)
-        assert hold
+async def acquire_by_async_block(lock: MultiLock) -> None:
+    async with lock as hold:
         hold.check()
-        await lock.arelease()
 
-    asyncio.run(acquire())
+
+async def acquire_by_async_method(lock: MultiLock) -> None:
+    hold = await lock.aacquire(timeout=10)
+    assert hold
+    hold.check()
+    await lock.arelease()
 
 
 def delete_first(zoo: Zoo) -> None:
@@ -241,7 +233,7 @@ WAYS = (acquire_once, acquire_by_method, acquire_by_async_block, acquire_by_asyn
 )
 def test_a_lock_lost_before_the_last_grant_is_acquired_again(
     zoo: Zoo,
-    acquire: Callable[[MultiLock], None],
+    acquire: Callable[[MultiLock], object],
     lose: Callable[[Zoo], None],
     run: Callable[[Callable[[], object]], object],
 ) -> None:
@@ -256,10 +248,15 @@ def test_a_lock_lost_before_the_last_grant_is_acquired_again(
             eventually(lambda: zoo.children("a") not in ([], before), 15)
             zoo.wait_contenders("b", 2)
 
+    def acquire_both() -> None:
+        acquiring = acquire(zk_locks("a", "b", timeout=20))
+        if asyncio.iscoroutine(acquiring):
+            asyncio.run(acquiring)
+
     held = threading.Event()
     thief = BackgroundCall(block_the_other)
     assert held.wait(10)
-    run(lambda: acquire(zk_locks("a", "b", timeout=20)))
+    run(acquire_both)
     thief.result()
 
 

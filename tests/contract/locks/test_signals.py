@@ -80,12 +80,9 @@ def test_a_signal_reports_each_failed_acquisition(zoo: Zoo) -> None:
         with pytest.raises(asyncio.CancelledError):
             await waiting
 
-    def work() -> None:
-        asyncio.run(cancelled())
-
     with signalled("lock_failed", "lock_waiting", "lock_contended") as sent, Lock("item/7"):
         assert BackgroundCall(Lock("item/7", cancel=lambda: True).acquire).result() is None  # its caller knows
-        BackgroundCall(work).result()
+        BackgroundCall(lambda: asyncio.run(cancelled())).result()
         with pytest.raises(LockTimeout):
             BackgroundCall(lambda: Lock("item/7", timeout=0.1).__enter__()).result()
         eventually(lambda: sent.names.count("lock_failed") == 2)

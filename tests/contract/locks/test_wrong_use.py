@@ -21,7 +21,7 @@ from support.proxy import Proxy
 from support.work import assert_refused
 from support.zoo import Zoo, eventually
 
-from django_zklock import Hold, current_hold, zk_leader, zk_lock, zk_locked, zk_locks
+from django_zklock import Hold, current_hold, zk_lock, zk_locked, zk_locks
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.grant import GrantObserver
@@ -125,14 +125,6 @@ def test_an_observer_that_fails_keeps_nothing_from_the_others(zoo: Zoo, caplog: 
     eventually(lambda: "failed on a change of the hold on 'k'" in caplog.text)
     with pytest.raises(LockLost):
         lock.release()
-
-
-def test_a_plain_function_cannot_lead_in_async_code(zoo: Zoo) -> None:
-    """A plain function would have done its work, in the loop's thread, before anybody noticed."""
-    called: Any = lambda hold: 5  # noqa: E731 - it is to be no coroutine function
-    with pytest.raises(TypeError, match=r"leader\.run\(\)"):
-        asyncio.run(zk_leader("lead").arun(called))
-    zoo.assert_empty()
 
 
 def test_a_lock_has_no_truth_value(zoo: Zoo) -> None:

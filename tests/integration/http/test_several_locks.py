@@ -109,14 +109,10 @@ def test_a_view_answers_409_if_any_of_its_locks_is_busy(zoo: Zoo, client: Client
 
 
 def test_one_transaction_is_inside_all_locks(zoo: Zoo, ledger: Ledger) -> None:
-    seen = []
-
-    def on_commit() -> None:
-        seen.append(held("1"))
-
+    seen: list[bool] = []
     with zk_locks("a/1", "b/1", atomic="ledger"):
         assert len(connections["ledger"].atomic_blocks) == 1
-        transaction.on_commit(on_commit, using="ledger")
+        transaction.on_commit(lambda: seen.append(held("1")), using="ledger")
     assert seen == [True]
     with pytest.raises(LockInTransaction), transaction.atomic("ledger"), zk_locks("a/1", "b/1"):
         pass

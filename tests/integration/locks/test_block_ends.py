@@ -15,7 +15,7 @@ import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, transaction
 from django.db.transaction import TransactionManagementError
-from support.faults import BackgroundCall
+from support.faults import BackgroundCall, acquire_once
 from support.ledger import Ledger
 from support.strike import LineStrike, Struck
 from support.zoo import Zoo, eventually
@@ -252,10 +252,8 @@ def test_a_lock_kept_by_a_transaction_is_part_of_a_deadlock(zoo: Zoo, ledger: Le
     waits_last = BackgroundCall(other)
     zoo.wait_contenders("b", 1)
     with transaction.atomic(using="ledger"):
-        with zk_lock("a", release_on="commit"):
-            pass
-        with zk_lock("b", release_on="commit"):
-            pass
+        acquire_once("a", release_on="commit")
+        acquire_once("b", release_on="commit")
     waits_last.result()
 
 
@@ -279,8 +277,7 @@ def test_a_read_block_inside_a_kept_write_lock_ends_before_it(zoo: Zoo, ledger: 
     with pytest.raises(ZeroDivisionError), transaction.atomic(using="ledger"):
         with rw.write(), rw.read():
             pass
-        with rw.read():
-            pass
+        acquire_once(rw.read())
         assert not can_read()
         1 / 0  # noqa: B018
     assert zoo.children("k") == []
@@ -295,8 +292,7 @@ def test_a_downgraded_hold_that_a_transaction_keeps_is_a_read_lock(zoo: Zoo, led
             eventually(can_read)
         with pytest.raises(LockUpgradeRefused), rw.write():
             pass
-        with rw.read():
-            pass
+        acquire_once(rw.read())
         assert len(zoo.children("k")) == 1
     assert zoo.children("k") == []
     assert zoo.reading("k") == []
@@ -304,8 +300,7 @@ def test_a_downgraded_hold_that_a_transaction_keeps_is_a_read_lock(zoo: Zoo, led
 
 def test_the_minimum_hold_of_a_kept_lock_begins_after_the_transaction(zoo: Zoo, ledger: Ledger) -> None:
     with transaction.atomic(using="ledger"):
-        with zk_lock("k", release_on="commit", min_hold=300):
-            pass
+        acquire_once("k", release_on="commit", min_hold=300)
         assert not is_operator(zoo.children("k")[0])
     eventually(lambda: [is_operator(name) for name in zoo.children("k")] == [True])
     zoo.delete("k")
@@ -316,8 +311,7 @@ def test_one_of_several_locks_can_be_downgraded(zoo: Zoo) -> None:
     with zk_locks("a", rw.write()) as holds:
         holds["k"].downgrade()
         eventually(can_read)
-        with zk_locks(rw.read(), "b"):
-            pass
+        acquire_once(zk_locks(rw.read(), "b"))
         with pytest.raises(LockUpgradeRefused), zk_locks("c", rw.write(), min_hold=300):
             pass
         zoo.wait_contenders("c", 0)
@@ -345,5 +339,4 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert "-lease-" in permit
     assert is_operator(reader)
     assert "-__READ__" in reader
-    with zk_locks("permit", "reader", "held", timeout=50):
-        pass
+    acquire_once(zk_locks("permit", "reader", "held", timeout=50))

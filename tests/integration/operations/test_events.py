@@ -22,7 +22,7 @@ from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 from support.databases import database, sqlite
 from support.deadlock import give_way
-from support.faults import BackgroundCall, expire, lose, proxied
+from support.faults import BackgroundCall, acquire_once, expire, lose, proxied
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import operations, zk_lock, zk_locked
@@ -230,8 +230,7 @@ def test_an_event_that_the_database_refuses_costs_no_other(
         column = connections[alias].ops.quote_name("key")
         cursor.execute(f"CREATE UNIQUE INDEX no_key_twice ON {Attempt._meta.db_table} ({column})")
     for key in ("a", "b", "b", "c", "d"):
-        with zk_lock(key):
-            pass
+        acquire_once(key)
     assert [row.key for row in rows()] == ["a", "b", "c", "d"]
     assert "refuses an event" in caplog.text
 
@@ -256,14 +255,12 @@ def test_an_error_that_may_be_an_outage_costs_one_event_at_most(
     with connections[alias].cursor() as cursor:
         cursor.execute(REFUSE_B[connections[alias].vendor].format(table=Attempt._meta.db_table))
     for key in ("a", "b", "c", "b", "d"):
-        with zk_lock(key):
-            pass
+        acquire_once(key)
     eventually(lambda: [row.key for row in rows()] == ["a", "c", "d"])
     assert "refuses an event" in caplog.text
     with zk_lock("b"):
         recorder.flush(10)
-    with zk_lock("e"):
-        pass
+    acquire_once("e")
     eventually(lambda: [row.key for row in rows()] == ["a", "c", "d", "e"])
 
 
@@ -273,8 +270,7 @@ def test_too_many_events_drop_the_oldest(monkeypatch: pytest.MonkeyPatch, caplog
     monkeypatch.setattr(writer, "PAUSE", 600.0)  # else a write may come in between
     monkeypatch.setattr(recorder, "_writer", Writer())
     for key in ("a", "b", "c"):
-        with zk_lock(key):
-            pass
+        acquire_once(key)
     attempts = rows()
     assert sorted((row.key, row.outcome) for row in attempts) == [("b", Attempt.RELEASED), ("c", Attempt.RELEASED)]
     assert "3 events of locks were dropped" in caplog.text
@@ -290,11 +286,9 @@ def test_a_lock_is_free_to_use_while_no_thread_can_record_it(
     process.current()
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", fail)
-        with zk_lock("a"):
-            pass
+        acquire_once("a")
     assert "an event of lock 'a' was not recorded" in caplog.text
-    with zk_lock("b"):
-        pass
+    acquire_once("b")
     assert [row.key for row in rows()] == ["a", "b"], "it is written later"
 
 
@@ -358,8 +352,7 @@ def test_the_usual_hold_is_a_median(alias: str) -> None:
 @each_database
 def test_the_last_grants_of_a_key_come_first(alias: str) -> None:
     for key in ("k/a", "k/A", "k/á", "a", "b", "a", f"{LONG}1", f"{LONG}2"):
-        with zk_lock(key):
-            pass
+        acquire_once(key)
         recorder.flush(10)
     assert [attempt.key for attempt in table.last_grants("a", 20)] == ["a", "a"]
     assert [attempt.key for attempt in table.last_grants("k/a", 20)] == ["k/a"], "keys are compared byte by byte"

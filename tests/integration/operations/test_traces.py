@@ -11,7 +11,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, StatusCode, use_span
 from support.deadlock import give_way
-from support.faults import BackgroundCall, CallOnDemand, cut, proxied
+from support.faults import BackgroundCall, CallOnDemand, acquire_once, cut, proxied
 from support.primitives import end_session
 from support.signalled import signalled
 from support.traced import SPANS, WAITING, Traced, in_file, traced
@@ -96,8 +96,7 @@ def test_a_span_that_is_not_sampled_has_no_spans_of_locks(spans: Traced) -> None
     ignored = SpanContext(1, 2, is_remote=False)
     with use_span(NonRecordingSpan(ignored)), zk_lock("ignored"):
         pass
-    with zk_lock("noted"):
-        pass
+    acquire_once("noted")
     (held,) = spans.wait("zklock.hold")
     assert (held.attributes or {})["zklock.key_template"] == "noted"
 
