@@ -398,15 +398,8 @@ def test_refusals_and_losses_begin_after_their_last_pause(alias: str) -> None:
         assert table.began(1800, **wanted) == str(now - timedelta(minutes=40))
 
 
-def lose_by_break(zoo: Zoo) -> None:
-    def break_it(hold: Hold) -> None:
-        operations.break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="it hangs", by="anna")
-
-    lose(zk_lock("k"), break_it, 10)
-
-
-def lose_by_max_hold(zoo: Zoo) -> None:
-    lose(zk_lock("k", max_hold=0.2), lambda hold: None, 10)
+def break_it(hold: Hold) -> None:
+    operations.break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="it hangs", by="anna")
 
 
 def lose_by_end_of_session(zoo: Zoo) -> None:
@@ -422,8 +415,11 @@ def lose_by_cut(zoo: Zoo) -> None:
 @pytest.mark.parametrize(
     ("cause", "decision"),
     [
-        (lose_by_break, "it was broken by anna: it hangs"),
-        (lose_by_max_hold, "it was held for longer than max_hold, 0.2 s"),
+        (lambda zoo: lose(zk_lock("k"), break_it, 10), "it was broken by anna: it hangs"),
+        (
+            lambda zoo: lose(zk_lock("k", max_hold=0.2), lambda hold: None, 10),
+            "it was held for longer than max_hold, 0.2 s",
+        ),
         (lose_by_end_of_session, ""),
         (lose_by_cut, ""),
     ],
