@@ -199,11 +199,8 @@ def test_a_lock_that_is_lost_in_the_block_commits_nothing_unless_it_never_aborts
 
 
 def test_a_lock_that_is_lost_between_two_commits_stops_the_second(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
-    def lose_it() -> None:
-        if not current.lost:
-            lose(current)
-
-    with audit.ends(lose_it), pytest.raises(LockLost), zk_lock("two", atomic=["ledger", "audit"]) as current:
+    lock = zk_lock("two", atomic=["ledger", "audit"])
+    with audit.ends(lambda: lose(current)), pytest.raises(LockLost), lock as current:
         ledger.write("a")
         audit.write("a")
     assert audit.seen() == ["a"]
