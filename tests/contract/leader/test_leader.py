@@ -264,6 +264,18 @@ def test_stop_at_any_line_of_an_election_ends_the_leadership(zoo: Zoo, monkeypat
             assert leader.run(lambda hold: hold.wait_lost(10)) is None
 
 
+def test_stop_ends_a_pause(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def distrust(hold: Hold) -> None:
+        raise LockLost(lock="lead")
+
+    monkeypatch.setattr(election, "FIRST_PAUSE", 120.0)
+    leader = zk_leader("lead")
+    running = BackgroundCall(lambda: leader.run(distrust))
+    eventually(lambda: "queues again: it could not be trusted any more" in caplog.text)
+    leader.stop()
+    assert running.result() is None
+
+
 def test_stop_of_a_waiting_candidate_is_no_failure(zoo: Zoo) -> None:
     """It sends no signal about an acquisition that failed, which would raise an alarm at each deployment."""
     with signalled("lock_failed", "lock_contended") as sent, zk_lock("lead"):

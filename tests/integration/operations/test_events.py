@@ -23,6 +23,7 @@ from pytest_django import DjangoDbBlocker
 from support.databases import database, sqlite
 from support.deadlock import give_way
 from support.faults import BackgroundCall, acquire_once, expire, lose, proxied
+from support.work import assert_refused
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import operations, zk_lock, zk_locked
@@ -131,14 +132,9 @@ def test_each_action_of_an_operator_is_a_row(alias: str) -> None:
 
 def test_a_wait_that_timed_out_is_a_row(alias: str) -> None:
     """A try that did not wait is none, as there may be any number of them."""
-
-    def wait(timeout: float) -> None:
-        with pytest.raises((LockTimeout, LockBusy)), zk_lock("k", timeout=timeout):
-            pytest.fail("granted")
-
     with zk_lock("k"):
-        BackgroundCall(lambda: wait(0)).result()
-        BackgroundCall(lambda: wait(0.2)).result()
+        BackgroundCall(lambda: assert_refused(zk_lock("k", timeout=0), LockBusy)).result()
+        BackgroundCall(lambda: assert_refused(zk_lock("k", timeout=0.2), LockTimeout)).result()
     by_outcome = {row.outcome: row for row in rows()}
     assert set(by_outcome) == {Attempt.RELEASED, Attempt.TIMED_OUT}
     timed_out = by_outcome[Attempt.TIMED_OUT]

@@ -15,6 +15,7 @@ from support.faults import BackgroundCall, CallOnDemand, acquire_once, cut, prox
 from support.primitives import end_session
 from support.signalled import signalled
 from support.traced import SPANS, WAITING, Traced, in_file, traced
+from support.work import assert_refused
 from support.worker import Worker
 from support.zoo import Zoo, eventually, next_line
 
@@ -150,13 +151,8 @@ def test_a_waiter_is_linked_to_its_holder_in_another_process(zoo: Zoo, spans: Tr
 
 def test_an_owner_of_a_lingering_lock_is_linked_to_the_one_before(spans: Traced) -> None:
     lingering = zk_lock("k", linger=5, timeout=0.05)
-
-    def tries() -> None:
-        with pytest.raises(LockTimeout), lingering:
-            pass
-
     with spans.tracer.start_as_current_span("request") as request, lingering:
-        BackgroundCall(tries).result()
+        BackgroundCall(lambda: assert_refused(lingering, LockTimeout)).result()
     failed = spans.wait("zklock.acquire", 2)[1]
     assert [link.context.span_id for link in failed.links] == [context_of(request).span_id]
 
