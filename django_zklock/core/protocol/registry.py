@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TypeAlias
@@ -171,7 +170,8 @@ class Registry(SessionObserver):
         send = gateway.children_after_sync if synced else gateway.children
         try:
             send(parent, partial(self._on_listed, parent))
-        except Exception as error:  # noqa: BLE001 - the callers get it
+        except Exception as error:
+            logger.exception("the directory %s cannot be listed", parent)
             self._on_listed(parent, ZkError(f"The directory {parent} cannot be listed: {error!r}."))
 
     def _on_listed(self, parent: str, reply: NamesReply) -> None:
@@ -219,12 +219,14 @@ class Registry(SessionObserver):
             return
         for path in reply:
             parent, _, name = path.rpartition("/")
-            with suppress(UnreadableQueue):  # for what is no contender
+            try:
                 child = nodes.parse(name)
-                guid = name if markers.reader_of(name) else child.guid if child is not None else ""
-                if guid and guid not in self.guids and not any(deletion.guid == guid for deletion in self.deleting):
-                    logger.error("a znode of this session that belongs to no lock here is deleted: %s", path)
-                    Deletion(self, show_tails(parent[len(self.session.options.base) + 1 :]), parent, guid, path).send()
+            except UnreadableQueue:
+                continue
+            guid = name if markers.reader_of(name) else child.guid if child is not None else ""
+            if guid and guid not in self.guids and not any(deletion.guid == guid for deletion in self.deleting):
+                logger.error("a znode of this session that belongs to no lock here is deleted: %s", path)
+                Deletion(self, show_tails(parent[len(self.session.options.base) + 1 :]), parent, guid, path).send()
 
 
 @dataclass(slots=True, eq=False)

@@ -116,6 +116,7 @@ class Client(KazooClient):
         try:
             if self._connection.connection_stopped.is_set():  # its thread has died, or has not begun yet
                 self._connection.close()
+                self.on_ended()
             else:
                 self._connection.wake()
         except Exception as error:  # noqa: BLE001 - `close` raises no narrower one

@@ -109,6 +109,16 @@ def test_the_pause_between_two_rounds_is_short_while_a_lease_lasts(hurry: bool, 
 T = 12.0  # seconds: the session timeout; a follower reports its contacts within 3 s
 
 
+def test_the_end_of_a_client_without_a_thread_is_reported_at_once() -> None:
+    """Its thread has died, and reported that to a session that was not closing yet."""
+    ended: list[bool] = []
+    client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))
+    client._stopped.clear()  # as at its start
+    client.on_ended = lambda: ended.append(True)
+    client.end()
+    assert ended == [True]
+
+
 @pytest.fixture
 def contact() -> LastContact:
     """The last contact on a connection whose connect was sent at 100."""
