@@ -280,6 +280,7 @@ class _AtomicBlock:
             _reset(self._connection)
         else:
             self._abandon_savepoint()
+        self._ended = True
 
     def _abandon_savepoint(self) -> None:
         try:

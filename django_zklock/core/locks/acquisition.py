@@ -456,6 +456,7 @@ class Block:
             self._transaction.forget()
         elif self._transaction is not None:
             self._transaction.abandon()
+        self.is_open = False
 
     @abort.shielded
     def _disarm(self) -> list[Guard]:

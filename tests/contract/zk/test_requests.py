@@ -12,6 +12,7 @@ from support.proxy import GET_DATA, MULTI, NO_AUTH, Proxy, with_error
 from support.zoo import Zoo, eventually
 
 from django_zklock.core import clock
+from django_zklock.core.log import flush
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import NodeMissing, RequestRefused
 from django_zklock.core.zk.gateway import DirectoryState, Gateway
@@ -187,6 +188,7 @@ def test_an_unsent_request_stops_no_other(
     monkeypatch.setattr(connected().gateway, name, fail_once)
     with pytest.raises(ZkLockError, match="the test says so"):
         UNSENT[name](zoo)
+    assert flush(5)
     assert "the test says so" in caplog.text
     UNSENT[name](zoo)
     zoo.assert_empty()

@@ -22,7 +22,7 @@ from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 from support.databases import database, sqlite
 from support.deadlock import give_way
-from support.faults import BackgroundCall, acquire_once, expire, lose, proxied
+from support.faults import BackgroundCall, acquire_once, connected, expire, lose, proxied
 from support.work import assert_refused
 from support.zoo import Zoo, eventually, guid_of
 
@@ -31,6 +31,7 @@ from django_zklock.contrib.events import facts, history, recorder, table, writer
 from django_zklock.contrib.events.models import Attempt, OperatorAction
 from django_zklock.contrib.events.writer import Writer
 from django_zklock.core import clock
+from django_zklock.core.log import flush
 from django_zklock.core.zk import process, troubles
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
 from django_zklock.locks.hold import Hold
@@ -279,10 +280,11 @@ def test_a_lock_is_free_to_use_while_no_thread_can_record_it(
     def fail(_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    process.current()
+    connected()
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", fail)
         acquire_once("a")
+        assert flush(5)
     assert "an event of lock 'a' was not recorded" in caplog.text
     acquire_once("b")
     assert [row.key for row in rows()] == ["a", "b"], "it is written later"
