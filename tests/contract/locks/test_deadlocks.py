@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, connected, due, expire, proxied
+from support.primitives import watched
 from support.proxy import GET_CHILDREN, GET_DATA, MULTI, NO_AUTH, SYNC, with_error
 from support.zoo import Zoo, eventually, next_line, settle
 
@@ -426,8 +427,8 @@ def test_a_wait_inside_a_lock_costs_one_write_and_two_reads_a_link(zoo: Zoo) -> 
     with proxied(zoo, 10, DEADLOCK_TIMEOUT=SOON) as proxy, zoo.hold_elsewhere("b"), zk_lock("a"):
         zk_lock("b").acquire(timeout=0.05)
         eventually(lambda: [payload and payload.waited for payload in zoo.payloads("a")] > [0])
-        settle()
         path = f"{zoo.base}/a/{zoo.children('a')[0]}"
+        eventually(lambda: path in watched(zoo))  # it has read this, too
         before = zoo.client.exists(path).version
         proxy.reset()
         zk_lock("b").acquire(timeout=0.8)
