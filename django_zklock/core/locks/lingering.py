@@ -510,7 +510,7 @@ class LingeringLock(GrantObserver):
 
     def _on_children_changed(self, deleted: bool) -> None:
         self._watch = None
-        if not self.ended and not self.has_other_waiters:
+        if not self.ended:
             self.has_other_waiters = None  # until the next listing
             self._watch_others()
 

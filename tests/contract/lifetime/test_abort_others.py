@@ -84,6 +84,20 @@ def test_coroutines_of_the_block_are_cancelled(
     assert report["receipt"].how == "task"
 
 
+def test_an_error_of_a_cancelled_coroutine_is_raised_as_it_is(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(abort, "LOOK_AFTER", 60.0)
+
+    async def fail_in_the_clean_up() -> None:
+        lose(current_hold())
+        try:
+            await asyncio.sleep(20)
+        except asyncio.CancelledError:
+            raise ValueError from None
+
+    with pytest.raises(ValueError), Lock("inner"):  # noqa: PT011 - LockLost is none
+        asyncio.run(fail_in_the_clean_up())
+
+
 @in_each_thread
 def test_a_task_that_never_awaits_is_interrupted(zoo: Zoo, run: Run) -> None:
     def block() -> None:
