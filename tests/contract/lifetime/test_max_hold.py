@@ -46,7 +46,7 @@ def test_a_lease_ends_with_max_hold_at_the_latest(zoo: Zoo) -> None:
 @in_each_thread
 def test_max_hold_stops_the_work_with_its_reason(zoo: Zoo, run: Run, abort_on: AbortOn, sent: Sent) -> None:
     def work() -> None:
-        lock = zk_lock("k", max_hold=0.3, abort_on=abort_on)
+        lock = zk_lock("k", max_hold=0.3, warn_after=60, abort_on=abort_on)
         with within(3), pytest.raises(LockLost, match=f"'k' was lost: {REASON}"), lock:
             compute(20)
 
