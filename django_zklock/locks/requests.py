@@ -16,7 +16,7 @@ from django_zklock.core import clock
 from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.log import Logger
 from django_zklock.core.zk.client import Watch
-from django_zklock.core.zk.errors import INTERRUPTED, NodeExists, NodeMissing, NotEmpty, Outdated, ZkError
+from django_zklock.core.zk.errors import INTERRUPTED, NodeExists, NodeMissing, NotEmpty, Outdated, SessionGone, ZkError
 from django_zklock.core.zk.gateway import Callback, DirectoryReply, DirectoryState, Gateway, NodeReply, WriteReply
 from django_zklock.core.zk.multi import Check, Operation
 from django_zklock.core.zk.session import Session, SessionObserver
@@ -54,6 +54,9 @@ def call(session: Session, request: Callable[[Gateway, Callback[_Reply]], object
 
 
 def _send(session: Session, request: Callable[[Gateway, Callback[Any]], object], waiter: ThreadWaiter[Any]) -> None:
+    if session.closing:
+        waiter.set((SessionGone(),))
+        return
     session.wanted_until = max(session.wanted_until, clock.now() + WANTED)
     request(session.gateway, lambda reply: waiter.set((reply,)))
 

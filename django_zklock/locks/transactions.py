@@ -299,6 +299,7 @@ class _AtomicBlock:
         del self._connection.atomic_blocks[blocks:], self._connection.savepoint_ids[savepoints:]
         if self._outermost:
             self._connection.in_atomic_block = False
+            self._connection.run_on_commit = []
 
 
 def _reset(connection: BaseDatabaseWrapper) -> None:

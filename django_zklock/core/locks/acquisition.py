@@ -291,8 +291,12 @@ class Acquisition:
             self._abandon_batch()
 
     def cancel(self, error: ZkLockError) -> None:
-        """Make the caller leave the queue and raise `error`, unless there is an outcome already."""
-        self._on_outcome(self.waiter, error)
+        """Leave the queue and make the caller raise `error`, unless there is an outcome already."""
+        contender = self.contender  # the owner may set it to None meanwhile
+        if self.waiter not in self.outcomes:
+            if contender is not None:
+                contender.abandon()  # its caller may be busy for a while
+            self._on_outcome(self.waiter, error)
 
     # --- the block and the release --------------------------------------------------------------------------------
 

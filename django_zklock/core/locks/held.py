@@ -322,9 +322,9 @@ class HeldLock:
         # First drop this share, then look at the others: of two released at the same time, one sees none left.
         if self._reference is not None:
             grant.shares.pop(self._reference, None)
-        if left := list(grant.shares.values()):
+        if grant.shares:
             self._reference = None
-            downgrade_if_all_read(self.contender, grant, left)
+            downgrade_if_all_read(self.contender, grant)
             return
         self.contender.abandon()
         self._reference = None
@@ -380,9 +380,10 @@ class HeldLock:
         return [self] if self.uses is RELEASED else []
 
 
-def downgrade_if_all_read(contender: GrantedContender, grant: Grant, shares: Iterable[bool]) -> None:
-    """Turn a write lock into a read lock, once all these shares of it only read."""
-    if grant.kind is Kind.WRITE and all(shares):
+def downgrade_if_all_read(contender: GrantedContender, grant: Grant) -> None:
+    """Turn a write lock into a read lock, once all shares of it only read."""
+    shares = list(grant.shares.values())  # none, if the last one has just gone
+    if grant.kind is Kind.WRITE and shares and all(shares):
         contender.downgrade()
 
 
@@ -401,8 +402,8 @@ def _on_dropped(
     if is_finalizing() or grant.inherited:
         return  # the session has been closed, or is the parent's
     grant.shares.pop(reference, None)
-    if left := list(grant.shares.values()):
-        downgrade_if_all_read(contender, grant, left)
+    if grant.shares:
+        downgrade_if_all_read(contender, grant)
         return
     held_locks.drop_blocks(grant)
     contender.abandon()

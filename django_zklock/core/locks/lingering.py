@@ -244,7 +244,7 @@ class LingeringWaiter:
     def on_no_session(self) -> None:
         """Give up if there is still no connection; those that came before the outage wait on."""
         lock = self.lock
-        if lock is not None and not self.session.connected:
+        if lock is not None and self.is_waiting(lock) and not self.session.connected:
             why = self.session.explain(self.session.options.connect_timeout)
             self.conclude(lock, ZooKeeperUnavailable(why, lock=self.spec.key))
 

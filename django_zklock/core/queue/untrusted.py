@@ -87,4 +87,7 @@ def moment(seconds: float) -> datetime:
 
 def iso_time(value: object) -> datetime:
     """Return the time in a text of ISO 8601, in UTC."""
-    return moment(datetime.fromisoformat(text(value, 40)).timestamp())
+    try:
+        return moment(datetime.fromisoformat(text(value, 40)).timestamp())
+    except OverflowError as error:  # a time of year 1 or 9999 without an offset, where time_t has 32 bits
+        raise ValueError("not a time from 1970") from error

@@ -256,6 +256,19 @@ def test_a_lock_lost_before_the_last_grant_is_acquired_again(
     thief.result()
 
 
+async def test_a_caller_whose_loop_is_busy_leaves_the_queue_when_another_of_its_locks_is_lost(zoo: Zoo) -> None:
+    async def acquire() -> None:
+        async with zk_locks("a", "b", timeout=20):
+            pass
+
+    with zoo.hold_elsewhere("b"):
+        acquiring = asyncio.create_task(acquire())
+        await asyncio.to_thread(zoo.wait_contenders, "b", 2)
+        zoo.client.delete(f"{zoo.base}/a/{zoo.children('a')[0]}")
+        zoo.wait_contenders("b", 1)  # the loop is busy with this
+    await acquiring
+
+
 def test_a_lock_lost_when_no_time_remains_is_not_acquired_again(
     zoo: Zoo, warm_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
