@@ -256,7 +256,7 @@ def test_a_lock_lost_before_the_last_grant_is_acquired_again(
     thief.result()
 
 
-async def test_a_caller_whose_loop_is_busy_leaves_the_queue_when_another_of_its_locks_is_lost(zoo: Zoo) -> None:
+async def test_a_waiter_that_has_lost_a_lock_leaves_its_queue_while_its_loop_is_busy(zoo: Zoo) -> None:
     async def acquire() -> None:
         async with zk_locks("a", "b", timeout=20):
             pass
