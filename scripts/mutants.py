@@ -149,10 +149,11 @@ def equivalent() -> Iterator[str]:
             yield line
 
 
-def types_are_right(root: Path) -> bool:
-    """Return whether mypy finds no fault in the package."""
+def fault_of_types(root: Path) -> str:
+    """Return what mypy finds first in the package; "" if it finds nothing, or fails itself."""
     command = [sys.executable, "-m", "mypy", PACKAGE]
-    return subprocess.run(command, cwd=root, capture_output=True, check=False).returncode == 0
+    run = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    return (run.stdout + run.stderr).partition("\n")[0] if run.returncode == 1 else ""
 
 
 class Copy:
@@ -170,8 +171,8 @@ class Copy:
         source = file.read_bytes()
         try:
             self.write(file, source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
-            if not types_are_right(self.root):
-                return "the types"
+            if fault := fault_of_types(self.root):
+                return fault
             for tier in TIERS:
                 of_tier = [test for test in tests if test.startswith(tier)]
                 tests = [test for test in tests if not test.startswith(tier)]
@@ -243,8 +244,8 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=3, help="how many of them are tried at once")
     parser.add_argument("--workers", type=int, default=2, help="how many processes test one of them")
     options = parser.parse_args()
-    if not types_are_right(ROOT):
-        parser.error("mypy finds faults without any change: mend them first")
+    if fault := fault_of_types(ROOT):
+        parser.error(f"without any change: {fault}")
     mutants = draw(options.folders, sys.maxsize if options.only else options.count, options.seed)
     mutants = [mutant for mutant in mutants if not options.only or str(mutant).split(": ")[0] in options.only]
     say(f"{len(mutants)} mutants, seed {options.seed}")
