@@ -108,7 +108,7 @@ class CleanupOnError:
 
     def __init__(self, call: Callable[[], object]) -> None:
         self._call = call
-        self._finalizers: Finalizers | None = None
+        self._finalizers: Finalizers | None = None  # only kept: a weak reference that is gone calls nothing
 
     def __enter__(self) -> None: ...
 
