@@ -135,6 +135,11 @@ print(lock.locked())
     assert run(zoo, script) == ["not held", "False"]
 
 
+def test_signals_still_reach_a_program_of_greenlets(zoo: Zoo, run: Run) -> None:
+    script = 'import signal\nwith zk_lock("mask"): print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))'
+    assert run(zoo, script) == ["set()"]
+
+
 @pytest.mark.parametrize("how", [pytest.param("timeout", marks=pytest.mark.chaos), "kill"])
 def test_a_greenlet_stopped_while_it_waits_leaves_no_contender(zoo: Zoo, run: Run, how: str) -> None:
     script = f"""
