@@ -49,7 +49,8 @@ class Owner:
             return bool(self.subject.done())
         if self.kind == "greenlet":
             return bool(self.subject.dead)
-        return self.kind == "thread" and not self.subject.is_alive()
+        # While the functions of `atexit` run, the main thread does not count as alive.
+        return self.kind == "thread" and not self.subject.is_alive() and self.subject is not threading.current_thread()
 
 
 _next_number = itertools.count(1)

@@ -340,11 +340,10 @@ class HeldLock:
         """
         if self.grant.why_invalid() is None:
             return False
-        shares, ended = self.grant.held_shares(), self.owner.is_over
+        shares = self.grant.held_shares()
         uses = [(use, kept) for share in shares for use, kept in share.uses.items()]
         are_left = not any(share.observer for share in shares) and all(
-            isinstance(use, KeptUse) and (ended or use.has_ended() or (kept and use.lock is not lock))
-            for use, kept in uses
+            isinstance(use, KeptUse) and (use.has_ended() or (kept and use.lock is not lock)) for use, kept in uses
         )
         for share in shares if are_left else ():
             share._drop()
