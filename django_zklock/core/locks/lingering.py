@@ -190,7 +190,7 @@ class LingeringWaiter:
     def has_position(self) -> bool:
         """Whether the position of this process in ZooKeeper's queue is known, or was before it queued again."""
         lock = self.lock
-        return self._had_position or (lock is not None and (lock.base is not None or lock.contender.has_position))
+        return self._had_position or (lock is not None and lock.contender.has_position)
 
     @property
     def ahead(self) -> ContenderInfo | None:
