@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, cut, due, expire, lose, session, within
@@ -13,6 +15,7 @@ from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import Hold, zk_lock
 from django_zklock.core import clock
+from django_zklock.core.locks.guard import Guard
 from django_zklock.core.protocol import contender
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.zk import heartbeat
@@ -170,6 +173,27 @@ def test_a_waiter_outlives_the_end_of_the_lease(zoo: Zoo, proxy: Proxy, caplog: 
         assert not session().suspect
         assert not [record for record in caplog.records if record.name.startswith("django_zklock")]
     assert waiter.result() > LEASE / 2
+
+
+def test_an_event_that_comes_twice_counts_once(zoo: Zoo) -> None:
+    """It may, if it comes while the block begins."""
+    requested: list[float | None] = []
+
+    def twice(event: Callable[[str], object]) -> None:
+        event("a test")
+        requested.append(guard.abort_requested_at)
+        grant.attach(guard)
+        requested.append(guard.abort_requested_at)
+        grant.confirmed()
+
+    with pytest.raises(LockLost), zk_lock("a", grace=0.2) as hold:
+        grant: Any = hold._held.grant
+        (guard,) = (observer for observer in grant._observers if isinstance(observer, Guard))
+        for event in (grant.suspect, grant.lose):
+            session().post(twice, event)
+            due(0.3)
+    assert [at is None for at in requested] == [True, True, False, False]
+    assert requested[2] == requested[3]
 
 
 def test_all_members_of_a_hold_agree_about_its_loss(zoo: Zoo) -> None:

@@ -28,15 +28,6 @@ def sent() -> Iterator[Sent]:
         yield sent
 
 
-def begin_to_wait(events: list[str], held: threading.Event) -> BackgroundCall[None]:
-    def acquire() -> None:
-        held.wait(30)
-        with zk_lock("k", timeout=20):
-            events.append("next")
-
-    return BackgroundCall(acquire)
-
-
 def test_a_lease_ends_with_max_hold_at_the_latest(zoo: Zoo) -> None:
     with zk_lock("k", max_hold=2) as short, zk_lock("long", max_hold=60) as long:
         assert short.lease_remaining <= 2 < long.lease_remaining <= 4
@@ -63,7 +54,13 @@ def test_max_hold_grants_the_next_waiter_after_the_work_has_stopped(zoo: Zoo, ac
     events: list[str] = []
     lock = zk_lock("k", max_hold=1.0)
     held = threading.Event()
-    waiter = begin_to_wait(events, held)
+
+    def wait() -> None:
+        held.wait(30)
+        with zk_lock("k", timeout=20):
+            events.append("next")
+
+    waiter = BackgroundCall(wait)
     hold = lock.acquire() if acquired else None
     with pytest.raises(LockLost, match="max_hold"), lock:
         try:
@@ -110,8 +107,9 @@ def test_max_hold_ends_a_hold_without_a_block_at_once(zoo: Zoo, times: int) -> N
     lock.release()
 
 
-def test_a_paused_process_learns_of_max_hold_by_the_clock(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock = zk_lock("k", max_hold=30, abort_on="lost")
+@pytest.mark.parametrize("linger", [0, 60])
+def test_a_paused_process_learns_of_max_hold_by_the_clock(zoo: Zoo, linger: float) -> None:
+    lock = zk_lock("k", max_hold=30, abort_on="lost", linger=linger)
     hold = acquired(lock)
     hold.check()
     assert hold._held.grant.ends_at is not None
@@ -121,6 +119,7 @@ def test_a_paused_process_learns_of_max_hold_by_the_clock(zoo: Zoo, monkeypatch:
     assert hold.lost
     with pytest.raises(LockLost, match="max_hold, 30 s"):
         lock.release()
+    zoo.wait_contenders("k", 0)  # it does not linger
 
 
 def test_a_release_before_max_hold_cancels_it(zoo: Zoo, sent: Sent) -> None:

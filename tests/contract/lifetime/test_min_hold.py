@@ -86,11 +86,7 @@ def test_a_minimum_hold_ends_for_waiters_by_the_clock_of_the_server(zoo: Zoo, de
 
 
 def test_a_minimum_hold_needs_no_further_round_trip(zoo: Zoo, proxy: Proxy) -> None:
-    """
-    One acquires the lock, and one transaction replaces the znode. After the minimum hold, a delete is enough.
-
-    Nobody waits for the entry of the hold, and for the look for holds that are over.
-    """
+    """One acquires, and one transaction replaces the znode; or a delete, after the minimum hold. The rest is later."""
     for path in ("k", DIRECTORY):
         zoo.client.ensure_path(f"{zoo.base}/{path}")
     with zk_lock("k", min_hold=0.05) as hold:

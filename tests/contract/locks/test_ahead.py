@@ -125,10 +125,11 @@ def test_a_busy_lock_is_busy_even_if_the_read_of_its_holder_takes_too_long(
         eventually(lambda: (type(error := refused(lock)), error.ahead) == (LockBusy, None))  # its listing may be late
 
 
-def test_a_waiter_knows_the_one_just_ahead_and_a_try_the_holder(zoo: Zoo) -> None:
-    with zoo.hold_elsewhere(KEY) as holder, queued(zoo, zk_lock(KEY, timeout=30, what="second")):
+def test_a_waiter_knows_the_one_just_ahead_and_a_try_the_holder(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [""])  # as in Python's shell
+    with zoo.hold_elsewhere(KEY) as holder, queued(zoo, zk_lock(KEY, timeout=30)):
         late = ahead_of(zk_lock(KEY, timeout=0.3))
-        assert (late.what, late.client) == ("second", "zklock")
+        assert (late.what, late.client) == ("python", "zklock")
         assert ahead_of(zk_lock(KEY, timeout=0)).path == holder
         busy = refused(zk_lock(KEY, max_waiters=1))
         assert "1 caller waits for the lock" in str(busy)
@@ -192,6 +193,7 @@ def test_an_operator_hold_is_ahead_of_all(zoo: Zoo) -> None:
         assert error.ahead.operator == hold
         assert error.ahead.since == hold.since
         assert str(hold) in str(error)
+    assert_refused(zk_lock(KEY, limit=2, timeout=0), LockBusy, "is held by")
     with pytest.raises(LockBusy, match="operator anna") as caught:
         hold_lock(KEY, seconds=300, reason="another", by="berta")
     assert caught.value.ahead is not None

@@ -95,11 +95,7 @@ def test_a_lock_costs_two_round_trips(zoo: Zoo, warm_proxy: Proxy, primitive: Pr
 
 
 def test_a_waiter_reads_those_ahead_and_waits_for_an_event(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive) -> None:
-    """
-    It reads its own znode and one more, but for a permit as many as there are.
-
-    Then it reads the limit, too, after which it lists once more.
-    """
+    """It reads its own znode and one more. For a permit: as many as there are, and the limit; then it lists again."""
     permits = primitive.options.get("limit", 0)
     reads = 2 + permits if permits else 2
     with primitive.full(zoo) as blockers:

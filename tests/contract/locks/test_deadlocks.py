@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -16,6 +17,8 @@ import pytest
 from support.faults import BackgroundCall, acquire_once, connected, due, expire, proxied
 from support.primitives import watched
 from support.proxy import GET_CHILDREN, GET_DATA, MULTI, NO_AUTH, SYNC, with_error
+from support.signalled import signalled
+from support.work import acquired, lose
 from support.zoo import Zoo, eventually, next_line, settle
 
 from django_zklock import zk_lock, zk_locks, zk_read, zk_semaphore, zk_write
@@ -24,7 +27,6 @@ from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue.nodes import Mark, Payload, new_guid
 from django_zklock.core.zk import heartbeat
 from django_zklock.exceptions import LockDeadlock, LockLost, LockTimeout
-from django_zklock.signals import lock_deadlocked
 
 Locks: TypeAlias = "contextlib.AbstractContextManager[object]"
 Outcome: TypeAlias = "LockDeadlock | None"
@@ -337,11 +339,7 @@ PAYLOAD = Payload(guid=new_guid(Mark.OWN), host="web-9", pid=9, thread="", what=
 
 @contextlib.contextmanager
 def others(zoo: Zoo, waits_for: dict[str, str], queue: str = "a") -> Iterator[tuple[str, str]]:
-    """
-    Put two contenders of another owner into the queues: the holder of "b", and a waiter.
-
-    Yield their paths. The holder says that its owner waits for this.
-    """
+    """Put the holder of "b", which says that its owner waits for this, and a waiter into queues; yield their paths."""
     with contextlib.ExitStack() as stack:
         waiter = stack.enter_context(zoo.hold_elsewhere(queue, guid=WAITER))
         holder = stack.enter_context(zoo.hold_elsewhere("b", guid=PAYLOAD.guid))
@@ -354,20 +352,30 @@ BELIEVED = {"key": "a", "guid": WAITER, "czxid": "1"}
 
 
 def test_the_text_of_another_owner_is_believed(zoo: Zoo) -> None:
-    heard: list[Any] = []
-    lock_deadlocked.connect(receiver := lambda **event: heard.append(event), weak=False)
-    try:
+    with signalled("lock_deadlocked") as sent:
         with zk_lock("a"), others(zoo, BELIEVED), pytest.raises(LockDeadlock) as caught:
             zk_lock("b").acquire()
-        (event,) = eventually(lambda: heard)
-    finally:
-        lock_deadlocked.disconnect(receiver)
+        ((_, event),) = eventually(lambda: sent)
     own, other = caught.value.circle
     assert (own.holds, own.waits_for, own.holds_template, own.waits_for_template) == ("a", "b", "a", "b")
     assert (other.holds, other.waits_for, other.holder.what, other.holder.pid) == ("b", "a", "other work", 9)
     assert str(other) == "'other work' on web-9, process 9 holds 'b' and waits for 'a'."
     assert all(str(link) in str(caught.value) for link in caught.value.circle)
     assert (event["lock"], event["circle"]) == ("b", caught.value.circle)
+
+
+@pytest.mark.parametrize("why", ["lost", "left"])
+def test_a_lock_that_was_lost_or_left_to_others_is_in_no_deadlock(zoo: Zoo, why: str) -> None:
+    """An earlier call in the thread of a pool has left it to the lock object, by which another one may release it."""
+    lock = zk_lock("a")
+    with ThreadPoolExecutor(1) as pool, contextlib.suppress(LockLost):
+        run: Any = (lambda call: call()) if why == "lost" else lambda call: pool.submit(call).result()
+        hold = run(lambda: acquired(lock))
+        if why == "lost":
+            lose(hold)
+        with others(zoo, BELIEVED):
+            assert run(lambda: zk_lock("b").acquire(timeout=5 * SOON)) is None
+        lock.release()
 
 
 @pytest.mark.usefixtures("often", "looks_often")
@@ -438,12 +446,16 @@ def test_a_wait_inside_a_lock_costs_one_write_and_two_reads_a_link(zoo: Zoo) -> 
         assert counts[GET_DATA] <= 2 + 2 + 1  # those of the contender itself, and that of the watch
 
 
-@pytest.mark.parametrize("inner", [None, "free", "b"])
-def test_other_locks_and_waits_cost_nothing(zoo: Zoo, inner: str | None) -> None:
-    with proxied(zoo, 10, DEADLOCK_TIMEOUT=0.05) as proxy, zoo.hold_elsewhere("b"):
+@pytest.mark.parametrize(("inner", "after"), [(None, 0.05), ("free", 0.05), ("b", 0.05), ("b", None)])
+def test_other_locks_and_waits_cost_nothing(
+    zoo: Zoo, caplog: pytest.LogCaptureFixture, inner: str | None, after: float | None
+) -> None:
+    with proxied(zoo, 10, DEADLOCK_TIMEOUT=after) as proxy, zoo.hold_elsewhere("b"):
         connected()
-        outer = contextlib.nullcontext() if inner == "b" else zk_lock("a")
-        with outer, contextlib.suppress(LockTimeout), zk_lock(inner or "c", timeout=0.5):
+        outer = contextlib.nullcontext() if inner == "b" and after else zk_lock("a")
+        linger = 0 if after else 1
+        with outer, contextlib.suppress(LockTimeout), zk_lock(inner or "c", timeout=0.5, linger=linger):
             pass
         settle()
         assert (proxy.counts[MULTI], proxy.counts[SYNC]) == (0, 0)
+    assert "failed" not in caplog.text

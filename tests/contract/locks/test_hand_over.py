@@ -148,11 +148,7 @@ def test_a_waiter_that_looks_too_late_is_not_granted_the_lock(zoo: Zoo, proxy: P
 
 
 def test_the_requests_of_a_hand_over(zoo: Zoo, warm_proxy: Proxy) -> None:
-    """
-    The giver sends one transaction, one look whether it was carried out, and one for those behind it.
-
-    It waits neither for the entry of the hold, nor for the look for holds that are over.
-    """
+    """A transaction, a look at its outcome, and one for those behind. The giver does not wait for the other two."""
     zoo.client.ensure_path(f"{zoo.base}/{DIRECTORY}")
     hold = acquired(zk_lock(KEY))
     warm_proxy.reset()

@@ -20,7 +20,7 @@ from support.primitives import KEY, Taker, foreign, lingering_lock, lingering_wa
 from support.proxy import CREATE2, MULTI, Proxy
 from support.signalled import signalled
 from support.strike import LineStrike, functions_of
-from support.work import assert_refused, seen
+from support.work import assert_refused, lose, seen
 from support.zoo import Zoo, eventually, next_line, settle
 
 from django_zklock import zk_lock, zk_locks, zk_write
@@ -192,11 +192,7 @@ sys.stdin.read()
 
 
 def test_an_idle_lingering_lock_costs_another_process_one_read_and_one_event(zoo: Zoo, warm_proxy: Proxy) -> None:
-    """
-    More than a free one, which takes one round trip: a look at the znode ahead, and one watch event.
-
-    If the keeper has let it go before the look, there is no event, but one more listing, or not even a look.
-    """
+    """A free one takes one round trip. If the keeper has let it go before the look, a listing replaces the event."""
     with zoo.running(KEEPING) as keeper:
         assert next_line(keeper) == "kept"
         acquire_once("warm")  # the session of this process is connected
@@ -337,15 +333,19 @@ def test_a_lingering_lock_does_not_overwrite_a_release_request(zoo: Zoo, monkeyp
 
 
 def test_a_release_request_ends_the_lingering(zoo: Zoo) -> None:
-    lock = zk_lock(KEY, linger=LONG)
+    lock = zk_lock(KEY, linger=LONG, abort_on="lost")
     acquire_once(lock)
     assert request_release(KEY, reason="a test", by="tester").holders
     zoo.wait_contenders(KEY, 0)
-    with lock as hold:
+    with lock as hold, signalled("lock_release_requested") as sent:
         request_release(KEY, reason="a test", by="tester")
         request = hold.wait_release_requested(10)
         assert request is not None
         assert request.by == "tester"
+        session().post(session().mark_suspect, "a test")
+        eventually(lambda: hold.state == "held" and not session().suspect)
+        due(0)
+        assert len(sent) == 1  # not again with each event of the connection
     zoo.wait_contenders(KEY, 0)
 
 
@@ -378,10 +378,13 @@ def test_in_an_outage_a_waiter_waits_on_and_a_new_caller_gives_up(zoo: Zoo) -> N
             assert waiter.wait_granted().token > lost.token
 
 
-def test_a_hold_that_exceeded_max_hold_ends_the_lingering(zoo: Zoo) -> None:
-    lock = zk_lock(KEY, linger=LONG, max_hold=0.3)
+@pytest.mark.parametrize(("max_hold", "reason"), [(0.3, "max_hold"), (None, "took it away")])
+def test_a_lost_hold_ends_the_lingering(zoo: Zoo, max_hold: float | None, reason: str) -> None:
+    lock = zk_lock(KEY, linger=LONG, max_hold=max_hold)
     token = acquire_once(lock).token
-    with pytest.raises(LockLost, match="max_hold"), lock:
+    with pytest.raises(LockLost, match=reason), lock as hold:
+        if max_hold is None:
+            lose(hold)
         threading.Event().wait(10)
     assert acquire_once(lock).token > token
 

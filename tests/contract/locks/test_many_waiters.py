@@ -31,9 +31,9 @@ from django_zklock.core.log import flush
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.protocol.local_queue import MAX_WAITING
 from django_zklock.core.protocol.registry import Registry
-from django_zklock.core.zk import process
+from django_zklock.core.zk import heartbeat, process
 from django_zklock.core.zk.client import MAX_IN_FLIGHT, STALL_SHARE
-from django_zklock.exceptions import LockBusy, LockTimeout
+from django_zklock.exceptions import LockBusy, LockTimeout, ZooKeeperUnavailable
 
 KEY = "crowd"
 MANY = 3 * MAX_WAITING
@@ -215,10 +215,27 @@ async def test_an_outcome_that_comes_just_before_the_caller_gives_up_counts(
         warm.hang = True
         attempt = asyncio.create_task(acquire(timeout=0))
         await asyncio.sleep(0)
-        loop.call_soon(time.sleep, 1.2)  # so that the loop runs two timers in one go: the caller's, and the next
+        loop.call_later(0.2, time.sleep, 1.2)  # so that the loop runs two timers in one go: the caller's, and the next
         loop.call_later(1.1, reply)
         with pytest.raises(LockBusy) if busy else contextlib.nullcontext():
             await attempt
+
+
+@pytest.mark.parametrize("comes", [True, False])
+async def test_a_try_waits_a_little_for_the_proof_of_its_grant(zoo: Zoo, warm: Proxy, comes: bool) -> None:
+    """Its place in the queue is known before its event loop goes on with it."""
+
+    def be_busy() -> None:
+        warm.wait_for(lambda: warm.counts[MULTI])
+        patched.undo()
+
+    warm.delay_op(MULTI, 0.1 if comes else 60)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(heartbeat, "BEAT_SHARE", 0.0)  # so that a grant needs a proof
+        patched.setattr(acquisition, "REPLY_TIMEOUT", 30 if comes else 1)
+        asyncio.get_running_loop().call_soon(be_busy)
+        with contextlib.nullcontext() if comes else pytest.raises(ZooKeeperUnavailable):
+            await acquire(timeout=0)
 
 
 async def test_one_listing_after_a_reconnect_serves_all_waiters(zoo: Zoo, warm: Proxy, cleared: Tasks) -> None:

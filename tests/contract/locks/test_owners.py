@@ -234,8 +234,9 @@ async def test_permits_of_several_calls_are_all_given_back(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
-async def test_a_lost_lock_of_an_earlier_call_is_in_nobodys_way(zoo: Zoo) -> None:
-    lock = zk_lock("k")
+@pytest.mark.parametrize("same", [False, True], ids=["another lock object", "the same one"])
+async def test_a_lost_lock_of_an_earlier_call_is_in_nobodys_way(zoo: Zoo, same: bool) -> None:
+    lock = zk_lock("k", timeout=30)
     with ThreadPoolExecutor(1) as pool:
         hold = pool.submit(acquire, lock).result()
         assert hold
@@ -243,7 +244,7 @@ async def test_a_lost_lock_of_an_earlier_call_is_in_nobodys_way(zoo: Zoo) -> Non
         assert await asyncio.to_thread(hold.wait_lost, 10)
 
         def use() -> None:
-            with zk_lock("k", timeout=30) as again:
+            with lock if same else zk_lock("k", timeout=30) as again:
                 assert again.token > hold.token
 
         pool.submit(use).result()

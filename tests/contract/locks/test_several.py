@@ -400,11 +400,7 @@ def test_a_caller_that_waits_is_in_queues_of_smaller_keys_only(zoo: Zoo, counted
 
 
 def test_contenders_behind_one_that_has_to_wait_leave_their_queues(zoo: Zoo, counted: Proxy) -> None:
-    """
-    Another caller was first, between the list and the create.
-
-    A caller behind them is granted the lock while they wait. Their turn comes again when the first one is granted.
-    """
+    """Another caller was first, between the list and the create. Meanwhile, a caller behind them gets its lock."""
     counted.delay_op(CREATE2, 60)
     taker = BackgroundCall(lambda: acquire_once(zk_locks("a", "b", "c", "d", timeout=20)))
     counted.wait_for(lambda: counted.counts[CREATE2] == 4)

@@ -145,7 +145,7 @@ def test_a_receiver_that_fails_or_is_slow_delays_nothing(log: Sent) -> None:
         raise RuntimeError("a receiver's own trouble")
 
     for receiver in (failing, slow):
-        signals.lock_acquired.connect(receiver, weak=False)
+        signals.lock_acquired.connect(receiver)
     try:
         with within(2):
             for _ in range(5):
@@ -156,8 +156,6 @@ def test_a_receiver_that_fails_or_is_slow_delays_nothing(log: Sent) -> None:
         assert "lock_released" not in log.names
     finally:
         gate.set()
-        for receiver in (failing, slow):
-            signals.lock_acquired.disconnect(receiver)
     eventually(lambda: log.names.count("lock_released") == 5 and "lock_lost" in log.names)
 
 
@@ -169,10 +167,7 @@ def test_a_receiver_may_take_locks_itself(log: Sent) -> None:
             with Lock("second") as hold:
                 holds.append(hold)
 
-    signals.lock_acquired.connect(receiver, weak=False)
-    try:
-        with Lock("first"):
-            eventually(lambda: holds)
-    finally:
-        signals.lock_acquired.disconnect(receiver)
+    signals.lock_acquired.connect(receiver)
+    with Lock("first"):
+        eventually(lambda: holds)
     eventually(lambda: log.names.count("lock_released") == 2)

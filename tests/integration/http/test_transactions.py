@@ -380,6 +380,8 @@ def test_a_kept_lock_that_is_lost_stops_the_commit(
             lose(hold)
         assert hold.wait_lost(10)
         settle()
+        with pytest.raises(LockLost):
+            zk_lock("kept").acquire()
         assert len(zoo.children("kept")) == 1  # nobody else gets it before the rollback
     assert caught.value.lock == "kept"
     assert ledger.seen() == []

@@ -20,12 +20,12 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.test import override_settings
 from django.utils.translation import gettext_lazy
 
+import django_zklock
 from django_zklock import (
     Lock,
     ReadWriteLock,
     conf,
     current_hold,
-    zk_adopt,
     zk_leader,
     zk_lock,
     zk_locked,
@@ -39,51 +39,43 @@ from django_zklock.core.locks.spec import LockSpec, Policy
 from django_zklock.exceptions import InvalidLockName, ZkLockError
 from django_zklock.locks.arguments import check_bound
 
-LOOSE: Any = zk_lock  # what mypy would refuse
-LOOSE_DECORATOR: Any = zk_locked
-LOOSE_LOCKS: Any = zk_locks
-LOOSE_READ: Any = zk_read
-LOOSE_SEMAPHORE: Any = zk_semaphore
-LOOSE_SIDES: Any = ReadWriteLock
-LOOSE_LEADER: Any = zk_leader
-LOOSE_OF_KEY: Any = Lock.of_key
-LOOSE_ADOPT: Any = zk_adopt
+zk: Any = django_zklock  # with what mypy would refuse
 OF_NO_ADOPTER = ("linger", "kind", "limit", "max_waiters", "compat")
 
 
 @pytest.mark.parametrize(
     ("call", "hint"),
     [
-        (lambda: LOOSE("inventory/{sku}", sku="lamp"), r'a field of the name is passed as fields=\{"sku": \.\.\.\}'),
-        (lambda: LOOSE("k", expire=30), "a lock has no expiry: .* use max_hold"),
-        (lambda: LOOSE("k", ttl=30), "a lock has no expiry: .* use max_hold"),
-        (lambda: LOOSE("k", blocking_timeout=30), "the seconds to wait for the lock are given as timeout"),
-        (lambda: LOOSE("k", blocking=False), "use timeout=0"),
-        (lambda: LOOSE("k", timout=3), "did you mean 'timeout'"),  # codespell:ignore
-        (lambda: LOOSE("order/{timouts}", timouts=3), r"passed as fields=\{\"timouts\""),  # codespell:ignore
-        (lambda: LOOSE("x", 5), "write the rest as timeout=5"),
-        (lambda: LOOSE("x/{sku}", {"sku": "a"}), r"write the rest as fields=\{'sku': 'a'\}"),
-        (lambda: LOOSE_DECORATOR("k", expire=30), r"zk_locked\(\) .*a lock has no expiry"),
-        (lambda: LOOSE_DECORATOR("k", {"sku": 1}), r"zk_locked\(\) takes one positional argument, .*timeout=5"),
-        (lambda: LOOSE_DECORATOR("k/{what}", what=1), "filled with the arguments of the decorated function"),
-        (lambda: LOOSE_READ("k", limit=3), r"zk_read\(\) has no option 'limit': use .*zk_semaphore"),
-        (lambda: LOOSE_SEMAPHORE("k", 3, 5), r"zk_semaphore\(\) takes .*timeout=5"),
-        (lambda: LOOSE_SIDES("k", kind="read"), r"ReadWriteLock\(\) has no option 'kind': use .*zk_read"),
-        (lambda: LOOSE_LEADER("k", 5), r"zk_leader\(\) takes .*; write the rest as \w+=\.\.\."),
-        (lambda: LOOSE("{a}", fields=[1]), r"fields is a dict .*, not \[1\]"),
-        (lambda: LOOSE("k", about="text"), r"about is a dict .*, not 'text'"),
-        (lambda: LOOSE_LEADER("k", timeout=3), r"zk_leader\(\) has no option 'timeout'"),
-        (lambda: LOOSE_LEADER("k", on_conflict="skip"), r"'on_conflict': it is an option of zk_lock"),
-        (lambda: LOOSE("k", unique="until_done"), r"'unique': it is an option of @zk_locked"),
-        (lambda: LOOSE_READ("k", max_conflicts=3), r"'max_conflicts': it is an option of @zk_locked"),
-        (lambda: LOOSE("k/{unique}", unique="a"), r'passed as fields=\{"unique": \.\.\.\}'),
-        (lambda: LOOSE("k", retry=3), r'@zk_locked takes on_conflict="retry" and max_conflicts=3'),
-        (lambda: LOOSE_DECORATOR("k", retry=3), r'@zk_locked takes on_conflict="retry" and max_conflicts=3'),
-        (lambda: LOOSE_DECORATOR("k", what="w"), r"'what': it is an option of zk_lock\(\)"),
-        (lambda: LOOSE_DECORATOR("k/{a}", fields={"a": 1}), "filled with the arguments of the decorated function"),
-        (lambda: LOOSE_DECORATOR("k", blocking=False), "use timeout=0"),
-        (lambda: LOOSE_LOCKS("a", "b", ttl=3), r"zk_locks\(\) has no option 'ttl'"),
-        *((partial(LOOSE_ADOPT, "zkh1.", **{name: 1}), f"zk_adopt.* option '{name}'") for name in OF_NO_ADOPTER),
+        (lambda: zk.zk_lock("stock/{sku}", sku="lamp"), r'a field of the name is passed as fields=\{"sku": \.\.\.\}'),
+        (lambda: zk.zk_lock("k", expire=30), "a lock has no expiry: .* use max_hold"),
+        (lambda: zk.zk_lock("k", ttl=30), "a lock has no expiry: .* use max_hold"),
+        (lambda: zk.zk_lock("k", blocking_timeout=30), "the seconds to wait for the lock are given as timeout"),
+        (lambda: zk.zk_lock("k", blocking=False), "use timeout=0"),
+        (lambda: zk.zk_lock("k", timout=3), "did you mean 'timeout'"),  # codespell:ignore
+        (lambda: zk.zk_lock("order/{timouts}", timouts=3), r"passed as fields=\{\"timouts\""),  # codespell:ignore
+        (lambda: zk.zk_lock("x", 5), "write the rest as timeout=5"),
+        (lambda: zk.zk_lock("x/{sku}", {"sku": "a"}), r"write the rest as fields=\{'sku': 'a'\}"),
+        (lambda: zk.zk_locked("k", expire=30), r"zk_locked\(\) .*a lock has no expiry"),
+        (lambda: zk.zk_locked("k", {"sku": 1}), r"zk_locked\(\) takes one positional argument, .*timeout=5"),
+        (lambda: zk.zk_locked("k/{what}", what=1), "filled with the arguments of the decorated function"),
+        (lambda: zk.zk_read("k", limit=3), r"zk_read\(\) has no option 'limit': use .*zk_semaphore"),
+        (lambda: zk.zk_semaphore("k", 3, 5), r"zk_semaphore\(\) takes .*timeout=5"),
+        (lambda: zk.ReadWriteLock("k", kind="read"), r"ReadWriteLock\(\) has no option 'kind': use .*zk_read"),
+        (lambda: zk.zk_leader("k", 5), r"zk_leader\(\) takes .*; write the rest as \w+=\.\.\."),
+        (lambda: zk.zk_lock("{a}", fields=[1]), r"fields is a dict .*, not \[1\]"),
+        (lambda: zk.zk_lock("k", about="text"), r"about is a dict .*, not 'text'"),
+        (lambda: zk.zk_leader("k", timeout=3), r"zk_leader\(\) has no option 'timeout'"),
+        (lambda: zk.zk_leader("k", on_conflict="skip"), r"'on_conflict': it is an option of zk_lock"),
+        (lambda: zk.zk_lock("k", unique="until_done"), r"'unique': it is an option of @zk_locked"),
+        (lambda: zk.zk_read("k", max_conflicts=3), r"'max_conflicts': it is an option of @zk_locked"),
+        (lambda: zk.zk_lock("k/{unique}", unique="a"), r'passed as fields=\{"unique": \.\.\.\}'),
+        (lambda: zk.zk_lock("k", retry=3), r'@zk_locked takes on_conflict="retry" and max_conflicts=3'),
+        (lambda: zk.zk_locked("k", retry=3), r'@zk_locked takes on_conflict="retry" and max_conflicts=3'),
+        (lambda: zk.zk_locked("k", what="w"), r"'what': it is an option of zk_lock\(\)"),
+        (lambda: zk.zk_locked("k/{a}", fields={"a": 1}), "filled with the arguments of the decorated function"),
+        (lambda: zk.zk_locked("k", blocking=False), "use timeout=0"),
+        (lambda: zk.zk_locks("a", "b", ttl=3), r"zk_locks\(\) has no option 'ttl'"),
+        *((partial(zk.zk_adopt, "zkh1.", **{name: 1}), f"zk_adopt.* option '{name}'") for name in OF_NO_ADOPTER),
     ],
 )
 def test_an_unknown_argument_is_refused_with_the_right_one(call: Callable[[], object], hint: str) -> None:
@@ -93,7 +85,7 @@ def test_an_unknown_argument_is_refused_with_the_right_one(call: Callable[[], ob
 
 def test_an_invalid_value_is_refused_with_the_valid_ones() -> None:
     with pytest.raises(ValueError, match=r"^timeout must be a number of seconds .*; got the string '5'\.$"):
-        LOOSE("k", timeout="5")
+        zk.zk_lock("k", timeout="5")
     with pytest.raises(ValueError, match=r"None = no limit; at most 2147483\); got 10000000\.$"):
         zk_lock("k", timeout=10**7)
 
@@ -283,7 +275,7 @@ def test_a_signature_that_is_written_out_has_each_option_with_its_type(call: Any
 
 @pytest.mark.parametrize("policy", ["wait", "retry", "coalesce", "Skip", None, ["skip"]])
 def test_a_block_has_no_policy_of_a_task(policy: Any) -> None:
-    for call in (LOOSE, LOOSE_LOCKS, LOOSE_READ, LOOSE_SIDES, LOOSE_OF_KEY):
+    for call in (zk.zk_lock, zk.zk_locks, zk.zk_read, zk.ReadWriteLock, zk.Lock.of_key):
         with pytest.raises(ValueError, match=r'on_conflict must be "raise" or "skip" for a block; got .*@zk_locked'):
             call("k", on_conflict=policy)
 
