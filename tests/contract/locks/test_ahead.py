@@ -25,6 +25,7 @@ from django_zklock.core.locks import acquisition
 from django_zklock.core.queue import nodes
 from django_zklock.exceptions import LockBusy, LockNotAcquired
 from django_zklock.inspection import ContenderInfo, look_at
+from django_zklock.locks.hold import held_of
 from django_zklock.operations import hold_lock
 
 HOLD_ELSEWHERE = """
@@ -211,9 +212,11 @@ def test_the_owner_of_a_lock_that_is_not_reentrant_has_nobody_ahead(zoo: Zoo, li
 
 
 def test_the_present_owner_of_a_lock_that_lingers_is_ahead(zoo: Zoo) -> None:
-    with queued(zoo, *(zk_lock(KEY, linger=1, what=what) for what in ("first", "second"))) as (first, second):
+    works = ("first", "second")
+    with queued(zoo, *(zk_lock(KEY, linger=1, what=what, about={"work": what}) for what in works)) as (first, second):
         first.go()
         hold = second.wait_granted()
+        assert not held_of(hold).contender.ahead_about  # nobody
         assert hold.token == first.wait_granted().token
         for timeout in (0, 0.3):
             ahead = ahead_of(zk_lock(KEY, linger=1, timeout=timeout))

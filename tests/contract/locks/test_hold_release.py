@@ -85,6 +85,9 @@ def test_the_hold_of_a_block_is_released_by_its_owner_only(zoo: Zoo) -> None:
     with pytest.raises(LockNotHeld, match="released inside the block") as caught, zk_locks("a", "b"):
         current_hold("a").release()
     assert caught.value.lock == "a"
+    with pytest.raises(LockNotHeld, match="released inside the block") as caught, zk_locks("a", "b") as several:
+        several.release()
+    assert caught.value.lock == "b"
     zoo.assert_empty()
 
 

@@ -358,6 +358,11 @@ def test_a_lingering_lock_is_not_granted_without_a_connection(zoo: Zoo, proxy: P
     proxy.heal()
     connected()
     assert acquire_once(lock).token > token
+    shared: Any = lingering_lock(lock)
+    with pytest.raises(LockLost), lock as hold:
+        shared.base.session_id = 0  # as if its session were over, and nobody told it yet
+        hold.check()
+    assert acquire_once(lock).token > hold.token
 
 
 def test_in_an_outage_a_waiter_waits_on_and_a_new_caller_gives_up(zoo: Zoo) -> None:
