@@ -28,12 +28,6 @@ from django_zklock.inspection import ContenderInfo, look_at
 from django_zklock.locks.hold import held_of
 from django_zklock.operations import hold_lock
 
-HOLD_ELSEWHERE = """
-with zk_lock("warm/a", what="nightly", about={"task": "shop.nightly"}):
-    print("held", flush=True)
-    input()
-"""
-
 
 def empty(reply: bytes) -> bytes:
     """Return the reply to a listing as it was before anybody came."""
@@ -74,7 +68,12 @@ def test_a_try_that_comes_later_knows_the_holder(zoo: Zoo, warm_proxy: Proxy, pr
 @pytest.mark.usefixtures("emptied")  # the holder is killed, and its session goes on for seconds
 @pytest.mark.parametrize("at_once", [False, True], ids=["later", "at once"])
 def test_the_holder_is_described_as_by_look_at(zoo: Zoo, warm_proxy: Proxy, at_once: bool) -> None:
-    with zoo.running(HOLD_ELSEWHERE) as process:
+    script = """
+with zk_lock("warm/a", what="nightly", about={"task": "shop.nightly"}):
+    print("held", flush=True)
+    input()
+"""
+    with zoo.running(script) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         if at_once:

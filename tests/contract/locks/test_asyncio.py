@@ -158,12 +158,9 @@ async def test_a_thread_inside_async_code_is_an_owner_of_its_own(zoo: Zoo, throu
         with lock as hold, lock as again:
             return hold is again
 
-    def attempt() -> bool:
-        return lock.acquire(blocking=False) is None
-
     assert await run(use)
     async with lock:
-        assert await run(attempt)
+        assert await run(lambda: lock.acquire(blocking=False) is None)
     assert await run(use)
 
 
@@ -171,8 +168,7 @@ def test_async_code_inside_a_threads_block_is_an_owner_of_its_own(zoo: Zoo) -> N
     lock = Lock("inside")
 
     async def attempt() -> bool:
-        hold = await Lock("inside").aacquire(blocking=False)
-        return hold is None
+        return await Lock("inside").aacquire(blocking=False) is None
 
     async def use() -> bool:
         async with Lock("other"), Lock("other") as hold:

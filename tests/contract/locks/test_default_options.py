@@ -19,8 +19,7 @@ def settings(zoo: Zoo, **defaults: Any) -> override_settings:
 
 
 def wants(key: str) -> str:
-    lock = seen(key)
-    return lock.holders[0].kind
+    return seen(key).holders[0].kind
 
 
 def test_read_and_write_locks_ignore_a_default_limit(zoo: Zoo) -> None:

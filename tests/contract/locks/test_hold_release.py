@@ -28,13 +28,7 @@ Call = Callable[[Callable[[], Any]], Any]
 
 
 def is_free(key: str = KEY) -> bool:
-    def is_granted() -> bool:
-        hold = zk_lock(key).acquire(blocking=False)
-        if hold is not None:
-            hold.release()
-        return hold is not None
-
-    return bool(run_in_thread(is_granted))
+    return not run_in_thread(zk_lock(key).locked)
 
 
 @in_each_thread

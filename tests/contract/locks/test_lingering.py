@@ -182,18 +182,16 @@ def test_the_release_of_an_idle_lingering_lock_costs_two_requests(zoo: Zoo, warm
         assert eventually(lambda: warm_proxy.watch_events) <= 2  # the second one is of its own delete
 
 
-KEEPING = f"""
+def test_an_idle_lingering_lock_costs_another_process_one_read_and_one_event(zoo: Zoo, warm_proxy: Proxy) -> None:
+    """A free one takes one round trip. If the keeper has let it go before the look, a listing replaces the event."""
+    script = f"""
 import sys
 with zk_lock({KEY!r}, linger={LONG}):
     pass
 print("kept", flush=True)
 sys.stdin.read()
 """
-
-
-def test_an_idle_lingering_lock_costs_another_process_one_read_and_one_event(zoo: Zoo, warm_proxy: Proxy) -> None:
-    """A free one takes one round trip. If the keeper has let it go before the look, a listing replaces the event."""
-    with zoo.running(KEEPING) as keeper:
+    with zoo.running(script) as keeper:
         assert next_line(keeper) == "kept"
         acquire_once("warm")  # the session of this process is connected
         settle()
@@ -201,9 +199,8 @@ def test_an_idle_lingering_lock_costs_another_process_one_read_and_one_event(zoo
         warm_proxy.reset()
         with within(5), zk_lock(KEY):
             assert warm_proxy.watch_events <= 1
-            assert (
-                warm_proxy.round_trips() - warm_proxy.counts[MULTI] <= 3 - warm_proxy.watch_events
-            )  # without a heartbeat
+            beats = warm_proxy.counts[MULTI]
+            assert warm_proxy.round_trips() - beats <= 3 - warm_proxy.watch_events
 
 
 @pytest.mark.parametrize("comes", ["before", "later"])
@@ -451,18 +448,16 @@ def test_local_waiters_do_not_share_an_exception(zoo: Zoo, proxy: Proxy) -> None
     assert [error.lock for error in errors] == [KEY] * 2
 
 
-EXITING = f"""
+def test_a_local_waiter_gets_no_error_at_the_exit_of_the_process(zoo: Zoo) -> None:
+    """It would only be noise, as the thread is about to end."""
+    script = f"""
 import threading, time
 lock = zk_lock({KEY!r}, linger={LONG}, timeout=30)
 lock.acquire()
 threading.Thread(target=lambda: lock.__enter__(), daemon=True).start()
 time.sleep(0.5)
 """
-
-
-def test_a_local_waiter_gets_no_error_at_the_exit_of_the_process(zoo: Zoo) -> None:
-    """It would only be noise, as the thread is about to end."""
-    assert zoo.output(EXITING) == []
+    assert zoo.output(script) == []
 
 
 class Interleaved(LineStrike):

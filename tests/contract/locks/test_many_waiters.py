@@ -51,15 +51,11 @@ def begin(count: int, order: list[int], **options: Any) -> Tasks:
     return [asyncio.create_task(acquire(number)) for number in range(count)]
 
 
-async def acquire(**options: Any) -> None:
-    """Take the lock and release it; for a task of its own, which is another owner."""
+async def acquire(done: asyncio.Event | None = None, **options: Any) -> None:
+    """Take the lock, and release it when `done` is set; for a task of its own, which is another owner."""
     async with zk_lock(KEY, **options):
-        pass
-
-
-async def stay(done: asyncio.Event, **options: Any) -> None:
-    async with zk_lock(KEY, **options):
-        await done.wait()
+        if done is not None:
+            await done.wait()
 
 
 async def until(condition: Any) -> None:
@@ -135,7 +131,7 @@ async def test_a_waiter_with_too_little_time_lets_others_go_first(zoo: Zoo, clea
     """If the last grant took longer than it has left, it would only come and go."""
     async with zk_lock(KEY):
         done = asyncio.Event()
-        cleared.append(asyncio.create_task(stay(done, timeout=None)))
+        cleared.append(asyncio.create_task(acquire(done, timeout=None)))
         cleared += begin(MAX_WAITING - 1, [])
         await asyncio.to_thread(zoo.wait_contenders, KEY, MAX_WAITING + 1)
         late = asyncio.create_task(acquire(timeout=20, what="late"))
@@ -156,7 +152,7 @@ async def test_a_local_queue_of_contenders_granted_at_once_refuses_no_caller(
 ) -> None:
     done = asyncio.Event()
     warm.hang = True
-    cleared += [asyncio.create_task(stay(done, timeout=30, **kind)) for _ in range(MANY)]
+    cleared += [asyncio.create_task(acquire(done, timeout=30, **kind)) for _ in range(MANY)]
     await in_local_queue(MANY - MAX_WAITING)
     first = asyncio.create_task(acquire(**kind, **options))
     await until(

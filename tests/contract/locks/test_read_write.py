@@ -158,7 +158,6 @@ def test_later_readers_join_a_downgraded_writer(zoo: Zoo) -> None:
     with lock.write() as hold:
         hold.downgrade()
         eventually(lambda: zoo.reading(KEY))
-
         BackgroundCall(lambda: acquire_once(KEY, kind="read", timeout=0)).result()
         BackgroundCall(lambda: assert_refused(zk_lock(KEY, kind="write", timeout=0), LockBusy)).result()
 

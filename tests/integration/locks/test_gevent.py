@@ -20,7 +20,6 @@ from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.zk import process
 """
 
-
 SERVER = """
 import contextlib, io, json, sys, traceback
 from django.test import override_settings
@@ -227,7 +226,9 @@ print(edge())
     assert run(zoo, script) == ["[True, True, True, True]", "True"]
 
 
-GREENLETS = """
+def test_greenlets_of_others_than_gevent_own_locks_too(zoo: Zoo) -> None:
+    """SQLAlchemy and others use bare greenlets; nobody can stop one, so LockLost comes at the end of its block."""
+    script = """
 import threading, time
 import greenlet
 from django_zklock.exceptions import LockLost
@@ -245,11 +246,7 @@ print(greenlet.greenlet(work).switch())
 import sys
 print("gevent" in sys.modules)
 """
-
-
-def test_greenlets_of_others_than_gevent_own_locks_too(zoo: Zoo) -> None:
-    """SQLAlchemy and others use bare greenlets; nobody can stop one, so LockLost comes at the end of its block."""
-    assert zoo.output(GREENLETS) == ["lost", "False"]
+    assert zoo.output(script) == ["lost", "False"]
 
 
 def test_no_abort_interrupts_the_commit_of_a_greenlet(zoo: Zoo, run: Run) -> None:

@@ -49,8 +49,7 @@ SHARED = [
 ]
 
 
-def name(case: tuple[str, ...]) -> str:
-    return "-".join(case)
+name = "-".join
 
 
 @pytest.fixture

@@ -260,7 +260,6 @@ ENDS = {
 }
 TRIES = int(os.environ.get("ZKLOCK_EXITS", "1"))  # of each kind
 
-
 WITH = """
 with {lock}:
     pass
@@ -307,7 +306,6 @@ BLOCKS = {
     "reader": (WITH, "zk_lock('child', kind='read')"),
     "lingered before": (IN_TURN, LOCK),
 }
-
 
 CASES = {
     "os._exit": [("os._exit", block) for block in BLOCKS],

@@ -243,12 +243,20 @@ def test_the_loop_that_a_thread_runs_or_starts_is_found(monkeypatch: pytest.Monk
     assert looks[0] is not None
 
 
-IN_SUB_INTERPRETER = """
+def test_a_thread_gets_no_handler_and_no_error() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert not pool.submit(set_handler, signal.SIGTERM, signal.SIG_DFL).result()
+
+
+def test_a_sub_interpreter_gets_no_handler_and_no_error() -> None:
+    """There `main_thread()` is a thread without signals."""
+    pytest.importorskip("_testcapi")
+    script = f"""
 import sys
 import _testcapi
 _testcapi.run_in_subinterp('''
 import asyncio, signal, sys
-sys.path[:0] = {path!r}
+sys.path[:0] = {sys.path!r}
 from django_zklock.contrib.celery.beat import DeferSignals
 from django_zklock.core.execution.signals import set_handler
 from django_zklock.management.zklock.run import _signals_to
@@ -259,17 +267,6 @@ with _signals_to([]):
 print(set_handler(signal.SIGTERM, signal.SIG_DFL), flush=True)
 ''')
 """
-
-
-def test_a_thread_gets_no_handler_and_no_error() -> None:
-    with ThreadPoolExecutor(1) as pool:
-        assert not pool.submit(set_handler, signal.SIGTERM, signal.SIG_DFL).result()
-
-
-def test_a_sub_interpreter_gets_no_handler_and_no_error() -> None:
-    """There `main_thread()` is a thread without signals."""
-    pytest.importorskip("_testcapi")
-    script = IN_SUB_INTERPRETER.format(path=sys.path)
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=False)
     assert (ended.stdout, ended.returncode) == ("False\n", 0), ended.stderr
 
