@@ -62,8 +62,7 @@ with zk_adopt(sys.argv[1], what="export") as hold:
 @pytest.fixture(params=[WRITE, READ, SEMAPHORE], ids=lambda primitive: primitive.name)
 def kind(request: pytest.FixtureRequest) -> Primitive:
     """Each kind of lock that can be handed over, besides the plain one of the other tests."""
-    chosen: Primitive = request.param
-    return chosen
+    return request.param  # type: ignore[no-any-return]
 
 
 def give(primitive: Primitive = LOCK, within: float = LONG, **options: Any) -> str:

@@ -225,6 +225,7 @@ async def test_a_try_waits_a_little_for_the_proof_of_its_grant(zoo: Zoo, warm: P
         warm.wait_for(lambda: warm.counts[MULTI])
         patched.undo()
 
+    warm.reset()
     warm.delay_op(MULTI, 0.1 if comes else 60)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(heartbeat, "BEAT_SHARE", 0.0)  # so that a grant needs a proof
