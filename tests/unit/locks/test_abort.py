@@ -33,12 +33,13 @@ from django_zklock.core.execution.abort import (
     _has_handler,
     _is_shielded,
     _set_async_exception,
+    abort_for,
     shielded,
 )
 from django_zklock.core.execution.inner_tasks import inner_tasks
 from django_zklock.core.execution.owner import Owner, current_owner
 from django_zklock.core.execution.signals import set_handler
-from django_zklock.core.execution.stack import CUT, MAX_ANSWER, MAX_FRAMES, OVER, read_answer, stack_of
+from django_zklock.core.execution.stack import CUT, MAX_ANSWER, MAX_FRAMES, NO_WORK, OVER, read_answer, stack_of
 from django_zklock.exceptions import LockLostInterrupt
 
 
@@ -146,37 +147,42 @@ def test_nothing_is_collected_while_frames_of_others_are_read(
     assert gc.isenabled()
 
 
-@pytest.mark.parametrize("aborted", [1, 2])
+@pytest.mark.parametrize(("aborted", "armed"), [(1, 2), (2, 2), (2, 1)])
 def test_disarming_one_block_drops_its_abort_and_keeps_that_of_another(
-    work: Callable[[int], Work], aborted: int
+    work: Callable[[int], Work], aborted: int, armed: int
 ) -> None:
     busy = work(2)
     for block in busy.blocks[:aborted]:
         block.request("lost")
+    busy.blocks[1].armed = armed == 2  # False: another thread is disarming it
     busy.blocks[0].disarm()
     busy.end()
-    assert busy.stopped is (aborted == 2)
+    assert busy.stopped is (aborted == armed)
 
 
-def test_a_request_after_the_end_of_a_block_strikes_nothing() -> None:
-    block = ThreadAbort()
-    block.arm()
-    block.disarm()
-    block.request("lost")
-    assert not block.sent
+async def test_a_request_after_the_end_of_a_block_strikes_nothing() -> None:
+    for block in (ThreadAbort(), abort_for(current_owner())):
+        block.arm()
+        block.disarm()
+        block.request("lost")
+        await asyncio.sleep(0)  # a cancellation would arrive here
+        assert not block.delivered
 
 
-def test_a_signal_that_arrives_while_another_thread_ends_the_block_is_dropped() -> None:
+@pytest.mark.parametrize("change", [{"armed": False}, {"struck": True}], ids=["by another thread", "for an interrupt"])
+def test_a_signal_that_arrives_while_the_block_ends_is_dropped(change: dict[str, bool]) -> None:
     assert _has_handler()
     block = MainThreadAbort()
     block.arm()
     signal.pthread_sigmask(signal.SIG_BLOCK, {ABORT_SIGNAL})
-    try:
-        BackgroundCall(lambda: block.request("lost")).result()
-        block.armed = False
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {ABORT_SIGNAL})  # it arrives here
-        block.disarm()
+    with pytest.raises(LockLostInterrupt, match="earlier"):
+        try:
+            BackgroundCall(lambda: block.request("lost")).result()
+            vars(block).update(change)
+            raise LockLostInterrupt("earlier")
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {ABORT_SIGNAL})  # it arrives here
+            block.disarm()
 
 
 def test_a_child_that_is_forked_during_an_abort_ends_its_block() -> None:
@@ -206,6 +212,7 @@ def test_a_shielded_function_that_is_struck_at_its_start_is_called() -> None:
         return _Arrival()  # it would be called for ever
 
     assert type(shielded(later)()) is LockLostInterrupt
+    assert type(eval("_Arrival()")) is LockLostInterrupt  # on the first line of code that is not shielded
 
 
 def test_a_clean_up_that_is_struck_at_its_start_is_made() -> None:
@@ -217,7 +224,7 @@ def test_a_clean_up_that_is_struck_at_its_start_is_made() -> None:
 
 @pytest.mark.filterwarnings("ignore:async_to_sync was passed")
 def test_the_loop_that_a_thread_runs_or_starts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without Python frames, as with uvloop, by `asyncio.run`."""
+    """Without Python frames, as with uvloop, by `asyncio.run`. A loop that starts is not struck."""
 
     class Loop(asyncio.SelectorEventLoop):
         def run_until_complete(self, future: Any) -> Any:
@@ -226,8 +233,10 @@ def test_the_loop_that_a_thread_runs_or_starts_is_found(monkeypatch: pytest.Monk
 
     async def look() -> None:
         looks.append(inner_tasks(sys._getframe()))
+        blocks.append(ThreadAbort())
 
     looks: list[Any] = []
+    blocks = [ThreadAbort()]
     monkeypatch.setattr("asyncio.events.new_event_loop", Loop)
     asyncio.run(asyncio.sleep(0))
     assert isinstance(looks[0][0], Loop)
@@ -237,10 +246,15 @@ def test_the_loop_that_a_thread_runs_or_starts_is_found(monkeypatch: pytest.Monk
 
     def start() -> Any:
         looks[0] = inner_tasks(sys._getframe())
+        for block in blocks:
+            block.arm()
+            block.request("lost")
+            block.disarm()
         return asyncio.sleep(0)
 
     async_to_sync(start)()
     assert looks[0] is not None
+    assert [block.delivered for block in blocks] == [False, False]
 
 
 def test_a_thread_gets_no_handler_and_no_error() -> None:
@@ -327,16 +341,32 @@ def test_at_most_so_many_frames_are_shown_the_innermost_ones() -> None:
     assert len(lines) == 1 + MAX_FRAMES + 1
     assert all(line.startswith("deep at ") for line in lines[5:-1])
     assert lines[-1] == CUT
+    whole = pytest.importorskip("greenlet").greenlet(deep).switch(MAX_FRAMES - 4)  # three are of `stack_of`
+    assert whole.count(b"deep at ") == MAX_FRAMES - 3
 
 
-def test_an_answer_has_a_limit_however_long_the_names_are() -> None:
+def test_an_answer_has_a_limit_however_long_the_names_are(monkeypatch: pytest.MonkeyPatch) -> None:
     source, name = "def f(depth):\n    return f(depth - 1) if depth else call()\n", "ж" * 400
-    module: dict[str, object] = {"call": lambda: stack_of(current_owner())}
+    module: dict[str, Any] = {"call": lambda: stack_of(current_owner())}
     exec(compile(source, name, "exec"), module)
-    answer = module["f"](50)  # type: ignore[operator]
+    with ThreadPoolExecutor(1, "pool") as pool:
+        answer, whole = pool.submit(module["f"], 50).result(), pool.submit(module["f"], 5).result()
+        monkeypatch.setattr("django_zklock.core.execution.stack.MAX_ANSWER", len(whole))
+        assert pool.submit(module["f"], 5).result() == whole
     assert len(answer) <= MAX_ANSWER
     assert answer.endswith(CUT.encode())
     assert all(name in line for line in read_answer(answer)[5:-1])
+
+
+def test_code_without_line_numbers_is_shown() -> None:
+    code = compile("stack_of(current_owner())", "generated", "eval").replace(co_linetable=b"")
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(eval, code, globals())
+    assert "<module> at generated:0: " in str(call.exception() or call.result())  # pytest fails to show such a frame
+
+
+def test_a_message_whose_work_has_not_begun_has_no_stack() -> None:
+    assert stack_of(Owner("message", None)) == NO_WORK.encode()
 
 
 def test_the_name_of_an_owner_is_one_line() -> None:
