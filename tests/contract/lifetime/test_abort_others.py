@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import threading
@@ -98,11 +99,19 @@ def test_an_error_of_a_cancelled_coroutine_is_raised_as_it_is(zoo: Zoo, monkeypa
         asyncio.run(fail_in_the_clean_up())
 
 
+async def lose_in_loop() -> None:
+    lose(current_hold())
+    await asyncio.sleep(20)
+
+
 @in_each_thread
-def test_a_task_that_never_awaits_is_interrupted(zoo: Zoo, run: Run) -> None:
+@pytest.mark.parametrize("work", [never_await, lose_in_loop])
+def test_work_that_a_cancellation_does_not_end_is_interrupted(zoo: Zoo, run: Run, work: Run) -> None:
     def block() -> None:
         with Lock("inner"):
-            asyncio.run(never_await())
+            with contextlib.suppress(asyncio.CancelledError):
+                asyncio.run(work())
+            compute(20)
 
     with within(1.3), pytest.raises(LockLost):
         run(block)

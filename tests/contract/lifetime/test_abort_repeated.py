@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 from support.faults import within
-from support.work import Reports, Run, compute, in_each_thread, lose, sleep_in_pieces
+from support.work import Reports, Run, compute, in_each_thread, lose, run_in_thread, sleep_in_pieces
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock import current_hold
 from django_zklock.core.execution import abort
-from django_zklock.core.execution.abort import ABORT_SIGNAL
+from django_zklock.core.execution.abort import ABORT_SIGNAL, ThreadAbort
 from django_zklock.exceptions import LockLost, LockLostInterrupt
 from django_zklock.locks.lock import Lock
 
@@ -154,8 +154,12 @@ def test_the_clean_up_of_a_task_is_not_struck_within_the_pause(
                 done.append(True)
 
     with pytest.raises(LockLost), contextlib.nullcontext() if inside else Lock("slow"):
-        asyncio.run(work())
-    assert done
+        try:
+            asyncio.run(work())
+        finally:
+            sleep_in_pieces(0.4)
+            done.append(True)
+    assert len(done) == 2
 
 
 @contextlib.contextmanager
@@ -201,19 +205,28 @@ def test_a_process_that_was_started_with_the_signal_blocked_is_interrupted_by_it
     assert report["receipt"].how == "signal"
 
 
-def test_a_call_into_c_is_interrupted_once_after_its_end(zoo: Zoo, reports: Reports) -> None:
+@in_each_thread
+def test_a_call_into_c_is_interrupted_once_after_its_end(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, reports: Reports, run: Run
+) -> None:
+    monkeypatch.setattr(ThreadAbort, "again_after", 0.02)  # several times during the call
     done = []
-    with pytest.raises(LockLost), Lock("late") as hold:
-        lose(hold)
-        try:
-            hashlib.pbkdf2_hmac("sha256", b"word", b"salt", 800_000)
-            compute(20)
-        finally:
-            sleep_in_pieces(0.4)
-            done.append(True)
+
+    def block() -> None:
+        with Lock("late") as hold:
+            lose(hold)
+            try:
+                hashlib.pbkdf2_hmac("sha256", b"word", b"salt", 800_000)
+                compute(20)
+            finally:
+                sleep_in_pieces(0.4)
+                done.append(True)
+
+    with pytest.raises(LockLost):
+        run(block)
     assert done
     (report,) = eventually(lambda: list(reports))
-    assert report["receipt"].how == "signal"
+    assert report["receipt"].how == ("thread" if run is run_in_thread else "signal")
     assert not report["receipt"].swallowed
 
 
