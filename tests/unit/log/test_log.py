@@ -36,7 +36,7 @@ class Handler(logging.Handler):
         self.entered = threading.Event()
         self.open = threading.Event()
         self.open.set()
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     def handle(self, record: logging.LogRecord) -> bool:
         self.threads.append(threading.current_thread().name)
@@ -160,6 +160,19 @@ def test_a_handler_that_raises_keeps_no_record_from_the_next_handler(
     assert capfd.readouterr().err.count("RuntimeError: no disk") == 2
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_handler_that_ends_the_thread_keeps_no_record_from_the_next_thread(handler: Handler) -> None:
+    handler.error = SystemExit()
+    for _ in range(2):
+        handler.open.clear()
+        on_protocol_thread(lambda: logger.info("ends it"))
+        (thread,) = (thread for thread in threading.enumerate() if thread.name == "zklock-log")
+        handler.open.set()
+        thread.join(10)
+        assert log.flush(10)
+    assert handler.threads == ["zklock-log"] * 2
+
+
 def test_the_exit_waits_for_slow_handlers_up_to_a_deadline(handler: Handler) -> None:
     handler.open.clear()
     on_protocol_thread(lambda: logger.info("slow"))
@@ -182,6 +195,9 @@ def test_a_level_is_checked_without_the_mutex_of_logging(handler: Handler) -> No
     with no_collection(), mutex:  # a handler that is garbage wants the mutex, too
         on_protocol_thread(lambda: logger.info("no"))
         on_protocol_thread(lambda: logger.warning("yes"))
+        logging.disable(logging.WARNING)
+        on_protocol_thread(lambda: logger.warning("no"))
+        logging.disable(logging.NOTSET)
     assert log.flush(10)
     assert [record.getMessage() for record in handler.records] == ["yes"]
 
