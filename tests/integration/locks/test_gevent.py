@@ -227,9 +227,9 @@ print(edge())
 
 
 def test_greenlets_of_others_than_gevent_own_locks_too(zoo: Zoo) -> None:
-    """SQLAlchemy and others use bare greenlets; nobody can stop one, so LockLost comes at the end of its block."""
+    """Nobody can stop a bare one, so LockLost comes at its end. gevent stops its own even if it has patched nothing."""
     script = """
-import threading, time
+import contextlib, time
 import greenlet
 from django_zklock.exceptions import LockLost
 lock = zk_lock("plain")
@@ -245,6 +245,14 @@ def work():
 print(greenlet.greenlet(work).switch())
 import sys
 print("gevent" in sys.modules)
+import gevent.monkey
+def waiting(wait):
+    with contextlib.suppress(LockLost), lock as hold:
+        hold._held.grant.session.post(hold._held.grant.lose, "test")
+        wait(5)
+        print("not stopped")
+gevent.spawn(waiting, gevent.sleep).join()
+waiting(time.sleep)
 """
     assert zoo.output(script) == ["lost", "False"]
 

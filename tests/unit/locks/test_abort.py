@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,7 +37,7 @@ from django_zklock.core.execution.abort import (
     shielded,
 )
 from django_zklock.core.execution.inner_tasks import inner_tasks
-from django_zklock.core.execution.owner import Owner, current_owner
+from django_zklock.core.execution.owner import Owner, current_owner, threads_are_greenlets
 from django_zklock.core.execution.signals import set_handler
 from django_zklock.core.execution.stack import CUT, MAX_ANSWER, MAX_FRAMES, NO_WORK, OVER, read_answer, stack_of
 from django_zklock.exceptions import LockLostInterrupt
@@ -296,6 +296,20 @@ def test_one_place_sets_handlers() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "signal.signal"
     }
     assert calls - {"signals.py"} == set()
+
+
+@pytest.mark.parametrize("patched", [True, False])
+def test_the_hub_of_eventlet_aborts_greenlets_if_eventlet_has_patched_threads(
+    monkeypatch: pytest.MonkeyPatch, patched: bool
+) -> None:
+    hub = SimpleNamespace(schedule_call_global=lambda seconds, call, *arguments: calls.append(seconds))
+    patcher = SimpleNamespace(is_monkey_patched=lambda module: patched)
+    eventlet = SimpleNamespace(patcher=patcher, hubs=SimpleNamespace(get_hub=lambda: hub))
+    monkeypatch.setitem(sys.modules, "eventlet", eventlet)
+    calls: list[float] = []
+    abort_for(Owner("greenlet", pytest.importorskip("greenlet").getcurrent())).request("lost")
+    assert calls == [0] * patched
+    assert threads_are_greenlets() is patched
 
 
 # --- owners and their stacks ------------------------------------------------------------------------------------------
