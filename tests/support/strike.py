@@ -88,8 +88,8 @@ class LineStrike:
     `with CleanupOnError`: a release that is struck before it begins has not begun.
     """
 
-    def __init__(self, functions: list[Callable[..., Any]], at: int) -> None:
-        self._codes: set[CodeType] = {_code(function) for function in functions}
+    def __init__(self, functions: list[Any], at: int) -> None:
+        self._codes: set[CodeType] = {function.__code__ for function in functions}
         self._left = at
         self.where = ""
         self.second = ""  # where it was struck again
@@ -176,11 +176,6 @@ def _release_begins(code: CodeType) -> int:
     last = max((line for _, _, line in code.co_lines() if line is not None), default=0)
     lines = range(code.co_firstlineno, last + 1)
     return next((at for at in lines if "with CleanupOnError(" in linecache.getline(code.co_filename, at)), 0)
-
-
-def _code(function: Any) -> CodeType:
-    function = getattr(function, "__func__", function)
-    return function.__code__  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager

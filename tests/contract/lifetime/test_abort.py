@@ -61,23 +61,6 @@ def test_the_delete_of_its_znode_stops_the_work(zoo: Zoo, reports: Reports, run:
     assert 0 <= receipt.stopped_after < 1 + ROOM
 
 
-@in_each_thread
-def test_a_swallowed_interrupt_becomes_lock_lost_at_the_end_of_the_block(zoo: Zoo, reports: Reports, run: Run) -> None:
-    def block() -> None:
-        with Lock("swallowed") as hold:
-            lose(hold)
-            try:
-                compute(20)
-            except:  # noqa: E722 - just what is tested
-                pass
-
-    with pytest.raises(LockLost):
-        run(block)
-    (report,) = eventually(lambda: list(reports))
-    assert report["receipt"].delivered
-    assert report["receipt"].swallowed
-
-
 @pytest.fixture
 def many_switches() -> Iterator[None]:
     """Threads take turns at each step, as on a busy machine."""

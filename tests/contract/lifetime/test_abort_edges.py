@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from support.faults import acquire_once
@@ -16,7 +17,6 @@ from support.zoo import Zoo, next_line
 
 from django_zklock import zk_locks
 from django_zklock.core.zk import process
-from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import LockLost
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
@@ -24,35 +24,27 @@ from django_zklock.locks.lock import Lock
 pytestmark = pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")
 
 
-class Robber:
-    """Takes away every lock of this process as soon as it is granted, and again and again."""
+@pytest.fixture
+def robbed(zoo: Zoo) -> Iterator[None]:
+    """Take away every lock of this process as soon as it is granted, and again and again."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._on = True
-        session.post(self._rob)
-
-    def _rob(self) -> None:
-        for member in list(self._session.observers):
+    def rob() -> None:
+        for member in list(session.observers):
             grant = getattr(member, "_grant", None)
             if grant is not None:
                 grant.lose("robbed")
-        if self._on:
-            self._session.loop.call_later(0.0001, self._rob)
+        if not over:
+            session.loop.call_later(0.0001, rob)
 
-    def stop(self) -> None:
-        self._on = False
-
-
-@pytest.fixture
-def robber(zoo: Zoo) -> Iterator[Robber]:
-    robber = Robber(process.current())
-    yield robber
-    robber.stop()
+    session, over = process.current(), list[bool]()
+    session.post(rob)
+    yield
+    over.append(True)
 
 
 @in_each_thread
-def test_a_loss_before_the_body_begins_raises_lock_lost(robber: Robber, run: Run) -> None:
+@pytest.mark.usefixtures("robbed")
+def test_a_loss_before_the_body_begins_raises_lock_lost(run: Run) -> None:
     shared = Lock("robbed")
     lost: list[int] = []
 
@@ -90,7 +82,7 @@ WAITS: dict[str, Callable[[], object]] = {
 }
 
 
-def _ends_the_wait(zoo: Zoo, run: Run, work: Run) -> None:
+def _ends_the_wait(zoo: Zoo, run: Run, work: Any) -> None:
     """Show that the loss of the outer lock ends this work, which waits for the inner one. That stays busy."""
     with zoo.hold_elsewhere("inner"):
         with pytest.raises(LockLost) as caught:
@@ -111,15 +103,13 @@ def test_the_loss_of_an_outer_lock_ends_the_wait_for_an_inner_one(zoo: Zoo, run:
     zoo.assert_empty()
 
 
-async def test_the_loss_of_an_outer_lock_ends_the_wait_of_a_coroutine(zoo: Zoo) -> None:
-    with zoo.hold_elsewhere("inner"):
-        with pytest.raises(LockLost) as caught:
-            async with Lock("outer") as outer:
-                lose_soon(outer)
-                async with Lock("inner", timeout=None):
-                    pass
-        assert caught.value.lock == "outer"
-        zoo.wait_contenders("inner", 1)
+def test_the_loss_of_an_outer_lock_ends_the_wait_of_a_coroutine(zoo: Zoo) -> None:
+    async def work() -> None:
+        async with Lock("outer") as outer:
+            lose_soon(outer)
+            await wait_in_loop()
+
+    _ends_the_wait(zoo, asyncio.run, work())
 
 
 @in_each_thread

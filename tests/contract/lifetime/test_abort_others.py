@@ -39,10 +39,8 @@ async def never_await() -> None:
 
 
 async def swallow_once() -> None:
-    try:
+    with contextlib.suppress(asyncio.CancelledError):
         await asyncio.sleep(20)
-    except asyncio.CancelledError:
-        pass
     await asyncio.sleep(20)
 
 

@@ -190,10 +190,6 @@ def waiter(wait):
     except LockLost:
         gevent.sleep(0.06)
         return time.monotonic() - began < 10
-def sleeper():
-    return waiter(gevent.sleep)
-def event_waiter():
-    return waiter(gevent.event.Event().wait)
 def swallower():
     try:
         with zk_lock("c") as hold:
@@ -220,7 +216,8 @@ def edge():
         gevent.sleep(0.001)
     return 0 < lost < 200
 import gevent.event
-print([gevent.spawn(work).get() for work in (sleeper, event_waiter, swallower, edge)])
+works = (waiter, gevent.sleep), (waiter, gevent.event.Event().wait), (swallower,), (edge,)
+print([gevent.spawn(*work).get() for work in works])
 print(edge())
 """
     assert run(zoo, script) == ["[True, True, True, True]", "True"]
@@ -253,8 +250,12 @@ def waiting(wait):
         print("not stopped")
 gevent.spawn(waiting, gevent.sleep).join()
 waiting(time.sleep)
+bare = greenlet.greenlet(waiting)
+bare.switch(lambda seconds: bare.parent.switch())
+gevent.sleep(0.3)
+bare.switch()
 """
-    assert zoo.output(script) == ["lost", "False"]
+    assert zoo.output(script) == ["lost", "False", "not stopped"]
 
 
 def test_no_abort_interrupts_the_commit_of_a_greenlet(zoo: Zoo, run: Run) -> None:
