@@ -38,10 +38,6 @@ long_strides = pytest.mark.parametrize(
 """Strides for code with so many lines that a sweep over all takes minutes. Each run begins at another line."""
 
 
-def first_line(stride: int) -> int:
-    return random.randrange(stride)
-
-
 def functions_of(*modules: Any) -> list[Callable[..., object]]:
     functions: list[Callable[..., object]] = []
     for module in modules:
@@ -224,7 +220,7 @@ def sweep(
     `clean` makes room for the next one. Fails at the end if a check has, or if there were hardly any lines.
     """
     work(make("warm/up"))
-    at, leaks = first_line(stride), []
+    at, leaks = random.randrange(stride), []
     after = 0
     while True:
         key = f"sweep/{at}/{after}"
@@ -245,7 +241,7 @@ def sweep(
             after += second_stride
         else:
             at += stride
-            after = 0 if second_stride is None else first_line(second_stride)
+            after = 0 if second_stride is None else random.randrange(second_stride)
     assert at > least
     assert not leaks, f"{len(leaks)}: {leaks[0]}"
 

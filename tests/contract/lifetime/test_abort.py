@@ -7,7 +7,6 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 from support.faults import due, within
@@ -61,17 +60,7 @@ def test_the_delete_of_its_znode_stops_the_work(zoo: Zoo, reports: Reports, run:
     assert 0 <= receipt.stopped_after < 1 + ROOM
 
 
-@pytest.fixture
-def many_switches() -> Iterator[None]:
-    """Threads take turns at each step, as on a busy machine."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(interval)
-
-
 @in_each_thread
-@pytest.mark.usefixtures("many_switches")
 def test_an_abort_at_the_end_of_the_block_interrupts_no_later_code(zoo: Zoo, run: Run) -> None:
     shared = Lock("edge")
     stray: list[BaseException] = []
@@ -104,7 +93,12 @@ def test_an_abort_at_the_end_of_the_block_interrupts_no_later_code(zoo: Zoo, run
                 stray.append(error)
             assert not shared._blocks
 
-    run(sweep)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # threads take turns at each step, as on a busy machine
+    try:
+        run(sweep)
+    finally:
+        sys.setswitchinterval(interval)
     assert stray == []
     assert any(outcomes)
     assert not all(outcomes)

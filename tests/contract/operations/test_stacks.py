@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import greenlet
@@ -39,67 +40,51 @@ def answers(zoo: Zoo) -> list[str]:
     return zoo.names(f"{zoo.base}/{stack.DIRECTORY}")
 
 
-@contextmanager
-def socket_read() -> Iterator[tuple[Callable[[], object], Callable[[], object]]]:
-    near, far = socket.socketpair()
-
-    def hang() -> None:
-        near.recv(1)  # here
-
-    with near, far:
-        yield hang, lambda: far.send(b"x")
+def is_over(near: socket.socket) -> bool:
+    return bool(select.select([near], [], [], 0)[0])
 
 
-@contextmanager
-def sleep() -> Iterator[tuple[Callable[[], object], Callable[[], object]]]:
-    end = threading.Event()
-
-    def hang(_secret: str = SECRET) -> None:
-        while not end.is_set():
-            time.sleep(0.5)  # here
-
-    yield hang, end.set
+def socket_read(near: socket.socket) -> None:
+    near.recv(1)  # here
 
 
-@contextmanager
-def computation() -> Iterator[tuple[Callable[[], object], Callable[[], object]]]:
-    end = threading.Event()
-
-    def hang() -> None:
-        any(iter(end.is_set, True))  # here
-
-    yield hang, end.set
+def sleep(near: socket.socket, _secret: str = SECRET) -> None:
+    while not is_over(near):
+        time.sleep(0.5)  # here
 
 
-WORK = [socket_read, sleep, computation]
+def computation(near: socket.socket) -> None:
+    any(iter(partial(is_over, near), True))  # here
 
 
-def hanging(zoo: Zoo, call: Callable[[], object], end: Callable[[], object]) -> list[str]:
+def hanging(zoo: Zoo, call: Callable[[socket.socket], object]) -> list[str]:
     """Return the lines of a call that hangs under the lock, and end it."""
-    holder = BackgroundCall(call)
-    zoo.wait_contenders("k", 1)
-    eventually(lambda: any(line.endswith("# here") for line in shown()))
-    with within(2):
-        lines = shown()
-    end()
-    holder.result(30)
+    near, far = socket.socketpair()
+    with near, far:
+        holder = BackgroundCall(lambda: call(near))
+        zoo.wait_contenders("k", 1)
+        eventually(lambda: any(line.endswith("# here") for line in shown()))
+        with within(2):
+            lines = shown()
+        far.send(b"x")
+        holder.result(30)
     return lines
 
 
-@pytest.mark.parametrize("work", WORK)
-@pytest.mark.parametrize("start", [lambda call: call(), lambda call: greenlet.greenlet(call).switch()])
+@pytest.mark.parametrize("work", [socket_read, sleep, computation])
+@pytest.mark.parametrize(
+    "start", [lambda call, near: call(near), lambda call, near: greenlet.greenlet(call).switch(near)]
+)
 def test_a_thread_or_greenlet_shows_the_line_that_it_hangs_in(zoo: Zoo, work: Any, start: Any) -> None:
-    with work() as (hang, end):
+    def locked(near: socket.socket, _secret: str = SECRET) -> None:
+        with zk_lock("k"):
+            work(near)
 
-        def locked(_secret: str = SECRET) -> None:
-            with zk_lock("k"):
-                hang()
-
-        lines = hanging(zoo, lambda: start(locked), end)
+    lines = hanging(zoo, lambda near: start(locked, near))
     places = [line for line in lines if line.endswith("# here")]
     assert len(places) == 1
-    assert places[0].startswith(f"{work.__name__}.<locals>.hang at {__file__}:")
-    assert any(".locked at " in line and line.endswith(": hang()") for line in lines)
+    assert places[0].startswith(f"{work.__name__} at {__file__}:")
+    assert any(".locked at " in line and line.endswith(": work(near)") for line in lines)
     assert SECRET not in "".join(lines)
     eventually(lambda: answers(zoo) == [])
 
@@ -142,15 +127,13 @@ def test_a_coroutine_shows_what_it_awaits(zoo: Zoo, hang: Any, between: list[str
 
 
 def test_a_task_that_runs_shows_the_functions_that_it_calls(zoo: Zoo) -> None:
-    with sleep() as (hang, end):
+    async def locked(near: socket.socket) -> None:
+        async with zk_lock("k"):
+            sleep(near)
 
-        async def locked() -> None:
-            async with zk_lock("k"):
-                hang()
-
-        lines = hanging(zoo, lambda: asyncio.run(locked()), end)
+    lines = hanging(zoo, lambda near: asyncio.run(locked(near)))
     assert lines[0].startswith("task ")
-    assert lines[-1].endswith(": hang()")
+    assert lines[-1].endswith(": sleep(near)")
 
 
 def test_each_holder_of_a_shared_lock_answers(zoo: Zoo) -> None:
