@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, expire, proxied, results, within
+from support.work import sleep_in_pieces
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
@@ -32,11 +33,6 @@ def handling(act: Callable[[], object]) -> Iterator[None]:
     assert flushed
 
 
-def work() -> None:
-    while True:
-        threading.Event().wait(0.01)
-
-
 @pytest.mark.timed
 @pytest.mark.parametrize("raises", [False, True], ids=["blocks", "raises"])
 def test_a_handler_that_blocks_or_raises_delays_no_abort(zoo: Zoo, raises: bool) -> None:
@@ -51,7 +47,7 @@ def test_a_handler_that_blocks_or_raises_delays_no_abort(zoo: Zoo, raises: bool)
     def work_elsewhere(number: int) -> None:
         with pytest.raises(LockLost), zk_lock(f"k{number}"):
             inside[number].set()
-            work()
+            sleep_in_pieces(60)
 
     with proxied(zoo) as proxy, handling(act):
         calls = [BackgroundCall(lambda number=number: work_elsewhere(number)) for number in range(2)]  # type: ignore[misc]
@@ -61,7 +57,7 @@ def test_a_handler_that_blocks_or_raises_delays_no_abort(zoo: Zoo, raises: bool)
                 proxy.refuse = True
                 with within(1):
                     proxy.cut_all()
-                    work()
+                    sleep_in_pieces(60)
             results(calls)
         finally:
             is_over.set()
@@ -78,7 +74,7 @@ def test_a_handler_may_take_a_lock(zoo: Zoo) -> None:
         eventually(lambda: took)
     with handling(acquire), pytest.raises(LockLost), zk_lock("k"):
         expire(zoo)
-        work()
+        sleep_in_pieces(60)
     assert len(took) > 1
 
 
