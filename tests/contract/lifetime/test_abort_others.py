@@ -33,11 +33,6 @@ async def gather_errors() -> None:
     await asyncio.gather(*(compute_in_steps() for _ in range(4)), return_exceptions=True)
 
 
-async def never_await() -> None:
-    lose(current_hold())
-    compute(20)
-
-
 async def swallow_once() -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.sleep(20)
@@ -97,18 +92,19 @@ def test_an_error_of_a_cancelled_coroutine_is_raised_as_it_is(zoo: Zoo, monkeypa
         asyncio.run(fail_in_the_clean_up())
 
 
-async def lose_in_loop() -> None:
-    lose(current_hold())
-    await asyncio.sleep(20)
-
-
 @in_each_thread
-@pytest.mark.parametrize("work", [never_await, lose_in_loop])
-def test_work_that_a_cancellation_does_not_end_is_interrupted(zoo: Zoo, run: Run, work: Run) -> None:
+@pytest.mark.parametrize("awaits", [False, True])
+def test_work_that_a_cancellation_does_not_end_is_interrupted(zoo: Zoo, run: Run, awaits: bool) -> None:
+    async def main() -> None:
+        lose(current_hold())
+        if awaits:
+            await asyncio.sleep(20)
+        compute(20)
+
     def block() -> None:
         with Lock("inner"):
             with contextlib.suppress(asyncio.CancelledError):
-                asyncio.run(work())
+                asyncio.run(main())
             compute(20)
 
     with within(1.3), pytest.raises(LockLost):

@@ -165,16 +165,15 @@ def test_the_clean_up_of_a_task_is_not_struck_within_the_pause(
     assert len(done) == 2
 
 
-@contextlib.contextmanager
+@pytest.fixture
 def urgent_signals_as_before() -> Iterator[None]:
     handler, mask = signal.getsignal(ABORT_SIGNAL), signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    try:
-        yield
-    finally:
-        signal.signal(ABORT_SIGNAL, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    yield
+    signal.signal(ABORT_SIGNAL, handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
+@pytest.mark.usefixtures("urgent_signals_as_before")
 @pytest.mark.parametrize(
     "silence",
     [
@@ -185,26 +184,25 @@ def urgent_signals_as_before() -> Iterator[None]:
     ids=["blocked", "ignored", "another handler"],
 )
 def test_the_main_thread_is_interrupted_without_the_signal(zoo: Zoo, reports: Reports, silence: Run) -> None:
-    with urgent_signals_as_before():
-        with within(1.3), pytest.raises(LockLost), Lock("silent") as hold:
-            silence()
-            lose(hold)
-            compute(20)
-        sleep_in_pieces(0.3)  # nothing strikes later
-        (report,) = eventually(lambda: list(reports))
+    with within(1.3), pytest.raises(LockLost), Lock("silent") as hold:
+        silence()
+        lose(hold)
+        compute(20)
+    sleep_in_pieces(0.3)  # nothing strikes later
+    (report,) = eventually(lambda: list(reports))
     assert report["receipt"].how == "thread"
     assert not report["receipt"].swallowed
 
 
+@pytest.mark.usefixtures("urgent_signals_as_before")
 def test_a_process_that_was_started_with_the_signal_blocked_is_interrupted_by_it(zoo: Zoo, reports: Reports) -> None:
     """A child inherits the mask of its parent. The first block unblocks the signal."""
-    with urgent_signals_as_before():
-        signal.signal(ABORT_SIGNAL, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_BLOCK, {ABORT_SIGNAL})
-        with within(1.3), pytest.raises(LockLost), Lock("inherited") as hold:
-            lose(hold)
-            compute(20)
-        (report,) = eventually(lambda: list(reports))
+    signal.signal(ABORT_SIGNAL, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {ABORT_SIGNAL})
+    with within(1.3), pytest.raises(LockLost), Lock("inherited") as hold:
+        lose(hold)
+        compute(20)
+    (report,) = eventually(lambda: list(reports))
     assert report["receipt"].how == "signal"
 
 
@@ -233,23 +231,23 @@ def test_a_call_into_c_is_interrupted_once_after_its_end(
     assert not report["receipt"].swallowed
 
 
+@pytest.mark.usefixtures("urgent_signals_as_before")
 def test_a_handler_that_calls_the_one_before_it_is_called_once_for_each_signal(zoo: Zoo) -> None:
     """It was installed over ours, and calls ours; the next block installs ours over it."""
     calls = []
-    with urgent_signals_as_before():
-        with Lock("first"):
-            pass
-        ours: Any = signal.getsignal(ABORT_SIGNAL)
+    with Lock("first"):
+        pass
+    ours: Any = signal.getsignal(ABORT_SIGNAL)
 
-        def theirs(number: int, frame: Any) -> None:
-            calls.append(number)
-            ours(number, frame)
+    def theirs(number: int, frame: Any) -> None:
+        calls.append(number)
+        ours(number, frame)
 
-        signal.signal(ABORT_SIGNAL, theirs)
-        with Lock("second"):
-            for _ in range(2):
-                signal.raise_signal(ABORT_SIGNAL)
-        assert calls == [ABORT_SIGNAL] * 2
+    signal.signal(ABORT_SIGNAL, theirs)
+    with Lock("second"):
+        for _ in range(2):
+            signal.raise_signal(ABORT_SIGNAL)
+    assert calls == [ABORT_SIGNAL] * 2
 
 
 @in_each_thread

@@ -220,7 +220,7 @@ print(edge())
 def test_greenlets_of_others_than_gevent_own_locks_too(zoo: Zoo) -> None:
     """Nobody can stop a bare one, so LockLost comes at its end. gevent stops its own even if it has patched nothing."""
     script = """
-import contextlib, time
+import contextlib, sys, time
 import greenlet
 from django_zklock.exceptions import LockLost
 lock = zk_lock("plain")
@@ -234,7 +234,6 @@ def work():
     except LockLost:
         return "lost"
 print(greenlet.greenlet(work).switch())
-import sys
 print("gevent" in sys.modules)
 import gevent.monkey
 def waiting(wait):

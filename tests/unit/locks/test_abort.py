@@ -41,6 +41,7 @@ from django_zklock.core.execution.inner_tasks import inner_tasks
 from django_zklock.core.execution.owner import Owner, current_owner, threads_are_greenlets
 from django_zklock.core.execution.signals import set_handler
 from django_zklock.core.execution.stack import CUT, MAX_ANSWER, MAX_FRAMES, NO_WORK, OVER, read_answer, stack_of
+from django_zklock.core.execution.waiters import Awaited, TaskWaiter
 from django_zklock.exceptions import LockLostInterrupt
 
 
@@ -168,11 +169,10 @@ async def test_a_request_after_the_end_of_a_block_strikes_nothing() -> None:
 
 async def test_a_cancellation_by_other_code_is_not_mistaken_for_the_abort() -> None:
     """Python 3.10 does not count them."""
-    block, task = abort_for(current_owner()), asyncio.current_task()
-    assert task
+    block = abort_for(owner := current_owner())
     block.arm()
     block.request("lost")
-    task.cancel()
+    owner.subject.cancel()
     with pytest.raises(asyncio.CancelledError) as caught:
         await asyncio.sleep(0)
     assert block.is_mine(caught.value) is (sys.version_info < (3, 11))
@@ -314,6 +314,15 @@ def test_the_hub_of_eventlet_aborts_greenlets_if_eventlet_has_patched_threads(
     abort_for(Owner("greenlet", pytest.importorskip("greenlet").getcurrent())).request("lost")
     assert eventlet.hubs.get_hub().schedule_call_global.called is patched
     assert threads_are_greenlets() is patched
+
+
+async def test_a_coroutine_may_be_woken_twice_before_it_goes_on() -> None:
+    waiter: TaskWaiter[int] = TaskWaiter()
+
+    async def wake(value: int) -> None:
+        waiter.set(value)
+
+    assert (await asyncio.gather(Awaited(waiter.outcome(30)), wake(1), wake(2)))[0] == 2
 
 
 # --- owners and their stacks ------------------------------------------------------------------------------------------
