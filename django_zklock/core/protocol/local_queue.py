@@ -56,7 +56,7 @@ class LocalQueue:
         """Admit a contender if there is room. Return whether it may create its znode now."""
         if contender in self._admitted:
             return True
-        if len(self._admitted) < self.most_waiting and not self._queue and not self._late:
+        if len(self._admitted) < self.most_waiting:  # then nobody waits here
             self._admitted[contender] = clock.now()
             return True
         return False
