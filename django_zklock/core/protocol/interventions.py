@@ -84,7 +84,7 @@ def read_request(gateway: Gateway, grant: Grant, node: Node, own: bytes) -> None
     Curator's request replaces all data. So this writes our data back, with the request in our form.
     """
     request = release_request.requested(node.data)
-    if request is None or grant.released:
+    if request is None:
         return
     if node.data == release_request.CURATOR:
         before = grant.release_request
@@ -106,7 +106,7 @@ def read_request(gateway: Gateway, grant: Grant, node: Node, own: bytes) -> None
 def read_stack_requests(session: Session, grant: Grant, node: Node) -> None:
     """Write the stack of the holder into the znodes of those who have asked for it; they delete them."""
     payload = Payload.decode(node.data) if b"asked_version" in node.data else None
-    if grant.released or payload is None or payload.asked_version == grant.asked_version:
+    if payload is None or payload.asked_version == grant.asked_version:
         return  # nobody has asked since
     grant.asked_version = payload.asked_version
     directory = f"{session.options.base}/{DIRECTORY}"
