@@ -249,7 +249,7 @@ class Contender(SessionObserver):
             self._call_later(self.session.options.connect_timeout, self._on_no_session)
 
     def _on_no_session(self) -> None:
-        if self._phase is Phase.AWAITING and not self.has_position:
+        if self._phase is Phase.AWAITING:
             self.on_refused(ZooKeeperUnavailable(self.session.explain(self.session.options.connect_timeout)))
 
     def _create_or_peek(self) -> None:
@@ -517,7 +517,7 @@ class Contender(SessionObserver):
 
     def _on_listed(self, reply: ListingReply) -> None:
         """Apply the rule to the queue: hold the lock, wait, or leave."""
-        if self._phase is Phase.CREATING and isinstance(reply, INTERRUPTED):
+        if self._phase is Phase.CREATING:
             self._lists_again = True  # that of an earlier connection, if the create was sent on the next one
         if self._phase is not Phase.LISTING or self._node is None or isinstance(reply, INTERRUPTED):
             return  # the create has failed, or it lists again when it is connected
@@ -813,7 +813,7 @@ class Contender(SessionObserver):
             return
         if seconds > 0:
             self.session.loop.call_later(seconds, self.downgrade)
-        elif self._node is not None and self._marker is None:
+        elif self._marker is None:
             self._marker = ReaderMarker(self._registry, self.spec, self.guid, self._replies)
             self._replies.run(self._put_marker)
 
@@ -874,7 +874,7 @@ class Contender(SessionObserver):
         hold: Replacement | None = None
         if self.given is not None and node is not None and self._grant is not None and not self._grant.why_invalid():
             hold = self.given.replace(node, self._grant.token)
-        elif self.spec.min_hold and self.given is None:
+        elif self.spec.min_hold:
             hold = minimum_hold(self.spec, self.caller, self._grant, node)
         Deletion(
             self._registry,
