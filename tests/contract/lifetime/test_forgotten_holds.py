@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Callable
 from functools import partial
@@ -10,16 +9,16 @@ from typing import Any
 
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
-from support.faults import acquire_once, connected, die, proxied
+from support.faults import acquire_once, caught_up, die
 from support.locking import as_json, zklock
-from support.proxy import CREATE_CONTAINER
+from support.proxy import CREATE, CREATE_CONTAINER, Proxy
 from support.work import assert_refused, seen
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import zk_adopt, zk_lock, zk_semaphore
+from django_zklock.conf.arguments import Compat
 from django_zklock.core.protocol import operator_holds
 from django_zklock.core.queue.operator_hold import DIRECTORY
-from django_zklock.core.zk import process
 from django_zklock.exceptions import LockNotAdopted
 from django_zklock.inspection import look_at, snapshot
 from django_zklock.operations import break_lock, breaks, clear_limit, hold_lock, set_limit
@@ -166,27 +165,17 @@ def test_a_hold_that_may_not_be_deleted_keeps_no_other_from_its_turn(zoo: Zoo, m
         zoo.client.set_acls(path, OPEN_ACL_UNSAFE)
 
 
-async def test_a_caller_that_gives_up_leaves_no_directory(zoo: Zoo) -> None:
-    """Servers keep a container that never had a child."""
-
-    async def use() -> None:
-        async with zk_lock("never/used"):
-            pass
-
-    with proxied(zoo, session_timeout=20) as proxy:
-        connected()
-        proxy.delay_op(CREATE_CONTAINER, 60)
-        task = asyncio.create_task(use())
-        await asyncio.to_thread(proxy.wait_for, lambda: proxy.counts[CREATE_CONTAINER])
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        proxy.heal()
-        await asyncio.to_thread(
-            proxy.wait_for, lambda: any(f.opcode == CREATE_CONTAINER and not f.request for f in proxy.frames)
-        )
-        await asyncio.to_thread(process.reset)
-    assert not zoo.client.exists(f"{zoo.base}/never/used")
+@pytest.mark.usefixtures("looks_often")
+@pytest.mark.parametrize(("compat", "create"), [(None, CREATE_CONTAINER), ("kazoo", CREATE)])
+def test_a_caller_that_gives_up_leaves_only_a_directory_of_kazoos(
+    zoo: Zoo, proxy: Proxy, compat: Compat | None, create: int
+) -> None:
+    """Servers keep a container that never had a child. kazoo's recipes create the directory only once."""
+    proxy.delay_op(create, 60)
+    assert zk_lock("never/used", compat=compat, cancel=lambda: bool(proxy.counts[create])).acquire() is None
+    proxy.heal()
+    caught_up()
+    assert bool(zoo.client.exists(f"{zoo.base}/never/used")) is (compat is not None)
 
 
 def test_the_marker_of_a_cleared_limit_goes_with_a_look(zoo: Zoo) -> None:

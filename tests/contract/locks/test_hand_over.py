@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 from kazoo.protocol.serialization import Sync
-from support.faults import BackgroundCall, acquire_once, die, expire, reconnect, results, within
+from support.faults import BackgroundCall, acquire_once, caught_up, die, expire, reconnect, results, within
 from support.locking import as_json, zklock
 from support.primitives import KAZOO, KEY, LINGERING, LOCK, READ, SEMAPHORE, WRITE, Primitive, Taker, queued, watched
-from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, NO_AUTH, Proxy, with_error
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, NO_AUTH, SYNC, Proxy, with_error
 from support.strike import LineStrike, Struck
 from support.work import acquired, assert_refused, lose, seen
 from support.zoo import Zoo, eventually
 
 from django_zklock import conf, zk_adopt, zk_leader, zk_lock, zk_locks, zk_semaphore
+from django_zklock.conf.arguments import AbortOn
 from django_zklock.core.locks import hand_over as giving
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.protocol.contender import Contender
@@ -411,15 +412,20 @@ def test_a_loss_next_to_a_lock_that_was_handed_over_is_an_error(zoo: Zoo) -> Non
             time.sleep(30)
 
 
-def test_a_loss_that_stops_a_hand_over_is_told_as_a_loss(zoo: Zoo) -> None:
-    def lose_before(_: HeldLock) -> None:
+@pytest.mark.parametrize("abort_on", ["suspended", "never"])
+def test_a_loss_that_stops_a_hand_over_is_told_as_a_loss(zoo: Zoo, abort_on: AbortOn) -> None:
+    def lose_before(held: HeldLock) -> None:
         patch.undo()
         lose(hold)
-        time.sleep(30)
+        if abort_on == "never":
+            held.release_uses()
+        else:
+            time.sleep(30)
 
-    with pytest.raises(LockLost), pytest.MonkeyPatch.context() as patch, zk_lock(KEY) as hold:
+    with pytest.raises(LockLost), pytest.MonkeyPatch.context() as patch, zk_lock(KEY, abort_on=abort_on) as hold:
         patch.setattr(HeldLock, "release_uses", lose_before)
         hold.hand_over(within=LONG)
+    zoo.wait_contenders(KEY, 0)
 
 
 def test_only_the_owner_hands_over(zoo: Zoo) -> None:
@@ -545,20 +551,26 @@ def test_an_adopter_that_may_not_read_who_has_the_lock_is_told(zoo: Zoo, proxy: 
     assert_refused(zk_adopt(text, timeout=10), ZooKeeperUnavailable, "refused")
 
 
-def test_a_hand_over_without_a_reply_releases_the_lock(zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
+def test_a_hand_over_without_a_reply_releases_the_lock(
+    zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """It leaves no hold if it was carried out, and creates none if it was not."""
     monkeypatch.setattr(giving, "HAND_OVER_TIMEOUT", 0.5)
     hold = acquired(zk_lock(KEY, abort_on="lost"))
     proxy.alter_reply(MULTI, lambda reply: reply)  # that to the entry in the index of holds passes
-    fired = proxy.kill_after_op(MULTI)
+    fired = getattr(proxy, when)(MULTI)
     proxy.refuse = True
     with within(1), pytest.raises(ZooKeeperUnavailable):
         hold.hand_over(within=LONG)
     assert fired.is_set()
     assert hold.state == "released"
     (name,) = zoo.children(KEY)
-    assert is_operator(name)  # it was carried out
+    assert is_operator(name) == (when == "kill_after_op")
+    changes = zoo.client.exists(f"{zoo.base}/{KEY}").cversion
     proxy.heal()
     zoo.wait_contenders(KEY, 0)
+    assert zoo.client.exists(f"{zoo.base}/{KEY}").cversion == changes + 1
 
 
 async def test_a_giver_that_is_cancelled_leaves_no_hold(zoo: Zoo, proxy: Proxy) -> None:
@@ -609,15 +621,27 @@ def test_a_hold_whose_connection_is_suspended_cannot_be_handed_over(zoo: Zoo, pr
         zk_lock(KEY, abort_on="lost").release()
 
 
-def test_an_adopter_that_gives_up_leaves_nothing(zoo: Zoo, proxy: Proxy) -> None:
-    text = give()
-    proxy.hang = True
-    with pytest.raises(ZooKeeperUnavailable):
-        zk_adopt(text, timeout=0.1).__enter__()
-    proxy.hang = False
-    with contextlib.suppress(LockNotAdopted), zk_adopt(text, timeout=20):
-        pass
-    zoo.wait_contenders(KEY, 0)
+@pytest.mark.parametrize(("opcode", "searches"), [(GET_DATA, 0), (MULTI, 1)], ids=["looks", "adopts"])
+async def test_an_adopter_that_gives_up_leaves_nothing(zoo: Zoo, proxy: Proxy, opcode: int, searches: int) -> None:
+    """If its transaction is under way, it searches its znode to delete it, and asks for nothing more."""
+
+    async def adopt() -> None:
+        async with zk_adopt(text, timeout=20):
+            pass
+
+    text = await asyncio.to_thread(give)
+    proxy.reset()
+    proxy.delay_op(opcode, 60)
+    adopter = asyncio.create_task(adopt())
+    await asyncio.to_thread(proxy.wait_for, lambda: proxy.counts[opcode])
+    adopter.cancel()
+    await asyncio.wait([adopter])
+    proxy.heal()
+    await asyncio.to_thread(caught_up)
+    assert proxy.counts[SYNC] == searches
+    with contextlib.suppress(LockNotAdopted):
+        await adopt()
+    await asyncio.to_thread(zoo.wait_contenders, KEY, 0)
 
 
 @pytest.mark.parametrize("others", [1, 3])

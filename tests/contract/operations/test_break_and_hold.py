@@ -18,7 +18,7 @@ from support.proxy import GET_DATA, Proxy
 from support.work import assert_refused
 from support.zoo import Zoo, eventually, guid_of
 
-from django_zklock import Hold, zk_lock
+from django_zklock import Hold, zk_lock, zk_locks
 from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.protocol import contender
 from django_zklock.core.queue import break_record, nodes
@@ -205,6 +205,7 @@ def test_an_operator_hold_outlives_its_process_and_errors_name_it(zoo: Zoo) -> N
     words = "operator anna until .* UTC: the machine is on fire"
     assert_refused(zk_lock("k", timeout=0), LockBusy, f"held by {words}")
     assert_refused(zk_lock("k", timeout=0.2), LockTimeout, words)
+    assert_refused(zk_locks("a", "b", "k", timeout=0.2), LockTimeout, words)
     with zoo.hold_elsewhere("k"), pytest.raises(LockTimeout, match=words), zk_lock("k", timeout=0.2):
         pass
     assert zk_lock("k").locked()

@@ -57,6 +57,7 @@ def test_a_suspended_hold_is_trusted_until_its_grace_is_over(abort_on: str) -> N
     grant.suspect_since = clock.now() - 50
     hold.check()
     grant.suspect_since -= 20
+    grant.suspect("again")
     with pytest.raises(LockLost) if abort_on == "suspended" else contextlib.nullcontext():
         hold.check()
 
@@ -126,10 +127,12 @@ def test_a_late_waiter_keeps_its_position_when_grants_are_fast_again() -> None:
         now.return_value = 90.0
         queue.remove(slow, granted=True)
         assert entered == ["patient"]
+        queue.append(Caller("lasting", None, entered))
+        queue.remove(others[0], granted=True)
         queue.append(Caller("newcomer", 200.0, entered))
         now.return_value = 91.0
         queue.remove(patient, granted=True)
-        assert entered == ["patient", "first"]
+        assert entered == ["patient", "lasting", "first"]
 
 
 def test_only_a_wait_that_was_granted_says_how_long_grants_take() -> None:
