@@ -598,7 +598,7 @@ class Contender(SessionObserver):
         if self._phase is not Phase.QUEUED:
             return
         # The server sends watch events in order. If the znode had been deleted before, its watch would have told so.
-        if was_last and self._own_watch is not None and self._is_watch_set:
+        if was_last and self._is_watch_set:
             self._grant_if_proven()
         else:
             self._list()  # others may still be ahead, or the znode may be gone
@@ -659,7 +659,6 @@ class Contender(SessionObserver):
         self._unwatch()
         if self._node is None:
             return
-        self._is_watch_set = False
 
         def on_read(reply: NodeReply) -> None:
             if isinstance(reply, NodeMissing):
@@ -683,6 +682,7 @@ class Contender(SessionObserver):
 
     def _unwatch(self) -> None:
         watch, self._own_watch = self._own_watch, None
+        self._is_watch_set = False
         if watch is not None:
             watch.cancel()
         self._watch_timer.cancel()

@@ -53,12 +53,20 @@ def test_a_waiter_survives_a_cut_at_reads(zoo: Zoo, proxy: Proxy, primitive: Pri
         waiter.result()
 
 
-@pytest.mark.parametrize("together", [True, False], ids=["with the one ahead", "before the one ahead"])
-def test_a_waiter_without_its_znode_is_granted_nothing(zoo: Zoo, primitive: Primitive, together: bool) -> None:
+@pytest.mark.parametrize("moment", ["with the one ahead", "before the one ahead", "while it is read again"])
+def test_a_waiter_without_its_znode_is_granted_nothing(
+    zoo: Zoo, proxy: Proxy, primitive: Primitive, moment: str
+) -> None:
     with primitive.full(zoo) as blockers, queued(zoo, primitive.lock()) as (waiter,):
         (deleted,) = {f"{zoo.base}/{KEY}/{name}" for name in zoo.children(KEY)} - set(blockers)
         with foreign(zoo, primitive.blocker, compat=primitive.compat) as other:
-            if together:
+            if moment == "while it is read again":
+                eventually(lambda: deleted in watched(zoo))
+                proxy.reset()
+                proxy.delay_op(GET_DATA, 60)
+                zoo.client.set(deleted, b"")
+                proxy.wait_for(lambda: proxy.counts[GET_DATA])
+            if moment == "with the one ahead":
                 transaction = zoo.client.transaction()
                 for path in (deleted, blockers[0]):
                     transaction.delete(path)
@@ -66,6 +74,8 @@ def test_a_waiter_without_its_znode_is_granted_nothing(zoo: Zoo, primitive: Prim
             else:
                 zoo.client.delete(deleted)
                 zoo.client.delete(blockers[0])
+                proxy.wait_for(lambda: proxy.watch_events >= 2)
+                proxy.heal()
             zoo.wait_contenders(KEY, len(blockers) + 1)
             eventually(lambda: other in watched(zoo))
             assert not waiter.granted.is_set()

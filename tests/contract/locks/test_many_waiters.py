@@ -26,6 +26,7 @@ from support.proxy import CREATE2, CREATE_CONTAINER, GET_CHILDREN, GET_DATA, MUL
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock, zk_locks
+from django_zklock.contrib.metrics.prometheus import waiting_now
 from django_zklock.core.locks import acquisition
 from django_zklock.core.log import flush
 from django_zklock.core.protocol.contender import Contender
@@ -170,6 +171,7 @@ async def test_tries_at_the_same_time_share_their_listings(zoo: Zoo, warm: Proxy
         warm.reset()
         tries = asyncio.gather(*(acquire(timeout=0) for _ in range(100)), return_exceptions=True)
         await until(lambda: waiting_for_listings() == 100)
+        assert not list(waiting_now())  # none of them may wait
         warm.hang = False
         assert {type(outcome) for outcome in await tries} == {LockBusy}
         assert warm.counts[GET_CHILDREN] == 2

@@ -19,6 +19,7 @@ from support.work import assert_refused
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import Hold, zk_lock, zk_locks
+from django_zklock.contrib.metrics.prometheus import waiting_now
 from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.protocol import contender
 from django_zklock.core.queue import break_record, nodes
@@ -246,6 +247,7 @@ def test_an_operator_hold_lasts_its_full_time_from_its_grant(zoo: Zoo) -> None:
     with zk_lock("k"):
         operator = BackgroundCall(lambda: hold_lock("k", seconds=1.0, wait=10, **WHY))
         zoo.wait_contenders("k", 2)
+        assert not list(waiting_now())  # it counts as no caller
     hold = operator.result()
     assert hold.since.timestamp() == zoo.client.exists(hold.path).ctime / 1000
     assert (hold.until - hold.since).total_seconds() == hold.seconds == 1.0

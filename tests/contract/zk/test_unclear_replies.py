@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, connected, session, within
+from support.faults import BackgroundCall, acquire_once, connected, due, session, within
 from support.primitives import KEY
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, HEADER, MULTI, NO_AUTH, NO_NODE, Proxy, with_error
 from support.work import assert_refused
@@ -18,6 +18,7 @@ from django_zklock.core import clock
 from django_zklock.core.protocol import contender
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Mark, new_guid
+from django_zklock.core.zk.lease import BEAT_SHARE
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.queue_reader import contenders
 
@@ -113,6 +114,7 @@ def test_a_caller_whose_znode_never_shows_is_told(zoo: Zoo, proxy: Proxy, monkey
     monkeypatch.setattr(contender, "MAX_CREATES", 1)
     proxy.alter_reply(CREATE2, with_error(-4), carried_out=False)
     assert_refused(zk_lock(KEY, timeout=10), ZooKeeperUnavailable, "after 1 creates. Does another program delete it")
+    assert proxy.counts[CREATE2] == 1
 
 
 def test_a_listing_that_has_not_even_the_directory_is_not_believed(zoo: Zoo, proxy: Proxy) -> None:
@@ -134,6 +136,9 @@ def test_a_waiter_that_a_quorum_does_not_confirm_is_not_granted(
         eventually(lambda: session().lease.until < clock.now())
         proxy.alter_reply(MULTI, change, carried_out=False)
     if zoo.wait_contenders(KEY, left):
+        proxy.reset()
+        due(session().timeout * BEAT_SHARE)
+        assert not proxy.counts[MULTI]  # it only waits again
         zoo.delete(KEY)
         assert not waiter.result().path.endswith(before)
     else:

@@ -132,7 +132,11 @@ def test_a_late_waiter_keeps_its_position_when_grants_are_fast_again() -> None:
         queue.append(Caller("newcomer", 200.0, entered))
         now.return_value = 91.0
         queue.remove(patient, granted=True)
-        assert entered == ["patient", "lasting", "first"]
+        queue.append(Caller("last", 200.0, entered))
+        now.return_value = 199.0
+        for other in others[1:3]:
+            queue.remove(other, granted=True)
+        assert entered == ["patient", "lasting", "first", "newcomer", "last"]
 
 
 def test_only_a_wait_that_was_granted_says_how_long_grants_take() -> None:
