@@ -156,7 +156,9 @@ def test_a_waiter_that_cannot_handle_a_cut_is_told_and_stops_no_other(
     assert "failed on a change of the session" in caplog.text
 
 
-def test_a_contender_that_starts_while_the_session_closes_gets_an_error(zoo: Zoo) -> None:
+def test_a_contender_that_starts_while_the_session_closes_gets_an_error(
+    zoo: Zoo, caplog: pytest.LogCaptureFixture
+) -> None:
     """It was not there yet when the others got the error, and could wait for ever."""
     with proxied(zoo) as proxy:
         session = connected()
@@ -168,6 +170,8 @@ def test_a_contender_that_starts_while_the_session_closes_gets_an_error(zoo: Zoo
         assert isinstance(waiter.wait(30), ZooKeeperUnavailable)
         proxy.heal()
         closing.result()
+    assert flush(5)
+    assert "Traceback" not in caplog.text
 
 
 def test_a_wait_without_a_limit_ends_when_the_session_is_closed(zoo: Zoo) -> None:

@@ -16,6 +16,7 @@ from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.spec import Policy
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import MAX_WAITING, LocalQueue
+from django_zklock.core.zk.loop import protocol_thread
 from django_zklock.exceptions import LockLost, LockNotHeld
 from django_zklock.locks.hold import Hold, held_of, hold_of
 
@@ -84,6 +85,17 @@ def test_a_lost_hold_does_not_use_a_lease_renewed_after_the_loss(what: str) -> N
     session.session_id, grant.lost_reason = 1, None
     with pytest.raises(LockLost):
         hold.check()
+
+
+def test_a_check_on_the_thread_that_reads_the_reason_of_a_loss_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The garbage collector may end a block there."""
+    monkeypatch.setattr("django_zklock.core.protocol.grant.RECORD_TIMEOUT", 60.0)
+    grant = Grant(cast("Any", Turbulent()), "key", "/key/node", 7)
+    grant.node_gone = threading.Event()
+    thread = protocol_thread("zklock-test", grant.why_lost)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
 
 
 def test_a_hold_is_invalid_as_soon_as_its_release_begins() -> None:
