@@ -167,9 +167,7 @@ def test_a_hold_that_may_not_be_deleted_keeps_no_other_from_its_turn(zoo: Zoo, m
 
 @pytest.mark.usefixtures("looks_often")
 @pytest.mark.parametrize(("compat", "create"), [(None, CREATE_CONTAINER), ("kazoo", CREATE)])
-def test_a_caller_that_gives_up_leaves_only_a_directory_of_kazoos(
-    zoo: Zoo, proxy: Proxy, compat: Compat | None, create: int
-) -> None:
+def test_a_caller_that_gives_up_leaves_no_directory(zoo: Zoo, proxy: Proxy, compat: Compat | None, create: int) -> None:
     """Servers keep a container that never had a child. kazoo's recipes create the directory only once."""
     proxy.delay_op(create, 60)
     assert zk_lock("never/used", compat=compat, cancel=lambda: bool(proxy.counts[create])).acquire() is None

@@ -54,9 +54,7 @@ def test_a_waiter_survives_a_cut_at_reads(zoo: Zoo, proxy: Proxy, primitive: Pri
 
 
 @pytest.mark.parametrize("moment", ["with the one ahead", "before the one ahead", "while it is read again"])
-def test_a_waiter_without_its_znode_is_granted_nothing(
-    zoo: Zoo, proxy: Proxy, primitive: Primitive, moment: str
-) -> None:
+def test_a_waiter_without_its_znode_is_not_granted(zoo: Zoo, proxy: Proxy, primitive: Primitive, moment: str) -> None:
     with primitive.full(zoo) as blockers, queued(zoo, primitive.lock()) as (waiter,):
         (deleted,) = {f"{zoo.base}/{KEY}/{name}" for name in zoo.children(KEY)} - set(blockers)
         with foreign(zoo, primitive.blocker, compat=primitive.compat) as other:

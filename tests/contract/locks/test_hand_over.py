@@ -22,7 +22,6 @@ from support.work import acquired, assert_refused, lose, seen
 from support.zoo import Zoo, eventually
 
 from django_zklock import conf, zk_adopt, zk_leader, zk_lock, zk_locks, zk_semaphore
-from django_zklock.conf.arguments import AbortOn
 from django_zklock.core.locks import hand_over as giving
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.protocol.contender import Contender
@@ -69,6 +68,11 @@ def kind(request: pytest.FixtureRequest) -> Primitive:
 def give(primitive: Primitive = LOCK, within: float = LONG, **options: Any) -> str:
     with primitive.lock(**options) as hold:
         return hold.hand_over(within=within)
+
+
+async def adopt(text: str) -> None:
+    async with zk_adopt(text, timeout=20) as hold:
+        hold.check()
 
 
 def decoded(zoo: Zoo, text: str) -> HandOver:
@@ -174,20 +178,12 @@ def test_an_adopter_waits_for_nobody_in_its_own_process(zoo: Zoo) -> None:
     results(waiters, 60)
 
 
-def test_coroutines_hand_over_and_adopt(zoo: Zoo) -> None:
-    async def adopt(text: str) -> None:
-        async with zk_adopt(text) as hold:
-            hold.check()
-        lock = zk_adopt(text)
-        with pytest.raises(LockNotAdopted):
-            await lock.aacquire()
-
-    async def main() -> None:
-        async with zk_lock(KEY) as hold:
-            text = await hold.ahand_over(within=timedelta(minutes=5))
-        await asyncio.create_task(adopt(text))
-
-    asyncio.run(main())
+async def test_coroutines_hand_over_and_adopt(zoo: Zoo) -> None:
+    async with zk_lock(KEY) as hold:
+        text = await hold.ahand_over(within=timedelta(minutes=5))
+    await asyncio.create_task(adopt(text))
+    with pytest.raises(LockNotAdopted):
+        await zk_adopt(text).aacquire()
 
 
 def test_the_block_of_the_giver_goes_on_and_ends_silently(zoo: Zoo) -> None:
@@ -413,7 +409,7 @@ def test_a_loss_next_to_a_lock_that_was_handed_over_is_an_error(zoo: Zoo) -> Non
 
 
 @pytest.mark.parametrize("abort_on", ["suspended", "never"])
-def test_a_loss_that_stops_a_hand_over_is_told_as_a_loss(zoo: Zoo, abort_on: AbortOn) -> None:
+def test_a_loss_that_stops_a_hand_over_is_told_as_a_loss(zoo: Zoo, abort_on: Any) -> None:
     def lose_before(held: HeldLock) -> None:
         patch.undo()
         lose(hold)
@@ -552,9 +548,7 @@ def test_an_adopter_that_may_not_read_who_has_the_lock_is_told(zoo: Zoo, proxy: 
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_a_hand_over_without_a_reply_releases_the_lock(
-    zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
+def test_a_giver_without_a_reply_releases(zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     """It leaves no hold if it was carried out, and creates none if it was not."""
     monkeypatch.setattr(giving, "HAND_OVER_TIMEOUT", 0.5)
     hold = acquired(zk_lock(KEY, abort_on="lost"))
@@ -599,40 +593,30 @@ def test_a_hand_over_that_is_interrupted_releases_the_lock(zoo: Zoo) -> None:
     zoo.wait_contenders(KEY, 0)
 
 
-def test_a_lock_that_is_lost_cannot_be_handed_over(zoo: Zoo, proxy: Proxy) -> None:
-    hold = acquired(zk_lock(KEY))
-    zoo.client.delete(hold.path)
-    with pytest.raises(LockLost):
+def test_a_lock_that_is_lost_cannot_be_handed_over(zoo: Zoo) -> None:
+    with pytest.raises(LockLost), zk_lock(KEY, abort_on="never") as hold:
+        zoo.client.delete(hold.path)
         hold.hand_over(within=LONG)
     assert zoo.children(KEY) == []
-    with contextlib.suppress(LockLost, LockNotHeld):
-        zk_lock(KEY).release()
 
 
 def test_a_hold_whose_connection_is_suspended_cannot_be_handed_over(zoo: Zoo, proxy: Proxy) -> None:
-    hold = acquired(zk_lock(KEY, abort_on="lost"))
-    proxy.go_away()
-    eventually(lambda: hold.state == "suspect")
-    with pytest.raises(ZkLockError, match=r"suspended \(|was lost"):
-        hold.hand_over(within=LONG)
-    proxy.heal()
-    reconnect(proxy)
-    with contextlib.suppress(LockLost):
-        zk_lock(KEY, abort_on="lost").release()
+    with contextlib.suppress(LockLost), zk_lock(KEY, abort_on="lost") as hold:
+        proxy.go_away()
+        eventually(lambda: hold.state == "suspect")
+        with pytest.raises(ZkLockError, match=r"suspended \(|was lost"):
+            hold.hand_over(within=LONG)
+        proxy.heal()
+        reconnect(proxy)
 
 
 @pytest.mark.parametrize(("opcode", "searches"), [(GET_DATA, 0), (MULTI, 1)], ids=["looks", "adopts"])
 async def test_an_adopter_that_gives_up_leaves_nothing(zoo: Zoo, proxy: Proxy, opcode: int, searches: int) -> None:
     """If its transaction is under way, it searches its znode to delete it, and asks for nothing more."""
-
-    async def adopt() -> None:
-        async with zk_adopt(text, timeout=20):
-            pass
-
     text = await asyncio.to_thread(give)
     proxy.reset()
     proxy.delay_op(opcode, 60)
-    adopter = asyncio.create_task(adopt())
+    adopter = asyncio.create_task(adopt(text))
     await asyncio.to_thread(proxy.wait_for, lambda: proxy.counts[opcode])
     adopter.cancel()
     await asyncio.wait([adopter])
@@ -640,7 +624,7 @@ async def test_an_adopter_that_gives_up_leaves_nothing(zoo: Zoo, proxy: Proxy, o
     await asyncio.to_thread(caught_up)
     assert proxy.counts[SYNC] == searches
     with contextlib.suppress(LockNotAdopted):
-        await adopt()
+        await adopt(text)
     await asyncio.to_thread(zoo.wait_contenders, KEY, 0)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -12,9 +11,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, die, queue_up, results, within
+from support.faults import BackgroundCall, acquire_once, acquired_by_many, die, queue_up, results, within
 from support.primitives import Taker
 from support.proxy import GET_DATA, Proxy
+from support.strike import Struck
 from support.work import assert_refused
 from support.zoo import Zoo, eventually, guid_of
 
@@ -217,16 +217,10 @@ def test_an_operator_hold_outlives_its_process_and_errors_name_it(zoo: Zoo) -> N
 
 
 def test_an_operator_hold_queues_like_any_contender(zoo: Zoo) -> None:
-    order: list[str] = []
-
     def operate() -> None:
         hold = hold_lock("k", seconds=LONG, wait=10, **WHY)
-        order.append("operator")
+        order.append(-1)
         end_hold("k", token=hold.token, by="anna")
-
-    def work() -> None:
-        with zk_lock("k"):
-            order.append("work")
 
     with zk_lock("k"):
         with pytest.raises(LockBusy, match=r"is held by '.*' on "):
@@ -236,11 +230,10 @@ def test_an_operator_hold_queues_like_any_contender(zoo: Zoo) -> None:
         zoo.wait_contenders("k", 1)
         operator = BackgroundCall(operate)
         zoo.wait_contenders("k", 2)
-        waiter = BackgroundCall(work)
-        zoo.wait_contenders("k", 3)
+        waiters, order = queue_up(zoo, "k", 1)
     operator.result()
-    waiter.result()
-    assert order == ["operator", "work"]
+    results(waiters)
+    assert order == [-1, 0]
 
 
 def test_an_operator_hold_lasts_its_full_time_from_its_grant(zoo: Zoo) -> None:
@@ -325,9 +318,6 @@ def test_an_operator_hold_can_be_broken(zoo: Zoo) -> None:
 
 
 def test_an_interrupted_wait_leaves_no_operator_hold(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Struck(BaseException):
-        pass
-
     class Waiter(ThreadWaiter[Any]):
         def wait(self, timeout: float | None) -> Any:
             zoo.wait_contenders("k", 2)
@@ -340,33 +330,14 @@ def test_an_interrupted_wait_leaves_no_operator_hold(zoo: Zoo, monkeypatch: pyte
 
 
 def test_one_holder_of_a_semaphore_can_be_broken_alone(zoo: Zoo) -> None:
-    holds: list[Hold] = []
-    done = threading.Event()
-
-    def acquire_and_hold() -> str:
-        try:
-            with zk_lock("k", limit=3, timeout=20) as hold:
-                holds.append(hold)
-                while not done.wait(0.01):
-                    pass
-        except LockLost as error:
-            return str(error)
-        return ""
-
-    takers = []
-    for number in range(4):
-        takers.append(BackgroundCall(acquire_and_hold))
-        zoo.wait_contenders("k", number + 1)
-        eventually(lambda number=number: len(holds) == min(number + 1, 3))  # type: ignore[misc]
-    waiter = zoo.children("k")[3]
-    with pytest.raises(LockChangedHands):
-        break_lock("k", guid=guid_of(waiter), token=zoo.client.exists(f"{zoo.base}/k/{waiter}").czxid, **WHY)
-    broke(holds[2])
-    assert "broken by anna" in takers[2].result()
-    eventually(lambda: len(holds) == 4)
-    assert [hold.lost for hold in holds] == [False, False, True, False]
-    done.set()
-    assert [taker.result() for taker in (takers[0], takers[1], takers[3])] == ["", "", ""]
+    with acquired_by_many("k", 4, 3, limit=3, forgiven=(LockLost,)) as holds:
+        waiter = zoo.wait_contenders("k", 4)[3]
+        with pytest.raises(LockChangedHands):
+            break_lock("k", guid=guid_of(waiter), token=zoo.client.exists(f"{zoo.base}/k/{waiter}").czxid, **WHY)
+        broke(holds[2])
+        assert holds[2].wait_lost(20)
+        eventually(lambda: len(holds) == 4)
+        assert [hold.lost for hold in holds] == [False, False, True, False]
 
 
 def test_an_operator_hold_waits_for_all_permits_and_keeps_newcomers_out(zoo: Zoo) -> None:

@@ -156,9 +156,7 @@ def test_a_waiter_that_cannot_handle_a_cut_is_told_and_stops_no_other(
     assert "failed on a change of the session" in caplog.text
 
 
-def test_a_contender_that_starts_while_the_session_closes_gets_an_error(
-    zoo: Zoo, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_contender_that_starts_while_the_session_closes_is_told(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
     """It was not there yet when the others got the error, and could wait for ever."""
     with proxied(zoo) as proxy:
         session = connected()

@@ -75,6 +75,7 @@ def test_a_lost_hold_does_not_use_a_lease_renewed_after_the_loss(what: str) -> N
     def happen() -> None:
         if what == "lost":
             grant.lost_reason = "the lease was over"
+            grant.suspect("late")
         elif what == "deleted":  # and nobody has read the reason yet
             grant.node_gone = threading.Event()
         else:
@@ -82,6 +83,7 @@ def test_a_lost_hold_does_not_use_a_lease_renewed_after_the_loss(what: str) -> N
 
     session.happens = happen
     assert hold.lease_remaining == 0
+    assert grant.suspect_since is None
     session.session_id, grant.lost_reason = 1, None
     with pytest.raises(LockLost):
         hold.check()
