@@ -260,13 +260,7 @@ def test_an_operator_hold_ends_by_itself(zoo: Zoo, caplog: pytest.LogCaptureFixt
 def expired_hold(zoo: Zoo) -> OperatorHold:
     hold = hold_lock("k", seconds=0.3, **WHY)
     die()
-
-    def is_over() -> bool:
-        path, stat = zoo.client.create(f"{zoo.base}/time", ephemeral=True, include_data=True)
-        zoo.client.delete(path)
-        return bool(stat.ctime / 1000 > hold.until.timestamp())
-
-    eventually(is_over)
+    eventually(lambda: zoo.client.set(f"{zoo.base}/k", b"").mtime / 1000 > hold.until.timestamp())
     assert zoo.children("k") == [hold.path.rpartition("/")[2]]
     return hold
 
