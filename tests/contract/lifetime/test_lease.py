@@ -64,7 +64,12 @@ def test_a_suspended_hold_is_not_trusted_until_a_quorum_confirms_it(zoo: Zoo, pr
     eventually(lambda: not session().suspect)
     hold.check()
     assert token_of(zoo, hold) == hold.token
-    lock.release()
+    proxy.go_away()
+    eventually(lambda: session().suspect)
+    with pytest.raises(LockLost, match="connection"), lock:  # so work that begins now is stopped
+        threading.Event().wait(10)
+    with pytest.raises(LockLost):
+        lock.release()
 
 
 def test_work_is_stopped_when_the_connection_is_suspended(zoo: Zoo, proxy: Proxy) -> None:

@@ -230,13 +230,9 @@ def confirmed() -> None:
 def test_a_release_that_cannot_be_sent_is_repeated(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    original = Gateway.delete
-    failures = [OSError("no room")]
-
     def delete(self: Gateway, *args: Any) -> None:
-        if failures:
-            raise failures.pop()
-        original(self, *args)
+        monkeypatch.undo()
+        raise OSError("no room")
 
     monkeypatch.setattr(Gateway, "delete", delete)
     acquire_once("a")

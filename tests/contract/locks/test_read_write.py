@@ -13,6 +13,7 @@ from support.zoo import Zoo, eventually, next_line
 
 from django_zklock import ReadWriteLock, current_hold, zk_lock
 from django_zklock.conf.arguments import Compat
+from django_zklock.core.log import flush
 from django_zklock.exceptions import LockBusy, LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.locks.hold import Hold
 
@@ -179,7 +180,7 @@ def test_a_downgrade_that_is_impossible_says_why(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_a_downgrade_survives_a_cut(zoo: Zoo, warm_proxy: Proxy, when: str) -> None:
+def test_a_downgrade_survives_a_cut(zoo: Zoo, warm_proxy: Proxy, when: str, caplog: pytest.LogCaptureFixture) -> None:
     with zk_lock(KEY, kind="write", abort_on="lost") as hold, queued(zoo, zk_lock(KEY, kind="read")) as (reader,):
         eventually(lambda: hold.path in watched(zoo))
         fired = getattr(warm_proxy, when)(MULTI)
@@ -189,6 +190,8 @@ def test_a_downgrade_survives_a_cut(zoo: Zoo, warm_proxy: Proxy, when: str) -> N
         hold.check()
         assert len(zoo.reading(KEY)) == 1
     eventually(lambda: zoo.reading(KEY) == [])
+    assert flush(5)
+    assert "can share" not in caplog.text
 
 
 def test_a_dead_process_leaves_no_reader_marker(zoo: Zoo) -> None:
