@@ -14,7 +14,7 @@ import pytest
 from django.db import transaction
 from kazoo.exceptions import NoNodeError
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
-from support.faults import acquire_once
+from support.faults import acquire_once, due, session
 from support.locking import zklock
 from support.primitives import LOCK, PRIMITIVES, Primitive
 from support.proxy import DELETE, MULTI, Proxy
@@ -24,6 +24,7 @@ from django_zklock import zk_adopt, zk_leader, zk_lock, zk_locked, zk_locks
 from django_zklock.contrib.leases.access import ANYBODY
 from django_zklock.contrib.leases.coordinator import Coordinator, LeaseRequest
 from django_zklock.core.protocol import contender
+from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.core.zk.gateway import Gateway
 from django_zklock.exceptions import LockLost
@@ -213,6 +214,9 @@ def test_a_release_that_zookeeper_refuses_is_logged(zoo: Zoo, caplog: pytest.Log
     with zk_lock("shop/1") as hold:
         path = hold.path
     (message, *_) = eventually(lambda: messages(caplog, "deleting the znode"))
+    hold._held.contender.abandon()  # once more, as after `max_hold`
+    due(0)
+    assert len(session().attached(Registry).deleting) == 1
     for part in (path, "NoAuthError", f"process {os.getpid()} on {socket.gethostname()}", "'shop/1'", directory):
         assert part in message
     (record, *_) = [record for record in caplog.records if record.getMessage() == message]

@@ -164,11 +164,7 @@ def test_a_later_event_of_the_holder_asks_for_nothing(zoo: Zoo) -> None:
 def test_an_owner_that_has_ended_is_named(zoo: Zoo) -> None:
     """Its number may be that of another thread by now."""
     lock = zk_lock("k")
-
-    def acquire() -> None:
-        lock.acquire()
-
-    ended = threading.Thread(target=acquire, name="old")
+    ended = threading.Thread(target=lambda: lock.acquire(timeout=5), name="old")
     ended.start()
     ended.join()
     assert shown() == ["thread 'old'", stack.OVER]
