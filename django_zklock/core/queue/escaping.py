@@ -164,7 +164,7 @@ def key_of(base: str, path: str) -> str:
 def quoted(text: str) -> str:
     """Return `text` with quotes for an error message: in ASCII, and cut to 60 characters."""
     shown = ascii(text[:_QUOTED])
-    return shown if len(shown) <= _QUOTED and len(text) <= _QUOTED else shown[: _QUOTED - 3] + "..."
+    return shown if len(shown) <= _QUOTED else shown[: _QUOTED - 3] + "..."
 
 
 def printable(text: str, limit: int = MAX_SHOWN) -> str:
