@@ -148,7 +148,7 @@ def client_of(child: Child, payload: Payload | None) -> str:
     `payload` is the payload in its znode, if that is one of ours. If only the name or only the payload is ours, the
     client is unknown.
     """
-    if payload is not None and payload.is_of(child):
+    if payload is not None and payload.guid == child.guid:
         return OURS
     if not child.in_grammar_of_curator:
         return KAZOO

@@ -279,10 +279,6 @@ class Payload:
         values |= {name: _items(fields.get(name)) for name in ("about", "release_request", "waits_for")}
         return cls(**values, unknown=unknown_fields(fields, _KNOWN))
 
-    def is_of(self, child: Child) -> bool:
-        """Return whether this contender wrote it, by its guid. kazoo's grammar has no dashes in a guid."""
-        return self.guid == child.guid or (not child.in_grammar_of_curator and self.guid.replace("-", "") == child.guid)
-
 
 # In the order of the JSON. `Payload._json` writes the other fields.
 _OTHERS = ("version", "about", "release_request", "waits_for", "unknown")
