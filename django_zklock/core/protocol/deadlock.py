@@ -106,7 +106,7 @@ class DeadlockSearch:
         contender.admit_now()
         node = contender.queued_node
         if node is None:
-            return TRY_AGAIN if contender.guid and self._session.connected else LOOK_SOON
+            return TRY_AGAIN if self._session.connected else LOOK_SOON
         wait = WaitsFor(contender.spec.key, contender.guid, node.czxid)
         if self._written != (wait, grants):
             error = yield from self._write(wait, grants)
