@@ -94,7 +94,7 @@ class Registry(SessionObserver):
         if total > limit * NEARLY_FULL:
             self.on_nearly_full()
         excess = total - limit
-        if excess > 0:  # a delete that was sent is carried out before this create
+        if total > limit:  # a delete that was sent is carried out before this create
             excess -= sum(self.guids.get(deletion.guid, 0) for deletion in self.deleting if deletion.is_sent)
         if excess > 0:
             raise TooManyLocks(
