@@ -260,7 +260,7 @@ class MinimumHold(Replacement):
             return ()
         create = self._create(
             payload,
-            by=label.by if label is not None else payload.what or "python",
+            by=label.by if label is not None else payload.what,
             reason=label.reason if label is not None else f"held for at least {least:g} s",
             mark=operator_hold.MINIMUM if label is None else "",
         )

@@ -166,7 +166,7 @@ def hold_data(payload: Payload, *, by: str, reason: str, seconds: float, mark: s
 
     `mark` is `MINIMUM` or `HANDED_OVER`, or empty for the hold of a person.
     """
-    by, reason = printable(by, MAX_BY), printable(reason, MAX_REASON)
+    by, reason = printable(by or "python", MAX_BY), printable(reason, MAX_REASON)  # without a name, it is no hold
     while True:
         about = {OPERATOR: by, REASON: reason, SECONDS: f"{seconds:.3f}", **({mark: "yes"} if mark else {})}
         data = replace(payload, what=f"{'' if mark else 'operator '}{by}: {reason}", about=about).encode()
