@@ -29,7 +29,7 @@ from django_zklock.core.queue.deadlock import WaitsFor
 from django_zklock.core.queue.escaping import key_of
 from django_zklock.core.queue.hand_over import VERSION, HandOver
 from django_zklock.core.queue.operator_hold import is_operator
-from django_zklock.core.queue.untrusted import LATEST, digits, integer, json_object, moment, number, text
+from django_zklock.core.queue.untrusted import LARGEST, LATEST, digits, integer, json_object, moment, number, text
 from django_zklock.core.zk.gateway import Node
 from django_zklock.dashboard.forms import Target
 from django_zklock.exceptions import InvalidHandOver, InvalidToken, UnreadableQueue
@@ -204,6 +204,7 @@ def test_a_number_is_finite_and_bounded(value: Any) -> None:
         if read is not digits or value != "5":
             with pytest.raises(ValueError, match="not a"):
                 read(value)
+    assert [digits(text, default=7) for text in ("9" * 5000, "٣", str(LARGEST))] == [7, 7, LARGEST]
 
 
 @pytest.mark.parametrize("value", ["\ud800", "x" * 11, "", 5, None, b"x"])
@@ -211,6 +212,7 @@ def test_a_text_is_bounded_and_encodable(value: Any) -> None:
     with pytest.raises(ValueError, match="not a text"):
         text(value, 10, least=1)
     assert text(value, 10, least=1, default="?") == "?"
+    assert json_object(b'{"a":1}', 7) == {"a": 1} != json_object(b'{"a":1}', 6)
 
 
 @pytest.mark.parametrize("until", [float("inf"), float("nan"), 1e308, 10**400, True, "5"])
