@@ -13,7 +13,7 @@ import pytest
 from kazoo.exceptions import NoNodeError
 from support.faults import BackgroundCall, acquire_once, connected, expire, proxied, reconnect, results, session, within
 from support.primitives import PRIMITIVES
-from support.proxy import CREATE2, DELETE, Proxy
+from support.proxy import CONNECTION_LOSS, CREATE2, DELETE, NO_AUTH, SYNC, Proxy, with_error
 from support.work import acquired, assert_refused
 from support.zoo import Zoo, eventually, settle
 
@@ -27,6 +27,7 @@ LIMIT = 2**17  # bytes: the least that can be set
 LONG = "/".join(["k" * 190] * 4)
 ROOT = "/" + "/".join(["r" * 168] * 8)  # so long that a short key still fits when no long one does
 SMALL: dict[str, Any] = {"JUTE_MAXBUFFER": LIMIT, "ROOT": ROOT}
+EXTRA = 46 + 1 + PATH_EXTRA  # bytes of a path besides the base and the key
 SIZE = len(ROOT) + len(LONG) + 75  # bytes of the path of such a key, about
 
 
@@ -87,8 +88,8 @@ def test_locks_are_refused_before_they_are_too_many_and_the_error_has_the_figure
         with zoo.hold_elsewhere(f"{LONG}/busy"):
             assert_refused(zk_lock(f"{LONG}/busy", timeout=0), LockBusy)  # it would write nothing
         assert session().connected
-        with zk_lock("short"):  # shorter keys do fit
-            pass
+        with zk_lock("k" + LONG[: LIMIT - counted() - len(zoo.base) - EXTRA - 1], abort_on="never"):  # it just fits
+            assert counted() == LIMIT
     acquire_once(zk_adopt(text))
     settle()
     assert counted() == carried(zoo) == 0
@@ -112,8 +113,12 @@ def test_each_kind_is_refused_and_leaves_nothing(zoo: Zoo) -> None:
             assert counted() == carried(zoo)
 
 
-def test_a_lock_fits_as_soon_as_a_block_that_made_room_has_ended(zoo: Zoo) -> None:
+@pytest.mark.usefixtures("looks_often")
+def test_a_lock_fits_as_soon_as_the_delete_that_makes_room_is_sent(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nobody waits for the delete: the server has carried it out before it creates the next znode."""
+    monkeypatch.setattr("django_zklock.core.protocol.registry.RETRY_DELETE", 60.0)
     with proxied(zoo, 10, **SMALL) as proxy, contextlib.ExitStack() as stack:
         connected()
         block = contextlib.ExitStack()
@@ -127,20 +132,19 @@ def test_a_lock_fits_as_soon_as_a_block_that_made_room_has_ended(zoo: Zoo) -> No
             settle()
             assert counted() == carried(zoo) <= LIMIT
         assert_refused(zk_lock(f"{LONG}/more"), TooManyLocks)
-
-
-def test_waiters_count_until_they_leave(zoo: Zoo) -> None:
-    with contextlib.ExitStack() as stack:
-        for key in first(30):
-            stack.enter_context(zoo.hold_elsewhere(key))
-        threads = [BackgroundCall(functools.partial(acquire_once, key, timeout=20)) for key in first(30)]
-        eventually(lambda: len(registry().guids) == 30)
-        filled(stack, "plain", timeout=30)
-        assert 30 < len(registry().guids) < 60
-        assert carried(zoo) == counted()
-    results(threads, 20)
-    settle()
-    assert counted() == 0
+        block.close()
+        settle()
+        proxy.alter_reply(CREATE2, with_error(CONNECTION_LOSS), carried_out=False)
+        proxy.delay_op(SYNC, 60)
+        assert zk_lock(f"{LONG}/lost", cancel=lambda: proxy.counts[SYNC]).acquire() is None
+        assert_refused(zk_lock(f"{LONG}/more"), TooManyLocks)  # its znode is searched
+        proxy.heal()
+        settle()
+        block.enter_context(zk_lock(f"{LONG}/kept", timeout=30))
+        proxy.alter_reply(DELETE, with_error(NO_AUTH), carried_out=False)
+        block.close()
+        eventually(lambda: "deleting the znode" in caplog.text)
+        assert_refused(zk_lock(f"{LONG}/more"), TooManyLocks)
 
 
 def test_several_locks_as_one_are_refused_together(zoo: Zoo) -> None:
@@ -176,6 +180,9 @@ def test_idle_locks_that_linger_give_way(zoo: Zoo) -> None:
         acquire_once(key, linger=60, timeout=30)
         assert counted() <= LIMIT
     eventually(lambda: counted() <= NEARLY_FULL * LIMIT)
+    acquire_once("k" + LONG[: int(NEARLY_FULL * LIMIT) - counted() - len(zoo.base) - EXTRA - 1], linger=60, timeout=30)
+    settle()
+    assert counted() == NEARLY_FULL * LIMIT
     with contextlib.ExitStack() as stack:
         for number in range(LIMIT // (SIZE + 55)):
             stack.enter_context(zk_lock(f"{LONG}/plain{number}", timeout=30))
@@ -208,7 +215,7 @@ def test_waiters_of_a_full_process_wait_on_in_its_next_session(zoo: Zoo) -> None
             threads = [BackgroundCall(functools.partial(acquire_once, key, timeout=30)) for key in first(count)]
             eventually(lambda: len(zoo.contenders()) == 2 * count, 40)
             full = counted_on_loop()
-            assert full > LIMIT - 6 * SIZE
+            assert carried(zoo) == full > LIMIT - 6 * SIZE
             old = session().session_id
             expire(zoo)
             eventually(lambda: session().session_id not in (old, None))
