@@ -103,10 +103,10 @@ def test_the_audit_deletes_unknown_znodes_of_the_session(zoo: Zoo, caplog: pytes
         assert zoo.client.exists(ghost)
         kept = client().create_async(f"{zoo.base}/b/of-a-project-0000000001", b"", ephemeral=True).get(timeout=5)
         with caplog.at_level(logging.ERROR, "django_zklock"):
-            registry = process.current().attached(Registry)
-            process.current().post(registry.audit)
+            registry: Any = process.current().attached(Registry)
+            process.current().post(lambda: [registry.audit() for _ in range(2)])
             eventually(lambda: not zoo.client.exists(ghost), 5)
-        assert ghost in caplog.text
+        assert caplog.text.count(ghost) == 1
         hold.check()
         assert zoo.client.exists(other)
         assert zoo.client.exists(hold.path)

@@ -14,7 +14,7 @@ import pytest
 from django.db import transaction
 from kazoo.exceptions import NoNodeError
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
-from support.faults import acquire_once, due, session
+from support.faults import acquire_once, due, reconnect, session
 from support.locking import zklock
 from support.primitives import LOCK, PRIMITIVES, Primitive
 from support.proxy import DELETE, MULTI, Proxy
@@ -23,8 +23,9 @@ from support.zoo import Zoo, eventually, guid_of, next_line, settle
 from django_zklock import zk_adopt, zk_leader, zk_lock, zk_locked, zk_locks
 from django_zklock.contrib.leases.access import ANYBODY
 from django_zklock.contrib.leases.coordinator import Coordinator, LeaseRequest
+from django_zklock.core.log import flush
 from django_zklock.core.protocol import contender
-from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.protocol.registry import RETRY_DELETE, Registry
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.core.zk.gateway import Gateway
 from django_zklock.exceptions import LockLost
@@ -226,22 +227,36 @@ def test_a_release_that_zookeeper_refuses_is_logged(zoo: Zoo, caplog: pytest.Log
 
 
 def confirmed() -> None:
-    """Wait until what was sent before has its replies."""
+    """Wait until what was sent before has its replies, and is logged."""
     for _ in range(2):  # the delete, and the record of a break
         acquire_once("another", timeout=0)
+    assert flush(5)
 
 
-def test_a_release_that_cannot_be_sent_is_repeated(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("seconds", [None, 0, 60], ids=["later", "after a cut", "slowly after a cut"])
+def test_a_release_that_cannot_be_sent_is_repeated_once(
+    zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seconds: float | None
 ) -> None:
+    original = Gateway.delete
+    failures = [OSError("no room")]
+    connections: list[int] = []
+
     def delete(self: Gateway, *args: Any) -> None:
-        monkeypatch.undo()
-        raise OSError("no room")
+        if failures:
+            raise failures.pop()
+        connections.append(proxy.connected)
+        original(self, *args)
 
     monkeypatch.setattr(Gateway, "delete", delete)
     acquire_once("a")
+    eventually(lambda: "failed, trying again: no room" in caplog.text)
+    if seconds is not None:
+        proxy.delay_op(DELETE, seconds)
+        reconnect(proxy)
+    due(RETRY_DELETE)
+    proxy.heal()
     eventually(lambda: zoo.children("a") == [])
-    assert "failed, trying again: no room" in caplog.text
+    assert len(connections) == len(set(connections))
 
 
 def test_a_lock_whose_znode_was_deleted_is_told_after_a_short_hold(
@@ -269,8 +284,14 @@ def test_a_lost_reply_is_no_late_release(zoo: Zoo, proxy: Proxy, caplog: pytest.
     assert not messages(caplog, LATE)
 
 
-def test_a_break_is_no_late_release(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    """The operator knows. Nor is a lock that is handed over, or the rest of a minimum hold."""
+def test_a_break_is_no_late_release(
+    zoo: Zoo, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator knows. Nor is a lock that is handed over or was lost before, or the rest of a minimum hold."""
+    monkeypatch.setattr(contender, "WATCH_SELF_AFTER", 60.0)
+    with pytest.raises(LockLost), zk_lock("k", max_hold=0.2) as hold:
+        zoo.client.delete(hold.path)
+        hold.wait_lost(30)
     with zk_lock("k") as hold:
         break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="a test", by="ann")
     acquire_once("k", min_hold=0.05)
