@@ -21,7 +21,7 @@ from support.signalled import signalled
 from support.work import acquired, lose
 from support.zoo import Zoo, eventually, next_line, settle
 
-from django_zklock import zk_lock, zk_locks, zk_read, zk_semaphore, zk_write
+from django_zklock import zk_lock, zk_locks, zk_read, zk_write
 from django_zklock.core.protocol import deadlock
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue.nodes import Mark, Payload, new_guid
@@ -206,10 +206,14 @@ def test_a_reader_waits_for_a_reader_behind_a_writer(zoo: Zoo) -> None:
     assert writer.result() is None
 
 
-def test_a_circle_of_permits_is_not_ended(zoo: Zoo) -> None:
+@pytest.mark.parametrize(("most", "limit"), [(100, 1), (1, None)], ids=["of permits", "of too many owners"])
+def test_a_circle_that_is_not_followed_is_not_ended(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, most: int, limit: int | None
+) -> None:
     """Another holder may release its permit. So both wait until their timeouts; the page shows it."""
+    monkeypatch.setattr(deadlock, "MOST", most)
     ready = partial(threading.Barrier(2).wait, 10)
-    pairs = crosswise(zk_semaphore("a", limit=1, timeout=1.5), zk_semaphore("b", limit=1, timeout=1.5))
+    pairs = crosswise(zk_lock("a", limit=limit, timeout=1.5), zk_lock("b", limit=limit, timeout=1.5))
     calls = [BackgroundCall(partial(nested, outer, inner, ready)) for outer, inner in pairs]
     for call in calls:
         call.join(10)
@@ -342,8 +346,8 @@ PAYLOAD = Payload(guid=new_guid(Mark.OWN), host="web-9", pid=9, thread="", what=
 def others(zoo: Zoo, waits_for: dict[str, str], queue: str = "a") -> Iterator[tuple[str, str]]:
     """Put the holder of "b", which says that its owner waits for this, and a waiter into queues; yield their paths."""
     with contextlib.ExitStack() as stack:
-        waiter = stack.enter_context(zoo.hold_elsewhere(queue, guid=WAITER))
         holder = stack.enter_context(zoo.hold_elsewhere("b", guid=PAYLOAD.guid))
+        waiter = stack.enter_context(zoo.hold_elsewhere(queue, guid=WAITER))
         zoo.client.set(holder, replace(PAYLOAD, waits_for=waits_for).encode())
         yield holder, waiter
 
@@ -397,6 +401,13 @@ def test_a_text_that_the_queue_does_not_confirm_is_no_deadlock(zoo: Zoo, waits_f
     with proxied(zoo, DEADLOCK_TIMEOUT=SOON) as proxy, zk_lock("a"), others(zoo, waits_for, queue):
         # It has looked, and has looked again, when it begins to look once more.
         assert zk_lock("b", cancel=lambda: proxy.counts[SYNC] > 2).acquire() is None
+
+
+def test_a_circle_of_others_is_followed_once(zoo: Zoo) -> None:
+    """A holder waits for its own lock. The next look comes after 5 s."""
+    with proxied(zoo, 10, DEADLOCK_TIMEOUT=SOON) as proxy, zk_lock("a"), others(zoo, {**BELIEVED, "key": "b"}, "b"):
+        assert zk_lock("b").acquire(timeout=1) is None
+        assert proxy.counts[SYNC] <= 2
 
 
 @pytest.mark.parametrize("change", ["break", "write", "abandon", "refuse"])
