@@ -159,13 +159,15 @@ def test_the_replacement_by_a_minimum_hold_survives_a_cut(zoo: Zoo, proxy: Proxy
     assert zoo.children("k") == []
 
 
-def test_a_minimum_hold_begins_after_a_release_in_an_outage(zoo: Zoo, proxy: Proxy) -> None:
-    lock = zk_lock("k", min_hold=LONG)
+@pytest.mark.parametrize("seconds", [LONG, 0.5])
+def test_a_release_in_an_outage_leaves_the_rest_of_the_minimum_hold(zoo: Zoo, proxy: Proxy, seconds: float) -> None:
+    lock = zk_lock("k", min_hold=seconds)
     hold = acquired(lock)
     proxy.go_away()
     with within(1.5):
         lock.release()
     assert zoo.children("k") == [hold.path.rpartition("/")[2]]
+    eventually(lambda: seconds == LONG or clock.now() > hold._held.grant.since + seconds)
     proxy.heal()
     connected()
-    eventually(lambda: is_operator(zoo.children("k")[0]))
+    eventually(lambda: [*map(is_operator, zoo.children("k"))] == ([True] if seconds == LONG else []))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.faults import BackgroundCall, acquire_once, acquired_by_many, die, queue_up, results, within
 from support.primitives import Taker
-from support.proxy import GET_DATA, Proxy
+from support.proxy import CONNECTION_LOSS, CREATE2, GET_DATA, MULTI, NO_AUTH, Proxy, with_error
 from support.strike import Struck
 from support.work import assert_refused
 from support.zoo import Zoo, eventually, guid_of
@@ -270,6 +270,15 @@ def test_an_expired_hold_keeps_no_caller_out(zoo: Zoo, timeout: float) -> None:
     expired_hold(zoo)
     with within(1), zk_lock("k", timeout=timeout):
         assert len(zoo.children("k")) == 1
+
+
+def test_a_waiter_that_is_not_told_the_time_asks_again(zoo: Zoo, proxy: Proxy) -> None:
+    """The reply to its create, which has the time, was lost, too."""
+    expired_hold(zoo)
+    proxy.alter_reply(CREATE2, with_error(CONNECTION_LOSS))
+    fired = proxy.alter_reply(MULTI, with_error(NO_AUTH), carried_out=False)
+    acquire_once("k", timeout=20)
+    assert fired.is_set()
 
 
 def test_a_hold_waits_for_the_end_of_another(zoo: Zoo) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, connected, expire, within
-from support.proxy import GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
+from support.proxy import GET_CHILDREN, GET_DATA, MULTI, SET_DATA, SYNC, Proxy
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.locks.queue_reader import contenders
-from django_zklock.operations import break_lock, end_hold, hold_lock
+from django_zklock.operations import break_lock, end_hold, hold_lock, request_release
 
 WHY: dict[str, Any] = {"reason": "the machine is on fire", "by": "anna"}
 CUTS = [
@@ -45,16 +46,19 @@ def test_a_break_survives_cuts(
     assert [record.name for record in caplog.records].count("zklock.audit") == 1
 
 
-def test_an_unanswered_break_is_audited_as_possible(zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("call", "opcode"), [(break_lock, MULTI), (request_release, SET_DATA)])
+def test_an_unanswered_operation_is_audited_as_possible(
+    zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture, call: Callable[..., object], opcode: int
+) -> None:
     """The lock may be another's by then."""
     with zoo.hold_elsewhere("k") as path, caplog.at_level(logging.INFO, "zklock.audit"):
         holder = named(path, zoo)
-        proxy.kill_after_op(MULTI)
+        proxy.kill_after_op(opcode)
         proxy.refuse = True  # new connections; that of the session stays until it is lost
         with within(2), pytest.raises(ZooKeeperUnavailable):
-            break_lock("k", **holder, **WHY, reply_timeout=1)
+            call("k", **holder, **WHY, reply_timeout=1)
     (record,) = [record for record in caplog.records if record.name == "zklock.audit"]
-    assert "may have been broken" in record.getMessage()
+    assert f"may have been {'broken' if call is break_lock else 'asked'}" in record.getMessage()
     proxy.heal()
 
 
