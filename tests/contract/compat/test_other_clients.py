@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import uuid
@@ -89,10 +90,8 @@ def test_a_key_may_be_reaped_at_any_time(zoo: Zoo) -> None:
     for _ in range(30):
         assert lock.acquire(timeout=20)
         lock.release()
-        try:
+        with contextlib.suppress(NoNodeError):
             zoo.client.delete(f"{zoo.base}/a")
-        except NoNodeError:
-            pass
 
 
 def test_the_audit_deletes_unknown_znodes_of_the_session(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:

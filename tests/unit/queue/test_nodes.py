@@ -22,11 +22,7 @@ from django_zklock.core.queue.nodes import (
     parse,
     prefix,
 )
-from django_zklock.core.queue.release_request import (
-    release_request,
-    requested,
-    with_request,
-)
+from django_zklock.core.queue.release_request import release_request, requested, with_request
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.locks import trace
 

@@ -28,6 +28,7 @@ from django_zklock.core.queue.order import (
     ordered,
     rule_for,
     shared,
+    waiters_ahead,
 )
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.locks import holders
@@ -144,6 +145,7 @@ def test_a_downgraded_writer_lets_readers_in() -> None:
 @given(queues(st.just(Kind.PERMIT)), LIMITS, LIMITS)
 def test_a_limit_that_is_set_wins_over_the_limit_in_code(queue: Queue, own: int, limit: int) -> None:
     limited = Queue(queue.children, limit)
+    assert waiters_ahead(limited, queue[-1].name, own) == max(0, len(queue) - 1 - limit)
     assert sum(told(limited, child, own) == Granted() for child in limited) == min(limit, len(queue))
 
 
