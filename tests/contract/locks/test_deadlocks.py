@@ -403,6 +403,16 @@ def test_a_text_that_the_queue_does_not_confirm_is_no_deadlock(zoo: Zoo, waits_f
         assert zk_lock("b", cancel=lambda: proxy.counts[SYNC] > 2).acquire() is None
 
 
+def test_a_wait_that_is_over_is_not_written(zoo: Zoo) -> None:
+    with proxied(zoo, 10, DEADLOCK_TIMEOUT=SOON) as proxy, zoo.hold_elsewhere("b"), zk_lock("a"):
+        proxy.delay_op(GET_DATA, 60)
+        assert zk_lock("b").acquire(timeout=2 * SOON) is None
+        due(0)
+        proxy.heal()
+        acquire_once("c")
+        assert text_of(zoo, "a") == {}
+
+
 def test_a_circle_of_others_is_followed_once(zoo: Zoo) -> None:
     """A holder waits for its own lock. The next look comes after 5 s."""
     with proxied(zoo, 10, DEADLOCK_TIMEOUT=SOON) as proxy, zk_lock("a"), others(zoo, {**BELIEVED, "key": "b"}, "b"):
