@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.faults import BackgroundCall, acquire_once, acquired_by_many, die, queue_up, results, within
 from support.primitives import Taker
-from support.proxy import CONNECTION_LOSS, CREATE2, GET_DATA, MULTI, NO_AUTH, Proxy, with_error
+from support.proxy import CONNECTION_LOSS, CREATE2, GET_DATA, MULTI, NO_AUTH, NO_NODE, Proxy, with_error
 from support.strike import Struck
 from support.work import assert_refused
 from support.zoo import Zoo, eventually, guid_of
@@ -265,17 +265,18 @@ def expired_hold(zoo: Zoo) -> OperatorHold:
     return hold
 
 
-@pytest.mark.parametrize("timeout", [0, 5])
-def test_an_expired_hold_keeps_no_caller_out(zoo: Zoo, timeout: float) -> None:
+@pytest.mark.parametrize(("timeout", "others"), [(0, False), (0, True), (5, False)])
+def test_an_expired_hold_keeps_no_caller_out(zoo: Zoo, proxy: Proxy, timeout: float, others: bool) -> None:
     expired_hold(zoo)
+    for change in (lambda reply: reply, with_error(NO_NODE)) if others else ():  # to the time, and to the delete
+        proxy.alter_reply(MULTI, change)
     with within(1), zk_lock("k", timeout=timeout):
         assert len(zoo.children("k")) == 1
 
 
 def test_a_waiter_that_is_not_told_the_time_asks_again(zoo: Zoo, proxy: Proxy) -> None:
-    """The reply to its create, which has the time, was lost, too."""
     expired_hold(zoo)
-    proxy.alter_reply(CREATE2, with_error(CONNECTION_LOSS))
+    proxy.alter_reply(CREATE2, with_error(CONNECTION_LOSS))  # its create would tell it, too
     fired = proxy.alter_reply(MULTI, with_error(NO_AUTH), carried_out=False)
     acquire_once("k", timeout=20)
     assert fired.is_set()
