@@ -57,6 +57,8 @@ def test_a_suspended_hold_is_not_trusted_until_a_quorum_confirms_it(zoo: Zoo, pr
     hold.check()
     proxy.go_away()
     eventually(lambda: session().suspect)
+    session().post(session().extend_lease, clock.now())  # a reply that comes after the end of the connection
+    due(0)
     with pytest.raises(LockLost, match="connection"):
         hold.check()
     assert not hold.lost

@@ -71,7 +71,10 @@ BAD = {
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("first", [True, pytest.param(False, marks=pytest.mark.chaos)], ids=["first", "last"])
-def test_one_bad_name_costs_one_server(server: Ensemble | DevServer, names: Names, bad: str, first: bool) -> None:
+def test_one_bad_name_costs_one_server(
+    server: Ensemble | DevServer, names: Names, bad: str, first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside, "LATE", 60.0)
     answer = BAD[bad]
     name = "silent.test" if answer is None else "bad.test"
     names[name] = answer or names["silent.test"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kazoo.protocol.serialization import Create2
-from support.faults import BackgroundCall, acquire_once, connected, proxied, results, within
+from support.faults import BackgroundCall, acquire_once, client, connected, proxied, results, within
 from support.proxy import CONNECT, Proxy
 from support.signalled import signalled
 from support.work import sleep_in_pieces
@@ -115,6 +116,39 @@ def test_a_session_whose_client_ends_before_it_is_woken_is_closed(zoo: Zoo, monk
         assert not session.loop._thread.is_alive()
 
 
+def refused(proxy: Proxy) -> Session:
+    """Connect, cut the connection, and return the session when a server has closed its connections."""
+    session = connected()
+    session.wanted_until = 0.0
+    for _ in range(30):
+        proxy.kill_before_op(CONNECT)
+    proxy.cut_all()
+    eventually(lambda: 2 in [count for count, _ in session.outage._refusals.values()])
+    return session
+
+
+def test_a_call_that_waits_for_a_connection_is_made_on_one_unless_it_is_cancelled(
+    zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that has closed connections is tried for it. The call before may cancel it, or end the connection."""
+
+    def end_connection() -> None:
+        session.requests.close()
+        client().drop_connection()
+
+    def look() -> None:
+        made.append(session.requests.usable)
+
+    made: list[object] = []
+    session, cancelled = refused(proxy), partial(made.append, "cancelled")
+    for call in (partial(session.cancel_call, cancelled), cancelled, end_connection, look):
+        session.post(session.call_when_connected, call)
+    proxy.heal()
+    eventually(lambda: made)
+    assert made == [True]
+    assert "failed" not in caplog.text
+
+
 @pytest.mark.parametrize(("longest", "heals"), [(0.1, False), (60.0, True)])
 def test_a_session_without_a_connection_is_closed_soon_or_as_soon_as_it_has_one(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch, longest: float, heals: bool
@@ -122,15 +156,12 @@ def test_a_session_without_a_connection_is_closed_soon_or_as_soon_as_it_has_one(
     """It tries a server that has closed its connections, although nobody waits for a lock."""
     monkeypatch.setattr("django_zklock.core.zk.session.CLOSE_WAIT", longest)
     with proxied(zoo, 1) as proxy:
-        session = connected()
-        session.wanted_until = 0.0
-        for _ in range(30):
-            proxy.kill_before_op(CONNECT)
-        proxy.cut_all()
-        eventually(lambda: 2 in [count for count, _ in session.outage._refusals.values()])
+        session = refused(proxy)
         closing = BackgroundCall(lambda: process.reset(timeout=20))
         eventually(lambda: session.closing)
         if heals:
+            closing.join(2.2)
+            assert closing.is_alive(), "the caller waits for it"
             proxy.heal()
         closing.result()
     assert not session.loop._thread.is_alive()

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, connected, due, session, within
+from support.faults import BackgroundCall, acquire_once, connected, due, reconnect, session, within
 from support.primitives import KEY
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, HEADER, MULTI, NO_AUTH, NO_NODE, Proxy, with_error
 from support.work import assert_refused
@@ -19,6 +19,7 @@ from django_zklock.core.protocol import contender
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Mark, new_guid
 from django_zklock.core.zk.lease import BEAT_SHARE
+from django_zklock.core.zk.session import UNCLEAR_PAUSE
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.queue_reader import contenders
 
@@ -259,3 +260,17 @@ def test_replies_that_stay_unclear_cost_few_connections(zoo: Zoo, proxy: Proxy) 
     proxy.heal()
     connected()
     eventually(lambda: zoo.children(KEY) == [], 2)  # the last create may have been on its way
+
+
+def test_a_connection_after_one_with_unclear_replies_is_kept(zoo: Zoo, proxy: Proxy) -> None:
+    """The second such connection is dropped a second after the first, if it has not ended before."""
+    for _ in range(2):
+        proxy.alter_reply(CREATE2, with_error(-1), carried_out=False)
+    call = BackgroundCall(lambda: acquire_once(KEY, timeout=30))
+    proxy.wait_for(lambda: proxy.counts[CREATE2] == 2)
+    reconnect(proxy)
+    kept = proxy.connected
+    due(UNCLEAR_PAUSE)
+    call.result()
+    acquire_once(KEY)
+    assert proxy.connected == kept

@@ -72,6 +72,7 @@ def test_a_server_that_restarts_is_not_blamed_for_what_was_under_way() -> None:
         assert not outage.is_refused
         assert CLOSES_AT not in outage.explain()
         outage.failed(OLD, REFUSED)
+        assert outage.explain().endswith("connection refused."), "nobody develops there"
         outage.restarts(OLD)
 
 
@@ -90,11 +91,13 @@ def test_two_quick_restarts_are_not_blamed_on_a_request(answered: bool, caplog: 
     assert f"{CLOSES_AT}{REQUEST}; it needs" in lines(caplog)[0]
 
 
-def test_a_server_that_closes_each_connection_at_whatever_comes_first_is_blamed() -> None:
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_server_that_closes_each_connection_at_whatever_comes_first_is_blamed(answered: bool) -> None:
+    """Also while there is one more connection to it."""
     outage = Outage([OLD])
     for request in ("getData", "create2", "delete"):
-        outage.closed_at(OLD, OLD, [request], answered=False)
-    assert CLOSED_EARLY in outage.explain()
+        outage.closed_at(OLD, OLD, [request], answered=answered)
+    assert (CLOSED_EARLY in outage.explain(server="old:2181")) is not answered
 
 
 def test_requests_that_were_sent_together_are_named_together() -> None:
@@ -189,18 +192,23 @@ def test_the_value_before_stays_while_a_call_hangs(gate: Gate) -> None:
         call.get(20)
 
 
-def test_a_value_that_came_too_late_is_the_next_callers(gate: Gate) -> None:
-    """A resolver that always takes longer than a caller waits would else serve nobody in time."""
+@pytest.mark.parametrize(("later", "value"), [(0, 1), (outside.FRESH, 2)])
+def test_a_value_that_came_too_late_is_the_next_callers(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch, later: float, value: int
+) -> None:
+    """A resolver that always takes longer than a caller waits would else serve nobody. An old value is not used."""
     call = Outside(gate)
     call.begin()
     with pytest.raises(TimeoutError):
         call.get(0.05)
     gate.open.set()
     call._ended.wait(20)
+    now = clock.now
+    monkeypatch.setattr(clock, "now", lambda: now() + later)
     call.begin()
-    assert call.get(0) == 1
+    assert call.get(20) == value
     call.begin()
-    assert call.get(20) == 2
+    assert call.get(20) == value + 1
 
 
 def test_a_process_with_too_many_threads_says_so(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,6 +292,10 @@ def test_a_server_that_refuses_is_tried_ten_times_a_minute(monkeypatch: pytest.M
     assert "because" in outage.explain()
     outage.accepted()
     assert outage.may_try(host, lambda: wanted)
+    outage.refused(host, host, "because")
+    now += 1
+    outage.expired(host, host)
+    assert outage.may_try(host, lambda: wanted), "the next session is another one"
 
 
 def test_an_idle_process_finds_a_server_that_once_worked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,8 +314,9 @@ def test_an_idle_process_finds_a_server_that_once_worked(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("error", [ConnectionResetError(104, "reset"), BrokenPipeError(32, "broken")])
 @pytest.mark.parametrize("connected", [False, True])
-def test_a_reset_is_a_closed_connection_at_any_moment(error: OSError, connected: bool) -> None:
+def test_a_reset_is_a_closed_connection_at_any_moment_but_no_route_is_named(error: OSError, connected: bool) -> None:
     assert cause_of(error, in_handshake=False, connected=connected) == CLOSED
+    assert cause_of(OSError(113, "No route to host"), in_handshake=False, connected=False) == "no route to host"
 
 
 def test_a_try_is_shorter_if_the_session_is() -> None:
