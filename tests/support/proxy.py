@@ -513,9 +513,11 @@ class _End(asyncio.Protocol):
         self._lost()
 
 
-def with_error(code: int) -> Callable[[bytes], bytes]:
-    """Return a change of a reply to one with this error code."""
-    return lambda reply: reply[: HEADER - 4] + struct.pack(">i", code)
+def with_error(code: int, *of_parts: int) -> Callable[[bytes], bytes]:
+    """Return a change of a reply to one with this error code; or to a transaction, with 0 and those of its parts."""
+    parts = b"".join(struct.pack(">i?ii", -1, False, part, part) for part in of_parts)
+    end = struct.pack(">i?i", -1, True, -1) if of_parts else b""
+    return lambda reply: reply[: HEADER - 4] + struct.pack(">i", code) + parts + end
 
 
 def _framed(body: bytes) -> bytes:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import QuotaExceededError
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
-from support.faults import acquire_once
+from support.faults import acquire_once, proxied
+from support.proxy import MULTI, with_error
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_semaphore
@@ -183,6 +185,12 @@ def test_a_right_list_is_used_as_it_is(zoo: Zoo, admin: KazooClient, acl: list[A
         use_lock("a/b")
     for path in (zoo.chroot, zoo.base):
         assert [entry.id.scheme for entry in admin.get_acls(path)[0]] == [scheme for scheme, _, _ in acl]
+
+
+def test_a_trial_that_a_quota_ends_is_not_blamed_on_the_acl(zoo: Zoo, admin: KazooClient) -> None:
+    with proxied(zoo, AUTH="shop:secret", ACL=RIGHT["all"]) as proxy:
+        proxy.alter_reply(MULTI, with_error(0, 0, QuotaExceededError.code), carried_out=False)
+        use_lock()
 
 
 def test_the_znode_above_needs_to_allow_creates_only(zoo: Zoo, admin: KazooClient) -> None:

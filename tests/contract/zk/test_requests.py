@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kazoo.protocol import serialization as wire
 from support.faults import BackgroundCall, acquire_once, client, connected, session
 from support.proxy import GET_DATA, MULTI, NO_AUTH, Proxy, with_error
 from support.zoo import Zoo, eventually
@@ -65,6 +66,15 @@ def test_a_request_whose_reply_is_lost_is_sent_again(zoo: Zoo, proxy: Proxy) -> 
     fired = proxy.kill_after_op(GET_DATA)
     assert read(f"{zoo.base}/node").data == b"data"
     assert fired.is_set()
+
+
+def test_a_znode_without_data_is_read_as_one_with_empty_data(zoo: Zoo, proxy: Proxy) -> None:
+    """As ZooKeeper's command line creates it."""
+    path, created = zoo.client.create(f"{zoo.base}/n", makepath=True), zoo.client.handler.async_result()
+    zoo.client._call(wire.SetData(path, None, -1), created)
+    created.get(10)
+    update = OptimisticUpdate(session(), path, lambda state, session_id: Done(state and state.data))
+    assert read(path).data == run(update, soon()) == b""
 
 
 def test_a_request_returns_an_error_and_raises_at_the_deadline(zoo: Zoo, proxy: Proxy) -> None:

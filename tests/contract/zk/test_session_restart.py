@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from kazoo.protocol.serialization import Create2
-from support.faults import BackgroundCall, acquire_once, client, connected, proxied, results, within
+from kazoo.protocol.states import KazooState
+from support.faults import BackgroundCall, acquire_once, client, connected, due, proxied, results, within
 from support.proxy import CONNECT, Proxy
 from support.signalled import signalled
 from support.work import sleep_in_pieces
@@ -93,7 +94,11 @@ def test_a_client_that_does_not_connect_for_long_is_replaced_and_ends(
         eventually(lambda: session._client not in (None, first), 30)
         eventually(first._connection.connection_stopped.is_set)
         proxy.heal()
-        acquire_once("a", timeout=20)
+        with zk_lock("a", timeout=20) as hold:
+            for listener in first.state_listeners:  # its end is told late
+                session.post(listener, KazooState.LOST)
+            due(0)
+            hold.check()
 
 
 def test_a_session_whose_client_ends_before_it_is_woken_is_closed(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:

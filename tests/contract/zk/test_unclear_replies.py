@@ -33,12 +33,6 @@ def no_text(at: int) -> Change:
     return lambda reply: reply[: HEADER + at] + b"\xff" + reply[HEADER + at + 1 :]
 
 
-def failed_part(number: int) -> Change:
-    """Let the reply to a transaction contain one error and no explanation."""
-    part, end = struct.pack(">i?ii", -1, False, number, number), struct.pack(">i?i", -1, True, -1)
-    return lambda reply: reply[: HEADER - 4] + struct.pack(">i", 0) + part + end
-
-
 def flipped(at: int) -> Change:
     """Flip one bit of the path in a reply to a create; `at` counts from its end if it is below 0."""
 
@@ -63,9 +57,9 @@ UNREADABLE: dict[str, Change] = {"cut short": lambda reply: reply[:-20], "no tex
 FLIPPED: dict[str, Change] = {"a bit of the directory": flipped(1), "a bit of the guid": flipped(-20)}
 FLIPPED_NUMBER: dict[str, Change] = {"a bit of the number": flipped(-1)}
 FAILED_PARTS: dict[str, Change] = {
-    "system error of a part": failed_part(-1),
-    "inconsistency of a part": failed_part(-2),
-    "an unknown error of a part": failed_part(-999),
+    "system error of a part": with_error(0, -1),
+    "inconsistency of a part": with_error(0, -2),
+    "an unknown error of a part": with_error(0, -999),
 }
 
 FEW_UNCLEAR = {name: UNCLEAR[name] for name in ("no whole header", "an unknown error")}
@@ -125,7 +119,7 @@ def test_a_listing_that_has_not_even_the_directory_is_not_believed(zoo: Zoo, pro
 
 
 @pytest.mark.parametrize(
-    ("change", "left"), [(with_error(NO_AUTH), 0), (failed_part(NO_NODE), 2)], ids=["refused", "without its znode"]
+    ("change", "left"), [(with_error(NO_AUTH), 0), (with_error(0, NO_NODE), 2)], ids=["refused", "without its znode"]
 )
 def test_a_waiter_that_a_quorum_does_not_confirm_is_not_granted(
     zoo: Zoo, proxy: Proxy, change: Change, left: int

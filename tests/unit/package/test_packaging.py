@@ -52,11 +52,14 @@ import django_zklock.exceptions, django_zklock.signals
 print("kazoo" in sys.modules)
 from django_zklock import zk_lock, Lock, zk_locked
 from django_zklock.inspection import look_at
+import django_zklock.core.zk.session
+print("encodings.idna" in sys.modules)
 """)
-    first, second = printed.splitlines()
+    first, second, third = printed.splitlines()
     names = first.removeprefix("[] ").split()
     assert {*django_zklock.__all__, "__version__"} <= set(names)
     assert second == "False"
+    assert third == "True", "a child that is forked in the first look-up of a host could never look up one"
 
 
 def test_an_older_kazoo_is_refused_at_once() -> None:

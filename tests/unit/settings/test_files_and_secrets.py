@@ -25,6 +25,7 @@ from django_zklock.contrib.leases.access import Access, hash_of
 from django_zklock.contrib.leases.http import HttpApplication
 from django_zklock.core.zk import process
 from django_zklock.core.zk.options import Secret, TlsOptions, TlsProblem
+from django_zklock.core.zk.outside import context
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.fencing import FenceVerifier, require_fence
 from django_zklock.inspection import ensemble
@@ -192,7 +193,10 @@ def test_a_file_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             raise AssertionError("nothing is granted")
         [report] = ensemble(max_age=0).servers
         process.reset()
-    ca.open("w").close()  # ends the thread that reads it
+    monkeypatch.setattr(TlsOptions, "context", lambda tls: ca.read_text())
+    with pytest.raises(TlsProblem, match="reading hangs: the system's certificates"):
+        context(TlsOptions(key_password="of no file"), 0)
+    ca.open("w").close()  # ends the threads that read it
     for text in (message.msg, str(raised.value), report.problem):
         assert f"reading hangs: {ca}" in text
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import socket
 import threading
 import time
@@ -87,8 +89,11 @@ def test_two_quick_restarts_are_not_blamed_on_a_request(answered: bool, caplog: 
     assert CLOSES_AT not in outage.explain()
     assert not lines(caplog)
     outage.closed_at(OLD, OLD, [REQUEST], answered=answered)
-    outage.log()
-    assert f"{CLOSES_AT}{REQUEST}; it needs" in lines(caplog)[0]
+    for _ in range(2):
+        outage.log()
+        outage.accepted()  # another request
+    [line] = lines(caplog)
+    assert f"{CLOSES_AT}{REQUEST}; it needs" in line
 
 
 @pytest.mark.parametrize("answered", [True, False])
@@ -209,6 +214,19 @@ def test_a_value_that_came_too_late_is_the_next_callers(
     assert call.get(20) == value
     call.begin()
     assert call.get(20) == value + 1
+
+
+def test_a_forked_child_asks_the_resolver_itself(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has none of its parent's threads, and would wait for the answer to one for ever."""
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *host, **how: gate())
+    outside._addresses.cache_clear()
+    resolve([NAME], 0.05)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *host, **how: [(2, 1, 6, "", ("10.0.0.1", 2181))])
+    answer = {NAME: (("10.0.0.1", 2181),)}
+    child = multiprocessing.get_context("fork").Process(target=lambda: os._exit(resolve([NAME], 20) != answer))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
 
 
 def test_a_process_with_too_many_threads_says_so(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
