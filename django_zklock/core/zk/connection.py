@@ -363,7 +363,7 @@ class Connection(ConnectionHandler):
         self._received.clear()
         self._unanswered = ()
         self.is_over = False
-        count = len(self._known) or 1
+        count = len(self._known)
         self.handler.host_timeout = host_timeout(
             self.client.options, self.negotiated_timeout, self._tries // count, count
         )
