@@ -554,8 +554,8 @@ class Connection(ConnectionHandler):
         del self._received[:length]
         return data
 
-    def _write(self, message: bytes, timeout: float) -> None:
-        message, self._unwritten = self._unwritten + message, b""
+    def _write(self, msg: bytes, timeout: float) -> None:
+        message, self._unwritten = self._unwritten + msg, b""
         is_open, self._is_open = self._is_open, False  # if this fails, nothing may follow a part of a request
         try:
             sent = self._socket.send(message)

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from django.test import override_settings
-from support.ensemble import Ensemble
 from support.faults import acquire_once
 from support.proxy import CREATE_CONTAINER, GET_CHILDREN, Proxy
 from support.work import assert_refused
@@ -25,7 +24,7 @@ from django_zklock import zk_lock
 from django_zklock.core.zk import process
 from django_zklock.core.zk.outage import CLOSES_AT, REFUSALS
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.inspection.queries import check_quorum, connection
+from django_zklock.inspection.queries import check_quorum
 
 REQUIRES_AUTHENTICATION = -124
 PAUSE = 0.5  # seconds between connections to a server that closes them
@@ -161,36 +160,6 @@ def test_a_request_at_which_each_connection_is_closed_is_named(
         proxy.heal()  # as after an upgrade
         acquire_once("a", timeout=3)
         process.reset()
-
-
-@pytest.mark.chaos
-def test_an_idle_process_is_connected_again_after_a_proxy_had_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such a proxy accepts connections and closes them. Nobody asks for a lock, but metrics show the state."""
-    monkeypatch.setattr("django_zklock.core.zk.outage.IDLE_PAUSE", 1.0)
-    with Ensemble() as ensemble, Proxy(ensemble.hosts) as proxy, locks_at(proxy.address, SESSION_TIMEOUT=2):
-        acquire_once("a", timeout=0)
-        ensemble.servers[0].stop()
-        eventually(lambda: connection().state == "lost")
-        ensemble.servers[0].start()
-        eventually(lambda: connection().state == "connected", 30)
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        pytest.param("-Dzookeeper.sessionRequireClientSASLAuth=true", marks=pytest.mark.chaos),
-        "-Dzookeeper.enforce.auth.enabled=true -Dzookeeper.enforce.auth.schemes=digest",
-    ],
-    ids=["sasl", "digest"],
-)
-def test_a_server_that_requires_authentication_says_so(option: str) -> None:
-    provider = "-Dzookeeper.authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
-    with Ensemble(java_options=[*option.split(), provider]) as ensemble:
-        with locks_at(ensemble.hosts, CONNECT_TIMEOUT=5):
-            assert_refused(zk_lock("a", timeout=0), ZooKeeperUnavailable, "requires authentication")
-        if "digest" in option:
-            with locks_at(ensemble.hosts, CONNECT_TIMEOUT=5, AUTH="user:password"):
-                acquire_once("a", timeout=0)
 
 
 PAUSED = """

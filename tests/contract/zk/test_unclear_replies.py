@@ -15,6 +15,7 @@ from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import operations, zk_lock
 from django_zklock.core import clock
+from django_zklock.core.log import flush
 from django_zklock.core.protocol import contender
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Mark, new_guid
@@ -161,7 +162,9 @@ async def test_the_node_of_a_caller_that_gave_up_is_deleted(
     assert await asyncio.to_thread(fired.wait, 30)
     eventually(lambda: zoo.children(KEY) == [], 2, "the node of a create that nobody waits for stays")
     assert caller.cancelled()
+    assert flush(5)
     assert "deleting the znode None" not in caplog.text
+    assert "connecting again: None" not in caplog.text
 
 
 @carried_out_or_not

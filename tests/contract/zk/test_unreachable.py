@@ -147,15 +147,6 @@ def test_no_frame_of_a_failed_connect_shows_a_credential(
     assert ("auth='...'" in caplog.text and "passwd=b'...'" in caplog.text) is (url == "zk")
 
 
-def test_missing_rights_are_recognized(server: Ensemble | DevServer) -> None:
-    url = server.url("/rights")
-    with override_settings(ZKLOCK={"URL": url, "AUTH": "a:a"}), zk_lock("a"):
-        pass
-    with override_settings(ZKLOCK={"URL": url, "AUTH": "b:b"}):
-        why = r'NoAuth.* the credentials in ZKLOCK\["AUTH"\] may not do this'
-        assert_refused(zk_lock("a"), ZooKeeperUnavailable, why)
-
-
 def test_an_outage_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     port = free_ports(1)[0]
     zklock = {"URL": f"zk://127.0.0.1:{port}/test", "CONNECT_TIMEOUT": 1}
@@ -168,12 +159,8 @@ def test_an_outage_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> N
                 assert process.current().explain() == f"ZooKeeper at 127.0.0.1:{port} did not answer."
             process.reset()
     loud = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert [line for line in loud if "No connection" in line] == [
-        (
-            f"No connection to ZooKeeper at 127.0.0.1:{port}: connection refused. "
-            "For development, start one with: python manage.py zklock devserver"
-        )
-    ]
+    [line] = [line for line in loud if "No connection" in line]
+    assert line.startswith(f"No connection to ZooKeeper at 127.0.0.1:{port}: connection refused. ")
     assert not any("Connection dropped" in line for line in loud)
     tries = [record for record in caplog.records if "Connection dropped" in record.getMessage()]
     assert len(tries) > 2

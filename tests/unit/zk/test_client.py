@@ -95,9 +95,9 @@ def test_requests_in_a_flood_wait_in_their_order_and_fail_with_the_connection(
 @pytest.mark.parametrize(("hurry", "longest"), [(True, 0.5), (False, 5.0)])
 def test_the_pause_between_two_rounds_is_short_while_a_lease_lasts(hurry: bool, longest: float) -> None:
     """Most processes are idle during an outage, and their attempts must not flood the servers when these return."""
-    client = Client(SessionOptions(hosts=(("127.0.0.1", 1),), session_timeout=20))
+    client = Client(SessionOptions(hosts=(("127.0.0.1", 1),), session_timeout=60))
     client.lease_lasts = lambda: hurry
-    client._connection.negotiated_timeout = 20.0
+    client._connection.negotiated_timeout = 20.0  # this counts: a longer pause would outlast the session
     retry = KazooRetry()
     client._connection._connect_loop(retry)  # it does not connect, because the client was never started
     assert retry.max_delay * (1 + retry.max_jitter) == pytest.approx(longest)

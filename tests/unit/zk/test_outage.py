@@ -16,7 +16,7 @@ from django_zklock.core.log import flush
 from django_zklock.core.zk import outside
 from django_zklock.core.zk.connection import HURRIED_ROUNDS, host_timeout
 from django_zklock.core.zk.options import SessionOptions
-from django_zklock.core.zk.outage import CLOSED, CLOSED_EARLY, CLOSES_AT, REFUSED, Outage, cause_of
+from django_zklock.core.zk.outage import CLOSED, CLOSED_EARLY, CLOSES_AT, NO_ANSWER, REFUSED, SILENT, Outage, cause_of
 from django_zklock.core.zk.outside import Outside, resolve
 
 OLD, NEW = ("old", 2181), ("new", 2181)
@@ -266,14 +266,11 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return answers
 
 
-def test_addresses_need_no_resolver(answers: list[object]) -> None:
+def test_addresses_need_no_resolver_and_each_address_of_a_name_counts_once(answers: list[object]) -> None:
     hosts = [("127.0.0.1", 1), ("::1", 2), ("fe80::1%eth0", 3)]
-    assert resolve(hosts, 0) == {host: (host,) for host in hosts}
-
-
-def test_each_address_of_a_name_counts_once(answers: list[object]) -> None:
     answers.append(["10.0.0.1", "10.0.0.2", "10.0.0.1"])
-    assert resolve([NAME], 20) == {NAME: (("10.0.0.1", 2181), ("10.0.0.2", 2181))}
+    named = {NAME: (("10.0.0.1", 2181), ("10.0.0.2", 2181))}
+    assert resolve([*hosts, NAME], 20) == {host: (host,) for host in hosts} | named
 
 
 def test_the_addresses_stay_while_the_resolver_is_out_of_order(answers: list[object]) -> None:
@@ -330,11 +327,18 @@ def test_an_idle_process_finds_a_server_that_once_worked(monkeypatch: pytest.Mon
     assert 8 <= tries <= 12
 
 
-@pytest.mark.parametrize("error", [ConnectionResetError(104, "reset"), BrokenPipeError(32, "broken")])
-@pytest.mark.parametrize("connected", [False, True])
-def test_a_reset_is_a_closed_connection_at_any_moment_but_no_route_is_named(error: OSError, connected: bool) -> None:
-    assert cause_of(error, in_handshake=False, connected=connected) == CLOSED
-    assert cause_of(OSError(113, "No route to host"), in_handshake=False, connected=False) == "no route to host"
+@pytest.mark.parametrize(
+    ("error", "before", "later"),
+    [
+        (ConnectionResetError(104, "reset"), CLOSED, CLOSED),
+        (BrokenPipeError(32, "broken"), CLOSED, CLOSED),
+        (TimeoutError("timed out"), NO_ANSWER, SILENT),
+        (OSError(113, "No route to host"), "no route to host", CLOSED),
+    ],
+)
+def test_an_error_means_another_cause_once_the_server_has_accepted(error: OSError, before: str, later: str) -> None:
+    causes = [cause_of(error, in_handshake=False, connected=connected) for connected in (False, True)]
+    assert causes == [before, later]
 
 
 def test_a_try_is_shorter_if_the_session_is() -> None:
