@@ -160,6 +160,7 @@ def test_a_session_without_a_connection_is_closed_soon_or_as_soon_as_it_has_one(
 ) -> None:
     """It tries a server that has closed its connections, although nobody waits for a lock."""
     monkeypatch.setattr("django_zklock.core.zk.session.CLOSE_WAIT", longest)
+    monkeypatch.setattr("django_zklock.core.zk.outage._pause", lambda count: count / 2 if heals or count < 2 else 600.0)
     with proxied(zoo, 1) as proxy:
         session = refused(proxy)
         closing = BackgroundCall(lambda: process.reset(timeout=20))

@@ -52,7 +52,6 @@ import django_zklock.exceptions, django_zklock.signals
 print("kazoo" in sys.modules)
 from django_zklock import zk_lock, Lock, zk_locked
 from django_zklock.inspection import look_at
-import django_zklock.core.zk.session
 print("encodings.idna" in sys.modules)
 """)
     first, second, third = printed.splitlines()
