@@ -26,7 +26,6 @@ from django_zklock.core.zk.outage import CLOSES_AT, REFUSALS
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection.queries import check_quorum
 
-REQUIRES_AUTHENTICATION = -124
 PAUSE = 0.5  # seconds between connections to a server that closes them
 
 
@@ -80,9 +79,7 @@ def locks_at(hosts: str, **options: Any) -> Iterator[None]:
         process.reset()
 
 
-@pytest.fixture(
-    params=[pytest.param(None, marks=pytest.mark.chaos), REQUIRES_AUTHENTICATION], ids=["silent", "with its reason"]
-)
+@pytest.fixture(params=[pytest.param(None, marks=pytest.mark.chaos), *REFUSALS], ids=["silent", "with its reason"])
 def refusing(request: pytest.FixtureRequest) -> Iterator[Refusing]:
     server = Refusing(request.param)
     with contextlib.closing(server), locks_at(server.where, CONNECT_TIMEOUT=0.7):

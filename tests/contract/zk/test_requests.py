@@ -69,9 +69,8 @@ def test_a_request_whose_reply_is_lost_is_sent_again(zoo: Zoo, proxy: Proxy) -> 
 
 
 def test_a_znode_without_data_is_read_as_one_with_empty_data(zoo: Zoo, proxy: Proxy) -> None:
-    """As ZooKeeper's command line creates it."""
     path, created = zoo.client.create(f"{zoo.base}/n", makepath=True), zoo.client.handler.async_result()
-    zoo.client._call(wire.SetData(path, None, -1), created)
+    zoo.client._call(wire.SetData(path, None, -1), created)  # so may ZooKeeper's command line
     created.get(10)
     update = OptimisticUpdate(session(), path, lambda state, session_id: Done(state and state.data))
     assert read(path).data == run(update, soon()) == b""

@@ -46,6 +46,7 @@ def test_only_a_refusal_shows_that_a_write_was_not_carried_out() -> None:
 
 def test_a_reply_to_a_ping_belongs_to_the_oldest_ping_without_one(wired: tuple[Client, socket.socket]) -> None:
     client, server = wired
+    client.outage.refused(("a", 1), ("a", 1), "because")
     heard: list[float] = []
     client.on_pinged = heard.append
     client._connection._send_ping(1)
@@ -56,6 +57,7 @@ def test_a_reply_to_a_ping_belongs_to_the_oldest_ping_without_one(wired: tuple[C
         client._connection._read_socket(1)
     assert len(heard) == 2
     assert heard[0] <= between <= heard[1]
+    assert not client.outage.is_refused
 
 
 @pytest.mark.parametrize("reply", [struct.pack("!iiqi", 16, 1, 0, 0), struct.pack("!ii", 4, 1)], ids=["surplus", "cut"])
