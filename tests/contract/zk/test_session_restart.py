@@ -151,6 +151,7 @@ def test_a_call_that_waits_for_a_connection_is_made_on_one_unless_it_is_cancelle
     proxy.heal()
     eventually(lambda: made)
     assert made == [True]
+    assert flush(5)
     assert "failed" not in caplog.text
 
 
