@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from kazoo.protocol.serialization import Delete
 from support.faults import BackgroundCall, caught_up, connected, expire, reconnect, session, within
 from support.primitives import KEY, Taker
-from support.proxy import CONNECTION_LOSS, CREATE2, GET_DATA, Proxy, with_error
+from support.proxy import CONNECT, CONNECTION_LOSS, CREATE2, GET_DATA, Proxy, with_error
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
@@ -32,21 +33,16 @@ def acquire_and_count(zoo: Zoo, timeout: float = 5) -> None:
     assert zoo.children(KEY) == []
 
 
-def test_a_request_that_cannot_be_written_is_not_waited_for(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_request_that_cannot_be_written_is_not_waited_for(
+    zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
     """It has no reply. The connection would count as dead again and again."""
     requests = session().requests
-    raised: list[object] = []
-
-    def send() -> None:
-        try:
-            requests.send((Delete("/\ud800", -1), raised.append))
-        except UnicodeEncodeError as error:
-            raised.append(error)
-
-    session().post(send)
-    eventually(lambda: raised)
+    session().post(requests.send, (Delete("/\ud800", -1), print))
     acquire_and_count(zoo)
     eventually(lambda: not requests.unanswered)
+    assert flush(5)
+    assert "UnicodeEncodeError" in caplog.text
 
 
 @pytest.mark.timed
@@ -106,12 +102,17 @@ def test_a_waiter_survives_any_number_of_cuts(zoo: Zoo, proxy: Proxy, monkeypatc
     waiter.result()
 
 
-def test_no_request_of_a_session_has_the_id_of_an_earlier_one(zoo: Zoo, proxy: Proxy) -> None:
+def test_no_request_of_a_session_has_the_id_of_an_earlier_one(
+    zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next server of the session would take the result of the earlier request for that of the later one."""
+    pauses = itertools.count()
+    monkeypatch.setattr(outage, "_pause", lambda count: next(pauses))
     for _ in range(3):
         acquire_and_count(zoo)
-        proxy.cut_all()
-        connected()
+        proxy.kill_before_op(CONNECT)
+        reconnect(proxy)
+    assert next(pauses) == 0, "a quick try may save the session"
     xids = [frame.xid for frame in proxy.frames if frame.request and frame.xid > 0]
     assert xids == sorted(set(xids))
     assert len({frame.connection for frame in proxy.frames if frame.xid > 0}) > 1
