@@ -15,6 +15,7 @@ from opcode import opname
 from types import FrameType
 from typing import Any, NoReturn, SupportsFloat
 
+from asgiref.sync import AsyncToSync
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_zklock.conf.arguments import LockArguments, LockedOptions
@@ -193,8 +194,7 @@ def pool_call(frame: FrameType | None) -> Callable[[], bool]:
             'a coroutine, use "async with" or await lock.aacquire(). Elsewhere, put lock and work into one function.'
         )
     # Without a coroutine of `async_to_sync`, only the threads of pools run such calls. The other threads look once.
-    asgiref: Any = sys.modules.get("asgiref.sync")
-    if not _current.is_pooled and not (asgiref and asgiref.AsyncToSync.loop_thread_executors):
+    if not _current.is_pooled and not AsyncToSync.loop_thread_executors:
         return bool
     is_pooled = False
     while frame is not None:

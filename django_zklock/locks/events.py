@@ -54,7 +54,7 @@ class SignalEvents(hooks.Events):
 
     def acquired(self, held: HeldLock, waited: float) -> None:
         if held.grant.adopted:
-            what = printable(held.grant.what or "python")
+            what = printable(held.grant.what)
             audit.info("lock %r was adopted by %s", held.key, what, extra=held.grant.log_fields())
         if self.recorder is not None:
             self._record(self.recorder.acquired, held, waited)

@@ -255,7 +255,7 @@ class OptimisticUpdate(SessionObserver):
                 self._fail(reply)
 
         def again() -> None:
-            if self.waiting and self._outcome is UNKNOWN:
+            if self.waiting:
                 self._end_wait()
                 self._read()
 

@@ -219,10 +219,9 @@ class _AtomicBlock:
         self._depth = len(self._connection.atomic_blocks), len(self._connection.savepoint_ids)
         self._savepoint: str | None = None
         self._has_begun = self._ended = False
-        # Durable blocks are allowed inside that of a `TestCase`. Inside an outer transaction, the block cannot be
-        # durable. The lock outlives the outer COMMIT, otherwise it could not have been acquired there.
-        durable = self._outermost or _is_in_test_case_only(self._connection)
-        self._block = atomic(using=alias, durable=durable)
+        # Inside an outer transaction, the block cannot be durable. The lock outlives the outer COMMIT, otherwise it
+        # could not have been acquired there.
+        self._block = atomic(using=alias, durable=self._outermost)
 
     def begin(self) -> None:
         if self._outermost and not self._connection.get_autocommit():
