@@ -21,6 +21,7 @@ from support.work import Run, assert_refused, in_each_thread, lose, sleep_in_pie
 from support.zoo import Zoo, eventually
 
 from django_zklock import Hold, Leader, current_hold, zk_leader, zk_lock
+from django_zklock.conf.arguments import LeaderArguments
 from django_zklock.exceptions import (
     LockBusy,
     LockLost,
@@ -93,7 +94,10 @@ def test_candidates_lead_one_at_a_time_in_the_order_of_the_queue(zoo: Zoo) -> No
 
 
 def test_run_returns_the_result_and_releases_the_leadership(zoo: Zoo) -> None:
-    leader = zk_leader("lead/{shard}", fields={"shard": 7}, what="the work")
+    every: LeaderArguments = {"fields": {"shard": 7}, "what": "the work", "about": {}, "abort_on": "lost", "grace": 0}
+    every |= {"compat": None, "max_hold": None, "warn_after": None}
+    assert every.keys() == LeaderArguments.__annotations__.keys()
+    leader = zk_leader("lead/{shard}", **every)
     assert leader.key == "lead/7"
     assert not leader.is_leader
 
@@ -112,10 +116,13 @@ def test_run_returns_the_result_and_releases_the_leadership(zoo: Zoo) -> None:
 
 def test_an_error_of_the_function_ends_run(zoo: Zoo) -> None:
     errors = [ValueError("no"), LockLost(lock="other"), ZooKeeperUnavailable(), LockBusy(), StaleToken(), SystemExit(3)]
+    errors.append(LockNotAcquired())  # of another lock, after `stop`
     leader = zk_leader("lead")
     for error in errors:
 
         def fail(hold: Hold, error: BaseException = error) -> None:
+            if error is errors[-1]:
+                leader.stop(grace=9)
             raise error
 
         async def afail(hold: Hold, error: BaseException = error) -> None:
@@ -124,7 +131,7 @@ def test_an_error_of_the_function_ends_run(zoo: Zoo) -> None:
         with pytest.raises(type(error)) as raised:
             leader.run(fail)
         assert raised.value is error
-        if isinstance(error, Exception):
+        if isinstance(error, Exception) and not leader.stopping:
             with pytest.raises(type(error)):
                 asyncio.run(leader.arun(afail))
         assert zoo.children("lead") == []
@@ -380,6 +387,7 @@ def test_run_retries_during_an_outage(
         eventually(lambda: caplog.text.count("cannot join the election") == 2, message="a new outage is not logged")
         monkeypatch.setattr(election, "LOG_AGAIN", 0.5)
         eventually(lambda: caplog.text.count("cannot join the election") > 2, message="no second record of an outage")
+        assert caplog.text.count("no longer leads") == 1
         proxy.heal()
         terms.end.set()
         assert running.result()

@@ -15,6 +15,7 @@ from django_zklock.exceptions import LockBusy
 
 def settings(zoo: Zoo, **defaults: Any) -> override_settings:
     locks = {"side": {"path": "k", "kind": "write"}, "pool": {"path": "k", "limit": 2}}
+    locks["together"] = {"path": "k", "atomic": True}
     return override_settings(ZKLOCK=zoo.settings(DEFAULTS=defaults, LOCKS=locks))
 
 
@@ -54,5 +55,5 @@ def test_an_election_ignores_default_kind_and_limit(zoo: Zoo, defaults: dict[str
         with zk_leader("lead"):
             assert wants("lead") == "lock"
             assert_refused(zk_lock("lead", kind="lock", atomic=False, timeout=0, reentrant=False), LockBusy)
-        for name in ("pool", "side"):
+        for name in ("pool", "side", "together"):
             assert_refused(zk_leader(name), ValueError, f'LOCKS"]."{name}". sets kind, limit or atomic')

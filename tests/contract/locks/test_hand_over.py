@@ -26,7 +26,7 @@ from django_zklock.core.locks import hand_over as giving
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.queue import nodes
-from django_zklock.core.queue.hand_over import HandOver
+from django_zklock.core.queue.hand_over import LONGEST_TEXT, VERSION, HandOver
 from django_zklock.core.queue.nodes import Kind, Mark, new_guid
 from django_zklock.core.queue.operator_hold import DIRECTORY, HANDED_OVER, hold_data, is_operator
 from django_zklock.core.zk.gateway import Gateway
@@ -180,7 +180,7 @@ def test_an_adopter_waits_for_nobody_in_its_own_process(zoo: Zoo) -> None:
 
 async def test_coroutines_hand_over_and_adopt(zoo: Zoo) -> None:
     async with zk_lock(KEY) as hold:
-        text = await hold.ahand_over(within=timedelta(minutes=5))
+        text = await hold.ahand_over(within=timedelta(weeks=1))
     await asyncio.create_task(adopt(text))
     with pytest.raises(LockNotAdopted):
         await zk_adopt(text).aacquire()
@@ -493,8 +493,10 @@ def test_a_wrong_text_is_refused_before_anything_is_sent(zoo: Zoo, warm_proxy: P
             zk_adopt(text)
         assert isinstance(caught.value, ValueError)
     assert warm_proxy.requests == 0
-    with pytest.raises(InvalidHandOver, match="of an older release, without a signature"):
-        zk_adopt("zkh1.5b3915ebWyJpbnZlbnRvcnki")
+    old, longest = "zkh1.5b3915ebWyJpbnZlbnRvcnki", VERSION.ljust(LONGEST_TEXT, "A")
+    for text, why in ((old, "of an older release, without a signature"), (longest, "damaged")):
+        with pytest.raises(InvalidHandOver, match=why):
+            zk_adopt(text)
 
 
 def test_a_text_survives_a_change_of_the_keys(zoo: Zoo) -> None:

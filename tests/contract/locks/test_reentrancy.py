@@ -41,7 +41,8 @@ def test_acquire_refuses_what_threading_refuses(zoo: Zoo, arguments: dict[str, A
 
 def test_acquire_takes_its_arguments_by_position(zoo: Zoo) -> None:
     lock: Any = Lock("positions")
-    for arguments in ((), (False,), (True, 5), (0,), (1, -1), (True, Decimal("0.05"))):
+    longest = threading.TIMEOUT_MAX
+    for arguments in ((), (False,), (True, 5), (0,), (1, -1), (True, Decimal("0.05")), (True, longest)):
         assert lock.acquire(*arguments)
         assert BackgroundCall(lambda: lock.acquire(False)).result() is None
         lock.release()

@@ -299,7 +299,7 @@ def test_the_options_of_each_lock_are_its_own(zoo: Zoo) -> None:
 
 def test_a_key_named_for_reading_and_writing_is_write_locked(zoo: Zoo) -> None:
     write, read = zk_lock("a", kind="write"), zk_lock("a", kind="read")
-    assert zk_locks(read, write).locks == zk_locks(write, read).locks == (write,)
+    assert zk_locks(read, read, write).locks == zk_locks(write, read).locks == (write,)
     assert zk_locks(read, "a").locks[0].spec.kind.name == "LOCK"
     assert zk_locks(write, "a").locks == (write,)
     with pytest.raises(ValueError, match="requested both as"):

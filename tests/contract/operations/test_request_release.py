@@ -83,9 +83,13 @@ def test_a_request_to_a_new_hold_is_seen_when_it_looks(zoo: Zoo, asked: Sent, mo
     assert zoo.children("k") == []
 
 
-def test_of_repeated_release_requests_the_last_one_is_shown(zoo: Zoo, asked: Sent) -> None:
+def test_of_repeated_release_requests_the_last_one_is_shown(
+    zoo: Zoo, asked: Sent, caplog: pytest.LogCaptureFixture
+) -> None:
     called = threading.Event()
+    early: list[Hold] = []
     with zk_lock("k") as hold:
+        hold.add_release_request_callback(early.append)
         request_release("k", WHY, **WHO)
         assert request_to(hold) == ("anna", WHY)
         request_release("k", WHY, **WHO)
@@ -95,6 +99,8 @@ def test_of_repeated_release_requests_the_last_one_is_shown(zoo: Zoo, asked: Sen
         eventually(lambda: len(asked) == 3)
         hold.add_release_request_callback(lambda hold: called.set())
         assert called.wait(30)
+    assert early == [hold]
+    assert "callback" not in caplog.text
     last = ("k", release_request.BY_CURATOR, "")
     assert events_of(asked) == [("k", "anna", WHY), ("k", "ben", "mine first"), last]
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from kazoo.protocol import serialization as wire
+from kazoo.security import make_acl
 from support.faults import BackgroundCall, acquire_once, client, connected, session
-from support.proxy import GET_DATA, MULTI, NO_AUTH, Proxy, with_error
+from support.proxy import GET_DATA, MULTI, NO_AUTH, NO_NODE, Proxy, with_error
 from support.zoo import Zoo, eventually
 
 from django_zklock.core import clock
@@ -45,7 +46,7 @@ def reading(path: str) -> Callable[[Gateway, Any], object]:
     return lambda gateway, done: gateway.read(path, done)
 
 
-def counting(path: str, orphaned: Callable[[object], object] | None = None) -> OptimisticUpdate:
+def counting(path: str, orphaned: Callable[[object], object] | None = None, **more: Any) -> OptimisticUpdate:
     """An update that adds one to the number in a node; its value is the sum."""
     name = str(uuid.uuid4())
 
@@ -58,7 +59,7 @@ def counting(path: str, orphaned: Callable[[object], object] | None = None) -> O
             return Commit((Create(path=path, data=data),), 1)
         return Commit((SetData(path=path, data=data, version=directory.version),), int(number) + 1)
 
-    return OptimisticUpdate(session(), path, decide, orphaned=orphaned)
+    return OptimisticUpdate(session(), path, decide, orphaned=orphaned, **more)
 
 
 def test_a_request_whose_reply_is_lost_is_sent_again(zoo: Zoo, proxy: Proxy) -> None:
@@ -107,6 +108,14 @@ def test_an_update_that_is_given_up_late_is_undone_if_it_was_carried_out(zoo: Zo
     carried_out.abandon()
     eventually(lambda: undone)
     assert undone == [1]
+    zoo.client.delete(f"{zoo.base}/number")
+    proxy.drop_replies = True
+    with pytest.raises(ZooKeeperUnavailable):
+        run(counting(f"{zoo.base}/number", undone.append, guess=None), soon(0.3))
+    eventually(lambda: zoo.client.exists(f"{zoo.base}/number"))
+    proxy.drop_replies = False
+    proxy.cut_all()
+    eventually(lambda: undone == [1, 1])
 
 
 def test_a_thread_that_asks_a_session_after_its_end_is_told_so(zoo: Zoo, proxy: Proxy) -> None:
@@ -123,6 +132,7 @@ def test_a_thread_that_asks_a_session_after_its_end_is_told_so(zoo: Zoo, proxy: 
 @pytest.mark.parametrize("strike", ["kill_before_op", "kill_after_op"])
 def test_an_update_whose_reply_is_lost_is_carried_out_once(zoo: Zoo, proxy: Proxy, strike: str) -> None:
     path = f"{zoo.base}/deep/number"
+    proxy.alter_reply(MULTI, with_error(NO_NODE), carried_out=False)  # it does not name the znode
     assert run(counting(path), soon()) == 1, "the missing directory is created"
     fired = getattr(proxy, strike)(MULTI)
     assert run(counting(path), soon()) == 2
@@ -147,6 +157,9 @@ def test_an_update_writes_nothing_without_its_fence(zoo: Zoo, proxy: Proxy) -> N
 
     assert write() == "new"
     zoo.client.delete(path)
+    zoo.client.set_acls(fence, [make_acl("world", "anyone", write=True)])
+    with pytest.raises(RequestRefused):
+        write()
     zoo.client.delete(fence)
     with pytest.raises(FenceGone):
         write()

@@ -9,6 +9,7 @@ import time
 import unittest
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
@@ -24,7 +25,7 @@ from support.mariadb import MariaDB
 from support.postgres import Postgres
 from support.zoo import ROOM, Zoo, namespace, settle
 
-from django_zklock import Lock, zk_adopt, zk_lock, zk_locked
+from django_zklock import Lock, current_hold, zk_adopt, zk_lock, zk_locked
 from django_zklock.conf.arguments import AbortOn
 from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockBusy, LockDeadlock, LockInTransaction, LockLost, LockNotHeld, ZkLockError
@@ -99,8 +100,10 @@ def test_a_release_inside_a_transaction_waits_for_its_end(zoo: Zoo, ledger: Ledg
         ledger.write("a")
         lock.release()
         assert len(zoo.children("early")) == 1
-        with pytest.raises(LockNotHeld):
-            lock.release()
+        assert not lock.owned()
+        for call in (lock.release, lambda: current_hold("early")):
+            with pytest.raises(LockNotHeld):
+                call()
     assert zoo.children("early") == []
 
 
@@ -160,6 +163,9 @@ def test_atomic_on_two_databases(zoo: Zoo, ledger: Ledger, audit: Ledger) -> Non
     for ends in (first, second):
         assert ends[0] == ("commit", 1)
         assert set(ends[1:]) == {("rollback", 1)}
+    with pytest.raises(ZeroDivisionError) as struck, ledger.ends(lambda: 1 / 0), zk_lock("two", atomic="ledger"):
+        raise ValueError
+    assert struck.value.__cause__ is None, "the error of the block has not caused what strikes the rollback"
 
 
 def test_atomic_on_a_function(zoo: Zoo, ledger: Ledger) -> None:
@@ -211,13 +217,23 @@ def test_a_lock_that_is_lost_between_two_commits_stops_the_second(zoo: Zoo, ledg
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["connection closed", "lock released"])
-def test_nothing_is_committed_without_its_connection_or_its_lock(zoo: Zoo, ledger: Ledger, closed: bool) -> None:
+def test_nothing_is_committed_without_its_connection_or_its_lock(
+    zoo: Zoo, ledger: Ledger, caplog: pytest.LogCaptureFixture, closed: bool
+) -> None:
     """The database has rolled back a closed connection. A released lock is not held any more at COMMIT."""
     lock = zk_lock("gone", atomic="ledger", release_on="exit")
     with contextlib.nullcontext() if closed else pytest.raises(LockNotHeld), lock:
         ledger.write("a")
         ledger.connection.close() if closed else lock.release()
     assert ledger.seen() == []
+    for in_pool in (False, True) if closed else ():  # a connection of a pool goes back to it
+        with pytest.raises(ZeroDivisionError), lock:
+            ledger.write("a")
+            ledger.connection.connection.close() if in_pool else ledger.connection.close()
+            ledger.connection.connection = None if in_pool else ledger.connection.connection
+            _ = 1 / 0
+    assert ledger.seen() == []
+    assert "rollback" not in caplog.text
 
 
 def test_atomic_inside_atomic_is_one_transaction(zoo: Zoo, ledger: Ledger) -> None:
@@ -278,7 +294,7 @@ def test_a_lock_after_the_snapshot_of_its_transaction_warns(
     if kind == "postgres" and level == "repeatable read":
         settings["OPTIONS"] = {"isolation_level": 3}
     connections.settings["snapshot"] = connections.configure_settings({"default": {}, "snapshot": settings})["snapshot"]
-    expected = pytest.warns(RuntimeWarning, match="after the first query of a transaction with a snapshot")
+    expected = pytest.warns(RuntimeWarning, match="lock 'second' .* after the first query of a transaction with")
     try:
         with django_db_blocker.unblock(), connections["snapshot"].cursor() as cursor:
             cursor.execute("CREATE TABLE IF NOT EXISTS probe (n int)")
@@ -286,7 +302,7 @@ def test_a_lock_after_the_snapshot_of_its_transaction_warns(
             with zk_lock("first", release_on="commit"), connections["snapshot"].cursor() as cursor:
                 cursor.execute("SELECT n FROM probe")
             with expected if level == "repeatable read" else contextlib.nullcontext() as warned:
-                zk_lock("second", release_on="commit").acquire()
+                Lock.of_key("second", release_on="commit").acquire()
                 zk_lock("second").release()
             assert warned is None or [warning.filename for warning in warned] == [__file__]
             acquire_once("other", release_on="exit")  # it protects nothing in that database
@@ -363,7 +379,7 @@ def test_a_kept_lock_can_be_acquired_again_in_the_same_transaction(zoo: Zoo, led
             assert third is first
         with pytest.raises(LockBusy), zk_lock("kept", timeout=0, reentrant=False):
             pass
-        assert zk_lock("kept").acquire(blocking=False)
+        assert zk_lock("kept").acquire(blocking=False) not in (None, first)
         zk_lock("kept").release()
         assert len(zoo.children("kept")) == 1
         ledger.write("a")
@@ -527,10 +543,16 @@ def test_locks_ignore_the_transaction_of_a_test_case(zoo: Zoo, ledger: Ledger) -
 @pytest.mark.filterwarnings("ignore:The lock .* is acquired after the first query:RuntimeWarning")
 @pytest.mark.parametrize("end", ["commit", "rollback", "close", "autocommit"])
 def test_a_transaction_that_is_managed_by_hand_ends_by_hand(zoo: Zoo, ledger: Ledger, end: str) -> None:
+
+    def trace(execute: Any, *query: Any) -> Any:
+        acquire_once("trace", release_on="exit")  # also around the SAVEPOINT, with which a block begins and ends
+        return execute(*query)
+
+    traced = ledger.connection.execute_wrapper(trace)
     transaction.set_autocommit(False, using="ledger")
     try:
         ledger.write("a")  # which begins it; SQLite would commit at the end of a block that did
-        with transaction.atomic(using="ledger"), zk_lock("hand", release_on="commit"):
+        with traced, transaction.atomic(using="ledger"), zk_lock("hand", release_on="commit"):
             ledger.write("b")
         with zk_lock("hand") as hold, pytest.raises(ZkLockError, match="a transaction keeps it"):
             hold.hand_over(within=1)

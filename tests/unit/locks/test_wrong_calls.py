@@ -18,6 +18,7 @@ import trio
 from celery import Celery
 from django.core.exceptions import SynchronousOnlyOperation
 from django.test import override_settings
+from django.utils.safestring import mark_safe
 from django.utils.translation import gettext_lazy
 
 import django_zklock
@@ -180,6 +181,12 @@ def test_names_are_not_remembered_for_ever() -> None:
         for number in range(1500):
             assert zk_lock(f"order/{number}").key == f"order/{number}"
         assert len(conf.current().specs) <= 1000
+
+
+def test_a_name_that_is_safe_for_html_makes_no_other_text_safe() -> None:
+    with with_locks():
+        assert zk_lock(mark_safe("order")).spec.template == "order"
+        assert type(zk_lock("order").spec.template) is str
 
 
 @pytest.mark.parametrize(

@@ -296,6 +296,7 @@ def test_a_queue_with_readers_or_writers_is_recognized() -> None:
     assert holders.kind_of_queue(queue_of([Kind.LOCK, Kind.LOCK])) == "lock"
     assert holders.kind_of_queue(queue_of([Kind.LOCK, Kind.READ])) == "read-write"
     assert holders.kind_of_queue(queue_of([Kind.LOCK, Kind.PERMIT])) == "semaphore"
+    assert holders.kind_of_queue(replace(queue_of([]), limit=2)) == "semaphore"
 
 
 # --- whom a waiter waits for ------------------------------------------------------------------------------------------
