@@ -24,17 +24,20 @@ def fenced_models() -> list[type[models.Model]]:
 
 
 @contextlib.contextmanager
-def database(settings: dict[str, Any], *more: type[models.Model]) -> Iterator[str]:
-    """Have a database with the tables of the fenced models, and more; return its alias, which no thread knows yet."""
-    alias = f"ledger-{next(_numbers)}"
+def configured(alias: str, settings: dict[str, Any]) -> Iterator[str]:
     connections.settings[alias] = connections.configure_settings({"default": {}, alias: settings})[alias]
     try:
-        with tables(alias, *more):
-            yield alias
+        yield alias
     finally:
         connections[alias].close()
-        del connections.settings[alias]
-        del connections[alias]
+        del connections.settings[alias], connections[alias]
+
+
+@contextlib.contextmanager
+def database(settings: dict[str, Any], *more: type[models.Model]) -> Iterator[str]:
+    """Have a database with the tables of the fenced models, and more; return its alias, which no thread knows yet."""
+    with configured(f"ledger-{next(_numbers)}", settings) as alias, tables(alias, *more):
+        yield alias
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import random
 import sys
@@ -100,12 +101,9 @@ async def test_cancel_at_any_moment_leaves_no_contender(zoo: Zoo, lock: Lock | M
             await asyncio.wait([task])
             assert task.cancelled() or task.exception() is None
 
-    if held:
-        with zoo.hold_elsewhere("cancel"):
-            await sweep()
-            zoo.wait_contenders("cancel", 1, timeout=2)
-    else:
+    with zoo.hold_elsewhere("cancel") if held else contextlib.nullcontext():
         await sweep()
+        zoo.wait_contenders("cancel", int(held), timeout=2)
     zoo.assert_empty()
     assert not lock._blocks
     async with lock:

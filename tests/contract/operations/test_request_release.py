@@ -83,9 +83,7 @@ def test_a_request_to_a_new_hold_is_seen_when_it_looks(zoo: Zoo, asked: Sent, mo
     assert zoo.children("k") == []
 
 
-def test_of_repeated_release_requests_the_last_one_is_shown(
-    zoo: Zoo, asked: Sent, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_of_repeated_requests_the_last_one_is_shown(zoo: Zoo, asked: Sent, caplog: pytest.LogCaptureFixture) -> None:
     called = threading.Event()
     early: list[Hold] = []
     with zk_lock("k") as hold:

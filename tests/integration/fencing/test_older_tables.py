@@ -13,6 +13,7 @@ import pytest
 from django.db import connections, migrations, models
 from django.db.migrations.executor import MigrationExecutor
 from pytest_django import DjangoDbBlocker
+from support.databases import configured
 from support.mariadb import MariaDB
 
 from django_zklock.contrib.events.models import Attempt
@@ -33,13 +34,10 @@ def empty_database(server: MariaDB, name: str) -> Iterator[str]:
     with closing(pymysql.connect(host="127.0.0.1", port=server.port)) as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
         settings = {**server.settings("read committed"), "NAME": name}
-        connections.settings[name] = connections.configure_settings({"default": {}, name: settings})[name]
         try:
-            yield name
+            with configured(name, settings):
+                yield name
         finally:
-            connections[name].close()
-            del connections.settings[name]
-            del connections[name]
             cursor.execute(f"DROP DATABASE {name}")
 
 

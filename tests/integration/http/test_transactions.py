@@ -18,6 +18,7 @@ from django.db.transaction import TransactionManagementError
 from django.test import TestCase
 from django.utils.connection import ConnectionDoesNotExist
 from pytest_django import DjangoDbBlocker
+from support.databases import configured
 from support.deadlock import rivals
 from support.faults import BackgroundCall, acquire_once, due
 from support.ledger import Ledger, MariaDBLedger
@@ -293,12 +294,11 @@ def test_a_lock_after_the_snapshot_of_its_transaction_warns(
     settings = server.settings(level) if kind == "mariadb" else dict(server.settings)
     if kind == "postgres" and level == "repeatable read":
         settings["OPTIONS"] = {"isolation_level": 3}
-    connections.settings["snapshot"] = connections.configure_settings({"default": {}, "snapshot": settings})["snapshot"]
     expected = pytest.warns(RuntimeWarning, match="lock 'second' .* after the first query of a transaction with")
-    try:
-        with django_db_blocker.unblock(), connections["snapshot"].cursor() as cursor:
+    with django_db_blocker.unblock(), configured("snapshot", settings):
+        with connections["snapshot"].cursor() as cursor:
             cursor.execute("CREATE TABLE IF NOT EXISTS probe (n int)")
-        with django_db_blocker.unblock(), transaction.atomic(using="snapshot"):
+        with transaction.atomic(using="snapshot"):
             with zk_lock("first", release_on="commit"), connections["snapshot"].cursor() as cursor:
                 cursor.execute("SELECT n FROM probe")
             with expected if level == "repeatable read" else contextlib.nullcontext() as warned:
@@ -306,10 +306,6 @@ def test_a_lock_after_the_snapshot_of_its_transaction_warns(
                 zk_lock("second").release()
             assert warned is None or [warning.filename for warning in warned] == [__file__]
             acquire_once("other", release_on="exit")  # it protects nothing in that database
-    finally:
-        with django_db_blocker.unblock():
-            connections["snapshot"].close()
-        del connections.settings["snapshot"], connections["snapshot"]
 
 
 # --- release_on="commit" --------------------------------------------------------------------------------------------
@@ -571,22 +567,17 @@ def test_a_transaction_goes_on_if_autocommit_is_refused_in_it(
     zoo: Zoo, postgres: Postgres, django_db_blocker: DjangoDbBlocker
 ) -> None:
     """PostgreSQL's driver refuses it. A lock that was released then would not cover the rows that are written."""
-    connections.settings["hand"] = connections.configure_settings({"default": {}, "hand": postgres.settings})["hand"]
-    with django_db_blocker.unblock():
-        try:
-            transaction.set_autocommit(False, using="hand")
-            with connections["hand"].cursor() as cursor:
-                cursor.execute("SELECT 1")
-            with transaction.atomic(using="hand"), zk_lock("hand", release_on="commit"):
-                pass
-            with pytest.raises(DatabaseError):
-                transaction.set_autocommit(True, using="hand")
-            assert len(zoo.children("hand")) == 1
-            transaction.rollback(using="hand")
-            assert zoo.children("hand") == []
-        finally:
-            connections["hand"].close()
-            del connections.settings["hand"], connections["hand"]
+    with django_db_blocker.unblock(), configured("hand", postgres.settings):
+        transaction.set_autocommit(False, using="hand")
+        with connections["hand"].cursor() as cursor:
+            cursor.execute("SELECT 1")
+        with transaction.atomic(using="hand"), zk_lock("hand", release_on="commit"):
+            pass
+        with pytest.raises(DatabaseError):
+            transaction.set_autocommit(True, using="hand")
+        assert len(zoo.children("hand")) == 1
+        transaction.rollback(using="hand")
+        assert zoo.children("hand") == []
 
 
 @pytest.mark.parametrize("abort_on", ["suspended", "never"])

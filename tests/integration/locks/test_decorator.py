@@ -29,6 +29,20 @@ class Order:
     pk: int
 
 
+async def _coroutine() -> None: ...
+
+
+def _numbers() -> Iterator[int]:
+    yield 1
+
+
+async def _async_numbers() -> AsyncIterator[int]:
+    yield 1
+
+
+_block, _async_block = contextlib.contextmanager(_numbers), contextlib.asynccontextmanager(_async_numbers)
+
+
 def test_fields_come_from_bound_arguments_with_defaults(zoo: Zoo) -> None:
     seen: list[list[str]] = []
 
@@ -171,15 +185,8 @@ def test_an_unknown_field_is_refused_where_it_is_written(zoo: Zoo) -> None:
 
 def test_generators_and_anything_but_one_function_are_refused() -> None:
     """The body of a generator would run after the release. The error says what to do."""
-
-    def sync() -> Iterator[int]:
-        yield 1
-
-    async def async_() -> AsyncIterator[int]:
-        yield 1
-
-    context_managers: list[Any] = [contextlib.contextmanager(sync), contextlib.asynccontextmanager(async_)]
-    for function in (sync, async_, *context_managers):
+    context_managers: list[Any] = [_block, _async_block]
+    for function in (_numbers, _async_numbers, *context_managers):
         with pytest.raises(TypeError, match="inside it"):
             zk_locked("x")(function)
     with pytest.raises(TypeError, match="method_decorator"):
@@ -198,12 +205,8 @@ def test_a_decorator_that_runs_a_generator_to_its_end_is_locked(zoo: Zoo) -> Non
     def work() -> Iterator[bool]:
         yield zk_lock("cm").owned()
 
-    @contextlib.contextmanager
-    def around() -> Iterator[None]:
-        yield
-
     @zk_locked("cm")
-    @around()
+    @_block()
     def inside() -> bool:
         return zk_lock("cm").owned()
 
@@ -228,12 +231,7 @@ def test_a_decorator_without_a_name_is_refused(args: tuple[Any, ...], kwargs: di
 def test_zk_locked_without_parentheses_is_refused_at_once() -> None:
     from celery import shared_task
 
-    async def coroutine() -> None: ...
-
-    def generator() -> Iterator[int]:
-        yield 1
-
-    wrong: list[Any] = [coroutine, generator, Order, shared_task(_coroutine)]
+    wrong: list[Any] = [_coroutine, _numbers, Order, shared_task(_coroutine)]
     for function in wrong:
         with pytest.raises(TypeError, match=r'@zk_locked\("inventory/{sku}"\)'):
             zk_locked(function)
@@ -242,25 +240,13 @@ def test_zk_locked_without_parentheses_is_refused_at_once() -> None:
     zk_locked(str)(lambda order: order)
 
 
-async def _coroutine() -> None: ...
-
-
-async def _async_numbers() -> AsyncIterator[int]:
-    yield 1
-
-
-@contextlib.contextmanager
-def _block() -> Iterator[None]:
-    yield
-
-
 UNFINISHED: dict[str, Callable[[], object]] = {
     "generator": lambda: (number for number in (1, 2)),
     "map": lambda: map(str, (1, 2)),
     "filter": lambda: filter(None, (1, 2)),
     "async_generator": _async_numbers,
     "_GeneratorContextManager": _block,
-    "_AsyncGeneratorContextManager": contextlib.asynccontextmanager(_async_numbers),
+    "_AsyncGeneratorContextManager": _async_block,
     "coroutine": _coroutine,
     "Future": concurrent.futures.Future,
 }

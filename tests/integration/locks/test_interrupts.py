@@ -221,9 +221,7 @@ def test_an_exception_at_any_line_of_a_leader_leaves_nothing(zoo: Zoo, stride: i
         return made.setdefault(key, Leader(key))
 
     def check(key: str) -> None:
-        gc.collect()
-        zoo.assert_empty()
-        assert_none_listed()
+        assert_nothing_held(zoo)
         assert made[key].run(lambda hold: hold.key) == key
 
     sweep(functions_of(election), lambda leader: leader.run(lambda hold: None), check, stride, make=make, least=20)
