@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django_zklock import Lock, zk_lock
-from django_zklock.core.locks.lingering import LingeringLock, LingeringLocks, LingeringWaiter
+from django_zklock.core.locks.lingering import LingeringLocks
 from django_zklock.core.queue.nodes import Kind, Mark, new_guid
 from django_zklock.core.zk import process
 from django_zklock.locks.hold import Hold
@@ -124,11 +124,11 @@ class Taker:
         self.go()
 
 
-def lingering_lock(lock: Lock) -> LingeringLock | None:
+def lingering_lock(lock: Lock) -> Any:
     return process.current().attached(LingeringLocks).find(lock.spec) if lock.spec.linger else None
 
 
-def lingering_waiters(lock: Lock) -> set[LingeringWaiter | None]:
+def lingering_waiters(lock: Lock) -> set[Any]:
     shared = lingering_lock(lock)
     return set() if shared is None else set(shared.queue)
 

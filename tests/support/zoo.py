@@ -207,7 +207,7 @@ class Zoo:
         """The paths of the markers of downgraded writers."""
         return [path for name, path in self._below(self.base) if name.startswith("!reads:")]
 
-    def payloads(self, key: str) -> list[nodes.Payload | None]:
+    def payloads(self, key: str) -> list[Any]:
         payloads = []
         for name in self.children(key):
             with contextlib.suppress(NoNodeError):  # gone since

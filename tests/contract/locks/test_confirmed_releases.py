@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import socket
 from collections.abc import Callable
@@ -43,10 +42,6 @@ def left(zoo: Zoo) -> list[str]:
     return []
 
 
-def block(timeout: float, **options: Any) -> None:
-    acquire_once("k", timeout=timeout, **options)
-
-
 def coroutine(timeout: float) -> None:
     async def use() -> None:
         async with zk_lock("k", timeout=timeout):
@@ -55,24 +50,12 @@ def coroutine(timeout: float) -> None:
     asyncio.run(use())
 
 
-def one_of_one(timeout: float) -> None:
-    acquire_once(zk_locks("k", timeout=timeout))
-
-
 def skipped(timeout: float) -> None:
     with zk_lock("k", timeout=timeout, on_conflict="skip") as hold:
         assert hold is not None
 
 
 async def nothing(*_: object) -> None: ...
-
-
-def decorated(timeout: float) -> None:
-    zk_locked("k", timeout=timeout)(lambda: None)()
-
-
-def decorated_coroutine(timeout: float) -> None:
-    asyncio.run(zk_locked("k", timeout=timeout)(nothing)())
 
 
 def committed(timeout: float) -> None:
@@ -90,7 +73,17 @@ def failed(timeout: float) -> None:
         raise KeyError
 
 
-BLOCKS = [block, coroutine, one_of_one, skipped, decorated, decorated_coroutine, committed, nested, failed]
+BLOCKS: dict[str, Callable[[float], object]] = {
+    "block": lambda timeout: acquire_once("k", timeout=timeout),
+    "coroutine": coroutine,
+    "one of one": lambda timeout: acquire_once(zk_locks("k", timeout=timeout)),
+    "skipped": skipped,
+    "decorated": lambda timeout: zk_locked("k", timeout=timeout)(lambda: None)(),
+    "decorated coroutine": lambda timeout: asyncio.run(zk_locked("k", timeout=timeout)(nothing)()),
+    "committed": committed,
+    "nested": nested,
+    "failed": failed,
+}
 
 
 def released() -> None:
@@ -128,8 +121,8 @@ def held_by_operator() -> None:
 
 
 CALLS: dict[str, Callable[[], object]] = {
-    "permit": functools.partial(block, 0, limit=2),
-    "reader": functools.partial(block, 0, kind="read"),
+    "permit": lambda: acquire_once("k", timeout=0, limit=2),
+    "reader": lambda: acquire_once("k", timeout=0, kind="read"),
     "several": lambda: acquire_once(zk_locks("k", "l", "m", timeout=5)),
     "release": released,
     "arelease": lambda: asyncio.run(released_in_a_coroutine()),
@@ -161,7 +154,7 @@ def test_others_see_the_release_when_the_call_returns(zoo: Zoo, slow: None, call
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("use", BLOCKS)
+@pytest.mark.parametrize("use", BLOCKS.values(), ids=BLOCKS)
 def test_a_block_without_a_wait_ends_after_the_confirmation(zoo: Zoo, slow: None, use: Callable[[float], None]) -> None:
     """Such code expects that busy means busy, and so do its rivals."""
     use(0)
@@ -169,7 +162,7 @@ def test_a_block_without_a_wait_ends_after_the_confirmation(zoo: Zoo, slow: None
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("use", BLOCKS)
+@pytest.mark.parametrize("use", BLOCKS.values(), ids=BLOCKS)
 def test_a_block_that_waits_ends_before_the_confirmation(zoo: Zoo, proxy: Proxy, use: Callable[[float], None]) -> None:
     """Or the tests above would prove nothing. The process itself sees the release."""
     delay(proxy, 60)

@@ -119,7 +119,7 @@ def test_a_waiter_is_not_refused_when_it_queues_again(zoo: Zoo) -> None:
     holder.wait_granted()
     with queued(zoo, lock) as (waiter,), foreign(zoo) as path:
         with foreign(zoo):
-            eventually(lambda: lingering_lock(lock).has_other_waiters)  # type: ignore[union-attr]
+            eventually(lambda: lingering_lock(lock).has_other_waiters)
             time.sleep(0.02)  # its time is over
             before = zoo.children(KEY)[0]
             holder.go()
@@ -175,7 +175,7 @@ def test_an_idle_lingering_lock_is_released_for_another_waiter_at_once(zoo: Zoo)
 def test_the_release_of_an_idle_lingering_lock_costs_two_requests(zoo: Zoo, warm_proxy: Proxy) -> None:
     lock = zk_lock(KEY, linger=LONG)
     acquire_once(lock)
-    eventually(lambda: lingering_lock(lock).has_other_waiters is False)  # type: ignore[union-attr]  # it watches the directory now
+    eventually(lambda: lingering_lock(lock).has_other_waiters is False)  # it watches the directory now
     assert warm_proxy.requests == 3
     with foreign(zoo) as path:
         eventually(lambda: zoo.children(KEY) == [path.rpartition("/")[2]])
@@ -302,7 +302,6 @@ def test_the_working_process_of_a_lingering_lock_is_shown(zoo: Zoo, monkeypatch:
     with lock as hold, monkeypatch.context() as patched:
         patched.setattr(lingering, "PUBLISH_AFTER", LONG)
         (turn,) = lingering_waiters(lock)
-        assert turn is not None
         eventually(lambda: hold.path in watched(zoo))
         caught_up()
         patched.setattr(Gateway, "read", lambda *_: None)  # it does not see its first write
@@ -318,7 +317,6 @@ def test_a_caller_of_a_lingering_lock_has_the_guid_of_its_znode(zoo: Zoo) -> Non
     for _ in range(2):
         with (lock := zk_lock(KEY, linger=LONG)):
             (turn,) = lingering_waiters(lock)
-            assert turn is not None
             assert turn.guid == seen(KEY).holders[0].guid
 
 
@@ -401,8 +399,6 @@ def test_the_end_of_its_lease_does_not_free_a_lingering_lock(zoo: Zoo) -> None:
     lock = zk_lock(KEY, linger=LONG, abort_on="never")
     with contextlib.suppress(LockLost), lock as hold:
         shared, done = lingering_lock(lock), threading.Event()
-        assert shared is not None
-        assert shared.base is not None
         session().post(shared.base.lose, "its lease is over")
         session().post(done.set)
         assert done.wait(10)

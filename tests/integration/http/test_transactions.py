@@ -370,7 +370,8 @@ def test_a_kept_lock_can_be_acquired_again_in_the_same_transaction(zoo: Zoo, led
         with lock as first:
             pass
         with lock as second:
-            assert second is first
+            acquire_once(lock)
+            assert second is first is current_hold("kept")
         with zk_lock("kept", timeout=0) as third, lock:
             assert third is first
         with pytest.raises(LockBusy), zk_lock("kept", timeout=0, reentrant=False):
