@@ -410,7 +410,7 @@ async def test_a_coroutine_leads_and_is_cancelled_at_a_loss(zoo: Zoo, caplog: py
     terms.end.set()
     assert await running == 3
     assert terms.ended == ["CancelledError"] * 2
-    assert caplog.text.count("no longer leads 'lead', and queues again") == 2
+    assert caplog.text.count("no longer leads 'lead', and queues again: the test took it away") == 2
     assert terms.holds[2]._held.grant.since - terms.holds[1]._held.grant.since > 0.1, "the second pause"
 
 
