@@ -269,7 +269,7 @@ def test_the_shown_holders_and_waits_are_those_of_the_rule(came: list[tuple[Kind
     own = {child.name: limit for child, (_, limit) in zip(children, came, strict=True)}
     verdicts = [told(children, child, own[child.name]) for child in children]
     granted = [index for index, verdict in enumerate(verdicts) if verdict == Granted()]
-    limits = {name: limit or most for name, most in own.items()}
+    limits = {} if limit else own  # a limit that was set is the one of all
     assert holders.holder_indexes(children, limits) == tuple(granted)
     assert holders.end_of_holders(children, limits) == max((index + 1 for index in granted), default=0)
     for index, verdict in enumerate(verdicts):
@@ -290,6 +290,7 @@ def test_contenders_from_before_a_change_hold_by_the_highest_limit(
     }
     expected = [index for index in range(many) if index < (max(own, limit, before) if index < older else limit)]
     assert holders.holder_indexes(children, limits) == tuple(expected)
+    assert min(limits.values()) >= limit
 
 
 def test_a_queue_with_readers_or_writers_is_recognized() -> None:
