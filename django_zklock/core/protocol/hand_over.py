@@ -58,7 +58,7 @@ class GivenHold(Replacement):
         if self._own is None or payload is None or self._is_withdrawn:
             return ()
         reason = f"handed over on {payload.host}, process {payload.pid}; waiting for its adopter"
-        create = self._create(payload, by=payload.what or "python", reason=reason, mark=HANDED_OVER)
+        create = self._create(payload, by=payload.what, reason=reason, mark=HANDED_OVER)
         return _replace(self._own.path, self._own.data, create)
 
     def end_in_time(self, session: Session) -> None:
