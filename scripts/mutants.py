@@ -117,7 +117,7 @@ def changes_of(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:  # n
             yield node, f"({ast.unparse(ast.BoolOp(node.op, kept) if len(kept) > 1 else kept[0])})"
     elif isinstance(node, ast.Compare) and len(node.ops) == 1:
         left, right = ast.unparse(node.left), ast.unparse(node.comparators[0])
-        if not (isinstance(node.ops[0], ORDER) and re.search(r"\bnow\b", left + right)):
+        if not (isinstance(node.ops[0], ORDER) and re.search(r"\bnow\b", f"{left} {right}")):
             yield node, f"({left} {COMPARISONS[type(node.ops[0])]} {right})"
     elif isinstance(node, ast.Call) and len(node.args) == 2 and ast.unparse(node.func) not in SYMMETRIC:
         yield node, ast.unparse(ast.Call(node.func, node.args[::-1], node.keywords))
