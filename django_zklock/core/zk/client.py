@@ -183,6 +183,12 @@ class Client(KazooClient):
 
     def forget_sockets(self) -> None:
         """Close a forked child's copies of the sockets. Nothing is sent, so the parent's connection stays open."""
+        self.handler.stop()
+        self._stopped = self.handler.event_object()  # a new one: a thread of the parent may have the old one's lock
+        self._stopped.set()
+        routine = self._connection._connection_routine
+        if hasattr(routine, "kill"):  # a greenlet of gevent, which outlives the fork
+            routine.kill(block=False)
         for sock in (self._connection._socket, self._connection._read_sock, self._connection._write_sock):
             if sock is not None:
                 try:

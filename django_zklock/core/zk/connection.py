@@ -151,6 +151,9 @@ class _Handler:
         sock = socket.create_connection(
             address, self.host_timeout if timeout is None else min(timeout, self.host_timeout)
         )
+        if not self._running:  # the process was forked in the meantime, and this is a greenlet in the child
+            sock.close()
+            raise ConnectionAbortedError("the connection is the parent's")
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.tls is not None:
@@ -334,7 +337,8 @@ class Connection(ConnectionHandler):
         try:
             return super()._connect_loop(retry)
         finally:
-            self.client.outage.log()
+            if not self.client._stopped.is_set():
+                self.client.outage.log()
 
     def _may_try(self, host: tuple[str, str, int]) -> bool:
         outage: Outage = self.client.outage

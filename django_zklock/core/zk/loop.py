@@ -137,6 +137,12 @@ class Loop:
         """Wait until the thread has ended, for at most a second."""
         self._thread.join(1.0)
 
+    def forget(self) -> None:
+        """Run nothing more, in a forked child. A thread ends at the fork; a greenlet lives on, and waits for ever."""
+        self._delivered, self._timers = deque(), []
+        self._running = threading.Lock()
+        self._running.acquire()
+
     def call_later(self, delay: float, call: _Call) -> Timer:
         """Run `call()` in `delay` seconds. Only an event may call this."""
         timer = Timer(call)

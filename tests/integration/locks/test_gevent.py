@@ -12,8 +12,7 @@ from support.zoo import Zoo, next_line
 pytest.importorskip("gevent")
 FIRST = "from gevent import monkey; monkey.patch_all()"
 PRELUDE = """
-import threading, time
-import gevent
+import os, threading, time, gevent.event
 from django_zklock.exceptions import LockLost, LockBusy, LockNotHeld
 from django_zklock.core.locks.held import held_locks
 from django_zklock.core.protocol.registry import Registry
@@ -209,7 +208,6 @@ def edge():
             lost += 1
         gevent.sleep(0.001)
     return 0 < lost < 200
-import gevent.event
 works = (waiter, gevent.sleep), (waiter, gevent.event.Event().wait), (swallower,), (edge,)
 print([gevent.spawn(*work).get() for work in works])
 print(edge())
@@ -220,8 +218,7 @@ print(edge())
 def test_greenlets_of_others_than_gevent_own_locks_too(zoo: Zoo) -> None:
     """Nobody can stop a bare one, so LockLost comes at its end. gevent stops its own even if it has patched nothing."""
     script = """
-import contextlib, sys, time
-import greenlet
+import contextlib, greenlet, sys, time
 from django_zklock.exceptions import LockLost
 lock = zk_lock("plain")
 def work():
@@ -272,3 +269,18 @@ def work():
 gevent.spawn(work).get()
 """
     assert run(zoo, script) == ["committed", "outer"]
+
+
+def test_a_fork_leaves_the_session_to_the_parent(zoo: Zoo) -> None:
+    script = """
+with zk_lock("held", abort_on="lost") as hold:
+    client = process.current()._client
+    for state in "held", "suspect":
+        while hold.state != state: time.sleep(client.drop_connection() or 0)
+        child, sent = os.fork(), client.connect_sent_at
+        if not child:
+            with zk_lock("own"): time.sleep(2)
+            os._exit(client.connect_sent_at != sent)
+        print(os.waitpid(child, 0)[1], hold.check())
+"""
+    assert zoo.output(PRELUDE + script, first=FIRST) == ["0 None"] * 2
