@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from support.chaos.servers import repair
 from support.ensemble import Ensemble
+from support.faults import acquire_once
 from support.zoo import Zoo, eventually, namespace
 
 from django_zklock import zk_lock
@@ -46,11 +47,9 @@ def test_the_crash_of_a_process_that_wanted_too_many_locks_harms_nobody(ensemble
             assert len(greedy.contenders()) == int(printed.split()[0])
             eventually(lambda: not greedy.contenders(), 10 * SESSION, "the session does not end")
             hold.check()
-            with zk_lock("another", timeout=10):
-                pass
+            acquire_once("another", timeout=10)
         for server in ensemble.servers:
             server.stop()
         repair(ensemble)  # reads all transactions again
-        with zk_lock("other", timeout=30):
-            pass
+        acquire_once("other", timeout=30)
         greedy.close()

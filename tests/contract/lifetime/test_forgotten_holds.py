@@ -169,6 +169,7 @@ def test_a_hold_that_may_not_be_deleted_keeps_no_other_from_its_turn(zoo: Zoo, m
 @pytest.mark.parametrize(("compat", "create"), [(None, CREATE_CONTAINER), ("kazoo", CREATE)])
 def test_a_caller_that_gives_up_leaves_no_directory(zoo: Zoo, proxy: Proxy, compat: Compat | None, create: int) -> None:
     """Servers keep a container that never had a child. kazoo's recipes create the directory only once."""
+    zoo.client.ensure_path(f"{zoo.base}/never")  # so that one request is enough, which `caught_up` waits for
     proxy.delay_op(create, 60)
     assert zk_lock("never/used", compat=compat, cancel=lambda: bool(proxy.counts[create])).acquire() is None
     proxy.heal()

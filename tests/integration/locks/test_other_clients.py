@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall
+from support.faults import BackgroundCall, acquire_once
 from support.neighbours.curator import curator
 from support.neighbours.ours import Ours, options_of, our_process
 from support.neighbours.protocol import TIMEOUT, OtherClient, OtherClientGone, kazoo
@@ -206,8 +206,7 @@ def test_a_lock_next_to_a_recipe_of_curator_that_ignores_it_is_refused(
         lock.acquire()
     zoo.wait_contenders("a", 1)
     jvm.release("1", their, path)
-    with zk_lock("a", **options_of(our), timeout=30):
-        pass
+    acquire_once("a", **options_of(our), timeout=30)
 
 
 def test_a_contender_behind_a_mutex_of_curator_gets_an_error(zoo: Zoo, jvm: OtherClient, ours: Ours) -> None:
@@ -244,8 +243,7 @@ def test_curators_readers_do_not_see_a_downgrade(zoo: Zoo, jvm: OtherClient) -> 
     path = f"{zoo.base}/a"
     with zk_lock("a", kind="write") as hold:
         hold.downgrade()
-        with zk_lock("a", kind="read"):
-            pass
+        acquire_once("a", kind="read")
         assert not jvm.try_acquire("1", "read", path, 0.2)
         writer = jvm.acquire("2", "write", path)
         zoo.wait_contenders("a", 2)

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from support.deadlock import give_way
-from support.faults import BackgroundCall, CallOnDemand, connected, proxied
+from support.faults import BackgroundCall, CallOnDemand, acquire_once, connected, proxied
 from support.primitives import end_session
 from support.proxy import MULTI
+from support.work import assert_refused
 from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locked, zk_locks
@@ -92,8 +93,7 @@ def test_too_many_names_are_one_label(zoo: Zoo, collected: Collected, caplog: py
     """A project that puts keys into the names gets a bounded number of time series."""
     with zoo.configured(MAX_METRIC_LOCKS=2):
         for number in range(4):
-            with zk_lock(f"inventory/{number}"):
-                pass
+            acquire_once(f"inventory/{number}")
         collected.becomes(2, "acquired_total", "(others)")
     assert caplog.text.count("MAX_METRIC_LOCKS") == 1
     collected.becomes(0, "holds", "(others)")
@@ -107,8 +107,7 @@ def test_the_locks_of_the_settings_are_counted_from_0(zoo: Zoo, collected: Colle
     with zoo.configured(LOCKS=locks), zoo.hold_elsewhere("inventory/1"):
         for counter in ("contended_total", "unavailable_total", "lost_total"):
             assert (collected(counter), collected(counter, "api", "semaphore")) == (0, 0)
-        with pytest.raises(LockBusy), zk_lock("inventory", fields={"sku": "1"}, timeout=0):
-            pass
+        assert_refused(zk_lock("inventory", fields={"sku": "1"}, timeout=0), LockBusy)
         collected.becomes(1, "contended_total")
 
 
@@ -122,8 +121,7 @@ def test_a_lock_that_hangs_is_seen_before_it_ends(collected: Collected, linger: 
     options: dict[str, Any] = {"fields": {"sku": "1"}, "linger": linger}
 
     def wait() -> None:
-        with zk_lock(NAME, timeout=30, **options):
-            pass
+        acquire_once(NAME, timeout=30, **options)
 
     with zk_lock(NAME, **options):
         waiter = BackgroundCall(wait)
@@ -178,8 +176,7 @@ def test_a_loss_ends_a_hold_once(zoo: Zoo, collected: Collected) -> None:
 
 def test_a_lock_that_is_not_acquired_is_counted(zoo: Zoo, collected: Collected) -> None:
     def tries() -> None:
-        with pytest.raises(LockBusy), zk_lock("k", timeout=0):
-            pass
+        assert_refused(zk_lock("k", timeout=0), LockBusy)
         assert not zk_lock("k", kind="read").acquire(timeout=0.05)
 
     with zk_lock("k", kind="write"):
@@ -262,8 +259,7 @@ def test_metrics_do_not_count_a_dropped_hold_for_ever(zoo: Zoo, collected: Colle
 
     def gone() -> bool:
         gc.collect()
-        with zk_lock("other"):
-            pass
+        acquire_once("other")
         return collected("holds", "k") == 0
 
     eventually(gone)

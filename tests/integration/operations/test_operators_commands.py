@@ -15,7 +15,7 @@ import pytest
 from pytest_django import DjangoDbBlocker
 from support import forked
 from support.databases import database, sqlite
-from support.faults import BackgroundCall, acquired_by_many
+from support.faults import BackgroundCall, acquire_once, acquired_by_many
 from support.locking import MANAGE, as_json, ending, zklock
 from support.quietevents import RECORD
 from support.zoo import Zoo, guid_of
@@ -106,8 +106,7 @@ def test_a_broken_lock_goes_to_the_next_waiter(
     assert hold is not None
 
     def wait() -> None:
-        with zk_lock("k", timeout=30):
-            pass
+        acquire_once("k", timeout=30)
 
     waiter = BackgroundCall(wait)
     zoo.wait_contenders("k", 2)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from django.test import override_settings
 from kazoo.security import make_acl
-from support.faults import within
+from support.faults import acquire_once, within
 from support.locking import MANAGE, as_json, ending, zklock
 from support.zoo import Zoo, eventually, namespace, next_line
 
@@ -88,8 +88,7 @@ def test_show_lists_the_holder_and_the_waiters_in_order(zoo: Zoo) -> None:
 
 
 def test_an_idle_lock_is_listed_as_kept(zoo: Zoo) -> None:
-    with zk_lock("stock", linger=60):
-        pass
+    acquire_once("stock", linger=60)
     eventually(lambda: as_json("status")["idle"] == 1)
     text = zklock("status")
     assert "0 locks held, 1 kept for the next user" in text

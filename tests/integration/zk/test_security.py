@@ -12,6 +12,7 @@ import pytest
 from django.test import override_settings
 from support.certificates import WITH_NETTY, authority, certificate, skip_without_tls
 from support.ensemble import Ensemble, free_ports
+from support.faults import acquire_once
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
@@ -65,8 +66,7 @@ def test_a_release_over_tls_arrives_although_the_process_ends(
     """OpenSSL keeps nothing back: what is sent is in the socket when the block ends."""
 
     def work() -> None:
-        with zk_lock("child"):
-            pass
+        acquire_once("child")
         end()
 
     with secure.configured(session_timeout=10, TLS=pki):
@@ -74,8 +74,7 @@ def test_a_release_over_tls_arrives_although_the_process_ends(
             child = multiprocessing.get_context("fork").Process(target=work)
             child.start()
             child.join(30)
-            with zk_lock("child", timeout=8):
-                pass
+            acquire_once("child", timeout=8)
 
 
 def test_greenlets_have_locks_over_tls(secure: Zoo, pki: dict[str, Path]) -> None:
