@@ -22,7 +22,7 @@ from django.test import override_settings
 from support.brokers import Redis
 from support.deadlock import rivals
 from support.docs import files_of, run, text_of
-from support.faults import BackgroundCall
+from support.faults import BackgroundCall, acquire_once
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
@@ -144,12 +144,8 @@ def test_the_move_from_cache_add_has_no_gap(zoo: Zoo, redis_page: PageFile, firs
 
 
 def test_an_inner_busy_lock_is_no_reason_to_skip_the_work(zoo: Zoo, redis_page: PageFile) -> None:
-    def work() -> None:
-        with zk_lock("partner", timeout=0):
-            pass
-
     with zoo.hold_elsewhere("partner"), pytest.raises(LockBusy):
-        redis_page("both_add")["sync"]("a", work)
+        redis_page("both_add")["sync"]("a", lambda: acquire_once("partner", timeout=0))
 
 
 def test_the_gate_sees_a_process_of_the_old_version_and_no_other(zoo: Zoo, redis_page: PageFile) -> None:

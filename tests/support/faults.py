@@ -59,8 +59,7 @@ def warmed(zoo: Zoo, key: str) -> Iterator[Proxy]:
     zoo.client.ensure_path(f"{zoo.base}/{key}")
     with mock.patch.object(contender, "WATCH_SELF_AFTER", 60.0), proxied(zoo, 10) as proxy:
         connected()
-        with zk_lock(key):
-            pass
+        acquire_once(key)
         settle()
         yield proxy
 
@@ -134,8 +133,7 @@ def caught_up() -> None:
     for is answered before the second lock of another key.
     """
     for _ in range(2):
-        with zk_lock("caught-up", timeout=30, reentrant=False):
-            pass
+        acquire_once("caught-up", timeout=30, reentrant=False)
     due(0)
 
 

@@ -1,8 +1,4 @@
-"""
-Requests arrive complete and in order, however slowly a server reads; and a cut loses no callback.
-
-The server sends its replies in pieces, and a piece of one more before it ends a connection.
-"""
+"""Requests arrive complete and in order, however slowly a server reads; and a cut loses no callback."""
 
 from __future__ import annotations
 

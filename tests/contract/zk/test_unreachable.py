@@ -27,11 +27,7 @@ from django_zklock.testing.server import DevServer
 
 
 def failure(where: str, *, scheme: str = "zk", connect_timeout: float = 1.0) -> str:
-    """
-    Return the error of an acquire that tries these servers for `connect_timeout` seconds.
-
-    It must name the same cause while the first try lasts, and after each server has failed.
-    """
+    """Return the error of an acquire at these servers. Its cause is the same after each server has failed."""
     zklock = {"URL": f"{scheme}://{where}/test", "CONNECT_TIMEOUT": connect_timeout}
     with override_settings(ZKLOCK=zklock):
         raised = assert_refused(zk_lock("a", timeout=0), ZooKeeperUnavailable)

@@ -14,6 +14,7 @@ from celery import chain, states
 from celery.exceptions import TaskRevokedError, WorkerLostError
 from celery.result import AsyncResult
 from support import celeryapp
+from support.faults import acquire_once
 from support.policytasks import POLICIES, SHARES, VALUE
 from support.reserving import holder, reserved_names
 from support.uniquetasks import until_done
@@ -230,8 +231,7 @@ def test_a_task_goes_on_under_the_lock(publisher: Worker) -> None:
     assert "it was adopted by 'task adopting" in publisher.run("adopting", text)
     gate.open()
     assert publisher.get(result) > hold.token
-    with zk_lock("given", timeout=0):
-        pass
+    acquire_once("given", timeout=0)
 
 
 def test_a_task_whose_adopter_died_is_told_so(publisher: Worker) -> None:
@@ -240,8 +240,7 @@ def test_a_task_whose_adopter_died_is_told_so(publisher: Worker) -> None:
     result, gate = publisher.begin("adopting", text)
     os.kill(gate.wait_at_work(), signal.SIGKILL)
     assert "cannot be adopted: " in publisher.get(result)
-    with zk_lock("given", timeout=20):
-        pass
+    acquire_once("given", timeout=20)
 
 
 def test_a_task_cannot_hand_over_the_lock_that_it_has_waited_for(publisher: Worker) -> None:

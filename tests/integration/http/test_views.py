@@ -125,11 +125,7 @@ def templates(pages: dict[str, str]) -> override_settings:
 def test_a_transaction_around_the_middleware_does_not_commit_half_the_work(
     rf: RequestFactory, error: ZkLockError, page: str | None
 ) -> None:
-    """
-    The answer is no exception, so another middleware would commit. The transaction of a `TestCase` goes on.
-
-    The page may need queries, and it may fail.
-    """
+    """The answer is no exception, so another middleware would commit. The page may need queries, and may fail."""
     middleware = LockConflictMiddleware(lambda request: HttpResponse())
     pages = templates({} if page is None else {"409.html": page, "503.html": page})
     fails = pytest.raises(TemplateSyntaxError) if page == "{% fail %}" else contextlib.nullcontext()
