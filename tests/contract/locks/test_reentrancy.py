@@ -83,6 +83,10 @@ def test_a_release_inside_the_block_raises_at_its_end(zoo: Zoo) -> None:
         lock.release()
         raise KeyError
     acquire_once(lock)
+    lock.acquire()
+    with lock:
+        lock.release()  # what `acquire` has got
+    assert not lock.locked()
 
 
 def test_a_foreign_thread_and_a_reused_thread_number_own_nothing(zoo: Zoo) -> None:
