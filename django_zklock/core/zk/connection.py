@@ -337,7 +337,7 @@ class Connection(ConnectionHandler):
         try:
             return super()._connect_loop(retry)
         finally:
-            if not self.client._stopped.is_set():
+            if not self.client.is_forgotten:
                 self.client.outage.log()
 
     def _may_try(self, host: tuple[str, str, int]) -> bool:
