@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
+
+from django.dispatch import Signal
 
 from django_zklock import signals
 
@@ -19,18 +22,22 @@ class Sent(list[tuple[str, dict[str, Any]]]):
 
 
 @contextlib.contextmanager
+def received(signal: Signal, receiver: Callable[..., object]) -> Iterator[None]:
+    signal.connect(receiver, weak=False)
+    try:
+        yield
+    finally:
+        signal.disconnect(receiver)
+
+
+@contextlib.contextmanager
 def signalled(*names: str) -> Iterator[Sent]:
     sent = Sent()
-    receivers = {}
-    for name in names:
 
-        def receive(name: str = name, **kwargs: Any) -> None:
-            sent.append((name, kwargs | {"thread": threading.current_thread().name}))
+    def note(name: str, **kwargs: Any) -> None:
+        sent.append((name, kwargs | {"thread": threading.current_thread().name}))
 
-        receivers[name] = receive
-        getattr(signals, name).connect(receive, weak=False)
-    try:
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            stack.enter_context(received(getattr(signals, name), partial(note, name)))
         yield sent
-    finally:
-        for name, receive in receivers.items():
-            getattr(signals, name).disconnect(receive)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from support.chaos.servers import serving
 from support.ensemble import Ensemble
+from support.signalled import received
 from support.work import assert_refused
 from support.zoo import Zoo, eventually
 
@@ -59,8 +60,7 @@ def test_a_client_moves_to_another_server_with_its_credentials(strict: Ensemble)
 
     with zoo.configured():
         assert_refused(zk_lock("shelf/0", timeout=5), ZooKeeperUnavailable, "requires authentication")
-    connection_state_changed.connect(note)
-    with zoo.configured(AUTH="shop:secret", ACL="creator"):
+    with received(connection_state_changed, note), zoo.configured(AUTH="shop:secret", ACL="creator"):
         threads = [threading.Thread(target=use_locks, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()

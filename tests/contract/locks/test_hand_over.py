@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from kazoo.protocol.serialization import Sync
-from support.faults import BackgroundCall, acquire_once, caught_up, die, expire, reconnect, results, within
+from support.faults import BackgroundCall, acquire_once, caught_up, die, due, expire, reconnect, results, within
 from support.locking import as_json, zklock
 from support.primitives import KAZOO, KEY, LINGERING, LOCK, READ, SEMAPHORE, WRITE, Primitive, Taker, queued, watched
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, NO_AUTH, SYNC, Proxy, with_error
@@ -623,6 +623,7 @@ async def test_an_adopter_that_gives_up_leaves_nothing(zoo: Zoo, proxy: Proxy, o
     await asyncio.to_thread(proxy.wait_for, lambda: proxy.counts[opcode])
     adopter.cancel()
     await asyncio.wait([adopter])
+    await asyncio.to_thread(due, 0)
     proxy.heal()
     await asyncio.to_thread(caught_up)
     assert proxy.counts[SYNC] == searches

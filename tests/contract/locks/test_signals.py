@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, within
-from support.signalled import Sent, signalled
+from support.signalled import Sent, received, signalled
 from support.work import acquired
 from support.zoo import ROOM, Zoo, eventually
 
@@ -144,9 +145,9 @@ def test_a_receiver_that_fails_or_is_slow_delays_nothing(log: Sent) -> None:
     def failing(**kwargs: Any) -> None:
         raise RuntimeError("a receiver's own trouble")
 
-    for receiver in (failing, slow):
-        signals.lock_acquired.connect(receiver)
-    try:
+    begun = signals.lock_acquired
+    with received(begun, failing), received(begun, slow), contextlib.ExitStack() as stack:
+        stack.callback(gate.set)
         with within(2):
             for _ in range(5):
                 acquire_once(Lock("slow"))
@@ -154,8 +155,6 @@ def test_a_receiver_that_fails_or_is_slow_delays_nothing(log: Sent) -> None:
                 hold._held.grant.session.post(hold._held.grant.lose, "taken away")
                 time.sleep(20)
         assert "lock_released" not in log.names
-    finally:
-        gate.set()
     eventually(lambda: log.names.count("lock_released") == 5 and "lock_lost" in log.names)
 
 
@@ -167,7 +166,6 @@ def test_a_receiver_may_take_locks_itself(log: Sent) -> None:
             with Lock("second") as hold:
                 holds.append(hold)
 
-    signals.lock_acquired.connect(receiver)
-    with Lock("first"):
+    with received(signals.lock_acquired, receiver), Lock("first"):
         eventually(lambda: holds)
     eventually(lambda: log.names.count("lock_released") == 2)

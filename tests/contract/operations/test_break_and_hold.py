@@ -14,6 +14,7 @@ import pytest
 from support.faults import BackgroundCall, acquire_once, acquired_by_many, die, queue_up, results, within
 from support.primitives import Taker
 from support.proxy import CONNECTION_LOSS, CREATE2, GET_DATA, MULTI, NO_AUTH, NO_NODE, Proxy, with_error
+from support.signalled import received
 from support.strike import Struck
 from support.work import assert_refused
 from support.zoo import Zoo, eventually, guid_of
@@ -136,19 +137,16 @@ def test_a_break_is_audited_before_the_signal_is_sent(zoo: Zoo, caplog: pytest.L
     def receive(**kwargs: Any) -> None:
         reported.append({**kwargs, "audited": len(caplog.records)})
 
-    lock_broken.connect(receive, weak=False)
     payload = nodes.Payload(
         guid="x", host="h\x1b[31m", pid=7, thread="t\nforged line", what="job\u202e", since="", template=""
     )
-    try:
-        with caplog.at_level(logging.INFO, "zklock.audit"), zoo.hold_elsewhere("k") as path:
-            zoo.client.set(path, payload.encode())
-            guid = guid_of(path)
-            token = zoo.client.exists(path).czxid
-            outcome = break_lock("k", guid=guid, token=token, reason="stuck\nsince Monday", by="anna\x1b[0m")
-            eventually(lambda: reported)
-    finally:
-        lock_broken.disconnect(receive)
+    audited = caplog.at_level(logging.INFO, "zklock.audit")
+    with received(lock_broken, receive), audited, zoo.hold_elsewhere("k") as path:
+        zoo.client.set(path, payload.encode())
+        guid = guid_of(path)
+        token = zoo.client.exists(path).czxid
+        outcome = break_lock("k", guid=guid, token=token, reason="stuck\nsince Monday", by="anna\x1b[0m")
+        eventually(lambda: reported)
     (record,) = caplog.records
     assert record.name == "zklock.audit"
     message = record.getMessage()

@@ -14,6 +14,7 @@ from django.test import Client
 from support.adminsite import LIST, user_with
 from support.ensemble import Ensemble
 from support.locking import Contend
+from support.signalled import received
 from support.texts import assert_shows
 from support.zoo import Zoo
 
@@ -144,12 +145,10 @@ def test_a_bulk_break_tells_what_was_done_when_zookeeper_goes_away(
             monkeypatch.setattr(LockAdmin, "reply_timeout", 1.5)  # no answer comes
 
     form = {"target": ticks(operator.get(WORKER)), **BREAK_ALL}
-    lock_broken.connect(pause_after_three)
     try:
-        with caplog.at_level(logging.INFO, "zklock.audit"):
+        with received(lock_broken, pause_after_three), caplog.at_level(logging.INFO, "zklock.audit"):
             response = operator.post(WORKER, form)
     finally:
-        lock_broken.disconnect(pause_after_three)
         single.servers[0].resume()
     page = response.content.decode()
     assert response.status_code == 503
