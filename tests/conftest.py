@@ -244,10 +244,8 @@ def zoo(single: Ensemble) -> Iterator[Zoo]:
 @pytest.fixture
 def drill(single: Ensemble, tmp_path: Path) -> Iterator[Drill]:
     """A site with its operator on the single server, whose processes a test starts."""
-    zoo = Zoo(single.hosts, single)
-    with Drill(zoo, tmp_path / "site") as drill:
+    with Zoo(single.hosts, single) as zoo, Drill(zoo, tmp_path / "site") as drill:
         yield drill
-    zoo.close()
 
 
 @pytest.fixture(scope="session")

@@ -27,9 +27,8 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def den(single: Ensemble) -> Iterator[Zoo]:
-    zoo = Zoo(single.hosts, single)
-    yield zoo
-    zoo.close()
+    with Zoo(single.hosts, single) as zoo:
+        yield zoo
 
 
 @pytest.fixture(scope="package")

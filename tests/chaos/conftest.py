@@ -21,9 +21,8 @@ def ensemble(single: Ensemble) -> Ensemble:
 
 @pytest.fixture
 def arena(ensemble: Ensemble) -> Iterator[Zoo]:
-    zoo = Zoo(ensemble.hosts, ensemble)
-    yield zoo
-    zoo.close()
+    with Zoo(ensemble.hosts, ensemble) as zoo:
+        yield zoo
 
 
 @pytest.fixture

@@ -292,6 +292,12 @@ class Zoo:
             self._client.stop()
             self._client.close()
 
+    def __enter__(self) -> Zoo:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
 
 @contextlib.contextmanager
 def namespace(server: Ensemble | DevServer) -> Iterator[Zoo]:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from celery.exceptions import TaskRevokedError
@@ -46,13 +47,11 @@ def shared_worker(
     if agent in AGENTS and subprocess.run([BIN / "python", "-c", IS_MISSING, agent], check=False).returncode:
         pytest.skip(f"{agent} is not installed for this Python: see the group `agents` in pyproject.toml")
     redis.clear()
-    zoo = Zoo(single.hosts, single)
     env = {**OFFLINE, AGENT: agent} if agent in AGENTS else {}
     program = (*STARTED_BY.get(agent, ()), *CELERY)
-    home = tmp_path_factory.mktemp("worker")
-    with Worker(zoo, home, conf=redis.conf, env=env, tasks="support.agenttasks", program=program) as worker:
+    options: Any = {"conf": redis.conf, "env": env, "tasks": "support.agenttasks", "program": program}
+    with Zoo(single.hosts, single) as zoo, Worker(zoo, tmp_path_factory.mktemp("worker"), **options) as worker:
         yield worker
-    zoo.close()
 
 
 def test_tasks_in_sequence_take_over_their_locks(worker: Worker) -> None:

@@ -129,8 +129,7 @@ def test_beats_stand_by_during_an_outage_and_continue_after_it(tmp_path: Path) -
     with Ensemble(nodes=1) as ensemble, contextlib.ExitStack() as stack:
         server = ensemble.servers[0]
         server.kill()
-        zoo = Zoo(ensemble.hosts, ensemble)
-        stack.callback(zoo.close)
+        zoo = stack.enter_context(Zoo(ensemble.hosts, ensemble))
         beats = stack.enter_context(Beats(zoo, tmp_path, {"often": 0.5}))
         pair = beats.start("first", "second")
         for beat in pair:

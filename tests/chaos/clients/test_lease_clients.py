@@ -24,10 +24,7 @@ BURST = 2500
 
 @pytest.fixture(params=["python", "node", "go", "java"])
 def language(request: pytest.FixtureRequest) -> str:
-    try:
-        lease_clients.holder(request.param)
-    except lease_clients.Unavailable as reason:
-        pytest.skip(str(reason))
+    lease_clients.holder(request.param)
     return str(request.param)
 
 
@@ -72,10 +69,7 @@ def test_an_interrupted_thread_in_java_leaves_no_lease(arena: Zoo, waits: bool) 
         balancer = stack.enter_context(Balancer(coordinator.address, silent=True))
         if waits:
             stack.enter_context(arena.hold_elsewhere("a"))
-        try:
-            holder = stack.enter_context(Holder("java", balancer.address, term=8))
-        except lease_clients.Unavailable as reason:
-            pytest.skip(str(reason))
+        holder = stack.enter_context(Holder("java", balancer.address, term=8))
         arena.wait_contenders("a", 2 if waits else 1)
         eventually(lambda: waits or balancer.calls["KeepAlive"])
         holder.say("interrupt")

@@ -38,8 +38,7 @@ def ensemble(request: pytest.FixtureRequest) -> Iterator[Ensemble]:
 
 @pytest.mark.timeout(300)
 def test_the_crash_of_a_process_that_wanted_too_many_locks_harms_nobody(ensemble: Ensemble) -> None:
-    with namespace(ensemble):
-        greedy = Zoo(ensemble.hosts, ensemble)
+    with namespace(ensemble), Zoo(ensemble.hosts, ensemble) as greedy:
         with zk_lock("other", timeout=10) as hold:
             process = greedy.spawn(FILL, **greedy.environment(session_timeout=SESSION))
             printed, errors = process.communicate(timeout=200)
@@ -52,4 +51,3 @@ def test_the_crash_of_a_process_that_wanted_too_many_locks_harms_nobody(ensemble
             server.stop()
         repair(ensemble)  # reads all transactions again
         acquire_once("other", timeout=30)
-        greedy.close()

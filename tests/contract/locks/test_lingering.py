@@ -305,6 +305,12 @@ def test_the_working_process_of_a_lingering_lock_is_shown(zoo: Zoo, monkeypatch:
         eventually(lambda: seen(KEY).holders[0].pid == 4711)
     eventually(lambda: seen(KEY).idle_for is not None)
     assert seen(KEY).holders[0].pid == os.getpid()
+    written = []
+    for _ in range(2):  # by then, it knows that it has written
+        due(lingering.CHECK_EVERY + 0.1)
+        caught_up()
+        written.append(shown_version(zoo))
+    assert written[0] == written[1]
 
 
 def test_a_caller_of_a_lingering_lock_has_the_guid_of_its_znode(zoo: Zoo) -> None:

@@ -17,7 +17,7 @@ from support.proxy import CREATE2, CREATE_CONTAINER, DELETE, GET_CHILDREN, GET_D
 from support.work import acquired, assert_refused, in_each_thread
 from support.zoo import Zoo, eventually
 
-from django_zklock import Lock, current_hold, zk_lock, zk_locks
+from django_zklock import Hold, Lock, current_hold, zk_lock, zk_locks
 from django_zklock.core.locks import acquisition
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.exceptions import (
@@ -413,6 +413,24 @@ def test_contenders_behind_one_that_has_to_wait_leave_their_queues(zoo: Zoo, cou
         assert len(zoo.children("a")) == 1
     taker.result()
     zoo.assert_empty()
+
+
+def test_a_lock_that_its_owner_has_no_longer_is_acquired_before_those_behind_it(zoo: Zoo, counted: Proxy) -> None:
+    outer: list[Hold] = []
+
+    def work() -> None:
+        outer.append(acquired(zk_lock("b")))
+        counted.delay_op(CREATE2, 60)
+        acquire_once(zk_locks("a", "b", "c", "d", timeout=20))
+
+    with zoo.hold_elsewhere("c"):
+        taker = BackgroundCall(work)
+        counted.wait_for(lambda: counted.counts[CREATE2] == 2)  # b, a
+        other = BackgroundCall(outer[0].release)
+        eventually(lambda: outer[0].state == "released")
+        counted.heal()
+        other.result()
+    taker.result()
 
 
 def test_an_event_loop_that_closes_leaves_the_queues_of_all_locks(zoo: Zoo, counted: Proxy) -> None:

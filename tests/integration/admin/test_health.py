@@ -98,9 +98,8 @@ def alone() -> Iterator[Ensemble]:
 
 @pytest.fixture
 def arena(three: Ensemble) -> Iterator[Zoo]:
-    zoo = Zoo(three.hosts, three)
-    yield zoo
-    zoo.close()
+    with Zoo(three.hosts, three) as zoo:
+        yield zoo
 
 
 def test_two_ensembles_are_named_by_all_that_look(arena: Zoo, three: Ensemble, alone: Ensemble) -> None:

@@ -33,10 +33,9 @@ def narrow(redis_worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> It
 @pytest.fixture(scope="module")
 def narrow_threads(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     """A worker with one thread, which gets many messages ahead. Its dispatcher has a thread of its own, too."""
-    zoo, conf = Zoo(single.hosts, single), {"worker_prefetch_multiplier": 16}
-    with Worker(zoo, tmp_path_factory.mktemp("narrow"), pool="threads", concurrency=1, conf=conf) as worker:
+    home, conf = tmp_path_factory.mktemp("narrow"), {"worker_prefetch_multiplier": 16}
+    with Zoo(single.hosts, single) as zoo, Worker(zoo, home, pool="threads", concurrency=1, conf=conf) as worker:
         yield worker
-    zoo.close()
 
 
 def test_a_warm_shutdown_gives_waiting_messages_back(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:

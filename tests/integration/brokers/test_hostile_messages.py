@@ -36,8 +36,8 @@ def own_conf(redis: Redis, home: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def living(single: Ensemble, redis: Redis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Worker]]:
     """Return a worker with two processes for all tests, or another one if a test has failed and ended it."""
-    zoo, workers = Zoo(single.hosts, single), list[Worker]()
-    with contextlib.ExitStack() as stack:
+    workers: list[Worker] = []
+    with Zoo(single.hosts, single) as zoo, contextlib.ExitStack() as stack:
 
         def living() -> Worker:
             if not workers or workers[-1].process.poll() is not None:
@@ -48,7 +48,6 @@ def living(single: Ensemble, redis: Redis, tmp_path_factory: pytest.TempPathFact
             return workers[-1]
 
         yield living
-    zoo.close()
 
 
 @pytest.fixture

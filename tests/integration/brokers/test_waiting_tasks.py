@@ -32,10 +32,9 @@ def shared_worker(
     if request.param == "redis":
         yield request.getfixturevalue("redis_worker")
         return
-    zoo = Zoo(single.hosts, single)
-    with Worker(zoo, tmp_path_factory.mktemp("worker"), session_timeout=4) as worker:
+    home = tmp_path_factory.mktemp("worker")
+    with Zoo(single.hosts, single) as zoo, Worker(zoo, home, session_timeout=4) as worker:
         yield worker
-    zoo.close()
 
 
 def busy_processes(worker: Worker) -> list[tuple[AsyncResult[Any], Gate]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.celeryapp import TASKS_AT_ONCE
@@ -17,12 +18,10 @@ from support.zoo import Zoo, eventually
 def _worker(pool: str, concurrency: int) -> object:
     @pytest.fixture(scope="package", name=f"{pool}_worker")
     def worker(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-        zoo = Zoo(single.hosts, single)
         home = tmp_path_factory.mktemp(pool)
-        options = ["--task-events"]
-        with Worker(zoo, home, pool=pool, concurrency=concurrency, session_timeout=4, options=options) as worker:
+        options: Any = {"concurrency": concurrency, "session_timeout": 4, "options": ["--task-events"]}
+        with Zoo(single.hosts, single) as zoo, Worker(zoo, home, pool=pool, **options) as worker:
             yield worker
-        zoo.close()
 
     return worker
 

@@ -30,11 +30,9 @@ def lasting(
     request: pytest.FixtureRequest, single: Ensemble, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Worker]:
     """A worker whose deadlocks last until somebody breaks a lock."""
-    zoo = Zoo(single.hosts, single)
-    env = {"SITE_ZKLOCK": '{"DEADLOCK_TIMEOUT": null}'}
-    with Worker(zoo, tmp_path_factory.mktemp("worker"), pool=request.param, session_timeout=4, env=env) as worker:
+    env, home = {"SITE_ZKLOCK": '{"DEADLOCK_TIMEOUT": null}'}, tmp_path_factory.mktemp("worker")
+    with Zoo(single.hosts, single) as zoo, Worker(zoo, home, pool=request.param, session_timeout=4, env=env) as worker:
         yield worker
-    zoo.close()
 
 
 @pytest.fixture

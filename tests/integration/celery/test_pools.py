@@ -72,22 +72,23 @@ def test_the_loss_of_a_tasks_lock_ends_its_wait_for_another_one(worker: Worker) 
 @pytest.mark.chaos
 def test_an_outage_stops_the_work_of_a_pool(tmp_path: Path, pool: str, way: str) -> None:
     """Threads are aborted while they compute, greenlets while they wait, the worker's own thread in both cases."""
-    with Ensemble(nodes=1) as ensemble:
-        zoo = Zoo(ensemble.hosts, ensemble)
-        with Worker(zoo, tmp_path, pool=pool) as worker:
-            gate = worker.gate()
-            result = worker.send("plain", "work", "spin" if pool == "threads" else "sleep", str(gate))
-            gate.wait_at_work()
-            ensemble.servers[0].kill()
-            assert isinstance(worker.wait_failed(result, timeout=6), LockLost)
-            assert f"after the abort ({way})" in worker.log.read_text()
-            ensemble.servers[0].start()
-            ensemble.servers[0].wait_ready()
-            worker.run("late", "work")
-            worker.run("keep", "kept")  # by a thread that does not release it
-            assert worker.stop() == 0
-            zoo.wait_contenders("kept", 0, timeout=1)
-        zoo.close()
+    with (
+        Ensemble(nodes=1) as ensemble,
+        Zoo(ensemble.hosts, ensemble) as zoo,
+        Worker(zoo, tmp_path, pool=pool) as worker,
+    ):
+        gate = worker.gate()
+        result = worker.send("plain", "work", "spin" if pool == "threads" else "sleep", str(gate))
+        gate.wait_at_work()
+        ensemble.servers[0].kill()
+        assert isinstance(worker.wait_failed(result, timeout=6), LockLost)
+        assert f"after the abort ({way})" in worker.log.read_text()
+        ensemble.servers[0].start()
+        ensemble.servers[0].wait_ready()
+        worker.run("late", "work")
+        worker.run("keep", "kept")  # by a thread that does not release it
+        assert worker.stop() == 0
+        zoo.wait_contenders("kept", 0, timeout=1)
 
 
 SPAWN = """

@@ -78,8 +78,7 @@ Writer = subprocess.Popen[str]
 @pytest.fixture
 def writers(database_settings: dict[str, Any]) -> Iterator[list[Writer]]:
     with Ensemble(tick=TICK) as ensemble, contextlib.ExitStack() as stack:
-        zoo = Zoo(ensemble.hosts, ensemble)
-        stack.callback(zoo.close)
+        zoo = stack.enter_context(Zoo(ensemble.hosts, ensemble))
         databases, url = json.dumps({USING: database_settings}), zoo.url(session_timeout=SESSION_TIMEOUT)
         script = f"from {__name__} import main; main()"
         started = [zoo.spawn(script, ZKLOCK_URL=url, TEST_DATABASES=databases) for _ in range(2)]

@@ -12,10 +12,8 @@ from support.zoo import Zoo
 
 @pytest.fixture(scope="package")
 def lasting_coordinator(single: Ensemble) -> Iterator[Serving]:
-    zoo = Zoo(single.hosts, single)
-    with Serving(zoo, session_timeout=10) as coordinator:
+    with Zoo(single.hosts, single) as zoo, Serving(zoo, session_timeout=10) as coordinator:
         yield coordinator
-    zoo.close()
 
 
 @pytest.fixture

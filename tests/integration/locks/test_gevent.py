@@ -39,7 +39,6 @@ Run = Callable[[Zoo, str], list[str]]
 @pytest.fixture(scope="module")
 def run(single: Ensemble) -> Iterator[Run]:
     """Run a script under gevent, in one process for all; return what it printed."""
-    zoo = Zoo(single.hosts, single)
 
     def run(zoo: Zoo, script: str) -> list[str]:
         assert process.stdin is not None
@@ -47,9 +46,8 @@ def run(single: Ensemble) -> Iterator[Run]:
         lines: list[str] = json.loads(next_line(process))
         return lines
 
-    with zoo.running(SERVER, first=FIRST) as process:
+    with Zoo(single.hosts, single) as zoo, zoo.running(SERVER, first=FIRST) as process:
         yield run
-    zoo.close()
 
 
 def test_greenlets_take_turns_in_the_order_they_came(zoo: Zoo, run: Run) -> None:
