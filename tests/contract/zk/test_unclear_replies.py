@@ -129,7 +129,7 @@ def test_a_waiter_that_a_quorum_does_not_confirm_is_not_granted(
     with zoo.hold_elsewhere(KEY):
         waiter = BackgroundCall(lambda: acquire_once(KEY, timeout=30))
         before = zoo.wait_contenders(KEY, 2)[1]
-        eventually(lambda: session().lease.until < clock.now())
+        eventually(lambda: 0 < session().lease.until < clock.now())
         proxy.alter_reply(MULTI, change, carried_out=False)
     if zoo.wait_contenders(KEY, left):
         proxy.reset()
