@@ -99,9 +99,8 @@ def documentation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    page = browser.new_page(viewport={"width": 1280, "height": 800})
-    yield page
-    page.close()
+    with browser.new_page(viewport={"width": 1280, "height": 800}) as page:
+        yield page
 
 
 def results(page: Page, query: str) -> list[str]:

@@ -32,9 +32,8 @@ def keys() -> tuple[str, ...]:
 
 @pytest.fixture
 def pool(request: pytest.FixtureRequest, arena: Zoo, keys: tuple[str, ...], tmp_path: Path) -> Iterator[WorkerPool]:
-    pool = WorkerPool(arena, request.config.getoption("--lock"), tmp_path, keys)
-    yield pool
-    pool.close()
+    with contextlib.closing(WorkerPool(arena, request.config.getoption("--lock"), tmp_path, keys)) as pool:
+        yield pool
 
 
 @pytest.fixture

@@ -6,10 +6,12 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from support.chaos.servers import serving
 from support.ensemble import Ensemble
+from support.faults import BackgroundCall, results
 from support.signalled import received
 from support.work import assert_refused
 from support.zoo import Zoo, eventually
@@ -61,9 +63,7 @@ def test_a_client_moves_to_another_server_with_its_credentials(strict: Ensemble)
     with zoo.configured():
         assert_refused(zk_lock("shelf/0", timeout=5), ZooKeeperUnavailable, "requires authentication")
     with received(connection_state_changed, note), zoo.configured(AUTH="shop:secret", ACL="creator"):
-        threads = [threading.Thread(target=use_locks, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
+        users = [BackgroundCall(partial(use_locks, number)) for number in range(4)]
         try:
             for server in strict.servers * 2:
                 server.kill()
@@ -73,8 +73,7 @@ def test_a_client_moves_to_another_server_with_its_credentials(strict: Ensemble)
                 go_on()
         finally:
             stop.set()
-            for thread in threads:
-                thread.join(30)
+            results(users)
         assert len(reconnects) > 2, "no client connected to another server"
         assert not any(
             re.search("auth|permi", repr(cause), re.IGNORECASE) for error in errors for cause in chain_of(error)

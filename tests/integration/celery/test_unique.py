@@ -234,9 +234,8 @@ print(app.tasks["until_done"].delay("k").id)
 
 @pytest.fixture
 def client(zoo: Zoo, tmp_path: Any) -> Iterator[Celery]:
-    client = celeryapp.configure(Celery("client", set_as_current=False), tmp_path)
-    yield known_to(client)
-    client.close()
+    with celeryapp.configure(Celery("client", set_as_current=False), tmp_path) as client:
+        yield known_to(client)
     for key in (KEY, "task/once/unique/k"):
         task_id = holder(key)
         if task_id is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -54,9 +54,8 @@ name = "-".join
 
 @pytest.fixture
 def ours(zoo: Zoo) -> Iterator[Ours]:
-    ours = Ours(zoo.base)
-    yield ours
-    ours.close()
+    with closing(Ours(zoo.base)) as ours:
+        yield ours
 
 
 @pytest.fixture

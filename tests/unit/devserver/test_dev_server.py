@@ -19,6 +19,7 @@ from kazoo.exceptions import ConnectionLoss, NoNodeError
 from kazoo.protocol.states import KazooState, WatchedEvent
 from kazoo.retry import KazooRetry
 from support.chaos.servers import looking_in
+from support.faults import BackgroundCall, results
 from support.zoo import eventually
 
 from django_zklock.testing.server import DevServer
@@ -164,13 +165,10 @@ def test_calls_from_many_threads_are_all_answered() -> None:
         go.wait(10)
         answers.extend(len(server.paths()) for _ in range(200))
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
+    calls = [BackgroundCall(ask) for _ in range(8)]
     go.set()
     server.stop()
-    for thread in threads:
-        thread.join(30)
+    results(calls)
     assert answers == [4] * 1600
 
 

@@ -78,6 +78,14 @@ def test_a_server_that_restarts_is_not_blamed_for_what_was_under_way() -> None:
         outage.restarts(OLD)
 
 
+def test_a_server_that_worked_meanwhile_is_not_blamed_for_what_it_closed_before() -> None:
+    outage = Outage([OLD])
+    for _ in range(3):
+        outage.closed_at(OLD, OLD, [], answered=False)  # before it got a request
+        outage.accepted()
+        assert not outage.is_refused
+
+
 @pytest.mark.parametrize("answered", [True, False], ids=["a later request", "the first request"])
 def test_two_quick_restarts_are_not_blamed_on_a_request(answered: bool, caplog: pytest.LogCaptureFixture) -> None:
     """The server was up again before the next try. A third connection that ends at the same request proves enough."""
