@@ -199,10 +199,10 @@ class TaskContext(FunctionContext):
         if again and not queues.get(error.lock or ""):
             # The holder is gone or unknown; perhaps it was a copy.
             messages.send_again(self._task, CONFLICTS_HEADER, error)
+        # Not `ahead` alone, as any holder of a permit may be meant. And it may have left the queue since.
+        seen = queues[error.lock or ""] = (*filter(None, [error.ahead]), *queues.get(error.lock or "", ()))
         for spec in self.lock.specs:
             self._end_if_copy(spec, queues[spec.key], error)
-        # Of the queue, too, as any holder of a permit may be meant. And `ahead` may have left the queue since.
-        seen = (*filter(None, [error.ahead]), *queues.get(error.lock or "", ()))
         if any(map(self._is_run_before, seen)) and not self._is_spent(CONFLICTS_HEADER):
             messages.send_again(self._task, CONFLICTS_HEADER, error)
 

@@ -73,7 +73,7 @@ def test_a_lock_is_free_although_the_process_ends_just_after_its_block(zoo: Zoo,
     with Worker(zoo, tmp_path, concurrency=1, session_timeout=20, **how) as worker, ThreadPoolExecutor(1) as waiter:
         for whose, way, number in itertools.product(LOCKS, AFTER, range(TRIES)):
             key, gate = f"{whose}-{way}-{number}".replace(" ", "-"), worker.gate()
-            worker.send(f"ends.{whose}", key, str(gate), way, time_limit=3 if way == "stays" else None)
+            worker.send(f"ends.{whose}", key, str(gate), way)
             gate.wait_at_work()
             acquired = waiter.submit(acquire_once, key, timeout=30)
             zoo.wait_contenders(key, 2)

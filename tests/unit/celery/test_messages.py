@@ -207,13 +207,14 @@ def test_a_copy_that_is_sent_again_stores_nothing(app: Celery) -> None:
 
 
 @pytest.mark.parametrize("policy", ["raise", "skip", "retry"])
-def test_a_run_that_met_an_unknown_holder_at_its_end_is_sent_again(
-    app: Celery, monkeypatch: pytest.MonkeyPatch, policy: Any
+@pytest.mark.parametrize("ahead", [None, SimpleNamespace(about={"id": "one"})], ids=["unknown", "a copy"])
+def test_a_run_that_met_a_holder_at_its_end_is_sent_again(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, policy: Any, ahead: Any
 ) -> None:
-    """It may have been a copy, whose result this run must not overwrite."""
+    """It is or may have been a copy, whose result this run must not overwrite."""
 
     def meet(*args: object) -> NoReturn:
-        raise LockBusy("The lock 'k' is held by another owner.", lock="k")
+        raise LockBusy("The lock 'k' is held by another owner.", lock="k", ahead=ahead)
 
     @app.task(name="met", shared=False)
     @zk_locked("k", on_conflict=policy)  # type: ignore[untyped-decorator]
