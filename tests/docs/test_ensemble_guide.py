@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -93,7 +94,7 @@ class Guide:
         for server in self.servers:
             server.wait_ready(120)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         for server in self.servers:
             server.stop()
 
@@ -112,13 +113,10 @@ class Guide:
 @pytest.fixture(scope="module")
 def guide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guide]:
     skip_without_tls()
-    guide = Guide(tmp_path_factory.mktemp("guide"))
-    guide.make_certificates()
-    try:
+    with closing(Guide(tmp_path_factory.mktemp("guide"))) as guide:
+        guide.make_certificates()
         guide.start()
         yield guide
-    finally:
-        guide.stop()
 
 
 @pytest.fixture(autouse=True)

@@ -273,11 +273,8 @@ class Zoo:
             process.communicate()
 
     def output(self, script: str, *, first: str = "", timeout: float = 50, **env: str) -> list[str]:
-        process = self.spawn(script, first=first, **env)
-        try:
+        with self.running(script, first=first, **env) as process:
             printed, errors = process.communicate(timeout=timeout)
-        finally:
-            process.kill()
         assert process.returncode == 0, errors
         assert "Traceback" not in errors, errors
         return printed.splitlines()

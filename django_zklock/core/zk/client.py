@@ -93,7 +93,6 @@ class Client(KazooClient):
         )
         self._connection = Connection(self, self._conn_retry.copy(), logger=self.logger)
         self.outage = Outage(options.hosts)
-        self.is_forgotten = False  # this is a forked child, and the client is its parent's
         self.on_pinged: Callable[[float], object] = lambda sent_at: None  # gets the time of a ping that was answered
         self.on_ended: Callable[[], object] = lambda: None  # called when kazoo's thread ends, for whatever reason
         self.lease_lasts: Callable[[], bool] = lambda: False  # asked before each pause; without locks there is no hurry
@@ -184,10 +183,7 @@ class Client(KazooClient):
 
     def forget_sockets(self) -> None:
         """Close a forked child's copies of the sockets. Nothing is sent, so the parent's connection stays open."""
-        self.is_forgotten = True
         self.handler.stop()
-        self._stopped = self.handler.event_object()  # a new one: a thread of the parent may have the old one's lock
-        self._stopped.set()
         routine = self._connection._connection_routine
         if hasattr(routine, "kill"):  # a greenlet of gevent, which outlives the fork
             routine.kill(block=False)

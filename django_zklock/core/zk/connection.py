@@ -151,9 +151,6 @@ class _Handler:
         sock = socket.create_connection(
             address, self.host_timeout if timeout is None else min(timeout, self.host_timeout)
         )
-        if not self._running:  # the process was forked in the meantime, and this is a greenlet in the child
-            sock.close()
-            raise ConnectionAbortedError("the connection is the parent's")
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.tls is not None:
@@ -164,6 +161,9 @@ class _Handler:
         except BaseException:
             sock.close()
             raise
+        if not self._running:  # the process was forked in the meantime, and this is a greenlet in the child
+            sock.close()
+            raise ConnectionAbortedError("the connection is the parent's")
         return sock
 
 
@@ -337,7 +337,7 @@ class Connection(ConnectionHandler):
         try:
             return super()._connect_loop(retry)
         finally:
-            if not self.client.is_forgotten:
+            if self.handler._running:  # else the client is that of the parent of this forked child
                 self.client.outage.log()
 
     def _may_try(self, host: tuple[str, str, int]) -> bool:

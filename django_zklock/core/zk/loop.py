@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import os
 import queue
 import signal
 import threading
@@ -11,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 from django_zklock.core import clock
 from django_zklock.core.execution.owner import threads_are_greenlets
@@ -109,6 +111,7 @@ class Loop:
         self._wakes_at = float("-inf")  # when the sleeping thread will look at the timers; guarded by _running
         self._timer_numbers = itertools.count()  # timers that are due at the same time run in their order
         self._thread = thread(name, self._run)
+        _loops.add(self)
 
     def start(self) -> None:
         """Start the thread."""
@@ -121,11 +124,12 @@ class Loop:
     def deliver(self, call: Callable[..., object], *args: Any) -> None:
         """Run `call(*args)` after earlier deliveries. A thread that runs users' code must not call this."""
         self._delivered.append((call, args))
-        if self._running.acquire(blocking=False):
+        running = self._running  # that of a forked child is another one
+        if running.acquire(blocking=False):
             try:
                 self._run_due()  # the timers, too: in a flood of replies, the loop's own thread may wait long
             finally:
-                self._running.release()
+                running.release()
         else:
             self._events.put(_NOTHING)  # the thread that runs events now may not see this delivery any more
 
@@ -197,4 +201,11 @@ def _nothing() -> None:
     pass
 
 
+def _forget_in_child() -> None:
+    for loop in list(_loops):
+        loop.forget()
+
+
 _NOTHING: _Event = (_nothing, ())
+_loops: WeakSet[Loop] = WeakSet()
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -113,7 +113,7 @@ def _start_in_thread(
                 _prepare_end()
                 session = Session(factory())
                 session.start()
-                _sessions[os.getpid()] = session
+                _sessions[session.pid] = session  # in a child that a gevent program has forked meanwhile, the parent's
         on_started(session)
     except BaseException as error:  # noqa: BLE001 - the caller raises it
         on_started(error)

@@ -135,10 +135,8 @@ class Session(GrantSession):
             self.loop.join()
 
     def forget(self) -> None:
-        """Drop the session in a forked child, with the greenlets that serve it. The parent keeps its socket."""
+        """Drop the session in a forked child. The parent keeps its socket."""
         self.closing = True
-        for loop in filter(None, (self.loop, self._dispatcher)):
-            loop.forget()
         if self._client is not None:
             self._client.forget_sockets()
 

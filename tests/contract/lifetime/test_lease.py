@@ -211,11 +211,10 @@ def test_all_members_of_a_hold_agree_about_its_loss(zoo: Zoo) -> None:
     assert hold.lost is False
     assert hold.wait_lost(0.01) is False
     assert 0.5 < hold.lease_remaining <= 4
-    waiting = threading.Thread(target=lambda: reported.append(hold) if hold.wait_lost() else None)
-    waiting.start()
+    waiting = BackgroundCall(lambda: reported.append(hold) if hold.wait_lost() else None)
     zoo.client.delete(hold.path)
     assert hold.wait_lost(20)
-    waiting.join(20)
+    waiting.result()
     hold.add_lost_callback(reported.append)
     eventually(lambda: reported == [hold] * 3)
     with pytest.raises(LockLost):

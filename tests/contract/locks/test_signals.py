@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -145,8 +145,7 @@ def test_a_receiver_that_fails_or_is_slow_delays_nothing(log: Sent) -> None:
     def failing(**kwargs: Any) -> None:
         raise RuntimeError("a receiver's own trouble")
 
-    begun = signals.lock_acquired
-    with received(begun, failing), received(begun, slow), contextlib.ExitStack() as stack:
+    with received(signals.lock_acquired, failing), received(signals.lock_acquired, slow), ExitStack() as stack:
         stack.callback(gate.set)
         with within(2):
             for _ in range(5):

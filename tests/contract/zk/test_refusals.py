@@ -173,8 +173,7 @@ print("done")
 
 def test_a_process_that_is_paused_again_and_again_blames_no_request(zoo: Zoo) -> None:
     """Its session has ended meanwhile, so the server closes the connection at whatever it sends next."""
-    process = zoo.spawn(PAUSED, ZKLOCK_URL=zoo.url(session_timeout=1))
-    try:
+    with zoo.running(PAUSED, ZKLOCK_URL=zoo.url(session_timeout=1)) as process:
         for _ in range(4):
             state = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             assert state is not None
@@ -182,8 +181,5 @@ def test_a_process_that_is_paused_again_and_again_blames_no_request(zoo: Zoo) ->
             zoo.wait_contenders("a", 0)
             process.send_signal(signal.SIGCONT)
         printed, errors = process.communicate(timeout=50)
-    finally:
-        process.kill()
-        process.communicate()
     assert printed == "done\n", errors
     assert CLOSES_AT not in errors

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.deadlock import rivals
 from support.ensemble import Ensemble
+from support.faults import BackgroundCall
 from support.policytasks import POLICIES, VALUE
 from support.worker import Worker, outcome
 from support.zoo import Zoo, eventually
@@ -88,16 +89,14 @@ def test_a_task_and_other_code_that_wait_for_each_other_are_shown_as_a_deadlock(
         with zk_lock(SECOND), zk_lock(FIRST, timeout=30):
             pass
 
-    thread = threading.Thread(target=transfer)
-    thread.start()
+    call = BackgroundCall(transfer)
     eventually(lambda: len(worker.zoo.children(FIRST)) == 2)
     gate.open()
     ((first, second),) = eventually(lambda: waits().cycles)
     assert {first.holds, second.holds} == {FIRST, SECOND}
 
     break_holder(FIRST)
-    thread.join(20)
-    assert not thread.is_alive()
+    call.result()
     eventually(result.ready, 20)
 
 

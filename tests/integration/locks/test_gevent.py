@@ -271,14 +271,17 @@ gevent.spawn(work).get()
 
 def test_a_fork_leaves_the_session_to_the_parent(zoo: Zoo) -> None:
     script = """
+from django_zklock.core.zk.loop import Loop
 with zk_lock("held", abort_on="lost") as hold:
     client = process.current()._client
     for state in "held", "suspect":
         while hold.state != state: time.sleep(client.drop_connection() or 0)
+        loop, ran = Loop("another"), []
+        loop.start(), loop.post(loop.call_later, 1, lambda: ran.append("in the child"))
         child, sent = os.fork(), client.connect_sent_at
         if not child:
             with zk_lock("own"): time.sleep(2)
-            os._exit(client.connect_sent_at != sent)
+            os._exit(client.connect_sent_at != sent or len(ran))
         print(os.waitpid(child, 0)[1], hold.check())
 """
     assert zoo.output(PRELUDE + script, first=FIRST) == ["0 None"] * 2

@@ -32,6 +32,14 @@ def wired() -> Iterator[tuple[Client, socket.socket]]:
         yield client, theirs
 
 
+def test_a_connect_that_is_under_way_at_a_fork_is_given_up(wired: tuple[Client, socket.socket]) -> None:
+    client, _ = wired
+    client.handler.start()
+    client.forget_sockets()
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(ConnectionAbortedError):
+        client.handler.create_connection(server.getsockname(), 10)
+
+
 def test_only_a_refusal_shows_that_a_write_was_not_carried_out() -> None:
     """After any other error the outcome is unknown. A read has no outcome, so its error is passed on."""
     unclear = {*range(-100, 1), kazoo.SessionMovedError.code, -122} - {-6, -8}
