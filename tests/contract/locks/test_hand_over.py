@@ -480,7 +480,7 @@ def test_a_wrong_text_is_refused_before_anything_is_sent(zoo: Zoo, warm_proxy: P
         "limit": [2, "2", True],
         "kind": [Kind.PERMIT],
         "token": [0, "9", 1.5, True, 2**80],
-        "seconds": [True, float("nan"), -1, "x"],
+        "seconds": [True, float("nan"), -1, 0, "x"],
         "template": ["k" * 2000, None],
         "key": ["../k", "a b", 5],
     }
