@@ -379,8 +379,7 @@ MUTANTS += [
     Mutant("does not see who else waits", ((LingeringLock, "_watch_others", lambda self: None),), setting=LINGERING),
     Mutant("watches for others once", ((LingeringLock, "_on_children_changed", lambda self, deleted: None),)),
     Mutant(
-        "forgets the waiters when a lingering lock ends",
-        ((LingeringWaiter, "is_waiting", lambda self, lock: False),),
+        "forgets the waiters when a lingering lock ends", ((LingeringWaiter, "is_waiting", lambda self, lock: False),)
     ),
     Mutant(
         "ends a circle without a check",

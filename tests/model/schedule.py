@@ -41,11 +41,7 @@ class _Play:
         self.scenario = scenario
         stage.play(world)
         self.ensemble = Ensemble(
-            world,
-            timeout=TIMEOUT,
-            tick=scenario.tick,
-            phase=START + scenario.phase,
-            sync_limit=scenario.sync_limit,
+            world, timeout=TIMEOUT, tick=scenario.tick, phase=START + scenario.phase, sync_limit=scenario.sync_limit
         )
         self.invariants = Invariants(world, self.ensemble)
         self.invariants.begin()

@@ -44,10 +44,7 @@ def test_a_schedule_with_a_late_reply_breaks_no_rule(seed: int, draw: Callable[[
 
 @pytest.mark.parametrize(
     ("scenario", "limit"),
-    [
-        *zip((*PLAIN, READERS), (60, 60, 30, 30, 30), strict=True),
-        *((scenario, 20) for scenario in OTHERS),
-    ],
+    [*zip((*PLAIN, READERS), (60, 60, 30, 30, 30), strict=True), *((scenario, 20) for scenario in OTHERS)],
 )
 def test_every_schedule_with_one_deviation_breaks_no_rule(scenario: Scenario, limit: int) -> None:
     report = exhaust(scenario, limit=limit)

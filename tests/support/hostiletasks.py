@@ -91,17 +91,7 @@ KEYS: Final[tuple[Any, ...]] = (
 )
 WRONG: Final[tuple[Any, ...]] = (None, "", "x", "{", "[]", '{"seen": 1}', 0, -1, 2**62, 1.5, True, [], [None], {})
 
-OURS = [
-    "redelivered",
-    "redelivered_checked",
-    "message",
-    "late",
-    "conflicts",
-    "lost",
-    "wait",
-    "unique",
-    "waiting",
-]
+OURS = ["redelivered", "redelivered_checked", "message", "late", "conflicts", "lost", "wait", "unique", "waiting"]
 HEADERS: Final = (*(f"zklock_{name}" for name in OURS), "zklock_beat", "traceparent", "headers", "retries")
 
 FORGED: Final = {

@@ -22,10 +22,7 @@ pytestmark = pytest.mark.timeout(90)
 
 BIN = TESTS.parent / ".cache" / "agents" / "bin"  # of the agents' own virtual environment, which `make chaos` makes
 CELERY = (str(BIN / "python"), "-m", "celery")
-STARTED_BY = {
-    "newrelic": (str(BIN / "newrelic-admin"), "run-program"),
-    "ddtrace": (str(BIN / "ddtrace-run"),),
-}
+STARTED_BY = {"newrelic": (str(BIN / "newrelic-admin"), "run-program"), "ddtrace": (str(BIN / "ddtrace-run"),)}
 OFFLINE = {
     "NEW_RELIC_DEVELOPER_MODE": "on",
     "NEW_RELIC_LOG_LEVEL": "error",

@@ -29,11 +29,7 @@ def redis() -> Iterator[Redis]:
     ids=["Redis", "RabbitMQ, stop_app", "RabbitMQ, killed"],
 )
 def test_every_waiting_task_ends_after_a_broker_restart(
-    zoo: Zoo,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-    name: str,
-    restart: Callable[[Broker], None],
+    zoo: Zoo, tmp_path: Path, request: pytest.FixtureRequest, name: str, restart: Callable[[Broker], None]
 ) -> None:
     broker: Broker = request.getfixturevalue(name)
     broker.clear()

@@ -98,11 +98,7 @@ def test_two_versions_keep_the_promises_together(
             logs=fleet.logs(),
         )
         statuses = {name: status for name, status in fleet.statuses.items() if status}
-    wrong = [
-        *problems,
-        *traffic.failures,
-        *(f"{name} ended with {status}" for name, status in statuses.items()),
-    ]
+    wrong = [*problems, *traffic.failures, *(f"{name} ended with {status}" for name, status in statuses.items())]
     assert not wrong, "\n".join(wrong)
     met = meetings(events)
     print(met)

@@ -150,10 +150,7 @@ def test_a_pool_that_shrinks_closes_sessions(zoo: Zoo, redis: Redis, tmp_path: P
 
 def test_a_waiting_pool_process_of_a_killed_worker_leaves_the_queue(zoo: Zoo, tmp_path: Path) -> None:
     """A waiter that stays in the queue would block those behind it."""
-    with (
-        zoo.hold_elsewhere("waited"),
-        Worker(zoo, tmp_path, session_timeout=4) as worker,
-    ):
+    with zoo.hold_elsewhere("waited"), Worker(zoo, tmp_path, session_timeout=4) as worker:
         worker.send("patient", "waited")
         zoo.wait_contenders("waited", 2)
         os.kill(worker.process.pid, signal.SIGKILL)

@@ -63,10 +63,7 @@ COMMANDS = {
     "Django": ("manage.py", "test"),
     "pytest": ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"),
 }
-LOCKS = {
-    "Django": {"RUNNER": "django_zklock.testing.ZkLockRunner"},
-    "pytest": {"PYTEST_ADDOPTS": "-o zklock_all=true"},
-}
+LOCKS = {"Django": {"RUNNER": "django_zklock.testing.ZkLockRunner"}, "pytest": {"PYTEST_ADDOPTS": "-o zklock_all=true"}}
 
 
 @pytest.mark.timeout(900)

@@ -49,12 +49,7 @@ async def start_others() -> None:
 @pytest.mark.parametrize("work", [gather_errors, swallow_once, start_others])
 @pytest.mark.filterwarnings("ignore:async_to_sync was passed")
 def test_coroutines_of_the_block_are_cancelled(
-    zoo: Zoo,
-    reports: Reports,
-    monkeypatch: pytest.MonkeyPatch,
-    run: Run,
-    run_coroutine: Run,
-    work: Run,
+    zoo: Zoo, reports: Reports, monkeypatch: pytest.MonkeyPatch, run: Run, run_coroutine: Run, work: Run
 ) -> None:
     """A loop that takes no call soon is interrupted, too: on a busy machine, any. So it has a minute for that here."""
     monkeypatch.setattr(abort, "LOOK_AFTER", 60.0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
-from support.faults import acquire_once, caught_up, die
+from support.faults import acquire_once, caught_up, die, due
 from support.locking import as_json, zklock
 from support.proxy import CREATE, CREATE_CONTAINER, Proxy
 from support.work import assert_refused, seen
@@ -172,6 +172,7 @@ def test_a_caller_that_gives_up_leaves_no_directory(zoo: Zoo, proxy: Proxy, comp
     zoo.client.ensure_path(f"{zoo.base}/never")  # so that one request is enough, which `caught_up` waits for
     proxy.delay_op(create, 60)
     assert zk_lock("never/used", compat=compat, cancel=lambda: bool(proxy.counts[create])).acquire() is None
+    due(0)
     proxy.heal()
     caught_up()
     assert bool(zoo.client.exists(f"{zoo.base}/never/used")) is (compat is not None)

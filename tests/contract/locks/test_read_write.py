@@ -8,13 +8,13 @@ import pytest
 from support.faults import BackgroundCall, acquire_once, within
 from support.primitives import KEY, end_session, foreign, queued, watched
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
-from support.work import acquired, assert_refused
+from support.work import acquired, assert_refused, lose
 from support.zoo import Zoo, eventually, next_line
 
 from django_zklock import ReadWriteLock, current_hold, zk_lock
 from django_zklock.conf.arguments import Compat
 from django_zklock.core.log import flush
-from django_zklock.exceptions import LockBusy, LockNotHeld, LockUpgradeRefused, ZkLockError
+from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.locks.hold import Hold
 
 COMPAT = pytest.mark.parametrize("compat", [None, "kazoo"])
@@ -177,6 +177,11 @@ def test_a_downgrade_that_is_impossible_says_why(zoo: Zoo) -> None:
         hold.downgrade()
     with lock.read() as read:
         read.downgrade()  # it is one
+    with contextlib.suppress(LockLost), zk_lock(KEY, kind="write", abort_on="never") as gone:
+        lose(gone)
+        eventually(lambda: gone.lost)
+        with pytest.raises(LockLost):
+            gone.downgrade()
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 from django.test import override_settings
-from support.faults import acquire_once
-from support.proxy import CREATE_CONTAINER, GET_CHILDREN, Proxy
+from support.faults import acquire_once, client, connected
+from support.proxy import CREATE2, CREATE_CONTAINER, GET_CHILDREN, Proxy
 from support.work import assert_refused
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.core.zk import process
-from django_zklock.core.zk.outage import CLOSES_AT, REFUSALS
+from django_zklock.core.zk.outage import CLOSES_AT, REFUSALS, REFUSED
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection.queries import check_quorum
 
@@ -157,6 +157,19 @@ def test_a_request_at_which_each_connection_is_closed_is_named(
         proxy.heal()  # as after an upgrade
         acquire_once("a", timeout=3)
         process.reset()
+
+
+def test_a_server_that_was_away_in_between_refuses_no_request(proxy: Proxy) -> None:
+    """It has restarted each time, whatever it was asked."""
+    acquire_once("a")
+    for _ in range(3):
+        proxy.refuse = True
+        proxy.kill_before_op(CREATE2)
+        assert_refused(zk_lock("a", timeout=0.3), ZooKeeperUnavailable)
+        eventually(lambda: REFUSED in client().outage.explain())
+        proxy.refuse = False
+        connected()
+        assert not client().outage.is_refused
 
 
 PAUSED = """

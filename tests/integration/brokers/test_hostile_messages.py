@@ -208,10 +208,7 @@ AT_START = (
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("times", [1, 3])
-@pytest.mark.parametrize(
-    "name",
-    [name for name in steps() if name.endswith(AT_START)],
-)
+@pytest.mark.parametrize("name", [name for name in steps() if name.endswith(AT_START)])
 def test_a_dispatcher_that_cannot_start_loses_no_task(
     zoo: Zoo, redis: Redis, tmp_path: Path, name: str, times: int
 ) -> None:

@@ -94,12 +94,7 @@ def test_a_lost_task_is_sent_again_when_its_reservation_is_deleted(
     first = lost(publisher, "gone")
     assert {task.delay("gone").id for _ in range(3)} == {first.id}
     info: Any = queued(task, "gone")
-    assert (info.task_id, info.state, info.host, info.pid) == (
-        first.id,
-        "queued",
-        socket.gethostname(),
-        os.getpid(),
-    )
+    assert (info.task_id, info.state, info.host, info.pid) == (first.id, "queued", socket.gethostname(), os.getpid())
     assert abs((info.since - datetime.now(timezone.utc)).total_seconds()) < 60
     delete(publisher, "gone")
     assert "the reservation of lock 'unique/gone' was deleted by" in caplog.text

@@ -149,11 +149,7 @@ def test_policies_of_eager_tasks(zoo: Zoo) -> None:
         results = {policy: task.apply(("eager",)).get(propagate=False) for policy, task in tasks.items()}
     assert {
         policy: type(value).__name__ if policy not in ("skip", "value") else value for policy, value in results.items()
-    } == {
-        **dict.fromkeys(("raise", "retry", "coalesce"), "LockBusy"),
-        "skip": None,
-        "value": VALUE,
-    }
+    } == {**dict.fromkeys(("raise", "retry", "coalesce"), "LockBusy"), "skip": None, "value": VALUE}
 
 
 def test_a_task_that_is_sent_again_keeps_its_place_in_the_canvas(worker: Worker) -> None:
@@ -316,9 +312,7 @@ def test_calls_during_a_run_are_coalesced_into_one_more(coalesced: tuple[Worker,
     assert [line.split()[0] for line in lines(journal)][1:] == [results[0].id]
 
 
-def test_a_call_after_the_waiting_task_has_begun_is_not_coalesced(
-    coalesced: tuple[Worker, str, Path, Gate],
-) -> None:
+def test_a_call_after_the_waiting_task_has_begun_is_not_coalesced(coalesced: tuple[Worker, str, Path, Gate]) -> None:
     """The task that has begun may not see what changed since."""
     worker, key, journal, gate = coalesced
     second_gate = worker.gate()

@@ -132,10 +132,7 @@ def test_each_state_has_a_name(change: dict[str, Any], state: str) -> None:
 
 
 def test_the_reasons_for_waiting_are_sentences() -> None:
-    assert formatting.reasons(INFO) == [
-        "web-1 · pid 7 has held it for 1 min 30 s, for shop.charge.",
-        "3 callers wait.",
-    ]
+    assert formatting.reasons(INFO) == ["web-1 · pid 7 has held it for 1 min 30 s, for shop.charge.", "3 callers wait."]
     assert formatting.reasons(replace(INFO, waiting=0)) == formatting.reasons(INFO)[:1]
     assert formatting.reasons(replace(INFO, holders=(), waiting=0)) == []
     assert "handed over" in formatting.reasons(replace(INFO, holders=()))[0]

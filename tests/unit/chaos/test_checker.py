@@ -97,7 +97,7 @@ PAUSED_CALL = "1 A invoke timeout=2 \n 2 nemesis pause target=A \n 7 nemesis res
 
 CASES: dict[str, list[tuple[str, str]]] = {
     "two threads of one process are two owners": [
-        ("exclusion", held("A/one", "lock", 7, 1, 3) + held("A/two", "lock", 8, 2, 4)),
+        ("exclusion", held("A/one", "lock", 7, 1, 3) + held("A/two", "lock", 8, 2, 4))
     ],
     "the lease of a paused holder is a claim": [("exclusion", PAUSED.format(2.75)), ("", PAUSED.format(2.85))],
     "a check that passes is a claim": [("exclusion", PAUSED.format(5) + "8.1 A valid until=8.1")],

@@ -28,6 +28,7 @@ import django_zklock
 from django_zklock.core.execution.abort import (
     ABORT_SIGNAL,
     CleanupOnError,
+    GreenletAbort,
     MainThreadAbort,
     ThreadAbort,
     _Arrival,
@@ -314,6 +315,16 @@ def test_the_hub_of_eventlet_aborts_greenlets_if_eventlet_has_patched_threads(
     abort_for(Owner("greenlet", pytest.importorskip("greenlet").getcurrent())).request("lost")
     assert eventlet.hubs.get_hub().schedule_call_global.called is patched
     assert threads_are_greenlets() is patched
+
+
+def test_a_greenlet_is_struck_in_its_block_alone_and_not_twice_at_once() -> None:
+    greenlet = Mock(gr_frame=None)
+    block = GreenletAbort(greenlet, lambda call, reason: call(reason))
+    for reason, change in (("too early", block.arm), ("lost", bool), ("at once", block.disarm), ("too late", bool)):
+        block.request(reason)
+        change()
+    (struck,) = greenlet.throw.call_args_list
+    assert "lost" in str(struck)
 
 
 async def test_a_coroutine_may_be_woken_twice_before_it_goes_on() -> None:

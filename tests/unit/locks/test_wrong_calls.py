@@ -367,13 +367,7 @@ def test_a_block_may_bind_its_hold_in_any_way() -> None:
     assert values["last"] == 1
 
     async def main() -> None:
-        async with (
-            bound as hold,
-            bound as bound.hold,
-            bound as values[0],
-            bound as values[zero or hold],
-            bound as _,
-        ):
+        async with bound as hold, bound as bound.hold, bound as values[0], bound as values[zero or hold], bound as _:
             values[2] = lambda: hold
         async with AsyncExitStack() as stack:
             values[4] = await stack.enter_async_context(bound)

@@ -173,13 +173,7 @@ def test_the_distributions_hold_the_package_and_nothing_else(tmp_path: Path) -> 
     assert f"Version: {django_zklock.__version__}\n" in text
     assert "Requires-Python: >=3.10\n" in text
     assert "License-Expression: BSD-3-Clause\n" in text
-    assert re.findall(r"^Provides-Extra: (.*)$", text, re.MULTILINE) == [
-        "celery",
-        "gevent",
-        "grpc",
-        "metrics",
-        "otel",
-    ]
+    assert re.findall(r"^Provides-Extra: (.*)$", text, re.MULTILINE) == ["celery", "gevent", "grpc", "metrics", "otel"]
     labels = re.findall(r"^Project-URL: (\w+),", text, re.MULTILINE)
     assert labels == ["Documentation", "Source", "Changelog", "Issues"]
 

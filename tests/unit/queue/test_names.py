@@ -15,17 +15,7 @@ from hypothesis import strategies as st
 from django_zklock.core.queue.escaping import MAX_SEGMENT, MAX_SHOWN, printable, session_hex, shortened, shown_key
 from django_zklock.core.queue.nodes import parse
 from django_zklock.exceptions import InvalidLockName
-from django_zklock.names.template import (
-    MAX_KEY,
-    Template,
-    check_key,
-    escape,
-    is_key,
-    key_of,
-    own_key,
-    path,
-    unescape,
-)
+from django_zklock.names.template import MAX_KEY, Template, check_key, escape, is_key, key_of, own_key, path, unescape
 
 ENDINGS = st.sampled_from(["", "0", "1234567890", "0000000005", "-000000005", "-2147483648", "__lock__0000000001"])
 # Nearly all of them fit to be names, or hypothesis would give up: what is refused has tests of its own.
@@ -169,17 +159,7 @@ def test_a_wrong_field_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [
-        "",
-        float("nan"),
-        object(),
-        Order(),
-        Order,
-        Colour.NOTHING,
-        10**300,
-        pytest.param(10**10_000, id="huge"),
-    ],
+    "value", ["", float("nan"), object(), Order(), Order, Colour.NOTHING, 10**300, pytest.param(10**10_000, id="huge")]
 )
 def test_a_value_without_a_sure_text_is_refused(value: object) -> None:
     """An object's address, or nothing at all, would be another lock in every process, or one lock for everything."""

@@ -11,17 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from django_zklock.core.protocol import contender_info
-from django_zklock.core.queue.nodes import (
-    MAX_PAYLOAD,
-    Child,
-    Kind,
-    Mark,
-    Payload,
-    has_guid,
-    new_guid,
-    parse,
-    prefix,
-)
+from django_zklock.core.queue.nodes import MAX_PAYLOAD, Child, Kind, Mark, Payload, has_guid, new_guid, parse, prefix
 from django_zklock.core.queue.release_request import release_request, requested, with_request
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.locks import trace

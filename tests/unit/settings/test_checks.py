@@ -301,10 +301,7 @@ def test_every_warning_says_what_to_do(ledger: Ledger) -> None:
 # --- policies ---------------------------------------------------------------------------------------------------------
 
 
-POLICIES = {
-    "Celery task": ["wait", "retry", "coalesce", "skip", "raise"],
-    "function": ["raise", "skip"],
-}
+POLICIES = {"Celery task": ["wait", "retry", "coalesce", "skip", "raise"], "function": ["raise", "skip"]}
 DEFAULT = {"Celery task": "retry", "function": "raise"}
 ALL = sorted(set().union(*POLICIES.values()))
 URL = {"URL": "zk://127.0.0.1:1"}
