@@ -47,10 +47,11 @@ def serving(directory: Path, base: str, numbers: Mapping[str, int]) -> Iterator[
 @contextlib.contextmanager
 def kept_arena(ensemble: Ensemble, chroot: str) -> Iterator[Zoo]:
     """Yield the namespace with the high numbers. It is not deleted at the end."""
-    with Zoo(ensemble.hosts, ensemble) as zoo:
-        zoo.chroot, zoo.base = chroot, f"{chroot}/zklock"
-        yield zoo
-        zoo.chroot = f"{chroot}/none"
+    zoo = Zoo(ensemble.hosts, ensemble)
+    zoo.chroot, zoo.base = chroot, f"{chroot}/zklock"
+    yield zoo
+    zoo.chroot = f"{chroot}/none"
+    zoo.close()
 
 
 def _ancestors(path: str) -> Iterator[str]:
