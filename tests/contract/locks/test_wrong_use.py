@@ -184,14 +184,14 @@ async def test_a_hold_in_an_async_with_statement_is_refused_and_released(zoo: Zo
 
 @pytest.mark.parametrize("linger", [0, 1])
 def test_an_error_says_that_this_process_is_ahead(zoo: Zoo, linger: int) -> None:
-    lock = zk_lock("k", timeout=0.2, linger=linger, what="w")
+    holder, lock = (zk_lock("k", timeout=timeout, linger=linger, what="w") for timeout in (None, 0.2))
     name = threading.current_thread().name
 
     async def inner() -> None:
         async with lock:
             pass
 
-    with lock:
+    with holder:
         for call in (lock.__enter__, lambda: asyncio.run(inner())):
             with pytest.raises(LockTimeout, match=f"ahead is 'w' in thread {name} of this process"):
                 BackgroundCall(call).result()
@@ -200,7 +200,7 @@ def test_an_error_says_that_this_process_is_ahead(zoo: Zoo, linger: int) -> None
                 BackgroundCall(zk_lock("k", timeout=0).__enter__).result()
 
     async def outer() -> None:
-        async with lock:
+        async with holder:
             with pytest.raises(LockTimeout, match="ahead is 'w' in another task of this process"):
                 await asyncio.create_task(inner())
 

@@ -313,7 +313,7 @@ class Shop:
         return zoo.contenders()
 
 
-@zk_locked(timeout=1)
+@zk_locked(timeout=60)
 async def nightly(zoo: Zoo) -> list[str]:
     return zoo.contenders()
 

@@ -150,9 +150,8 @@ def test_a_waiter_is_linked_to_its_holder_in_another_process(zoo: Zoo, spans: Tr
 
 
 def test_an_owner_of_a_lingering_lock_is_linked_to_the_one_before(spans: Traced) -> None:
-    lingering = zk_lock("k", linger=5, timeout=0.05)
-    with spans.tracer.start_as_current_span("request") as request, lingering:
-        BackgroundCall(lambda: assert_refused(lingering, LockTimeout)).result()
+    with spans.tracer.start_as_current_span("request") as request, zk_lock("k", linger=5):
+        BackgroundCall(lambda: assert_refused(zk_lock("k", linger=5, timeout=0.05), LockTimeout)).result()
     failed = spans.wait("zklock.acquire", 2)[1]
     assert [link.context.span_id for link in failed.links] == [context_of(request).span_id]
 
