@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import random
@@ -91,6 +92,7 @@ app = Celery(
 )
 if HOME in os.environ:
     configure(app, Path(os.environ[HOME]))
+    faulthandler.register(signal.SIGUSR2)  # see `Worker`
 else:
     app.conf.update(broker_url="memory://", result_backend="cache+memory://")
 

@@ -104,6 +104,9 @@ class Worker:
 
     def __exit__(self, error: object, *more: object) -> None:
         if error is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGUSR2)
+            time.sleep(0.5)  # the processes show what their threads do
             print(self.log.read_text(errors="replace"))
         elif self.process.poll() is None:
             self._settle()
