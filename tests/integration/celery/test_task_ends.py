@@ -21,7 +21,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockLost
 
-SESSION_TIMEOUT = 4.0
+SESSION_TIMEOUT = 6.0
 CRASH = SESSION_TIMEOUT + 2 * 0.5 + 1.0  # seconds until a crashed holder is replaced, and one for a busy machine
 
 
