@@ -15,6 +15,7 @@ import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, transaction
 from django.db.transaction import TransactionManagementError
+from support.deadlock import rivals
 from support.faults import BackgroundCall, acquire_once
 from support.ledger import Ledger
 from support.strike import LineStrike, Struck
@@ -242,19 +243,11 @@ def can_read() -> bool:
 
 def test_a_lock_kept_by_a_transaction_is_part_of_a_deadlock(zoo: Zoo, ledger: Ledger) -> None:
     """Its block has ended, but it is not released before the COMMIT."""
-
-    def other() -> None:
-        with zk_lock("b"):
-            zoo.wait_contenders("b", 2)
-            with pytest.raises(LockDeadlock), zk_lock("a"):
-                pass
-
-    waits_last = BackgroundCall(other)
-    zoo.wait_contenders("b", 1)
-    with transaction.atomic(using="ledger"):
+    with ExitStack() as others, transaction.atomic(using="ledger"):
         acquire_once("a", release_on="commit")
-        acquire_once("b", release_on="commit")
-    waits_last.result()
+        others.enter_context(rivals(zoo, {"b": "a"}))
+        with pytest.raises(LockDeadlock):
+            acquire_once("b", release_on="commit")
 
 
 def test_a_write_lock_kept_by_a_transaction_excludes_readers(zoo: Zoo, ledger: Ledger) -> None:
