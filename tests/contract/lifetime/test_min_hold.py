@@ -123,7 +123,7 @@ def test_a_minimum_hold_is_shown_with_its_reason_and_can_be_ended(zoo: Zoo) -> N
     info = seen("k")
     assert info.operator is not None
     assert (info.operator.by, info.operator.reason) == ("nightly report", "held for at least 300 s")
-    assert 0 <= LONG - info.operator.seconds < 5
+    assert 0 <= LONG - info.operator.seconds < 60
     assert info.operator.token > hold.token
     assert as_json("show", "k")["holders"][0]["operator"]["reason"] == "held for at least 300 s"
     assert "held for at least 300 s" in zklock("list")

@@ -157,10 +157,13 @@ def test_a_bulk_break_tells_what_was_done_when_zookeeper_goes_away(
     assert len(broken) >= 3, "the server may answer a little longer"
     assert_shows(page, "It is unknown whether it was done: ", "so nothing was done yet: ", "ZooKeeper does not answer.")
     assert_shows(page, hides=['name="break"'])
-    assert sorted(LogEntry.objects.values_list("object_id", flat=True)) == sorted(broken)
-    assert caplog.text.count("it hangs") == len(broken)
+    logged = sorted(LogEntry.objects.values_list("object_id", flat=True))
+    assert logged[: len(broken)] == broken
+    assert caplog.text.count("may have been broken") == len(logged) - len(broken) <= 1, "it may read a last request"
+    assert caplog.text.count("it hangs") == len(logged)
     paths = dict(zip((f"orders/{number:02}" for number in range(MANY)), held, strict=False))
-    assert [key for key, path in paths.items() if not zoo.client.exists(path)] == sorted(broken)
+    gone = [key for key, path in paths.items() if not zoo.client.exists(path)]
+    assert gone in (broken, logged)
 
 
 def test_no_more_than_fifty_holders_are_shown_and_broken_at_once(contend: Contend, operator: Client) -> None:
