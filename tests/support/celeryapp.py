@@ -28,6 +28,7 @@ HOME = "CELERY_HOME"
 SETTINGS = "settings.json"  # in that folder: Celery settings that go before those below
 QUEUES = ("celery", "other")
 LONG = 40.0  # seconds; no test waits for their end
+SHOW_THREADS = signal.SIGWINCH  # billiard handles most other signals in the processes of its pool
 TASKS_AT_ONCE = 10  # of the tests' workers whose pools have no processes
 
 
@@ -92,7 +93,7 @@ app = Celery(
 )
 if HOME in os.environ:
     configure(app, Path(os.environ[HOME]))
-    faulthandler.register(signal.SIGUSR2)  # see `Worker`
+    faulthandler.register(SHOW_THREADS)
 else:
     app.conf.update(broker_url="memory://", result_backend="cache+memory://")
 

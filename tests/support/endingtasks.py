@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
+import billiard.pool
 from celery.exceptions import Ignore, Reject
 from celery.signals import task_postrun, task_prerun
 
@@ -70,6 +71,8 @@ NO_LOOKS = "NO_LOOKS"
 
 if NO_LOOKS in os.environ:
     vars(pool_grants)["CHECK_EVERY"] = LONG
+    # A result that comes just after the fork may not be counted (billiard 4.3), and its process waits so many times.
+    vars(billiard.pool)["GUARANTEE_MESSAGE_CONSUMPTION_RETRY_LIMIT"] = 20
 
 AFTER: dict[str, Callable[[], object]] = {
     "recycled": lambda: None,  # with `max_tasks_per_child`

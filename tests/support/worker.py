@@ -105,7 +105,7 @@ class Worker:
     def __exit__(self, error: object, *more: object) -> None:
         if error is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGUSR2)
+                os.killpg(self.process.pid, celeryapp.SHOW_THREADS)
             time.sleep(0.5)  # the processes show what their threads do
             print(self.log.read_text(errors="replace"))
         elif self.process.poll() is None:
