@@ -22,7 +22,9 @@ from kombu.transport import TRANSPORT_ALIASES, filesystem
 from kombu.utils.json import dumps
 
 from django_zklock import current_hold, zk_lock, zk_locked
+from django_zklock.contrib.celery.unique import reservations
 from django_zklock.exceptions import LockNotAcquired
+from support import reply_timeout
 
 HOME = "CELERY_HOME"
 SETTINGS = "settings.json"  # in that folder: Celery settings that go before those below
@@ -94,6 +96,8 @@ app = Celery(
 if HOME in os.environ:
     configure(app, Path(os.environ[HOME]))
     faulthandler.register(SHOW_THREADS)
+    start: Any = reservations.start  # on a busy machine, a task would else run without its reservation
+    start.__kwdefaults__["reply_timeout"] += float(os.environ.get(reply_timeout.ADDED, "0"))
 else:
     app.conf.update(broker_url="memory://", result_backend="cache+memory://")
 

@@ -8,15 +8,19 @@ from typing import Any
 
 from django.apps import AppConfig
 
-ADDED = "TEST_REPLY_TIMEOUT"  # the variable with the seconds that a process adds to both limits when it starts
+ADDED = "TEST_REPLY_TIMEOUT"  # the variable with the seconds that a process adds to these limits when it starts
 
 
 def add(seconds: float, set_: Callable[[Any, str, float], object] = setattr) -> None:
-    """Add seconds to the time for an answer to a call that does not wait, and for the confirmation of a release."""
+    """Add seconds to the limits of an answer, of the confirmation of a release, and of the reason of a loss."""
     from django_zklock.core.locks import acquisition, held
+    from django_zklock.core.protocol import grant, interventions
 
     set_(acquisition, "REPLY_TIMEOUT", acquisition.REPLY_TIMEOUT + seconds)
     set_(held, "RELEASE_TIMEOUT", held.RELEASE_TIMEOUT + seconds)
+    record_timeout = grant.RECORD_TIMEOUT + seconds
+    for module in (grant, interventions):
+        set_(module, "RECORD_TIMEOUT", record_timeout)
 
 
 class ReplyTimeout(AppConfig):

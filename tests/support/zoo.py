@@ -260,7 +260,7 @@ class Zoo:
             stderr=subprocess.PIPE,
             text=True,
             cwd=TESTS,
-            env={**self.environment(hosts), **env},
+            env={**self.environment(hosts, session_timeout=10), **env},
         )
 
     @contextlib.contextmanager

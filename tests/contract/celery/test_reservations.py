@@ -39,7 +39,7 @@ def queued(key: str = "a/b", task_id: str = "one", **more: object) -> Reserved:
 
 
 def started(key: str = "a/b", task_id: str = "one", *, late: bool = False) -> Attached:
-    attached = reservations.start(key, task_id, late=late)
+    attached = reservations.start(key, task_id, late=late, reply_timeout=20)
     assert attached is not None
     return attached
 
@@ -191,8 +191,8 @@ def test_a_publisher_waits_until_another_is_done(zoo: Zoo) -> None:
 
 def test_a_publisher_waits_for_its_timeout_only(zoo: Zoo) -> None:
     reserved()
-    with within(2), pytest.raises(LockTimeout, match="Another publisher"):
-        reservations.reserve("a/b", "two", timeout=0.5)
+    with within(5), pytest.raises(LockTimeout, match="Another publisher"):
+        reservations.reserve("a/b", "two", timeout=3)
     reservations.end("a/b", "one")
 
 

@@ -114,6 +114,7 @@ async def test_a_lease_ends_in_time_though_its_timer_is_late(coordinator: Coordi
 async def test_reads_of_queues_are_bounded(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or those who watch many queues would delay the answers to all others."""
     monkeypatch.setattr("django_zklock.contrib.leases.coordinator.MOST_READS", 2)
+    monkeypatch.setattr("django_zklock.contrib.leases.coordinator.READ_AGE", 60.0)
     for resource in "abc":
         await acquire(coordinator, resource_path=resource)
     assert [await coordinator.count_ahead(resource) for resource in "abcab"] == [1, 1, 0, 1, 1]

@@ -13,12 +13,13 @@ from support.faults import acquire_once, caught_up, die, due
 from support.locking import as_json, zklock
 from support.proxy import CREATE, CREATE_CONTAINER, Proxy
 from support.work import assert_refused, seen
-from support.zoo import Zoo, eventually, guid_of
+from support.zoo import ROOM, Zoo, eventually, guid_of
 
 from django_zklock import zk_adopt, zk_lock, zk_semaphore
 from django_zklock.conf.arguments import Compat
 from django_zklock.core.protocol import operator_holds
 from django_zklock.core.queue.operator_hold import DIRECTORY
+from django_zklock.core.zk import process
 from django_zklock.exceptions import LockNotAdopted
 from django_zklock.inspection import look_at, snapshot
 from django_zklock.operations import break_lock, breaks, clear_limit, hold_lock, set_limit
@@ -58,21 +59,25 @@ def make_over(zoo: Zoo, make: Callable[[str, float], object], *keys: str) -> Non
 
 
 @pytest.mark.parametrize("make", [rest, give, hold])
-def test_a_short_process_deletes_a_hold_that_is_over(zoo: Zoo, make: Callable[[str, float], object]) -> None:
+def test_a_short_process_deletes_a_hold_that_is_over(
+    zoo: Zoo, make: Callable[[str, float], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_zklock.core.zk.session.LAST_REPLIES", ROOM)
     make_over(zoo, make, "a/b")
     rest("c", LONG)
-    die()
+    process.reset(2 * ROOM)
     assert zoo.children("a/b") == []
     assert len(entries(zoo)) == 1
 
 
 def test_many_holds_of_one_process_are_caught_up_with(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     make_over(zoo, rest, *map(str, range(10)))
+    monkeypatch.setattr("django_zklock.core.zk.session.LAST_REPLIES", ROOM)
     monkeypatch.setattr(operator_holds, "SWEEP_MOST", 1)
     left = [sum(len(zoo.children(str(key))) for key in range(10))]
     while left[-1]:
         rest(f"later/{len(left)}", LONG)
-        die()
+        process.reset(2 * ROOM)
         left.append(sum(len(zoo.children(str(key))) for key in range(10)))
     assert all(0 < before - after <= 3 for before, after in itertools.pairwise(left))
 
@@ -155,6 +160,7 @@ def test_an_adopter_keeps_the_lock_after_the_end_of_the_hand_over(zoo: Zoo) -> N
 
 def test_a_hold_that_may_not_be_deleted_keeps_no_other_from_its_turn(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     make_over(zoo, rest, *map(str, range(6)))
+    monkeypatch.setattr("django_zklock.core.zk.session.LAST_REPLIES", ROOM)
     monkeypatch.setattr(operator_holds, "SWEEP_MOST", 1)
     closed = [f"{zoo.base}/{number}" for number in range(4)]
     for path in closed:

@@ -38,7 +38,7 @@ def work_until(hold: Hold, condition: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("name", ["freezegun, an hour at each look", "time-machine"])
 def test_locks_work_while_the_time_is_frozen(zoo: Zoo, name: str) -> None:
-    with FREEZERS[name](), zoo.configured(session_timeout=3):
+    with FREEZERS[name](), zoo.configured(session_timeout=6):
         with zk_lock("k", abort_on="lost") as hold:
             other = Taker(zk_lock("k", timeout=20))
             zoo.wait_contenders("k", 2)
@@ -76,7 +76,7 @@ def test_bounds_of_a_hold_are_kept(zoo: Zoo) -> None:
         zk_lock("k", max_hold=0.4, warn_after=0.2),
     ):
         threading.Event().wait(20)
-    assert sent.names == ["lock_held_long"]
+    assert eventually(lambda: sent.names) == ["lock_held_long"]
     began = clock.now()
     acquire_once("k", min_hold=0.5)
     with zk_lock("k", timeout=20):
@@ -84,7 +84,7 @@ def test_bounds_of_a_hold_are_kept(zoo: Zoo) -> None:
 
 
 def test_moving_the_clock_costs_no_lock(zoo: Zoo) -> None:
-    with zoo.configured(session_timeout=2), freeze_time(NOON) as time, zk_lock("k") as hold:
+    with zoo.configured(session_timeout=10), freeze_time(NOON) as time, zk_lock("k") as hold:
         for moment in ("2100-01-01", "1970-01-01", NOON):
             time.move_to(moment)
             until = clock.now() + 0.1
@@ -96,7 +96,7 @@ def test_moving_the_clock_costs_no_lock(zoo: Zoo) -> None:
 
 def test_an_idle_session_outlives_the_frozen_time(zoo: Zoo) -> None:
     """Pings are sent before, while and after the time is frozen. Otherwise the server would end the session."""
-    with proxied(zoo, session_timeout=1) as proxy:
+    with proxied(zoo, session_timeout=3) as proxy:
         first = connected().session_id
         for freezer in (threading.Lock, *FREEZERS.values(), threading.Lock):
             with freezer():

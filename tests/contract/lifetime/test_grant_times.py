@@ -60,7 +60,7 @@ def test_a_short_hold_writes_nothing(zoo: Zoo) -> None:
 
 
 def test_the_time_of_the_grant_survives_a_lost_connection(zoo: Zoo) -> None:
-    with proxied(zoo) as proxy:
+    with proxied(zoo, 10) as proxy:
         lost = proxy.kill_before_op(SET_DATA)
         with zk_lock("k", abort_on="lost"):
             assert lost.wait(10)

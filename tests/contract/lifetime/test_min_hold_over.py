@@ -24,7 +24,7 @@ from django_zklock.operations import hold_lock
 
 pytestmark = pytest.mark.usefixtures("emptied")
 
-SHORT = 0.5  # seconds
+SHORT = 1.5  # seconds
 LONG = 600.0
 Acquire = Callable[[str, float], None]
 

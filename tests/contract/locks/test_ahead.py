@@ -125,7 +125,7 @@ def test_a_busy_lock_is_busy_even_if_the_read_of_its_holder_takes_too_long(
 def test_a_waiter_knows_the_one_just_ahead_and_a_try_the_holder(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [""])  # as in Python's shell
     with zoo.hold_elsewhere(KEY) as holder, queued(zoo, zk_lock(KEY, timeout=30)):
-        late = ahead_of(zk_lock(KEY, timeout=0.3))
+        late = ahead_of(zk_lock(KEY, timeout=1))
         assert (late.what, late.client) == ("python", "zklock")
         assert ahead_of(zk_lock(KEY, timeout=0)).path == holder
         busy = refused(zk_lock(KEY, max_waiters=1))
@@ -137,7 +137,7 @@ def test_a_waiter_knows_the_one_just_ahead_and_a_try_the_holder(zoo: Zoo, monkey
 def test_a_signal_handler_is_told_that_it_waits_for_the_call_that_it_interrupts(zoo: Zoo) -> None:
     """Its own thread is ahead of it, which cannot go on before the handler has ended."""
     errors: list[LockNotAcquired] = []
-    before = signal.signal(signal.SIGUSR1, lambda *_: errors.append(refused(zk_lock(KEY, timeout=0.3))))
+    before = signal.signal(signal.SIGUSR1, lambda *_: errors.append(refused(zk_lock(KEY, timeout=1))))
     try:
         with zoo.hold_elsewhere(KEY) as holder:
 
@@ -157,7 +157,7 @@ def test_a_signal_handler_is_told_that_it_waits_for_the_call_that_it_interrupts(
 
 @pytest.mark.parametrize("compat", [None, "kazoo"], ids=["Curator", "kazoo"])
 def test_a_client_of_another_kind_is_described_by_what_it_wrote(zoo: Zoo, compat: Literal["kazoo"] | None) -> None:
-    for timeout in (0, 0.3):
+    for timeout in (0, 1):
         with zoo.hold_elsewhere(KEY, compat=compat):
             error = refused(zk_lock(KEY, timeout=timeout, compat=compat))
         assert (error.ahead.client, error.ahead.what) == ("kazoo" if compat else "Curator", "foreign")
@@ -168,12 +168,12 @@ def test_a_permit_is_had_by_the_first_of_its_holders(zoo: Zoo) -> None:
     """The first one came first. Behind it, any of the others may release sooner."""
     with queued(zoo, *(zk_lock(KEY, limit=2, what=what) for what in ("first", "second"))):
         assert run_in_thread(lambda: ahead_of(zk_lock(KEY, limit=2, timeout=0)).what) == "first"
-        assert run_in_thread(lambda: ahead_of(zk_lock(KEY, limit=2, timeout=0.3)).what) in ("first", "second")
+        assert run_in_thread(lambda: ahead_of(zk_lock(KEY, limit=2, timeout=1)).what) in ("first", "second")
 
 
 def test_a_reader_knows_the_writer(zoo: Zoo) -> None:
     with queued(zoo, zk_lock(KEY, kind="write", what="import")):
-        for timeout in (0, 0.3):
+        for timeout in (0, 1):
             ahead = ahead_of(zk_lock(KEY, kind="read", timeout=timeout))
             assert (ahead.what, ahead.kind) == ("import", "write")
 
@@ -182,7 +182,7 @@ def test_a_reader_knows_the_writer(zoo: Zoo) -> None:
 def test_an_operator_hold_is_ahead_of_all(zoo: Zoo) -> None:
     """Also of those behind another waiter, as it is the reason for their wait."""
     hold = hold_lock(KEY, seconds=300, reason="deploy 42", by="anna")
-    for timeout in (0, 0.3):
+    for timeout in (0, 1):
         error = refused(zk_lock(KEY, timeout=timeout))
         assert error.ahead.operator == hold
         assert error.ahead.since == hold.since
@@ -211,7 +211,7 @@ def test_the_present_owner_of_a_lock_that_lingers_is_ahead(zoo: Zoo) -> None:
         hold = second.wait_granted()
         assert not held_of(hold).contender.ahead_about  # nobody
         assert hold.token == first.wait_granted().token
-        for timeout in (0, 0.3):
+        for timeout in (0, 1):
             ahead = ahead_of(zk_lock(KEY, linger=1, timeout=timeout))
             assert (ahead.what, ahead.token, ahead.client) == ("second", hold.token, "zklock")
             assert ahead.thread != threading.current_thread().name
@@ -221,7 +221,7 @@ def test_the_present_owner_of_a_lock_that_lingers_is_ahead(zoo: Zoo) -> None:
 def test_an_error_is_copied_and_pickled_with_the_one_ahead(zoo: Zoo) -> None:
     """A Celery backend and `multiprocessing` pickle it; the other process need not have set up Django."""
     with queued(zoo, LOCK.lock(what="w", about={"task": "t"})):
-        for timeout in (0, 0.3):
+        for timeout in (0, 1):
             error = refused(zk_lock(KEY, timeout=timeout))
             assert error.ahead.about == {"task": "t"}
             copies = [copy.copy(error), copy.deepcopy(error)]

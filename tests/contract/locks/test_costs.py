@@ -44,7 +44,7 @@ def test_a_process_that_only_waits_writes_nothing(zoo: Zoo) -> None:
     with proxied(zoo, 4) as proxy:
         connected()
         with zoo.hold_elsewhere(KEY):
-            waiter = BackgroundCall(lambda: acquire_once(KEY))
+            waiter = BackgroundCall(lambda: acquire_once(KEY, timeout=30))
             zoo.wait_contenders(KEY, 2)
             proxy.wait_for(lambda: proxy.counts[PING] == 3)  # each after a fifth to a third of the timeout
             created = next(frame.time for frame in proxy.frames if frame.opcode == CREATE2)

@@ -35,7 +35,7 @@ SOON = 0.3  # seconds of DEADLOCK_TIMEOUT in tests that do not measure it
 
 @pytest.fixture(autouse=True)
 def soon(zoo: Zoo) -> Iterator[None]:
-    with zoo.configured(DEADLOCK_TIMEOUT=SOON):
+    with zoo.configured(DEADLOCK_TIMEOUT=SOON, DEFAULTS={"timeout": 40}):
         yield
 
 
@@ -76,7 +76,7 @@ def assert_is_ring(victim: LockDeadlock, count: int) -> None:
 
 @pytest.mark.parametrize("count", [2, 5])
 def test_one_thread_of_a_circle_is_the_victim(zoo: Zoo, count: int) -> None:
-    with zoo.configured():
+    with zoo.configured(DEFAULTS={"timeout": 40}):
         victim = only_victim(outcomes(*[(zk_lock(outer), zk_lock(inner)) for outer, inner in ring(count)]))
     assert_is_ring(victim, count)
     zoo.assert_empty()
@@ -118,7 +118,7 @@ with override_settings(ZKLOCK={**settings.ZKLOCK, "DEADLOCK_TIMEOUT": timeout}),
     print("held")
     input()
     try:
-        with zk_lock(sys.argv[2]):
+        with zk_lock(sys.argv[2], timeout=40):
             print("acquired")
     except LockDeadlock as error:
         print(len(error.circle))
@@ -220,11 +220,12 @@ def test_a_circle_that_is_not_followed_is_not_ended(
     assert any(isinstance(call._error, LockTimeout) for call in calls)
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_a_lock_lingers_only_if_its_znode_names_no_wait(zoo: Zoo) -> None:
     """The wait of one owner would be taken for that of the next one."""
     lock = zk_lock("a", linger=30)
     with zoo.hold_elsewhere("b"), lock as first:
-        assert zk_lock("b").acquire(timeout=3 * SOON) is None
+        assert zk_lock("b", cancel=lambda: bool(text_of(zoo, "a"))).acquire() is None
         assert text_of(zoo, "a")["key"] == "b"
     with lock as second:
         assert second.path != first.path
@@ -291,7 +292,7 @@ def test_the_next_youngest_ends_the_circle_of_a_paused_victim(zoo: Zoo, end: sig
 @pytest.mark.usefixtures("often")
 def test_a_circle_with_a_process_that_writes_nothing_is_left_to_its_timeouts(zoo: Zoo) -> None:
     with younger_process(zoo, DEADLOCK_TIMEOUT="0") as (process, wait_last):
-        own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b", timeout=2)))
+        own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b", timeout=6)))
         wait_last()
         with pytest.raises(LockTimeout):
             own.result()
@@ -307,13 +308,14 @@ def test_a_circle_with_a_process_that_writes_nothing_is_left_to_its_timeouts(zoo
     ],
 )
 def test_a_cut_ends_no_circle_twice(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, step: str, when: str) -> None:
-    monkeypatch.setattr(deadlock, "LOOK_AFTER", 0.5)
+    monkeypatch.setattr(deadlock, "LOOK_AFTER", 1.5)
+    monkeypatch.setattr(heartbeat, "BEAT_SHARE", 0.39)
 
     def is_ready(key: str) -> bool:
         return step != "leave" or bool(text_of(zoo, key))
 
     opcode = {"read": GET_DATA, "sync": SYNC, "list": GET_CHILDREN}.get(step, MULTI)
-    with proxied(zoo, 10, DEADLOCK_TIMEOUT=SOON, DEFAULTS={"abort_on": "lost"}) as proxy:
+    with proxied(zoo, 10, DEADLOCK_TIMEOUT=SOON, DEFAULTS={"abort_on": "lost", "timeout": 40}) as proxy:
         connected()
         ready = partial(threading.Barrier(2).wait, 10)
         calls = [
@@ -398,7 +400,7 @@ def test_a_lock_that_was_lost_or_left_to_others_is_in_no_deadlock(zoo: Zoo, why:
     ],
 )
 def test_a_text_that_the_queue_does_not_confirm_is_no_deadlock(zoo: Zoo, waits_for: dict[str, str], queue: str) -> None:
-    with proxied(zoo, DEADLOCK_TIMEOUT=SOON) as proxy, zk_lock("a"), others(zoo, waits_for, queue):
+    with proxied(zoo, 10, DEADLOCK_TIMEOUT=SOON) as proxy, zk_lock("a"), others(zoo, waits_for, queue):
         # It has looked, and has looked again, when it begins to look once more.
         assert zk_lock("b", cancel=lambda: proxy.counts[SYNC] > 2).acquire() is None
 
@@ -426,7 +428,7 @@ def test_a_circle_that_ends_meanwhile_is_no_deadlock(zoo: Zoo, monkeypatch: pyte
     monkeypatch.setattr(deadlock, "LOOK_AFTER", 1.5)
     monkeypatch.setattr(heartbeat, "BEAT_SHARE", 0.39)  # so that the next transaction is that of the victim
     ready = threading.Event()
-    with proxied(zoo, 10, DEADLOCK_TIMEOUT=SOON) as proxy:
+    with proxied(zoo, 10, DEADLOCK_TIMEOUT=SOON, DEFAULTS={"timeout": 40}) as proxy:
         own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b"), partial(ready.wait, 30)))
         zoo.wait_contenders("a", 1)
         with others(zoo, BELIEVED) as (holder, waiter):
@@ -452,6 +454,7 @@ def test_a_circle_that_ends_meanwhile_is_no_deadlock(zoo: Zoo, monkeypatch: pyte
         assert own.result() is None
 
 
+@pytest.mark.usefixtures("looks_often")
 def test_a_wait_inside_a_lock_costs_one_write_and_two_reads_a_link(zoo: Zoo) -> None:
     """There is one look every 5 s. The holder's watch reads its znode once again."""
     with proxied(zoo, 10, DEADLOCK_TIMEOUT=SOON) as proxy, zoo.hold_elsewhere("b"), zk_lock("a"):
@@ -461,7 +464,7 @@ def test_a_wait_inside_a_lock_costs_one_write_and_two_reads_a_link(zoo: Zoo) -> 
         eventually(lambda: path in watched(zoo))  # it has read this, too
         before = zoo.client.exists(path).version
         proxy.reset()
-        zk_lock("b").acquire(timeout=0.8)
+        zk_lock("b", timeout=40, cancel=lambda: bool(proxy.counts[SYNC])).acquire()
         counts = proxy.counts
         assert (zoo.client.exists(path).version, counts[SYNC]) == (before + 1, 1)
         assert counts[GET_CHILDREN] == 1 + 1  # that of the contender itself

@@ -437,7 +437,7 @@ def test_local_waiters_do_not_share_an_exception(zoo: Zoo, proxy: Proxy) -> None
     ready = threading.Event()
     session().post(ready.wait, 10)  # both come before the queue is read
     waiters = [BackgroundCall(lambda: acquire_once(KEY, linger=LONG, timeout=30)) for _ in range(2)]
-    waiters[1].join(0.2)
+    waiters[1].join(1.5)
     ready.set()
     errors = []
     for waiter in waiters:

@@ -65,7 +65,7 @@ def test_several_locks_are_released_if_one_is_busy(zoo: Zoo) -> None:
     with queued(zoo, Lock("c", what="the other work"), key="c") as (other,):
         other.wait_granted()
         message = r"'a', 'c'.*'c' was not free.*the other work"
-        with pytest.raises(LockTimeout, match=message) as late, within(2), zk_locks("c", "a", timeout=0.5):
+        with pytest.raises(LockTimeout, match=message) as late, within(2), zk_locks("c", "a", timeout=1.5):
             pass
         assert late.value.lock == "c"
         assert late.value.ahead is not None

@@ -67,9 +67,9 @@ def test_a_server_clock_that_jumps_back_ends_no_hold_early(zoo: Zoo, jump: Calla
 @ON_DEV_SERVER
 def test_a_waiter_asks_the_server_for_the_time_first(zoo: Zoo, jump: Callable[[float], None]) -> None:
     """The time that it has counted itself is a reason to ask, and no proof."""
-    hold = hold_lock("k", seconds=1.5, **WHY)
+    hold = hold_lock("k", seconds=4.0, **WHY)
     process.reset()
-    waiter = BackgroundCall(lambda: acquire_once("k", timeout=2.5))
+    waiter = BackgroundCall(lambda: acquire_once("k", timeout=5.5))
     zoo.wait_contenders("k", 2)
     jump(-LONG)
     with pytest.raises(LockTimeout, match="operator anna"):

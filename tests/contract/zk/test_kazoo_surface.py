@@ -58,7 +58,7 @@ def test_a_quorum_check_succeeds_or_names_the_missing_node(zoo: Zoo) -> None:
         assert zoo.client.get(hold.path)[1] == before
 
 
-@pytest.mark.parametrize(("asked", "granted"), [(2.01, pytest.approx(2.01, abs=0.001)), (3600, 10.0)])
+@pytest.mark.parametrize(("asked", "granted"), [(8.04, pytest.approx(8.04, abs=0.001)), (3600, 10.0)])
 def test_the_lease_is_based_on_the_timeout_that_is_granted_and_a_change_is_logged(
     zoo: Zoo, caplog: pytest.LogCaptureFixture, asked: float, granted: float
 ) -> None:
@@ -66,5 +66,6 @@ def test_the_lease_is_based_on_the_timeout_that_is_granted_and_a_change_is_logge
     with zoo.configured(session_timeout=asked), zk_lock("a") as hold:
         timeout = process.current().timeout
         assert timeout == granted
-        assert 0.3 * timeout < hold.lease_remaining <= 0.4 * timeout
+        eventually(lambda: 0.3 * timeout < hold.lease_remaining)
+        assert hold.lease_remaining <= 0.4 * timeout
     assert ("asked for a session timeout" in caplog.text) is (asked == 3600)

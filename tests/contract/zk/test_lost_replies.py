@@ -96,9 +96,9 @@ def test_a_waiter_survives_any_number_of_cuts(zoo: Zoo, proxy: Proxy, monkeypatc
             proxy.reset()
             proxy.cut_all()
         proxy.wait_for(lambda: proxy.counts[GET_DATA])
+        (name,) = zoo.wait_contenders(KEY, 2)[1:]
         expire(zoo)
-        zoo.wait_contenders(KEY, 1)
-        zoo.wait_contenders(KEY, 2)
+        eventually(lambda: zoo.children(KEY)[1:] not in ([], [name]))
     waiter.result()
 
 

@@ -176,7 +176,7 @@ def test_an_update_distinguishes_a_remaining_child_from_a_missing_reply(zoo: Zoo
     state = DirectoryState(path=path, data=b"", version=0, children=("child",))
     given_up = OptimisticUpdate(session(), path, decide, orphaned=print)
     with pytest.raises(StillThere):
-        run(given_up, soon(0.3))
+        run(given_up, soon(3))
     eventually(lambda: given_up not in session().observers)
     assert not any(client()._data_watchers.values()), "the wait has ended"
     waiting = OptimisticUpdate(session(), path, decide)

@@ -100,8 +100,9 @@ def test_the_doctor_waits_only_if_a_host_may_have_died(monkeypatch: pytest.Monke
         assert doctor() == ("Nothing needs attention. Looked at: 0 of 0 locks, 1 of 1 servers.\n", 0)
 
 
-def test_locks_that_were_just_released_are_no_incident(operator: Client) -> None:
+def test_locks_that_were_just_released_are_no_incident(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their rows have no end yet, for a second or so."""
+    monkeypatch.setattr(facts, "LATE", 50.0)
     attempts(3, Attempt.HELD, held=None)
     assert cards(operator) == []
     assert Attempt.objects.filter(missed_at__isnull=False).count() == 3
@@ -144,11 +145,15 @@ def test_broken_work_is_an_incident_until_it_ends(operator: Client) -> None:
     assert cards(operator) == []
 
 
-def test_a_slow_task_can_be_broken_or_asked_which_the_card_tells(operator: Client, contend: Contend) -> None:
+def test_a_slow_task_can_be_broken_or_asked_which_the_card_tells(
+    operator: Client, contend: Contend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     attempts(5, Attempt.RELEASED, template="orders/1")
     contend("orders/1")
     contend("orders/1", "worker-2", 5)
-    assert cards(operator) == [], "so far it is not slow"
+    with monkeypatch.context() as patch:
+        patch.setattr(report_facts, "LEAST_SECONDS", 600.0)
+        assert cards(operator) == [], "so far it is not slow"
     await_cause(operator, "hung")
     (before,) = cards(operator)
     assert "Asked by" not in before["explanation"]

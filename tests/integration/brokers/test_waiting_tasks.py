@@ -33,7 +33,7 @@ def shared_worker(
         yield request.getfixturevalue("redis_worker")
         return
     home = tmp_path_factory.mktemp("worker")
-    with Zoo(single.hosts, single) as zoo, Worker(zoo, home, session_timeout=4) as worker:
+    with Zoo(single.hosts, single) as zoo, Worker(zoo, home, session_timeout=10) as worker:
         yield worker
 
 
@@ -273,11 +273,11 @@ def test_a_task_with_a_timeout_is_sent_again(worker: Worker) -> None:
 @pytest.mark.parametrize("way", ["revoked", "expired"])
 def test_a_revoked_or_expired_task_leaves_the_queue(worker: Worker, way: str) -> None:
     with worker.zoo.hold_elsewhere(way):
-        result = worker.send("waiting.wait", way, **({"expires": 1.5} if way == "expired" else {}))
+        result = worker.send("waiting.wait", way, **({"expires": 5} if way == "expired" else {}))
         worker.zoo.wait_contenders(way, 2)
         if way == "revoked":
             result.revoke()
-        worker.zoo.wait_contenders(way, 1, timeout=4)
+        worker.zoo.wait_contenders(way, 1, timeout=8)
         assert isinstance(worker.wait_failed(result), TaskRevokedError)
 
 

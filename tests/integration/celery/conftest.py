@@ -19,7 +19,7 @@ def _worker(pool: str, concurrency: int) -> object:
     @pytest.fixture(scope="package", name=f"{pool}_worker")
     def worker(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
         home = tmp_path_factory.mktemp(pool)
-        options: Any = {"concurrency": concurrency, "session_timeout": 6, "options": ["--task-events"]}
+        options: Any = {"concurrency": concurrency, "session_timeout": 10, "options": ["--task-events"]}
         with Zoo(single.hosts, single) as zoo, Worker(zoo, home, pool=pool, **options) as worker:
             yield worker
 

@@ -32,7 +32,7 @@ def lasting(
 ) -> Iterator[Worker]:
     """A worker whose deadlocks last until somebody breaks a lock."""
     env, home = {"SITE_ZKLOCK": '{"DEADLOCK_TIMEOUT": null}'}, tmp_path_factory.mktemp("worker")
-    with Zoo(single.hosts, single) as zoo, Worker(zoo, home, pool=request.param, session_timeout=4, env=env) as worker:
+    with Zoo(single.hosts, single) as zoo, Worker(zoo, home, pool=request.param, session_timeout=10, env=env) as worker:
         yield worker
 
 

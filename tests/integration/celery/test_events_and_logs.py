@@ -108,7 +108,7 @@ def test_inspect_lists_a_lock_that_is_kept_for_the_next_task(worker: Worker) -> 
 
 def test_the_command_line_inspects(worker: Worker) -> None:
     context = CLIContext(app=worker.app, no_color=True, workdir=None)
-    ended = CliRunner().invoke(inspect, ["zklocks", "--json", "-t", "3", "-d", worker.name], obj=context)
+    ended = CliRunner().invoke(inspect, ["zklocks", "--json", "-t", "10", "-d", worker.name], obj=context)
     assert ended.exit_code == 0, ended.output
     assert json.loads(ended.stdout) == {worker.name: {"held": [], "idle": [], "waiting": [], "problem": ""}}
 
@@ -122,6 +122,7 @@ def test_a_log_line_about_a_lock_names_the_task(worker: Worker) -> None:
         worker.zoo.delete("gone")
         worker.wait_failed(result)
         for begin in ("lock 'gone' is lost: ", "work under lock 'gone' ended "):
+            eventually(lambda begin=begin: begin in worker.log.read_text())  # type: ignore[misc]
             (line,) = [line for line in worker.log.read_text().splitlines() if begin in line]
             assert line.endswith(f"[task loses_block {result.id}]")
         eventually(lambda: [event["uuid"] for event in heard if event["type"] == "task-lock-lost"] == [result.id])

@@ -21,13 +21,13 @@ from support.zoo import Zoo, eventually
 
 from django_zklock.exceptions import LockLost
 
-SESSION_TIMEOUT = 6.0
+SESSION_TIMEOUT = 10.0
 CRASH = SESSION_TIMEOUT + 2 * 0.5 + 1.0  # seconds until a crashed holder is replaced, and one for a busy machine
 
 
 def test_a_soft_limit_ends_the_wait_in_a_process(worker: Worker) -> None:
     with worker.zoo.hold_elsewhere("computed/wait"):
-        result = worker.send("waiting.computed", "wait", soft_time_limit=1)
+        result = worker.send("waiting.computed", "wait", soft_time_limit=4)
         worker.zoo.wait_contenders("computed/wait", 2)
         struck: Any = worker.zoo.payloads("computed/wait")[1]
         assert isinstance(worker.wait_failed(result), SoftTimeLimitExceeded)

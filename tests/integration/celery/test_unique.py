@@ -243,7 +243,7 @@ def client(zoo: Zoo, tmp_path: Any) -> Iterator[Celery]:
 
 
 def publish(zoo: Zoo, home: Any, moment: str) -> subprocess.Popen[str]:
-    return zoo.spawn(PUBLISHER, moment, **{celeryapp.HOME: str(home)})
+    return zoo.spawn(PUBLISHER, moment, ZKLOCK_URL=zoo.url(session_timeout=3), **{celeryapp.HOME: str(home)})
 
 
 def messages(home: Any) -> int:
@@ -268,7 +268,7 @@ def test_a_publisher_killed_while_it_sends_blocks_others_for_a_short_time(
     assert messages(tmp_path) == sent
     dead = holder(KEY)
     assert dead is not None
-    with within(5 + 1):  # the session's timeout is 4 s
+    with within(5 + 1):  # the session's timeout is 3 s
         result = client.tasks["until_done"].delay("k")
     assert result.id != dead
     assert messages(tmp_path) == sent + 1

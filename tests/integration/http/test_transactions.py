@@ -145,7 +145,7 @@ def test_atomic_rolls_back_if_a_block_in_it_gives_way_in_a_deadlock(zoo: Zoo, le
     with looks as ends, contextlib.ExitStack() as others, pytest.raises(LockDeadlock), zk_lock("a", atomic="ledger"):
         ledger.write("a")
         others.enter_context(rivals(zoo, {"b": "a"}))
-        zk_lock("b", release_on="commit").acquire()
+        zk_lock("b", release_on="commit").acquire(timeout=40)
     assert ends == [("rollback", 2)]
     assert ledger.seen() == []
 
@@ -601,7 +601,7 @@ def test_a_query_that_the_abort_interrupts_ends_the_block_as_lost(
 ) -> None:
     """The driver drops its connection then, and the rollback fails, that to a savepoint, too."""
     around = transaction.atomic(using="ledger") if nested else contextlib.nullcontext()
-    lock = zk_lock("a", atomic="ledger", max_hold=0.3, release_on="commit" if nested else "exit")
+    lock = zk_lock("a", atomic="ledger", max_hold=3, release_on="commit" if nested else "exit")
     with pytest.raises(LockLost, match="max_hold"), around, lock:
         ledger.write("late")
         with ledger.connection.cursor() as cursor:

@@ -70,7 +70,7 @@ def test_a_lease_is_kept_and_released_where_it_is(coordinator: Serving, language
     ):
         holder.token()
         assert balancer.calls["RecordLock"] == 4
-        with pytest.raises(LockTimeout), client.lock("a", wait=2):
+        with pytest.raises(LockTimeout), client.lock("a", wait=5):
             pass
         holder.release()
         coordinator.zoo.assert_empty()
@@ -97,7 +97,7 @@ def test_the_end_of_a_coordinator_is_noticed(zoo: Zoo, languages: tuple[str, ...
             holder.release()
         assert coordinator.process.wait(30) == 0
 
-        late = holders()
+        late = holders(term=1.5)
         coordinator.start()
         for holder in late:
             holder.token()

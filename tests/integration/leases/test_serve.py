@@ -73,7 +73,7 @@ def test_serve_refuses_a_port_in_use(zoo: Zoo) -> None:
 def test_the_coordinator_serves_grpc_and_http_until_its_leases_end(zoo: Zoo) -> None:
     port = free_ports(1)[0]
     with Serving(zoo, "--http", f"127.0.0.1:{port}", session_timeout=10) as serving:
-        wanted = {"resource_path": "a", "client_id": "curl", "session_timeout_ms": 2000}
+        wanted = {"resource_path": "a", "client_id": "curl", "session_timeout_ms": 4000}
         request = urllib.request.Request(
             f"http://localhost:{port}/locks/", json.dumps(wanted).encode(), {"Content-Type": "application/json"}
         )
@@ -81,11 +81,11 @@ def test_the_coordinator_serves_grpc_and_http_until_its_leases_end(zoo: Zoo) -> 
             lease = json.load(response)
         with grpc.insecure_channel(serving.address) as channel:
             stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+            asked = time.monotonic()
             kept = next(stub.KeepAlive(iter([pb.KeepAliveRequest(lease_id=lease["lease_id"])])))
             assert kept.state == pb.LeaseState.STATE_HELD
-            sent = time.monotonic()
             assert serving.drain() == 0
-            assert 1.0 < time.monotonic() - sent < 20
+            assert 3.5 <= time.monotonic() - asked < 25
         assert zoo.children("a") == []
 
 

@@ -247,7 +247,7 @@ def test_a_lock_kept_by_a_transaction_is_part_of_a_deadlock(zoo: Zoo, ledger: Le
         acquire_once("a", release_on="commit")
         others.enter_context(rivals(zoo, {"b": "a"}))
         with pytest.raises(LockDeadlock):
-            acquire_once("b", release_on="commit")
+            acquire_once("b", release_on="commit", timeout=40)
 
 
 def test_a_write_lock_kept_by_a_transaction_excludes_readers(zoo: Zoo, ledger: Ledger) -> None:

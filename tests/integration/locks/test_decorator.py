@@ -134,7 +134,7 @@ async def test_a_skipped_function_returns_its_skip_value(zoo: Zoo) -> None:
 async def test_an_async_function_is_locked_while_it_runs(zoo: Zoo) -> None:
     seen: list[int] = []
 
-    @zk_locked("async")
+    @zk_locked("async", timeout=60)
     async def work() -> None:
         seen.append(0)
         if len(seen) == 1:

@@ -82,13 +82,13 @@ def work(number):
         while len(ready) < 3:
             gevent.sleep(0.01)
         try:
-            with zk_lock(f"ring/{(number + 1) % 3}"):
+            with zk_lock(f"ring/{(number + 1) % 3}", timeout=40):
                 return 0
         except LockDeadlock as error:
             return len(error.circle)
 ready = []
 greenlets = [gevent.spawn(work, number) for number in range(3)]
-gevent.joinall(greenlets, raise_error=True, timeout=20)
+gevent.joinall(greenlets, raise_error=True, timeout=45)
 print(sorted(greenlet.value for greenlet in greenlets))
 """
     assert run(zoo, script) == ["[0, 0, 3]"]

@@ -112,7 +112,7 @@ def test_a_broken_lock_goes_to_the_next_waiter(
     zoo.wait_contenders("k", 2)
     with caplog.at_level(logging.INFO, "zklock.audit"):
         assert "Broken" in zklock("break", "k", WHY)
-    assert hold.wait_lost(5)
+    assert hold.wait_lost(20)
     waiter.result()
     with pytest.raises(LockLost):
         lock.release()

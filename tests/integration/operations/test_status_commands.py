@@ -205,6 +205,8 @@ def test_the_doctor_gives_each_server_the_time_for_a_reply(monkeypatch: pytest.M
 def test_without_zookeeper_the_exit_code_is_69(zoo: Zoo, command: list[str]) -> None:
     more = ["--reply-timeout=300ms"] if command[0] != "run" else []
     with override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x?connect_timeout=0.3"}), within(4):
+        if command == ["status"]:
+            eventually(lambda: "refused" in zk_process.current().explain())
         status, text, message = ending(command[0], *more, *command[1:])
     assert status == ExitCode.UNAVAILABLE, message
     assert message

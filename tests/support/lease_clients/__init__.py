@@ -61,7 +61,7 @@ def holder(language: str) -> tuple[list[str], Mapping[str, str]]:
 
 
 class Holder:
-    def __init__(self, language: str, addresses: str, *, key: str = "a", term: float = 1.5, wait: float = 30) -> None:
+    def __init__(self, language: str, addresses: str, *, key: str = "a", term: float = 4, wait: float = 30) -> None:
         words, env = holder(language)
         arguments = [addresses, key, str(round(term * 1000)), str(round(wait * 1000))]
         self.process = subprocess.Popen(
