@@ -162,7 +162,7 @@ with lock as hold:
 
 
 def test_check_raises_at_once_after_a_pause_past_the_lease(zoo: Zoo) -> None:
-    holder = zoo.spawn(HOLDER)
+    holder = zoo.spawn(HOLDER, ZKLOCK_URL=zoo.url(session_timeout=4))
     assert holder.stdin
     assert next_line(holder) == "held"
     os.kill(holder.pid, signal.SIGSTOP)

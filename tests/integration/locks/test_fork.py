@@ -227,7 +227,7 @@ print(set(codes), len(done))
 
 def test_a_child_inherits_no_lock_that_lingers(zoo: Zoo) -> None:
     script = """
-lock = zk_lock("lingers", linger=60, timeout=10)
+lock = zk_lock("lingers", linger=60, timeout=40)
 def token():
     with lock as hold:
         hold.check()
