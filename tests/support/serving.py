@@ -27,7 +27,7 @@ class Serving:
         zoo: Zoo,
         *options: str,
         hosts: str | None = None,
-        session_timeout: float = 10,
+        session_timeout: float = 4,
         env: Mapping[str, str] | None = None,
         leases: Mapping[str, object] | None = None,
         http: bool = False,

@@ -49,7 +49,7 @@ def search(zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
 
 def meet_an_operator(zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
     """First without a wait, then with one that the operator ends."""
-    hold = hold_lock(KEY, seconds=5, reason="test", by="test", wait=10, reply_timeout=10)
+    hold = hold_lock(KEY, seconds=2, reason="test", by="test", wait=10, reply_timeout=10)
     try:
         with contextlib.suppress(LockBusy):
             acquire_once(zk_lock(KEY, timeout=0))
@@ -70,7 +70,7 @@ def downgrade(zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
 def hand_over(primitive: Primitive, zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
     """To an adopter in this process."""
     with primitive.lock(timeout=10) as hold:
-        text = hold.hand_over(within=6)
+        text = hold.hand_over(within=3)
     acquire_once(zk_adopt(text))
 
 

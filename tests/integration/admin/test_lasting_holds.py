@@ -48,7 +48,7 @@ def test_holds_that_are_meant_to_last_are_no_incident_however_long_others_wait(z
         over.wait(60)
 
     with contextlib.ExitStack() as stack:
-        serving = stack.enter_context(Serving(zoo))
+        serving = stack.enter_context(Serving(zoo, session_timeout=10))
         beats = stack.enter_context(Beats(zoo, tmp_path, {"often": 0.5}, session_timeout=10))
         beats.start("first")
         command = ("zklock", "run", "daemon", "--timeout=forever", "--", "sleep", "300")
