@@ -17,7 +17,7 @@ from support.faults import acquire_once, due, reconnect, session
 from support.locking import zklock
 from support.primitives import LOCK, PRIMITIVES, Primitive
 from support.proxy import DELETE, MULTI, Proxy
-from support.zoo import Zoo, eventually, guid_of, next_line, settle
+from support.zoo import Zoo, eventually, guid_of, next_line
 
 from django_zklock import zk_adopt, zk_leader, zk_lock, zk_locked, zk_locks
 from django_zklock.contrib.leases.access import ANYBODY
@@ -200,12 +200,10 @@ def messages(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
 
 
 def test_a_release_that_zookeeper_refuses_is_logged(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    acquire_once("shop/1")
-    settle()
     directory = f"{zoo.base}/shop/1"
     no_deletes = make_acl("world", "anyone", read=True, write=True, create=True, admin=True)
-    zoo.client.set_acls(directory, [no_deletes])
     with zk_lock("shop/1") as hold:
+        zoo.client.set_acls(directory, [no_deletes])  # an empty container might be deleted
         path = hold.path
     (message, *_) = eventually(lambda: messages(caplog, "deleting the znode"))
     hold._held.contender.abandon()  # once more, as after `max_hold`
