@@ -159,11 +159,11 @@ def test_a_rejected_task_that_is_requeued_keeps_its_reservation(zoo: Zoo) -> Non
 
 
 def test_an_expired_reservation_counts_while_the_task_runs(zoo: Zoo) -> None:
-    queued(until=time.time() - 1)
+    queued(until=time.time() - 600)
     worker = started()
     assert owner_of() == "one"
     reservations.detach(worker, waits=True)
-    queued(task_id="two", until=time.time() - 1)
+    queued(task_id="two", until=time.time() - 600)
     queued(task_id="two", until=time.time() + 60)  # its new message has an expiry of its own
     assert owner_of(task_id="three") == "two"
 
@@ -384,7 +384,7 @@ def test_a_worker_deletes_what_is_long_dead(zoo: Zoo, options: dict[str, Any], m
     queued("waits/long", until=time.time() + 600)
     started(queued("runs/again").key, late=True)
     started(queued("dead").key)
-    queued("over", until=time.time() - 1)
+    queued("over", until=time.time() - 600)
     reserved("never/sent")
     zoo.client.create(f"{record.directory(zoo.base)}/unreadable", b"?")
     die()
@@ -399,7 +399,7 @@ def test_a_worker_deletes_what_is_long_dead(zoo: Zoo, options: dict[str, Any], m
 
 
 def test_a_reservation_that_counts_again_is_not_deleted(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    queued("k", until=time.time() - 1)
+    queued("k", until=time.time() - 600)
     monkeypatch.setattr(reservations, "DEAD_FOR", 0.0)
     commit = Gateway.commit
 
