@@ -227,8 +227,7 @@ class Connection(ConnectionHandler):
     _address: Address = ("", 0)  # of `host`
     _known: Sequence[tuple[str, str, int]] = ()  # the names and addresses of the present round
     _connected_at = math.inf  # on clock.now(), of the present try
-    _sent_at = -math.inf  # on clock.now(), of the last request that kazoo's thread has sent
-    _contact_at = -math.inf  # `_sent_at` when the last reply was read: the server may have heard nothing since
+    _contact_at = -math.inf  # when the last connect or ping with a reply was sent; the server has heard of us since
     _refusal = ""  # why the server refuses the session, by its own code
     _last_xid = 0  # the id of the last request, over all connections
     _tries = 0  # to connect, since the last connection
@@ -391,7 +390,7 @@ class Connection(ConnectionHandler):
                 self.client.outage.refused(self.host, self._address, cause)  # no session can be saved by a quick try
             raise
         self.client.outage.answered(self.host)
-        self._connected_at, self._contact_at = clock.now(), self._sent_at
+        self._connected_at, self._contact_at = clock.now(), self.connect_sent_at
         self._tries = 0
         self._is_open = True
         return timeouts
@@ -518,7 +517,6 @@ class Connection(ConnectionHandler):
         not broken.
         """
         header, buffer, offset = super()._read_header(timeout)
-        self._contact_at = self._sent_at
         if header.err in REFUSALS:
             self._refusal = REFUSALS[header.err]
             raise ConnectionDropped(self._refusal)  # the server closes it now
@@ -528,7 +526,8 @@ class Connection(ConnectionHandler):
         if self.client.outage.closed and header.xid > 0 and self.client._pending:
             self.client.outage.carried_out(self.host, self._address, _name(self.client._pending[0][0]))
         if header.xid == PING_XID and self._pings:
-            self.client.on_pinged(self._pings.popleft())
+            self._contact_at = self._pings.popleft()
+            self.client.on_pinged(self._contact_at)
         if header.err == ConnectionLoss.code or (header.err and header.err not in EXCEPTIONS):
             self.logger.warning("ZooKeeper replied with the error code %s", header.err)
             header = header._replace(err=SystemZookeeperError.code)
@@ -560,7 +559,6 @@ class Connection(ConnectionHandler):
         return data
 
     def _write(self, msg: bytes, timeout: float) -> None:
-        self._sent_at = clock.now()
         message, self._unwritten = self._unwritten + msg, b""
         is_open, self._is_open = self._is_open, False  # if this fails, nothing may follow a part of a request
         try:

@@ -185,9 +185,11 @@ def pause(connection, timeout):
     if holds:
         holds.clear()
         stops.append(1)
-        time.sleep(0.1)  # the reply arrives, and is read after the pause
+        time.sleep(0.1)  # the reply arrives, and is read after the next request
         os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(0.1)  # a thread may go on for a moment
         connection.client.get_children_async("/")
+        connection._send_request(timeout, timeout)
 
 Connection._send_ping = pause
 Outage.closed_at = lambda *found, **more: print("blamed", found)
