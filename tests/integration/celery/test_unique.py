@@ -155,7 +155,7 @@ def test_a_task_that_never_begins_frees_its_key(publisher: Worker, name: str) ->
 def test_a_task_that_is_revoked_before_its_eta_frees_its_key(publisher: Worker, way: str) -> None:
     control = publisher.app.control
     stamps: dict[str, Any] = {"stamped_headers": ["mark"], "mark": way} if way == "stamp" else {}
-    first = delay(publisher, "until_done", f"eta-{way}", countdown=60, **stamps)
+    first = delay(publisher, "until_done", f"eta-{way}", countdown=600, **stamps)  # after the last test
     eventually(lambda: f"[{first.id}] received" in publisher.log.read_text())
     assert delay(publisher, "until_done", f"eta-{way}").id == first.id
     _ = control.revoke(first.id) if way == "id" else control.revoke_by_stamped_headers({"mark": way})
