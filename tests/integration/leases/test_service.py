@@ -197,8 +197,8 @@ async def test_a_client_that_renews_too_often_is_slowed_down(zoo: Zoo) -> None:
                 pass
             return time.monotonic() - began
 
-        assert await seconds([f"number {number}" for number in range(150)]) < 5
-        assert await seconds([lease.lease_id] * 60) >= 1.2
+        assert await seconds([f"number {number}" for number in range(250)]) < 10
+        assert await seconds([lease.lease_id] * 60) >= 1
         stream.cancel()
 
 
