@@ -57,7 +57,7 @@ def proxied(zoo: Zoo, session_timeout: float = 4, **more: Any) -> Iterator[Proxy
 def warmed(zoo: Zoo, key: str) -> Iterator[Proxy]:
     """Use a proxy while the session rests, to count requests: no contender watches its own node meanwhile."""
     zoo.client.ensure_path(f"{zoo.base}/{key}")
-    with mock.patch.object(contender, "WATCH_SELF_AFTER", 60.0), proxied(zoo, 10) as proxy:
+    with mock.patch.object(contender, "WATCH_SELF_AFTER", 60.0), proxied(zoo, 10, DEADLOCK_TIMEOUT=None) as proxy:
         connected()
         acquire_once(key)
         settle()
