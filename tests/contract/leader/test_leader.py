@@ -265,7 +265,7 @@ def test_stop_at_any_line_of_an_election_ends_the_leadership(zoo: Zoo, monkeypat
     for at in range(4):
         leader = zk_leader("lead")
         strike = LineStrike([Leader._elected], at)
-        monkeypatch.setattr(strike, "strike", leader.stop)
+        monkeypatch.setattr(strike, "strike", lambda stop=leader.stop: [stop(), threading.Event().wait(0.1)])
         with strike:
             assert leader.run(lambda hold: hold.wait_lost(10)) is None
 
