@@ -13,7 +13,7 @@ from django_zklock import conf
 from django_zklock.conf.arguments import LeaderArguments
 from django_zklock.conf.options import NOT_GIVEN
 from django_zklock.core import clock
-from django_zklock.core.execution.abort import shielded
+from django_zklock.core.execution import abort
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender_info import ContenderInfo
@@ -29,7 +29,7 @@ from django_zklock.locks.queue_reader import contenders, read_queue
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-logger = Logger("django_zklock.leader")
+logger = Logger("django_zklock.leader", always=True)
 
 FIRST_PAUSE = 0.1  # seconds after the leadership was lost; the next pause is twice as long, and so on
 LONGEST_PAUSE = 10.0  # seconds
@@ -250,7 +250,7 @@ class Leader:
         spec = self._lock.spec
         return spec.key, spec.parent
 
-    @shielded  # `stop` may come before the block begins, and only its end tells an abort from other exceptions
+    @abort.shielded  # `stop` may come before the block begins, and only its end tells an abort from other exceptions
     def _elected(self, hold: Hold) -> Hold:
         self._grant = grant = held_of(hold).grant  # before `stopping` is read, as `stop` writes that first
         logger.info("leads %r", grant.key, extra=grant.log_fields())

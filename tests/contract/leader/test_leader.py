@@ -262,12 +262,30 @@ def test_stop_works_at_any_moment_and_leaves_nothing(zoo: Zoo, way: str) -> None
 
 
 def test_stop_at_any_line_of_an_election_ends_the_leadership(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line takes long enough for the abort to strike there."""
     for at in range(4):
         leader = zk_leader("lead")
         strike = LineStrike([Leader._elected], at)
         monkeypatch.setattr(strike, "strike", lambda stop=leader.stop: [stop(), threading.Event().wait(0.1)])
         with strike:
             assert leader.run(lambda hold: hold.wait_lost(10)) is None
+
+
+def test_a_log_handler_may_stop_a_leader_whose_election_it_logs(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However deep its calls are: no abort strikes in them."""
+    leader = zk_leader("lead")
+
+    def stop(record: object, depth: int = 60) -> bool:
+        if depth:
+            return stop(record, depth - 1)
+        leader.stop()
+        return not threading.Event().wait(0.1)
+
+    monkeypatch.setattr(caplog.handler, "filter", stop)
+    with caplog.at_level("INFO", "django_zklock.leader"):
+        assert leader.run(lambda hold: hold.wait_lost(10)) is None
 
 
 def test_stop_ends_a_pause(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
