@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from support.worker import Worker
 from support.zoo import ROOM, TESTS, Zoo, namespace
 from xdist.scheduler import LoadFileScheduling
 
+from django_zklock import inspection
 from django_zklock.core import log
 from django_zklock.exceptions import LockLostInterrupt
 from django_zklock.signals import lock_lost
@@ -217,7 +218,11 @@ def caplog(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Add `ROOM` to the limits in the process of the tests, too."""
-    reply_timeout.add(float(os.environ[reply_timeout.ADDED]), monkeypatch.setattr)
+    seconds = float(os.environ[reply_timeout.ADDED])
+    reply_timeout.add(seconds, monkeypatch.setattr)
+    for ask in (inspection.check_quorum, inspection.ensemble, inspection.look_at, inspection.snapshot):
+        defaults: Any = ask.__kwdefaults__
+        monkeypatch.setitem(defaults, "reply_timeout", defaults["reply_timeout"] + seconds)
 
 
 @pytest.fixture(scope="session")
@@ -248,32 +253,18 @@ def drill(single: Ensemble, tmp_path: Path) -> Iterator[Drill]:
         yield drill
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    """One PostgreSQL for the whole run; without one its tests are skipped."""
-    with Postgres() as server:
-        yield server
+def for_the_run(server: Callable[[], contextlib.AbstractContextManager[object]]) -> Any:
+    """Return a fixture: this server for the whole run; without its program, the tests are skipped."""
+
+    @pytest.fixture(scope="session")
+    def running() -> Iterator[object]:
+        with server() as started:
+            yield started
+
+    return running
 
 
-@pytest.fixture(scope="session")
-def mariadb() -> Iterator[MariaDB]:
-    """One MariaDB for the whole run; without one its tests are skipped."""
-    with MariaDB() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def redis() -> Iterator[Redis]:
-    """One Redis for the whole run; without one its tests are skipped."""
-    with Redis() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def rabbitmq() -> Iterator[RabbitMQ]:
-    """One RabbitMQ for the whole run, which takes seconds to start."""
-    with RabbitMQ() as server:
-        yield server
+postgres, mariadb, redis, rabbitmq = map(for_the_run, (Postgres, MariaDB, Redis, RabbitMQ))
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ import os
 SECRET_KEY = "test"
 USE_TZ = True
 DEBUG = os.environ.get("DEBUG") == "1"
-INSTALLED_APPS = ["django_zklock"]
+INSTALLED_APPS = ["django_zklock", "support.reply_timeout.ReplyTimeout"]
 MIDDLEWARE = ["django_zklock.middleware.LockConflictMiddleware"]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
 ZKLOCK = {

@@ -11,10 +11,15 @@ from django.apps import AppConfig
 ADDED = "TEST_REPLY_TIMEOUT"  # the variable with the seconds that a process adds to these limits when it starts
 
 
-def add(seconds: float, set_: Callable[[Any, str, float], object] = setattr) -> None:
-    """Add seconds to the limits of an answer, of the confirmation of a release, and of the reason of a loss."""
+def add(seconds: float, set_: Callable[[Any, str, Any], object] = setattr) -> None:
+    """Add seconds to the limits of answers, releases, reasons of losses, log handlers, and of the end of a session."""
+    from django_zklock.core import log
     from django_zklock.core.locks import acquisition, held
     from django_zklock.core.protocol import grant, interventions
+    from django_zklock.core.zk import process
+
+    set_(log, "LONGEST_DELAY", log.LONGEST_DELAY + seconds)
+    set_(process.reset, "__defaults__", (process.CLOSE_TIMEOUT + seconds,))
 
     set_(acquisition, "REPLY_TIMEOUT", acquisition.REPLY_TIMEOUT + seconds)
     set_(held, "RELEASE_TIMEOUT", held.RELEASE_TIMEOUT + seconds)

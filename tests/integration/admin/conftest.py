@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from django.test import Client, override_settings
 from support import adminsite
-from support.zoo import ROOM
+from support.reply_timeout import ADDED
 
 from django_zklock.admin import LockAdmin
 
@@ -19,10 +20,10 @@ def site() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def patient_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ZooKeeper be late on a busy machine: a page that waits no longer shows that it does not answer."""
-    monkeypatch.setattr(LockAdmin, "reply_timeout", LockAdmin.reply_timeout + ROOM)
+    monkeypatch.setattr(LockAdmin, "reply_timeout", LockAdmin.reply_timeout + float(os.environ[ADDED]))
 
 
 @pytest.fixture

@@ -125,8 +125,9 @@ def test_invalid_data_acknowledge_nothing(zoo: Zoo, card: dict[str, Any], data: 
     assert [incident["identity"] for incident in report()["incidents"]] == [card["identity"]]
 
 
+@pytest.mark.timed
 def test_no_page_fails_while_zookeeper_is_away(zoo: Zoo, operator: Client, card: dict[str, Any]) -> None:
-    with zoo.configured("127.0.0.1:1"), within(15):
+    with zoo.configured("127.0.0.1:1"), within(25):
         assert operator.get(LIST).status_code == 200
         given = {"identity": card["identity"], "minutes": 5, "reason": "r"}
         assert operator.post(FORM, given).status_code == operator.get(FORM, given).status_code == 503

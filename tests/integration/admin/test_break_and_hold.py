@@ -129,6 +129,7 @@ def test_an_invalid_form_is_shown_again(zoo: Zoo, operator: Client, wrong: dict[
     assert zoo.children("k") == []
 
 
+@pytest.mark.timed
 def test_without_zookeeper_the_forms_report_it(zoo: Zoo, operator: Client) -> None:
     with zoo.configured(hosts="127.0.0.1:1"):
         target = "aaaaaaaa-0000-4000-8000-000000000001:5:k"

@@ -140,6 +140,7 @@ def test_a_calm_page_says_what_was_read_and_what_comes_next(zoo: Zoo, operator: 
     operations.end_hold("stock", token=hold.token, by="anna", reason="done")
 
 
+@pytest.mark.timed
 def test_without_zookeeper_nothing_is_offered(stage: Stage, zoo: Zoo, operator: Client) -> None:
     deadlock(stage)
     assert "Acknowledge…" in page(operator)

@@ -108,8 +108,8 @@ def test_two_ensembles_are_named_by_all_that_look(arena: Zoo, three: Ensemble, a
         operator = user_with("view_lock")
         (card,) = operator.get("/admin/zklock/lock/").context["cards"]
         page = operator.get("/admin/zklock/lock/health/").content.decode()
-        assert ending("doctor")[0] == ExitCode.FAILED
-        status, printed, _ = ending("doctor", "--incident", "--json")
+        assert ending("doctor", "--reply-timeout=60s")[0] == ExitCode.FAILED
+        status, printed, _ = ending("doctor", "--incident", "--json", "--reply-timeout=60s")
     assert card["cause"] == json.loads(printed)["incidents"][0]["cause"] == "split"
     assert "to two holders" in card["explanation"]
     assert "to two holders" in page
@@ -118,7 +118,7 @@ def test_two_ensembles_are_named_by_all_that_look(arena: Zoo, three: Ensemble, a
 
 def test_a_verdict_without_a_server_names_the_part(arena: Zoo, three: Ensemble) -> None:
     with arena.configured(hosts=f"{three.hosts},127.0.0.1:1"):
-        status, printed, message = ending("doctor", "--incident")
+        status, printed, message = ending("doctor", "--incident", "--reply-timeout=60s")
         page = user_with("view_lock").get("/admin/zklock/lock/").content.decode()
     assert (status, " incident" in message) == (ExitCode.DOWN, True)  # a busy server may be slow, too
     assert printed.startswith("1. ZooKeeper runs on 3 of 4 servers")

@@ -218,7 +218,8 @@ def test_a_release_is_no_crash_before_its_end_is_written(
 
 def test_the_page_of_a_host_has_its_losses(operator: Client) -> None:
     attempt("orders/1", host="worker-3", outcome=Attempt.LOST, reason=troubles.SESSION_OVER)
-    attempt("orders/2", host="worker-3", outcome=Attempt.HELD, held=None, at=timezone.now() - timedelta(minutes=1))
+    ago = timezone.now() - timedelta(minutes=1)
+    attempt("orders/2", host="worker-3", outcome=Attempt.HELD, held=None, at=ago, missed_at=ago)
     attempt("orders/5", host="worker-3", outcome=Attempt.HELD, held=None)
     attempt("orders/3", host="worker-3")
     attempt("orders/4", host="worker-4", outcome=Attempt.LOST, reason=troubles.SESSION_OVER)

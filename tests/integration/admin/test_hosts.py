@@ -23,7 +23,7 @@ from django_zklock.admin import LockAdmin
 from django_zklock.dashboard import views
 from django_zklock.signals import lock_broken
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("patient_pages")]
+pytestmark = pytest.mark.django_db
 
 HOST = f"{LIST}host/"
 WORKER = f"{HOST}?host=worker-7"

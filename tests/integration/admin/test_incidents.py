@@ -407,7 +407,6 @@ def test_tables_that_cannot_be_used_are_not_green(operator: Client, statement: s
     assert operator.get(PROBE).status_code == 503
 
 
-@pytest.mark.usefixtures("patient_pages")
 def test_a_part_of_the_locks_is_not_green_on_the_page_and_the_doctor_reads_all(operator: Client, zoo: Zoo) -> None:
     zoo.client.ensure_path(f"{zoo.base}/orders")
     payload = Part("w", 7).data(guid := str(uuid.uuid4()))

@@ -36,7 +36,7 @@ def locks() -> dict[str, LockInfo]:
 
 
 def causes(long_held: float = LONG) -> list[tuple[str, tuple[str, ...]]]:
-    seen = verdict.look(inspection.snapshot(max_age=0, max_waiters=1), inspection.ensemble(), long_held)
+    seen = verdict.look(inspection.snapshot(max_age=0, max_waiters=1), inspection.ensemble(reply_timeout=10), long_held)
     return [(incident.cause, incident.keys) for incident in seen.incidents]
 
 
@@ -86,7 +86,7 @@ def test_holds_that_are_meant_to_last_are_no_incident_however_long_others_wait(z
 def test_a_beat_whose_loop_hangs_is_an_incident_and_a_busy_one_is_none(zoo: Zoo, tmp_path: Path, entry: float) -> None:
     """Its session lives on, as heartbeats have a thread of their own. Nobody takes over until it is broken."""
     with Beats(zoo, tmp_path, {"often": entry}, session_timeout=10) as beats:
-        (first,) = beats.start("first", BEAT_RENEW_EVERY="1")
+        (first,) = beats.start("first", BEAT_RENEW_EVERY="2")
         beats.wait_sent(1)
         eventually(lambda: locks()[KEY].holders[0].renewal_due)
         beats.wait_sent(3, since=beats.sent()[-1].at)

@@ -109,9 +109,10 @@ def test_the_list_queries_the_database_for_the_user_only(
     """Session, user and permissions; the figures of the chart are kept for some time, here for long."""
     monkeypatch.setattr(chart, "SPANS", {label: span._replace(max_age=600.0) for label, span in chart.SPANS.items()})
     viewer.get(f"{LIST}?q=")
-    with django_assert_max_num_queries(4) as captured:
+    with django_assert_max_num_queries(99) as captured:
         viewer.get(LIST + "?_facets=True&q=o&state=held")
-    assert "zklock_lock" not in str([query["sql"] for query in captured.captured_queries])
+    queries = [query["sql"] for query in captured.captured_queries]
+    assert (len(queries) <= 4, "zklock_lock" in str(queries)) == (True, False), queries
 
 
 def test_the_page_of_a_lock_shows_holder_queue_and_reason(zoo: Zoo, queues: list[str], viewer: Client) -> None:
@@ -232,6 +233,7 @@ def test_pages_have_no_inline_scripts_or_styles(zoo: Zoo, queues: list[str], ope
     assert_shows(text, hides=[" style=", "<style", " onclick=", "<script>"])
 
 
+@pytest.mark.timed
 def test_without_zookeeper_the_pages_answer_in_time(zoo: Zoo, operator: Client) -> None:
     with zoo.configured(hosts="127.0.0.1:1"):
         for page in ("/admin/", f"{LIST}a/change/", LIST):
@@ -242,6 +244,7 @@ def test_without_zookeeper_the_pages_answer_in_time(zoo: Zoo, operator: Client) 
         assert operator.get(f"{LIST}data.json").json()["problem"]
 
 
+@pytest.mark.timed
 @pytest.mark.usefixtures("queues")
 def test_without_zookeeper_the_last_state_is_shown_with_its_age(single: Ensemble, operator: Client) -> None:
     assert keys(operator) == ["orders/42", "invoice"]

@@ -50,7 +50,7 @@ restock.apply(("lamp", 2)).get()
 Client().post("/items/lamp/delivery/")
 from django_zklock.contrib.events import recorder
 from django_zklock.contrib.events.models import Attempt
-recorder.flush()
+recorder.flush(30)
 metrics = Client().get("/metrics").content.decode().splitlines()
 granted = [line.rpartition(" ")[2] for line in metrics if line.startswith("zklock_acquired_total{")]
 print(json.dumps([sorted(answers), sold, left, Item.objects.get().stock, Client().get("/").status_code,
@@ -103,7 +103,7 @@ def run(script: str, *arguments: str, var: Path, **variables: str) -> list[str]:
         "DJANGO_SETTINGS_MODULE": "example_project.settings",
         "PYTHONPATH": os.pathsep.join(sys.path),
         "SHOP_VAR": str(var),
-        "SHOP_THINK_TIME": "0.05",
+        "SHOP_THINK_TIME": "0.01",
         "ALLOWED_HOSTS": "testserver",
         **variables,
     }

@@ -316,9 +316,9 @@ def test_a_minimum_hold_outlives_a_kill_and_a_hold_does_not(zoo: Zoo) -> None:
     child = zoo.spawn(
         """
 import os, signal
-with zk_lock("permit", limit=2, min_hold=2):
+with zk_lock("permit", limit=2, min_hold=6):
     pass
-with zk_lock("reader", kind="write", min_hold=2) as hold:
+with zk_lock("reader", kind="write", min_hold=6) as hold:
     hold.downgrade()
 assert zk_lock("held", min_hold=300).acquire()
 print("ready", flush=True)

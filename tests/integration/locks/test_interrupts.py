@@ -135,7 +135,7 @@ def test_an_asynchronous_exception_ends_the_wait_of_a_thread(zoo: Zoo) -> None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(waiting.ident), ctypes.py_object(Struck))
         with pytest.raises(Struck):
             waiting.result()
-        zoo.wait_contenders("busy", 1, timeout=2)
+        zoo.wait_contenders("busy", 1, timeout=25)
 
 
 def threads() -> list[str]:

@@ -226,7 +226,7 @@ def test_a_hold_that_takes_too_long_is_warned_of_lost_and_aborted(collected: Col
     assert (collected("lost_total", "k"), collected("held_long_total", "k")) == (1, 1)
     assert (collected("hold_seconds_sum", "k") or 0) >= 0.4
     assert collected("aborts_swallowed_total", "k") == 0
-    with pytest.raises(LockLost), zk_lock("k", max_hold=0.1), contextlib.suppress(LockLostInterrupt):
+    with pytest.raises(LockLost), zk_lock("k", max_hold=0.5), contextlib.suppress(LockLostInterrupt):
         eventually(lambda: False, 20)
     collected.becomes(2, "abort_seconds_count", "k")
     assert collected("aborts_swallowed_total", "k") == 1

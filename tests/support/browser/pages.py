@@ -17,6 +17,7 @@ from urllib.parse import quote as quoted
 from urllib.request import urlopen
 
 from django.contrib.admin.utils import quote
+from playwright.sync_api import expect
 
 from support.browser.policy import THEMED
 
@@ -240,6 +241,7 @@ def visit(browser: Browser, site: Site, user: str | None, **context: Any) -> Vis
     options = {"viewport": {"width": 1280, "height": 900}, "locale": "en-GB", **context}
     browser_context = browser.new_context(**options)
     browser_context.set_default_timeout(30_000)  # a busy machine takes its time
+    expect.set_options(timeout=30_000)
     cookies = [{"name": "csrftoken", "value": "a" * 32, "url": site.url}]
     if user is not None:
         cookies.append({"name": "sessionid", "value": site.sessions[user], "url": site.url})

@@ -51,7 +51,7 @@ def _classes() -> Path:
 _SMALL = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dfile.encoding=UTF-8"]
 
 
-def curator(hosts: str, session_timeout: float = 4.0) -> OtherClient:
+def curator(hosts: str, session_timeout: float = 10.0) -> OtherClient:
     """Return a process with one client of Curator's, which is started as a context; paths are from the root on."""
     path = os.pathsep.join(map(str, [_classes(), *find_curator()[:-1]]))
     return OtherClient([find_java(), *_SMALL, "-cp", path, "Neighbour", hosts, str(round(session_timeout * 1000))])

@@ -122,7 +122,7 @@ class OtherClient:
             del self._errors[:-200]
 
 
-def kazoo(hosts: str, session_timeout: float = 4.0) -> OtherClient:
+def kazoo(hosts: str, session_timeout: float = 10.0) -> OtherClient:
     """Return a process with one client of kazoo's, which is started as a context; paths are from the root on."""
     program = str(Path(__file__).with_name("kazooprocess.py"))
     return OtherClient([sys.executable, "-u", program, hosts, str(round(session_timeout * 1000))])

@@ -348,7 +348,7 @@ def test_operations_can_be_delayed(server: DevServer, client: Watched) -> None:
 
 
 def test_a_paused_server_answers_and_expires_nothing(server: DevServer) -> None:
-    with watched(server, timeout=0.6) as client:
+    with watched(server, timeout=2.0) as client:
         client.zk.create("/mine", ephemeral=True)
         session = client.id
         server.pause()

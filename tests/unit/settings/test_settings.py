@@ -75,11 +75,7 @@ def test_every_setting_reaches_the_configuration() -> None:
         LOCKS={"stock": {"path": "stock/{sku}", "timeout": timedelta(minutes=1), "on_conflict": "retry",
                          "abort_on": "lost", "grace": 2, "reentrant": True}},
         ADMIN_LINKS={"Flower": "https://flower/task/{id}"},
-        STRICT=True,
-        JUTE_MAXBUFFER=0x3FFFFF,
-        MAX_LINGERING=0,
-        MAX_METRIC_LOCKS=50,
-        EVENT_DAYS=0.5,
+        STRICT=True, JUTE_MAXBUFFER=0x3FFFFF, MAX_LINGERING=0, MAX_METRIC_LOCKS=50, EVENT_DAYS=0.5,
     ) == Config(
         hosts=(("h1", 2181), ("h2", 2182)),
         base="/app/locks",
@@ -92,11 +88,7 @@ def test_every_setting_reaches_the_configuration() -> None:
         locks={"stock": {"path": "stock/{sku}", "timeout": 60.0, "on_conflict": "retry", "abort_on": "lost",
                          "grace": 2.0, "reentrant": True}},
         admin_links={"Flower": "https://flower/task/{id}"},
-        strict=True,
-        jute_maxbuffer=4194303,
-        max_lingering=0,
-        max_metric_locks=50,
-        event_days=0.5,
+        strict=True, jute_maxbuffer=4194303, max_lingering=0, max_metric_locks=50, event_days=0.5,
     )  # fmt: skip
 
 

@@ -80,8 +80,8 @@ def test_timers_run_when_due_and_not_when_cancelled(loop: Loop) -> None:
     done = threading.Event()
 
     def arm() -> None:
-        loop.call_later(0.2, done.set)
-        loop.call_later(0.1, lambda: seen.append("late"))
+        loop.call_later(1.1, done.set)
+        loop.call_later(1.0, lambda: seen.append("late"))
         loop.call_later(0.05, lambda: seen.append("cancelled")).cancel()
 
     loop.post(arm)
