@@ -22,6 +22,7 @@ from kombu.transport import TRANSPORT_ALIASES, filesystem
 from kombu.utils.json import dumps
 
 from django_zklock import current_hold, zk_lock, zk_locked
+from django_zklock.contrib.celery.dispatch import dispatcher
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.exceptions import LockNotAcquired
 from support import reply_timeout
@@ -96,8 +97,11 @@ app = Celery(
 if HOME in os.environ:
     configure(app, Path(os.environ[HOME]))
     faulthandler.register(SHOW_THREADS)
-    start: Any = reservations.start  # on a busy machine, a task would else run without its reservation
-    start.__kwdefaults__["reply_timeout"] += float(os.environ.get(reply_timeout.ADDED, "0"))
+    added = float(os.environ.get(reply_timeout.ADDED, "0"))
+    dispatcher.ANSWER_WITHIN += added
+    for call in (reservations.conclude, reservations.detach, reservations.end, reservations.start):
+        defaults: Any = call.__kwdefaults__  # on a busy machine, a task would else run without its reservation
+        defaults["reply_timeout"] += added
 else:
     app.conf.update(broker_url="memory://", result_backend="cache+memory://")
 

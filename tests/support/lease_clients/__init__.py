@@ -53,7 +53,10 @@ class Unavailable(SkipTest):
 @functools.cache
 def program(language: str, source: Path) -> tuple[list[str], Mapping[str, str]]:
     """Return the command of a program, compiled if need be, and its environment. Raises `Unavailable`."""
-    return {"python": _python, "node": _node, "go": _go, "java": _java}[language](source)
+    try:
+        return {"python": _python, "node": _node, "go": _go, "java": _java}[language](source)
+    except debian.NotInstalled as problem:
+        raise Unavailable(str(problem)) from None
 
 
 def holder(language: str) -> tuple[list[str], Mapping[str, str]]:
@@ -178,11 +181,7 @@ def find_grpc_java() -> list[Path]:
 
 def _go(source: Path) -> tuple[list[str], Mapping[str, str]]:
     """Compile the client with Debian's libraries, which are no modules."""
-    try:
-        go = find_go()
-    except debian.NotInstalled as problem:
-        raise Unavailable(str(problem)) from None
-    directory = _build_directory()
+    go, directory = find_go(), _build_directory()
     package, main = directory / "src" / GO_PACKAGE, directory / "src" / source.stem
     for folder in (package, main):
         folder.mkdir(parents=True, exist_ok=True)
@@ -199,11 +198,7 @@ def _go(source: Path) -> tuple[list[str], Mapping[str, str]]:
 
 
 def _java(source: Path) -> tuple[list[str], Mapping[str, str]]:
-    try:
-        jars = find_grpc_java()
-    except debian.NotInstalled as problem:
-        raise Unavailable(str(problem)) from None
-    directory = _build_directory()
+    jars, directory = find_grpc_java(), _build_directory()
     plugin = f"--plugin=protoc-gen-grpc-java={shutil.which('grpc_java_plugin')}"
     _run(
         *("protoc", "-I", PROTO.parent, f"--java_out={directory}", f"--grpc-java_out={directory}", plugin, PROTO.name),

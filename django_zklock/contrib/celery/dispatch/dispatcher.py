@@ -36,6 +36,7 @@ logger = Logger("django_zklock.celery")
 MOST_WAITING: Final = 1000
 """Messages that wait in one worker, unless the setting `zklock_max_waiting` says otherwise."""
 CHECK_EVERY: Final = 0.25  # seconds between two looks for tasks that were revoked, have expired, or get no answer
+ANSWER_WITHIN: float = 0.25  # seconds that a task with a slot waits for ZooKeeper, before the next one gets the slot
 SLOT_WITHIN: Final = 0.02
 """Seconds for which a granted lock waits for a slot: as long as it takes to give it back, and to ask for it again."""
 VISIBILITY_TIMEOUT: Final = {"redis": 3600.0, "sqs": 1800.0}
@@ -320,7 +321,7 @@ class Dispatcher(bootsteps.StartStopStep):
             state.task_ready(request)
         elif task in self.waiting and task.has_waited_too_long:
             task.send_again("the broker would deliver the message again soon")
-        elif task.has_slot and task.asked_at is not None and clock.now() - task.asked_at > CHECK_EVERY:
+        elif task.has_slot and task.asked_at is not None and clock.now() - task.asked_at > ANSWER_WITHIN:
             self.is_answered = False  # so that the next tasks use no slot
             self.pass_slot_on(task)
 
