@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, connected, proxied, results, session, within
+from support.faults import BackgroundCall, acquire_once, connected, results, session, within
 from support.locking import ending
 from support.proxy import CREATE2, DELETE, GET_CHILDREN2, GET_DATA, MULTI, SET_DATA, Proxy
 from support.work import assert_refused, seen
@@ -62,13 +62,6 @@ def fresh(**more: Any) -> Snapshot:
     shown = snapshot(**{"max_age": 0, "reply_timeout": 5, **more})
     assert not shown.problem
     return shown
-
-
-@pytest.fixture
-def proxy(zoo: Zoo) -> Iterator[Proxy]:
-    with proxied(zoo, 10) as proxy:
-        connected()
-        yield proxy
 
 
 def test_a_holder_and_its_waiters_are_shown_in_order(zoo: Zoo) -> None:
@@ -323,7 +316,7 @@ def test_callers_at_the_same_time_share_one_scan(zoo: Zoo, proxy: Proxy) -> None
     fresh()
     proxy.reset()
     proxy.delay = 0.1
-    askers = [BackgroundCall(lambda: snapshot(max_age=5, max_waiters=3)) for _ in range(20)]
+    askers = [BackgroundCall(lambda: snapshot(max_age=5, max_waiters=3, reply_timeout=30)) for _ in range(20)]
     answers = [asker.result() for asker in askers]
     proxy.delay = 0.0
     assert all([lock.key for lock in answer.locks] == ["k"] for answer in answers)
@@ -427,7 +420,7 @@ def test_the_connection_is_described(zoo: Zoo) -> None:
 
 async def cross(mine: str, others: str, met: threading.Barrier) -> None:
     async with zk_lock(mine):
-        await asyncio.to_thread(met.wait, 5)
+        await asyncio.to_thread(met.wait, 30)
         async with zk_lock(others, timeout=30):
             pass
 
@@ -439,8 +432,8 @@ async def hold_or_wait(key: str) -> None:
 
 def cross_in_thread(mine: str, others: str, met: threading.Barrier) -> None:
     with zk_lock(mine):
-        met.wait(5)
-        if zk_lock(others).acquire(timeout=3) is not None:
+        met.wait(30)
+        if zk_lock(others).acquire(timeout=4) is not None:
             zk_lock(others).release()
 
 

@@ -123,7 +123,7 @@ def test_garbage_of_a_client_disturbs_no_other(own: DevServer, connect: Connect,
 def test_half_open_connections_end_with_their_session(own: DevServer, connect: Connect) -> None:
     wires = [connect(own) for _ in range(20)]
     for wire in wires:
-        wire.connect(timeout=SHORT)
+        wire.connect(timeout=3 * SHORT)
         wire.send(*create(f"/half-{wire.session}", b"", EPHEMERAL))
     eventually(lambda: own.sessions() == [], 5, "sessions of clients that say nothing stay")
     assert all(wire.until(1) == 0 and wire.read() is None for wire in wires), "not told, or not closed"

@@ -248,9 +248,9 @@ def expired(talk: Talk) -> None:
 
 
 def kept_by_pings(talk: Talk) -> None:
-    a = talk.join("a", timeout=SHORT)
+    a = talk.join("a", timeout=3 * SHORT)
     a.do(create("/e", b"", EPHEMERAL))
-    end = time.monotonic() + 3 * SHORT / 1000
+    end = time.monotonic() + 3.5 * SHORT / 1000
     while time.monotonic() < end:
         a.fence()
         time.sleep(SHORT / 8000)
@@ -268,7 +268,7 @@ def from_the_future(talk: Talk) -> None:
 
 @pytest.mark.parametrize("timeout", [-1, 0, 1, 199, 200, 201, 12_345, 19_999, 20_000, 20_001, 2**31 - 1])
 def test_the_timeout_is_negotiated(pair: Pair, timeout: int) -> None:
-    compare(pair, lambda talk: talk.join("a", timeout=timeout).do(exists(STILL)))
+    compare(pair, lambda talk: talk.join("a", timeout=timeout).drop())
 
 
 def watches_of_a_session_that_is_closed(talk: Talk) -> None:

@@ -226,17 +226,17 @@ async def test_a_lease_belongs_to_its_client(coordinator: Coordinator) -> None:
     assert lease.is_held
 
 
+@pytest.mark.parametrize("proxy", [4], indirect=True)
 async def test_without_a_connection_a_lease_ends_at_its_announced_end(proxy: Proxy, coordinator: Coordinator) -> None:
     """Keeping it moves its end no further, as no quorum has confirmed the session."""
     lease = await acquire(coordinator)
     proxy.hang = True
     await asyncio.to_thread(eventually, lambda: faults.session().suspect)  # no reply is on its way any more
     end = faults.session().leased_until
-    with faults.within(2):
+    with faults.within(2), contextlib.suppress(Refusal):  # it is over, if the loop was late
         while lease.is_held:
             coordinator.keep(ANYBODY, lease.id)
-            now = clock.now()
-            assert lease.remaining <= max(0, end - now)
+            assert max(0, end - clock.now()) >= lease.remaining  # the clock first
             await asyncio.sleep(0.05)
     assert clock.now() >= end
     proxy.hang = False
@@ -273,10 +273,11 @@ async def test_a_lease_renewed_during_a_stop_keeps_its_end(short_session: None, 
     lease.tell()
     stop = asyncio.ensure_future(coordinator.stop())
     await asyncio.sleep(0)  # it has begun
-    while lease.is_held:
-        coordinator.keep(ANYBODY, lease.id)
-        lease.tell()
-        await asyncio.sleep(0.05)
+    with contextlib.suppress(Refusal):  # it is over, if the loop was late
+        while lease.is_held:
+            coordinator.keep(ANYBODY, lease.id)
+            lease.tell()
+            await asyncio.sleep(0.05)
     assert asyncio.get_running_loop().time() >= lease.promised_until
     await asyncio.wait_for(stop, 20)
 

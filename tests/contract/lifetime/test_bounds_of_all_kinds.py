@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, acquired_by_many, connected, die, proxied
-from support.proxy import MULTI
+from support.proxy import MULTI, Proxy
 from support.work import assert_refused
 from support.zoo import Zoo, eventually
 
@@ -67,7 +67,7 @@ def test_a_slow_reply_with_the_time_does_not_prolong_a_minimum_hold(zoo: Zoo) ->
     acquire_once("k", min_hold=2)
     names = zoo.wait_contenders("k", 1)
     die()
-    with proxied(zoo) as proxy:
+    with proxied(zoo, 10) as proxy:
         proxy.delay = 0.2
         with zk_lock("other"):
             proxy.delay = 0
@@ -162,21 +162,19 @@ def test_several_locks_leave_the_minimum_hold_of_one_held_before_untouched(zoo: 
     assert is_operator(zoo.wait_contenders("a", 1)[0])
 
 
-def test_a_minimum_hold_that_began_with_a_lost_reply_ends_in_time(zoo: Zoo) -> None:
+def test_a_minimum_hold_that_began_with_a_lost_reply_ends_in_time(zoo: Zoo, proxy: Proxy) -> None:
     """ZooKeeper was away until it was over; the process that lives ends it, as nobody may ever come who would."""
     zoo.client.ensure_path(f"{zoo.base}/k")
-    with proxied(zoo) as proxy:
-        connected()
-        lock = zk_lock("k", min_hold=1)
-        assert lock.acquire()
-        proxy.alter_reply(MULTI, lambda reply: reply)  # that to the entry in the index of holds passes
-        fired = proxy.kill_after_op(MULTI)
-        proxy.refuse = True
-        lock.release()
-        assert fired.wait(30)
-        (name,) = zoo.wait_contenders("k", 1)
-        assert is_operator(name)
-        wait_over(zoo, name)
-        proxy.refuse = False
-        connected()
-        zoo.wait_contenders("k", 0)
+    lock = zk_lock("k", min_hold=1)
+    assert lock.acquire()
+    proxy.alter_reply(MULTI, lambda reply: reply)  # that to the entry in the index of holds passes
+    fired = proxy.kill_after_op(MULTI)
+    proxy.refuse = True
+    lock.release()
+    assert fired.wait(30)
+    (name,) = zoo.wait_contenders("k", 1)
+    assert is_operator(name)
+    wait_over(zoo, name)
+    proxy.refuse = False
+    connected()
+    zoo.wait_contenders("k", 0)

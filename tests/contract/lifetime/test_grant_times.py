@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from support.faults import proxied
 from support.primitives import Taker
-from support.proxy import SET_DATA
+from support.proxy import SET_DATA, Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock import inspection, zk_lock
@@ -59,9 +58,8 @@ def test_a_short_hold_writes_nothing(zoo: Zoo) -> None:
         assert clock.now() - began >= 1
 
 
-def test_the_time_of_the_grant_survives_a_lost_connection(zoo: Zoo) -> None:
-    with proxied(zoo, 10) as proxy:
-        lost = proxy.kill_before_op(SET_DATA)
-        with zk_lock("k", abort_on="lost"):
-            assert lost.wait(10)
-            eventually(lambda: granted("k"))
+def test_the_time_of_the_grant_survives_a_lost_connection(zoo: Zoo, proxy: Proxy) -> None:
+    lost = proxy.kill_before_op(SET_DATA)
+    with zk_lock("k", abort_on="lost"):
+        assert lost.wait(10)
+        eventually(lambda: granted("k"))

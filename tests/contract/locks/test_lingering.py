@@ -384,7 +384,7 @@ def test_in_an_outage_a_waiter_waits_on_and_a_new_caller_gives_up(zoo: Zoo) -> N
             assert waiter.wait_granted().token > lost.token
 
 
-@pytest.mark.parametrize(("max_hold", "reason"), [(0.3, "max_hold"), (None, "took it away")])
+@pytest.mark.parametrize(("max_hold", "reason"), [(0.6, "max_hold"), (None, "took it away")])
 def test_a_lost_hold_ends_the_lingering(zoo: Zoo, max_hold: float | None, reason: str) -> None:
     lock = zk_lock(KEY, linger=LONG, max_hold=max_hold)
     token = acquire_once(lock).token

@@ -215,7 +215,7 @@ def test_waiters_of_a_full_process_wait_on_in_its_next_session(zoo: Zoo) -> None
         with contextlib.ExitStack() as stack:
             for key in first(count):
                 stack.enter_context(zoo.hold_elsewhere(key))
-            threads = [BackgroundCall(functools.partial(acquire_once, key, timeout=30)) for key in first(count)]
+            threads = [BackgroundCall(functools.partial(acquire_once, key, timeout=90)) for key in first(count)]
             eventually(lambda: len(zoo.contenders()) == 2 * count, 40)
             full = counted_on_loop()
             assert carried(zoo) == full > LIMIT - 6 * SIZE

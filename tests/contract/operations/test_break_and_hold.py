@@ -294,7 +294,7 @@ def test_another_client_behind_an_expired_hold_does_not_block_the_queue(zoo: Zoo
     """It does not end the hold, but the next contender of this package does."""
     expired_hold(zoo)
     with zoo.hold_elsewhere("k") as foreign:
-        assert_refused(zk_lock("k", timeout=0.3), LockTimeout)
+        assert_refused(zk_lock("k", timeout=1), LockTimeout)
         assert zoo.wait_contenders("k", 1) == [foreign.rpartition("/")[2]]
 
 

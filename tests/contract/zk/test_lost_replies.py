@@ -90,7 +90,7 @@ def test_a_waiter_survives_any_number_of_cuts(zoo: Zoo, proxy: Proxy, monkeypatc
     monkeypatch.setattr(contender, "MAX_CREATES", 4)
     monkeypatch.setattr(outage, "LONGEST_PAUSE", 0.5)  # as the same request is under way each time
     with zoo.hold_elsewhere(KEY):
-        waiter = BackgroundCall(lambda: acquire_and_count(zoo, timeout=15))
+        waiter = BackgroundCall(lambda: acquire_and_count(zoo, timeout=60))
         for _ in range(6):
             proxy.wait_for(lambda: proxy.counts[GET_DATA])
             proxy.reset()

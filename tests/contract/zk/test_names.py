@@ -108,7 +108,7 @@ def test_a_slow_resolver_costs_its_time_once(
     port = server.hosts.rpartition(":")[2]
     with override_settings(ZKLOCK={"URL": f"zk://slow.test:{port}/names"}), zk_lock("a", timeout=0):
         assert len(asked) == 1
-    assert len(looks) < 50
+    assert len(looks) < 500
 
 
 def test_a_hold_outlasts_a_cut_while_the_resolver_hangs(server: Ensemble | DevServer, names: Names) -> None:

@@ -132,6 +132,7 @@ def refused(proxy: Proxy) -> Session:
     return session
 
 
+@pytest.mark.parametrize("proxy", [4], indirect=True)
 def test_a_call_that_waits_for_a_connection_is_made_on_one_unless_it_is_cancelled(
     zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -124,7 +124,7 @@ def test_refused_credentials_are_recognized(server: Ensemble | DevServer) -> Non
     with override_settings(ZKLOCK={**options, "SESSION_TIMEOUT": 2}):
         assert_refused(zk_lock("a", timeout=0), ZooKeeperUnavailable, re.escape(reason))
         eventually(lambda: process.current().outage._logged)
-        assert process.current().explain() == f"No connection to ZooKeeper at {server.hosts}: {reason}."
+        eventually(lambda: process.current().explain() == f"No connection to ZooKeeper at {server.hosts}: {reason}.")
     assert reason in str(translate(AuthFailedError()))
 
 
