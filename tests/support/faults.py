@@ -145,7 +145,7 @@ def expire(zoo: Zoo) -> None:
 
 
 def die() -> None:
-    process.reset()
+    process.reset(6)
 
 
 class BackgroundCall(threading.Thread, Generic[T]):

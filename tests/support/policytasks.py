@@ -100,8 +100,6 @@ app.task(name="policy.unlucky_twice")(zk_locked("{key}", max_conflicts=1, **unlu
 @zk_locked("{key}", on_lost="retry", max_hold=0.5, abort_on="never", max_conflicts=2)
 def overlong(key: str, mark: str) -> Any:
     """Work for too long, until the gate is open."""
-    with Path(mark, "runs").open("a", encoding="utf-8") as file:
-        file.write("run\n")
     return do("linger", mark)
 
 

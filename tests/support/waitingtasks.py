@@ -66,6 +66,7 @@ def getpid(key: str) -> int:
 
 app.task(name="waiting.wait")(zk_locked("{key}")(work))
 app.task(name="waiting.late", acks_late=True, reject_on_worker_lost=True)(zk_locked("{key}")(work))
+app.task(name="waiting.slow")(zk_locked("{key}", warn_after=0.2)(work))
 app.task(name="waiting.patient")(zk_locked("{key}", timeout=0.5)(getpid))
 app.task(name="waiting.skips")(zk_locked("{key}", timeout=0.5, on_conflict="skip")(getpid))
 app.task(name="waiting.bounded")(zk_locked("{key}", timeout=1, on_conflict="wait")(getpid))
@@ -146,12 +147,6 @@ def lingers(key: str, path: str, mark: str) -> tuple[int, int]:
     with Path(path).open("a") as book:
         book.write(mark + "\n")
     return current_hold(key).token, os.getpid()
-
-
-@app.task(name="waiting.slow")
-@zk_locked("{key}", warn_after=0.2)
-def slow(key: str) -> None:
-    time.sleep(1)
 
 
 @app.task(name="waiting.polite")

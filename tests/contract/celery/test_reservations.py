@@ -359,10 +359,11 @@ def test_a_reservation_whose_publisher_gave_up_is_withdrawn(zoo: Zoo, fault: str
             proxy.kill_after_op(MULTI)
         proxy.reset()
         with pytest.raises(ZooKeeperUnavailable):
-            reservations.reserve("a/b", "one", timeout=1)
-        assert proxy.counts[MULTI] == 1
+            reservations.reserve("a/b", "one", timeout=2)
+        sent = proxy.counts[MULTI]
+        assert sent in (1, 2)  # a heartbeat may be one of them
         proxy.heal()
-        proxy.wait_for(lambda: proxy.counts[MULTI] == 2, 30)
+        proxy.wait_for(lambda: proxy.counts[MULTI] > sent, 30)
         eventually(lambda: len(reserved_names(zoo)) == 1)
 
 

@@ -77,7 +77,7 @@ with zk_lock("warm/a", what="nightly", about={"task": "shop.nightly"}):
         if at_once:
             warm_proxy.alter_reply(GET_CHILDREN, empty)
         error = refused(zk_lock(KEY, timeout=0))
-        ahead, lock = error.ahead, look_at(KEY)
+        ahead, lock = error.ahead, look_at(KEY, reply_timeout=30)
         assert lock is not None
         (shown,) = lock.holders
         fields = ("name", "token", "session_id", "host", "pid", "what", "about", "came", "client", "kind", "operator")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -111,7 +112,7 @@ def test_the_pool_process_shows_the_stack_of_its_task(worker: Worker) -> None:
     held, gate = worker.begin("waiting.wait", "k")
     with worker.zoo.configured():
         for _ in range(3):
-            (lines,) = show_stacks("k", by="anna").values()
+            (lines,) = eventually(lambda: [lines for lines in show_stacks("k", by="anna").values() if len(lines) > 1])
             assert any(line.startswith("do at ") and "celeryapp.py:" in line for line in lines)
             assert any(line.startswith("work at ") and line.endswith(": return do(verb, argument)") for line in lines)
     gate.open()
@@ -296,7 +297,7 @@ def test_a_broken_lock_stops_the_work(worker: Worker) -> None:
     result = worker.send("waiting.wait", "broken", "sleep", str(gate))
     gate.wait_at_work()
     with worker.zoo.configured():
-        lock: Any = look_at("broken")
+        lock: Any = look_at("broken", reply_timeout=30)
         holder = lock.holders[0]
         break_lock("broken", guid=holder.guid, token=holder.token, reason="a test", by="tester")
     with within(5):
@@ -306,12 +307,13 @@ def test_a_broken_lock_stops_the_work(worker: Worker) -> None:
 
 
 def test_a_long_hold_is_reported_once(worker: Worker) -> None:
-    begin = worker.log.stat().st_size
-    result = worker.send("waiting.slow", "slow")
+    result, gate = worker.begin("waiting.slow", "slow")
+    said = "lock 'slow' has been held for"
+    eventually(lambda: said in worker.log.read_text())
+    time.sleep(0.6)  # three times as long as until the first report
+    gate.open()
     worker.get(result)
-    with worker.log.open() as log:
-        log.seek(begin)
-        (line,) = [line for line in log if "lock 'slow' has been held for" in line]
+    (line,) = [line for line in worker.log.read_text().splitlines() if said in line]
     assert "ForkPoolWorker" in line
 
 
@@ -325,12 +327,11 @@ def test_the_work_hears_of_a_release_request(worker: Worker) -> None:
 
 @pytest.mark.parametrize(("way", "error"), [("kill", WorkerLostError), ("time_limit", TimeLimitExceeded)])
 def test_a_process_that_is_killed_frees_its_lock(worker: Worker, way: str, error: type[Exception]) -> None:
-    gate = worker.gate()
+    gate, before = worker.gate(), worker.children()
     result = worker.send("waiting.wait", way, "spin", str(gate), **({way: 1} if way == "time_limit" else {}))
-    pid = gate.wait_at_work()
     if way == "kill":
-        worker.kill_process(pid)
+        worker.kill_process(gate.wait_at_work())
         worker.zoo.wait_contenders(way, 0, timeout=2)
     assert isinstance(worker.wait_failed(result), error)
     worker.zoo.wait_contenders(way, 0, timeout=2)
-    eventually(lambda: pid not in worker.children())
+    eventually(lambda: not before <= worker.children())

@@ -42,6 +42,6 @@ def publisher(worker: Worker) -> Iterator[Worker]:
     """The worker, with a client that knows its unique tasks and its locks. No reservation is left at the end."""
     if "once" not in worker.app.tasks:
         known_to(worker.app, [*TASKS, transfer])
-    with worker.zoo.configured():
+    with worker.zoo.configured(session_timeout=10):
         yield worker
         eventually(lambda: reserved_names(worker.zoo) == [], 10, "a reservation was left")

@@ -48,7 +48,7 @@ def waits() -> Snapshot:
 
 
 def break_holder(key: str) -> None:
-    lock: Any = inspection.look_at(key)
+    lock: Any = inspection.look_at(key, reply_timeout=30)
     holder = lock.holders[0]
     operations.break_lock(key, guid=holder.guid, token=holder.token, reason="a deadlock", by="anna")
 

@@ -23,6 +23,7 @@ from support.worker import Worker
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_locked
+from django_zklock.admin import LockAdmin
 from django_zklock.contrib.celery import queued
 from django_zklock.contrib.celery.unique import listing, page, record, reservations
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
@@ -35,7 +36,8 @@ NOWHERE = "nowhere"  # a queue that no worker reads
 
 
 @pytest.fixture
-def publisher(publisher: Worker) -> Iterator[Worker]:
+def publisher(publisher: Worker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    monkeypatch.setattr(LockAdmin, "reply_timeout", 6.0)
     with override_settings(**adminsite.SETTINGS):
         yield publisher
         for name in reserved_names(publisher.zoo):
@@ -174,13 +176,8 @@ def test_all_states_are_listed_and_found_by_any_word(publisher: Worker) -> None:
     for name, data in texts.items():
         publisher.zoo.client.create(f"{directory}/{name}", data, makepath=True)
     answer = as_json("unique", "list", "feed")
-    assert [info["state"] for info in answer["reservations"]] == [
-        "unreadable",
-        "dead",
-        "unreadable",
-        "queued",
-        "unreadable",
-    ]
+    states = [info["state"] for info in answer["reservations"]]
+    assert states == ["unreadable", "dead", "unreadable", "queued", "unreadable"]
     assert (answer["matching"], answer["total"]) == (5, 5)
     assert [info["task_id"] for info in as_json("unique", "list", "OLD")["reservations"]] == ["t1"]
     page = text_of(user_with("view_lock"), PAGE)

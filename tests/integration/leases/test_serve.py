@@ -102,12 +102,12 @@ def test_a_coordinator_whose_output_fails_serves_and_drains(zoo: Zoo, output: st
         command = [*MANAGE, "serve", "--grpc", address]
         if output == "none":
             command = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
-        environment = zoo.environment() | {"PYTHONUNBUFFERED": ""}  # it writes what was not written again at its exit
+        environment = zoo.environment(session_timeout=10) | {"PYTHONUNBUFFERED": ""}  # it writes again at its exit
         process = stack.enter_context(subprocess.Popen(command, env=environment, stdout=stdout))
         stack.callback(process.kill)
         channel = stack.enter_context(grpc.insecure_channel(address))
         stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
-        wanted = pb.RecordLockRequest(resource_path="a", client_id="x", session_timeout_ms=3000)
+        wanted = pb.RecordLockRequest(resource_path="a", client_id="x", session_timeout_ms=2500)
         lease = stub.RecordLock(wanted, timeout=40, wait_for_ready=True)
         if process.stdout is not None:
             process.stdout.close()
@@ -120,7 +120,7 @@ def test_a_coordinator_whose_output_fails_serves_and_drains(zoo: Zoo, output: st
 
 
 def test_a_second_signal_waits_for_the_announced_ends_of_leases_only(zoo: Zoo) -> None:
-    with Serving(zoo, session_timeout=4) as serving, grpc.insecure_channel(serving.address) as channel:
+    with Serving(zoo, session_timeout=6) as serving, grpc.insecure_channel(serving.address) as channel:
         stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
         wanted = pb.RecordLockRequest(resource_path="a", client_id="x", session_timeout_ms=60_000)
         lease = stub.RecordLock(wanted, timeout=20)
