@@ -72,7 +72,7 @@ class Migration(migrations.Migration):
 def test_pods_migrate_one_after_the_other(tmp_path: Path, zoo: Zoo) -> None:
     (line,) = re.findall(r"^\$ python (manage.py zklock run .* migrate)$", text_of("how-to/deploy.md"), re.MULTILINE)
     command = [sys.executable if word == "python" else word for word in shlex.split(line)]
-    settings = SETTINGS.replace('"django_zklock"]', '"django_zklock", "shop"]').replace(":memory:", "shop.sqlite3")
+    settings = SETTINGS.replace('"django_zklock", ', '"django_zklock", "shop", ').replace(":memory:", "shop.sqlite3")
     files = {"project_settings.py": settings, "shop/migrations/0001_initial.py": INITIAL}
     packages = {"shop/__init__.py": "", "shop/migrations/__init__.py": ""}
     project = written("how-to/deploy.md", tmp_path, {**files, **packages})

@@ -23,7 +23,7 @@ FILES = files_of("how-to/elect-a-leader.md")
 def test_the_command_leads_until_it_is_told_to_stop(tmp_path: Path, zoo: Zoo) -> None:
     packages = ("feeds", "feeds/management", "feeds/management/commands")
     files = {f"{name}/__init__.py": "" for name in packages}
-    files["project_settings.py"] = SETTINGS.replace('["django_zklock"]', '["django_zklock", "feeds"]')
+    files["project_settings.py"] = SETTINGS.replace('"django_zklock", ', '"django_zklock", "feeds", ')
     project = written("how-to/elect-a-leader.md", tmp_path, files)
     first = project.start("-u", "manage.py", "consume_feed", ZKLOCK_URL=zoo.url())
     second, out = None, ""

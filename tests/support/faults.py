@@ -14,6 +14,7 @@ from unittest import mock
 from django_zklock import Hold, Lock, zk_lock
 from django_zklock.core import clock
 from django_zklock.core.protocol import contender
+from django_zklock.core.zk import client as client_module
 from django_zklock.core.zk import heartbeat, process
 from django_zklock.core.zk.client import Client
 from django_zklock.core.zk.session import Session
@@ -59,7 +60,8 @@ def warmed(zoo: Zoo, key: str) -> Iterator[Proxy]:
     zoo.client.ensure_path(f"{zoo.base}/{key}")
     late_beat = mock.patch.object(heartbeat, "BEAT_SHARE", 0.3)
     no_watch = mock.patch.object(contender, "WATCH_SELF_AFTER", 60.0)
-    with late_beat, no_watch, proxied(zoo, 10, DEADLOCK_TIMEOUT=None) as proxy:
+    patient = mock.patch.object(client_module, "STALL_SHARE", 0.28)  # no new connection after a pause of the machine
+    with late_beat, no_watch, patient, proxied(zoo, 10, DEADLOCK_TIMEOUT=None) as proxy:
         connected()
         acquire_once(key)
         settle()

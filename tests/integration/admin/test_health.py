@@ -40,6 +40,7 @@ def test_a_probe_is_answered_without_a_login(zoo: Zoo) -> None:
     assert ill.headers["Retry-After"] == "1"
 
 
+@pytest.mark.timed
 def test_django_health_check_has_a_check(zoo: Zoo) -> None:
     assert asyncio.run(ZooKeeper().get_result()).error is None
     with zoo.configured(hosts="127.0.0.1:1"):
