@@ -134,8 +134,13 @@ def test_a_lost_lock_stops_the_command_and_its_children(zoo: Zoo, run: Run, tmp_
 @pytest.mark.parametrize(
     ("option", "script", "status", "text"),
     [
-        ("--abort-on=never", "read line; exit 3", 3, "was lost while the command ran; the policy let it finish"),
-        ("--kill-after=20", "trap '' TERM; read line; exit 0", ExitCode.LOST, "was lost"),
+        (
+            "--abort-on=never",
+            "echo up; read line; exit 3",
+            3,
+            "was lost while the command ran; the policy let it finish",
+        ),
+        ("--kill-after=20", "trap '' TERM; echo up; read line; exit 0", ExitCode.LOST, "was lost"),
     ],
     ids=["the policy lets it finish", "it ends by itself"],
 )
@@ -143,7 +148,7 @@ def test_a_loss_that_the_command_survives_is_reported(
     zoo: Zoo, run: Run, option: str, script: str, status: int, text: str
 ) -> None:
     process = run("k", option, "--", "sh", "-c", script)
-    zoo.wait_contenders("k", 1, 20)
+    assert next_line(process) == "up"
     zoo.delete("k")
     assert process.stderr is not None
     assert "lock 'k' is lost" in process.stderr.readline()
