@@ -36,9 +36,10 @@ def test_a_swallowed_interrupt_is_repeated(zoo: Zoo, reports: Reports, run: Run,
 
     def block() -> None:
         with Lock("swallowed") as hold:
-            lose(hold)
             for _ in range(times):
                 try:
+                    if not caught:
+                        lose(hold)
                     work(20)
                 except BaseException as error:
                     caught.append(error)
@@ -67,9 +68,8 @@ def test_no_repetition_strikes_the_clean_up_of_a_block(zoo: Zoo, reports: Report
 
     def block() -> None:
         with Lock("outer") as outer, Lock("inner") as inner:
-            for hold in (outer, inner):
-                lose(hold)
             try:
+                abort.shielded(lambda: [lose(hold) for hold in (outer, inner)])()
                 compute(20)
             finally:
                 clean_up()
@@ -101,8 +101,8 @@ def test_a_block_inside_the_clean_up_is_aborted_for_its_own_lock(zoo: Zoo, run: 
 
     def block() -> None:
         with Lock("outer") as outer:
-            lose(outer)
             try:
+                lose(outer)
                 compute(20)
             finally:
                 try:
@@ -215,8 +215,8 @@ def test_a_call_into_c_is_interrupted_once_after_its_end(
 
     def block() -> None:
         with Lock("late") as hold:
-            lose(hold)
             try:
+                lose(hold)
                 hashlib.pbkdf2_hmac("sha256", b"word", b"salt", 800_000)
                 compute(20)
             finally:
@@ -255,8 +255,8 @@ def test_a_handler_that_calls_the_one_before_it_is_called_once_for_each_signal(z
 def test_a_group_becomes_lock_lost_if_it_has_an_interrupt(zoo: Zoo, run: Run, has_it: bool) -> None:
     def block() -> None:
         with Lock("grouped") as hold:
-            lose(hold)
             try:
+                lose(hold)
                 compute(20)
             except BaseException as error:
                 inner = BaseExceptionGroup("step", [error if has_it else KeyError("a step")])
