@@ -316,7 +316,7 @@ def test_callers_at_the_same_time_share_one_scan(zoo: Zoo, proxy: Proxy) -> None
     fresh()
     proxy.reset()
     proxy.delay = 0.1
-    askers = [BackgroundCall(lambda: snapshot(max_age=5, max_waiters=3, reply_timeout=30)) for _ in range(20)]
+    askers = [BackgroundCall(lambda: snapshot(max_age=30, max_waiters=3, reply_timeout=30)) for _ in range(20)]
     answers = [asker.result() for asker in askers]
     proxy.delay = 0.0
     assert all([lock.key for lock in answer.locks] == ["k"] for answer in answers)

@@ -170,7 +170,7 @@ def test_the_requests_of_a_hand_over(zoo: Zoo, warm_proxy: Proxy) -> None:
 def test_an_adopter_waits_for_nobody_in_its_own_process(zoo: Zoo) -> None:
     """More callers wait here for the lock than have a znode; the adopter passes them all."""
     hold = acquired(zk_lock(KEY))
-    waiters = [BackgroundCall(lambda: acquire_once(KEY, timeout=30)) for _ in range(100)]
+    waiters = [BackgroundCall(lambda: acquire_once(KEY, timeout=60)) for _ in range(100)]
     eventually(lambda: len(zoo.children(KEY)) > 10)
     text = hold.hand_over(within=LONG)
     with within(5), zk_adopt(text, timeout=0):

@@ -160,8 +160,10 @@ async def test_each_end_of_a_coroutine_ends_its_own_block(zoo: Zoo) -> None:
 def test_threads_share_an_object_that_skips(zoo: Zoo) -> None:
     lock: Any = zk_lock("k", timeout=0, on_conflict="skip")
     inside, skips = list[int](), set()
+    together = threading.Barrier(6)
 
     def work() -> None:
+        together.wait(30)
         for _ in range(20):
             with lock as hold:
                 if hold is not None:
