@@ -32,7 +32,7 @@ if BaseExceptionGroup is None:  # before Python 3.11
 @pytest.mark.parametrize(("work", "times"), [(compute, 3), (sleep_in_pieces, 3), (compute, 1)])
 def test_a_swallowed_interrupt_is_repeated(zoo: Zoo, reports: Reports, run: Run, work: Run, times: int) -> None:
     """Or the block ends then, and raises `LockLost`."""
-    caught = []
+    caught: list[BaseException] = []
 
     def block() -> None:
         with Lock("swallowed") as hold:
@@ -69,7 +69,7 @@ def test_no_repetition_strikes_the_clean_up_of_a_block(zoo: Zoo, reports: Report
     def block() -> None:
         with Lock("outer") as outer, Lock("inner") as inner:
             try:
-                abort.shielded(lambda: [lose(hold) for hold in (outer, inner)])()
+                abort.shielded(lambda: [*map(lose, (outer, inner))])()
                 compute(20)
             finally:
                 clean_up()
