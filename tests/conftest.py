@@ -228,14 +228,14 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def single() -> Iterator[Ensemble]:
     """One server for the whole run; a test that stops or pauses it starts or resumes it again."""
-    with Ensemble(nodes=1) as ensemble:
+    with Ensemble(nodes=1, max_session_timeout=20) as ensemble:
         yield ensemble
 
 
 @pytest.fixture(scope="session")
 def three() -> Iterator[Ensemble]:
     """Three servers for the whole run; a test that stops or pauses one starts or resumes it again."""
-    with Ensemble(nodes=3) as ensemble:
+    with Ensemble(nodes=3, max_session_timeout=20) as ensemble:
         yield ensemble
 
 

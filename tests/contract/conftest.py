@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def dev() -> Iterator[DevServer]:
     """One dev server for the whole run, set up as the real one is."""
-    with DevServer() as server:
+    with DevServer(max_session_timeout=20) as server:
         yield server
 
 

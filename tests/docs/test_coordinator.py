@@ -98,7 +98,7 @@ def test_the_tables_name_each_field() -> None:
 
 def test_the_examples_in_python_run(zoo: Zoo) -> None:
     files = files_of("how-to/lock-from-other-languages.md")
-    with Serving(zoo, session_timeout=10) as coordinator:
+    with Serving(zoo, session_timeout=20) as coordinator:
         code = files["report.py"].replace("127.0.0.1:50051", "127.0.0.1:1")
         report = run(code.replace("127.0.0.1:50052", coordinator.address))
         written = []
@@ -127,7 +127,7 @@ def test_the_examples_in_python_run(zoo: Zoo) -> None:
 )
 @pytest.mark.timeout(600)
 def test_the_programs_in_other_languages_run(zoo: Zoo, language: str, file: str, tmp_path: Path) -> None:
-    with Serving(zoo, session_timeout=10) as coordinator:
+    with Serving(zoo, session_timeout=20) as coordinator:
         code = programs_of("how-to/lock-from-other-languages.md")[file]
         code = code.replace("127.0.0.1:50051", "127.0.0.1:1").replace("127.0.0.1:50052", coordinator.address)
         (tmp_path / file).write_text(code)

@@ -52,7 +52,7 @@ class Worker:
         *,
         pool: str = "prefork",
         concurrency: int = 2,
-        session_timeout: float = 10,
+        session_timeout: float = 20,
         hosts: str | None = None,
         options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,

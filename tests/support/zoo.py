@@ -303,7 +303,7 @@ def namespace(server: Ensemble | DevServer) -> Iterator[Zoo]:
     zoo._shares_client = True
     try:
         # As long as the servers allow: a busy machine must not cost a lock whose test is about something else.
-        with zoo.configured(session_timeout=10):
+        with zoo.configured(session_timeout=20):
             yield zoo
             zoo.assert_empty()
             assert not held_locks._kept, "acquired and never released"

@@ -414,7 +414,7 @@ def test_the_connection_is_described(zoo: Zoo) -> None:
     assert connection.state == "connected"
     assert connection.server in zoo.all_hosts.split(",")
     assert connection.session_id == connected().session_id
-    assert connection.timeout == pytest.approx(10)
+    assert connection.timeout == pytest.approx(20)
     assert connection.hosts == tuple(zoo.hosts.split(","))
 
 

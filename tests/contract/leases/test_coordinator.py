@@ -75,8 +75,8 @@ async def test_the_end_is_that_of_the_term_or_of_zookeepers_guarantee(coordinato
     before = time.time()
     lease = await acquire(coordinator, session_timeout_ms=term)
     expires_at, duration = lease.tell()
-    assert 0 < duration <= min(term, 4000)
-    assert before * 1000 < expires_at <= time.time() * 1000 + min(term, 4000)
+    assert 0 < duration <= min(term, 8000)
+    assert before * 1000 < expires_at <= time.time() * 1000 + min(term, 8000)
 
 
 async def test_a_pause_at_a_clock_prolongs_no_lease(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,7 +216,7 @@ def test_all_members_of_a_hold_agree_about_its_loss(zoo: Zoo) -> None:
     hold.check()
     assert hold.lost is False
     assert hold.wait_lost(0.01) is False
-    assert 0.5 < hold.lease_remaining <= 4
+    assert 0.5 < hold.lease_remaining <= 8
     waiting = BackgroundCall(lambda: reported.append(hold) if hold.wait_lost() else None)
     zoo.client.delete(hold.path)
     assert hold.wait_lost(20)

@@ -159,7 +159,7 @@ def server(request: pytest.FixtureRequest, pki: Path) -> Iterator[Server]:
 @contextlib.contextmanager
 def client_of(server: Server, pki: Path) -> Iterator[Client]:
     tls = TlsOptions(ca=str(pki / "ca.pem"), check_hostname=False) if server._tls is not None else None
-    client = Client(SessionOptions(hosts=(server.address,), session_timeout=10, tls=tls))
+    client = Client(SessionOptions(hosts=(server.address,), session_timeout=20, tls=tls))
     client.start_async()
     try:
         eventually(lambda: client._connection._is_open)

@@ -87,7 +87,7 @@ def sessions(zoo: Zoo) -> str:
 
 
 def test_a_warm_shutdown_lets_tasks_finish_and_closes_the_sessions(zoo: Zoo, tmp_path: Path) -> None:
-    with Worker(zoo, tmp_path, session_timeout=10) as worker:
+    with Worker(zoo, tmp_path, session_timeout=20) as worker:
         tasks = [worker.begin("plain", "warm"), worker.begin("by_hand", "by-hand")]  # which has no decorator
         known = {zoo.client.get(path)[1].ephemeralOwner for path in zoo.contenders()}
         assert len(known) == 2
@@ -102,7 +102,7 @@ def test_a_warm_shutdown_lets_tasks_finish_and_closes_the_sessions(zoo: Zoo, tmp
 
 def test_a_cold_shutdown_frees_the_locks(zoo: Zoo, tmp_path: Path) -> None:
     """A lock of a thread of the process, which outlives the task that started the thread, is one of them."""
-    with Worker(zoo, tmp_path, session_timeout=10) as worker:
+    with Worker(zoo, tmp_path, session_timeout=20) as worker:
         worker.run("keep", "kept")
         worker.run("forgetful_end", "forgotten", "success", "tell", None)
         zoo.wait_contenders("forgotten", 0, timeout=1.5)

@@ -240,7 +240,7 @@ def test_a_task_whose_adopter_died_is_told_so(publisher: Worker) -> None:
     result, gate = publisher.begin("adopting", text)
     os.kill(gate.wait_at_work(), signal.SIGKILL)
     assert "cannot be adopted: " in publisher.get(result)
-    acquire_once("given", timeout=20)
+    acquire_once("given", timeout=40)
 
 
 def test_a_task_cannot_hand_over_the_lock_that_it_has_waited_for(publisher: Worker) -> None:

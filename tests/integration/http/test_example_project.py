@@ -66,7 +66,7 @@ from demo.services import Site
 from support.ensemble import free_ports
 
 port = free_ports(1)[0]
-variables = {"ZKLOCK_URL": f"zk://127.0.0.1:{port}/shop?session_timeout=10"}
+variables = {"ZKLOCK_URL": f"zk://127.0.0.1:{port}/shop?session_timeout=20"}
 with Site(Path(os.environ["SHOP_VAR"]), variables=variables) as site:
     site.start_zookeeper(port)
     site.join()

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.django_db  # a beat closes its old connections
 
 @pytest.fixture
 def beats(zoo: Zoo, tmp_path: Path) -> Iterator[Beats]:
-    with Beats(zoo, tmp_path, {"often": 0.5}, session_timeout=10) as beats:
+    with Beats(zoo, tmp_path, {"often": 0.5}, session_timeout=20) as beats:
         yield beats
 
 

@@ -12,12 +12,12 @@ from support.zoo import Zoo
 
 @pytest.fixture(scope="package")
 def lasting_coordinator(single: Ensemble) -> Iterator[Serving]:
-    with Zoo(single.hosts, single) as zoo, Serving(zoo, session_timeout=10) as coordinator:
+    with Zoo(single.hosts, single) as zoo, Serving(zoo, session_timeout=20) as coordinator:
         yield coordinator
 
 
 @pytest.fixture
 def coordinator(lasting_coordinator: Serving) -> Iterator[Serving]:
-    with lasting_coordinator.zoo.configured(session_timeout=10):
+    with lasting_coordinator.zoo.configured(session_timeout=20):
         yield lasting_coordinator
         lasting_coordinator.zoo.assert_empty()

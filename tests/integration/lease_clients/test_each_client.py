@@ -80,7 +80,7 @@ def test_a_lease_is_kept_and_released_where_it_is(coordinator: Serving, language
 @pytest.mark.parametrize("languages", [("python", "node"), pytest.param(("go", "java"), marks=pytest.mark.chaos)])
 def test_the_end_of_a_coordinator_is_noticed(zoo: Zoo, languages: tuple[str, ...]) -> None:
     languages = tuple(language for language in languages if _is_available(language))
-    with Serving(zoo, session_timeout=10) as coordinator, contextlib.ExitStack() as stack:
+    with Serving(zoo, session_timeout=20) as coordinator, contextlib.ExitStack() as stack:
 
         def holders(**how: float) -> list[Holder]:
             return [

@@ -72,7 +72,7 @@ def test_serve_refuses_a_port_in_use(zoo: Zoo) -> None:
 
 def test_the_coordinator_serves_grpc_and_http_until_its_leases_end(zoo: Zoo) -> None:
     port = free_ports(1)[0]
-    with Serving(zoo, "--http", f"127.0.0.1:{port}", session_timeout=10) as serving:
+    with Serving(zoo, "--http", f"127.0.0.1:{port}", session_timeout=20) as serving:
         wanted = {"resource_path": "a", "client_id": "curl", "session_timeout_ms": 4000}
         request = urllib.request.Request(
             f"http://localhost:{port}/locks/", json.dumps(wanted).encode(), {"Content-Type": "application/json"}
@@ -102,7 +102,7 @@ def test_a_coordinator_whose_output_fails_serves_and_drains(zoo: Zoo, output: st
         command = [*MANAGE, "serve", "--grpc", address]
         if output == "none":
             command = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
-        environment = zoo.environment(session_timeout=10) | {"PYTHONUNBUFFERED": ""}  # it writes again at its exit
+        environment = zoo.environment(session_timeout=20) | {"PYTHONUNBUFFERED": ""}  # it writes again at its exit
         process = stack.enter_context(subprocess.Popen(command, env=environment, stdout=stdout))
         stack.callback(process.kill)
         channel = stack.enter_context(grpc.insecure_channel(address))
@@ -180,7 +180,7 @@ TOKEN = {"authorization": "Bearer secret"}
 @pytest.mark.chaos
 async def test_calls_that_come_all_at_once_are_all_answered(zoo: Zoo) -> None:
     """They come so after a restart of a coordinator. gRPC cancels calls at random beyond a limit of its own."""
-    with Serving(zoo, session_timeout=10) as serving:
+    with Serving(zoo, session_timeout=20) as serving:
         async with zk_lock(KEY), grpc.aio.insecure_channel(serving.address) as channel:
             request = pb.RecordLockRequest(resource_path=KEY, client_id="x", wait_blocking=True, wait_limit_ms=5000)
             record_lock = stub_of(channel).RecordLock
@@ -198,7 +198,7 @@ async def _answer(call: Any) -> str:
 
 async def test_a_request_by_http_that_waits_costs_no_thread(zoo: Zoo) -> None:
     client = {"TOKENS": [hash_of("secret")], "MAX_WAITING": 100}
-    with Serving(zoo, session_timeout=10, http=True, leases={"CLIENTS": {"crowd": client}}) as serving:
+    with Serving(zoo, session_timeout=20, http=True, leases={"CLIENTS": {"crowd": client}}) as serving:
         async with zk_lock(KEY), AsyncExitStack() as stack:
             connections = [await stack.enter_async_context(HttpConnection(serving.http_port)) for _ in range(101)]
             first = connections.pop()
