@@ -181,7 +181,7 @@ def test_an_update_distinguishes_a_remaining_child_from_a_missing_reply(zoo: Zoo
     assert not any(client()._data_watchers.values()), "the wait has ended"
     waiting = OptimisticUpdate(session(), path, decide)
     waiter = BackgroundCall(lambda: run(waiting, soon()))
-    eventually(lambda: waiting.waiting)
+    eventually(lambda: waiting.waiting and any(client()._data_watchers.values()))  # it has its own reply
     proxy.alter_reply(GET_DATA, with_error(NO_AUTH))
     with pytest.raises(RequestRefused):
         run(OptimisticUpdate(session(), path, decide, guess=state), soon())
