@@ -98,8 +98,8 @@ def key_directory(zoo: Zoo) -> None:
 
 @pytest.fixture
 def proxy(zoo: Zoo, request: pytest.FixtureRequest) -> Iterator[Proxy]:
-    """A proxy between the locks of this process and the server; the session of 10 s, or `param`, is connected."""
-    with proxied(zoo, getattr(request, "param", 10)) as proxy:
+    """A proxy between the locks of this process and the server; the session of 20 s, or `param`, is connected."""
+    with proxied(zoo, getattr(request, "param", 20)) as proxy:
         connected()
         yield proxy
 

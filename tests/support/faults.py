@@ -61,7 +61,7 @@ def warmed(zoo: Zoo, key: str) -> Iterator[Proxy]:
     late_beat = mock.patch.object(heartbeat, "BEAT_SHARE", 0.3)
     no_watch = mock.patch.object(contender, "WATCH_SELF_AFTER", 60.0)
     patient = mock.patch.object(client_module, "STALL_SHARE", 0.28)  # no new connection after a pause of the machine
-    with late_beat, no_watch, patient, proxied(zoo, 10, DEADLOCK_TIMEOUT=None) as proxy:
+    with late_beat, no_watch, patient, proxied(zoo, 20, DEADLOCK_TIMEOUT=None) as proxy:
         connected()
         acquire_once(key)
         settle()

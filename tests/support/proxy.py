@@ -147,8 +147,10 @@ class Proxy:
         return self._add_fault(_Alteration(opcode, fired=threading.Event(), change=change, carried_out=carried_out))
 
     def delay_op(self, opcode: int, seconds: float) -> None:
-        """Hold back requests of this kind for so much longer, and what follows them too; 0 seconds ends it."""
+        """Hold back requests of this kind for so much longer, and what follows them too; 0 ends it for all so far."""
         self._run(lambda: self._op_delays.update({opcode: seconds}))
+        if not seconds:
+            self._run(self._hurry)
 
     def go_away(self) -> None:
         """Be no server any more: connections end, and nobody listens."""

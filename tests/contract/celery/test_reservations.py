@@ -238,7 +238,7 @@ def test_an_unreadable_reservation_stays(zoo: Zoo) -> None:
 
 
 def test_a_damaged_reservation_is_not_retried_without_end(zoo: Zoo) -> None:
-    with proxied(zoo, 10) as proxy:
+    with proxied(zoo, 20) as proxy:
         damaged = reserved()
         path = record.path_of(zoo.base, "a/b")
         for name in zoo.client.get_children(path):
@@ -302,7 +302,7 @@ def test_a_duplicate_and_a_refused_update_count_nothing(zoo: Zoo, monkeypatch: p
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 def test_a_lost_reply_counts_once(zoo: Zoo, when: str) -> None:
-    with proxied(zoo, 10) as proxy:
+    with proxied(zoo, 20) as proxy:
         queued()
         fired = getattr(proxy, when)(MULTI)
         worker = started()
@@ -350,7 +350,7 @@ def test_an_update_that_was_carried_out_is_not_refused(zoo: Zoo) -> None:
 @pytest.mark.parametrize("fault", ["no reply", "late"])
 def test_a_reservation_whose_publisher_gave_up_is_withdrawn(zoo: Zoo, fault: str) -> None:
     """Its transaction is carried out, but the reply is lost or late: nobody waits for it any longer."""
-    with proxied(zoo, 10) as proxy:
+    with proxied(zoo, 20) as proxy:
         queued("a", "other")
         if fault == "late":
             proxy.delay_op(MULTI, 60)
@@ -359,7 +359,7 @@ def test_a_reservation_whose_publisher_gave_up_is_withdrawn(zoo: Zoo, fault: str
             proxy.kill_after_op(MULTI)
         proxy.reset()
         with pytest.raises(ZooKeeperUnavailable):
-            reservations.reserve("a/b", "one", timeout=2)
+            reservations.reserve("a/b", "one", timeout=1.5)
         sent = proxy.counts[MULTI]
         assert sent in (1, 2)  # a heartbeat may be one of them
         proxy.heal()

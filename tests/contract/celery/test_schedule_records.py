@@ -171,7 +171,7 @@ def test_a_run_whose_reply_is_lost_is_recorded_once(zoo: Zoo, warm_proxy: Proxy,
 def test_the_records_of_many_entries_take_few_requests(zoo: Zoo) -> None:
     """Else the first leader would send thousands at once, and lose its lease. Long names fit in a request, too."""
     names = [*(f"entry {number}" for number in range(1200)), *(f"{number:03}" * 1000 for number in range(400))]
-    with proxied(zoo, 10) as proxy:
+    with proxied(zoo, 20) as proxy:
         leader = Candidacy("nightly")
         ledger = ledger_of(zoo, leader)
         proxy.reset()

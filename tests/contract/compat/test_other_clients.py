@@ -117,7 +117,7 @@ def test_credentials_guard_the_nodes_and_stay_out_of_the_log(zoo: Zoo, caplog: p
     caplog.set_level(1)
     for name in ("django_zklock", "django_zklock.zk.kazoo", "kazoo"):
         caplog.set_level(1, name)
-    with proxied(zoo, 10, AUTH=[("digest", "alice:open-sesame")], ACL="creator") as proxy:
+    with proxied(zoo, 20, AUTH=[("digest", "alice:open-sesame")], ACL="creator") as proxy:
         with zk_lock("secret", abort_on="lost") as hold:
             acls, _ = zoo.client.get_acls(hold.path)
             assert [acl.id.scheme for acl in acls] == ["digest"]

@@ -67,7 +67,7 @@ def test_a_slow_reply_with_the_time_does_not_prolong_a_minimum_hold(zoo: Zoo) ->
     acquire_once("k", min_hold=2)
     names = zoo.wait_contenders("k", 1)
     die()
-    with proxied(zoo, 10) as proxy:
+    with proxied(zoo, 20) as proxy:
         proxy.delay = 0.2
         with zk_lock("other"):
             proxy.delay = 0

@@ -315,7 +315,7 @@ def test_a_cut_ends_no_circle_twice(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, s
         return step != "leave" or bool(text_of(zoo, key))
 
     opcode = {"read": GET_DATA, "sync": SYNC, "list": GET_CHILDREN}.get(step, MULTI)
-    with proxied(zoo, 10, DEADLOCK_TIMEOUT=SOON, DEFAULTS={"abort_on": "lost", "timeout": 40}) as proxy:
+    with proxied(zoo, 20, DEADLOCK_TIMEOUT=SOON, DEFAULTS={"abort_on": "lost", "timeout": 40}) as proxy:
         connected()
         ready = partial(threading.Barrier(2).wait, 10)
         calls = [
@@ -400,13 +400,13 @@ def test_a_lock_that_was_lost_or_left_to_others_is_in_no_deadlock(zoo: Zoo, why:
     ],
 )
 def test_a_text_that_the_queue_does_not_confirm_is_no_deadlock(zoo: Zoo, waits_for: dict[str, str], queue: str) -> None:
-    with proxied(zoo, 10, DEADLOCK_TIMEOUT=SOON) as proxy, zk_lock("a"), others(zoo, waits_for, queue):
+    with proxied(zoo, 20, DEADLOCK_TIMEOUT=SOON) as proxy, zk_lock("a"), others(zoo, waits_for, queue):
         # It has looked, and has looked again, when it begins to look once more.
         assert zk_lock("b", cancel=lambda: proxy.counts[SYNC] > 2).acquire() is None
 
 
 def test_a_wait_that_is_over_is_not_written(zoo: Zoo) -> None:
-    with proxied(zoo, 10, DEADLOCK_TIMEOUT=SOON) as proxy, zoo.hold_elsewhere("b"), zk_lock("a"):
+    with proxied(zoo, 20, DEADLOCK_TIMEOUT=SOON) as proxy, zoo.hold_elsewhere("b"), zk_lock("a"):
         proxy.delay_op(GET_DATA, 60)
         assert zk_lock("b").acquire(timeout=2 * SOON) is None
         due(0)
@@ -417,7 +417,7 @@ def test_a_wait_that_is_over_is_not_written(zoo: Zoo) -> None:
 
 def test_a_circle_of_others_is_followed_once(zoo: Zoo) -> None:
     """A holder waits for its own lock. The next look comes after 5 s."""
-    with proxied(zoo, 10, DEADLOCK_TIMEOUT=SOON) as proxy, zk_lock("a"), others(zoo, {**BELIEVED, "key": "b"}, "b"):
+    with proxied(zoo, 20, DEADLOCK_TIMEOUT=SOON) as proxy, zk_lock("a"), others(zoo, {**BELIEVED, "key": "b"}, "b"):
         assert zk_lock("b").acquire(timeout=1) is None
         assert proxy.counts[SYNC] <= 2
 
@@ -428,7 +428,7 @@ def test_a_circle_that_ends_meanwhile_is_no_deadlock(zoo: Zoo, monkeypatch: pyte
     monkeypatch.setattr(deadlock, "LOOK_AFTER", 1.5)
     monkeypatch.setattr(heartbeat, "BEAT_SHARE", 0.39)  # so that the next transaction is that of the victim
     ready = threading.Event()
-    with proxied(zoo, 10, DEADLOCK_TIMEOUT=SOON, DEFAULTS={"timeout": 40}) as proxy:
+    with proxied(zoo, 20, DEADLOCK_TIMEOUT=SOON, DEFAULTS={"timeout": 40}) as proxy:
         own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b"), partial(ready.wait, 30)))
         zoo.wait_contenders("a", 1)
         with others(zoo, BELIEVED) as (holder, waiter):
@@ -457,14 +457,14 @@ def test_a_circle_that_ends_meanwhile_is_no_deadlock(zoo: Zoo, monkeypatch: pyte
 @pytest.mark.usefixtures("looks_often")
 def test_a_wait_inside_a_lock_costs_one_write_and_two_reads_a_link(zoo: Zoo) -> None:
     """There is one look every 5 s. The holder's watch reads its znode once again."""
-    with proxied(zoo, 10, DEADLOCK_TIMEOUT=SOON) as proxy, zoo.hold_elsewhere("b"), zk_lock("a"):
+    with proxied(zoo, 20, DEADLOCK_TIMEOUT=SOON) as proxy, zoo.hold_elsewhere("b"), zk_lock("a"):
         zk_lock("b").acquire(timeout=0.05)
         eventually(lambda: [payload and payload.waited for payload in zoo.payloads("a")] > [0])
         path = f"{zoo.base}/a/{zoo.children('a')[0]}"
         eventually(lambda: path in watched(zoo))  # it has read this, too
         before = zoo.client.exists(path).version
         proxy.reset()
-        zk_lock("b", timeout=40, cancel=lambda: bool(proxy.counts[SYNC])).acquire()
+        zk_lock("b", timeout=40, cancel=lambda: proxy.counts[SYNC] and proxy.counts[GET_CHILDREN] > 1).acquire()
         counts = proxy.counts
         assert (zoo.client.exists(path).version, counts[SYNC]) == (before + 1, 1)
         assert counts[GET_CHILDREN] == 1 + 1  # that of the contender itself
@@ -475,7 +475,7 @@ def test_a_wait_inside_a_lock_costs_one_write_and_two_reads_a_link(zoo: Zoo) -> 
 def test_other_locks_and_waits_cost_nothing(
     zoo: Zoo, caplog: pytest.LogCaptureFixture, inner: str | None, after: float | None
 ) -> None:
-    with proxied(zoo, 10, DEADLOCK_TIMEOUT=after) as proxy, zoo.hold_elsewhere("b"):
+    with proxied(zoo, 20, DEADLOCK_TIMEOUT=after) as proxy, zoo.hold_elsewhere("b"):
         connected()
         outer = contextlib.nullcontext() if inner == "b" and after else zk_lock("a")
         linger = 0 if after else 1

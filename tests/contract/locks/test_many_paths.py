@@ -119,7 +119,7 @@ def test_a_lock_fits_as_soon_as_the_delete_that_makes_room_is_sent(
 ) -> None:
     """Nobody waits for the delete: the server has carried it out before it creates the next znode."""
     monkeypatch.setattr("django_zklock.core.protocol.registry.RETRY_DELETE", 60.0)
-    with proxied(zoo, 10, **SMALL) as proxy, contextlib.ExitStack() as stack:
+    with proxied(zoo, 20, **SMALL) as proxy, contextlib.ExitStack() as stack:
         connected()
         block = contextlib.ExitStack()
         stack.enter_context(block)
@@ -209,7 +209,7 @@ def test_a_marker_that_does_not_fit_costs_the_holder_nothing(zoo: Zoo, caplog: p
 
 def test_waiters_of_a_full_process_wait_on_in_its_next_session(zoo: Zoo) -> None:
     """The old session no longer counts, so none of them is refused when they queue again. So it is after a cut."""
-    with proxied(zoo, 10, **SMALL) as proxy:
+    with proxied(zoo, 20, **SMALL) as proxy:
         connected()
         count = LIMIT // SIZE
         with contextlib.ExitStack() as stack:

@@ -374,7 +374,7 @@ def test_a_heartbeat_does_not_queue_behind_a_flood_of_requests(zoo: Zoo) -> None
 @pytest.mark.chaos  # it judges time
 def test_a_slow_flood_of_replies_is_no_stall(zoo: Zoo) -> None:
     """The connection is dropped when no reply arrives at all, not when the oldest request is only queued."""
-    with proxied(zoo, 10) as proxy, zk_lock("a", abort_on="lost") as hold:
+    with proxied(zoo, 20) as proxy, zk_lock("a", abort_on="lost") as hold:
         connection = proxy.connected
         share = session().timeout * STALL_SHARE
         answers: list[object] = []

@@ -399,11 +399,20 @@ def test_a_caller_that_waits_is_in_queues_of_smaller_keys_only(zoo: Zoo, counted
     zoo.assert_empty()
 
 
+def between_list_and_create(counted: Proxy) -> BackgroundCall[Hold]:
+    """Start a caller of four locks that has seen all of them free, and whose creates but the first are held back."""
+    counted.delay_op(GET_CHILDREN, 60)
+    taker = BackgroundCall(lambda: acquire_once(zk_locks("a", "b", "c", "d", timeout=20)))
+    counted.wait_for(lambda: counted.counts[GET_CHILDREN] == 4)
+    counted.delay_op(CREATE2, 60)
+    counted.delay_op(GET_CHILDREN, 0)
+    counted.wait_for(lambda: counted.counts[CREATE2] == 4)
+    return taker
+
+
 def test_contenders_behind_one_that_has_to_wait_leave_their_queues(zoo: Zoo, counted: Proxy) -> None:
     """Another caller was first, between the list and the create. Meanwhile, a caller behind them gets its lock."""
-    counted.delay_op(CREATE2, 60)
-    taker = BackgroundCall(lambda: acquire_once(zk_locks("a", "b", "c", "d", timeout=20)))
-    counted.wait_for(lambda: counted.counts[CREATE2] == 4)
+    taker = between_list_and_create(counted)
     with zoo.hold_elsewhere("b"):
         other = BackgroundCall(lambda: acquire_once(zk_lock("c", timeout=20)))
         counted.heal()
@@ -451,9 +460,7 @@ def test_an_event_loop_that_closes_leaves_the_queues_of_all_locks(zoo: Zoo, coun
 
 
 def test_a_lock_that_is_lost_while_others_of_its_batch_wait_is_acquired_again(zoo: Zoo, counted: Proxy) -> None:
-    counted.delay_op(CREATE2, 60)
-    taker = BackgroundCall(lambda: acquire_once(zk_locks("a", "b", "c", "d", timeout=20)))
-    counted.wait_for(lambda: counted.counts[CREATE2] == 4)
+    taker = between_list_and_create(counted)
     with zoo.hold_elsewhere("c"):
         counted.heal()
         zoo.wait_contenders("c", 2)

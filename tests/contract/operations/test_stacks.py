@@ -153,7 +153,7 @@ def test_a_lock_that_lingers_shows_its_owner(zoo: Zoo) -> None:
 
 
 def test_a_later_event_of_the_holder_asks_for_nothing(zoo: Zoo) -> None:
-    with proxied(zoo, 10) as proxy, zk_lock("k") as hold:
+    with proxied(zoo, 20) as proxy, zk_lock("k") as hold:
         shown()
         proxy.reset()
         request_release("k", "deploy", by="anna")

@@ -188,7 +188,7 @@ def test_a_right_list_is_used_as_it_is(zoo: Zoo, admin: KazooClient, acl: list[A
 
 
 def test_a_trial_that_a_quota_ends_is_not_blamed_on_the_acl(zoo: Zoo, admin: KazooClient) -> None:
-    with proxied(zoo, 10, AUTH="shop:secret", ACL=RIGHT["all"]) as proxy:
+    with proxied(zoo, 20, AUTH="shop:secret", ACL=RIGHT["all"]) as proxy:
         proxy.alter_reply(MULTI, with_error(0, 0, QuotaExceededError.code), carried_out=False)
         use_lock()
 

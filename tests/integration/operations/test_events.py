@@ -407,7 +407,7 @@ def lose_by_end_of_session(zoo: Zoo) -> None:
 
 
 def lose_by_cut(zoo: Zoo) -> None:
-    with proxied(zoo, 10) as proxy, zk_lock("other", abort_on="never"):
+    with proxied(zoo, 20) as proxy, zk_lock("other", abort_on="never"):
         lose(zk_lock("k"), lambda hold: proxy.cut_all(), 10)
 
 

@@ -203,7 +203,7 @@ def test_a_metric_measures_the_lease_remaining_at_a_heartbeat(collected: Collect
 
 
 def test_a_heartbeat_without_an_answer_and_the_break_are_counted(zoo: Zoo, collected: Collected) -> None:
-    with proxied(zoo, 10) as proxy, zk_lock("k", abort_on="lost"):
+    with proxied(zoo, 20) as proxy, zk_lock("k", abort_on="lost"):
         proxy.kill_before_op(MULTI)
         beat()
         eventually(lambda: collected.registry.get_sample_value("zklock_heartbeat_failures_total") == 1)

@@ -212,7 +212,7 @@ def test_the_span_of_a_lost_hold_has_an_error(zoo: Zoo, spans: Traced) -> None:
 
 
 def test_a_suspended_connection_is_an_event_of_each_hold(zoo: Zoo, spans: Traced) -> None:
-    with proxied(zoo, 10) as proxy, zk_lock("k", abort_on="lost"):
+    with proxied(zoo, 20) as proxy, zk_lock("k", abort_on="lost"):
         due(0)
         due(0)  # what the receiver of `lock_acquired` has asked for
         cut(proxy)
