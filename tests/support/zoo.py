@@ -143,18 +143,18 @@ class Zoo:
         """All servers, whichever of them the locks are pointed to."""
         return self.ensemble.hosts
 
-    def url(self, hosts: str | None = None, session_timeout: float = 4) -> str:
+    def url(self, hosts: str | None = None, session_timeout: float = 20) -> str:
         return f"zk://{hosts or self.hosts}{self.chroot}?session_timeout={session_timeout}&connect_timeout=3"
 
-    def settings(self, hosts: str | None = None, session_timeout: float = 4, **more: Any) -> dict[str, Any]:
+    def settings(self, hosts: str | None = None, session_timeout: float = 20, **more: Any) -> dict[str, Any]:
         return {"URL": self.url(hosts, session_timeout), **more}
 
     @contextlib.contextmanager
-    def configured(self, hosts: str | None = None, session_timeout: float = 4, **more: Any) -> Iterator[None]:
+    def configured(self, hosts: str | None = None, session_timeout: float = 20, **more: Any) -> Iterator[None]:
         with override_settings(ZKLOCK=self.settings(hosts, session_timeout, **more)):
             yield
 
-    def environment(self, hosts: str | None = None, session_timeout: float = 4) -> dict[str, str]:
+    def environment(self, hosts: str | None = None, session_timeout: float = 20) -> dict[str, str]:
         return {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "settings",

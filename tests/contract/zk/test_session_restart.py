@@ -31,7 +31,7 @@ from django_zklock.locks.lock import Lock
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_client_whose_thread_died_is_replaced(zoo: Zoo) -> None:
-    with zoo.configured():
+    with zoo.configured(session_timeout=4):
         with pytest.raises(LockLost), zk_lock("a") as hold:
             session = process.current()
             client = session._client
