@@ -24,7 +24,7 @@ from support.neighbours.curator import curator
 from support.neighbours.protocol import OtherClient, kazoo
 from support.postgres import Postgres
 from support.worker import Worker
-from support.zoo import ROOM, TESTS, Zoo, namespace
+from support.zoo import ROOM, SESSION, TESTS, Zoo, namespace
 from xdist.scheduler import LoadFileScheduling
 
 from django_zklock import inspection
@@ -228,14 +228,14 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def single() -> Iterator[Ensemble]:
     """One server for the whole run; a test that stops or pauses it starts or resumes it again."""
-    with Ensemble(nodes=1, max_session_timeout=20) as ensemble:
+    with Ensemble(nodes=1, max_session_timeout=SESSION) as ensemble:
         yield ensemble
 
 
 @pytest.fixture(scope="session")
 def three() -> Iterator[Ensemble]:
     """Three servers for the whole run; a test that stops or pauses one starts or resumes it again."""
-    with Ensemble(nodes=3, max_session_timeout=20) as ensemble:
+    with Ensemble(nodes=3, max_session_timeout=SESSION) as ensemble:
         yield ensemble
 
 

@@ -11,7 +11,7 @@ from support.faults import connected, proxied, warmed
 from support.primitives import KEY, LINGERING, LOCK, PRIMITIVES, READ, SEMAPHORE, Primitive
 from support.proxy import Proxy
 from support.transcripts import REAPED, TICK, Pair
-from support.zoo import Zoo, namespace
+from support.zoo import SESSION, Zoo, namespace
 
 from django_zklock.core.execution import waiters
 from django_zklock.core.queue.operator_hold import is_operator
@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def dev() -> Iterator[DevServer]:
     """One dev server for the whole run, set up as the real one is."""
-    with DevServer(max_session_timeout=20) as server:
+    with DevServer(max_session_timeout=SESSION) as server:
         yield server
 
 

@@ -41,7 +41,7 @@ call_command("zklock", "doctor")
 def test_the_settings_and_commands_of_the_installation_work(zoo: Zoo, tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write("settings.py", BASE + files_of(PAGE)["settings.py"])
-    done = project.succeed("-c", COMMANDS, DJANGO_SETTINGS_MODULE="settings", ZKLOCK_URL=zoo.url(session_timeout=20))
+    done = project.succeed("-c", COMMANDS, DJANGO_SETTINGS_MODULE="settings", ZKLOCK_URL=zoo.url())
     for line in ("System check identified no issues (0 silenced).", "errors: 0, "):  # a slow disk is a warning
         assert f"\n{line}" in text_of(PAGE)
         assert line in done.stdout

@@ -21,7 +21,7 @@ from kazoo.exceptions import KazooException
 
 from support import celeryapp, forked
 from support.debian import NotInstalled
-from support.zoo import TESTS, Zoo, eventually
+from support.zoo import SESSION, TESTS, Zoo, eventually
 
 
 class Gate:
@@ -52,7 +52,7 @@ class Worker:
         *,
         pool: str = "prefork",
         concurrency: int = 2,
-        session_timeout: float = 20,
+        session_timeout: float = SESSION,
         hosts: str | None = None,
         options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,

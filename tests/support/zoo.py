@@ -33,6 +33,7 @@ from support.ensemble import Ensemble
 T = TypeVar("T")
 TESTS = Path(__file__).parent.parent
 PYTHONPATH = f"{TESTS}{os.pathsep}{TESTS.parent}"
+SESSION = 20  # seconds, as long as the servers allow: a busy machine must cost no lock of a test about other things
 
 
 ROOM = float(os.environ.get("TEST_ROOM", "10"))
@@ -143,18 +144,18 @@ class Zoo:
         """All servers, whichever of them the locks are pointed to."""
         return self.ensemble.hosts
 
-    def url(self, hosts: str | None = None, session_timeout: float = 20) -> str:
+    def url(self, hosts: str | None = None, session_timeout: float = SESSION) -> str:
         return f"zk://{hosts or self.hosts}{self.chroot}?session_timeout={session_timeout}&connect_timeout=3"
 
-    def settings(self, hosts: str | None = None, session_timeout: float = 20, **more: Any) -> dict[str, Any]:
+    def settings(self, hosts: str | None = None, session_timeout: float = SESSION, **more: Any) -> dict[str, Any]:
         return {"URL": self.url(hosts, session_timeout), **more}
 
     @contextlib.contextmanager
-    def configured(self, hosts: str | None = None, session_timeout: float = 20, **more: Any) -> Iterator[None]:
+    def configured(self, hosts: str | None = None, session_timeout: float = SESSION, **more: Any) -> Iterator[None]:
         with override_settings(ZKLOCK=self.settings(hosts, session_timeout, **more)):
             yield
 
-    def environment(self, hosts: str | None = None, session_timeout: float = 20) -> dict[str, str]:
+    def environment(self, hosts: str | None = None, session_timeout: float = SESSION) -> dict[str, str]:
         return {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "settings",
@@ -302,8 +303,7 @@ def namespace(server: Ensemble | DevServer) -> Iterator[Zoo]:
     zoo = Zoo(server.hosts, server)
     zoo._shares_client = True
     try:
-        # As long as the servers allow: a busy machine must not cost a lock whose test is about something else.
-        with zoo.configured(session_timeout=20):
+        with zoo.configured():
             yield zoo
             zoo.assert_empty()
             assert not held_locks._kept, "acquired and never released"

@@ -317,7 +317,7 @@ def test_a_lost_reply_counts_once(zoo: Zoo, when: str) -> None:
 
 def test_reservations_are_refused_before_they_are_too_many(zoo: Zoo) -> None:
     long = "/".join(["k" * 190] * 4)
-    with zoo.configured(JUTE_MAXBUFFER=2**17, session_timeout=20):
+    with zoo.configured(JUTE_MAXBUFFER=2**17):
         for number in range(170):
             queued(f"{long}/{number}")
         workers = [reservations.start(f"{long}/{number}", "one") for number in range(170)]
@@ -335,7 +335,7 @@ def test_reservations_are_refused_before_they_are_too_many(zoo: Zoo) -> None:
 def test_an_update_that_was_carried_out_is_not_refused(zoo: Zoo) -> None:
     """The worker's other child does not fit into the count any more: it was not counted when others came."""
     long = "/".join(["k" * 190] * 4)
-    with zoo.configured(JUTE_MAXBUFFER=2**17, session_timeout=20):
+    with zoo.configured(JUTE_MAXBUFFER=2**17):
         queued(long)
         started(long, late=True)
         copy = started(long, late=True)

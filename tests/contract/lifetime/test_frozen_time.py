@@ -38,7 +38,7 @@ def work_until(hold: Hold, condition: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("name", ["freezegun, an hour at each look", "time-machine"])
 def test_locks_work_while_the_time_is_frozen(zoo: Zoo, name: str) -> None:
-    with FREEZERS[name](), zoo.configured(session_timeout=20):
+    with FREEZERS[name](), zoo.configured():
         with zk_lock("k", abort_on="lost") as hold:
             other = Taker(zk_lock("k", timeout=20))
             zoo.wait_contenders("k", 2)
@@ -84,7 +84,7 @@ def test_bounds_of_a_hold_are_kept(zoo: Zoo) -> None:
 
 
 def test_moving_the_clock_costs_no_lock(zoo: Zoo) -> None:
-    with zoo.configured(session_timeout=20), freeze_time(NOON) as time, zk_lock("k") as hold:
+    with zoo.configured(), freeze_time(NOON) as time, zk_lock("k") as hold:
         for moment in ("2100-01-01", "1970-01-01", NOON):
             time.move_to(moment)
             until = clock.now() + 0.1

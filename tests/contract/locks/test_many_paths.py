@@ -35,7 +35,7 @@ SIZE = len(ROOT) + len(LONG) + 75  # bytes of the path of such a key, about
 def _small(zoo: Zoo) -> Iterator[None]:
     """The least limit; and the end of the session with the test."""
     zoo.base = zoo.chroot + ROOT
-    with zoo.configured(session_timeout=20, **SMALL):
+    with zoo.configured(**SMALL):
         connected()
         yield
         process.reset()

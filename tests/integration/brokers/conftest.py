@@ -16,7 +16,7 @@ def redis_worker(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> 
     """A worker of two processes, with a Redis of its own: other tests clear theirs."""
     zoo = Zoo(single.hosts, single)
     home = tmp_path_factory.mktemp("redis")
-    with Redis() as redis, Worker(zoo, home, session_timeout=20, conf=redis.conf) as worker:
+    with Redis() as redis, Worker(zoo, home, conf=redis.conf) as worker:
         yield worker
     zoo.close()
 

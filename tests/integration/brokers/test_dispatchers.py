@@ -189,7 +189,7 @@ def test_all_messages_with_the_same_id_end(narrow_threads: Worker) -> None:
 def test_tasks_that_are_too_many_for_one_session_wait_all_the_same(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
     redis.clear()
     keys = [f"{'k' * 190}{number:03}" for number in range(700)]
-    url = f"{zoo.url(session_timeout=20)}&jute_maxbuffer={2**17}"
+    url = f"{zoo.url()}&jute_maxbuffer={2**17}"
     with Worker(zoo, tmp_path, conf=redis.conf, env={"ZKLOCK_URL": url}) as worker:
         with contextlib.ExitStack() as stack:
             for key in keys:

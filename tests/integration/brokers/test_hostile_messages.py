@@ -25,7 +25,7 @@ ENDED = ("SUCCESS", "FAILURE", "REVOKED")
 
 
 def hostile_worker(zoo: Zoo, home: Path, failing: str = "", **options: Any) -> Worker:
-    return Worker(zoo, home, session_timeout=20, options=OPTIONS, env={FAILING: failing}, **options)
+    return Worker(zoo, home, options=OPTIONS, env={FAILING: failing}, **options)
 
 
 def own_conf(redis: Redis, home: Path) -> dict[str, Any]:

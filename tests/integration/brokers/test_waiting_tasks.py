@@ -34,7 +34,7 @@ def shared_worker(
         yield request.getfixturevalue("redis_worker")
         return
     home = tmp_path_factory.mktemp("worker")
-    with Zoo(single.hosts, single) as zoo, Worker(zoo, home, session_timeout=20) as worker:
+    with Zoo(single.hosts, single) as zoo, Worker(zoo, home) as worker:
         yield worker
 
 

@@ -19,7 +19,7 @@ def _worker(pool: str, concurrency: int) -> object:
     @pytest.fixture(scope="package", name=f"{pool}_worker")
     def worker(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
         home = tmp_path_factory.mktemp(pool)
-        options: Any = {"concurrency": concurrency, "session_timeout": 20, "options": ["--task-events"]}
+        options: Any = {"concurrency": concurrency, "options": ["--task-events"]}
         with Zoo(single.hosts, single) as zoo, Worker(zoo, home, pool=pool, **options) as worker:
             yield worker
 
@@ -42,6 +42,6 @@ def publisher(worker: Worker) -> Iterator[Worker]:
     """The worker, with a client that knows its unique tasks and its locks. No reservation is left at the end."""
     if "once" not in worker.app.tasks:
         known_to(worker.app, [*TASKS, transfer])
-    with worker.zoo.configured(session_timeout=20):
+    with worker.zoo.configured():
         yield worker
         eventually(lambda: reserved_names(worker.zoo) == [], 10, "a reservation was left")

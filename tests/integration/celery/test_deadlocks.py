@@ -32,13 +32,13 @@ def lasting(
 ) -> Iterator[Worker]:
     """A worker whose deadlocks last until somebody breaks a lock."""
     env, home = {"SITE_ZKLOCK": '{"DEADLOCK_TIMEOUT": null}'}, tmp_path_factory.mktemp("worker")
-    with Zoo(single.hosts, single) as zoo, Worker(zoo, home, pool=request.param, session_timeout=20, env=env) as worker:
+    with Zoo(single.hosts, single) as zoo, Worker(zoo, home, pool=request.param, env=env) as worker:
         yield worker
 
 
 @pytest.fixture
 def worker(lasting: Worker) -> Iterator[Worker]:
-    with lasting.log_shown(), lasting.zoo.configured(session_timeout=20):
+    with lasting.log_shown(), lasting.zoo.configured():
         yield lasting
         lasting.zoo.assert_empty()
 
@@ -112,7 +112,7 @@ IN_BODY = {
 @pytest.fixture
 def pool_worker(request: pytest.FixtureRequest, pool: str) -> Iterator[Worker]:
     worker: Worker = request.getfixturevalue(f"{pool}_worker")
-    with worker.log_shown(), worker.zoo.configured(session_timeout=20):
+    with worker.log_shown(), worker.zoo.configured():
         yield worker
         worker.zoo.assert_empty()
 

@@ -70,7 +70,7 @@ TRIES = int(os.environ.get("ZKLOCK_EXITS", "1"))  # of each way to end, with eac
 def test_a_lock_is_free_although_the_process_ends_just_after_its_block(zoo: Zoo, tmp_path: Path) -> None:
     """A waiter elsewhere gets it, long before the session would expire, or a look would find the process gone."""
     how: dict[str, Any] = {"options": ["--max-tasks-per-child=1"], "env": {NO_LOOKS: "1"}}
-    with Worker(zoo, tmp_path, concurrency=1, session_timeout=20, **how) as worker, ThreadPoolExecutor(1) as waiter:
+    with Worker(zoo, tmp_path, concurrency=1, **how) as worker, ThreadPoolExecutor(1) as waiter:
         for whose, way, number in itertools.product(LOCKS, AFTER, range(TRIES)):
             key, gate = f"{whose}-{way}-{number}".replace(" ", "-"), worker.gate()
             worker.send(f"ends.{whose}", key, str(gate), way)
@@ -87,7 +87,7 @@ def sessions(zoo: Zoo) -> str:
 
 
 def test_a_warm_shutdown_lets_tasks_finish_and_closes_the_sessions(zoo: Zoo, tmp_path: Path) -> None:
-    with Worker(zoo, tmp_path, session_timeout=20) as worker:
+    with Worker(zoo, tmp_path) as worker:
         tasks = [worker.begin("plain", "warm"), worker.begin("by_hand", "by-hand")]  # which has no decorator
         known = {zoo.client.get(path)[1].ephemeralOwner for path in zoo.contenders()}
         assert len(known) == 2
@@ -102,7 +102,7 @@ def test_a_warm_shutdown_lets_tasks_finish_and_closes_the_sessions(zoo: Zoo, tmp
 
 def test_a_cold_shutdown_frees_the_locks(zoo: Zoo, tmp_path: Path) -> None:
     """A lock of a thread of the process, which outlives the task that started the thread, is one of them."""
-    with Worker(zoo, tmp_path, session_timeout=20) as worker:
+    with Worker(zoo, tmp_path) as worker:
         worker.run("keep", "kept")
         worker.run("forgetful_end", "forgotten", "success", "tell", None)
         zoo.wait_contenders("forgotten", 0, timeout=1.5)

@@ -119,7 +119,7 @@ def test_another_project_verifies_without_zookeeper(zoo: Zoo) -> None:
             return next_line(process)
 
         assert next_line(process) == "ready"
-        with zoo.configured(session_timeout=20, TOKEN_KEYS=[KEY]), zk_lock("stock/7") as hold:
+        with zoo.configured(TOKEN_KEYS=[KEY]), zk_lock("stock/7") as hold:
             assert receive("its own", KEY, hold) == f"stock/7 {hold.token} {os.getpid()} 1"
             assert receive("its own", "another" * 6, hold) == "InvalidToken"
             assert receive(KEY, "", hold) == f"stock/7 {hold.token} {os.getpid()} 1"

@@ -18,6 +18,6 @@ def lasting_coordinator(single: Ensemble) -> Iterator[Serving]:
 
 @pytest.fixture
 def coordinator(lasting_coordinator: Serving) -> Iterator[Serving]:
-    with lasting_coordinator.zoo.configured(session_timeout=20):
+    with lasting_coordinator.zoo.configured():
         yield lasting_coordinator
         lasting_coordinator.zoo.assert_empty()

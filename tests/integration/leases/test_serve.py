@@ -102,7 +102,7 @@ def test_a_coordinator_whose_output_fails_serves_and_drains(zoo: Zoo, output: st
         command = [*MANAGE, "serve", "--grpc", address]
         if output == "none":
             command = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
-        environment = zoo.environment(session_timeout=20) | {"PYTHONUNBUFFERED": ""}  # it writes again at its exit
+        environment = zoo.environment() | {"PYTHONUNBUFFERED": ""}  # it writes again at its exit
         process = stack.enter_context(subprocess.Popen(command, env=environment, stdout=stdout))
         stack.callback(process.kill)
         channel = stack.enter_context(grpc.insecure_channel(address))

@@ -42,7 +42,7 @@ def run(single: Ensemble) -> Iterator[Run]:
 
     def run(zoo: Zoo, script: str) -> list[str]:
         assert process.stdin is not None
-        print(json.dumps([zoo.settings(session_timeout=20), PRELUDE + script]), file=process.stdin, flush=True)
+        print(json.dumps([zoo.settings(), PRELUDE + script]), file=process.stdin, flush=True)
         lines: list[str] = json.loads(next_line(process))
         return lines
 

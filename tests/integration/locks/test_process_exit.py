@@ -57,7 +57,7 @@ print("held", flush=True)
 sys.stdin.readline()
 {last}
 """,
-            ZKLOCK_URL=zoo.url(proxy.address, session_timeout=20),
+            ZKLOCK_URL=zoo.url(proxy.address),
         )
         wait_printed(process, "held")
         assert (len(zoo.children("end")), len(zoo.children("lingers"))) == (1, 1)
@@ -87,7 +87,7 @@ atexit.register(setattr, threading.Thread, "start", refuse)  # runs before the h
 print("held", flush=True)
 sys.stdin.readline()
 """,
-            ZKLOCK_URL=zoo.url(proxy.address, session_timeout=20),
+            ZKLOCK_URL=zoo.url(proxy.address),
         )
         wait_printed(process, "held")
         assert len(zoo.children("end")) == 1
@@ -159,7 +159,7 @@ async def main():
     await asyncio.gather(work(), work(), work())
 asyncio.run(main())
 """,
-        ZKLOCK_URL=zoo.url(session_timeout=20),
+        ZKLOCK_URL=zoo.url(),
     )
     zoo.wait_contenders("loop", 3)
     process.send_signal(2)
@@ -217,7 +217,7 @@ program = [sys.executable, "-c", again + "\\nwith zk_lock('self', timeout=5): pr
     os.{call}
 """
     path = f"{tmp_path}:{Path(sys.executable).parent}"
-    process = zoo.spawn(script, ZKLOCK_URL=zoo.url(session_timeout=20), PATH=path)
+    process = zoo.spawn(script, ZKLOCK_URL=zoo.url(), PATH=path)
     output, errors = ended(zoo, process, within=30)  # the new program waits for less than the session lasts
     assert output == "again\n", errors
     zoo.assert_empty(0.5)
@@ -226,7 +226,7 @@ program = [sys.executable, "-c", again + "\\nwith zk_lock('self', timeout=5): pr
 def test_a_process_that_keeps_its_session_open_leaves_its_locks_to_the_server(zoo: Zoo) -> None:
     """So does a worker whose pool process still works under a lock."""
     script = "from django_zklock.core.zk import process; zk_lock('kept').acquire(); process.keep_open()"
-    zoo.output(script, ZKLOCK_URL=zoo.url(session_timeout=20))
+    zoo.output(script, ZKLOCK_URL=zoo.url())
     assert len(zoo.children("kept")) == 1
     zoo.delete("kept")
 
@@ -346,7 +346,7 @@ for _ in range({TRIES}):
         longest = max(longest, time.monotonic() - began)
 print(longest)
 """
-    waits = zoo.output(script, timeout=100 + TRIES * len(cases), ZKLOCK_URL=zoo.url(session_timeout=20))
+    waits = zoo.output(script, timeout=100 + TRIES * len(cases), ZKLOCK_URL=zoo.url())
     late = {case: wait for case, wait in zip(cases, map(float, waits), strict=True) if wait > 10}
     assert not late
 
@@ -361,7 +361,7 @@ with zk_lock("aborted"):
     print("held", flush=True)
     threading.Event().wait(30)
 """,
-            ZKLOCK_URL=zoo.url(proxy.address, session_timeout=20),
+            ZKLOCK_URL=zoo.url(proxy.address),
         )
         wait_printed(process, "held")
         proxy.cut_all()

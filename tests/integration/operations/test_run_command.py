@@ -205,7 +205,7 @@ def on_a_terminal(zoo: Zoo, *arguments: str, program: Sequence[str] = RUN) -> It
     """Start `manage.py zklock run`, or a program, on a terminal of its own; yield its process id and the terminal."""
     pid, terminal = pty.fork()
     if pid == 0:
-        os.environ.update(zoo.environment(session_timeout=20))
+        os.environ.update(zoo.environment())
         os.execvp(program[0], [*program, *arguments])
     try:
         yield pid, terminal
@@ -253,7 +253,7 @@ def test_a_background_job_has_no_input(zoo: Zoo) -> None:
 
 
 def test_a_signal_at_the_start_of_the_command_is_not_lost(zoo: Zoo) -> None:
-    with zoo.configured(session_timeout=20), zk_lock("k") as hold:
+    with zk_lock("k") as hold:
         command = _Command(["sleep", "20"], hold, grace=5)
         command.on_signal(signal.SIGTERM)
         command.run()
@@ -267,7 +267,7 @@ def test_a_command_that_takes_too_long_is_stopped_before_the_lock_is_free(zoo: Z
         STUBBORN.format(mark),
     )  # fmt: skip
     child = pid_in(mark)
-    with zoo.configured(session_timeout=20), zk_lock("k", timeout=50):
+    with zk_lock("k", timeout=50):
         assert gone(child)
     assert process.wait(30) == ExitCode.LOST
     assert process.stderr is not None

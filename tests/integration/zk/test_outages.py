@@ -135,7 +135,7 @@ def test_wake_ups_do_not_move_the_deadline(zoo: Zoo, proxy: Proxy) -> None:
 def test_a_dead_host_does_not_end_the_lease(zoo: Zoo) -> None:
     with (
         socket.create_server(("127.0.0.1", 0), backlog=128) as silent,
-        zoo.configured(f"127.0.0.1:{silent.getsockname()[1]},{zoo.hosts}", session_timeout=20),
+        zoo.configured(f"127.0.0.1:{silent.getsockname()[1]},{zoo.hosts}"),
         zk_lock("a", abort_on="lost") as hold,
     ):
         for _ in range(3):

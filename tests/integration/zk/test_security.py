@@ -69,7 +69,7 @@ def test_a_release_over_tls_arrives_although_the_process_ends(
         acquire_once("child")
         end()
 
-    with secure.configured(session_timeout=20, TLS=pki):
+    with secure.configured(TLS=pki):
         for _ in range(int(os.environ.get("ZKLOCK_EXITS", "1"))):
             child = multiprocessing.get_context("fork").Process(target=work)
             child.start()
@@ -80,7 +80,7 @@ def test_a_release_over_tls_arrives_although_the_process_ends(
 def test_greenlets_have_locks_over_tls(secure: Zoo, pki: dict[str, Path]) -> None:
     """The sockets for TLS are of a class of gevent. Several greenlets send at the same time."""
     pytest.importorskip("gevent")
-    settings = secure.settings(session_timeout=20, TLS={name: str(path) for name, path in pki.items()})
+    settings = secure.settings(TLS={name: str(path) for name, path in pki.items()})
     script = f"""
 import gevent
 from django.test import override_settings
