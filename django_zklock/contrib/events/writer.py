@@ -129,6 +129,7 @@ class Writer:
                 certain = isinstance(error, (DataError, IntegrityError, ValueError))  # another try would fail, too
                 refused = certain or (isinstance(error, DatabaseError) and table.accepts_rows())
                 if refused and len(events) > 1:
+                    logger.warning("the database refuses %d events: each is tried alone", len(events), exc_info=True)
                     self._at_once = 1
                     continue
                 if not (certain or (refused and self._failures)):
