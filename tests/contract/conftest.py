@@ -132,7 +132,7 @@ def emptied(zoo: Zoo) -> Iterator[None]:
     """All contenders that a test leaves are deleted at its end, even those that name another process."""
     yield
     for path in zoo.contenders():
-        zoo.client.delete(path)
+        zoo.client.delete(path, recursive=True)  # no error if it is gone by now
 
 
 @pytest.fixture(scope="session")
