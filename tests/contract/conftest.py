@@ -124,7 +124,7 @@ def no_rests(zoo: Zoo) -> Iterator[None]:
     yield
     for path in zoo.contenders():
         if is_operator(path.rpartition("/")[2]):
-            zoo.client.delete(path)
+            zoo.client.delete(path, recursive=True)  # no error if it is gone by now
 
 
 @pytest.fixture
