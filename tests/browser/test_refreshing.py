@@ -19,8 +19,6 @@ from django_zklock.core.queue import nodes
 KEY = "orders/1042"
 HOLDER = "section[aria-labelledby=zklock-holder-1]"
 INTERVAL = 2  # seconds between two refreshes: the shortest
-
-
 SCRIPT = "<script>alert(1)</script>"
 IMAGE = '"><img src=x onerror=alert(1)>'
 TERMINAL = "\x1b]0;owned\x07\x1b[2J\x1b[31mred"
@@ -51,20 +49,30 @@ def test_rows_follow_the_locks(stage: Stage, visitor: Visit) -> None:
 
 
 def test_a_refresh_keeps_focus_and_scroll_position(stage: Stage, visitor: Visit) -> None:
-    """Rows stay where they are on the screen, also if others come above: the browser scrolls by their height."""
+    """Rows stay where they are on the screen, also if others come above, an age gets a line less, or a note comes."""
     for number in range(40):
         stage.join_queue(f"orders/{number:03d}", Part("web-1", number, waited=1))
     viewer = refreshing(visitor)
     viewer.row("orders/020").get_by_role("link", name="orders/020").focus()
     viewer.page.evaluate("window.scrollTo({top: 300, behavior: 'instant'})")  # a wheel would still turn
-    where = viewer.row("orders/015").bounding_box()["y"]
+    row = viewer.row("orders/015")
+    where = pytest.approx(row.bounding_box()["y"], abs=5)
     stage.join_queue("orders/020", Part("web-2"))
     for host in ("web-3", "web-4"):
         stage.join_queue("stock/lamp", Part(host))  # contended, so it comes first
     viewer.await_refresh(INTERVAL)
     viewer.row("orders/020").filter(has_text="Contended").wait_for()
     assert viewer.page.evaluate("document.activeElement.textContent") == "orders/020"
-    assert abs(viewer.row("orders/015").bounding_box()["y"] - where) < 5
+    assert row.bounding_box()["y"] == where
+    viewer.refresh_every(0)
+    viewer.row("orders/010").locator("time").evaluate("age => { age.innerHTML = 'two<br>lines'; }")
+    where = pytest.approx(row.bounding_box()["y"], abs=5)
+    viewer.put_forward(INTERVAL)
+    viewer.row("orders/010").filter(has_not_text="two").wait_for()
+    viewer.page.context.clear_cookies(name="sessionid")
+    viewer.refresh_every(INTERVAL)
+    viewer.page.get_by_text("The page could not be refreshed.").wait_for()
+    assert row.bounding_box()["y"] == where
 
 
 def test_ticked_rows_stay_and_stop_the_refresh(stage: Stage, visitor: Visit) -> None:

@@ -8,6 +8,18 @@ const begin = () => {
 
   const bar = document.getElementById("zklock-refresh");
 
+  // The rows that the reader sees stay where they are on the screen. Browsers do not see to it in the scrolling box of a theme.
+  const topOf = (row) => row.getBoundingClientRect().top;
+  const rowsOnScreen = () => [...document.querySelectorAll("#result_list tbody tr")]
+    .map((row) => [row, topOf(row)]).filter(([, top]) => top >= 0 && top < innerHeight);
+  const keepRows = (change) => {
+    const shown = scrollY ? rowsOnScreen() : [];
+    const done = change();
+    const shifts = shown.filter(([row]) => row.isConnected).map(([row, top]) => topOf(row) - top).sort((a, b) => a - b);
+    if (shifts.length) scrollBy({ top: shifts[shifts.length >> 1], behavior: "instant" });
+    return done;
+  };
+
   // --- Ages: counted from when the page got them, as the clock of this machine may differ from the server's.
   const began = new WeakMap();
   const format = (seconds, texts) => {
@@ -32,7 +44,7 @@ const begin = () => {
     }
   };
   tick();
-  setInterval(tick, 1000);
+  setInterval(() => keepRows(tick), 1000);  // a text that gets longer, or shorter, may have another line
 
   // --- The filters of the list: Esc closes them.
   document.addEventListener("keydown", (event) => {
@@ -107,23 +119,17 @@ const begin = () => {
     }
     for (const gone of rows.values()) gone.remove();
   };
-  // The rows that the reader sees stay where they are on the screen. Browsers do not see to it in the scrolling box of a theme.
-  const topOf = (row) => row.getBoundingClientRect().top;
-  const rowsOnScreen = () => [...document.querySelectorAll("#result_list tbody tr")]
-    .map((row) => [row, topOf(row)]).filter(([, top]) => top >= 0 && top < innerHeight);
   const LIVE = ".zklock-live[id], #result_list, .paginator, .object-tools";
   const apply = (page) => {
     const mine = [...document.querySelectorAll(LIVE)], theirs = [...page.querySelectorAll(LIVE)];
     if (!page.getElementById(bar.id)) return false;
-    const active = document.activeElement, shown = rowsOnScreen();
+    const active = document.activeElement;
     if (mine.length !== theirs.length) location.reload();  // the list was empty and has locks now, or the other way round
     else mine.forEach((part, i) => update(part, theirs[i]));
     if (document.activeElement !== active) {  // it was moved, or replaced
       const same = (element) => ["id", "href", "name", "form"].every((name) => element.getAttribute(name) === active.getAttribute(name));
       (active.isConnected ? active : [...document.querySelectorAll(active.tagName)].find(same))?.focus({ preventScroll: true });
     }
-    const shifts = shown.filter(([row]) => row.isConnected).map(([row, top]) => topOf(row) - top).sort((a, b) => a - b);
-    if (scrollY && shifts.length) scrollBy({ top: shifts[shifts.length >> 1], behavior: "instant" });
     document.title = page.title;
     showCopyButtons();
     return true;
@@ -147,7 +153,7 @@ const begin = () => {
     return active !== null && active !== interval && active.tagName === "SELECT";
   };
   const say = (text) => {
-    if (note.textContent !== text) note.textContent = text;
+    if (note.textContent !== text) keepRows(() => { note.textContent = text; });
     document.body.classList.toggle("zklock-stale", text === bar.dataset.failedNote);
   };
 
@@ -164,7 +170,7 @@ const begin = () => {
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       // The user may have ticked a row, or begun to type, in the meantime.
       if (ticked() || typed() || document.hidden) return;
-      if (!apply(page)) throw new Error("another page");
+      if (!keepRows(() => apply(page))) throw new Error("another page");
       say("");
       bar.dispatchEvent(new CustomEvent("zklock:refreshed", { bubbles: true }));
     } catch {

@@ -39,7 +39,6 @@ from django_zklock.locks.hold import Hold
 NAME = "inventory/{sku}"
 LONG = "/".join(["k" * 150] * 3)
 
-
 each_database = pytest.mark.parametrize("database_settings", ["sqlite", "postgres", "mariadb"], indirect=True)
 
 
@@ -169,9 +168,8 @@ def test_a_deadlock_has_a_row_for_each_wait(alias: str, zoo: Zoo, caplog: pytest
 
 
 @each_database
-def test_refused_tries_of_a_view_share_a_row_a_second(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_tries_of_a_view_share_a_row_a_second(alias: str) -> None:
     """The client of the view gets an error. Other code may do without the lock. A write in between begins a new row."""
-    monkeypatch.setattr(writer, "PAUSE", 600.0)  # so that no other write comes in between
 
     @zk_locked("k", timeout=0)
     def pay(request: HttpRequest) -> HttpResponse:
@@ -221,10 +219,7 @@ def test_a_database_that_fails_costs_no_event(alias: str, caplog: pytest.LogCapt
 
 
 @each_database
-def test_an_event_that_the_database_refuses_costs_no_other(
-    alias: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(writer, "PAUSE", 600.0)  # so that all are written together
+def test_an_event_that_the_database_refuses_costs_no_other(alias: str, caplog: pytest.LogCaptureFixture) -> None:
     with connections[alias].cursor() as cursor:
         column = connections[alias].ops.quote_name("key")
         cursor.execute(f"CREATE UNIQUE INDEX no_key_twice ON {Attempt._meta.db_table} ({column})")
@@ -246,11 +241,8 @@ REFUSE_B = {
 
 
 @each_database
-def test_an_error_that_may_be_an_outage_costs_one_event_at_most(
-    alias: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_that_may_be_an_outage_costs_one_event_at_most(alias: str, caplog: pytest.LogCaptureFixture) -> None:
     """If the database takes other rows, it is no outage. A row that it refuses twice is dropped."""
-    monkeypatch.setattr(writer, "PAUSE", 600.0)
     with connections[alias].cursor() as cursor:
         cursor.execute(REFUSE_B[connections[alias].vendor].format(table=Attempt._meta.db_table))
     for key in ("a", "b", "c", "b", "d"):
