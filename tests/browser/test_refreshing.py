@@ -65,10 +65,10 @@ def test_a_refresh_keeps_focus_and_scroll_position(stage: Stage, visitor: Visit)
     assert viewer.page.evaluate("document.activeElement.textContent") == "orders/020"
     assert row.bounding_box()["y"] == where
     viewer.refresh_every(0)
-    viewer.row("orders/010").locator("time").evaluate("age => { age.innerHTML = 'two<br>lines'; }")
+    viewer.row("orders/000").locator("time").evaluate("age => { age.innerHTML = 'two<br>lines'; }")
     where = pytest.approx(row.bounding_box()["y"], abs=5)
     viewer.put_forward(INTERVAL)
-    viewer.row("orders/010").filter(has_not_text="two").wait_for()
+    viewer.row("orders/000").filter(has_not_text="two").wait_for()
     viewer.page.context.clear_cookies(name="sessionid")
     viewer.refresh_every(INTERVAL)
     viewer.page.get_by_text("The page could not be refreshed.").wait_for()
