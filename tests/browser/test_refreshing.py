@@ -73,6 +73,9 @@ def test_a_refresh_keeps_focus_and_scroll_position(stage: Stage, visitor: Visit)
     viewer.refresh_every(INTERVAL)
     viewer.page.get_by_text("The page could not be refreshed.").wait_for()
     assert row.bounding_box()["y"] == where
+    viewer.page.evaluate("y => new Promise(go => { onscroll = go; scrollTo({top: y, behavior: 'smooth'}); })", 600)
+    viewer.put_forward(1)  # ages go on while the page still turns
+    viewer.wait_until(lambda: viewer.page.evaluate("scrollY") == 600)
 
 
 def test_ticked_rows_stay_and_stop_the_refresh(stage: Stage, visitor: Visit) -> None:
@@ -253,22 +256,19 @@ def test_ages_stop_and_rows_are_grey_during_an_outage(stage: Stage, wire: Proxy,
     assert ages.all_inner_texts() != shown
 
 
-def name() -> str:
-    return nodes.prefix(str(uuid.uuid4()))
-
-
 @pytest.fixture
 def hostile(stage: Stage) -> Stage:
+    names = (nodes.prefix(str(uuid.uuid4())) for _ in range(9))
     about = {"task": IMAGE, "id": 'javascript:alert(1)"', "request": SCRIPT, SCRIPT: IMAGE}
     stage.join_queue(LIE, Part(IMAGE, 1, SCRIPT, f"{SCRIPT}{TERMINAL}{REVERSED}", about, "{% debug %}"))
     stage.join_queue(LIE, Part("a" * 2000, 2**40, what="\U0001f600" * 1000))
-    stage.join_queue_raw(LIE, name(), b"\xff\xfe" + b"\x00" * 100)
+    stage.join_queue_raw(LIE, next(names), b"\xff\xfe" + b"\x00" * 100)
     stage.join_queue_raw(
-        LIE, name(), b'{"guid": "\\ud800", "pid": 1e999, "what": "\\ud83d", "host": {"a": []}, "about": [1]'
+        LIE, next(names), b'{"guid": "\\ud800", "pid": 1e999, "what": "\\ud83d", "host": {"a": []}, "about": [1]'
     )
-    stage.join_queue_raw(LIE, name(), b'{"guid": "x", "pid": ' + b"9" * 5000 + b"}")
-    stage.join_queue_raw(LIE, name(), b"[" * 60_000)
-    stage.join_queue_raw(LIE, name(), SCRIPT.encode() * 30_000)
+    stage.join_queue_raw(LIE, next(names), b'{"guid": "x", "pid": ' + b"9" * 5000 + b"}")
+    stage.join_queue_raw(LIE, next(names), b"[" * 60_000)
+    stage.join_queue_raw(LIE, next(names), SCRIPT.encode() * 30_000)
     stage.join_queue_raw("foreign", "<script>alert(2)</script>-", b"who made this?")
     return stage
 

@@ -16,7 +16,8 @@ const begin = () => {
     const shown = scrollY ? rowsOnScreen() : [];
     const done = change();
     const shifts = shown.filter(([row]) => row.isConnected).map(([row, top]) => topOf(row) - top).sort((a, b) => a - b);
-    if (shifts.length) scrollBy({ top: shifts[shifts.length >> 1], behavior: "instant" });
+    const top = shifts[shifts.length >> 1];
+    if (top) scrollBy({ top, behavior: "instant" });  // also by 0, it would stop a reader who is scrolling
     return done;
   };
 
