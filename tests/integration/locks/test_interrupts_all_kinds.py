@@ -164,7 +164,7 @@ def work_at_least(key: str) -> None:
 
 def work_give(key: str) -> None:
     with zk_lock(key) as held:
-        held.hand_over(within=0.3)
+        held.hand_over(within=1)
 
 
 def work_give_acquired(key: str) -> None:
@@ -174,14 +174,14 @@ def work_give_acquired(key: str) -> None:
     assert held is not None
     with contextlib.suppress(LockNotHeld):
         try:
-            held.hand_over(within=0.3)
+            held.hand_over(within=1)
         finally:
             lock.release()
 
 
 def work_adopt(key: str) -> None:
     with zk_lock(key) as held:
-        text = held.hand_over(within=0.3)
+        text = held.hand_over(within=1)
     with contextlib.suppress(LockNotAdopted), zk_adopt(text):
         pass
 
