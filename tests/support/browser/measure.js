@@ -33,7 +33,8 @@ async ({acts, colours}) => {
     const hidden = element => {  // for screen readers only
         for (let at = element; at && at !== content; at = at.parentElement) {
             const style = getComputedStyle(at);
-            if (style.clipPath !== "none" || (style.position === "absolute" && at.clientWidth <= 1)) return true;
+            const isClipped = style.clip !== "auto" || at.clientWidth <= 1;
+            if (style.clipPath !== "none" || (style.position === "absolute" && isClipped)) return true;
         }
         return false;
     };
