@@ -258,7 +258,7 @@ def test_ages_stop_and_rows_are_grey_during_an_outage(stage: Stage, wire: Proxy,
 
 @pytest.fixture
 def hostile(stage: Stage) -> Stage:
-    names = (nodes.prefix(str(uuid.uuid4())) for _ in range(9))
+    names = (nodes.prefix(str(uuid.uuid4())) for _ in range(5))
     about = {"task": IMAGE, "id": 'javascript:alert(1)"', "request": SCRIPT, SCRIPT: IMAGE}
     stage.join_queue(LIE, Part(IMAGE, 1, SCRIPT, f"{SCRIPT}{TERMINAL}{REVERSED}", about, "{% debug %}"))
     stage.join_queue(LIE, Part("a" * 2000, 2**40, what="\U0001f600" * 1000))

@@ -33,7 +33,7 @@ async ({acts, colours}) => {
     const hidden = element => {  // for screen readers only
         for (let at = element; at && at !== content; at = at.parentElement) {
             const style = getComputedStyle(at);
-            const isClipped = style.clip !== "auto" || at.clientWidth <= 1;
+            const isClipped = style.clip === "rect(0px, 0px, 0px, 0px)" || at.clientWidth <= 1;
             if (style.clipPath !== "none" || (style.position === "absolute" && isClipped)) return true;
         }
         return false;
