@@ -35,6 +35,7 @@ class SimulatedClient:
         self.client_state: str = KeeperState.CLOSED
         self.session_id: int | None = None
         self.host = ("model", 2181)
+        self.server = "model:2181"
         self.negotiated_timeout = 0.0
         self.connect_sent_at = 0.0
         self.on_pinged: Callable[[float], object] = lambda sent_at: None
@@ -116,7 +117,8 @@ class SimulatedClient:
             connection.reached = False
             connection.hold()
         self.connect_sent_at = self.world.now
-        connection.there.send(0.001, server.connect, connection, self.session_id or 0, self._seen)
+        asked = self.negotiated_timeout if self.session_id else self.options.session_timeout
+        connection.there.send(0.001, server.connect, connection, self.session_id or 0, asked, self._seen)
         count = len(self.options.hosts)
         timeout = host_timeout(self.options, self.negotiated_timeout, self._tries // count, count)
         self._tries += 1
@@ -144,16 +146,20 @@ class SimulatedClient:
             self._change(KeeperState.EXPIRED_SESSION)
             self._try_next()
             return
+        self.negotiated_timeout = self._smallest(session, timeout)
         self.session_id = session
-        self.negotiated_timeout = timeout
+        self.process.ensemble.welcomed(session, timeout)
         self._tries = 0
         self._hosts = []
         self._last_host = connection.server
         self._ping_outstanding = False
         self._last_send = self.world.now
         self._change(KeeperState.CONNECTED)
-        self.world.after(timeout / 3, self.run, self._on_ping_timer, connection)
+        self.world.after(self.negotiated_timeout / 3, self.run, self._on_ping_timer, connection)
         self._wake()
+
+    def _smallest(self, session: int, timeout: float) -> float:
+        return min(timeout, self.negotiated_timeout) if session == self.session_id else timeout
 
     def on_end(self, connection: Connection) -> None:
         if connection is not self._connection:

@@ -36,8 +36,11 @@ class Refused(Exception):
 @dataclass(slots=True)
 class Tracked:
     session: int
-    expires: float
-    server: Server | None = None  # that its requests may come by
+    timeout: float  # seconds, that it was created with
+    smallest: float  # seconds, of all timeouts that servers have set for it
+    server: Server | None  # that its requests may come by
+    expires: float = 0.0
+    looks_at: float = math.inf  # when the leader looks whether it has expired
     closing: bool = False
 
 
@@ -73,6 +76,7 @@ class Ensemble:
         self.on_change: Callable[[Change], None] = lambda change: None  # when something is committed
         self.on_expiry: Callable[[int], None] = lambda session: None  # when a session's time is over
         self.sessions: dict[int, Tracked] = {}
+        self.untold: set[int] = set()  # sessions that do not know of a shorter timeout: the reply is late or lost
         self.strays: set[str] = set()  # guids of nodes that nobody has asked for
         self._phase = phase
         self._epoch = 1
@@ -91,37 +95,57 @@ class Ensemble:
 
     def open(self, server: Server, item: Item) -> None:
         self._ids += 1
-        self._track(self._ids, server)
-        self._propose(Change(opened=self._ids), server, item, (self._ids, self.timeout))
+        timeout = item.connection.timeout
+        self._track(self._ids, timeout, timeout, server)
+        self._propose(Change(opened=self._ids), server, item, (self._ids, timeout))
 
-    def _track(self, session: int, server: Server | None) -> None:
-        tracked = Tracked(session, 0.0, server)
-        self.sessions[session] = tracked
-        self.touch(session)
-        self.world.at(tracked.expires, self._look_at, tracked)
+    def _track(self, session: int, timeout: float, smallest: float, server: Server | None) -> None:
+        self.sessions[session] = Tracked(session, timeout, smallest, server)
+        self.touch(session, timeout)
 
-    def touch(self, session: int) -> bool:
-        """Restart a session's timer, which is kept in steps of a tick; return whether it still runs."""
+    def touch(self, session: int, timeout: float) -> bool:
+        """
+        Restart a session's timer, which is kept in steps of a tick; return whether it still runs.
+
+        It ends earlier than before if the server has granted a shorter timeout than the one before.
+        """
         tracked = self.sessions.get(session)
         if tracked is None or tracked.closing:
             return False
-        steps = math.floor((self.world.now + self.timeout - self._phase) / self.tick) + 1
-        tracked.expires = max(tracked.expires, steps * self.tick + self._phase)
+        steps = math.floor((self.world.now + timeout - self._phase) / self.tick) + 1
+        tracked.expires = steps * self.tick + self._phase
+        if tracked.expires < tracked.looks_at:
+            self._look_later(tracked)
         return True
 
-    def validate(self, server: Server, session: int) -> bool:
-        if not self.touch(session):
+    def validate(self, server: Server, session: int, timeout: float) -> bool:
+        if not self.touch(session, timeout):
             return False
-        self.sessions[session].server = server
+        tracked = self.sessions[session]
+        tracked.server = server
+        if timeout < tracked.smallest:
+            tracked.smallest = timeout
+            self.untold.add(session)
         return True
 
-    def _look_at(self, tracked: Tracked) -> None:
-        if self.sessions.get(tracked.session) is not tracked or tracked.closing:
+    def welcomed(self, session: int, timeout: float) -> None:
+        """Take note that a client has got the reply to its connect."""
+        tracked = self.sessions.get(session)
+        if tracked is None or timeout <= tracked.smallest:
+            self.untold.discard(session)
+
+    def _look_later(self, tracked: Tracked) -> None:
+        tracked.looks_at = tracked.expires
+        self.world.at(tracked.expires, self._look_at, tracked, tracked.expires)
+
+    def _look_at(self, tracked: Tracked, planned: float) -> None:
+        is_known = self.sessions.get(tracked.session) is tracked and planned == tracked.looks_at
+        if not is_known or tracked.closing:
             return
         if tracked.expires > self.world.now + 1e-9:
-            self.world.at(tracked.expires, self._look_at, tracked)
+            self._look_later(tracked)
         elif not self.leader.up:
-            self.world.after(0.1, self._look_at, tracked)
+            self.world.after(0.1, self._look_at, tracked, planned)
         else:
             self.world.note(f"leader: session {tracked.session} expires")
             self.on_expiry(tracked.session)
@@ -359,6 +383,7 @@ class Ensemble:
     def _after_election(self) -> None:
         for tracked in list(self.sessions.values()):
             self.sessions.pop(tracked.session)
-            self._track(tracked.session, None)  # with all its time, whatever the old leader was about to do
+            # With all its time, whatever the old leader was about to do.
+            self._track(tracked.session, tracked.timeout, tracked.smallest, None)
         for server in self.servers:
             server.join()

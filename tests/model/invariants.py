@@ -208,9 +208,11 @@ class Invariants:
             self._killed[change.closed] = now
 
     def _on_expiry(self, session: int) -> None:
-        """The leader gives up a session: nobody may hold anything by it."""
+        """The leader gives up a session: nobody may hold anything by it, unless it cannot know of its timeout."""
+        if session in self.ensemble.untold:
+            self._killed[session] = self.world.now
         for grant in self._live:
-            if grant.grant.session_id == session and self._valid(grant):
+            if grant.grant.session_id == session and session not in self._killed and self._valid(grant):
                 left = grant.grant.session.leased_until - self.world.now
                 raise Violation("lease within session", f"{grant.caller.name} may trust it {left:.3f} s more")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from random import Random
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ from django_zklock.core.zk.gateway import Gateway, Node
 from django_zklock.core.zk.heartbeat import Heartbeat
 from django_zklock.core.zk.lease import Lease
 from django_zklock.core.zk.multi import Check, Create, Delete
+from model.client import SimulatedClient
 from model.explore import Report, exhaust, explore
 from model.patches import replaced
 from model.scenario import (
@@ -39,6 +41,7 @@ from model.scenario import (
     WAITING,
     Scenario,
     drawn,
+    drawn_moving,
     drawn_nested,
 )
 
@@ -50,14 +53,14 @@ class Mutant:
     name: str
     patches: tuple[_Patch, ...]
     often: Mapping[str, float] | None = None  # how often what happens, where it takes a lot; else that, too, by chance
-    nested: bool = False  # by chance, with locks inside locks
+    draw: Callable[[Random], Scenario] = drawn  # by chance, the scenarios
     setting: Scenario | None = None  # in which one deviation shows it, where chance would take long
 
     def search(self, schedules: int, seed: int) -> Report:
         with replaced(self.patches):
             if self.setting is not None:
                 return exhaust(self.setting)
-            return explore(schedules, seed, often=self.often, draw=drawn_nested if self.nested else drawn)
+            return explore(schedules, seed, often=self.often, draw=self.draw)
 
 
 MUTANTS: list[Mutant] = []
@@ -85,6 +88,16 @@ def _unheard(self: Lease, sent_at: float, timeout: float, *_: float) -> bool:
 @_mutant("counts the lease from the answer", Lease, "extend", setting=IDLE)
 def _from_the_answer(self: Lease, sent_at: float, timeout: float, *_: float) -> bool:
     return _extended(self, clock.now() + 0.4 * timeout)
+
+
+@_mutant("trusts the lease of a longer timeout", Lease, "limit", draw=drawn_moving)
+def _unlimited(self: Lease, until: float) -> None:
+    pass
+
+
+@_mutant("takes a longer timeout again", SimulatedClient, "_smallest", draw=drawn_moving)
+def _last_timeout(self: SimulatedClient, session: int, timeout: float) -> float:
+    return timeout
 
 
 def _extended(self: Lease, until: float) -> bool:
@@ -314,7 +327,7 @@ def _seeing_one_waiter(queue: Queue, guid: str) -> Blockers | None:
     "takes a lost reply for the end of a circle",
     Contender,
     "_on_deadlock_ended",
-    nested=True,
+    draw=drawn_nested,
     often={"reply": 0.04, "request": 0.02, "commit": 0.05, "event": 0.05},
 )
 def _claiming_end(self: Contender, error: Any, reply: Any) -> None:

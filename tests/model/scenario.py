@@ -20,6 +20,8 @@ class Scenario:
     phase: float = 0.0  # of the steps that sessions' timers are kept in
     sync_limit: float = 5.0  # seconds
     chaos: float = 6.0  # seconds that faults may strike
+    timeout: float = TIMEOUT  # seconds, that sessions ask for
+    longest: tuple[float, ...] = ()  # seconds, that each server grants; else all that is asked for
     limits: tuple[LimitChange, ...] = ()
 
 
@@ -106,6 +108,11 @@ HANDING_PERMITS = Scenario(
 )
 """Two permits that are handed over, one of them to nobody, with two that wait; and the limit is lowered."""
 
+MOVING = Scenario(
+    (Script(1, 0.2, holds=9.0), Script(0, 0.25)), tick=0.5, chaos=9.0, timeout=12.0, longest=(12.0, 2.0, 12.0)
+)
+"""A holder whose session may move to a server that grants less, and one that waits."""
+
 _WANTS_L, _WANTS_K = Script(0, 0.1, "l", inside=0), Script(1, 0.1, "k", inside=2)
 NESTED = {
     "circle": Scenario((Script(0, 0.2, "k"), _WANTS_L, Script(1, 0.2, "l"), _WANTS_K), chaos=1.7),
@@ -144,7 +151,7 @@ NESTED = {
 """Two owners in two processes, each of which wants the lock of the other one."""
 
 PLAIN = (SMALL, IMPATIENT, CROWD, IDLE)
-OTHERS = (PERMITS, LINGERING, HANDING, HANDING_PERMITS, *NESTED.values())
+OTHERS = (MOVING, PERMITS, LINGERING, HANDING, HANDING_PERMITS, *NESTED.values())
 
 FAMILIES = (
     (Kind.LOCK,),
@@ -199,6 +206,14 @@ def drawn(rng: random.Random) -> Scenario:
     return Scenario(
         tuple(scripts), processes, limits=limits, tick=tick, phase=phase, sync_limit=sync_limit, chaos=chaos
     )
+
+
+def drawn_moving(rng: random.Random) -> Scenario:
+    """Return a scenario with servers that grant different timeouts, and long holds."""
+    scenario = drawn(rng)
+    longest = tuple(rng.choice((1.0, 2.0, 5.0, 12.0)) for _ in range(3))
+    scripts = tuple(replace(script, holds=max(script.holds, 3.0)) for script in scenario.callers)
+    return replace(scenario, callers=scripts, tick=0.5, timeout=12.0, longest=longest)
 
 
 def _handed_over(scripts: list[Script], processes: int, rng: random.Random) -> list[Script]:

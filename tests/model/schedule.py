@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django_zklock.core.locks.lingering import LingeringLocks
@@ -41,12 +41,19 @@ class _Play:
         self.scenario = scenario
         stage.play(world)
         self.ensemble = Ensemble(
-            world, timeout=TIMEOUT, tick=scenario.tick, phase=START + scenario.phase, sync_limit=scenario.sync_limit
+            world,
+            timeout=scenario.timeout,
+            tick=scenario.tick,
+            phase=START + scenario.phase,
+            sync_limit=scenario.sync_limit,
         )
+        for server, longest in zip(self.ensemble.servers, scenario.longest, strict=False):
+            server.longest = longest
+        options = replace(OPTIONS, session_timeout=scenario.timeout)
         self.invariants = Invariants(world, self.ensemble)
         self.invariants.begin()
         self.processes = [
-            Process("ABCDEF"[number], number, self.ensemble, OPTIONS) for number in range(scenario.processes)
+            Process("ABCDEF"[number], number, self.ensemble, options) for number in range(scenario.processes)
         ]
         self.invariants.processes = self.processes
         self.callers = [

@@ -37,6 +37,7 @@ class Connection:
         self.client = client
         self.server = server
         self.session = 0
+        self.timeout = 0.0  # seconds, that the server has granted
         self.there = Pipe(world)
         self.back = Pipe(world)
         self.open = True  # at the server's end
@@ -59,6 +60,7 @@ class Server:
         self.world = ensemble.world
         self.index = index
         self.name = f"server {index}"
+        self.longest = ensemble.timeout  # seconds, that it grants to a session
         self.up = False
         self.cut = False  # off from the leader
         self.tree = Tree()
@@ -70,7 +72,7 @@ class Server:
         self._opening: dict[Connection, None] = {}
         self._watches: dict[str, dict[Connection, None]] = {}
         self._child_watches: dict[str, dict[Connection, None]] = {}
-        self._touched: dict[int, None] = {}
+        self._touched: dict[int, float] = {}  # the timeouts of the sessions that it has heard of
         self._heard = 0.0  # of the leader
 
     def join(self) -> None:
@@ -117,11 +119,11 @@ class Server:
     def pinged(self) -> None:
         self._heard = self.world.now
         touched, self._touched = self._touched, {}
-        self.to_leader.send(0.0005, self._relay, tuple(touched))
+        self.to_leader.send(0.0005, self._relay, touched)
 
-    def _relay(self, sessions: tuple[int, ...]) -> None:
-        for session in sessions:
-            self.ensemble.touch(session)
+    def _relay(self, touched: dict[int, float]) -> None:
+        for session, timeout in touched.items():
+            self.ensemble.touch(session, timeout)
 
     def hand_over(self, call: Any, *args: Any) -> None:
         """Have the leader's word done here, in its order."""
@@ -161,11 +163,12 @@ class Server:
         for connection in watching:
             self._back(connection, connection.client.on_event, kind, path)
 
-    def connect(self, connection: Connection, session: int, seen: int) -> None:
+    def connect(self, connection: Connection, session: int, asked: float, seen: int) -> None:
         if not self.up or seen > self.applied:
             self._close(connection)
             return
         self._opening[connection] = None
+        connection.timeout = min(asked, self.longest)
         item = Item(connection, session, CONNECT)
         if not session:
             self._forward(self.ensemble.open, self, item)
@@ -174,8 +177,9 @@ class Server:
             self._forward(self._validate, item)
 
     def _validate(self, item: Item) -> None:
-        valid = self.ensemble.validate(self, item.session)
-        item.result = (item.session, self.ensemble.timeout) if valid else (0, 0.0)
+        timeout = item.connection.timeout
+        valid = self.ensemble.validate(self, item.session, timeout)
+        item.result = (item.session, timeout) if valid else (0, 0.0)
         if self is self.ensemble.leader:
             self._welcome(item)
         else:
@@ -201,7 +205,7 @@ class Server:
         if not connection.open or not self.up:
             return
         session = connection.session
-        self._hear_of(session)
+        self._hear_of(session, connection.timeout)
         write = request.type in WRITES or request.type == Sync.type
         item = Item(connection, session, request, write)
         connection.items.append(item)
@@ -212,11 +216,11 @@ class Server:
         else:
             self._answer(connection)
 
-    def _hear_of(self, session: int) -> None:
+    def _hear_of(self, session: int, timeout: float) -> None:
         if self is self.ensemble.leader:
-            self.ensemble.touch(session)
+            self.ensemble.touch(session, timeout)
         else:
-            self._touched[session] = None
+            self._touched[session] = timeout
 
     def _forward(self, call: Any, *args: Any) -> None:
         if self is self.ensemble.leader:

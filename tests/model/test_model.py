@@ -10,7 +10,7 @@ import pytest
 from model.explore import Report, exhaust, explore
 from model.mutants import MUTANTS, Mutant
 from model.patches import replaced
-from model.scenario import OTHERS, PLAIN, READERS, Scenario, drawn, drawn_nested
+from model.scenario import OTHERS, PLAIN, READERS, Scenario, drawn, drawn_moving, drawn_nested
 
 SEED = 1000
 BUDGET = 3000  # schedules to find a broken protocol in; by chance, each of them takes some hundreds at most
@@ -36,6 +36,12 @@ def test_random_schedules_of_nested_locks_break_no_rule() -> None:
     assert report.figures["victims"] > 15
 
 
+def test_random_schedules_of_servers_that_grant_different_timeouts_break_no_rule() -> None:
+    report = explore(60, SEED, draw=drawn_moving)
+    assert_sound(report)
+    assert report.figures["losses"] > 10
+
+
 @pytest.mark.parametrize(("seed", "draw"), [(10016, drawn), (80398, drawn_nested)])
 def test_a_schedule_with_a_late_reply_breaks_no_rule(seed: int, draw: Callable[[Random], Scenario]) -> None:
     """A reply that comes after the caller gave up, and a listing that an earlier connection has lost."""
@@ -57,6 +63,7 @@ def test_every_schedule_with_one_deviation_breaks_no_rule(scenario: Scenario, li
 def test_many_more_schedules_break_no_rule() -> None:
     assert_sound(explore(3000, 10 * SEED))
     assert_sound(explore(1000, 10 * SEED, draw=drawn_nested))
+    assert_sound(explore(1000, 10 * SEED, draw=drawn_moving))
     for scenario in PLAIN:
         assert_sound(exhaust(scenario, limit=900))
     for scenario in (READERS, *OTHERS):

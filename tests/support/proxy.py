@@ -37,6 +37,7 @@ XID_WATCH_EVENT, XID_PING = -1, -2
 NO_NODE, NO_AUTH, CONNECTION_LOSS = -101, -102, -4  # error codes
 HEADER = 16  # bytes of a reply: the id of the request, the zxid, and the error code
 
+TIMEOUT_AT = 16  # bytes: the place of the session timeout, in milliseconds, in the frame of a connect
 LARGEST_FRAME = 64 * 1024 * 1024
 HARMLESS = struct.pack(">ii1s?", EXISTS, 1, b"/", False)  # the body of a request that changes nothing
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, for 0 seconds: close() then sends RST
@@ -59,7 +60,8 @@ class Proxy:
 
     Plain attributes, to be set at any time: `upstream` (the server of the *next* connections), `delay` (seconds that
     each frame is held back, each way; frames keep their order and do not wait for one another), `drop_requests` and
-    `drop_replies` (that direction is read and thrown away: a half-open connection).
+    `drop_replies` (that direction is read and thrown away: a half-open connection), and `bounds` (the least and the
+    most seconds of the session timeouts that a server with other settings would grant).
 
     One thread runs one event loop for all connections. A fault is in place when the call that asked for it returns.
     """
@@ -70,6 +72,7 @@ class Proxy:
         self.delay = delay
         self.drop_requests = False
         self.drop_replies = False
+        self.bounds = (0.0, 3600.0)
         self._changed = threading.Condition()  # notified on every frame, connection and end of a connection
         self._frames: list[Frame] = []  # guarded by _changed
         self._links: list[_Link] = []  # guarded by _changed
@@ -372,6 +375,7 @@ class _Link:
         if not self._greeted:
             self._greeted = True
             xid, opcode = 0, CONNECT
+            data = _within(self._proxy.bounds, data)
         else:
             xid, opcode = struct.unpack_from(">ii", data, 4)
             self._opcodes[xid] = opcode
@@ -520,6 +524,15 @@ def with_error(code: int, *of_parts: int) -> Callable[[bytes], bytes]:
     parts = b"".join(struct.pack(">i?ii", -1, False, part, part) for part in of_parts)
     end = struct.pack(">i?i", -1, True, -1) if of_parts else b""
     return lambda reply: reply[: HEADER - 4] + struct.pack(">i", code) + parts + end
+
+
+def _within(bounds: tuple[float, float], connect: bytes) -> bytes:
+    """Return a connect that asks for a session timeout within these bounds."""
+    (asked,) = struct.unpack_from(">i", connect, TIMEOUT_AT)
+    least, most = (round(bound * 1000) for bound in bounds)
+    changed = bytearray(connect)
+    struct.pack_into(">i", changed, TIMEOUT_AT, min(max(asked, least), most))
+    return bytes(changed)
 
 
 def _framed(body: bytes) -> bytes:

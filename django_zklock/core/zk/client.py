@@ -1,7 +1,7 @@
 """
 The kazoo client of a session, and the requests that are sent with it.
 
-`Client` has the hosts, the credentials, TLS, and the timeout that the server granted. `Requests` has the requests of a
+`Client` has the hosts, the credentials, TLS, and the timeout of the session. `Requests` has the requests of a
 session that have no reply yet, and those that wait until fewer are in flight; it uses one client after another. A
 `PendingRequest` receives a reply, a `Watch` an event. At the end are two requests that kazoo does not have.
 
@@ -144,7 +144,7 @@ class Client(KazooClient):
 
     @property
     def negotiated_timeout(self) -> float:
-        """The session timeout that the server granted, in seconds."""
+        """The smallest timeout that the servers have granted to the session, in seconds."""
         return float(self._connection.negotiated_timeout)
 
     @property
@@ -323,6 +323,9 @@ class Requests:
     def open(self, client: Client, session_id: int, timeout: float) -> None:
         """Send requests on this connection from now on."""
         self._client, self._session_id, self._timeout = client, session_id, timeout
+        if self._stall_timer is not None:  # it may be that of a longer session timeout
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
     def close(self) -> None:
         """Send nothing more: the connection broke. The requests that wait fail."""

@@ -211,13 +211,13 @@ def new_handler(options: SessionOptions) -> Any:
 
 class Connection(ConnectionHandler):
     """
-    kazoo's connection, with the session timeout that the server granted.
+    kazoo's connection, with the smallest timeout that the servers have granted to the session.
 
-    All pauses are shares of that timeout. If 60 seconds were requested and 10 granted, a pause of a quarter of the
-    requested timeout would outlast the session.
+    Each reconnect asks for that timeout, and all pauses are shares of it. If 60 seconds were requested and 10 granted,
+    a pause of a quarter of the requested timeout would outlast the session.
     """
 
-    negotiated_timeout = 0.0  # seconds, from the connect reply; kazoo itself keeps only the requested value
+    negotiated_timeout = 0.0  # seconds, the smallest of the session; kazoo itself keeps only the requested value
     connect_sent_at = float("-inf")  # on clock.now(), of the last connect that got a reply
     last_host: tuple[str, int] | None = None  # of the present connection, or of the last one; with the IP address
     host: tuple[str, int]  # that was tried last, as spelled in the settings
@@ -377,7 +377,7 @@ class Connection(ConnectionHandler):
         self._address = (hostip, port)
         self.client.outage.trying(self.host)
         try:
-            timeouts = super()._connect(host, hostip, port)
+            _, connect_timeout = super()._connect(host, hostip, port)
         except SessionExpiredError:
             self.client.outage.expired(self.host, self._address)
             raise
@@ -393,7 +393,7 @@ class Connection(ConnectionHandler):
         self._connected_at, self._contact_at = clock.now(), self.connect_sent_at
         self._tries = 0
         self._is_open = True
-        return timeouts
+        return self.negotiated_timeout * 1000 * 2 / 3, connect_timeout  # kazoo's share, of the smallest timeout
 
     @property
     def _timeout(self) -> float:
@@ -403,11 +403,14 @@ class Connection(ConnectionHandler):
         if not isinstance(request, Connect):
             return super()._invoke(timeout, request, xid)
         self.client.outage.trying(self.host, SILENT)
+        if request.session_id:
+            request = request._replace(time_out=round(self.negotiated_timeout * 1000))
         sent_at = clock.now()
         reply = super()._invoke(min(timeout, self.handler.host_timeout), request, xid)
         self.connect_sent_at = sent_at
         self.last_host = self._address  # before kazoo tells the session that it is connected
-        self.negotiated_timeout = reply[0].time_out / 1000.0
+        granted = reply[0].time_out / 1000.0
+        self.negotiated_timeout = min(granted, self.negotiated_timeout) if request.session_id else granted
         return reply
 
     def send_now(self, requests: Sequence[tuple[Any, Any]]) -> bool:

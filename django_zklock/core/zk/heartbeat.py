@@ -60,10 +60,12 @@ class Heartbeat:
         """Send a heartbeat now, unless one is under way."""
         if not self._nodes:
             return
-        if not self._timer.pending:
-            self._timer = self._session.loop.call_later(self._session.timeout * BEAT_SHARE, self._on_timer)
         if self._outstanding or not self._session.connected:
+            if not self._timer.pending:
+                self._set_timer()
             return
+        self._timer.cancel()  # it may be that of a longer session timeout
+        self._set_timer()
         paths = list(itertools.islice(self._nodes, NODES_PER_BEAT))
         if len(self._nodes) > NODES_PER_BEAT:
             for path in paths:  # move these to the end
@@ -71,6 +73,9 @@ class Heartbeat:
         self._outstanding = True
         on_checked = functools.partial(self._on_checked, clock.now(), self._session.lease.until)
         self._session.gateway.quorum_check(paths, on_checked)
+
+    def _set_timer(self) -> None:
+        self._timer = self._session.loop.call_later(self._session.timeout * BEAT_SHARE, self._on_timer)
 
     def _on_timer(self) -> None:
         if not self._nodes:

@@ -56,9 +56,13 @@ class Lease:
     """
     The time for which the locks of a session belong to it.
 
-    Let T be the negotiated timeout. The lease ends 0.4 T after the last acknowledged quorum write was sent. It never
-    ends later than the leader's session timer, which runs for T from the last contact that the leader knows of.
+    Let T be the smallest timeout that a server has granted to this session. The lease ends 0.4 T after the last
+    acknowledged quorum write was sent. It never ends later than the leader's session timer, which runs for at least T
+    from the last contact that the leader knows of.
 
+    * The leader's timer runs for the timeout of the server that reports the contact. A server with a lower bound sets a
+      shorter one when the session moves there. The server before may report its last contact after that. So T never
+      rises while the session lasts, and each reconnect asks for T.
     * Only a quorum write counts. A follower that is cut off from its leader still answers pings and reads.
     * The write shows that the leader knew the session after the write was sent. It does not restart the leader's timer.
       The followers do: every half tick they report which sessions they have heard of.
@@ -92,16 +96,24 @@ class Lease:
             # After a pause, this may run before the timer reports the end of the lease. Another thread may have read
             # the clock in between, and seen that its lock is lost. A lost lock stays lost.
             self._on_over()
-        self.until = until
+        self._set(until)
         if not self._timer.pending:
             self._arm()
-        for call in self.on_changed.values():
-            call()
         return True
+
+    def limit(self, until: float) -> None:
+        """End the lease at `until` if that is earlier: a server may have set a shorter timeout."""
+        if self.valid and until < self.until:
+            self._set(until)
+            self._timer.cancel()
+            self._arm()
 
     def end(self) -> None:
         """End the lease, because the session is over."""
-        self.until = float("-inf")
+        self._set(float("-inf"))
+
+    def _set(self, until: float) -> None:
+        self.until = until
         for call in self.on_changed.values():
             call()
 

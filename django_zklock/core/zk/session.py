@@ -21,7 +21,7 @@ from django_zklock.core.zk import troubles
 from django_zklock.core.zk.client import Client, Requests
 from django_zklock.core.zk.errors import OutcomeUnknown, SessionGone
 from django_zklock.core.zk.gateway import Gateway
-from django_zklock.core.zk.lease import GrantSession, LastContact, Lease
+from django_zklock.core.zk.lease import LEASE_SHARE, GrantSession, LastContact, Lease
 from django_zklock.core.zk.loop import NEVER, Loop
 from django_zklock.core.zk.options import SessionOptions
 from django_zklock.core.zk.outage import Outage
@@ -95,7 +95,7 @@ class Session(GrantSession):
         self._calls: dict[Callable[[], object], None] = {}  # that wait for a connection; loop thread
         # Written by the loop's thread, read by any: each is a plain value, replaced as a whole.
         self.state = ConnectionState.CONNECTING
-        self.timeout = options.session_timeout  # seconds, as negotiated once connected
+        self.timeout = options.session_timeout  # seconds; once connected, the smallest that this session was granted
         self._known_timeout = 0.0  # seconds, that the server granted the last time
         self.suspect = True  # connection suspended, or the heartbeat late
         self.wanted_until = 0.0  # on clock.now(): a request has waited for a connection until then, or still waits
@@ -290,6 +290,7 @@ class Session(GrantSession):
             return
         if state == KazooState.CONNECTED and session_id is not None:
             self._contact.restart(connect_sent_at)
+            self.lease.limit(connect_sent_at + LEASE_SHARE * timeout)
             self._on_connected(client, session_id, timeout)
         elif state == KazooState.SUSPENDED:
             self._suspend(troubles.CONNECTION_SUSPENDED)
@@ -305,9 +306,11 @@ class Session(GrantSession):
     def _on_connected(self, client: Client, session_id: int, timeout: float) -> None:
         self._restart_pause = 0.0
         resumed = session_id == self.session_id
+        asked = self.timeout
         if not resumed:
             self._end_of_session()
             self.session_id = session_id
+            asked = self.options.session_timeout
         self.timeout = timeout
         self.requests.open(client, session_id, self.timeout)
         previous, self.state = self.state, ConnectionState.CONNECTED
@@ -315,13 +318,14 @@ class Session(GrantSession):
         for call in self._calls:  # each is an event of its own, so one that fails does not stop the others
             self.post(self._make_call, call)
         self._report_state(ConnectionState.CONNECTED, previous)
-        known, self._known_timeout = self._known_timeout, self.timeout
-        if self.timeout != known and abs(self.timeout - self.options.session_timeout) > 0.002:  # it is in milliseconds
+        known, self._known_timeout = self._known_timeout, timeout
+        if timeout != known and abs(timeout - asked) > 0.002:  # it is in milliseconds
             logger.warning(
-                "asked for a session timeout of %g s and got %g s, which all leases are based on; "
-                "see minSessionTimeout and maxSessionTimeout of the server",
-                self.options.session_timeout,
-                self.timeout,
+                "asked the server %s for a session timeout of %g s and got %g s, which all leases are based on; "
+                "minSessionTimeout and maxSessionTimeout must be the same on all servers",
+                client.server,
+                asked,
+                timeout,
             )
 
     def _suspend(self, reason: str) -> None:
