@@ -81,15 +81,16 @@ def partition(ensemble: Ensemble) -> Iterator[Partition]:
     assert match, f"{leader} is alone, and has no followers"
     with Relay(int(match[1])) as wire:
         try:
-            _restart(follower, before.replace(match[0], f"server.{leader.number}=127.0.0.1:{wire.port}:{match[2]}"))
+            restart(follower, before.replace(match[0], f"server.{leader.number}=127.0.0.1:{wire.port}:{match[2]}"))
             assert ensemble.leader is leader
             yield Partition(leader, follower, wire)
         finally:
             wire.heal()
-            _restart(follower, before)
+            restart(follower, before)
 
 
-def _restart(server: Server, configuration: str) -> None:
+def restart(server: Server, configuration: str) -> None:
+    """Stop a server, and start it with this configuration."""
     server.stop()
     (server.directory / "zoo.cfg").write_text(configuration)
     server.start()
