@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 import time
@@ -9,20 +10,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from support.chaos.random_work import LINGERING, SHARED, Wish
 from support.chaos.servers import restart
-from support.chaos.worker_pool import Call, LockWorker, WorkerPool
-from support.ensemble import Ensemble, Server
+from support.chaos.worker_pool import WorkerPool
+from support.ensemble import Ensemble
 from support.proxy import Proxy
+from support.zoo import eventually
 
 ASKED = 20.0  # seconds, of a session
 LONGEST = (2, 4, 8, 20)  # seconds, that a server may grant
-CUT = 12.0  # seconds at most that a process is cut off: longer than the lease of the longest session
-WISHES: dict[str, list[Wish]] = {"a": [{}], "b": [{}], "c": SHARED, "d": LINGERING}
-OWNERS = ("main", "second")
 LATE = 5.0  # seconds: the default timeout. A free lock that is granted later counts as refused
-NAMES = ("A", "B", "C", "D")
-CUT_OFF = 2  # the first of them, now and then
+FREE = "free"
 
 pytestmark = [pytest.mark.timeout(0)]
 
@@ -34,61 +31,64 @@ def ensemble() -> Iterator[Ensemble]:
 
 
 @pytest.fixture
+def proxies(ensemble: Ensemble) -> Iterator[list[Proxy]]:
+    """The way of the holder to each server."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(Proxy(server.address)) for server in ensemble.servers]
+
+
+@pytest.fixture
 def keys() -> tuple[str, ...]:
-    return (*WISHES, *map(own, NAMES))
+    return ("k", FREE)
 
 
-def own(name: str) -> str:
-    return f"own-{name}"
-
-
-def grant_at_most(server: Server, seconds: int) -> None:
-    text = (server.directory / "zoo.cfg").read_text()
-    restart(server, re.sub(r"(?m)^maxSessionTimeout=.*$", f"maxSessionTimeout={seconds * 1000}", text))
+def is_used(proxies: list[Proxy]) -> bool:
+    return any(proxy.connections for proxy in proxies)
 
 
 def test_leases_follow_servers_that_change_their_bounds(
-    request: pytest.FixtureRequest, ensemble: Ensemble, pool: WorkerPool
+    request: pytest.FixtureRequest, ensemble: Ensemble, proxies: list[Proxy], pool: WorkerPool
 ) -> None:
+    """
+    The server of a holder is restarted with other bounds, so its session moves, and the holder is cut off after that.
+
+    It may trust its lock until the next process has it. A third process acquires a free lock all the time.
+    """
     seconds: float = request.config.getoption("--soak-seconds")
     chance = random.Random(request.config.getoption("--soak-seed"))
-    with ExitStack() as stack:
-        working: list[Call] = []
-        links: list[list[Proxy]] = []
-        for index, name in enumerate(NAMES):
-            hosts = ensemble.hosts
-            if index < CUT_OFF:
-                links.append([stack.enter_context(Proxy(server.address)) for server in ensemble.servers])
-                hosts = ",".join(proxy.address for proxy in links[-1])
-            worker = pool.start_one(name, hosts=hosts, session_timeout=ASKED)
-            working += work(worker, seconds, chance)
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            server, longest = chance.choice(ensemble.servers), chance.choice(LONGEST)
-            pool.note("bounds", number=server.number, longest=longest)
-            grant_at_most(server, longest)
-            proxies = chance.choice(links)
-            pool.note("cut off")
-            for proxy in proxies:
-                proxy.go_away()
-            time.sleep(chance.uniform(0.5, CUT))
-            for proxy in proxies:
-                proxy.heal()
-        for worker in pool.workers:
-            worker.tell("end_random_work").result()
-        for call in working:
-            call.result(60)
-        verdict = pool.assert_kept()
-        free = [call for call in verdict.run.calls if call.key in map(own, NAMES[CUT_OFF:])]
-        refused = [call for call in free if not call.granted and float(call.invoke["timeout"]) >= LATE]
-        print(verdict.figures(), f"{len(free)} calls of free locks")
-        assert not refused, [call.events for call in refused]
-        assert len(free) > seconds
-
-
-def work(worker: LockWorker, seconds: float, chance: random.Random) -> list[Call]:
-    wishes: dict[str, dict[str, list[Wish]]] = dict.fromkeys(OWNERS, WISHES) | {"third": {own(worker.name): [{}]}}
-    return [
-        worker.tell("random_work", **{"as": owner}, keys=keys, seconds=10**6, seed=chance.randrange(10**9))
-        for owner, keys in wishes.items()
-    ]
+    holder = pool.start_one("A", hosts=",".join(proxy.address for proxy in proxies), session_timeout=ASKED)
+    waiter = pool.start_one("B", session_timeout=ASKED)
+    third = pool.start_one("C", session_timeout=ASKED)
+    free = third.tell("random_work", keys={FREE: [{}]}, seconds=10**6, seed=1, **{"as": "main"})
+    rounds = 0
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        rounds += 1
+        holder.must_acquire(timeout=40, abort_on="lost")
+        working = holder.work()
+        waiting = waiter.tell("turn", **{"as": "main"}, key="k", timeout=60, seconds=0.05)
+        pool.wait_contenders(2)
+        number = next(index for index, proxy in enumerate(proxies) if proxy.connections)
+        server, longest = ensemble.servers[number], chance.choice(LONGEST)
+        pool.note("bounds", number=server.number, longest=longest)
+        server.stop()
+        eventually(functools.partial(is_used, [proxy for proxy in proxies if proxy is not proxies[number]]), 20)
+        time.sleep(chance.choice((0.1, 0.5, 1.0)))  # any moment after the session has moved
+        pool.note("cut off")
+        for proxy in proxies:
+            proxy.go_away()
+        text = (server.directory / "zoo.cfg").read_text()
+        restart(server, re.sub(r"(?m)^maxSessionTimeout=.*$", f"maxSessionTimeout={longest * 1000}", text))
+        working.result(60)
+        for proxy in proxies:
+            proxy.heal()
+        holder.release().result()
+        assert waiting.result(70)["granted"]
+    third.tell("end_random_work").result()
+    free.result(60)
+    verdict = pool.assert_kept()
+    calls = [call for call in verdict.run.calls if call.key == FREE]
+    refused = [call.events for call in calls if not call.granted and float(call.invoke["timeout"]) >= LATE]
+    print(f"{rounds} rounds, {len(calls)} calls of a free lock, {verdict.figures()}")
+    assert not refused
+    assert len(calls) > seconds
