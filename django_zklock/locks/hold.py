@@ -20,8 +20,9 @@ from django_zklock.core.execution import abort
 from django_zklock.core.execution.abort import CleanupOnError
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
-from django_zklock.core.locks.held import HeldLock, enclosing_holds, held_locks, not_held
+from django_zklock.core.locks.held import HeldLock, enclosing_holds, held_locks, not_held, released
 from django_zklock.core.log import Logger
+from django_zklock.core.protocol import releases
 from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.operator_hold import LONGEST
@@ -71,6 +72,23 @@ class HoldBase:
         uses: list[Use] = []
         with CleanupOnError(functools.partial(finish_release, uses, self._uses_to_release, release_uses)):
             await Awaited(release_all(uses, self._uses_to_release, TaskWaiter))
+
+    def wait_released(self) -> None:
+        """
+        Wait until ZooKeeper has confirmed the release at the end of the block, at most 0.7 s.
+
+        The end of a block does not wait for that. Call this before you tell another process something by a pipe, a
+        socket or a response, so that it finds the lock free. It returns at once if the lock is still held.
+        """
+        check_no_running_loop("wait_released", "await hold.await_released()")
+        run(released(self._held_locks(), ThreadWaiter, confirmed=True))
+
+    async def await_released(self) -> None:
+        """Wait as `wait_released` does."""
+        await Awaited(released(self._held_locks(), TaskWaiter, confirmed=True))
+
+    def _held_locks(self) -> list[HeldLock]:
+        return [hold._held for hold in self._holds]
 
     @abort.shielded
     def _uses_to_release(self) -> list[Use]:
@@ -288,6 +306,7 @@ class Hold(HoldBase):
             raise self._held.not_held_error()
         keys = conf.token_keys()  # before the hand-over, because they may be invalid
         given = yield from hand_over(self._held, number, new_waiter)
+        yield from releases.ended(new_waiter)  # of the other locks
         return signed(given, keys, conf.current().base)
 
     # --- release requests ---------------------------------------------------------------------------------------
