@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import threading
 import time
@@ -331,6 +332,16 @@ def test_other_receivers_get_the_message_although_an_exception_strikes_the_wait(
     assert len(seen) == 1
     assert not releases._waiting
     lost.heal()
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # it has threads
+def test_a_child_is_forked_after_the_release(zoo: Zoo, late: Proxy) -> None:
+    acquire_once("k")
+    pid = os.fork()
+    if not pid:
+        os._exit(bool(releases._under_way))
+    assert left(zoo) == []
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 @pytest.mark.django_db(transaction=True)
