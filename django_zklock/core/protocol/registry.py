@@ -302,9 +302,9 @@ class Deletion:
         self._registry.discard(self.guid)
         if self._replacement is not None:
             self._replacement.end_in_time(self._registry.session)
+        releases.end(self)
         self._done()
         self._registry.deleting.pop(self, None)  # last, for other threads that wait for this
-        releases.end(self)
 
     def _retry(self, error: ZkError) -> None:
         self._done()
