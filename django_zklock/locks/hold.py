@@ -20,7 +20,7 @@ from django_zklock.core.execution import abort
 from django_zklock.core.execution.abort import CleanupOnError
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
-from django_zklock.core.locks.held import HeldLock, enclosing_holds, held_locks, not_held, released
+from django_zklock.core.locks.held import HeldLock, enclosing_holds, held_locks, not_held
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol import releases
 from django_zklock.core.protocol.grant import Grant, GrantObserver
@@ -78,17 +78,15 @@ class HoldBase:
         Wait until ZooKeeper has confirmed the release at the end of the block, at most 0.7 s.
 
         The end of a block does not wait for that. Call this before you tell another process something by a pipe, a
-        socket or a response, so that it finds the lock free. It returns at once if the lock is still held.
+        socket or a response, so that it finds the lock free. It waits for all releases of this process that are on
+        their way, and returns at once without one.
         """
         check_no_running_loop("wait_released", "await hold.await_released()")
-        run(released(self._held_locks(), ThreadWaiter, confirmed=True))
+        releases.wait()
 
     async def await_released(self) -> None:
         """Wait as `wait_released` does."""
-        await Awaited(released(self._held_locks(), TaskWaiter, confirmed=True))
-
-    def _held_locks(self) -> list[HeldLock]:
-        return [hold._held for hold in self._holds]
+        await Awaited(releases.ended(TaskWaiter))
 
     @abort.shielded
     def _uses_to_release(self) -> list[Use]:

@@ -48,7 +48,7 @@ def ended(new_waiter: Callable[[], Any]) -> Routine[None]:
     """
     Wait until the releases that are on their way now have ended, at most `TIMEOUT` seconds.
 
-    A thread with a running event loop waits `LOOP_TIMEOUT` seconds, because the loop stands still meanwhile.
+    A thread that blocks its event loop by that waits `LOOP_TIMEOUT` seconds.
 
     In an outage, only the first caller waits. Code on the protocol's thread, or in the handler of a signal, never does.
     """

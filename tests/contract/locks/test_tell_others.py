@@ -1,4 +1,4 @@
-"""Whoever is told something after a block finds its lock free: what tells them waits for the release on its way."""
+"""Code that tells others something after a block waits for the release on its way, so they find the lock free."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_the_loss_of_the_session_ends_the_wait(zoo: Zoo, app: Celery, lost: Prox
     reconnect(lost)
 
 
-def test_an_event_loop_stands_still_for_a_shorter_time(
+def test_an_event_loop_is_blocked_for_a_shorter_time(
     zoo: Zoo, app: Celery, lost: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(releases, "LOOP_TIMEOUT", LATER)
@@ -292,17 +292,17 @@ def test_the_handler_of_a_signal_does_not_wait(zoo: Zoo, app: Celery, lost: Prox
     lost.heal()
 
 
-def tell(told: threading.Event) -> None:
+def tell(has_told: threading.Event) -> None:
     releases.wait()
-    told.set()
+    has_told.set()
 
 
 def test_the_protocols_thread_does_not_wait(zoo: Zoo, app: Celery, lost: Proxy) -> None:
     acquire_once("k")
-    told = threading.Event()
+    has_told = threading.Event()
     with at_once():
-        session().post(lambda: tell(told))
-        assert told.wait(NEVER / 2)
+        session().post(lambda: tell(has_told))
+        assert has_told.wait(NEVER / 2)
     lost.heal()
 
 
