@@ -303,8 +303,8 @@ class Hold(HoldBase):
         if self._is_released:
             raise self._held.not_held_error()
         keys = conf.token_keys()  # before the hand-over, because they may be invalid
+        yield from releases.ended(new_waiter)  # of other locks; not later, as an exception would leave a hold then
         given = yield from hand_over(self._held, number, new_waiter)
-        yield from releases.ended(new_waiter)  # of the other locks
         return signed(given, keys, conf.current().base)
 
     # --- release requests ---------------------------------------------------------------------------------------

@@ -124,7 +124,6 @@ RELEASES: dict[str, Callable[[], object]] = {
     "reader": lambda: acquire_once("k", kind="read"),
     "permit": lambda: acquire_once("k", limit=2),
     "minimum hold that is over": lambda: acquire_once("k", min_hold=0.001),
-    "lingering lock that ends": lambda: acquire_once("k", linger=0.001),
     "block that fails": exception,
     "waiter that gives up": timeout,
     "other thread": other_thread,
