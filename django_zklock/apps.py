@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
@@ -61,10 +61,21 @@ class ZkLockConfig(AppConfig):
         checks.register(check_root, "zklock", deploy=True)
         setting_changed.connect(on_setting_changed, dispatch_uid="zklock.on_setting_changed")
         celery.register()
+        if "django_tasks_database" in apps.app_configs:
+            self._connect_database_tasks()
         with suppress(ModuleNotFoundError):  # some finders raise it
             if find_spec("celery"):
                 module = "django_zklock.contrib.celery.unique.page"
                 extension.pages["unique"] = extension.ExtraPage("unique", _("Unique tasks"), module)
+
+    def _connect_database_tasks(self) -> None:
+        """Wait for releases before a worker sees a task in the database. Django's own signal comes after that."""
+        from django.db.models.signals import pre_save  # noqa: PLC0415 - few projects have these tasks
+
+        from django_zklock.core.protocol import releases  # noqa: PLC0415 - likewise
+
+        sender = "django_tasks_database.DBTaskResult"
+        pre_save.connect(releases.wait, sender=sender, dispatch_uid="zklock.wait_for_releases")
 
     def sign(self, hold: Hold, until: float) -> str:
         """Return the signed token of a hold. `Hold.signed_token` finds this app in Django's registry, and calls it."""

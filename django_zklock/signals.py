@@ -12,7 +12,8 @@ With `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `hold` t
     the owner acquires a reentrant lock a second time.
 
 `lock_released(lock, hold, held)`
-    A lock was released by its owner. `held` is the time since the grant.
+    A lock was released by its owner, and ZooKeeper has confirmed it or does not answer. `held` is the time since the
+    grant.
 
 `lock_lost(lock, hold, reason, receipt)`
     A hold can no longer be trusted: its lease or session is over, or its znode was deleted. `reason` is a text for a

@@ -67,6 +67,9 @@ class FunctionContext:
     def on_acquired(self) -> None:
         """Prepare for the work, under the lock. An error that this raises prevents the work."""
 
+    def on_released(self) -> None:
+        """Prepare for what is told after the work, when its release is on its way. Not called for async functions."""
+
     def on_error(self, error: LockNotAcquired | ZooKeeperUnavailable | LockLost) -> Any:
         """Return the result of a call that failed by its own lock. Raise the error if it comes from inside the work."""
         is_lost = isinstance(error, LockLost)

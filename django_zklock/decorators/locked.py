@@ -319,7 +319,9 @@ def _sync_wrapper(locked: LockedFunction) -> Callable[..., Any]:
                 call.begin()
                 result = locked.function(*args, **kwargs)
                 check_result(result, locked.function, locked.name)
-                return result.render() if is_unrendered(result) else result
+                result = result.render() if is_unrendered(result) else result
+            call.on_released()
+            return result
         except (LockNotAcquired, ZooKeeperUnavailable, LockLost) as error:
             return call.on_error(error)
 

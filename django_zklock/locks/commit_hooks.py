@@ -155,4 +155,5 @@ class ConnectionHooks:
             holds += self._observers[0].on_ended(self)
             self._observers.pop(0)
         self._uninstall()
-        run(released(holds, ThreadWaiter))
+        is_told = bool(self._connection.run_on_commit)  # after COMMIT, these functions run next
+        run(released(holds, ThreadWaiter, confirmed=is_told))

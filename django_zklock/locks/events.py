@@ -93,7 +93,9 @@ class SignalEvents(hooks.Events):
         seconds = clock.now() - held.grant.since
         if self.recorder is not None:
             self._record(self.recorder.released, held, seconds)
-        self._send_about(held, signals.lock_released, held=seconds)
+        if signals.lock_released.receivers:
+            send = functools.partial(self._send_about, held, signals.lock_released, held=seconds)
+            held.contender.when_released(lambda released: send(), confirmed=True)
 
     def lost(self, held: HeldLock, reason: str, receipt: guard.Receipt | None) -> None:
         if self.recorder is not None:

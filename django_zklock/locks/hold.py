@@ -22,6 +22,7 @@ from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.core.locks.held import HeldLock, enclosing_holds, held_locks, not_held
 from django_zklock.core.log import Logger
+from django_zklock.core.protocol import releases
 from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.operator_hold import LONGEST
@@ -71,6 +72,21 @@ class HoldBase:
         uses: list[Use] = []
         with CleanupOnError(functools.partial(finish_release, uses, self._uses_to_release, release_uses)):
             await Awaited(release_all(uses, self._uses_to_release, TaskWaiter))
+
+    def wait_released(self) -> None:
+        """
+        Wait until ZooKeeper has confirmed the release at the end of the block, at most 0.7 s.
+
+        The end of a block does not wait for that. Call this before you tell another process something by a pipe, a
+        socket or a response, so that it finds the lock free. It waits for all releases of this process that are on
+        their way, and returns at once without one.
+        """
+        check_no_running_loop("wait_released", "await hold.await_released()")
+        releases.wait()
+
+    async def await_released(self) -> None:
+        """Wait as `wait_released` does."""
+        await Awaited(releases.ended(TaskWaiter))
 
     @abort.shielded
     def _uses_to_release(self) -> list[Use]:
@@ -287,6 +303,7 @@ class Hold(HoldBase):
         if self._is_released:
             raise self._held.not_held_error()
         keys = conf.token_keys()  # before the hand-over, because they may be invalid
+        yield from releases.ended(new_waiter)  # of other locks; not later, as an exception would leave a hold then
         given = yield from hand_over(self._held, number, new_waiter)
         return signed(given, keys, conf.current().base)
 

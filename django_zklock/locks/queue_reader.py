@@ -89,7 +89,9 @@ class _QueueRead:
     def _list(self) -> None:
         if self._done is not None:
             gateway = self._session.gateway
-            gateway.children(self._parent, self._replies.wrap(self._on_listed))
+            # A task is skipped only if the holder that is described has not released since.
+            list_names = gateway.children_after_sync if self._most else gateway.children
+            list_names(self._parent, self._replies.wrap(self._on_listed))
 
     def _on_listed(self, reply: NamesReply) -> None:
         if isinstance(reply, INTERRUPTED):

@@ -160,6 +160,9 @@ def work(key: str, verb: str = "tell", argument: Any = None) -> Any:
     return do(verb, argument)
 
 
+app.task(name="without_lock")(work)
+
+
 @app.task(name="bound", bind=True, max_retries=3)
 @zk_locked("{key}", on_conflict="retry")
 def bound(self: Any, key: str, verb: str = "tell", argument: Any = None) -> Any:

@@ -15,7 +15,7 @@ def add(seconds: float, set_: Callable[[Any, str, Any], object] = setattr) -> No
     """Add seconds to the limits of answers, releases, reasons of losses, log handlers, and of the end of a session."""
     from django_zklock.core import log
     from django_zklock.core.locks import acquisition, held
-    from django_zklock.core.protocol import grant, interventions
+    from django_zklock.core.protocol import grant, interventions, releases
     from django_zklock.core.zk import process
 
     set_(log, "LONGEST_DELAY", log.LONGEST_DELAY + seconds)
@@ -23,6 +23,7 @@ def add(seconds: float, set_: Callable[[Any, str, Any], object] = setattr) -> No
 
     set_(acquisition, "REPLY_TIMEOUT", acquisition.REPLY_TIMEOUT + seconds)
     set_(held, "RELEASE_TIMEOUT", held.RELEASE_TIMEOUT + seconds)
+    set_(releases, "TIMEOUT", releases.TIMEOUT + seconds)
     record_timeout = grant.RECORD_TIMEOUT + seconds
     for module in (grant, interventions):
         set_(module, "RECORD_TIMEOUT", record_timeout)

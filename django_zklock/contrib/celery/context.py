@@ -25,6 +25,7 @@ from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER,
 from django_zklock.contrib.celery.unique import lifecycle, reservations
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
+from django_zklock.core.protocol import releases
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.spec import Caller
 from django_zklock.decorators.context import AcquireAgain, FunctionContext
@@ -148,6 +149,11 @@ class TaskContext(FunctionContext):
         if self._by_worker and self._task.request.headers:
             messages.check_done(self._task)
             lifecycle.on_acquired(self._task, self._wrapper)
+
+    def on_released(self) -> None:
+        """Wait for the release of a part of a chord: the last part, perhaps in another process, sends the body."""
+        if self._task.request.chord:
+            releases.wait()
 
     def on_error(self, error: LockNotAcquired | ZooKeeperUnavailable | LockLost) -> Any:
         """Send the task again, too, if a block in its body was part of a deadlock: its locks are released by now."""

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from django_zklock.core.errors import TooManyLocks, UnreadableQueue
 from django_zklock.core.log import Logger
-from django_zklock.core.protocol import interventions
+from django_zklock.core.protocol import interventions, releases
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import MAX_WAITING, LocalQueue
 from django_zklock.core.protocol.operator_holds import Replacement
@@ -248,6 +248,7 @@ class Deletion:
 
     def __post_init__(self) -> None:
         self._registry.deleting[self] = None
+        releases.begin(self)
 
     @property
     def is_sent(self) -> bool:
@@ -301,6 +302,7 @@ class Deletion:
         self._registry.discard(self.guid)
         if self._replacement is not None:
             self._replacement.end_in_time(self._registry.session)
+        releases.end(self)
         self._done()
         self._registry.deleting.pop(self, None)  # last, for other threads that wait for this
 
@@ -310,6 +312,7 @@ class Deletion:
             self._send_later(error)
 
     def _send_later(self, error: Exception, *, exc_info: bool = False) -> None:
+        releases.end(self)  # perhaps it is refused again and again
         logger.error(
             "deleting the znode %s failed, trying again: %s Until then, process %d on %s keeps lock %r. If that lasts, "
             "end the process: its locks are free then.",

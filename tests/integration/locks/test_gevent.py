@@ -285,3 +285,16 @@ with zk_lock("held", abort_on="lost") as hold:
         print(os.waitpid(child, 0)[1], hold.check())
 """
     assert zoo.output(PRELUDE + script, first=FIRST) == ["0 None"] * 2
+
+
+def test_a_greenlet_that_waits_for_a_release_lets_others_run(zoo: Zoo, run: Run) -> None:
+    script = """
+from django_zklock.core.protocol import releases
+releases.begin("r")
+gevent.spawn(releases.end, "r")
+releases.TIMEOUT = 60
+began = time.monotonic()
+releases.wait()
+print(time.monotonic() - began < 30, len(releases._waiting))
+"""
+    assert run(zoo, script) == ["True 0"]

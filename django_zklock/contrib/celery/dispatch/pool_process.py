@@ -29,6 +29,7 @@ from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.locks import guard
 from django_zklock.core.locks.held import HeldLock, held_locks
 from django_zklock.core.locks.spec import LockSpec
+from django_zklock.core.protocol import releases
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.spec import Caller, QueueSpec
 from django_zklock.core.queue.nodes import Kind
@@ -196,12 +197,14 @@ class ContenderProxy:
     def abandon(self) -> None:
         """Give the lock back. The main process learns it even if this process is killed in the next moment."""
         self._ending = True
+        releases.begin(self)
         self._record.end()
         self.session.post(self._end)
 
     def _end(self) -> None:
         self.session.forget(self)
         self.grant.release()
+        self.when_released(lambda released: releases.end(self), confirmed=True)
 
     def when_released(self, done: Callable[[bool], object], *, confirmed: bool) -> None:
         """Call `done(True)` now; if `confirmed`, when the main process has released the lock, or the lease is over."""

@@ -1,0 +1,95 @@
+"""
+The releases of this process that are on their way: nobody has confirmed them yet.
+
+The end of a block does not wait for its release. But code that tells others something after it does, as far as we see
+that: they may want the same lock, and find it free then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from _signal import NSIG, getsignal  # type: ignore[import-not-found]  # without the enums of `signal`
+from collections.abc import Callable
+from typing import Any, Final
+
+from django_zklock.core import log
+from django_zklock.core.execution import abort
+from django_zklock.core.execution.waiters import Routine, ThreadWaiter, run
+
+TIMEOUT = 0.7  # seconds that a caller waits at most before it tells others
+LOOP_TIMEOUT = 0.25  # the same for a caller that blocks an event loop
+
+# Each is changed by single steps, from any thread.
+_under_way: Final[dict[object, None]] = {}
+_waiting: Final[dict[Callable[[bool], object], set[object]]] = {}  # the releases that each caller waits for
+_overdue: Final[dict[None, None]] = {}  # not empty: a caller has waited for too long, and no release has ended since
+
+
+def begin(release: object) -> None:
+    """Record that this release is on its way; from any thread."""
+    _under_way[release] = None
+
+
+def end(release: object) -> None:
+    """Record that a release is confirmed, or refused; from any thread. The call is idempotent."""
+    _under_way.pop(release, None)  # first, as `ended` looks again after it has said what it waits for
+    _overdue.clear()
+    for done, releases in list(_waiting.items()):
+        releases.discard(release)
+        if not releases:
+            done(True)
+
+
+@abort.shielded
+def ended(new_waiter: Callable[[], Any]) -> Routine[None]:
+    """
+    Wait until the releases that are on their way now have ended, at most `TIMEOUT` seconds.
+
+    A thread that blocks its event loop by that waits `LOOP_TIMEOUT` seconds.
+
+    In an outage, only the first caller waits. Code on the protocol's thread, or in the handler of a signal, never does.
+    """
+    if not _under_way or _overdue or log.on_protocol_thread() or _in_signal_handler():
+        return
+    waiter = new_waiter()
+    done = waiter.set
+    releases = _waiting[done] = set(_under_way)
+    try:
+        releases.intersection_update(list(_under_way))
+        blocks_loop = new_waiter is ThreadWaiter and asyncio._get_running_loop() is not None
+        if releases and not (yield from waiter.outcome(LOOP_TIMEOUT if blocks_loop else TIMEOUT)):
+            _overdue[None] = None
+    finally:
+        _waiting.pop(done, None)
+
+
+@abort.shielded
+def wait(**kwargs: object) -> None:
+    """Wait as `ended` does, in a thread or greenlet. This is a receiver of signals, so it takes any arguments."""
+    if _under_way:
+        run(ended(ThreadWaiter))
+
+
+def _in_signal_handler() -> bool:
+    """Return whether Python runs the handler of a signal in the calling thread, as far as its frames show it."""
+    if threading.get_ident() != threading.main_thread().ident:
+        return False
+    handlers = filter(callable, map(getsignal, range(1, NSIG)))
+    codes = {getattr(handler, "__code__", None) for handler in handlers}
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code in codes:
+            return True
+    return False
+
+
+def _forget() -> None:
+    for records in (_under_way, _waiting, _overdue):
+        records.clear()
+
+
+os.register_at_fork(before=wait, after_in_child=_forget)
