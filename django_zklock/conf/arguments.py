@@ -110,9 +110,19 @@ class LeaderOptions(TypedDict, total=False):
     """The options of every lock, a leader's included."""
 
     abort_on: AbortOn
-    """When the work is aborted: if the connection is suspended (default), if the lock is lost, or never."""
-    grace: Annotated[Seconds, SECONDS]
-    """How long a suspended connection may last before the abort, never longer than the lease. Default 0."""
+    """
+    When the work is aborted: "suspended" (default), if the connection is suspended for too long; "lost", the same with
+    any `grace`, if the lease is over; or "never".
+    """
+    grace: Annotated[
+        Seconds | None,
+        Check(f"a number of seconds from 0 to {LONGEST_WAIT:.0f}, or None (as long as the lease lasts)", read_seconds),
+    ]
+    """
+    How long a suspended connection may last before the abort. Default None: as long as the lease lasts.
+
+    0 aborts the work at once, also when a ZooKeeper server restarts.
+    """
     compat: Annotated[
         Compat | None,
         Check(
@@ -236,7 +246,7 @@ class AdoptArguments(TypedDict, total=False):
     atomic: Atomic
     release_on: ReleaseOn
     abort_on: AbortOn
-    grace: Seconds
+    grace: Seconds | None
     max_hold: Seconds | None
     warn_after: Seconds | None
     min_hold: Seconds

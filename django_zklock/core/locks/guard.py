@@ -96,15 +96,16 @@ class Guard(GrantObserver):
 
     def on_suspect(self, reason: str) -> None:
         """
-        Abort the work after the grace period, if that is the policy.
+        Abort the work after the grace period, if the policy has one. The end of the lease aborts it in any case.
 
-        The guard makes the grant lost then, for all its shares. So with `abort_on="suspended"`, a loss begins here, and
-        mostly before the end of the session.
+        The guard makes the grant lost then, for all its shares.
         """
-        if self._policy.abort_on != "suspended" or self._grace.pending:
+        grace, since = self._policy.longest_suspension, self.grant.suspect_since
+        if grace is None or since is None or self._grace.pending:
             return
-        if self._policy.grace > 0:
-            self._grace = self._loop.call_later(self._policy.grace, lambda: self._end_grace(reason))
+        remaining = since + grace - clock.now()
+        if remaining > 0:
+            self._grace = self._loop.call_later(remaining, lambda: self._end_grace(reason))
         else:
             self.grant.lose(reason)
 

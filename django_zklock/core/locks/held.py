@@ -186,8 +186,8 @@ class HeldLock:
         if grant.inherited or self.is_released:
             raise self.not_held_error()
         grant.check()
-        since, policy = grant.suspect_since, self.policy
-        if policy.abort_on == "suspended" and since is not None and clock.now() - since >= policy.grace:
+        since, longest = grant.suspect_since, self.policy.longest_suspension
+        if longest is not None and since is not None and clock.now() - since >= longest:
             raise grant.loss(grant.suspect_reason)
 
     def not_held_error(self) -> LockNotHeld:

@@ -17,9 +17,14 @@ class Policy:
     """When the work under a lock is stopped."""
 
     abort_on: str = "suspended"
-    """`suspended`, `lost` or `never`."""
-    grace: float = 0.0
-    """Seconds that a suspension may last before the abort. It ends with the lease at the latest."""
+    """`suspended`, `lost` (the same, with any `grace`) or `never`."""
+    grace: float | None = None
+    """Seconds that a suspension may last before the abort. None: as long as the lease, which ends it in any case."""
+
+    @property
+    def longest_suspension(self) -> float | None:
+        """Seconds after which a suspension is a loss, before the end of the lease; None: only that is one."""
+        return self.grace if self.abort_on == "suspended" else None
 
     def stops_at(self, grant: Grant) -> bool:
         """Return whether a loss of this grant stops the work. The end of `max_hold` always does."""
