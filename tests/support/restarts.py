@@ -1,4 +1,4 @@
-"""Views and tasks that lock without a pause, and count what goes wrong; this module is their URLconf."""
+"""Views, a job and tasks that lock without a pause, and count what goes wrong; this module is their URLconf."""
 
 from __future__ import annotations
 
@@ -6,33 +6,30 @@ import contextlib
 import itertools
 import json
 import os
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from django.test import Client
+from django.test import Client, override_settings
 from django.urls import path
 
-from django_zklock import current_hold, zk_locked
+from django_zklock import current_hold, zk_lock, zk_locked
 from support.celeryapp import HOME, app
 
 KEYS = ("a", "b")
-WORK = 0.02  # seconds
-OVERLAPS = "overlaps"  # in the folder HOME: a line for each work that was not alone
-END = "end"  # in that folder: the views end when it is there
-THREADS = 4  # of each process that has views
-
-hits = itertools.count()
+THREADS = 4  # that ask for pages, in each process
+WORK = 0.02  # seconds, twice under each lock
+OVERLAPS = "overlaps"  # in the folder HOME: the keys of work that was not alone
+END = "end"  # in that folder: the processes with views end when it is there
+PAGES = ("sell", "show", "visit") * 8 + ("count",)  # the last one seldom, as tasks are sent again until it is free
 
 
 @contextlib.contextmanager
 def alone(key: str) -> Iterator[None]:
-    """Note if other work is done for this key; a file that only one process can create knows it, and no lock."""
+    """Note if other work for this key is under way. A file shows that, which only one process can create."""
     home = Path(os.environ[HOME])
     busy = home / f"busy-{key}"
     try:
@@ -40,11 +37,10 @@ def alone(key: str) -> Iterator[None]:
     except FileExistsError:
         with (home / OVERLAPS).open("a") as overlaps:
             overlaps.write(f"{key}\n")
-        return (yield)
     try:
         yield
     finally:
-        busy.unlink()
+        busy.unlink(missing_ok=True)
 
 
 def work(key: str) -> str:
@@ -52,85 +48,83 @@ def work(key: str) -> str:
         time.sleep(WORK)
         current_hold().check()
         time.sleep(WORK)
-    return "done"
+    return key
 
 
-# --- views ---
+# --- views and a job ----------------------------------------------------------------------------------------------
 
 
 @zk_locked("stock/{key}")
 def sell(request: HttpRequest, key: str) -> HttpResponse:
-    return HttpResponse(work(key))
+    return HttpResponse(work(f"stock-{key}"))
 
 
 @zk_locked("price/{key}", linger=1)
 def show(request: HttpRequest, key: str) -> HttpResponse:
-    return HttpResponse(work(f"{key}-price-{os.getpid()}"))
+    return HttpResponse(work(f"price-{key}"))
 
 
-@zk_locked("gate/{key}", limit=3)
-def enter(request: HttpRequest, key: str) -> HttpResponse:
+@zk_locked("shop/{key}", limit=3)
+def visit(request: HttpRequest, key: str) -> HttpResponse:
     current_hold().check()
-    return HttpResponse("in")
+    return HttpResponse(key)
 
 
-urlpatterns = [path("sell/<str:key>/", sell), path("show/<str:key>/", show), path("enter/<str:key>/", enter)]
+@zk_locked("count/{key}")
+def count(request: HttpRequest, key: str) -> HttpResponse:
+    return HttpResponse(work(f"count-{key}"))
+
+
+urlpatterns = [path(f"{view.__name__}/<str:key>/", view) for view in (sell, show, visit, count)]
 
 
 class Visitors:
-    """Threads that ask for pages, one after another; `answers` counts what they got."""
+    """Threads that ask for pages, one after another, and a job under one lock; `seen` counts what they saw."""
 
     def __init__(self) -> None:
-        self.answers: Counter[str] = Counter()
-        self._ended = threading.Event()
-        self._threads = [threading.Thread(target=self._visit, args=(number,)) for number in range(THREADS)]
-
-    def _visit(self, number: int) -> None:
-        client = Client(raise_request_exception=False)
-        pages = itertools.cycle(["sell", "show", "enter"])
-        keys = itertools.cycle(KEYS)
-        while not self._ended.is_set():
-            page, key = next(pages), next(keys)
-            began = time.time()
-            answer = client.get(f"/{page}/{key}/")
-            self.answers[f"{page} {answer.status_code}"] += 1
-            took = time.time() - began
-            if answer.status_code != 200 or took > 1:
-                note(f"{page} {answer.status_code} after {took:.1f} s: {answer.content[:300]!r} {getattr(answer, 'exc_info', None)!r}")
+        self.seen: Counter[str] = Counter()
+        self._end = Path(os.environ[HOME], END)
 
     def run(self) -> None:
-        for thread in self._threads:
+        threads = [threading.Thread(target=self._ask) for _ in range(THREADS)]
+        for thread in threads:
             thread.start()
-        while not Path(os.environ[HOME], END).exists():
-            time.sleep(0.05)
-        self._ended.set()
-        for thread in self._threads:
+        with zk_lock(f"job/{os.getpid()}") as hold:
+            while not self._end.exists():
+                hold.check()
+                self.seen[hold.state] += 1
+                time.sleep(0.005)
+        for thread in threads:
             thread.join()
 
-
-def note(text: str) -> None:
-    print(f"{time.strftime('%X')} {os.getpid()} {text}", file=sys.stderr, flush=True)
+    def _ask(self) -> None:
+        client = Client(raise_request_exception=False)
+        for page, key in zip(itertools.cycle(PAGES), itertools.cycle(KEYS), strict=False):
+            if self._end.exists():
+                return
+            answer = client.get(f"/{page}/{key}/")
+            self.seen[str(answer.status_code)] += 1
+            if answer.status_code != 200:
+                self.seen[f"{page}: {answer.content!r}"] += 1
 
 
 def main() -> None:
     visitors = Visitors()
-    visitors.run()
-    print(json.dumps(visitors.answers), flush=True)
+    with override_settings(ROOT_URLCONF=__name__):
+        visitors.run()
+    print(json.dumps(visitors.seen))
 
 
-# --- tasks ---
+# --- tasks --------------------------------------------------------------------------------------------------------
 
 
 @app.task(name="pack")
 @zk_locked("stock/{key}")
 def pack(key: str) -> str:
-    return work(key)
+    return work(f"stock-{key}")
 
 
-@app.task(name="pack_again")
-@zk_locked("stock/{key}", on_conflict="retry")
-def pack_again(key: str) -> str:
-    return work(key)
-
-
-TASKS: Any = ("pack", "pack_again")
+@app.task(name="recount")
+@zk_locked("count/{key}", on_conflict="retry")
+def recount(key: str) -> str:
+    return work(f"count-{key}")
