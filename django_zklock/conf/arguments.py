@@ -111,17 +111,17 @@ class LeaderOptions(TypedDict, total=False):
 
     abort_on: AbortOn
     """
-    When the work is aborted: "suspended" (default), if the connection is suspended for too long; "lost", the same with
-    any `grace`, if the lease is over; or "never".
+    When the work is aborted: "suspended" (default), after `grace` without a connection, or at the end of the lease;
+    "lost", at the end of the lease; or "never".
     """
     grace: Annotated[
         Seconds | None,
-        Check(f"a number of seconds from 0 to {LONGEST_WAIT:.0f}, or None (as long as the lease lasts)", read_seconds),
+        Check(f"{SECONDS.expected}, or None (as long as the lease)", read_seconds),
     ]
     """
-    How long a suspended connection may last before the abort. Default None: as long as the lease lasts.
+    How long the connection may be suspended before the abort. Default None: as long as the lease.
 
-    0 aborts the work at once, also when a ZooKeeper server restarts.
+    With 0, the restart of one ZooKeeper server aborts the work.
     """
     compat: Annotated[
         Compat | None,

@@ -151,8 +151,7 @@ class Hold(HoldBase):
         """
         The state of the hold: "held", "suspect" (the connection is suspended), "lost" or "released".
 
-        A suspect hold is held again if the connection is back before the end of the lease, and of `grace`. Otherwise it
-        is lost.
+        A suspect hold is held again if the connection is back in time. Otherwise it is lost.
         """
         if self._is_released:
             return "released"
@@ -226,8 +225,8 @@ class Hold(HoldBase):
         """
         Raise `LockLost` unless the lease is valid now. This reads the clock, not the network, so it is cheap.
 
-        While the connection is suspended, the lock is lost when `grace` is over, if that ends before the lease.
-        Raises `LockNotHeld` when the lock was released, or in a child process that was forked after the grant.
+        A connection that is suspended for longer than `grace` counts as lost, too, unless `abort_on` is "lost" or
+        "never". Raises `LockNotHeld` when the lock was released, or in a child process that was forked after the grant.
         """
         if self._is_released:
             raise self._held.not_held_error()

@@ -186,8 +186,7 @@ class HeldLock:
         if grant.inherited or self.is_released:
             raise self.not_held_error()
         grant.check()
-        since, longest = grant.suspect_since, self.policy.longest_suspension
-        if longest is not None and since is not None and clock.now() - since >= longest:
+        if self.policy.trusts_for(grant) <= 0:
             raise grant.loss(grant.suspect_reason)
 
     def not_held_error(self) -> LockNotHeld:
