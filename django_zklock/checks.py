@@ -66,8 +66,8 @@ def check_session_timeout(config: conf.Config) -> Iterator[checks.CheckMessage]:
         yield checks.Warning(
             f"The session timeout of ZKLOCK is {config.session_timeout:g} s, so a lease lasts "
             f"{0.4 * config.session_timeout:.1f} s at most.",
-            hint="During a longer pause (a busy machine, a garbage collection, a live migration) the process loses its "
-            f"locks, and its work is aborted. Use {SHORTEST_SESSION:g} s or more; the default is 20 s.",
+            hint="During a longer pause (a busy machine, a live migration, an election) the process loses its locks, "
+            f"and its work is aborted. Use {SHORTEST_SESSION:g} s or more; the default is 20 s.",
             id="zklock.W002",
         )
 

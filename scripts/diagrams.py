@@ -102,9 +102,9 @@ ACTORS = {
 #: The bars of each row: first and last second, text and colour. With one second, it is a mark.
 LEASE: dict[str, list[tuple[int, int, str, str]]] = {
     "The hold is": [(0, 2, "held", "box"), (2, 8, "suspect", "warn"), (8, 28, "lost", "stop")],
-    'abort_on="suspended"': [(2, 2, "aborts", "mark")],
-    'abort_on="suspended", grace=3': [(5, 5, "aborts", "mark")],
-    'abort_on="lost"': [(8, 8, "aborts", "mark")],
+    "By default": [(8, 8, "aborts", "mark")],
+    "grace=3": [(5, 5, "aborts", "mark")],
+    "grace=0": [(2, 2, "aborts", "mark")],
     "The session at ZooKeeper": [(0, 20, "lives", "box"), (20, 26, "ends", "warn")],
     "The next holder": [(0, 20, "waits", "box"), (20, 26, "is granted", "stop")],
 }

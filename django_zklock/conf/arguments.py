@@ -110,9 +110,19 @@ class LeaderOptions(TypedDict, total=False):
     """The options of every lock, a leader's included."""
 
     abort_on: AbortOn
-    """When the work is aborted: if the connection is suspended (default), if the lock is lost, or never."""
-    grace: Annotated[Seconds, SECONDS]
-    """How long a suspended connection may last before the abort, never longer than the lease. Default 0."""
+    """
+    When the work is aborted: "suspended" (default), after `grace` without a connection, or at the end of the lease;
+    "lost", at the end of the lease; or "never".
+    """
+    grace: Annotated[
+        Seconds | None,
+        Check(f"{SECONDS.expected}, or None (as long as the lease)", read_seconds),
+    ]
+    """
+    How long the connection may be suspended before the abort. Default None: as long as the lease.
+
+    With 0, the restart of one ZooKeeper server aborts the work.
+    """
     compat: Annotated[
         Compat | None,
         Check(
@@ -236,7 +246,7 @@ class AdoptArguments(TypedDict, total=False):
     atomic: Atomic
     release_on: ReleaseOn
     abort_on: AbortOn
-    grace: Seconds
+    grace: Seconds | None
     max_hold: Seconds | None
     warn_after: Seconds | None
     min_hold: Seconds

@@ -106,7 +106,7 @@ def zk_locked(
     atomic: Atomic | Unset = UNSET,
     release_on: ReleaseOn | Unset = UNSET,
     abort_on: AbortOn | Unset = UNSET,
-    grace: Seconds | Unset = UNSET,
+    grace: Seconds | Unset | None = UNSET,
     max_hold: Seconds | Unset | None = UNSET,
     min_hold: Seconds | Unset = UNSET,
     warn_after: Seconds | Unset | None = UNSET,

@@ -165,9 +165,9 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
 
         Waits at most a second for ZooKeeper's confirmation. If that does not come, the znode is deleted as soon as
         ZooKeeper is back, or with the session. Raises `LockNotHeld` if the calling owner does not hold the lock, or
-        one of several: then all stay held. Raises `LockLost` after the release if one was lost. With another `abort_on`
-        than "suspended", the program watches its hold, and this raises only after `max_hold`. An exception that strikes
-        this call, such as a soft time limit, does not prevent the release.
+        one of several: then all stay held. Raises `LockLost` after the release if one was lost; with `abort_on="never"`
+        only after `max_hold`. An exception that strikes this call, such as a soft time limit, does not prevent the
+        release.
 
         If the owner has ended, any owner can release the lock by the lock object that acquired it.
         """

@@ -241,8 +241,8 @@ class Hold(HoldBase):
         """
         Raise `LockLost` unless the lease is valid now. This reads the clock, not the network, so it is cheap.
 
-        A suspended connection counts as lost, too, unless `abort_on` is "lost" or "never", or `grace` is not over.
-        Raises `LockNotHeld` when the lock was released, or in a child process that was forked after the grant.
+        A connection that is suspended for longer than `grace` counts as lost, too, unless `abort_on` is "lost" or
+        "never". Raises `LockNotHeld` when the lock was released, or in a child process that was forked after the grant.
         """
         if self._is_released:
             raise self._held.not_held_error()

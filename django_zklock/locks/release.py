@@ -53,7 +53,7 @@ def _loss_of(uses: list[Use]) -> LockLost | None:
         return None  # in a `finally`, it would hide an abort, a cancellation or an exit
     for held, _, _ in uses:
         reason = held.grant.why_lost()
-        if reason is not None and (held.policy.abort_on == "suspended" or held.grant.overdue):
+        if reason is not None and held.policy.stops_at(held.grant):
             return held.grant.loss(reason)
     return None
 

@@ -16,7 +16,8 @@ for folder in ("queue", "control", "processed", "results"):
 # The locks. `inventory` guards the read-modify-write of one item's stock, for views and tasks alike.
 ZKLOCK = {
     "URL": env.str("ZKLOCK_URL", default="zk://127.0.0.1:2181/shop"),
-    "LOCKS": {"inventory": {"path": "inventory/{sku}", "timeout": 5}},
+    # A purchase is cheap to repeat, so it is aborted at the first doubt. By default, it would go on within the lease.
+    "LOCKS": {"inventory": {"path": "inventory/{sku}", "timeout": 5, "grace": 0}},
 }
 # To see what goes wrong: "1" uses no locks at all; "broken" ones are granted to everybody, so only fences are left.
 SHOP_UNSAFE = env.str("UNSAFE", default="0").lower()

@@ -24,5 +24,5 @@ def process_order(self: Any, sku: str, quantity: int = 1, ref: str = "") -> str:
 @shared_task(bind=True, acks_late=True, reject_on_worker_lost=True)
 @locked("inventory", timeout=1, on_conflict="retry", abort_on="lost")
 def restock(self: Any, sku: str, amount: int, ref: str = "") -> int:
-    """Receive a delivery. Continue during a short disconnection, while the lease lasts."""
+    """Receive a delivery. Continue during a short disconnection, whatever `grace` the settings give this lock."""
     return inventory.receive(sku, amount, ref=ref or self.request.id).stock

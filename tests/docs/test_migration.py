@@ -173,7 +173,7 @@ def test_the_first_settings_are_those_of_a_lock_in_a_cache(zoo: Zoo) -> None:
     page = "how-to/move-from-cache-lock.md"
     defaults = run(files_of(page)["settings.py"])["ZKLOCK"]["DEFAULTS"]
     with override_settings(ZKLOCK={**settings.ZKLOCK, "DEFAULTS": defaults}), transaction.atomic(), zk_lock("a"):
-        assert zk_lock("a").spec.policy.abort_on == "lost"
+        pass
     with transaction.atomic(), pytest.raises(LockInTransaction, match=page), zk_lock("a"):
         pass
 

@@ -155,6 +155,7 @@ def use_kinds() -> None:
     with zk_lock("a", linger=0.5), zk_write("a", linger=timedelta(seconds=2)), zk_locks("a", "b", linger=1):
         pass
     zk_lock("a", linger="1")  # type: ignore[arg-type]
+    zk_read("a", grace=None)
     zk_read("a", grace="1")  # type: ignore[arg-type]
     zk_read("a", abort_on="now")  # type: ignore[arg-type]
     zk_leader("a", linger=1)  # type: ignore[call-arg]

@@ -7,6 +7,7 @@ after `max_hold`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from django_zklock.core import clock, hooks
@@ -45,7 +46,6 @@ class Guard(GrantObserver):
         self._policy = policy
         self._loop = grant.session.loop
         self._abort = abort.abort_for(owner)
-        self._grace = NEVER  # protocol's thread only
         # On clock.now(). The protocol's thread writes it before it delivers the abort.
         self.abort_requested_at: float | None = None
 
@@ -96,25 +96,17 @@ class Guard(GrantObserver):
 
     def on_suspect(self, reason: str) -> None:
         """
-        Abort the work after the grace period, if that is the policy.
+        Abort the work after the grace period, if there is one. It is aborted at the end of the lease in any case.
 
-        The guard makes the grant lost then, for all its shares. So with `abort_on="suspended"`, a loss begins here, and
-        mostly before the end of the session.
+        The guard makes the grant lost then, for all its shares.
         """
-        if self._policy.abort_on != "suspended" or self._grace.pending:
+        remaining = self._policy.trusts_for(self.grant)
+        if not self._abort.armed or remaining == math.inf:
             return
-        if self._policy.grace > 0:
-            self._grace = self._loop.call_later(self._policy.grace, lambda: self._end_grace(reason))
+        if remaining > 0:
+            self._loop.call_later(remaining, lambda: self.on_suspect(reason))
         else:
-            self.grant.lose(reason)
-
-    def _end_grace(self, reason: str) -> None:
-        if self._abort.armed:
-            self.grant.lose(reason)
-
-    def on_confirmed(self) -> None:
-        """End the grace period: a quorum has confirmed the session again."""
-        self._grace.cancel()
+            self.grant.lose(self.grant.suspect_reason)
 
     def on_lost(self, reason: str) -> None:
         """Abort the work, unless `abort_on` is "never"."""

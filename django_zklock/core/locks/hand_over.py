@@ -77,8 +77,6 @@ def _check(held: HeldLock) -> Contender:
         why = "it is a write lock that only reads since its downgrade"
     elif len(held.uses) != 1 or len(grant.shares) != 1 or held.observer is not None:
         why = "its owner has acquired it more than once, or a transaction keeps it"
-    elif grant.suspect_since is not None:
-        why = f"its connection is suspended ({grant.suspect_reason})"
     else:
         return contender
     raise ZkLockError(f"The lock {key!r} cannot be handed over: {why}.", lock=key)

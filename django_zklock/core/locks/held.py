@@ -186,8 +186,7 @@ class HeldLock:
         if grant.inherited or self.is_released:
             raise self.not_held_error()
         grant.check()
-        since, policy = grant.suspect_since, self.policy
-        if policy.abort_on == "suspended" and since is not None and clock.now() - since >= policy.grace:
+        if self.policy.trusts_for(grant) <= 0:
             raise grant.loss(grant.suspect_reason)
 
     def not_held_error(self) -> LockNotHeld:

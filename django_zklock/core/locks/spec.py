@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from django_zklock.core import clock
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue.nodes import Kind
@@ -17,9 +19,16 @@ class Policy:
     """When the work under a lock is stopped."""
 
     abort_on: str = "suspended"
-    """`suspended`, `lost` or `never`."""
-    grace: float = 0.0
-    """Seconds that a suspension may last before the abort. It ends with the lease at the latest."""
+    """`suspended`, `lost` (the same without `grace`) or `never`."""
+    grace: float | None = None
+    """Seconds that a suspension may last before the abort. It ends with the lease at the latest. None: only then."""
+
+    def trusts_for(self, grant: Grant) -> float:
+        """Return for how many seconds a suspended grant is trusted; infinite: until the lease is over."""
+        since = grant.suspect_since
+        if since is None or self.grace is None or self.abort_on != "suspended":
+            return math.inf
+        return since + self.grace - clock.now()
 
     def stops_at(self, grant: Grant) -> bool:
         """Return whether a loss of this grant stops the work. The end of `max_hold` always does."""

@@ -52,8 +52,8 @@ def test_the_state_of_a_hold_follows_the_connection(zoo: Zoo, proxy: Proxy) -> N
         eventually(lambda: hold.state == "lost")
 
 
-def test_a_suspended_hold_is_not_trusted_until_a_quorum_confirms_it(zoo: Zoo, proxy: Proxy) -> None:
-    lock = zk_lock("a")
+def test_without_grace_a_suspended_hold_is_not_trusted_until_a_quorum_confirms_it(zoo: Zoo, proxy: Proxy) -> None:
+    lock = zk_lock("a", grace=0)
     hold = acquired(lock)
     hold.check()
     proxy.go_away()
@@ -75,12 +75,14 @@ def test_a_suspended_hold_is_not_trusted_until_a_quorum_confirms_it(zoo: Zoo, pr
         lock.release()
 
 
-def test_work_is_stopped_when_the_connection_is_suspended(zoo: Zoo, proxy: Proxy) -> None:
-    lose(zk_lock("a"), lambda hold: proxy.cut_all(), 1)
+def test_without_grace_work_is_stopped_when_the_connection_is_suspended(zoo: Zoo, proxy: Proxy) -> None:
+    lose(zk_lock("a", grace=0), lambda hold: proxy.cut_all(), 1)
 
 
-def test_a_suspension_within_the_grace_stops_nothing(zoo: Zoo, proxy: Proxy) -> None:
-    with zk_lock("a", grace=2) as hold:
+@pytest.mark.parametrize("options", [{}, {"abort_on": "lost", "grace": 0}, {"grace": 2}], ids=str)
+def test_a_suspension_within_the_grace_stops_nothing(zoo: Zoo, proxy: Proxy, options: Any) -> None:
+    """By default, that is a suspension within the lease."""
+    with zk_lock("a", **options) as hold:
         for _ in range(3):
             cut(proxy)
             hold.check()
@@ -95,10 +97,31 @@ def test_a_suspension_past_the_grace_stops_the_work(zoo: Zoo, proxy: Proxy) -> N
     assert "lease" not in why
 
 
+def test_the_grace_counts_from_the_suspension_for_work_that_begins_later(zoo: Zoo, proxy: Proxy) -> None:
+    with zk_lock("a", abort_on="never") as hold:
+        proxy.go_away()
+        eventually(lambda: hold.state == "suspect")
+        due(0.4)
+        hold.check()
+        with pytest.raises(LockLost, match="connection"), within(0.1), zk_lock("a", grace=0.4):
+            threading.Event().wait(10)
+        assert hold.lost
+        proxy.heal()
+
+
 @SHORT
-def test_a_hold_is_lost_during_the_outage(zoo: Zoo, proxy: Proxy) -> None:
-    lock = zk_lock("a", abort_on="lost", timeout=10)
-    hold, why = lose(lock, lambda hold: proxy.go_away(), LEASE + LATER)
+@pytest.mark.parametrize("options", [{}, {"abort_on": "lost"}, {"grace": 60}], ids=str)
+def test_a_hold_is_lost_during_the_outage(zoo: Zoo, proxy: Proxy, options: Any) -> None:
+    def go_away(hold: Hold) -> None:
+        proxy.go_away()
+        eventually(lambda: hold.state == "suspect")
+        hold.check()
+        ends.append(session().leased_until)
+
+    ends: list[float] = []
+    lock = zk_lock("a", timeout=10, **options)
+    hold, why = lose(lock, go_away, LEASE + LATER)
+    assert ends[0] <= clock.now()
     assert "lease" in why
     assert not session().connected
     proxy.heal()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from kazoo.protocol.serialization import Sync
-from support.faults import BackgroundCall, acquire_once, caught_up, die, due, expire, reconnect, results, within
+from support.faults import BackgroundCall, acquire_once, caught_up, die, due, expire, results, session, within
 from support.locking import as_json, zklock
 from support.primitives import KAZOO, KEY, LINGERING, LOCK, READ, SEMAPHORE, WRITE, Primitive, Taker, queued, watched
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, NO_AUTH, SYNC, Proxy, with_error
@@ -25,6 +25,7 @@ from django_zklock import conf, zk_adopt, zk_leader, zk_lock, zk_locks, zk_semap
 from django_zklock.core.locks import hand_over as giving
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.protocol.contender import Contender
+from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.hand_over import LONGEST_TEXT, VERSION, HandOver
 from django_zklock.core.queue.nodes import Kind, Mark, new_guid
@@ -603,14 +604,19 @@ def test_a_lock_that_is_lost_cannot_be_handed_over(zoo: Zoo) -> None:
     assert zoo.children(KEY) == []
 
 
-def test_a_hold_whose_connection_is_suspended_cannot_be_handed_over(zoo: Zoo, proxy: Proxy) -> None:
-    with contextlib.suppress(LockLost), zk_lock(KEY, abort_on="lost") as hold:
+def test_a_hand_over_waits_for_a_suspended_connection(zoo: Zoo, proxy: Proxy) -> None:
+    def heal() -> None:
+        eventually(lambda: session().attached(Registry).deleting)
+        proxy.heal()
+
+    with zk_lock(KEY) as hold:
         proxy.go_away()
         eventually(lambda: hold.state == "suspect")
-        with pytest.raises(ZkLockError, match=r"suspended \(|was lost"):
-            hold.hand_over(within=LONG)
-        proxy.heal()
-        reconnect(proxy)
+        healing = BackgroundCall(heal)
+        text = hold.hand_over(within=LONG)
+    healing.result()
+    with zk_adopt(text, timeout=30) as adopted:
+        assert adopted.token >= hold.token
 
 
 @pytest.mark.parametrize(("opcode", "searches"), [(GET_DATA, 0), (MULTI, 1)], ids=["looks", "adopts"])

@@ -370,7 +370,7 @@ def test_in_an_outage_a_waiter_waits_on_and_a_new_caller_gives_up(zoo: Zoo) -> N
     """At the connect timeout. The holder has lost the lock."""
     with proxied(zoo, CONNECT_TIMEOUT=0.5) as proxy:
         connected()
-        lock = zk_lock(KEY, linger=LONG, timeout=30)
+        lock = zk_lock(KEY, linger=LONG, timeout=30, grace=0)
         holder = Taker(lock)
         lost = holder.wait_granted()
         with queued(zoo, lock) as (waiter,):
@@ -382,6 +382,21 @@ def test_in_an_outage_a_waiter_waits_on_and_a_new_caller_gives_up(zoo: Zoo) -> N
                 BackgroundCall(lambda: acquire_once(KEY, linger=LONG, timeout=3)).result(10)
             proxy.heal()
             assert waiter.wait_granted().token > lost.token
+
+
+def test_during_a_suspension_its_owner_goes_on_and_nobody_else_gets_the_lock(zoo: Zoo) -> None:
+    with proxied(zoo, 20) as proxy:
+        lock = zk_lock(KEY, linger=LONG, timeout=30)
+        owner = Taker(lock)
+        token = owner.wait_granted().token
+        with queued(zoo, lock) as (waiter,):
+            proxy.go_away()
+            eventually(lambda: session().suspect)
+            owner.go()
+            due(0.1)
+            assert not waiter.granted.is_set()
+            proxy.heal()
+            assert waiter.wait_granted().token > token
 
 
 @pytest.mark.parametrize(("max_hold", "reason"), [(0.6, "max_hold"), (None, "took it away")])

@@ -20,11 +20,11 @@ from django.utils.connection import ConnectionDoesNotExist
 from pytest_django import DjangoDbBlocker
 from support.databases import configured
 from support.deadlock import rivals
-from support.faults import BackgroundCall, acquire_once, due
+from support.faults import BackgroundCall, acquire_once, due, proxied
 from support.ledger import Ledger, MariaDBLedger
 from support.mariadb import MariaDB
 from support.postgres import Postgres
-from support.zoo import ROOM, Zoo, namespace, settle
+from support.zoo import ROOM, Zoo, eventually, namespace, settle
 
 from django_zklock import Lock, current_hold, zk_adopt, zk_lock, zk_locked
 from django_zklock.conf.arguments import AbortOn
@@ -206,6 +206,20 @@ def test_a_lock_that_is_lost_in_the_block_commits_nothing_unless_it_never_aborts
         ledger.write("d")
         transaction.on_commit(lambda: lose(hold), using="ledger")  # too late to matter
     assert ledger.seen() == ["c", "d"]
+
+
+@ON_SQLITE
+@pytest.mark.parametrize("options", [{}, {"grace": 0}], ids=str)
+def test_work_is_committed_during_a_suspension_unless_its_grace_is_over(
+    zoo: Zoo, ledger: Ledger, options: dict[str, Any]
+) -> None:
+    outcome: Any = pytest.raises(LockLost) if options else contextlib.nullcontext()
+    with proxied(zoo, 20) as proxy:
+        with outcome, zk_lock("a", atomic="ledger", timeout=30, **options) as hold:
+            ledger.write("a")
+            proxy.go_away()
+            eventually(lambda: hold.state != "held")
+        assert ledger.seen() == ([] if options else ["a"])
 
 
 def test_a_lock_that_is_lost_between_two_commits_stops_the_second(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:

@@ -17,7 +17,7 @@ from django.template import TemplateSyntaxError
 from django.test import Client, RequestFactory, override_settings
 from support import viewsite
 from support.deadlock import rivals
-from support.faults import BackgroundCall
+from support.faults import BackgroundCall, cut, proxied
 from support.signalled import signalled
 from support.zoo import Zoo, eventually
 
@@ -47,6 +47,11 @@ def buying(sku: str) -> Iterator[None]:
     finally:
         viewsite.go_on.set()
         assert request.result() == 200
+
+
+def test_a_cut_of_the_connection_does_not_disturb_a_view(zoo: Zoo) -> None:
+    with proxied(zoo, 20) as proxy, buying("7"):
+        cut(proxy)
 
 
 def test_two_requests_for_one_key_take_turns_and_the_payload_names_no_argument(zoo: Zoo) -> None:

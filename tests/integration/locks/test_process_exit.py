@@ -357,7 +357,7 @@ def test_a_process_that_an_abort_ends_frees_its_lock(zoo: Zoo) -> None:
         process = zoo.spawn(
             """
 import threading
-with zk_lock("aborted"):
+with zk_lock("aborted", grace=0):
     print("held", flush=True)
     threading.Event().wait(30)
 """,

@@ -401,7 +401,7 @@ def lose_by_end_of_session(zoo: Zoo) -> None:
 
 def lose_by_cut(zoo: Zoo) -> None:
     with proxied(zoo, 20) as proxy, zk_lock("other", abort_on="never"):
-        lose(zk_lock("k"), lambda hold: proxy.cut_all(), 10)
+        lose(zk_lock("k", grace=0), lambda hold: proxy.cut_all(), 10)
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ def test_a_lost_hold_says_why_and_the_network_counts(zoo: Zoo, cause: Callable[[
 
 @each_database
 def test_each_reason_of_a_doubt_counts_as_a_loss_once_for_a_session(alias: str) -> None:
-    """The holds of the default policy end with the first doubt, so each doubt is a reason of losses."""
+    """Holds with `grace=0` end with the first doubt, so each doubt is a reason of losses."""
     ago = timezone.now() - timedelta(hours=2)
     for number, reason in enumerate(troubles.ALL):
         insert("k", held=1, host="worker-7", session=number, outcome=Attempt.LOST, reason=reason)

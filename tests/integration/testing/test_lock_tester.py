@@ -117,7 +117,7 @@ def test_a_lost_session_is_known_in_the_block(zklock: LockTester) -> None:
 
 
 def test_a_suspended_session_lives_on(zklock: LockTester) -> None:
-    with zk_lock("a", abort_on="lost") as hold:
+    with zk_lock("a") as hold:
         with zklock.suspended():
             assert process.current().connected is False
             assert not hold.lost
@@ -126,8 +126,8 @@ def test_a_suspended_session_lives_on(zklock: LockTester) -> None:
         hold.check()
 
 
-def test_work_is_stopped_when_the_connection_is_suspended(zklock: LockTester) -> None:
-    with within(10), pytest.raises(LockLost), zk_lock("a"), zklock.suspended():
+def test_without_grace_work_is_stopped_when_the_connection_is_suspended(zklock: LockTester) -> None:
+    with within(10), pytest.raises(LockLost), zk_lock("a", grace=0), zklock.suspended():
         threading.Event().wait(20)
     assert not zklock.server.refuse
     with zk_lock("a"):

@@ -20,6 +20,8 @@ from django_zklock.core.zk.loop import protocol_thread
 from django_zklock.exceptions import LockLost, LockNotHeld
 from django_zklock.locks.hold import Hold, held_of, hold_of
 
+WATCHED = Policy(abort_on="never")
+
 
 class Turbulent:
     """A session with a valid lease, to which something happens at the moment somebody looks at the lease."""
@@ -44,22 +46,21 @@ class Leaver:
         self.on_abandon()
 
 
-def held_in(session: Turbulent, contender: Leaver | None = None, abort_on: str = "never") -> tuple[Hold, Grant]:
+def held_in(session: Turbulent, contender: Leaver | None = None, policy: Policy = WATCHED) -> tuple[Hold, Grant]:
     grant = Grant(cast("Any", session), "key", "/key/node", 7)
-    policy = Policy(abort_on=abort_on, grace=60)
     return hold_of(HeldLock(cast("Any", contender or Leaver()), grant, current_owner(), policy)), grant
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.parametrize("abort_on", ["suspended", "lost"])
-def test_a_suspended_hold_is_trusted_until_its_grace_is_over(abort_on: str) -> None:
-    """With `abort_on="lost"`, also after that."""
-    hold, grant = held_in(Turbulent(), abort_on=abort_on)
+@pytest.mark.parametrize(("abort_on", "grace"), [("suspended", 60), ("suspended", None), ("lost", 60)])
+def test_a_suspended_hold_is_trusted_until_its_grace_is_over(abort_on: str, grace: float | None) -> None:
+    """Without one, and with `abort_on="lost"`, until its lease is over."""
+    hold, grant = held_in(Turbulent(), policy=Policy(abort_on=abort_on, grace=grace))
     grant.suspect_since = clock.now() - 50
     hold.check()
     grant.suspect_since -= 20
     grant.suspect("again")
-    with pytest.raises(LockLost) if abort_on == "suspended" else contextlib.nullcontext():
+    with pytest.raises(LockLost) if (abort_on, grace) == ("suspended", 60) else contextlib.nullcontext():
         hold.check()
 
 

@@ -290,7 +290,7 @@ def test_credentials_appear_in_no_text(url: str, auth: object, acl: object, tls:
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("timeout", -1), ("timeout", "5"), ("timeout", True), ("timeout", math.inf), ("grace", None), ("grace", -0.1),
+        ("timeout", -1), ("timeout", "5"), ("timeout", True), ("timeout", math.inf), ("grace", "5"), ("grace", -0.1),
         ("on_conflict", "queue"), ("on_conflict", None), ("on_conflict", []), ("abort_on", "always"), ("reentrant", 1),
         ("compat", "curator"), ("atomic", 1), ("atomic", [""]), ("atomic", {"a": 1}), ("release_on", "block"),
         ("max_conflicts", -1), ("max_conflicts", True), ("max_conflicts", "3"), ("skip_value", object()),
