@@ -14,7 +14,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from django_zklock.core import clock, hooks
@@ -49,7 +49,6 @@ OpenBlocks: TypeAlias = "dict[object, list[Acquisition]]"
 """The acquisitions of one lock object whose blocks are open, by owner; the innermost one last."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Acquisition:
     """
     One call of one owner to acquire locks: their specs, and the holds that the owner has so far.
@@ -58,25 +57,26 @@ class Acquisition:
     and no two callers can wait for each other.
     """
 
-    owner: Owner = field(default_factory=current_owner)
-    _timeout: float | None = None  # seconds, for all locks together
-    _began: float = 0.0  # when the call began, on clock.now()
-    _since: float = 0.0  # when the wait for the present lock began, on clock.now()
-    # Its key in the `uses` of its holds: the acquisition itself would be a reference cycle. The caller of `acquire`
-    # sets a `KeptUse` if no block ends it.
-    use: object = field(default_factory=object)
-    specs: tuple[LockSpec, ...] = ()
-    holds: list[HeldLock] = field(default_factory=list)  # of the first specs, in their order
-    _loss_observers: list[_LossObserver] = field(default_factory=list)  # of these, while it waits for another lock
-    contenders: list[AnyContender] = field(default_factory=list)  # of the locks that the owner did not hold before
-    contender: AnyContender | None = None  # the one that the caller waits for
-    waiter: Any = None  # for its outcome
-    _batch: Batch | None = None  # those that were started together; the caller waits for one after the other
-    # By waiter. The protocol's thread writes an outcome before it wakes the caller.
-    outcomes: dict[Any, Outcome] = field(default_factory=dict)
-    block: Block | None = None
-    open_blocks: OpenBlocks = field(default_factory=dict)  # of the lock object; has this while the block is open
-    finalizers: Finalizers | None = None  # of the `__exit__` of the block; None once that has run
+    def __init__(self, owner: Owner | None = None) -> None:
+        self.owner = owner or current_owner()
+        self._timeout: float | None = None  # seconds, for all locks together
+        self._began = 0.0  # when the call began, on clock.now()
+        self._since = 0.0  # when the wait for the present lock began, on clock.now()
+        # Its key in the `uses` of its holds: the acquisition itself would be a reference cycle. The caller of
+        # `acquire` sets a `KeptUse` if no block ends it.
+        self.use = object()
+        self.specs: tuple[LockSpec, ...] = ()
+        self.holds: list[HeldLock] = []  # of the first specs, in their order
+        self._loss_observers: list[_LossObserver] = []  # of these, while it waits for another lock
+        self.contenders: list[AnyContender] = []  # of the locks that the owner did not hold before
+        self.contender: AnyContender | None = None  # the one that the caller waits for
+        self.waiter: Any = None  # for its outcome
+        self._batch: Batch | None = None  # those that were started together; the caller waits for one after the other
+        # By waiter. The protocol's thread writes an outcome before it wakes the caller.
+        self.outcomes: dict[Any, Outcome] = {}
+        self.block: Block | None = None
+        self.open_blocks: OpenBlocks = {}  # of the lock object; has this while the block is open
+        self.finalizers: Finalizers | None = None  # of the `__exit__` of the block; None once that has run
 
     # --- acquire --------------------------------------------------------------------------------------------------
 

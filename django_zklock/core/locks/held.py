@@ -48,14 +48,14 @@ def released(holds: Iterable[HeldLock], new_waiter: Callable[[], Any], *, confir
     holds for several releases that this process sends: if it were killed now, the server could not send the reply to
     the first, and would perhaps not read the last.
     """
-    if log.on_protocol_thread():
-        return  # the garbage collector has closed a generator there
+    leaving = [hold for hold in holds if hold.is_leaving]
+    if not leaving or log.on_protocol_thread():
+        return  # on that thread, the garbage collector has closed a generator
     waiters = []
-    ended = [hold for hold in holds if not hold.grant.shares and not hold.grant.inherited]  # others stay held
-    for hold in ended:
+    for hold in leaving:
         waiters.append(new_waiter())
         contender = hold.contender
-        sure = confirmed or not contender.waits or (len(ended) > 1 and contender.sends_release)
+        sure = confirmed or not contender.waits or (len(leaving) > 1 and contender.sends_release)
         contender.when_released(waiters[-1].set, confirmed=sure)
     deadline = clock.now() + RELEASE_TIMEOUT
     for waiter in waiters:
@@ -160,16 +160,22 @@ class HeldLock:
     def _end_uses(self, ended: Container[object]) -> None:
         """End these uses. Without any, the lock is released, unless open transactions keep it."""
         while (uses := self.uses) is not RELEASED:
-            left = Uses((use, kept) for use, kept in uses.items() if use not in ended)
-            left = RELEASED if not left and self.observer is None else left
-            self._uses = following = uses.after.setdefault(None, left)
-            if following is left:
+            remaining = [(use, kept) for use, kept in uses.items() if use not in ended]
+            is_unused = not remaining and self.observer is None
+            proposed = RELEASED if is_unused else Uses(remaining)
+            self._uses = following = uses.after.setdefault(None, proposed)
+            if following is proposed:
                 return
 
     @property
     def is_released(self) -> bool:
         """Whether it was released. A transaction may keep it after the end of its block."""
         return not self.uses and self._reference not in self.grant.shares
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether this process gives the lock back: no share of it is left, and it does not linger."""
+        return not self.grant.shares and not self.contender.lingers and not self.grant.inherited
 
     @property
     def lost(self) -> bool:
@@ -432,7 +438,10 @@ class HeldLocks:
 
     def find(self, owner: Owner, key: str, *, reads: bool | None = None) -> HeldLock | None:
         """Return the owner's held lock of this key, or None. `reads`: whether it only reads; None: either way."""
-        for only_reads in (False, True) if reads is None else (reads,) if self._weak else ():
+        if not self._weak:
+            return None
+        kinds = (False, True) if reads is None else (reads,)
+        for only_reads in kinds:
             held = self._weak.get((owner.subject, key, only_reads))
             if held is not None and held.uses is not RELEASED:
                 return held
@@ -479,9 +488,8 @@ class HeldLocks:
         self._kept.pop(held, None)
         # While its owner runs elsewhere, that may put a newer one in its place at any moment. A message does not run.
         owner = held.owner
-        if self._weak.get(held.table_key) is held and (
-            owner.kind == "message" or owner == current_owner() or owner.is_over
-        ):
+        is_settled = owner.subject is current_owner().subject or owner.kind == "message" or owner.is_over
+        if is_settled and self._weak.get(held.table_key) is held:
             self._weak.pop(held.table_key, None)
 
     # --- open blocks ----------------------------------------------------------------------------------------------

@@ -24,7 +24,6 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
 from typing import Any, Final
@@ -77,35 +76,39 @@ class LingeringGrant(Grant):
         return self.why_invalid()
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class LingeringWaiter:
     """One owner in the queue of this process; the owner uses it as its contender."""
 
     sends_release = True
 
-    _locks: LingeringLocks
-    spec: QueueSpec
-    caller: Caller
-    _on_outcome: Callable[[Outcome], object] | None  # may be called again with the same outcome
-    waits: bool
-    on_queued: Callable[[], object] | None = None  # called once if it has to wait
-    lock: LingeringLock | None = None
-    gone: bool = False
-    since: float | None = None  # when the caller began to wait, on clock.now()
-    held: Callable[[], Sequence[Grant]] | None = None  # returns the locks of its owner; None: it has none
-    # The outcome, by lock. It is written once, by `setdefault`; None: queue again. `join` replaces this dict after
-    # `lock`, so read the dict first.
-    _outcomes: dict[LingeringLock | None, Outcome | None] = field(default_factory=dict)
-    _had_position: bool = False
-    _pid: int = field(default_factory=os.getpid)  # the process of this machine that does the work
+    def __init__(
+        self,
+        locks: LingeringLocks,
+        spec: QueueSpec,
+        caller: Caller,
+        on_outcome: Callable[[Outcome], object],
+        *,
+        waits: bool,
+    ) -> None:
+        self._locks = locks
+        self.session = locks.session
+        self.spec = spec
+        self.caller = caller
+        self._on_outcome: Callable[[Outcome], object] | None = on_outcome  # may be called again with the same outcome
+        self.waits = waits
+        self.on_queued: Callable[[], object] | None = None  # called once if it has to wait
+        self.lock: LingeringLock | None = None
+        self.gone = False
+        self.since: float | None = None  # when the caller began to wait, on clock.now()
+        self.held: Callable[[], Sequence[Grant]] | None = None  # returns the locks of its owner; None: it has none
+        # The outcome, by lock. It is written once, by `setdefault`; None: queue again. `join` replaces this dict after
+        # `lock`, so read the dict first.
+        self._outcomes: dict[LingeringLock | None, Outcome | None] = {}
+        self._had_position = False
+        self._pid = 0  # that of another process of this machine that does the work
 
     def __repr__(self) -> str:
         return f"<waiter for {self.spec.key!r}>"
-
-    @property
-    def session(self) -> Session:
-        """The session of this process."""
-        return self._locks.session
 
     # --- from any thread ------------------------------------------------------------------------------------------
 
@@ -136,12 +139,17 @@ class LingeringWaiter:
             if lock.ended:
                 self.session.post(lock.end)
 
+    @property
+    def lingers(self) -> bool:
+        """Whether the lock stays in this process, so that there is no release to wait for."""
+        return self.lock is None or not self.lock.ended
+
     def when_released(self, done: Callable[[bool], object], *, confirmed: bool) -> None:
-        """Call `done` as `Contender.when_released` does; at once if the lock is kept here."""
-        if self.lock is not None and self.lock.ended:
-            self.session.post(functools.partial(self.lock.contender.when_released, done, confirmed=confirmed))
-        else:
+        """Call `done` as `Contender.when_released` does; at once if the lock lingers."""
+        if self.lock is None or self.lingers:
             done(True)
+        else:
+            self.session.post(functools.partial(self.lock.contender.when_released, done, confirmed=confirmed))
 
     def downgrade(self, *, asked: bool = False) -> None:
         """Make the write lock a read lock; see `Contender.downgrade`. The lingering lock ends with it."""
@@ -184,7 +192,7 @@ class LingeringWaiter:
     @property
     def description(self) -> Mapping[str, Any]:
         """The fields of the znode's payload while it has the lock."""
-        return description(self._pid, self.caller.what, self.caller.thread, self.caller.about)
+        return description(self._pid or os.getpid(), self.caller.what, self.caller.thread, self.caller.about)
 
     @property
     def has_position(self) -> bool:

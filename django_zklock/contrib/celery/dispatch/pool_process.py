@@ -135,6 +135,7 @@ class ContenderProxy:
 
     waits = True  # a task whose timeout is 0 acquires its lock in its own process
     sends_release = False  # the main process does
+    lingers = False
 
     def __init__(self, session: SessionProxy, record: GrantRecord, payload: GrantPayload, caller: Caller) -> None:
         self.session = session
