@@ -85,7 +85,6 @@ class Grant:
     def __init__(self, session: GrantSession, key: str, path: str, token: int, kind: Kind = Kind.LOCK) -> None:
         self.session = session
         self.session_id = session.session_id
-        self.pid = os.getpid()
         self.key = key
         self.path = path
         self.token = token
@@ -117,7 +116,7 @@ class Grant:
     @property
     def inherited(self) -> bool:
         """Whether this process is a forked child, which holds nothing of its parent."""
-        return self.pid != os.getpid()
+        return self.session.pid != os.getpid()
 
     def log_fields(self) -> dict[str, object]:
         """Return the extra fields of a log record about this grant."""

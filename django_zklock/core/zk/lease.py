@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -126,6 +127,7 @@ class GrantSession:
     """None if it is over. The loop's thread writes it; any thread reads it."""
 
     def __init__(self, loop: Loop) -> None:
+        self.pid = os.getpid()  # of the process that it belongs to; a forked child has no part of it
         self.loop = loop
         self.post = loop.post  # runs a call on the loop's thread; for any thread
         self._dispatcher: Loop | None = None

@@ -223,7 +223,6 @@ class SessionProxy(GrantSession):
 
     def __init__(self, shared: SharedGrants) -> None:
         super().__init__(Loop("zklock-proxy"))
-        self.pid = os.getpid()
         self._shared = shared
         self._in_use: dict[ContenderProxy, None] = {}  # loop's thread only
         self._is_reading = False  # whether `_read` is scheduled; loop's thread only
