@@ -298,7 +298,12 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         if acquisition.block is None:  # code has called `__exit__` by itself, without `with`
             self._close_innermost(kind, error, traceback)
             return
-        run(self._finish(error, *acquisition.end_block(error), ThreadWaiter))
+        failed, leaving = acquisition.end_block(error)
+        try:
+            if leaving or failed is not error:
+                run(self._finish(error, failed, leaving, ThreadWaiter))
+        finally:
+            del failed, error  # else they and this frame would refer to each other
 
     @abort.shielded
     def _close_innermost(self, kind: object, error: BaseException | None, traceback: object) -> None:
@@ -309,13 +314,13 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         self,
         error: BaseException | None,
         failed: BaseException | None,
-        holds: tuple[HeldLock, ...],
+        leaving: list[HeldLock],
         new_waiter: type[Any] | None,
     ) -> Routine[None]:
         """Wait for the releases. Then raise `failed` if it replaces `error`, which has ended the block."""
         try:
             if new_waiter is not None:
-                yield from released(holds, new_waiter, confirmed=bool(self._lasts))
+                yield from released(leaving, new_waiter, confirmed=bool(self._lasts))
             if failed is None or failed is error:
                 return
             if error is not None and isinstance(failed, ZkLockError):
@@ -350,7 +355,7 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
     @abort.shielded
     def _end_innermost(
         self, error: BaseException | None, opened: Sequence[Acquisition] = ()
-    ) -> tuple[BaseException | None, tuple[HeldLock, ...]]:
+    ) -> tuple[BaseException | None, list[HeldLock]]:
         """End the block that was `opened`, or the caller's innermost one. Return what `end_block` returns."""
         innermost = list(opened)
         with CleanupOnError(functools.partial(finish_release, innermost, self._innermost, _release_block)):

@@ -237,7 +237,7 @@ class Acquisition:
         assert contender is not None
         if not isinstance(outcome, Grant):
             raise refusal(contender, self.owner, outcome, clock.now() - self._since)
-        held = HeldLock(contender, outcome, self.owner, spec.policy, [(self.use, kept)])
+        held = HeldLock(contender, outcome, self.owner, spec.policy, {self.use: kept})
         self.holds.append(held)
         self.contender = None
         if self._loss_observers:
@@ -309,14 +309,14 @@ class Acquisition:
         self.block.open()
 
     @abort.shielded
-    def end_block(self, error: BaseException | None) -> tuple[BaseException | None, tuple[HeldLock, ...]]:
-        """End the block, if there is one, and release. Return the error to raise, if any, and what was held."""
-        holds = tuple(self.holds)
+    def end_block(self, error: BaseException | None) -> tuple[BaseException | None, list[HeldLock]]:
+        """End the block, if there is one, and release. Return the error to raise, if any, and what is on its way."""
+        holds = self.holds.copy()
         if self.block is not None:
             error = self.block.close(error)
         self.release()
         self.finalizers = None
-        return error, holds
+        return error, [hold for hold in holds if hold.is_leaving]
 
     @abort.shielded
     def release(self) -> None:
@@ -422,10 +422,9 @@ class Block:
         """End the block, but do not release its locks. Return the error to raise, if any."""
         outer_guards = self._disarm()  # first, so that no abort interrupts COMMIT
         committed = False
-        inherited = bool(self._holds) and self._holds[0].grant.inherited  # then the locks are the parent's
         if self._transaction is not None:
-            error, committed = self._end_transaction(self._transaction, error, inherited=inherited)
-        for hold, guard in () if inherited else zip(self._holds, self._guards, strict=True):
+            error, committed = self._end_transaction(self._transaction, error)
+        for hold, guard in zip(self._holds, self._guards, strict=True):
             is_over = not hold.handed_over and (not hold.uses or hold.grant.why_invalid() is not None)
             if is_over or guard.abort_requested_at is not None:
                 error = self._report_losses(error, outer_guards, committed=committed) or error
@@ -435,14 +434,14 @@ class Block:
 
     @abort.shielded
     def _end_transaction(
-        self, transaction: hooks.Transaction, error: BaseException | None, *, inherited: bool
+        self, transaction: hooks.Transaction, error: BaseException | None
     ) -> tuple[BaseException | None, bool]:
         """
         Commit if the locks are still held; roll back if `error` has ended the block.
 
         Return the error to raise, and whether the work was committed. After a commit, the loss of a lock is no failure.
         """
-        if inherited:
+        if self._is_inherited:
             transaction.forget()
             return error, False
         try:
@@ -456,11 +455,16 @@ class Block:
     def discard(self) -> None:
         """End what remains of a block that an exception has destroyed: disarm its guards, and roll back."""
         self._disarm()
-        if self._transaction is not None and self._holds[0].grant.inherited:
+        if self._transaction is not None and self._is_inherited:
             self._transaction.forget()
         elif self._transaction is not None:
             self._transaction.abandon()
         self.is_open = False
+
+    @property
+    def _is_inherited(self) -> bool:
+        """Whether a fork inside the block has made this process. Then the locks are the parent's."""
+        return bool(self._holds) and self._holds[0].grant.inherited
 
     @abort.shielded
     def _disarm(self) -> list[Guard]:
@@ -484,6 +488,8 @@ class Block:
         self, error: BaseException | None, outer_guards: list[Guard], *, committed: bool
     ) -> ZkLockError | None:
         """Report lost locks. Return the error that replaces `error`; None if `error` remains."""
+        if self._is_inherited:
+            return None
         guards = outer_guards + self._guards
         lost: ZkLockError | None = None
         for held in reversed(self._holds):

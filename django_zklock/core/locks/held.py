@@ -12,9 +12,10 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from django_zklock.core import clock, hooks, log
@@ -79,7 +80,9 @@ class Uses(dict[object, bool]):
     while its owner acquires the lock again, one of them is first, and the other one sees that and looks again.
     """
 
-    def __init__(self, uses: Iterable[tuple[object, bool]] = ()) -> None:
+    __slots__ = ("after",)
+
+    def __init__(self, uses: Mapping[object, bool] = MappingProxyType({})) -> None:
         super().__init__(uses)
         self.after: dict[None, Uses] = {}
 
@@ -117,7 +120,7 @@ class HeldLock:
         grant: Grant,
         owner: Owner,
         policy: Policy,
-        uses: Iterable[tuple[object, bool]] = (),
+        uses: Mapping[object, bool] = MappingProxyType({}),
         *,
         reads: bool = False,
     ) -> None:
@@ -152,7 +155,7 @@ class HeldLock:
     def add_use(self, use: object, *, kept: bool) -> bool:
         """Add a use. Return False if another thread has released the lock before."""
         while (uses := self.uses) is not RELEASED:
-            self._uses = following = uses.after.setdefault(None, Uses([*uses.items(), (use, kept)]))
+            self._uses = following = uses.after.setdefault(None, Uses({**uses, use: kept}))
             if use in following:
                 return True
         return False
@@ -160,7 +163,7 @@ class HeldLock:
     def _end_uses(self, ended: Container[object]) -> None:
         """End these uses. Without any, the lock is released, unless open transactions keep it."""
         while (uses := self.uses) is not RELEASED:
-            remaining = [(use, kept) for use, kept in uses.items() if use not in ended]
+            remaining = {use: kept for use, kept in uses.items() if use not in ended}
             is_unused = not remaining and self.observer is None
             proposed = RELEASED if is_unused else Uses(remaining)
             self._uses = following = uses.after.setdefault(None, proposed)

@@ -34,8 +34,10 @@ class GrantedContender(Protocol):
     """Whether its caller wanted to wait for the lock. If not, the end of a block waits for the confirmed release."""
     sends_release: bool
     """Whether its release is a request of this process, which may get lost with it after other requests."""
-    lingers: bool
-    """Whether the lock stays in this process after the release."""
+
+    @property
+    def lingers(self) -> bool:
+        """Whether the lock stays in this process after the release."""
 
     @property
     def ahead_about(self) -> Mapping[str, str]:
