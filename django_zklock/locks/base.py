@@ -281,7 +281,7 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
             acquisition.open_block(self._blocks)
             return self._view(acquisition) if acquisition.specs else None
         except BaseException as error:
-            run(self._finish(error, *acquisition.end_block(error), None))
+            run(self._finish(error, acquisition.end_block(error)[0], [], new_waiter))
             raise
 
     def _new_end(self) -> Callable[..., None]:
@@ -315,11 +315,11 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         error: BaseException | None,
         failed: BaseException | None,
         leaving: list[HeldLock],
-        new_waiter: type[Any] | None,
+        new_waiter: type[Any],
     ) -> Routine[None]:
         """Wait for the releases. Then raise `failed` if it replaces `error`, which has ended the block."""
         try:
-            if new_waiter is not None:
+            if leaving:
                 yield from released(leaving, new_waiter, confirmed=bool(self._lasts))
             if failed is None or failed is error:
                 return
@@ -338,9 +338,14 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         self, opened: list[Acquisition], kind: object, error: BaseException | None, traceback: object
     ) -> None:
         """End the block of this acquisition, or the innermost one of the caller."""
-        is_closed = kind is GeneratorExit  # a coroutine that Python closes cannot wait
-        ending = self._finish(error, *self._end_innermost(error, opened), None if is_closed else TaskWaiter)
-        run(ending) if is_closed else await Awaited(ending)
+        failed, leaving = self._end_innermost(error, opened)
+        try:
+            if kind is GeneratorExit:  # a coroutine that Python closes cannot wait
+                run(self._finish(error, failed, [], TaskWaiter))
+            elif leaving or failed is not error:
+                await Awaited(self._finish(error, failed, leaving, TaskWaiter))
+        finally:
+            del failed, error
 
     if TYPE_CHECKING:
 

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 from django_zklock.core import clock, hooks, log
 from django_zklock.core.errors import LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.core.execution import abort, work
-from django_zklock.core.execution.owner import Owner, current_owner
+from django_zklock.core.execution.owner import Owner
 from django_zklock.core.execution.waiters import Routine
 from django_zklock.core.locks.guard import Guard, Receipt, release_if_overdue
 from django_zklock.core.locks.spec import Policy
@@ -176,6 +176,11 @@ class HeldLock:
         return not self.uses and self._reference not in self.grant.shares
 
     @property
+    def is_dropped(self) -> bool:
+        """Whether its owner has it no more, or is about to lose it. The lock may have been lost before."""
+        return self._reference is None or self.uses is RELEASED
+
+    @property
     def is_leaving(self) -> bool:
         """Whether this process gives the lock back: no share of it is left, and it does not linger."""
         return not self.grant.shares and not self.contender.lingers and not self.grant.inherited
@@ -327,7 +332,7 @@ class HeldLock:
     def _drop(self) -> None:
         """Drop this share of the grant, and release the lock with the last one. The call is idempotent."""
         grant = self.grant
-        held_locks.remove(self)
+        held_locks.forget(self)
         # First drop this share, then look at the others: of two released at the same time, one sees none left.
         if self._reference is not None:
             grant.shares.pop(self._reference, None)
@@ -427,7 +432,8 @@ class HeldLocks:
     The held locks of this process, by owner, key, and whether they are held only for reading.
 
     This table makes locks reentrant. Only an owner itself changes its entries. For locks that were acquired by `with`
-    it has weak references only, because their block keeps them.
+    it has weak references only, because their block keeps them. What was dropped counts as absent, until Python
+    destroys it or its owner acquires the key again: another thread could not remove it without a race against that.
     """
 
     def __init__(self) -> None:
@@ -446,7 +452,7 @@ class HeldLocks:
         kinds = (False, True) if reads is None else (reads,)
         for only_reads in kinds:
             held = self._weak.get((owner.subject, key, only_reads))
-            if held is not None and held.uses is not RELEASED:
+            if held is not None and not held.is_dropped:
                 return held
         return None
 
@@ -454,7 +460,7 @@ class HeldLocks:
         """Return every held lock of this process."""
         # A list made in one step: other threads add and remove meanwhile.
         every = [reference() for reference in self._weak.valuerefs()]
-        return [held for held in every if held is not None and held.uses is not RELEASED]
+        return [held for held in every if held is not None and not held.is_dropped]
 
     def may_have(self, owner: Owner) -> bool:
         """Return whether the owner may hold a lock. It is cheap."""
@@ -486,14 +492,9 @@ class HeldLocks:
             self._kept[held] = None
             held.grant.session.attached(OwnerWatch).start()
 
-    def remove(self, held: HeldLock) -> None:
-        """Remove a held lock; from any thread. The call is idempotent, and others ignore one that is released."""
+    def forget(self, held: HeldLock) -> None:
+        """Keep no reference to a lock that is being dropped; from any thread. The call is idempotent."""
         self._kept.pop(held, None)
-        # While its owner runs elsewhere, that may put a newer one in its place at any moment. A message does not run.
-        owner = held.owner
-        is_settled = owner.subject is current_owner().subject or owner.kind == "message" or owner.is_over
-        if is_settled and self._weak.get(held.table_key) is held:
-            self._weak.pop(held.table_key, None)
 
     # --- open blocks ----------------------------------------------------------------------------------------------
 

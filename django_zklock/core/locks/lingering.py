@@ -24,6 +24,7 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
 from typing import Any, Final
@@ -305,6 +306,30 @@ class LingeringWaiter:
             on_outcome(outcome)
 
 
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """No owner of this process has the lock since then, on `clock.now()`."""
+
+    since: float
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return the fields of the znode's payload."""
+        since = datetime.now(timezone.utc) - timedelta(seconds=clock.now() - self.since)
+        return description(os.getpid(), KEPT, idle=since.isoformat(timespec="milliseconds"))
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """An owner has the lock, or several have had it one after another."""
+
+    owner: Mapping[str, Any]  # its description
+    waited: int = 0  # milliseconds
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return the fields of the znode's payload."""
+        return {**self.owner, "waited": self.waited}
+
+
 class LingeringLock(GrantObserver):
     """
     A lock that this process shares among its owners, until it passes the lock on; and the wait before it.
@@ -336,8 +361,7 @@ class LingeringLock(GrantObserver):
         self._has_left = False
         self._watch: Watch | None = None
         self._timer = NEVER
-        # In the znode: since when the lock is idle, or the fields of the owner.
-        self._published: float | Mapping[str, Any] = founder.description
+        self._published: Idle | Used = Used(founder.description)  # in the znode
         self._stale_since: float | None = None  # when a check found that the znode is wrong
 
     # --- on any thread --------------------------------------------------------------------------------------------
@@ -355,7 +379,8 @@ class LingeringLock(GrantObserver):
 
     def remove(self, waiter: LingeringWaiter) -> None:
         """Remove a waiter, and grant the lock to the first one then. It is idempotent."""
-        self._linger, self.idle_since = waiter.spec.linger, clock.now()
+        self._linger = waiter.spec.linger
+        self.idle_since = clock.now()
         if waiter.grant is not None:
             self._last = waiter
         try:
@@ -472,39 +497,43 @@ class LingeringLock(GrantObserver):
 
     def _correct_published(self) -> None:
         """Write the znode if it has been wrong for some time; never for each of many short owners."""
-        now, first = clock.now(), self.first
-        grant = None if first is None else first.grant
-        since = self.idle_since if first is None else now if grant is None else grant.since
-        present, in_turn = (first or self._last).description, description(os.getpid(), SEVERAL)
-        if now - since >= PUBLISH_AFTER:
-            state: float | Mapping[str, Any] = self.idle_since
-            if grant is not None:
-                state = {**present, "waited": self.contender.waited(grant.since)}
-            if state != self._published:
-                self._publish(state)
-        elif self._published in (present, in_turn):
+        lasting = self._lasting_state()
+        if lasting is not None:
+            if lasting != self._published:
+                self._publish(lasting)
+            return
+        present = Used((self.first or self._last).description)
+        several = Used(description(os.getpid(), SEVERAL))
+        now = clock.now()
+        if self._published in (present, several):
             self._stale_since = None
         elif self._stale_since is None:
             self._stale_since = now
         elif now - self._stale_since >= PUBLISH_AFTER:
-            is_same = not isinstance(self._published, float) and {**self._published, "waited": 0} == present
-            self._publish(present if is_same else in_turn)
+            is_same = isinstance(self._published, Used) and self._published.owner == present.owner
+            self._publish(present if is_same else several)
+
+    def _lasting_state(self) -> Idle | Used | None:
+        """Return for what the lock has been used for some time; None if that has just changed."""
+        first, idle_since = self.first, self.idle_since
+        latest = clock.now() - PUBLISH_AFTER
+        if first is None:
+            return Idle(idle_since) if idle_since <= latest else None
+        grant = first.grant
+        if grant is None or grant.since > latest:
+            return None
+        return Used(first.description, self.contender.waited(grant.since))
 
     def publish_owner(self, waiter: LingeringWaiter) -> None:
         """Show others in the queue this owner, if it has the lock."""
         if self.first is waiter:
-            self._publish(waiter.description)
+            self._publish(Used(waiter.description))
 
-    def _publish(self, state: float | Mapping[str, Any]) -> None:
+    def _publish(self, state: Idle | Used) -> None:
         def on_written() -> None:
             self._published, self._stale_since = state, None
 
-        if not isinstance(state, float):
-            fields = state
-        else:
-            idle_since = datetime.now(timezone.utc) - timedelta(seconds=clock.now() - state)
-            fields = description(os.getpid(), KEPT, idle=idle_since.isoformat(timespec="milliseconds"))
-        self.contender.describe(fields, on_written)
+        self.contender.describe(state.fields(), on_written)
 
     def _watch_others(self) -> None:
         self._unwatch()
