@@ -211,9 +211,8 @@ class Acquisition:
     def _new_contender(self, spec: LockSpec, waiter: Any, seconds: float | None) -> AnyContender:
         """Return a contender that waits for `seconds` (None: without limit). `waiter` gets its outcome."""
         session = process.current()
-        now = clock.now()
         if self.holds:
-            self._since = now  # the wait for the first lock began with the call
+            self._since = clock.now()  # the wait for the first lock began with the call
         waits = seconds is None or seconds > 0
         caller = describe_caller(spec, self.owner)
         on_outcome = functools.partial(self._on_outcome, waiter)
@@ -221,7 +220,7 @@ class Acquisition:
         if spec.linger:
             contender = LingeringWaiter(session.attached(LingeringLocks), spec, caller, on_outcome, waits=waits)
         else:
-            deadline = None if seconds is None else now + seconds
+            deadline = None if seconds is None else clock.now() + seconds
             contender = Contender(session, spec, caller, on_outcome, waits=waits, deadline=deadline)
         contender.since = self._since
         # Of several locks, some are granted before this one. The leases of a coordinator belong to many programs.

@@ -387,18 +387,18 @@ class LingeringLock(GrantObserver):
             self.queue.remove(waiter)
         except ValueError:
             pass
-        self.grant_first()
-        if self.first is None:  # no waiter is first; the queue is empty, or the protocol's thread is the first
+        if self.grant_first() is None:  # the queue is empty, or the protocol's thread is the first
             if self.base is None or self.has_other_waiters:
                 self.session.post(self.end_if_idle)
             elif self.idle_since + self._linger < self._checks_at:  # an earlier owner had a longer `linger`
                 self.session.post(self.check_idle)
 
-    def grant_first(self) -> None:
-        """Grant the lock to the first in the queue, if the lock is here."""
+    def grant_first(self) -> LingeringWaiter | None:
+        """Grant the lock to the first in the queue, if the lock is here. Return the first."""
         first = self.first  # read before `ended`: the one that ends this sets that before it leaves the queue
         if first is not None and self.base is not None and not self.ended:
             first.grant_now(self)
+        return first
 
     @property
     def first(self) -> LingeringWaiter | None:
