@@ -315,7 +315,7 @@ class Acquisition:
             error = self.block.close(error)
         self.release()
         self.finalizers = None
-        return error, [hold for hold in holds if hold.is_leaving]
+        return error, [hold for hold in holds if hold.release_is_sent]
 
     @abort.shielded
     def release(self) -> None:

@@ -49,14 +49,14 @@ def released(holds: Iterable[HeldLock], new_waiter: Callable[[], Any], *, confir
     holds for several releases that this process sends: if it were killed now, the server could not send the reply to
     the first, and would perhaps not read the last.
     """
-    leaving = [hold for hold in holds if hold.is_leaving]
-    if not leaving or log.on_protocol_thread():
+    sent = [hold for hold in holds if hold.release_is_sent]
+    if not sent or log.on_protocol_thread():
         return  # on that thread, the garbage collector has closed a generator
     waiters = []
-    for hold in leaving:
+    for hold in sent:
         waiters.append(new_waiter())
         contender = hold.contender
-        sure = confirmed or not contender.waits or (len(leaving) > 1 and contender.sends_release)
+        sure = confirmed or not contender.waits or (len(sent) > 1 and contender.sends_release)
         contender.when_released(waiters[-1].set, confirmed=sure)
     deadline = clock.now() + RELEASE_TIMEOUT
     for waiter in waiters:
@@ -177,12 +177,12 @@ class HeldLock:
 
     @property
     def is_dropped(self) -> bool:
-        """Whether its owner has it no more, or is about to lose it. The lock may have been lost before."""
+        """Whether this share has been released, or is about to be; or was given up after a loss."""
         return self._reference is None or self.uses is RELEASED
 
     @property
-    def is_leaving(self) -> bool:
-        """Whether this process gives the lock back: no share of it is left, and it does not linger."""
+    def release_is_sent(self) -> bool:
+        """Whether its release was sent to ZooKeeper: no share of it is left, and it does not linger."""
         return not self.grant.shares and not self.contender.lingers and not self.grant.inherited
 
     @property
