@@ -298,10 +298,10 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         if acquisition.block is None:  # code has called `__exit__` by itself, without `with`
             self._close_innermost(kind, error, traceback)
             return
-        failed, sent = acquisition.end_block(error)
+        failed, ended = acquisition.end_block(error)
         try:
-            if sent or failed is not error:
-                run(self._finish(error, failed, sent, ThreadWaiter))
+            if ended or failed is not error:
+                run(self._finish(error, failed, ended, ThreadWaiter))
         finally:
             del failed, error  # else they and this frame would refer to each other
 
@@ -314,13 +314,13 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         self,
         error: BaseException | None,
         failed: BaseException | None,
-        sent: list[HeldLock],
+        ended: list[HeldLock],
         new_waiter: type[Any],
     ) -> Routine[None]:
         """Wait for the releases. Then raise `failed` if it replaces `error`, which has ended the block."""
         try:
-            if sent:
-                yield from released(sent, new_waiter, confirmed=bool(self._lasts))
+            if ended:
+                yield from released(ended, new_waiter, confirmed=bool(self._lasts))
             if failed is None or failed is error:
                 return
             if error is not None and isinstance(failed, ZkLockError):
@@ -338,12 +338,12 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         self, opened: list[Acquisition], kind: object, error: BaseException | None, traceback: object
     ) -> None:
         """End the block of this acquisition, or the innermost one of the caller."""
-        failed, sent = self._end_innermost(error, opened)
+        failed, ended = self._end_innermost(error, opened)
         try:
             if kind is GeneratorExit:  # a coroutine that Python closes cannot wait
                 run(self._finish(error, failed, [], TaskWaiter))
-            elif sent or failed is not error:
-                await Awaited(self._finish(error, failed, sent, TaskWaiter))
+            elif ended or failed is not error:
+                await Awaited(self._finish(error, failed, ended, TaskWaiter))
         finally:
             del failed, error
 

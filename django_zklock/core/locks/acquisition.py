@@ -309,13 +309,13 @@ class Acquisition:
 
     @abort.shielded
     def end_block(self, error: BaseException | None) -> tuple[BaseException | None, list[HeldLock]]:
-        """End the block, if there is one, and release. Return the error to raise, if any, and what is on its way."""
+        """End the block, if there is one, and release. Return the error to raise, and the holds to wait for, if any."""
         holds = self.holds.copy()
         if self.block is not None:
             error = self.block.close(error)
         self.release()
         self.finalizers = None
-        return error, [hold for hold in holds if hold.release_is_sent]
+        return error, [hold for hold in holds if not hold.contender.lingers]
 
     @abort.shielded
     def release(self) -> None:

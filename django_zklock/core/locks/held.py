@@ -49,14 +49,14 @@ def released(holds: Iterable[HeldLock], new_waiter: Callable[[], Any], *, confir
     holds for several releases that this process sends: if it were killed now, the server could not send the reply to
     the first, and would perhaps not read the last.
     """
-    sent = [hold for hold in holds if hold.release_is_sent]
-    if not sent or log.on_protocol_thread():
-        return  # on that thread, the garbage collector has closed a generator
+    if log.on_protocol_thread():
+        return  # the garbage collector has closed a generator there
     waiters = []
-    for hold in sent:
+    ended = [hold for hold in holds if not hold.grant.shares and not hold.grant.inherited]  # others stay held
+    for hold in ended:
         waiters.append(new_waiter())
         contender = hold.contender
-        sure = confirmed or not contender.waits or (len(sent) > 1 and contender.sends_release)
+        sure = confirmed or not contender.waits or (len(ended) > 1 and contender.sends_release)
         contender.when_released(waiters[-1].set, confirmed=sure)
     deadline = clock.now() + RELEASE_TIMEOUT
     for waiter in waiters:
@@ -179,11 +179,6 @@ class HeldLock:
     def is_dropped(self) -> bool:
         """Whether this share has been released, or is about to be; or was given up after a loss."""
         return self._reference is None or self.uses is RELEASED
-
-    @property
-    def release_is_sent(self) -> bool:
-        """Whether its release was sent to ZooKeeper: no share of it is left, and it does not linger."""
-        return not self.grant.shares and not self.contender.lingers and not self.grant.inherited
 
     @property
     def lost(self) -> bool:
