@@ -50,7 +50,7 @@ class Expected:
     within: float = 30.0
     """Seconds."""
     acknowledged: bool = False
-    """Whether it goes away by an operator's acknowledgement, or much later."""
+    """Whether it stays for a while, so that an operator notes who looks after it."""
 
 
 Play: TypeAlias = Callable[[Drill], Iterator[Expected]]

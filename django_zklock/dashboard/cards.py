@@ -10,10 +10,11 @@ from django.utils.translation import ngettext
 from django_zklock.report import formatting
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from django_zklock.inspection import Figures, ScannedContender, Snapshot
     from django_zklock.report.incident import Incident
+    from django_zklock.report.verdict import Verdict
 
 MAX_CARDS: Final = 20
 MAX_ROWS: Final = 5
@@ -26,19 +27,22 @@ EQUAL: Final = 3
 """Incidents of one cause and one work, from which on the others are folded."""
 
 
-def cards_of(incidents: Sequence[Incident], snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Return a card for each incident, or for several equal ones: its texts, and its rows."""
-    groups: dict[tuple[str, str], list[Incident]] = {}
-    for incident in incidents:
-        groups.setdefault((incident.cause, _kind(incident) or incident.identity), []).append(incident)
+def cards_of(seen: Verdict, snapshot: Snapshot) -> list[dict[str, Any]]:
+    """Return a card for each incident, or for several equal ones: its texts, its rows, and who looks after it."""
+    groups: dict[tuple[str, str, bool], list[Incident]] = {}
+    for incident in seen.unnoted_first:
+        group = incident.cause, _kind(incident) or incident.identity, incident.identity in seen.notes
+        groups.setdefault(group, []).append(incident)
     waits_for = {wait.holds: wait.waits_for for cycle in snapshot.cycles for wait in cycle}
     waiting = {lock.key: lock.waiting for lock in snapshot.locks}
     cards = []
-    for (_cause, kind), equal in groups.items():
+    for (_cause, kind, _noted), equal in groups.items():
         size = len(equal) if len(equal) >= EQUAL else 1
         for start in range(0, len(equal), size):
             folded = [incident.describe() for incident in equal[start + 1 : start + size]]
-            cards.append({**_card(equal[start], waits_for, waiting), "equal": folded, "kind": formatting.clean(kind)})
+            card = _card(equal[start], waits_for, waiting)
+            note = seen.notes.get(equal[start].identity)
+            cards.append({**card, "note": note, "equal": folded, "kind": formatting.clean(kind)})
     return cards
 
 

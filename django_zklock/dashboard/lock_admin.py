@@ -178,7 +178,7 @@ class LockAdminMixin(LockViews):
         seen = verdict.look(snapshot, servers, self.long_held)
         frame.last.store(snapshot, servers, seen)
         present = seen.incidents
-        shown = cards.cards_of(present, snapshot)
+        shown = cards.cards_of(seen, snapshot)
         figures = lazy.inspection.Figures.of(snapshot.locks)
         context = {
             "title": _("Attention"),

@@ -483,8 +483,7 @@ class LockViews:
         identity = request.POST.get("identity") or request.GET.get("identity", "")
         snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=0.0, max_waiters=1)
         seen = verdict.look(snapshot, verdict.servers_now(self.reply_timeout), self.long_held)
-        cards = [*(incident.describe() for incident in seen.incidents), *seen.acknowledged]
-        card = next((card for card in cards if card["identity"] == identity), None)
+        card = next((incident.describe() for incident in seen.incidents if incident.identity == identity), None)
         if card is None:
             text = _("This incident is over. Nothing was recorded.") if seen.complete else str(seen)
             self.show_message(request, text, messages.WARNING)

@@ -281,7 +281,7 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
             acquisition.open_block(self._blocks)
             return self._view(acquisition) if acquisition.specs else None
         except BaseException as error:
-            run(self._finish(error, *acquisition.end_block(error), None))
+            run(self._finish(error, acquisition.end_block(error)[0], [], new_waiter))
             raise
 
     def _new_end(self) -> Callable[..., None]:
@@ -298,7 +298,12 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         if acquisition.block is None:  # code has called `__exit__` by itself, without `with`
             self._close_innermost(kind, error, traceback)
             return
-        run(self._finish(error, *acquisition.end_block(error), ThreadWaiter))
+        failed, ended = acquisition.end_block(error)
+        try:
+            if ended or failed is not error:
+                run(self._finish(error, failed, ended, ThreadWaiter))
+        finally:
+            del failed, error  # else they and this frame would refer to each other
 
     @abort.shielded
     def _close_innermost(self, kind: object, error: BaseException | None, traceback: object) -> None:
@@ -309,13 +314,13 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         self,
         error: BaseException | None,
         failed: BaseException | None,
-        holds: tuple[HeldLock, ...],
-        new_waiter: type[Any] | None,
+        ended: list[HeldLock],
+        new_waiter: type[Any],
     ) -> Routine[None]:
         """Wait for the releases. Then raise `failed` if it replaces `error`, which has ended the block."""
         try:
-            if new_waiter is not None:
-                yield from released(holds, new_waiter, confirmed=bool(self._lasts))
+            if ended:
+                yield from released(ended, new_waiter, confirmed=bool(self._lasts))
             if failed is None or failed is error:
                 return
             if error is not None and isinstance(failed, ZkLockError):
@@ -333,9 +338,14 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         self, opened: list[Acquisition], kind: object, error: BaseException | None, traceback: object
     ) -> None:
         """End the block of this acquisition, or the innermost one of the caller."""
-        is_closed = kind is GeneratorExit  # a coroutine that Python closes cannot wait
-        ending = self._finish(error, *self._end_innermost(error, opened), None if is_closed else TaskWaiter)
-        run(ending) if is_closed else await Awaited(ending)
+        failed, ended = self._end_innermost(error, opened)
+        try:
+            if kind is GeneratorExit:  # a coroutine that Python closes cannot wait
+                run(self._finish(error, failed, [], TaskWaiter))
+            elif ended or failed is not error:
+                await Awaited(self._finish(error, failed, ended, TaskWaiter))
+        finally:
+            del failed, error
 
     if TYPE_CHECKING:
 
@@ -350,7 +360,7 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
     @abort.shielded
     def _end_innermost(
         self, error: BaseException | None, opened: Sequence[Acquisition] = ()
-    ) -> tuple[BaseException | None, tuple[HeldLock, ...]]:
+    ) -> tuple[BaseException | None, list[HeldLock]]:
         """End the block that was `opened`, or the caller's innermost one. Return what `end_block` returns."""
         innermost = list(opened)
         with CleanupOnError(functools.partial(finish_release, innermost, self._innermost, _release_block)):

@@ -133,10 +133,10 @@ class Hold(HoldBase):
 
     __slots__ = ("__weakref__", "_ended", "_held", "_release_on", "_use")
 
-    def __init__(self, held: HeldLock, use: object) -> None:
+    def __init__(self, held: HeldLock, use: object, release_on: str | None = None) -> None:
         self._held = held
         self._use = use  # the acquisition that returned it
-        self._release_on: str | None = None  # its option
+        self._release_on = release_on  # its option
         self._ended = False  # by its own `release`
 
     def __repr__(self) -> str:
@@ -390,14 +390,17 @@ def hold_of(held: HeldLock, use: object = None, release_on: str | None = None) -
     """
     hold: Hold | None = None if held.hold is None else held.hold()
     uses = held.uses
-    if hold is not None and held.observer is not None and hold._use not in uses and uses.get(use) is False:
-        hold._use = use  # a transaction has kept the lock after the block of that hold
-    lasts = hold is not None and (hold._use in uses or not uses)
-    if hold is None or not lasts or (uses.get(use) and hold._use is not use):
-        hold = Hold(held, use or next(reversed(uses), None))
-        if not lasts:
-            held.hold = weakref.ref(hold)
-    hold._release_on = hold._release_on or release_on
+    lasts = False
+    if hold is not None:
+        if held.observer is not None and hold._use not in uses and uses.get(use) is False:
+            hold._use = use  # a transaction has kept the lock after the block of that hold
+        lasts = hold._use in uses or not uses
+        if lasts and (hold._use is use or not uses.get(use)):
+            hold._release_on = hold._release_on or release_on
+            return hold
+    hold = Hold(held, use or next(reversed(uses), None), release_on)
+    if not lasts:
+        held.hold = weakref.ref(hold)
     return hold
 
 

@@ -72,7 +72,7 @@ def connections_in_blocks() -> list[BaseDatabaseWrapper]:
     """Return the connections of the calling thread that are in an `atomic` block, also in that of a `TestCase`."""
     initialized = connections._connections  # type: ignore[attr-defined]  # three times as fast as `all`
     open_connections = []
-    for alias in connections:
+    for alias in connections.settings:
         connection = getattr(initialized, alias, None)
         if connection is not None and connection.in_atomic_block and connection.atomic_blocks:
             open_connections.append(connection)

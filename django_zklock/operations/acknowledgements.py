@@ -1,11 +1,11 @@
-"""Acknowledge an incident for a time, so that no process shows it as new. The incident itself goes on."""
+"""Note who looks after an incident, and until when. The note ends with the incident, and changes no verdict."""
 
 from __future__ import annotations
 
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -79,6 +79,15 @@ def acknowledgements(*, reply_timeout: float = REPLY_TIMEOUT) -> dict[str, Ackno
     known, now = _shared.get(process.current().options, reply_timeout, 1.0), time.time()
     valid = {identity: written for identity, written in known.items() if written.ends > now}
     return {identity: replace(written, ends=min(written.ends, now + LONGEST)) for identity, written in valid.items()}
+
+
+def forget(identities: Iterable[str]) -> None:
+    """Delete the acknowledgements of incidents that are over. The reply is not waited for."""
+    session = process.current()
+    parent = acknowledgement.directory(session.options.base)
+    for identity in identities:
+        session.post(session.gateway.commit, (Delete(path=f"{parent}/{identity}"),), lambda _reply: None)
+    _shared.clear()
 
 
 @Shared

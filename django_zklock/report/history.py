@@ -28,7 +28,7 @@ class OfHistory(Incident):
     """Something that has happened. The queues do not show it any more."""
 
     word = _("Check")
-    ends = "It is acknowledged, or half an hour is over."
+    ends = "Half an hour is over."
     act = "host"
     command = "history"
     of_host = True

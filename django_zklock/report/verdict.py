@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.utils.formats import number_format
@@ -14,7 +14,7 @@ from django_zklock.report import formatting, history, holders, lazy, queues, ser
 from django_zklock.report.facts import Facts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from django_zklock.inspection import EnsembleReport, LockInfo, Snapshot
     from django_zklock.report.incident import Incident
@@ -29,6 +29,8 @@ CAUSES: Final[dict[str, type[Incident]]] = {
     )
 }
 """The causes, the worst first."""
+_SEEN_BY_ALL: Final = {kind.cause for kind in (*servers.CAUSES, *queues.CAUSES)}
+"""Causes that each complete look finds. A later incident of these may have the same identity: no holder is in it."""
 SERVERS_SHARE: Final = 0.3
 """Share of the time in which the servers have to answer. The first round of a new connection takes about as long."""
 
@@ -45,10 +47,15 @@ class Verdict:
     """Sentences about what was not looked at, and why."""
     complete: bool
     """Whether everything was looked at."""
-    acknowledged: tuple[dict[str, Any], ...] = ()
-    """Other incidents: their descriptions, and who has acknowledged them, why and until when."""
+    notes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Acknowledgements of incidents, by identity: `by`, `reason` and `until`. They change no verdict."""
     recently_ended: tuple[str, ...] = ()
     """Sentences about processes that were killed under a lock or two. They are no alarm."""
+
+    @property
+    def unnoted_first(self) -> list[Incident]:
+        """Return the incidents for people who look for work: those that somebody looks after come last."""
+        return sorted(self.incidents, key=lambda incident: incident.identity in self.notes)
 
     @property
     def healthy(self) -> bool:
@@ -57,13 +64,9 @@ class Verdict:
 
     def __str__(self) -> str:
         """Return the sentence about the causes that were not found."""
-        if self.healthy and self.acknowledged:
-            text = _("Nothing else needs attention; acknowledged: %(count)d. Looked at: %(what)s.")
-            return text % {"count": len(self.acknowledged), "what": self.looked_at}
         if self.healthy:
             return _("Nothing needs attention. Looked at: %(what)s.") % {"what": self.looked_at}
-        is_known = self.incidents or self.acknowledged
-        text = _("No other known cause in %(what)s.") if is_known else _("No known cause in %(what)s.")
+        text = _("No other known cause in %(what)s.") if self.incidents else _("No known cause in %(what)s.")
         return " ".join([text % {"what": self.looked_at}, *self.unseen])
 
 
@@ -101,7 +104,11 @@ def as_json(reply_timeout: float, *, sure: bool = False) -> dict[str, Any]:
         "verdict": str(verdict),
         "locks": snapshot.total,
         "incidents": [incident.describe() for incident in verdict.incidents],
-        "acknowledged": list(verdict.acknowledged),
+        "acknowledged": [
+            {**incident.describe(), **verdict.notes[incident.identity]}
+            for incident in verdict.incidents
+            if incident.identity in verdict.notes
+        ],
         "recently_ended": list(verdict.recently_ended),
     }
 
@@ -126,18 +133,7 @@ def look(
     """
     facts = Facts(snapshot, servers, long_held, sure=sure, until=until)
     present = found(facts)
-    is_asked = present and facts.snapshot.answers
-    known = lazy.operations.acknowledgements(reply_timeout=1.5) if is_asked else {}
-    acknowledged = [
-        {
-            **incident.describe(),
-            "by": written.by,
-            "reason": written.reason,
-            "until": formatting.time_text(written.until),
-        }
-        for incident in present
-        if (written := known.get(incident.identity)) is not None
-    ]
+    known = lazy.operations.acknowledgements(reply_timeout=1.5) if facts.snapshot.answers else {}
     running, count = sum(server.runs for server in servers.servers), len(servers.servers)
     running = max(running, int(facts.snapshot.answers))  # a proxy may cut `srvr`
     seen = running + len({about for finding in servers.findings if finding.cause == "down" for about in finding.about})
@@ -148,14 +144,30 @@ def look(
     problem = [formatting.clean(snapshot.problem, formatting.MAX_ERROR)] if snapshot.problem and not is_named else []
     unasked = [finding.text for finding in servers.findings if seen < count and not finding.cause and not is_named]
     unseen = [*facts.unseen, *problem, *(() if snapshot.complete else snapshot.skipped), *unasked]
+    is_complete = snapshot.complete and not snapshot.problem and not unseen and seen >= count
+    is_complete = is_complete and read == snapshot.total
+    if is_complete:
+        _forget_over(known.keys() - {incident.identity for incident in present})
     return Verdict(
-        incidents=tuple(incident for incident in present if incident.identity not in known),
-        acknowledged=tuple(acknowledged),
+        incidents=tuple(present),
+        notes={
+            identity: {"by": note.by, "reason": note.reason, "until": formatting.time_text(note.until)}
+            for identity, note in known.items()
+        },
         looked_at=_("%(locks)s of %(all_locks)s locks, %(servers)s of %(all_servers)s servers") % values,
         unseen=tuple(unseen),
-        complete=snapshot.complete and not snapshot.problem and not unseen and seen >= count and read == snapshot.total,
+        complete=is_complete,
         recently_ended=tuple(history.recently_ended(facts)),
     )
+
+
+def _forget_over(identities: Collection[str]) -> None:
+    """Delete the notes of incidents that are over. A later one is as new, although it may have the same identity."""
+    over = [identity for identity in identities if identity.partition("-")[0] in _SEEN_BY_ALL]
+    if over:
+        from django_zklock.operations.acknowledgements import forget  # noqa: PLC0415 - it imports kazoo
+
+        forget(over)
 
 
 def found(facts: Facts, causes: Iterable[type[Incident]] = CAUSES.values()) -> list[Incident]:

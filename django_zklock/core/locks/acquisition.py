@@ -14,7 +14,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from django_zklock.core import clock, hooks
@@ -49,7 +49,6 @@ OpenBlocks: TypeAlias = "dict[object, list[Acquisition]]"
 """The acquisitions of one lock object whose blocks are open, by owner; the innermost one last."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Acquisition:
     """
     One call of one owner to acquire locks: their specs, and the holds that the owner has so far.
@@ -58,25 +57,26 @@ class Acquisition:
     and no two callers can wait for each other.
     """
 
-    owner: Owner = field(default_factory=current_owner)
-    _timeout: float | None = None  # seconds, for all locks together
-    _began: float = 0.0  # when the call began, on clock.now()
-    _since: float = 0.0  # when the wait for the present lock began, on clock.now()
-    # Its key in the `uses` of its holds: the acquisition itself would be a reference cycle. The caller of `acquire`
-    # sets a `KeptUse` if no block ends it.
-    use: object = field(default_factory=object)
-    specs: tuple[LockSpec, ...] = ()
-    holds: list[HeldLock] = field(default_factory=list)  # of the first specs, in their order
-    _loss_observers: list[_LossObserver] = field(default_factory=list)  # of these, while it waits for another lock
-    contenders: list[AnyContender] = field(default_factory=list)  # of the locks that the owner did not hold before
-    contender: AnyContender | None = None  # the one that the caller waits for
-    waiter: Any = None  # for its outcome
-    _batch: Batch | None = None  # those that were started together; the caller waits for one after the other
-    # By waiter. The protocol's thread writes an outcome before it wakes the caller.
-    outcomes: dict[Any, Outcome] = field(default_factory=dict)
-    block: Block | None = None
-    open_blocks: OpenBlocks = field(default_factory=dict)  # of the lock object; has this while the block is open
-    finalizers: Finalizers | None = None  # of the `__exit__` of the block; None once that has run
+    def __init__(self, owner: Owner | None = None) -> None:
+        self.owner = owner or current_owner()
+        self._timeout: float | None = None  # seconds, for all locks together
+        self._began = 0.0  # when the call began, on clock.now()
+        self._since = 0.0  # when the wait for the present lock began, on clock.now()
+        # Its key in the `uses` of its holds: the acquisition itself would be a reference cycle. The caller of
+        # `acquire` sets a `KeptUse` if no block ends it.
+        self.use = object()
+        self.specs: tuple[LockSpec, ...] = ()
+        self.holds: list[HeldLock] = []  # of the first specs, in their order
+        self._loss_observers: list[_LossObserver] = []  # of these, while it waits for another lock
+        self.contenders: list[AnyContender] = []  # of the locks that the owner did not hold before
+        self.contender: AnyContender | None = None  # the one that the caller waits for
+        self.waiter: Any = None  # for its outcome
+        self._batch: Batch | None = None  # those that were started together; the caller waits for one after the other
+        # By waiter. The protocol's thread writes an outcome before it wakes the caller.
+        self.outcomes: dict[Any, Outcome] = {}
+        self.block: Block | None = None
+        self.open_blocks: OpenBlocks = {}  # of the lock object; has this while the block is open
+        self.finalizers: Finalizers | None = None  # of the `__exit__` of the block; None once that has run
 
     # --- acquire --------------------------------------------------------------------------------------------------
 
@@ -211,9 +211,8 @@ class Acquisition:
     def _new_contender(self, spec: LockSpec, waiter: Any, seconds: float | None) -> AnyContender:
         """Return a contender that waits for `seconds` (None: without limit). `waiter` gets its outcome."""
         session = process.current()
-        now = clock.now()
         if self.holds:
-            self._since = now  # the wait for the first lock began with the call
+            self._since = clock.now()  # the wait for the first lock began with the call
         waits = seconds is None or seconds > 0
         caller = describe_caller(spec, self.owner)
         on_outcome = functools.partial(self._on_outcome, waiter)
@@ -221,7 +220,7 @@ class Acquisition:
         if spec.linger:
             contender = LingeringWaiter(session.attached(LingeringLocks), spec, caller, on_outcome, waits=waits)
         else:
-            deadline = None if seconds is None else now + seconds
+            deadline = None if seconds is None else clock.now() + seconds
             contender = Contender(session, spec, caller, on_outcome, waits=waits, deadline=deadline)
         contender.since = self._since
         # Of several locks, some are granted before this one. The leases of a coordinator belong to many programs.
@@ -237,7 +236,7 @@ class Acquisition:
         assert contender is not None
         if not isinstance(outcome, Grant):
             raise refusal(contender, self.owner, outcome, clock.now() - self._since)
-        held = HeldLock(contender, outcome, self.owner, spec.policy, [(self.use, kept)])
+        held = HeldLock(contender, outcome, self.owner, spec.policy, {self.use: kept})
         self.holds.append(held)
         self.contender = None
         if self._loss_observers:
@@ -309,14 +308,14 @@ class Acquisition:
         self.block.open()
 
     @abort.shielded
-    def end_block(self, error: BaseException | None) -> tuple[BaseException | None, tuple[HeldLock, ...]]:
-        """End the block, if there is one, and release. Return the error to raise, if any, and what was held."""
-        holds = tuple(self.holds)
+    def end_block(self, error: BaseException | None) -> tuple[BaseException | None, list[HeldLock]]:
+        """End the block, if there is one, and release. Return the error to raise, and the holds to wait for, if any."""
+        holds = self.holds.copy()
         if self.block is not None:
             error = self.block.close(error)
         self.release()
         self.finalizers = None
-        return error, holds
+        return error, [hold for hold in holds if not hold.contender.lingers]
 
     @abort.shielded
     def release(self) -> None:
@@ -422,10 +421,9 @@ class Block:
         """End the block, but do not release its locks. Return the error to raise, if any."""
         outer_guards = self._disarm()  # first, so that no abort interrupts COMMIT
         committed = False
-        inherited = bool(self._holds) and self._holds[0].grant.inherited  # then the locks are the parent's
         if self._transaction is not None:
-            error, committed = self._end_transaction(self._transaction, error, inherited=inherited)
-        for hold, guard in () if inherited else zip(self._holds, self._guards, strict=True):
+            error, committed = self._end_transaction(self._transaction, error)
+        for hold, guard in zip(self._holds, self._guards, strict=True):
             is_over = not hold.handed_over and (not hold.uses or hold.grant.why_invalid() is not None)
             if is_over or guard.abort_requested_at is not None:
                 error = self._report_losses(error, outer_guards, committed=committed) or error
@@ -435,14 +433,14 @@ class Block:
 
     @abort.shielded
     def _end_transaction(
-        self, transaction: hooks.Transaction, error: BaseException | None, *, inherited: bool
+        self, transaction: hooks.Transaction, error: BaseException | None
     ) -> tuple[BaseException | None, bool]:
         """
         Commit if the locks are still held; roll back if `error` has ended the block.
 
         Return the error to raise, and whether the work was committed. After a commit, the loss of a lock is no failure.
         """
-        if inherited:
+        if self._is_inherited:
             transaction.forget()
             return error, False
         try:
@@ -456,11 +454,16 @@ class Block:
     def discard(self) -> None:
         """End what remains of a block that an exception has destroyed: disarm its guards, and roll back."""
         self._disarm()
-        if self._transaction is not None and self._holds[0].grant.inherited:
+        if self._transaction is not None and self._is_inherited:
             self._transaction.forget()
         elif self._transaction is not None:
             self._transaction.abandon()
         self.is_open = False
+
+    @property
+    def _is_inherited(self) -> bool:
+        """Whether a fork inside the block has made this process. Then the locks are the parent's."""
+        return bool(self._holds) and self._holds[0].grant.inherited
 
     @abort.shielded
     def _disarm(self) -> list[Guard]:
@@ -484,6 +487,8 @@ class Block:
         self, error: BaseException | None, outer_guards: list[Guard], *, committed: bool
     ) -> ZkLockError | None:
         """Report lost locks. Return the error that replaces `error`; None if `error` remains."""
+        if self._is_inherited:
+            return None
         guards = outer_guards + self._guards
         lost: ZkLockError | None = None
         for held in reversed(self._holds):

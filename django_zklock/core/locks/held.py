@@ -12,15 +12,16 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from django_zklock.core import clock, hooks, log
 from django_zklock.core.errors import LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.core.execution import abort, work
-from django_zklock.core.execution.owner import Owner, current_owner
+from django_zklock.core.execution.owner import Owner
 from django_zklock.core.execution.waiters import Routine
 from django_zklock.core.locks.guard import Guard, Receipt, release_if_overdue
 from django_zklock.core.locks.spec import Policy
@@ -79,7 +80,9 @@ class Uses(dict[object, bool]):
     while its owner acquires the lock again, one of them is first, and the other one sees that and looks again.
     """
 
-    def __init__(self, uses: Iterable[tuple[object, bool]] = ()) -> None:
+    __slots__ = ("after",)
+
+    def __init__(self, uses: Mapping[object, bool] = MappingProxyType({})) -> None:
         super().__init__(uses)
         self.after: dict[None, Uses] = {}
 
@@ -117,7 +120,7 @@ class HeldLock:
         grant: Grant,
         owner: Owner,
         policy: Policy,
-        uses: Iterable[tuple[object, bool]] = (),
+        uses: Mapping[object, bool] = MappingProxyType({}),
         *,
         reads: bool = False,
     ) -> None:
@@ -152,7 +155,7 @@ class HeldLock:
     def add_use(self, use: object, *, kept: bool) -> bool:
         """Add a use. Return False if another thread has released the lock before."""
         while (uses := self.uses) is not RELEASED:
-            self._uses = following = uses.after.setdefault(None, Uses([*uses.items(), (use, kept)]))
+            self._uses = following = uses.after.setdefault(None, Uses({**uses, use: kept}))
             if use in following:
                 return True
         return False
@@ -160,16 +163,22 @@ class HeldLock:
     def _end_uses(self, ended: Container[object]) -> None:
         """End these uses. Without any, the lock is released, unless open transactions keep it."""
         while (uses := self.uses) is not RELEASED:
-            left = Uses((use, kept) for use, kept in uses.items() if use not in ended)
-            left = RELEASED if not left and self.observer is None else left
-            self._uses = following = uses.after.setdefault(None, left)
-            if following is left:
+            remaining = {use: kept for use, kept in uses.items() if use not in ended}
+            is_unused = not remaining and self.observer is None
+            proposed = RELEASED if is_unused else Uses(remaining)
+            self._uses = following = uses.after.setdefault(None, proposed)
+            if following is proposed:
                 return
 
     @property
     def is_released(self) -> bool:
         """Whether it was released. A transaction may keep it after the end of its block."""
         return not self.uses and self._reference not in self.grant.shares
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether this share has been released, or is about to be; or was given up after a loss."""
+        return self._reference is None or self.uses is RELEASED
 
     @property
     def lost(self) -> bool:
@@ -317,7 +326,7 @@ class HeldLock:
     def _drop(self) -> None:
         """Drop this share of the grant, and release the lock with the last one. The call is idempotent."""
         grant = self.grant
-        held_locks.remove(self)
+        held_locks.forget(self)
         # First drop this share, then look at the others: of two released at the same time, one sees none left.
         if self._reference is not None:
             grant.shares.pop(self._reference, None)
@@ -417,7 +426,8 @@ class HeldLocks:
     The held locks of this process, by owner, key, and whether they are held only for reading.
 
     This table makes locks reentrant. Only an owner itself changes its entries. For locks that were acquired by `with`
-    it has weak references only, because their block keeps them.
+    it has weak references only, because their block keeps them. What was dropped counts as absent, until Python
+    destroys it or its owner acquires the key again: another thread could not remove it without a race against that.
     """
 
     def __init__(self) -> None:
@@ -431,9 +441,12 @@ class HeldLocks:
 
     def find(self, owner: Owner, key: str, *, reads: bool | None = None) -> HeldLock | None:
         """Return the owner's held lock of this key, or None. `reads`: whether it only reads; None: either way."""
-        for only_reads in (False, True) if reads is None else (reads,) if self._weak else ():
+        if not self._weak:
+            return None
+        kinds = (False, True) if reads is None else (reads,)
+        for only_reads in kinds:
             held = self._weak.get((owner.subject, key, only_reads))
-            if held is not None and held.uses is not RELEASED:
+            if held is not None and not held.is_dropped:
                 return held
         return None
 
@@ -441,7 +454,7 @@ class HeldLocks:
         """Return every held lock of this process."""
         # A list made in one step: other threads add and remove meanwhile.
         every = [reference() for reference in self._weak.valuerefs()]
-        return [held for held in every if held is not None and held.uses is not RELEASED]
+        return [held for held in every if held is not None and not held.is_dropped]
 
     def may_have(self, owner: Owner) -> bool:
         """Return whether the owner may hold a lock. It is cheap."""
@@ -473,15 +486,9 @@ class HeldLocks:
             self._kept[held] = None
             held.grant.session.attached(OwnerWatch).start()
 
-    def remove(self, held: HeldLock) -> None:
-        """Remove a held lock; from any thread. The call is idempotent, and others ignore one that is released."""
+    def forget(self, held: HeldLock) -> None:
+        """Keep no reference to a lock that is being dropped; from any thread. The call is idempotent."""
         self._kept.pop(held, None)
-        # While its owner runs elsewhere, that may put a newer one in its place at any moment. A message does not run.
-        owner = held.owner
-        if self._weak.get(held.table_key) is held and (
-            owner.kind == "message" or owner == current_owner() or owner.is_over
-        ):
-            self._weak.pop(held.table_key, None)
 
     # --- open blocks ----------------------------------------------------------------------------------------------
 

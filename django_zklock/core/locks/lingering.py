@@ -24,7 +24,7 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
 from typing import Any, Final
@@ -77,35 +77,39 @@ class LingeringGrant(Grant):
         return self.why_invalid()
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class LingeringWaiter:
     """One owner in the queue of this process; the owner uses it as its contender."""
 
     sends_release = True
 
-    _locks: LingeringLocks
-    spec: QueueSpec
-    caller: Caller
-    _on_outcome: Callable[[Outcome], object] | None  # may be called again with the same outcome
-    waits: bool
-    on_queued: Callable[[], object] | None = None  # called once if it has to wait
-    lock: LingeringLock | None = None
-    gone: bool = False
-    since: float | None = None  # when the caller began to wait, on clock.now()
-    held: Callable[[], Sequence[Grant]] | None = None  # returns the locks of its owner; None: it has none
-    # The outcome, by lock. It is written once, by `setdefault`; None: queue again. `join` replaces this dict after
-    # `lock`, so read the dict first.
-    _outcomes: dict[LingeringLock | None, Outcome | None] = field(default_factory=dict)
-    _had_position: bool = False
-    _pid: int = field(default_factory=os.getpid)  # the process of this machine that does the work
+    def __init__(
+        self,
+        locks: LingeringLocks,
+        spec: QueueSpec,
+        caller: Caller,
+        on_outcome: Callable[[Outcome], object],
+        *,
+        waits: bool,
+    ) -> None:
+        self._locks = locks
+        self.session = locks.session
+        self.spec = spec
+        self.caller = caller
+        self._on_outcome: Callable[[Outcome], object] | None = on_outcome  # may be called again with the same outcome
+        self.waits = waits
+        self.on_queued: Callable[[], object] | None = None  # called once if it has to wait
+        self.lock: LingeringLock | None = None
+        self.gone = False
+        self.since: float | None = None  # when the caller began to wait, on clock.now()
+        self.held: Callable[[], Sequence[Grant]] | None = None  # returns the locks of its owner; None: it has none
+        # The outcome, by lock. It is written once, by `setdefault`; None: queue again. `join` replaces this dict after
+        # `lock`, so read the dict first.
+        self._outcomes: dict[LingeringLock | None, Outcome | None] = {}
+        self._had_position = False
+        self._pid = 0  # that of another process of this machine that does the work
 
     def __repr__(self) -> str:
         return f"<waiter for {self.spec.key!r}>"
-
-    @property
-    def session(self) -> Session:
-        """The session of this process."""
-        return self._locks.session
 
     # --- from any thread ------------------------------------------------------------------------------------------
 
@@ -136,12 +140,17 @@ class LingeringWaiter:
             if lock.ended:
                 self.session.post(lock.end)
 
+    @property
+    def lingers(self) -> bool:
+        """Whether the lock stays in this process, so that there is no release to wait for."""
+        return self.lock is None or not self.lock.ended
+
     def when_released(self, done: Callable[[bool], object], *, confirmed: bool) -> None:
-        """Call `done` as `Contender.when_released` does; at once if the lock is kept here."""
-        if self.lock is not None and self.lock.ended:
-            self.session.post(functools.partial(self.lock.contender.when_released, done, confirmed=confirmed))
-        else:
+        """Call `done` as `Contender.when_released` does; at once if the lock lingers."""
+        if self.lock is None or self.lingers:
             done(True)
+        else:
+            self.session.post(functools.partial(self.lock.contender.when_released, done, confirmed=confirmed))
 
     def downgrade(self, *, asked: bool = False) -> None:
         """Make the write lock a read lock; see `Contender.downgrade`. The lingering lock ends with it."""
@@ -184,7 +193,7 @@ class LingeringWaiter:
     @property
     def description(self) -> Mapping[str, Any]:
         """The fields of the znode's payload while it has the lock."""
-        return description(self._pid, self.caller.what, self.caller.thread, self.caller.about)
+        return description(self._pid or os.getpid(), self.caller.what, self.caller.thread, self.caller.about)
 
     @property
     def has_position(self) -> bool:
@@ -297,6 +306,30 @@ class LingeringWaiter:
             on_outcome(outcome)
 
 
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """No owner of this process has the lock since then, on `clock.now()`."""
+
+    since: float
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return the fields of the znode's payload."""
+        since = datetime.now(timezone.utc) - timedelta(seconds=clock.now() - self.since)
+        return description(os.getpid(), KEPT, idle=since.isoformat(timespec="milliseconds"))
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """An owner has the lock, or several have had it one after another."""
+
+    owner: Mapping[str, Any]  # its description
+    waited: int = 0  # milliseconds
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return the fields of the znode's payload."""
+        return {**self.owner, "waited": self.waited}
+
+
 class LingeringLock(GrantObserver):
     """
     A lock that this process shares among its owners, until it passes the lock on; and the wait before it.
@@ -328,8 +361,7 @@ class LingeringLock(GrantObserver):
         self._has_left = False
         self._watch: Watch | None = None
         self._timer = NEVER
-        # In the znode: since when the lock is idle, or the fields of the owner.
-        self._published: float | Mapping[str, Any] = founder.description
+        self._published: Idle | Used = Used(founder.description)  # in the znode
         self._stale_since: float | None = None  # when a check found that the znode is wrong
 
     # --- on any thread --------------------------------------------------------------------------------------------
@@ -347,25 +379,26 @@ class LingeringLock(GrantObserver):
 
     def remove(self, waiter: LingeringWaiter) -> None:
         """Remove a waiter, and grant the lock to the first one then. It is idempotent."""
-        self._linger, self.idle_since = waiter.spec.linger, clock.now()
+        self._linger = waiter.spec.linger
+        self.idle_since = clock.now()
         if waiter.grant is not None:
             self._last = waiter
         try:
             self.queue.remove(waiter)
         except ValueError:
             pass
-        self.grant_first()
-        if self.first is None:  # no waiter is first; the queue is empty, or the protocol's thread is the first
+        if self.grant_first() is None:  # the queue is empty, or the protocol's thread is the first
             if self.base is None or self.has_other_waiters:
                 self.session.post(self.end_if_idle)
             elif self.idle_since + self._linger < self._checks_at:  # an earlier owner had a longer `linger`
                 self.session.post(self.check_idle)
 
-    def grant_first(self) -> None:
-        """Grant the lock to the first in the queue, if the lock is here."""
+    def grant_first(self) -> LingeringWaiter | None:
+        """Grant the lock to the first in the queue, if the lock is here. Return the first."""
         first = self.first  # read before `ended`: the one that ends this sets that before it leaves the queue
         if first is not None and self.base is not None and not self.ended:
             first.grant_now(self)
+        return first
 
     @property
     def first(self) -> LingeringWaiter | None:
@@ -464,39 +497,43 @@ class LingeringLock(GrantObserver):
 
     def _correct_published(self) -> None:
         """Write the znode if it has been wrong for some time; never for each of many short owners."""
-        now, first = clock.now(), self.first
-        grant = None if first is None else first.grant
-        since = self.idle_since if first is None else now if grant is None else grant.since
-        present, in_turn = (first or self._last).description, description(os.getpid(), SEVERAL)
-        if now - since >= PUBLISH_AFTER:
-            state: float | Mapping[str, Any] = self.idle_since
-            if grant is not None:
-                state = {**present, "waited": self.contender.waited(grant.since)}
-            if state != self._published:
-                self._publish(state)
-        elif self._published in (present, in_turn):
+        lasting = self._lasting_state()
+        if lasting is not None:
+            if lasting != self._published:
+                self._publish(lasting)
+            return
+        present = Used((self.first or self._last).description)
+        several = Used(description(os.getpid(), SEVERAL))
+        now = clock.now()
+        if self._published in (present, several):
             self._stale_since = None
         elif self._stale_since is None:
             self._stale_since = now
         elif now - self._stale_since >= PUBLISH_AFTER:
-            is_same = not isinstance(self._published, float) and {**self._published, "waited": 0} == present
-            self._publish(present if is_same else in_turn)
+            is_same = isinstance(self._published, Used) and self._published.owner == present.owner
+            self._publish(present if is_same else several)
+
+    def _lasting_state(self) -> Idle | Used | None:
+        """Return for what the lock has been used for some time; None if that has just changed."""
+        first, idle_since = self.first, self.idle_since
+        latest = clock.now() - PUBLISH_AFTER
+        if first is None:
+            return Idle(idle_since) if idle_since <= latest else None
+        grant = first.grant
+        if grant is None or grant.since > latest:
+            return None
+        return Used(first.description, self.contender.waited(grant.since))
 
     def publish_owner(self, waiter: LingeringWaiter) -> None:
         """Show others in the queue this owner, if it has the lock."""
         if self.first is waiter:
-            self._publish(waiter.description)
+            self._publish(Used(waiter.description))
 
-    def _publish(self, state: float | Mapping[str, Any]) -> None:
+    def _publish(self, state: Idle | Used) -> None:
         def on_written() -> None:
             self._published, self._stale_since = state, None
 
-        if not isinstance(state, float):
-            fields = state
-        else:
-            idle_since = datetime.now(timezone.utc) - timedelta(seconds=clock.now() - state)
-            fields = description(os.getpid(), KEPT, idle=idle_since.isoformat(timespec="milliseconds"))
-        self.contender.describe(fields, on_written)
+        self.contender.describe(state.fields(), on_written)
 
     def _watch_others(self) -> None:
         self._unwatch()

@@ -105,6 +105,7 @@ class Contender(SessionObserver):
     """
 
     sends_release = True
+    lingers = False
 
     session: Session
     spec: QueueSpec

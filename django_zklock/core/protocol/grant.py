@@ -36,6 +36,10 @@ class GrantedContender(Protocol):
     """Whether its release is a request of this process, which may get lost with it after other requests."""
 
     @property
+    def lingers(self) -> bool:
+        """Whether the lock stays in this process after the release."""
+
+    @property
     def ahead_about(self) -> Mapping[str, str]:
         """The work of the contender that was just ahead, item by item; empty if it is not known."""
 
@@ -83,7 +87,6 @@ class Grant:
     def __init__(self, session: GrantSession, key: str, path: str, token: int, kind: Kind = Kind.LOCK) -> None:
         self.session = session
         self.session_id = session.session_id
-        self.pid = os.getpid()
         self.key = key
         self.path = path
         self.token = token
@@ -115,7 +118,7 @@ class Grant:
     @property
     def inherited(self) -> bool:
         """Whether this process is a forked child, which holds nothing of its parent."""
-        return self.pid != os.getpid()
+        return self.session.pid != os.getpid()
 
     def log_fields(self) -> dict[str, object]:
         """Return the extra fields of a log record about this grant."""

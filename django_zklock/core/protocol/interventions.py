@@ -54,7 +54,7 @@ def report_deleted(session: Session, grant: Grant) -> None:
                 "lock %r was released by process %d on %s, but its znode %s had been deleted by another session, so "
                 "others may have held it meanwhile. Find out who deletes znodes there, and restrict their ACL",
                 grant.key,
-                grant.pid,
+                grant.session.pid,
                 socket.gethostname(),
                 grant.path,
                 about=grant.about,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from django_zklock.core import clock
 from django_zklock.core.zk.loop import NEVER, Loop, users_thread
@@ -138,11 +139,12 @@ class GrantSession:
     """None if it is over. The loop's thread writes it; any thread reads it."""
 
     def __init__(self, loop: Loop) -> None:
+        self.pid = os.getpid()  # of the process that it belongs to; a forked child has no part of it
         self.loop = loop
         self.post = loop.post  # runs a call on the loop's thread; for any thread
         self._dispatcher: Loop | None = None
         self._may_start_threads = True
-        self._attached: dict[object, object] = {}
+        self._attached: dict[object, Any] = {}
 
     @property
     def leased_until(self) -> float:
@@ -163,7 +165,7 @@ class GrantSession:
 
     def attached(self, kind: Callable[[Any], _Attached]) -> _Attached:
         """Return the one `kind(session)` of this session; create it at the first call. For any thread."""
-        attached = self._attached.get(kind)
+        attached: _Attached | None = self._attached.get(kind)
         if attached is None:
             attached = self._attached.setdefault(kind, kind(self))
-        return cast("_Attached", attached)
+        return attached

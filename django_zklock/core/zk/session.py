@@ -89,7 +89,6 @@ class Session(GrantSession):
     def __init__(self, options: SessionOptions) -> None:
         super().__init__(Loop("zklock-loop"))
         self.options = options
-        self.pid = os.getpid()
         self.lease = Lease(self.loop, self._on_lease_over)
         self.observers: dict[SessionObserver, None] = {}  # loop thread; a dict keeps the order
         self._calls: dict[Callable[[], object], None] = {}  # that wait for a connection; loop thread

@@ -34,7 +34,6 @@ EXAMPLES: Final = {
     "serve": ("", "--http 127.0.0.1:8080"),
     "doctor": ("--strict --json", "--incident"),
     "devserver": ("", "--port 2182 --data locks.json"),
-    "completion": ("", "> zklock-completion.sh"),
 }
 """The arguments of two examples for each module of `management.zklock`."""
 SUBCOMMANDS: Final = {

@@ -100,13 +100,15 @@ def _incidents(out: Output, reply_timeout: float, *, json: bool) -> None:
     if json:
         write_json(out, report)
     else:
-        for number, incident in enumerate(present, 1):
+        notes = {noted["identity"]: noted for noted in report["acknowledged"]}
+        unnoted_first = sorted(present, key=lambda incident: incident["identity"] in notes)
+        for number, incident in enumerate(unnoted_first, 1):
             write_line(out, f"{number}. {incident['title']}. {incident['explanation']}")
+            if incident["identity"] in notes:
+                write_line(out, f"   {_note_text(notes[incident['identity']])}")
             write_line(out, f"   -> {incident['remedy']}")
             for command in incident["commands"][:MAX_COMMANDS]:
                 write_line(out, f"   $ {command}")
-        for incident in report["acknowledged"]:
-            write_line(out, f"- {_acknowledged(incident)}")
         for text in report["recently_ended"]:
             write_line(out, f"- Recently ended, no alarm: {text}")
         if report["healthy"] or (present and not report["complete"]):
@@ -140,19 +142,19 @@ def _servers(report: inspection.EnsembleReport) -> Iterator[Check]:
 
 def _attention(look: Look) -> Iterator[Check]:
     seen = look.verdict
-    for incident in seen.incidents:
+    for incident in seen.unnoted_first:
         shown = incident.describe()
-        yield Check(incident.cause, incident.severity, f"{shown['title']}. {shown['explanation']} {shown['remedy']}")
-    for shown in seen.acknowledged:
-        yield Check(shown["cause"], "info", _acknowledged(shown))
+        note = seen.notes.get(incident.identity)
+        parts = [f"{shown['title']}.", shown["explanation"], shown["remedy"], *([_note_text(note)] if note else [])]
+        yield Check(incident.cause, incident.severity, " ".join(parts))
     for text in seen.recently_ended:
         yield Check("ended", "info", text)
     for text in dict.fromkeys((*seen.unseen, *look.snapshot.skipped)):
         yield Check("skipped", "info", text)
 
 
-def _acknowledged(shown: Mapping[str, Any]) -> str:
-    return f"{shown['title']}. Acknowledged by {shown['by']} until {shown['until']}: {shown['reason']}"
+def _note_text(note: Mapping[str, Any]) -> str:
+    return f"Acknowledged by {note['by']} until {note['until']}: {note['reason']}"
 
 
 def _connection(reply_timeout: float) -> Iterator[Check]:

@@ -367,7 +367,7 @@ def test_deadlocks_that_have_ended_name_the_order_of_the_locks(operator: Client)
     ],
 )
 def test_trouble_after_a_pause_is_another_incident(operator: Client, cause: str, more: dict[str, Any]) -> None:
-    """So an acknowledgement of the first one does not hide it. Half an hour is a pause."""
+    """So an acknowledgement of the first one is none of this one. Half an hour is a pause."""
     now = timezone.now()
 
     def identity(*minutes_ago: float) -> str:

@@ -48,7 +48,7 @@ import atexit, contextlib, os, signal, sys, threading, warnings
 from django_zklock.core.locks.held import held_locks
 warnings.simplefilter("error")
 hold = zk_lock("end").acquire()
-held_locks.remove(hold._held)  # so the exit drops it
+held_locks.forget(hold._held)  # so the exit drops it
 blocks = contextlib.ExitStack()
 blocks.enter_context(zk_lock("open"))
 with zk_lock("lingers", linger=60):

@@ -9,7 +9,6 @@ import os
 import pty
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 from django.core.management import execute_from_command_line
@@ -227,20 +226,3 @@ def test_the_list_has_colours_on_a_terminal_only(zoo: Zoo, deadlock: None, monke
     assert "\x1b[" in zklock("list", "--force-color")
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[" not in on_a_terminal("list")
-
-
-def test_bash_completes_keys_and_runs_no_name(zoo: Zoo, contend: Contend, tmp_path: Path) -> None:
-    """It asks the command for the keys. Anybody who writes to ZooKeeper may name a lock as an option or a command."""
-    for key in ("orders/1", "orders/a%20b", "$(touch${IFS}owned)", "`touch${IFS}owned`", "--settings=evil", "stock"):
-        contend(key)
-    (tmp_path / "keys").write_text(zklock("list", "--json"))
-    program = tmp_path / "manage.py"
-    program.write_text('#!/bin/sh\n[ "$*" = "zklock list --json" ] && cat keys\n')
-    program.chmod(0o755)
-    (tmp_path / "completion.sh").write_text(zklock("completion"))
-    script = 'source ./completion.sh; COMP_WORDS=(./manage.py zklock show "$0"); COMP_CWORD=3; _zklock'
-    for typed, completed in (("", "orders/1 orders/a%20b stock"), ("or", "orders/1 orders/a%20b"), ("$", "")):
-        command = ["bash", "-c", f'{script}; echo "${{COMPREPLY[@]}}"', typed]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-        assert (done.stdout, done.stderr) == (f"{completed}\n", "")
-    assert {path.name for path in tmp_path.iterdir()} == {"completion.sh", "keys", "manage.py"}

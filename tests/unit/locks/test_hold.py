@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable
 from typing import Any, cast
@@ -28,6 +29,7 @@ class Turbulent:
 
     def __init__(self) -> None:
         self.session_id: int | None = 1
+        self.pid = os.getpid()
         self.happens: Callable[[], object] = lambda: None
 
     @property

@@ -1,4 +1,4 @@
-"""The commands: their arguments, tables, help and completion, and those that pages, logs and errors print as data."""
+"""The commands: their arguments, tables, and help, and those that pages, logs and errors print as data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from django_zklock.management import output
 from django_zklock.management.arguments import add_name, key_of, seconds
 from django_zklock.management.commands.zklock import SUBCOMMANDS, Command
 from django_zklock.management.exit_codes import ExitCode
-from django_zklock.management.zklock.completion import SCRIPT
 from django_zklock.report import formatting
 from django_zklock.report.verdict import CAUSES
 from unit.admin.test_dashboard import HOLDER, NOTHING
@@ -138,50 +137,6 @@ def test_each_example_can_be_parsed(name: str) -> None:
     for example in SUBCOMMANDS[name][1]:
         options = parser.parse_args([name, *shlex.split(example.partition(">")[0])])
         assert options.subcommand == name
-
-
-def words(text: str, start: str) -> list[str]:
-    (choices,) = re.findall(rf'^ +{re.escape(start)}\) choices="(.*?)" ;;$', text, flags=re.MULTILINE)
-    return str(choices).split()
-
-
-def test_the_completion_knows_all_that_the_parser_knows() -> None:
-    script, known = SCRIPT.read_text(), parsers()
-    assert words(script, '""') == list(SUBCOMMANDS) == list(known)
-    choices = 0
-    for name, parser in known.items():
-        actions = [action for action in parser._actions if action.help != argparse.SUPPRESS]
-        options = [text for action in actions for text in action.option_strings if text.startswith("--")]
-        assert words(script, name) == options
-        for action in actions:
-            if action.choices:
-                choices += 1
-                option = action.option_strings[0] if action.option_strings else name
-                assert words(script, f'"{name} {option}"') == list(action.choices)
-        needs_key = any(action.dest in ("name", "key", "action") for action in actions)
-        assert (f'"{name} {name}"' in script) is needs_key
-    assert script.count('choices="') == 1 + len(known) + choices + 2  # one that declares it, and one for keys
-
-
-@pytest.mark.parametrize(
-    ("line", "completed"),
-    [
-        ("./manage.py zklock en", "end-hold"),
-        ("python manage.py zklock en", "end-hold"),
-        ("/srv/app/manage.py zklock list --so", "--sort"),
-        ("./manage.py zklock list --state un", "unreadable"),
-        ("./manage.py zklock hold k --re", "--reason --reply-timeout"),
-        ("./manage.py zklock show k --re", "--reply-timeout"),
-        ("python setup.py zklock en", ""),
-        ("python -m pytest en", ""),
-    ],
-)
-def test_bash_completes_a_line(line: str, completed: str) -> None:
-    program = 'source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _zklock; echo "${COMPREPLY[@]}"'
-    done = subprocess.run(
-        ["bash", "-euc", program, str(SCRIPT), *line.split()], capture_output=True, text=True, check=False
-    )
-    assert (done.stdout, done.stderr) == (f"{completed}\n", "")
 
 
 # --- commands that are printed, to be pasted into a shell -------------------------------------------------------------

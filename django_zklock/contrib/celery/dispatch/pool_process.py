@@ -136,6 +136,7 @@ class ContenderProxy:
 
     waits = True  # a task whose timeout is 0 acquires its lock in its own process
     sends_release = False  # the main process does
+    lingers = False
 
     def __init__(self, session: SessionProxy, record: GrantRecord, payload: GrantPayload, caller: Caller) -> None:
         self.session = session
@@ -225,7 +226,6 @@ class SessionProxy(GrantSession):
 
     def __init__(self, shared: SharedGrants) -> None:
         super().__init__(Loop("zklock-proxy"))
-        self.pid = os.getpid()
         self._shared = shared
         self._in_use: dict[ContenderProxy, None] = {}  # loop's thread only
         self._is_reading = False  # whether `_read` is scheduled; loop's thread only
