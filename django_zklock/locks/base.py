@@ -148,6 +148,8 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
     ) -> Routine[AnyHold | None]:
         specs = self.specs
         _refuse_atomic(specs[-1], is_async=new_waiter is not ThreadWaiter)
+        if isinstance(acquisition.use, KeptUse):
+            acquisition.use.until_commit = all(spec.release_on == "commit" for spec in specs)
         try:
             yield from acquisition.acquire(specs, timeout, new_waiter, self._on_wait, lock=self, kept=True)
         except (LockDeadlock, LockNotAdopted):

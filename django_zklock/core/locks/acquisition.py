@@ -221,12 +221,12 @@ class Acquisition:
         if spec.linger:
             contender = LingeringWaiter(session.attached(LingeringLocks), spec, caller, on_outcome, waits=waits)
         else:
-            deadline = None if seconds is None else now + seconds
-            contender = Contender(session, spec, caller, on_outcome, waits=waits, deadline=deadline)
+            contender = Contender(session, spec, caller, on_outcome, waits=waits)
         contender.since = self._since
+        contender.deadline = None if seconds is None else now + seconds
         # Of several locks, some are granted before this one. The leases of a coordinator belong to many programs.
         if waits and spec.lasts != "lease" and (len(self.specs) > 1 or held_locks.may_have(self.owner)):
-            contender.held = functools.partial(held_locks.grants_of, self.owner)
+            contender.held = functools.partial(held_locks.grants_of, self.owner, self.use)
         self.contenders.append(contender)
         contender.on_queued = functools.partial(_on_queued, contender, self.owner, waiter)
         return contender

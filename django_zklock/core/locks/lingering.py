@@ -92,6 +92,7 @@ class LingeringWaiter:
     lock: LingeringLock | None = None
     gone: bool = False
     since: float | None = None  # when the caller began to wait, on clock.now()
+    deadline: float | None = None  # when the caller gives up, on clock.now()
     held: Callable[[], Sequence[Grant]] | None = None  # returns the locks of its owner; None: it has none
     # The outcome, by lock. It is written once, by `setdefault`; None: queue again. `join` replaces this dict after
     # `lock`, so read the dict first.
@@ -270,8 +271,8 @@ class LingeringWaiter:
         on_queued, self.on_queued = self.on_queued, None
         if on_queued is not None:
             on_queued()
-        if self.held is not None and self.session.options.deadlock_timeout is not None:
-            self.session.post(self._call_later, self.session.options.deadlock_timeout)
+        if self.held is not None:
+            self.session.post(self._call_later, self.session.options.tell_wait_after)
 
     def _call_later(self, seconds: float) -> None:
         if self.since is not None:
@@ -317,6 +318,7 @@ class LingeringLock(GrantObserver):
         self.contender = Contender(founder.session, founder.spec, caller, self._on_outcome, waits=founder.waits)
         if is_private:
             self.contender.held, self.contender.since = founder.held, founder.since
+            self.contender.deadline = founder.deadline
         self.contender.on_queued = founder.report_queued
         # With a position, it waits as long, and is not refused any more.
         self.contender.has_position = founder.waits and founder.has_position

@@ -792,7 +792,9 @@ class Contender(SessionObserver):
         self.session.gateway.write(node.path, data, node.version, self._replies.wrap(on_written))
 
     def _on_own_read(self, node: Node) -> None:
-        """Receive a release request, and describe the grant a little later."""
+        """Receive a release request, and describe the grant a little later; or tell a search that it waits."""
+        if self._deadlock_search is not None and self._node is not None and node.version > self._node.version:
+            self._deadlock_search.answer()
         if self._grant is not None and self._node is not None:
             interventions.read_request(self.session.gateway, self._grant, node, self._node.data)
             interventions.read_stack_requests(self.session, self._grant, node)
