@@ -339,8 +339,8 @@ def _reading_first(self: DeadlockSearch) -> Any:
     if node is None:
         return deadlock.LOOK_SOON
     wait = WaitsFor(self._contender.spec.key, self._contender.guid, node.czxid)
-    held = {grant.path: grant for grant in self._held()}
-    circle = yield from self._find_circle(wait, held)
+    held = self._held()
+    circle = yield from self._find_circle(wait, {grant.path for grant in held})
     if circle:
         self._contender.end_deadlock([check for step in circle for check in step.checks], deadlock._error(circle))
     yield from self._write(wait, held)

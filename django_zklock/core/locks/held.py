@@ -456,18 +456,17 @@ class HeldLocks:
             return True
         return bool(self._weak) and owner.kind in ("thread", "greenlet") and bool(hooks.scope.is_open())
 
-    def grants_of(self, owner: Owner, waiting: object = None) -> list[Grant]:
+    def grants_of(self, owner: Owner, waiting: object = None) -> dict[Grant, bool]:
         """
-        Return the grants of the locks that nobody gets before the owner goes on; from any thread.
+        Return the grants of the locks that the owner holds, and whether another thread may end each; from any thread.
 
-        These are the locks of its open blocks and transactions, and those that the `waiting` acquisition has so far.
-        Any thread may release a lock of `acquire`.
+        `waiting` is the use of the acquisition that waits: nobody else knows what it has so far.
         """
-        return [
-            held.grant
-            for held in self.all()
-            if held.owner == owner and held.needs_owner(waiting) and not held.is_over and not held.lost
-        ]
+        grants: dict[Grant, bool] = {}
+        for held in self.all():
+            if held.owner == owner and not held.is_over and not held.lost:
+                grants[held.grant] = grants.get(held.grant, True) and not held.needs_owner(waiting)
+        return grants
 
     def kept(self) -> list[HeldLock]:
         """Return those that were acquired by `acquire`."""

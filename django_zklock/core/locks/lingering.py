@@ -23,7 +23,7 @@ import functools
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
@@ -93,7 +93,7 @@ class LingeringWaiter:
     gone: bool = False
     since: float | None = None  # when the caller began to wait, on clock.now()
     deadline: float | None = None  # when the caller gives up, on clock.now()
-    held: Callable[[], Sequence[Grant]] | None = None  # returns the locks of its owner; None: it has none
+    held: Callable[[], Mapping[Grant, bool]] | None = None  # returns the locks of its owner; None: it has none
     # The outcome, by lock. It is written once, by `setdefault`; None: queue again. `join` replaces this dict after
     # `lock`, so read the dict first.
     _outcomes: dict[LingeringLock | None, Outcome | None] = field(default_factory=dict)

@@ -117,7 +117,8 @@ class Contender(SessionObserver):
     on_queued: Callable[[], object] | None = None  # called once if it has to wait
     gate: Callable[[bool], object] | None = None  # it peeks, tells this whether the lock is free, and awaits `proceed`
     has_position: bool = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
-    held: Callable[[], Sequence[Grant]] | None = None  # returns the locks of its owner; None: it has none
+    # Returns the locks of its owner, and whether another thread may end each; None: it has none.
+    held: Callable[[], Mapping[Grant, bool]] | None = None
     given: GivenHold | None = None  # replaces its znode at the release; written by its owner before that
     # The caller reads these, and `ahead`.
     busy: Busy | None = None  # its outcome, as soon as the holder is read

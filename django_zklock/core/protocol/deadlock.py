@@ -2,11 +2,10 @@
 Search for a deadlock that one waiter is part of, and end its wait if it is the victim; on the protocol's thread.
 
 1. When an owner of locks has waited for another one for `deadlock_timeout`, the search writes what it waits for into
-   the znodes of those locks that nobody gets before this owner goes on. So a search in any process can follow the
-   waits.
-2. Then it follows them: who holds the awaited lock, what that holder says it waits for, who holds that, and so on. The
-   last owner of a circle to write sees all of it, since each writes before it reads. A circle ends at a lock of the
-   search's own owner.
+   the znodes of all these locks. So a search in any process can follow the waits.
+2. Then it follows them: who holds the awaited lock, what that holder says it waits for, who holds that, and so on, to a
+   lock of its own owner. The last owner of a circle to write sees all of it, since each writes before it reads. A lock
+   that another thread may release is part of no circle: its znode says so.
 3. A process that is dead, or cut off, has znodes until its session is over. So a wait counts only if its text was
    written after the youngest wait of the circle had begun. Otherwise the search asks that process to write it again, by
    a write to the znode of its waiter. Without an answer, the circle counts if it is still there when the session would
@@ -53,10 +52,10 @@ TRY_AGAIN: Final = 0.1  # seconds until a step is repeated, because a znode was 
 LOOK_SOON: Final = 1.0  # seconds between two looks while there is a circle, or no connection
 LOOK_RARELY: Final = 5.0  # seconds between the first two other looks; then twice as many each time
 LONGEST_PAUSE: Final = 40.0  # seconds between two looks
-MOST: Final = 10_000  # znodes that one look reads, and locks of an owner that tell its wait
+MOST: Final = 10_000  # znodes that one look reads
 
-_Story: TypeAlias = Generator[Callable[[Callback[Any]], object], Any, float | None]
-"""Yields requests, and is sent the replies. Returns the seconds to the next step; None: there is none."""
+_Story: TypeAlias = Generator[Callable[[Callback[Any]], object], Any, float]
+"""Yields requests, and is sent the replies. Returns the seconds to the next step."""
 
 
 class _Step(NamedTuple):
@@ -70,7 +69,7 @@ class _Step(NamedTuple):
 class DeadlockSearch:
     """The search of one contender. It ends with the wait."""
 
-    def __init__(self, contender: Contender, held: Callable[[], Sequence[Grant]], since: float) -> None:
+    def __init__(self, contender: Contender, held: Callable[[], Mapping[Grant, bool]], since: float) -> None:
         self._contender = contender
         self._session = contender.session
         self._registry = contender.session.attached(Registry)
@@ -80,7 +79,7 @@ class DeadlockSearch:
         self._seen_since = 0.0  # on clock.now()
         self._has_asked = False  # the other processes of that circle, whether they are alive
         self._pause = LOOK_RARELY / 2  # seconds between the last two looks
-        self._written: object = None  # the contender that waits, and the paths into which this was written
+        self._written: object = None  # the contender that waits, and the locks into whose znodes this was written
         self._warned: set[str] = set()
         self._guard = ReplyGuard(contender.spec.key, lambda error: self.stop(), contender.caller.about)
         self._is_over = False
@@ -112,33 +111,36 @@ class DeadlockSearch:
         try:
             request = story.send(reply)
         except StopIteration as end:
-            if end.value is not None:
-                self._call_later(end.value)
+            self._call_later(end.value)
         else:
             request(self._guard.wrap(partial(self._proceed, story)))
 
     def _search(self) -> _Story:
         contender = self._contender
-        grants = self._held()[:MOST]
-        if not grants:
+        held = self._held()
+        if not held:
             return LOOK_SOON  # the owner may be about to record the first of several locks
         contender.admit_now()
         node = contender.queued_node
         if node is None:
             return TRY_AGAIN if self._session.connected else LOOK_SOON
         wait = WaitsFor(contender.spec.key, contender.guid, node.czxid)
-        paths = {grant.path: grant for grant in grants}
-        if self._written != (wait, [*paths]):
-            error = yield from self._write(wait, paths)
+        if self._written != (wait, held):
+            error = yield from self._write(wait, held)
             if isinstance(error, (Outdated, NodeMissing)):
                 return TRY_AGAIN if isinstance(error, Outdated) else LOOK_SOON
             if error is not None:  # this search may still see a circle; no other one does
                 self._warn("lock %r: others do not see that its waiter holds locks, and a deadlock may last: %s", error)
-            self._written = wait, [*paths]
+            self._written = wait, held
             return LOOK_AFTER
-        if self._session.options.deadlock_timeout is None:
-            return None
-        circle = yield from self._find_circle(wait, paths)
+        lasting = {grant.path for grant, may_end in held.items() if not may_end}
+        if not lasting or self._session.options.deadlock_timeout is None:
+            return LOOK_SOON
+        return (yield from self._look(wait, lasting))
+
+    def _look(self, wait: WaitsFor, held: Collection[str]) -> _Story:
+        """Look for a circle back to a lock in `held`, and end it."""
+        circle = yield from self._find_circle(wait, held)
         self._note(tuple(step.wait.guid for step in circle))
         if not circle:
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
@@ -155,7 +157,7 @@ class DeadlockSearch:
             if clock.now() - self._seen_since < patience:
                 yield from self._ask(silent)
                 return min(LOOK_AFTER * self._seen, LOOK_SOON)
-        contender.end_deadlock([check for step in circle for check in step.checks], _error(circle))
+        self._contender.end_deadlock([check for step in circle for check in step.checks], _error(circle))
         return TRY_AGAIN  # a holder that has written its znode meanwhile makes a check fail
 
     def _note(self, circle: tuple[str, ...]) -> None:
@@ -163,20 +165,21 @@ class DeadlockSearch:
             self._circle, self._seen, self._seen_since, self._has_asked = circle, 0, clock.now(), False
         self._seen += 1
 
-    def _write(self, wait: WaitsFor, grants: Mapping[str, Grant]) -> Generator[Any, Any, ZkError | None]:
+    def _write(self, wait: WaitsFor, held: Mapping[Grant, bool]) -> Generator[Any, Any, ZkError | None]:
         """Write into the znodes of these locks what their owner waits for. Return the error, if any."""
         gateway, deadline, now = self._session.gateway, self._contender.deadline, self._session.gateway.clock.now()
         writes: list[SetData] = []
-        for grant in grants.values():
+        for grant in held:
             grant.tells_wait = True
-        held: dict[str, Node] = yield partial(gateway.read_all, [*grants])
+        nodes: dict[str, Node] = yield partial(gateway.read_all, [grant.path for grant in held])
         if deadline is not None and now is not None:
             wait = wait._replace(until=round((now + deadline - clock.now()) * 1000))
-        fields = wait._replace(zxid=gateway.newest_zxid).fields()
-        for node in held.values():
-            payload = Payload.decode(node.data)
-            if payload is not None:
-                data = replace(payload, waits_for=fields).encode()
+        wait = wait._replace(zxid=gateway.newest_zxid)
+        for grant, may_end in held.items():
+            node = nodes.get(grant.path)
+            payload = None if node is None else Payload.decode(node.data)
+            if node is not None and payload is not None:
+                data = replace(payload, waits_for=wait._replace(may_end=int(may_end)).fields()).encode()
                 writes.append(SetData(path=node.path, data=data, version=node.version))
         size = self._session.options.jute_maxbuffer // (2 * MAX_PAYLOAD)
         for start in range(0, len(writes), size):
@@ -208,14 +211,14 @@ class DeadlockSearch:
                 following = None if node is None else WaitsFor.decode(node.data)
                 if blocked is None or node is None:
                     continue
+                if node.path not in held and (following is None or following.is_no_link(gateway.clock.latest())):
+                    continue
                 waiters = (Check(path=f"{parent}/{waiter.name}") for waiter in blocked.waiters)
                 checks = (Check(path=node.path, version=node.version), *waiters)
                 step = _Step(wait, ContenderInfo.from_node(wait.key, child, node), checks)
                 if node.path in held:
                     return (*steps, step)
-                if following is None or following.guid in followed:
-                    continue
-                if not following.is_over(gateway.clock.latest()):
+                if following is not None and following.guid not in followed:
                     followed.add(following.guid)
                     waits.append((following, (*steps, step)))
         return ()

@@ -26,10 +26,16 @@ class WaitsFor(NamedTuple):
     """When its caller gives up, in milliseconds since 1970 by ZooKeeper's clock; 0 if it has no limit."""
     zxid: int = 0
     """The newest transaction that its process knew of when it wrote this. It was alive after that one."""
+    may_end: int = 0
+    """1: another thread may release the lock in whose znode this is, while the owner waits. So it is in no circle."""
 
     def is_over(self, now: float | None) -> bool:
         """Return whether its caller has given up, at this time of ZooKeeper's clock."""
         return now is not None and 0 < self.until < now * 1000
+
+    def is_no_link(self, now: float | None) -> bool:
+        """Return whether it is part of no circle."""
+        return bool(self.may_end) or self.is_over(now)
 
     def fields(self) -> dict[str, str]:
         """Return it as it is in a payload."""
@@ -40,9 +46,14 @@ class WaitsFor(NamedTuple):
     def decode(cls, data: bytes) -> WaitsFor | None:
         """Return what the znode with this data says; None if it says nothing. Never raises."""
         payload = Payload.decode(data)
-        fields = {} if payload is None else payload.waits_for
-        czxid, until, zxid = (digits(fields.get(name), default=0) for name in ("czxid", "until", "zxid"))
-        wait = cls(fields.get("key", ""), fields.get("guid", ""), czxid, until, zxid)
+        return None if payload is None else cls.of(payload)
+
+    @classmethod
+    def of(cls, payload: Payload) -> WaitsFor | None:
+        """Return what a payload says; None if it says nothing. Never raises."""
+        fields = payload.waits_for
+        numbers = (digits(fields.get(name), default=0) for name in cls._fields[2:])
+        wait = cls(fields.get("key", ""), fields.get("guid", ""), *numbers)
         return wait if all(wait[:3]) else None
 
 
