@@ -18,13 +18,16 @@ class Waits:
     def __init__(self, client: KazooClient) -> None:
         self._client = client
         self._paths: defaultdict[Hashable, list[str]] = defaultdict(list)
+        self._waits: dict[Hashable, WaitsFor] = {}
 
     def joined(self, owner: Hashable, key: str, guid: str, path: str) -> None:
-        """Say in all other znodes of this owner that it waits for this key. If it holds that, the queue says so."""
-        wait = WaitsFor(key, guid, 1).fields()
-        for other in self._paths[owner]:
-            with contextlib.suppress(NoNodeError):
-                payload = Payload.decode(self._client.get(other)[0])
-                assert payload is not None
-                self._client.set(other, replace(payload, waits_for=wait).encode())
+        """Say in the znodes of this owner what it waits for: this key, unless it is the first in that queue."""
         self._paths[owner].append(path)
+        parent, _, name = path.rpartition("/")
+        if name != min(self._client.get_children(parent), key=lambda child: child[-10:]):
+            self._waits[owner] = WaitsFor(key, guid, 1)
+        for each in self._paths[owner] if owner in self._waits else ():
+            with contextlib.suppress(NoNodeError):
+                payload = Payload.decode(self._client.get(each)[0])
+                assert payload is not None
+                self._client.set(each, replace(payload, waits_for=self._waits[owner].fields()).encode())

@@ -199,8 +199,6 @@ class DeadlockSearch:
             list_names = partial(self._registry.list_names, parent)
             blocked = _blockers((yield partial(list_names, after_sync=True)), wait)
             paths = [f"{parent}/{child.name}" for child in blocked.holders] if blocked is not None else []
-            if len(paths) > left:
-                self._warn("lock %r: a deadlock may last, as more than %d holders may be part of it", MOST)
             nodes: dict[str, Node] = (yield partial(gateway.read_all, paths[:left])) if paths else {}
             left = max(0, left - len(paths))
             if blocked is not None and blocked.waiters[0].kind is Kind.READ:
@@ -221,6 +219,8 @@ class DeadlockSearch:
                 if following is not None and following.guid not in followed:
                     followed.add(following.guid)
                     waits.append((following, (*steps, step)))
+        if not left:
+            self._warn("lock %r: a deadlock may last, as more than %d holders may be part of it", MOST)
         return ()
 
     def _ask(self, silent: Sequence[_Step]) -> Generator[Any, Any, None]:

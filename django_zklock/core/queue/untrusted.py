@@ -12,6 +12,8 @@ import json
 from datetime import datetime, timezone
 from typing import Any, Final
 
+from django_zklock.core.queue.escaping import check_characters
+
 LATEST: Final = 4e9
 """Seconds since 1970: a time that every platform can show."""
 
@@ -64,6 +66,13 @@ def text(value: object, most: int, *, least: int = 0, default: str | None = None
     if default is None:
         raise ValueError(f"not a text of {least} to {most} characters")
     return default
+
+
+def line(value: object, most: int, *, least: int = 0) -> str:
+    """Return a text that can be a part of a name: one without control characters, such as a line break."""
+    given = text(value, most, least=least)
+    check_characters(given, "the text")
+    return given
 
 
 def unpadded(body: str) -> bytes:
