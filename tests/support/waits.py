@@ -1,4 +1,4 @@
-"""What processes of others write into their znodes when they wait for one lock and hold another."""
+"""Write what owners wait for into the znodes of their locks, as processes do for their owners."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Waits:
         parent, _, name = path.rpartition("/")
         if name != min(self._client.get_children(parent), key=lambda child: child[-10:]):
             self._waits[owner] = WaitsFor(key, guid, 1)
-        for each in self._paths[owner] if owner in self._waits else ():
+        for other in self._paths[owner] if owner in self._waits else ():
             with contextlib.suppress(NoNodeError):
-                payload = Payload.decode(self._client.get(each)[0])
+                payload = Payload.decode(self._client.get(other)[0])
                 assert payload is not None
-                self._client.set(each, replace(payload, waits_for=self._waits[owner].fields()).encode())
+                self._client.set(other, replace(payload, waits_for=self._waits[owner].fields()).encode())

@@ -153,8 +153,8 @@ class DeadlockSearch:
         silent = [step for step in circle if step.wait.guid not in guids and step.wait.zxid < youngest]
         if silent:
             # With the ticks of a server, the session of a dead process lasts at most twice its timeout.
-            patience = 2 * max(step.holder.session_timeout or self._session.timeout for step in circle[:-1])
-            if clock.now() - self._seen_since < patience:
+            longest = 2 * max(step.holder.session_timeout or self._session.timeout for step in circle[:-1])
+            if clock.now() - self._seen_since < longest:
                 yield from self._ask(silent)
                 return min(LOOK_AFTER * self._seen, LOOK_SOON)
         self._contender.end_deadlock([check for step in circle for check in step.checks], _error(circle))

@@ -379,7 +379,7 @@ class Gateway:
 
     @property
     def newest_zxid(self) -> int:
-        """The newest zxid in the replies to this session. Whoever writes it was alive after that transaction."""
+        """The newest zxid in the replies to this session. A process that writes it was alive after that transaction."""
         return self._requests.last_zxid()()
 
     def last_zxid(self, callback: Callback[int | ZkError]) -> None:

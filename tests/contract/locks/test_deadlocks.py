@@ -411,7 +411,7 @@ def test_the_text_of_an_older_release_is_believed_when_its_session_would_be_over
 
 @pytest.mark.usefixtures("often")
 def test_a_text_that_names_its_reader_is_no_deadlock(zoo: Zoo) -> None:
-    """A circle ends at a lock that its reader holds, whoever claims to be the reader."""
+    """A circle ends at a lock that its reader holds. Any client may claim to be the reader."""
     with zoo.hold_elsewhere("b", guid=PAYLOAD.guid) as holder:
         own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b", timeout=3)))
         zoo.wait_contenders("b", 2)

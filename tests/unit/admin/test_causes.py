@@ -373,8 +373,8 @@ def crosswise(**more: Any) -> list[LockInfo]:
 )
 def test_a_wait_is_part_of_a_deadlock_as_long_as_it_lasts(fields: dict[str, int], waits: int, cycles: int) -> None:
     locks = crosswise(**fields)
-    found = find_waits(locks, told(locks)[1], 8.0)
-    assert (len(found), len(find_cycles(found))) == (waits, cycles)
+    read = find_waits(locks, told(locks)[1], 8.0)
+    assert (len(read), len(find_cycles(read))) == (waits, cycles)
 
 
 def test_a_second_try_for_the_same_lock_is_not_a_wait() -> None:

@@ -380,7 +380,7 @@ def test_a_wait_in_a_payload_is_read_as_it_was_written() -> None:
     assert WaitsFor.decode(b"10.0.0.1") is None
 
 
-def test_a_wait_and_the_identity_of_a_task_are_whole_however_long_the_other_texts_are() -> None:
+def test_long_texts_cut_neither_a_wait_nor_the_identity_of_a_task() -> None:
     """A part of a key would be the key of another lock. By the identity, a copy of a message is known."""
     identity = {"id": "\U0001f512" * 255, "message": "x" * 36, "redelivered": "1"}
     about = {"task": "é" * 1000, **identity, **{f"item {number}": "é" * 1000 for number in range(12)}}
