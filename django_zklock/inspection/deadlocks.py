@@ -25,18 +25,16 @@ def find_waits(locks: Sequence[LockInfo], queues: Mapping[str, Queue], now: floa
     `now`, in seconds since 1970 by ZooKeeper's clock. A search for deadlocks believes the same.
     """
     keys = {child.guid: key for key, queue in queues.items() for child in queue}
-    for lock in locks:
-        for holder in lock.holders:
-            keys.pop(holder.guid, None)  # it waits no longer
-    waits: dict[Wait, None] = {}  # an owner may have several permits of one semaphore
-    for lock in locks:
-        for holder in lock.holders:
-            wait = holder.wait
-            key = "" if wait is None or wait.is_over(now) else keys.get(wait.guid, "")
-            if wait is not None and key not in ("", lock.key) and len(waits) < MAX_WAITS:
-                may_end = bool(wait.may_end)
-                waits[Wait(_name(holder), holds=lock.key, waits_for=key, owner=wait.guid, may_end=may_end)] = None
-    return tuple(sorted(waits, key=lambda wait: (wait.holds, wait.waits_for, wait.who)))
+    held = [(lock.key, holder) for lock in locks for holder in lock.holders]
+    waits: set[Wait] = set()  # an owner may have several permits of one semaphore
+    for _key, holder in held:
+        keys.pop(holder.guid, None)  # it waits no longer
+    for key, holder in held:
+        wait = holder.wait
+        awaited = "" if wait is None or wait.is_over(now) else keys.get(wait.guid, "")
+        if wait is not None and awaited not in ("", key):
+            waits.add(Wait(_name(holder), key, awaited, wait.guid, bool(wait.may_end)))
+    return tuple(sorted(waits, key=lambda wait: (wait.holds, wait.waits_for, wait.who))[:MAX_WAITS])
 
 
 def find_cycles(waits: Sequence[Wait], locks: Iterable[LockInfo] = ()) -> tuple[tuple[Wait, ...], ...]:

@@ -206,17 +206,17 @@ class DeadlockSearch:
                 blocked = _blockers((yield list_names), wait)
             for child in blocked.holders if blocked is not None else ():
                 node = nodes.get(f"{parent}/{child.name}")
-                following = None if node is None else WaitsFor.decode(node.data)
                 if blocked is None or node is None:
                     continue
-                if node.path not in held and (following is None or following.is_no_link(gateway.clock.latest())):
+                following, is_own = WaitsFor.decode(node.data), node.path in held
+                if not is_own and (following is None or following.may_end or following.guid in followed):
                     continue
                 waiters = (Check(path=f"{parent}/{waiter.name}") for waiter in blocked.waiters)
                 checks = (Check(path=node.path, version=node.version), *waiters)
                 step = _Step(wait, ContenderInfo.from_node(wait.key, child, node), checks)
-                if node.path in held:
+                if is_own:
                     return (*steps, step)
-                if following is not None and following.guid not in followed:
+                if following is not None and not following.is_over(gateway.clock.latest()):
                     followed.add(following.guid)
                     waits.append((following, (*steps, step)))
         if not left:

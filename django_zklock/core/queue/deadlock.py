@@ -33,14 +33,9 @@ class WaitsFor(NamedTuple):
         """Return whether its caller has given up, at this time of ZooKeeper's clock."""
         return now is not None and 0 < self.until < now * 1000
 
-    def is_no_link(self, now: float | None) -> bool:
-        """Return whether it is part of no circle."""
-        return bool(self.may_end) or self.is_over(now)
-
     def fields(self) -> dict[str, str]:
         """Return it as it is in a payload."""
-        texts = {name: str(value) for name, value in self._asdict().items()}
-        return {name: text for name, text in texts.items() if text != "0"}
+        return {name: str(value) for name, value in self._asdict().items() if value}
 
     @classmethod
     def decode(cls, data: bytes) -> WaitsFor | None:

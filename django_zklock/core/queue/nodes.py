@@ -18,7 +18,6 @@ from django_zklock.core.queue.untrusted import digits, integer, json_object
 MAX_PAYLOAD = 16 * 1024
 """Bytes that a payload of this release has at most."""
 
-_MAX_READ = 64 * 1024  # bytes; larger data are no payload
 _MAX_DESCRIPTION = 1024  # bytes that the texts of the contender itself take together
 _LONGEST = 1024  # characters of a text that is read; a key has at most 1000
 _SHORT = 40  # characters that a guid or a time keeps; they have at most 36, and are useless when they are cut
@@ -272,7 +271,7 @@ class Payload:
         Curator writes an IP address, kazoo a line of text, and other clients may write anything. A missing field, or
         one of another type, is empty or 0. Fields of later releases are kept in `unknown`.
         """
-        fields = json_object(data, _MAX_READ)
+        fields = json_object(data)
         if not isinstance(fields.get("guid"), str) or not fields["guid"]:
             return None
         values: dict[str, Any] = {name: _text(fields.get(name)) for name in _TEXTS}

@@ -21,7 +21,11 @@ LARGEST: Final = 2**63 - 1
 """The largest number that ZooKeeper, databases and other languages have."""
 
 
-def json_object(data: bytes | None, most: int) -> dict[str, Any]:
+MAX_READ: Final = 64 * 1024
+"""Bytes of a record that are read, and characters of a text in it."""
+
+
+def json_object(data: bytes | None, most: int = MAX_READ) -> dict[str, Any]:
     """Return the JSON object in at most `most` bytes of data; an empty one for any other data. Never raises."""
     try:
         fields = json.loads(data) if data is not None and len(data) <= most else None
@@ -59,7 +63,9 @@ def boolean(value: object) -> bool:
     return value
 
 
-def text(value: object, most: int, *, least: int = 0, default: str | None = None, surrogates: bool = False) -> str:
+def text(
+    value: object, most: int = MAX_READ, *, least: int = 0, default: str | None = None, surrogates: bool = False
+) -> str:
     """Return a text of at most `most` characters that UTF-8 can encode, unless `surrogates` are allowed."""
     if isinstance(value, str) and least <= len(value) <= most and (surrogates or is_encodable(value)):
         return value
