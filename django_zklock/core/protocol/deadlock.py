@@ -80,7 +80,7 @@ class DeadlockSearch:
         self._has_asked = False  # the other processes of that circle, whether they are alive
         self._pause = LOOK_RARELY / 2  # seconds between the last two looks
         self._written: object = None  # the contender that waits, and the locks into whose znodes this was written
-        self._warned: set[str] = set()
+        self._is_limited = False  # and that was logged
         self._guard = ReplyGuard(contender.spec.key, lambda error: self.stop(), contender.caller.about)
         self._is_over = False
         self._timer = NEVER
@@ -130,7 +130,13 @@ class DeadlockSearch:
             if isinstance(error, (Outdated, NodeMissing)):
                 return TRY_AGAIN if isinstance(error, Outdated) else LOOK_SOON
             if error is not None:  # this search may still see a circle; no other one does
-                self._warn("lock %r: others do not see that its waiter holds locks, and a deadlock may last: %s", error)
+                logger.warning(
+                    "lock %r: others do not see that its waiter holds locks, and a deadlock may last: %s",
+                    wait.key,
+                    error,
+                    about=contender.caller.about,
+                    extra={"lock": wait.key},
+                )
             self._written = wait, held
             return LOOK_AFTER
         lasting = {grant.path for grant, may_end in held.items() if not may_end}
@@ -219,8 +225,15 @@ class DeadlockSearch:
                 if following is not None and not following.is_over(gateway.clock.latest()):
                     followed.add(following.guid)
                     waits.append((following, (*steps, step)))
-        if not left:
-            self._warn("lock %r: a deadlock may last, as more than %d holders may be part of it", MOST)
+        if not left and not self._is_limited:
+            self._is_limited = True
+            logger.warning(
+                "lock %r: a deadlock may last, as more than %d holders may be part of it",
+                own.key,
+                MOST,
+                about=self._contender.caller.about,
+                extra={"lock": own.key},
+            )
         return ()
 
     def _ask(self, silent: Sequence[_Step]) -> Generator[Any, Any, None]:
@@ -232,13 +245,6 @@ class DeadlockSearch:
         for node in waiters.values():
             yield partial(gateway.write, node.path, node.data, node.version)
         self._has_asked = True
-
-    def _warn(self, message: str, cause: object) -> None:
-        """Log this once."""
-        if message not in self._warned:
-            self._warned.add(message)
-            key = self._contender.spec.key
-            logger.warning(message, key, cause, about=self._contender.caller.about, extra={"lock": key})
 
 
 def _blockers(reply: ListingReply, wait: WaitsFor) -> Blockers | None:
