@@ -35,7 +35,7 @@ from django_zklock.core.protocol.registry import ListingReply, Registry
 from django_zklock.core.protocol.reply_guard import ReplyGuard
 from django_zklock.core.queue.deadlock import Blockers, WaitsFor, blockers
 from django_zklock.core.queue.escaping import path
-from django_zklock.core.queue.nodes import MAX_PAYLOAD, Kind, Payload
+from django_zklock.core.queue.nodes import MAX_PAYLOAD, Child, Kind, Payload
 from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, Outdated, ZkError
 from django_zklock.core.zk.gateway import Callback, Node
 from django_zklock.core.zk.loop import NEVER
@@ -78,7 +78,7 @@ class DeadlockSearch:
         self._seen = 0  # how many looks in a row have seen it
         self._seen_since = 0.0  # on clock.now()
         self._has_asked = False  # the other processes of that circle, whether they are alive
-        self._pause = LOOK_RARELY / 2  # seconds between the last two looks
+        self._pause = 0.0  # seconds before the last look, if there was no reason for it
         self._written: object = None  # the contender that waits, and the locks into whose znodes this was written
         self._is_limited = False  # and that was logged
         self._guard = ReplyGuard(contender.spec.key, lambda error: self.stop(), contender.caller.about)
@@ -119,7 +119,7 @@ class DeadlockSearch:
         contender = self._contender
         held = self._held()
         if not held:
-            return LOOK_SOON  # the owner may be about to record the first of several locks
+            return self._longer(LOOK_SOON)  # the owner may be about to record the first of several locks
         contender.admit_now()
         node = contender.queued_node
         if node is None:
@@ -141,7 +141,7 @@ class DeadlockSearch:
             return LOOK_AFTER
         lasting = {grant.path for grant, may_end in held.items() if not may_end}
         if not lasting or self._session.options.deadlock_timeout is None:
-            return LOOK_SOON
+            return self._longer(LOOK_SOON)
         return (yield from self._look(wait, lasting))
 
     def _look(self, wait: WaitsFor, held: Collection[str]) -> _Story:
@@ -149,9 +149,8 @@ class DeadlockSearch:
         circle = yield from self._find_circle(wait, held)
         self._note(tuple(step.wait.guid for step in circle))
         if not circle:
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
-            return self._pause
-        self._pause = LOOK_RARELY
+            return self._longer(LOOK_RARELY)
+        self._pause = 0.0
         youngest = max(step.wait.czxid for step in circle)
         if wait.czxid < youngest and self._seen == 1:  # the youngest one may be paused, or not have seen the circle
             return LOOK_SOON
@@ -165,6 +164,10 @@ class DeadlockSearch:
                 return min(LOOK_AFTER * self._seen, LOOK_SOON)
         self._contender.end_deadlock([check for step in circle for check in step.checks], _error(circle))
         return TRY_AGAIN  # a holder that has written its znode meanwhile makes a check fail
+
+    def _longer(self, least: float) -> float:
+        self._pause = min(max(2 * self._pause, least), LONGEST_PAUSE)
+        return self._pause
 
     def _note(self, circle: tuple[str, ...]) -> None:
         if circle != self._circle:
@@ -201,24 +204,13 @@ class DeadlockSearch:
         followed = {own.guid}
         while waits and left:
             wait, steps = waits.popleft()
-            parent = path(self._session.options.base, wait.key)
-            list_names = partial(self._registry.list_names, parent)
-            blocked = _blockers((yield partial(list_names, after_sync=True)), wait)
-            paths = [f"{parent}/{child.name}" for child in blocked.holders] if blocked is not None else []
-            nodes: dict[str, Node] = (yield partial(gateway.read_all, paths[:left])) if paths else {}
-            left = max(0, left - len(paths))
-            if blocked is not None and blocked.waiters[0].kind is Kind.READ:
-                # A writer may have become a reader before it was read. Now its marker shows that.
-                blocked = _blockers((yield list_names), wait)
-            for child in blocked.holders if blocked is not None else ():
-                node = nodes.get(f"{parent}/{child.name}")
-                if blocked is None or node is None:
-                    continue
+            blocked, nodes = yield from self._read_blockers(wait, left)
+            left -= len(nodes)
+            for child, node in nodes.items():
                 following, is_own = WaitsFor.decode(node.data), node.path in held
                 if not is_own and (following is None or following.may_end or following.guid in followed):
                     continue
-                waiters = (Check(path=f"{parent}/{waiter.name}") for waiter in blocked.waiters)
-                checks = (Check(path=node.path, version=node.version), *waiters)
+                checks = (Check(path=node.path, version=node.version), *blocked)
                 step = _Step(wait, ContenderInfo.from_node(wait.key, child, node), checks)
                 if is_own:
                     return (*steps, step)
@@ -235,6 +227,22 @@ class DeadlockSearch:
                 extra={"lock": own.key},
             )
         return ()
+
+    def _read_blockers(self, wait: WaitsFor, most: int) -> Generator[Any, Any, tuple[list[Check], dict[Child, Node]]]:
+        """Return checks of the waiters that are blocked, and at most so many holders that block them."""
+        parent = path(self._session.options.base, wait.key)
+        list_names = partial(self._registry.list_names, parent)
+        blocked = _blockers((yield partial(list_names, after_sync=True)), wait)
+        if blocked is None:
+            return [], {}
+        paths = [f"{parent}/{child.name}" for child in blocked.holders[:most]]
+        nodes: dict[str, Node] = yield partial(self._session.gateway.read_all, paths)
+        if blocked.waiters[0].kind is Kind.READ:
+            # A writer may have become a reader before it was read. Now its marker shows that.
+            blocked = _blockers((yield list_names), wait) or Blockers((), ())
+        holders = [(child, nodes.get(f"{parent}/{child.name}")) for child in blocked.holders]
+        checks = [Check(path=f"{parent}/{waiter.name}") for waiter in blocked.waiters]
+        return checks, {child: node for child, node in holders if node is not None}
 
     def _ask(self, silent: Sequence[_Step]) -> Generator[Any, Any, None]:
         """Write the znodes of these waiters, once. Their processes watch them, and write their waits again."""

@@ -213,7 +213,7 @@ def test_a_circle_that_is_not_followed_is_not_ended(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, limit: int | None
 ) -> None:
     """Another holder may release its permit. So both wait until their timeouts; the page shows it."""
-    monkeypatch.setattr(deadlock, "MOST", 0)
+    monkeypatch.setattr(deadlock, "MOST", 100 if limit else 0)
     ready = partial(threading.Barrier(2).wait, 10)
     pairs = crosswise(zk_lock("a", limit=limit, timeout=1.5), zk_lock("b", limit=limit, timeout=1.5))
     calls = [BackgroundCall(partial(nested, outer, inner, ready)) for outer, inner in pairs]
