@@ -780,8 +780,7 @@ def _rows(
         contenders = (*lock.holders, *lock.expired_holds, *lock.waiters)
         for number, contender in enumerate(contenders, 1 + len(lock.waiters) - len(contenders)):
             if not host or (contender.host == host and pid in {0, contender.pid}):
-                owner = lazy.inspection.deadlocks.owners(contender)[:1]
-                is_victim = not lock.deadlocked and bool(owner) and (lock.key, *owner) in victims
+                is_victim = not lock.deadlocked and (lock.key, contender.waits_as) in victims
                 row = row_of(lock.key, contender, number, waits=is_victim)
                 (waits if number > 0 else holds).append((lock, row))
     holds.sort(key=lambda held: (-held[0].waiting, -held[1].info.certain_duration))

@@ -3,65 +3,38 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import Final
 
-from django_zklock.core.execution.owner import DISPATCHER
 from django_zklock.core.protocol.contender_info import ContenderInfo
-from django_zklock.inspection.info import LockInfo, ScannedContender, Wait
+from django_zklock.core.queue.order import Queue
+from django_zklock.inspection.info import LockInfo, Wait
 
 MAX_WAITS: Final = 2000
 MAX_CYCLES: Final = 20
 MAX_CHAIN: Final = 12
 
-_Owner: TypeAlias = tuple[object, ...]
 
-
-def owners(contender: ScannedContender) -> tuple[_Owner, ...]:
-    """
-    Return the identities of what holds or waits, the more exact one first; none for another client.
-
-    A thread, greenlet or asyncio task has a number in its session. A lock that a worker's main process has acquired for
-    a Celery task belongs to the whole task, too: the task's process waits for others in a session of its own. Any other
-    lock of a task belongs only to its thread, as another thread of the task may wait. So do leases: a coordinator does
-    not know which of them a client uses together. A holder that has waited for a second says so in its znode.
-    """
-    known: list[_Owner] = [(contender.session_id, contender.owner)] if contender.session_id and contender.owner else []
-    # A waiter without a number lingers: its znode may still name a task that has left.
-    if contender.about.get("id") and (contender.thread == DISPATCHER if contender.holds else known):
-        known.append((contender.host, contender.about["id"]))
-    if guid := contender.waits_as if contender.holds else contender.guid:
-        known.append((guid,))
-    return tuple(known)
-
-
-def find_waits(locks: Sequence[LockInfo]) -> tuple[Wait, ...]:
+def find_waits(locks: Sequence[LockInfo], queues: Mapping[str, Queue], now: float) -> tuple[Wait, ...]:
     """
     Return the owners that hold one lock and wait for another, two thousand at most.
 
-    Contenders have the same owner if they agree in one of its identities.
+    Each owner says so in the znodes of its locks, as soon as it has waited for a second. Its waiter is in the queue
+    `now`, in seconds since 1970 by ZooKeeper's clock. A search for deadlocks believes the same.
     """
-    wants: defaultdict[_Owner, dict[str, None]] = defaultdict(dict)  # the keys, each once
-    for lock in locks:
-        for waiter in lock.waiters:
-            for owner in owners(waiter):
-                wants[owner][lock.key] = None
-    waits = (
-        ((known[0], lock.key, key), Wait(who=_name(holder), holds=lock.key, waits_for=key, owner=known[0]))
-        for lock in locks
-        for holder, known in [(holder, owners(holder)) for holder in lock.holders]
-        for owner in known
-        for key in wants.get(owner, ())
-        if key != lock.key
-    )
-    once: dict[tuple[_Owner, str, str], Wait] = {}  # an owner may have several permits of one semaphore
-    for identity, wait in waits:
-        once[identity] = wait
-        if len(once) == MAX_WAITS:
-            break
-    return tuple(sorted(once.values(), key=lambda wait: (wait.holds, wait.waits_for, wait.who)))
+    keys = {child.guid: key for key, queue in queues.items() for child in queue}
+    held = [(lock.key, holder) for lock in locks for holder in lock.holders]
+    waits: set[Wait] = set()  # an owner may have several permits of one semaphore
+    for _key, holder in held:
+        keys.pop(holder.guid, None)  # it waits no longer
+    for key, holder in held:
+        wait = holder.wait
+        awaited = "" if wait is None or wait.is_over(now) else keys.get(wait.guid, "")
+        if wait is not None and awaited not in ("", key):
+            waits.add(Wait(_name(holder), key, awaited, wait.guid, bool(wait.may_end)))
+    return tuple(sorted(waits, key=lambda wait: (wait.holds, wait.waits_for, wait.who))[:MAX_WAITS])
 
 
 def find_cycles(waits: Sequence[Wait], locks: Iterable[LockInfo] = ()) -> tuple[tuple[Wait, ...], ...]:
@@ -73,7 +46,8 @@ def find_cycles(waits: Sequence[Wait], locks: Iterable[LockInfo] = ()) -> tuple[
     its permit.
     """
     edges: defaultdict[str, dict[str, Wait]] = defaultdict(dict)  # by the held lock, then by the awaited one
-    for wait in _without_free_permits(waits, locks):
+    lasting = [wait for wait in waits if not wait.may_end]
+    for wait in _without_free_permits(lasting, locks):
         edges[wait.holds].setdefault(wait.waits_for, wait)
     cycles: list[tuple[Wait, ...]] = []
     while len(cycles) < MAX_CYCLES:
@@ -110,12 +84,12 @@ def chain_from(key: str, waits: Sequence[Wait]) -> tuple[Wait, ...]:
 def _without_free_permits(waits: Sequence[Wait], locks: Iterable[LockInfo]) -> Sequence[Wait]:
     """Drop the waits for a semaphore if one of its holders does not wait: that one will release its permit."""
     semaphores = {
-        lock.key: {owners(holder)[:1] for holder in lock.holders}
+        lock.key: {holder.waits_as for holder in lock.holders}
         for lock in locks
         if {contender.kind for contender in (*lock.holders, *lock.waiters)} == {"semaphore"}
     }
     while True:
-        waiting = {((wait.owner,), wait.holds) for wait in waits}
+        waiting = {(wait.owner, wait.holds) for wait in waits}
         moving = {key for key, holders in semaphores.items() if not all((owner, key) in waiting for owner in holders)}
         stuck = [wait for wait in waits if wait.waits_for not in moving]
         if len(stuck) == len(waits):

@@ -270,7 +270,7 @@ class Figures:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Wait:
     """An owner that holds one lock and waits for another."""
 
@@ -280,8 +280,10 @@ class Wait:
     """The key of the lock that it holds."""
     waits_for: str
     """The key of the lock that it waits for."""
-    owner: tuple[object, ...] = field(default=(), repr=False)
-    """The first of its identities: two greenlets may have the same `who`."""
+    owner: str = field(default="", repr=False)
+    """The guid of the contender by which it waits: two greenlets may have the same `who`."""
+    may_end: bool = False
+    """Whether another thread may release the lock that it holds, so that it is in no deadlock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,7 +98,7 @@ def _snapshots(key: tuple[SessionOptions, ScanLimits, float], timeout: float) ->
         return partial(Snapshot, taken_at=datetime.now(timezone.utc), locks=(), problem=problem), clock.now()
     # On the caller's thread: with thousands of contenders it takes longer than a heartbeat may be late.
     locks = describe(scan)
-    waits = find_waits(locks) if any(lock.waiters for lock in locks) else ()
+    waits = find_waits(locks, scan.queues, scan.ended_at)
     cycles = find_cycles(waits, locks) if waits else ()
     if cycles:
         deadlocked = {wait.holds for cycle in cycles for wait in cycle}

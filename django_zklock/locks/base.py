@@ -94,7 +94,7 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         raise NotImplementedError
 
     def _cancel_by(self, cancel: object) -> None:
-        """End the waits of this lock as soon as an event is set, or a callable returns True."""
+        """End the waits of this lock about a second after an event is set, or a callable returns True."""
         is_cancelled = getattr(cancel, "is_set", cancel)
         if not callable(is_cancelled):
             raise TypeError(f"cancel is a threading.Event or a callable, not {cancel!r}.")
@@ -148,6 +148,8 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
     ) -> Routine[AnyHold | None]:
         specs = self.specs
         _refuse_atomic(specs[-1], is_async=new_waiter is not ThreadWaiter)
+        if isinstance(acquisition.use, KeptUse):
+            acquisition.use.until_commit = all(spec.release_on == "commit" for spec in specs)
         try:
             yield from acquisition.acquire(specs, timeout, new_waiter, self._on_wait, lock=self, kept=True)
         except (LockDeadlock, LockNotAdopted):

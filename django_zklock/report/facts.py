@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from django.utils.translation import gettext as _
 
 from django_zklock.conf.options import LONG_HELD
-from django_zklock.core import clock
-from django_zklock.report import lazy, past
+from django_zklock.report import past
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,16 +22,11 @@ TIMES_USUAL: Final = 3.0
 """Ratio to the usual hold from which on a holder counts as hung."""
 LEAST_SECONDS: Final = 10.0
 """A shorter hold is never hung, however short the usual one is. Another client may block a waiter for so long."""
-MAX_WAITERS: Final = 500
-"""Waiters of a lock among which a holder is searched, before it is blamed for its hold."""
-
-REST: Final = 1.5
-"""Seconds that a look at what was read may take to read more."""
 
 
 class Facts:
     """
-    The facts of one look, for the causes, which ends `until` then on `clock.now()`.
+    The facts of one look, for the causes.
 
     With `sure`, the past may wait until it is known who has ended.
     """
@@ -44,17 +38,14 @@ class Facts:
         long_held: float = LONG_HELD,
         *,
         sure: bool = False,
-        until: float | None = None,
     ) -> None:
         self.snapshot = snapshot
         self.servers = servers
         self.long_held = long_held
         self.locks = {lock.key: lock for lock in snapshot.locks}
         self._sure = sure
-        self._until = clock.now() + REST if until is None else until
         self.waits = snapshot.waits
-        """The owners that hold one lock and wait for another, as far as they were read."""
-        self._is_whole = not snapshot.answers or _is_whole(snapshot)
+        """The owners that hold one lock and wait for another."""
         self.unseen: list[str] = []
         """Sentences about what was not looked at, and why."""
 
@@ -96,14 +87,14 @@ class Facts:
             if not holder.lasts or (lock, holder) in stuck[-1:]:
                 held.append((lock, holder))
         return {
-            process: (stuck, [pair for pair in held if not self.is_victim(*pair)])
+            process: (stuck, [pair for pair in held if not self.waits_elsewhere(*pair)])
             for process, (stuck, held) in processes.items()
             if stuck
         }
 
     def is_hung(self, lock: LockInfo, holder: ScannedContender) -> bool:
         """Return whether a holder has the lock for too long, and no other lock is the cause of that."""
-        return self._is_late(lock, holder) and not self.is_victim(lock, holder)
+        return self._is_late(lock, holder) and not self.waits_elsewhere(lock, holder)
 
     def _is_late(self, lock: LockInfo, holder: ScannedContender) -> bool:
         if holder.lasts:  # others stand by, unless they hold other locks meanwhile
@@ -117,30 +108,12 @@ class Facts:
             usual = self.past("usual_hold", holder.template, default=None)
         return certain >= self.long_held or (usual is not None and certain >= TIMES_USUAL * usual)
 
-    def is_victim(self, lock: LockInfo, holder: ScannedContender) -> bool:
-        """
-        Return whether a holder itself waits for another lock: then that one is the cause, and not this hold.
-
-        A page reads the first waiter of each lock. Before a holder is blamed, the others are read, too.
-        """
-        if not self.waits_elsewhere(lock, holder) and not self._is_whole:
-            self._is_whole = True
-            left = round(self._until - clock.now(), 1)  # pages of one moment share the look
-            more = lazy.inspection.snapshot(reply_timeout=max(0.1, left), max_age=5.0, max_waiters=MAX_WAITERS)
-            if more.problem or not _is_whole(more):
-                self.unseen.append(_("Not known: which holders themselves wait, as not all waiters were read."))
-            hidden = more.deadlocked - self.snapshot.deadlocked  # no card says so, so their holders are blamed
-            self.waits = tuple({wait: None for wait in (*self.waits, *more.waits) if wait.holds not in hidden})
-            for name in ("_edges", "_waits_for"):
-                vars(self).pop(name, None)
-        return self.waits_elsewhere(lock, holder)
-
     def waits_elsewhere(self, lock: LockInfo, holder: ScannedContender) -> bool:
-        """Return whether a holder waits for another lock, as far as the waiters were read."""
-        return any((lock.key, owner) in self._edges for owner in lazy.inspection.deadlocks.owners(holder)[:1])
+        """Return whether a holder itself waits for another lock: then that one is the cause, and not this hold."""
+        return holder.wait is not None and (lock.key, holder.wait.guid) in self._edges
 
     @cached_property
-    def _edges(self) -> set[tuple[str, object]]:
+    def _edges(self) -> set[tuple[str, str]]:
         return {(wait.holds, wait.owner) for wait in self.waits}
 
     @cached_property
@@ -169,7 +142,3 @@ class Facts:
                 tree.append((depth, wait))
                 rest += [(depth + 1, other) for other in reversed(self._waits_for.get(wait.holds, []))]
         return sum(self.locks[key].waiting for key in reached if key in self.locks), tuple(tree)
-
-
-def _is_whole(snapshot: Snapshot) -> bool:
-    return all(lock.waiting <= len(lock.waiters) for lock in snapshot.locks)

@@ -95,7 +95,7 @@ class Crowded(Incident):
                 continue
             usual = None if waiting >= CROWD else facts.past("usual_queue", _template(lock), default=None)
             is_crowd = waiting >= CROWD or (usual is not None and waiting >= TIMES_USUAL * usual)
-            if is_crowd and not (lock.holders and all(facts.is_victim(lock, holder) for holder in lock.holders)):
+            if is_crowd and not (lock.holders and all(facts.waits_elsewhere(lock, holder) for holder in lock.holders)):
                 texts = formatting.reasons(lock)[:1]
                 texts += [] if usual is None else [gettext("Usually, %(count)d wait.") % {"count": round(usual)}]
                 yield cls(keys=(lock.key,), blocked=waiting, behind=behind, values={"detail": " ".join(texts)})

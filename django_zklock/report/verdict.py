@@ -90,7 +90,7 @@ def now(reply_timeout: float, *, sure: bool = False, max_age: float = 1.0, **lim
     is_away = not servers.answers and lazy.inspection.connection().state != "connected"
     left = round(max(0.1, until - clock.now()), 1)
     snapshot = lazy.inspection.snapshot(reply_timeout=0.1 if is_away else left, max_age=max_age, **limits)
-    return Look(snapshot, servers, look(snapshot, servers, sure=sure, until=until))
+    return Look(snapshot, servers, look(snapshot, servers, sure=sure))
 
 
 def as_json(reply_timeout: float, *, sure: bool = False) -> dict[str, Any]:
@@ -124,14 +124,9 @@ def look(
     long_held: float = LONG_HELD,
     *,
     sure: bool = False,
-    until: float | None = None,
 ) -> Verdict:
-    """
-    Return what needs attention, and what was looked at.
-
-    With `sure`, wait until it is known who has ended. What else has to be read is read `until` then on `clock.now()`.
-    """
-    facts = Facts(snapshot, servers, long_held, sure=sure, until=until)
+    """Return what needs attention, and what was looked at. With `sure`, wait until it is known who has ended."""
+    facts = Facts(snapshot, servers, long_held, sure=sure)
     present = found(facts)
     known = lazy.operations.acknowledgements(reply_timeout=1.5) if facts.snapshot.answers else {}
     running, count = sum(server.runs for server in servers.servers), len(servers.servers)

@@ -15,6 +15,7 @@ from support.databases import sqlite
 from support.ledger import Ledger
 from support.locking import Contend
 from support.project import Project
+from support.waits import Waits
 from support.zoo import Zoo
 
 from django_zklock.contrib.events import chart, table
@@ -62,6 +63,7 @@ def audit(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[Ledger
 def contend(zoo: Zoo) -> Iterator[Contend]:
     """Put contenders of web-1, web-2, ... into queues, or of other processes; they are gone at the end."""
     paths: list[str] = []
+    waits = Waits(zoo.client)
 
     def join(key: str, number: int = 1, **more: Any) -> str:
         process: dict[str, Any] = {"host": f"web-{number}", "pid": 70 + number, "thread": "MainThread", "what": ""}
@@ -69,6 +71,8 @@ def contend(zoo: Zoo) -> Iterator[Contend]:
         payload = nodes.Payload(guid=guid, **{"since": "", "template": key, **process, **more})
         path = f"{escaping.path(zoo.base, key)}/{nodes.prefix(guid)}"
         paths.append(zoo.client.create(path, payload.encode(), ephemeral=True, sequence=True, makepath=True))
+        if payload.owner:
+            waits.joined((payload.host, payload.pid, payload.owner), key, guid, paths[-1])
         return paths[-1]
 
     yield join

@@ -177,9 +177,9 @@ class Caller(GrantObserver):
             raise Violation("no failure", f"{self.name} is told {outcome!r}")
         self._again()
 
-    def _held(self) -> list[Grant]:
-        outer = [] if self.outer is None else self.outer._held()
-        return [*outer, self.grant] if self.grant is not None and self.grant.why_invalid() is None else outer
+    def _held(self) -> dict[Grant, bool]:
+        held = {} if self.outer is None else self.outer._held()
+        return {**held, self.grant: False} if self.grant is not None and self.grant.why_invalid() is None else held
 
     def _on_deadline(self, heard: bool) -> None:
         if not self.waits:

@@ -88,6 +88,10 @@ class SimulatedClient:
             self.world.after(0.0001, self.run, self.on_end, self._connection)
 
     @property
+    def last_zxid(self) -> int:
+        return self._seen
+
+    @property
     def connected(self) -> bool:
         return bool(self.client_state == KeeperState.CONNECTED)
 

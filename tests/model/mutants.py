@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from types import SimpleNamespace
@@ -341,8 +341,8 @@ def _believing_text(queue: Queue, guid: str) -> Blockers | None:
 
 
 @_mutant("gives way for an older waiter", DeadlockSearch, "_find_circle", setting=NESTED["circle"])
-def _ageless(self: DeadlockSearch, own: WaitsFor) -> Any:
-    circle = yield from _find_circle(self, own)
+def _ageless(self: DeadlockSearch, own: WaitsFor, held: Collection[str]) -> Any:
+    circle = yield from _find_circle(self, own, held)
     return tuple(step._replace(wait=step.wait._replace(czxid=0)) for step in circle)
 
 
@@ -352,10 +352,11 @@ def _reading_first(self: DeadlockSearch) -> Any:
     if node is None:
         return deadlock.LOOK_SOON
     wait = WaitsFor(self._contender.spec.key, self._contender.guid, node.czxid)
-    circle = yield from self._find_circle(wait)
+    held = self._held()
+    circle = yield from self._find_circle(wait, {grant.path for grant in held})
     if circle:
         self._contender.end_deadlock([check for step in circle for check in step.checks], deadlock._error(circle))
-    yield from self._write(wait, self._held())
+    yield from self._write(wait, held)
     return deadlock.LOOK_RARELY
 
 

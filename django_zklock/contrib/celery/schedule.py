@@ -36,7 +36,6 @@ Entry: TypeAlias = Any
 FOLDER = "!beat"  # below the base. No key of a lock contains a "!"
 PAUSE = 0.1  # seconds between two requests while ZooKeeper is away and the lease still lasts
 BATCH = 200_000  # bytes of one transaction, about 350 records; ZooKeeper refuses a request of 1 MB
-_MAX_READ = 64 * 1024  # bytes of a record
 RENEW_EVERY = 30.0  # seconds between two signs of life; a sleeping leader gives the next one when it wakes up
 FORGET_AFTER = timedelta(days=7)  # how long the record of a removed entry stays after its last run
 
@@ -76,13 +75,13 @@ class RunRecord:
     def decode(cls, node: Node) -> RunRecord | None:
         """Return the run in a record; None if the record cannot be read."""
         try:
-            fields = json_object(node.data, _MAX_READ)
+            fields = json_object(node.data)
             return cls(
-                entry=text(str(fields["entry"]), _MAX_READ, surrogates=True),  # a project may name it by a number, too
+                entry=text(str(fields["entry"]), surrogates=True),  # a project may name it by a number, too
                 at=iso_time(fields["last_run_at"]),
                 count=integer(fields["total_run_count"]),
                 token=digits(fields["token"]),
-                leader=text(fields["leader"], _MAX_READ),
+                leader=text(fields["leader"]),
                 version=node.version,
                 unknown=unknown_fields(fields, _KNOWN),
             )

@@ -220,12 +220,13 @@ class Acquisition:
         if spec.linger:
             contender = LingeringWaiter(session.attached(LingeringLocks), spec, caller, on_outcome, waits=waits)
         else:
-            deadline = None if seconds is None else clock.now() + seconds
-            contender = Contender(session, spec, caller, on_outcome, waits=waits, deadline=deadline)
+            contender = Contender(session, spec, caller, on_outcome, waits=waits)
         contender.since = self._since
         # Of several locks, some are granted before this one. The leases of a coordinator belong to many programs.
         if waits and spec.lasts != "lease" and (len(self.specs) > 1 or held_locks.may_have(self.owner)):
-            contender.held = functools.partial(held_locks.grants_of, self.owner)
+            contender.held = functools.partial(held_locks.grants_of, self.owner, self.use)
+        if seconds is not None and (contender.held is not None or not spec.linger):
+            contender.deadline = clock.now() + seconds
         self.contenders.append(contender)
         contender.on_queued = functools.partial(_on_queued, contender, self.owner, waiter)
         return contender

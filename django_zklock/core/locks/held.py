@@ -69,6 +69,7 @@ class KeptUse:
 
     lock: object
     has_ended: Callable[[], bool] = bool
+    until_commit: bool = False  # by `release_on`, so no other thread may release it
     is_reported: bool = False  # protocol's thread only
 
 
@@ -209,6 +210,11 @@ class HeldLock:
     def is_unwatched(self) -> bool:
         """Whether no block and no transaction would notice that the lock is lost."""
         return self.observer is None and all(self.uses.values())
+
+    def needs_owner(self, waiting: object) -> bool:
+        """Return whether only its owner can release it: it is the lock of a block, a transaction, or this use."""
+        kept = (use is waiting or (isinstance(use, KeptUse) and use.until_commit) for use in self.uses)
+        return not self.is_unwatched or any(kept)
 
     @property
     def is_over(self) -> bool:
@@ -462,9 +468,17 @@ class HeldLocks:
             return True
         return bool(self._weak) and owner.kind in ("thread", "greenlet") and bool(hooks.scope.is_open())
 
-    def grants_of(self, owner: Owner) -> list[Grant]:
-        """Return the grants of the locks that the owner holds, from any thread."""
-        return [held.grant for held in self.all() if held.owner == owner and not held.is_over and not held.lost]
+    def grants_of(self, owner: Owner, waiting: object = None) -> dict[Grant, bool]:
+        """
+        Return the grants of the locks that the owner holds, and whether another thread may end each; from any thread.
+
+        `waiting` is the use of the acquisition that waits: nobody else knows what it has so far.
+        """
+        grants: dict[Grant, bool] = {}
+        for held in self.all():
+            if held.owner == owner and not held.is_over and not held.lost:
+                grants[held.grant] = grants.get(held.grant, True) and not held.needs_owner(waiting)
+        return grants
 
     def kept(self) -> list[HeldLock]:
         """Return those that were acquired by `acquire`."""

@@ -23,7 +23,7 @@ import functools
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
@@ -101,7 +101,8 @@ class LingeringWaiter:
         self.lock: LingeringLock | None = None
         self.gone = False
         self.since: float | None = None  # when the caller began to wait, on clock.now()
-        self.held: Callable[[], Sequence[Grant]] | None = None  # returns the locks of its owner; None: it has none
+        self.deadline: float | None = None  # when the caller gives up, on clock.now()
+        self.held: Callable[[], Mapping[Grant, bool]] | None = None  # returns the locks of its owner; None: it has none
         # The outcome, by lock. It is written once, by `setdefault`; None: queue again. `join` replaces this dict after
         # `lock`, so read the dict first.
         self._outcomes: dict[LingeringLock | None, Outcome | None] = {}
@@ -279,8 +280,8 @@ class LingeringWaiter:
         on_queued, self.on_queued = self.on_queued, None
         if on_queued is not None:
             on_queued()
-        if self.held is not None and self.session.options.deadlock_timeout is not None:
-            self.session.post(self._call_later, self.session.options.deadlock_timeout)
+        if self.held is not None:
+            self.session.post(self._call_later, self.session.options.tell_wait_after)
 
     def _call_later(self, seconds: float) -> None:
         if self.since is not None:
@@ -350,6 +351,7 @@ class LingeringLock(GrantObserver):
         self.contender = Contender(founder.session, founder.spec, caller, self._on_outcome, waits=founder.waits)
         if is_private:
             self.contender.held, self.contender.since = founder.held, founder.since
+            self.contender.deadline = founder.deadline
         self.contender.on_queued = founder.report_queued
         # With a position, it waits as long, and is not refused any more.
         self.contender.has_position = founder.waits and founder.has_position

@@ -51,7 +51,11 @@ def describe(ahead: ContenderInfo | None, contender: AnyContender, owner: Owner)
     caller = contender.caller
     # A message of Celery waits on behalf of a pool process, and a lease of the coordinator on behalf of a program.
     is_for_others = owner.kind == "message" or "lease" in caller.about
-    if not is_for_others and ahead.guid in contender.session.attached(Registry).guids:
+    registry = contender.session.attached(Registry)
+    if not is_for_others and ahead.guid in registry.guids:
+        refused = [deletion.refused for deletion in list(registry.deleting) if deletion.guid == ahead.guid]
+        if any(refused):
+            return f"{ahead.what!r}, which this process has released, but its znode is still there: {refused[0]}"
         if ahead.owner == caller.owner:  # a signal handler, or `__del__`, wants the lock that the code below acquires
             return f"{ahead.what!r} in an earlier call of this {owner.kind}"
         where = f"another {owner.kind}" if ahead.thread == caller.thread else f"thread {ahead.thread}"

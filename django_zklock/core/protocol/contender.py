@@ -118,7 +118,8 @@ class Contender(SessionObserver):
     on_queued: Callable[[], object] | None = None  # called once if it has to wait
     gate: Callable[[bool], object] | None = None  # it peeks, tells this whether the lock is free, and awaits `proceed`
     has_position: bool = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
-    held: Callable[[], Sequence[Grant]] | None = None  # returns the locks of its owner; None: it has none
+    # Returns the locks of its owner, and whether another thread may end each; None: it has none.
+    held: Callable[[], Mapping[Grant, bool]] | None = None
     given: GivenHold | None = None  # replaces its znode at the release; written by its owner before that
     # The caller reads these, and `ahead`.
     busy: Busy | None = None  # its outcome, as soon as the holder is read
@@ -793,7 +794,9 @@ class Contender(SessionObserver):
         self.session.gateway.write(node.path, data, node.version, self._replies.wrap(on_written))
 
     def _on_own_read(self, node: Node) -> None:
-        """Receive a release request, and describe the grant a little later."""
+        """Receive a release request, and describe the grant a little later; or tell a search that it waits."""
+        if self._deadlock_search is not None and self._node is not None and node.version > self._node.version:
+            self._deadlock_search.answer()
         if self._grant is not None and self._node is not None:
             interventions.read_request(self.session.gateway, self._grant, node, self._node.data)
             interventions.read_stack_requests(self.session, self._grant, node)

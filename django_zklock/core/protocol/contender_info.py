@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django_zklock.core.queue import release_request
+from django_zklock.core.queue.deadlock import WaitsFor
 from django_zklock.core.queue.escaping import printable
 from django_zklock.core.queue.nodes import Child, Payload, token_of
 from django_zklock.core.queue.operator_hold import OperatorHold, operator_hold
@@ -78,10 +79,15 @@ class ContenderInfo:
 
     lasts: str = ""
     """ "leader", "run" (a command) or "lease" if its hold is meant to last; empty for other work, and if unknown."""
-    waits_as: str = ""
-    """The guid of the contender by which its owner waits for another lock, as its znode says. It may be out of date."""
+    wait: WaitsFor | None = None
+    """The wait of its owner for another lock, as its znode says. It may be out of date."""
     renewal_due: datetime | None = None
     """When its work should have written its znode again; None if it does not write, or if an operator wrote since."""
+
+    @property
+    def waits_as(self) -> str:
+        """The guid of the contender by which its owner waits for another lock; empty if its znode names none."""
+        return "" if self.wait is None else self.wait.guid
 
     @property
     def since(self) -> datetime:
@@ -123,7 +129,7 @@ class ContenderInfo:
             session_timeout=payload.session_timeout / 1000,
             idle_since=_idle_since(payload, node) if payload.idle else None,
             lasts=payload.lasts if payload.lasts in LASTING else "",
-            waits_as=payload.waits_for.get("guid", ""),
+            wait=WaitsFor.of(payload),
             renewal_due=_renewal_due(payload, node),
             granted=_granted(payload, node) if operator is None else operator.since,
             **more,

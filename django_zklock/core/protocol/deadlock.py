@@ -3,12 +3,17 @@ Search for a deadlock that one waiter is part of, and end its wait if it is the 
 
 1. When an owner of locks has waited for another one for `deadlock_timeout`, the search writes what it waits for into
    the znodes of all these locks. So a search in any process can follow the waits.
-2. Then it follows them: who holds the awaited lock, what that holder says it waits for, who holds that, and so on. The
-   last owner of a circle to write sees all of it, since each writes before it reads.
-3. If there is a circle, the youngest waiter deletes its znode by a transaction; if it has not, any other one does so at
-   its second look. The transaction also checks that all other waiters and all holders of the circle are still there,
-   unchanged. As long as a holder is ahead of a waiter, the waiter is not granted the lock. So if the transaction is
-   carried out, the circle was there at that moment, and has ended with it. That of a second victim fails.
+2. Then it follows them: who holds the awaited lock, what that holder says it waits for, who holds that, and so on, to a
+   lock of its own owner. The last owner of a circle to write sees all of it, since each writes before it reads. A lock
+   that another thread may release is part of no circle: its znode says so.
+3. A process that is dead, or cut off, has znodes until its session is over. So a wait counts only if its text was
+   written after the youngest wait of the circle had begun. Otherwise the search asks that process to write it again, by
+   a write to the znode of its waiter. Without an answer, the circle counts if it is still there when the session would
+   have ended.
+4. Then the youngest waiter deletes its znode by a transaction; if it has not, any other one does so at its second look.
+   The transaction also checks that all other waiters and all holders of the circle are still there, unchanged. As long
+   as a holder is ahead of a waiter, the waiter is not granted the lock. So if the transaction is carried out, the
+   circle was there at that moment, and has ended with it. That of a second victim fails.
 
 PostgreSQL looks for deadlocks after the same time: https://www.postgresql.org/docs/current/runtime-config-locks.html.
 """
@@ -16,21 +21,22 @@ PostgreSQL looks for deadlocks after the same time: https://www.postgresql.org/d
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from django_zklock.core import clock
 from django_zklock.core.errors import UnreadableQueue
+from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.errors import DeadlockLink, LockDeadlock
 from django_zklock.core.protocol.registry import ListingReply, Registry
 from django_zklock.core.protocol.reply_guard import ReplyGuard
 from django_zklock.core.queue.deadlock import Blockers, WaitsFor, blockers
 from django_zklock.core.queue.escaping import path
-from django_zklock.core.queue.nodes import Kind, Payload
-from django_zklock.core.zk.errors import INTERRUPTED, Outdated, ZkError
+from django_zklock.core.queue.nodes import MAX_PAYLOAD, Child, Kind, Payload
+from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, Outdated, ZkError
 from django_zklock.core.zk.gateway import Callback, Node
 from django_zklock.core.zk.loop import NEVER
 from django_zklock.core.zk.multi import Check, SetData
@@ -39,15 +45,17 @@ if TYPE_CHECKING:
     from django_zklock.core.protocol.contender import Contender
     from django_zklock.core.protocol.grant import Grant
 
+logger = Logger("django_zklock.locks")
+
 LOOK_AFTER: Final = 0.1  # seconds from the write to the first look, in which others write that began at the same time
 TRY_AGAIN: Final = 0.1  # seconds until a step is repeated, because a znode was written or created meanwhile
 LOOK_SOON: Final = 1.0  # seconds between two looks while there is a circle, or no connection
 LOOK_RARELY: Final = 5.0  # seconds between the first two other looks; then twice as many each time
 LONGEST_PAUSE: Final = 40.0  # seconds between two looks
-MOST: Final = 100  # locks in one write, holders of a lock that are read, and waits that are followed
+MOST: Final = 10_000  # znodes that one look reads
 
-_Story: TypeAlias = Generator[Callable[[Callback[Any]], object], Any, float | None]
-"""Yields requests, and is sent the replies. Returns the seconds to the next step; None: there is none."""
+_Story: TypeAlias = Generator[Callable[[Callback[Any]], object], Any, float]
+"""Yields requests, and is sent the replies. Returns the seconds to the next step."""
 
 
 class _Step(NamedTuple):
@@ -59,26 +67,36 @@ class _Step(NamedTuple):
 
 
 class DeadlockSearch:
-    """The search of one contender. It ends with the wait, or if its owner holds no other lock."""
+    """The search of one contender. It ends with the wait."""
 
-    def __init__(self, contender: Contender, held: Callable[[], Sequence[Grant]], since: float) -> None:
+    def __init__(self, contender: Contender, held: Callable[[], Mapping[Grant, bool]], since: float) -> None:
         self._contender = contender
         self._session = contender.session
+        self._registry = contender.session.attached(Registry)
         self._held = held
-        self._seen = 0  # how many looks in a row have seen a circle
-        self._pause = LOOK_RARELY / 2  # seconds between the last two looks
-        self._written: object = None  # the wait that was written, and into which znodes
+        self._circle: tuple[str, ...] = ()  # the guids of the waiters in the circle that the last look has seen
+        self._seen = 0  # how many looks in a row have seen it
+        self._seen_since = 0.0  # on clock.now()
+        self._has_asked = False  # the other processes of that circle, whether they are alive
+        self._pause = 0.0  # seconds before the last look, if there was no reason for it
+        self._written: object = None  # the contender that waits, and the locks into whose znodes this was written
+        self._is_limited = False  # and that was logged
         self._guard = ReplyGuard(contender.spec.key, lambda error: self.stop(), contender.caller.about)
         self._is_over = False
         self._timer = NEVER
-        timeout = self._session.options.deadlock_timeout
-        if timeout is not None:
-            self._call_later(max(0.0, since + timeout - clock.now()))
+        self._call_later(max(0.0, since + self._session.options.tell_wait_after - clock.now()))
 
     def stop(self) -> None:
         """Send nothing more, and ignore the replies that are outstanding."""
         self._is_over = True
         self._timer.cancel()
+
+    def answer(self) -> None:
+        """Write again what the contender waits for: another process asks whether this one is alive."""
+        self._written = None
+        self._guard.new_generation()
+        self._timer.cancel()
+        self._call_later(0.0)
 
     def _call_later(self, seconds: float) -> None:
         if not self._is_over:  # the last step may have ended the wait
@@ -93,75 +111,148 @@ class DeadlockSearch:
         try:
             request = story.send(reply)
         except StopIteration as end:
-            if end.value is not None:
-                self._call_later(end.value)
+            self._call_later(end.value)
         else:
             request(self._guard.wrap(partial(self._proceed, story)))
 
     def _search(self) -> _Story:
         contender = self._contender
-        grants = self._held()[:MOST]
-        if not grants:
-            return None
+        held = self._held()
+        if not held:
+            return self._longer(LOOK_SOON)  # the owner may be about to record the first of several locks
         contender.admit_now()
         node = contender.queued_node
         if node is None:
             return TRY_AGAIN if self._session.connected else LOOK_SOON
         wait = WaitsFor(contender.spec.key, contender.guid, node.czxid)
-        if self._written != (wait, grants):
-            error = yield from self._write(wait, grants)
-            self._written = (wait, grants) if error is None else None
-            return LOOK_AFTER if error is None else TRY_AGAIN if isinstance(error, Outdated) else LOOK_SOON
-        circle = yield from self._find_circle(wait)
-        self._seen = self._seen + 1 if circle else 0
-        is_youngest = all(step.wait.czxid <= wait.czxid for step in circle)
-        if circle and (is_youngest or self._seen > 1):  # it may be paused, or not have seen the whole circle
-            contender.end_deadlock([check for step in circle for check in step.checks], _error(circle))
-            return TRY_AGAIN  # a holder that has written its znode meanwhile makes a check fail
-        self._pause = LOOK_RARELY if circle else min(2 * self._pause, LONGEST_PAUSE)
-        return LOOK_SOON if circle else self._pause
+        if self._written != (wait, held):
+            error = yield from self._write(wait, held)
+            if isinstance(error, (Outdated, NodeMissing)):
+                return TRY_AGAIN if isinstance(error, Outdated) else LOOK_SOON
+            if error is not None:  # this search may still see a circle; no other one does
+                logger.warning(
+                    "lock %r: others do not see that its waiter holds locks, and a deadlock may last: %s",
+                    wait.key,
+                    error,
+                    about=contender.caller.about,
+                    extra={"lock": wait.key},
+                )
+            self._written = wait, held
+            return LOOK_AFTER
+        lasting = {grant.path for grant, may_end in held.items() if not may_end}
+        if not lasting or self._session.options.deadlock_timeout is None:
+            return self._longer(LOOK_SOON)
+        return (yield from self._look(wait, lasting))
 
-    def _write(self, wait: WaitsFor, grants: Sequence[Grant]) -> Generator[Any, Any, ZkError | None]:
+    def _look(self, wait: WaitsFor, held: Collection[str]) -> _Story:
+        """Look for a circle back to a lock in `held`, and end it."""
+        circle = yield from self._find_circle(wait, held)
+        self._note(tuple(step.wait.guid for step in circle))
+        if not circle:
+            return self._longer(LOOK_RARELY)
+        self._pause = 0.0
+        youngest = max(step.wait.czxid for step in circle)
+        if wait.czxid < youngest and self._seen == 1:  # the youngest one may be paused, or not have seen the circle
+            return LOOK_SOON
+        guids = self._registry.guids
+        silent = [step for step in circle if step.wait.guid not in guids and step.wait.zxid < youngest]
+        if silent:
+            # With the ticks of a server, the session of a dead process lasts at most twice its timeout.
+            longest = 2 * max(step.holder.session_timeout or self._session.timeout for step in circle[:-1])
+            if clock.now() - self._seen_since < longest:
+                yield from self._ask(silent)
+                return min(LOOK_AFTER * self._seen, LOOK_SOON)
+        self._contender.end_deadlock([check for step in circle for check in step.checks], _error(circle))
+        return TRY_AGAIN  # a holder that has written its znode meanwhile makes a check fail
+
+    def _longer(self, least: float) -> float:
+        self._pause = min(max(2 * self._pause, least), LONGEST_PAUSE)
+        return self._pause
+
+    def _note(self, circle: tuple[str, ...]) -> None:
+        if circle != self._circle:
+            self._circle, self._seen, self._seen_since, self._has_asked = circle, 0, clock.now(), False
+        self._seen += 1
+
+    def _write(self, wait: WaitsFor, held: Mapping[Grant, bool]) -> Generator[Any, Any, ZkError | None]:
         """Write into the znodes of these locks what their owner waits for. Return the error, if any."""
+        gateway, deadline, now = self._session.gateway, self._contender.deadline, self._session.gateway.clock.now()
         writes: list[SetData] = []
-        for grant in grants:
+        for grant in held:
             grant.tells_wait = True
-        held: dict[str, Node] = yield partial(self._session.gateway.read_all, [grant.path for grant in grants])
-        for node in held.values():
-            payload = Payload.decode(node.data)
-            if payload is not None:
-                data = replace(payload, waits_for=wait.fields()).encode()
+        nodes: dict[str, Node] = yield partial(gateway.read_all, [grant.path for grant in held])
+        if deadline is not None and now is not None:
+            wait = wait._replace(until=round((now + deadline - clock.now()) * 1000))
+        wait = wait._replace(zxid=gateway.newest_zxid)
+        for grant, may_end in held.items():
+            node = nodes.get(grant.path)
+            payload = None if node is None else Payload.decode(node.data)
+            if node is not None and payload is not None:
+                data = replace(payload, waits_for=wait._replace(may_end=int(may_end)).fields()).encode()
                 writes.append(SetData(path=node.path, data=data, version=node.version))
-        return (yield partial(self._session.gateway.commit, writes)) if writes else None
+        size = self._session.options.jute_maxbuffer // (2 * MAX_PAYLOAD)
+        for start in range(0, len(writes), size):
+            error: ZkError | None = yield partial(gateway.commit, writes[start : start + size])
+            if error is not None:
+                return error
+        return None
 
-    def _find_circle(self, own: WaitsFor) -> Generator[Any, Any, tuple[_Step, ...]]:
-        """Follow the waits from this one. Return the steps back to a lock of its owner; none if there is no way."""
-        list_names, gateway = self._session.attached(Registry).list_names, self._session.gateway
+    def _find_circle(self, own: WaitsFor, held: Collection[str]) -> Generator[Any, Any, tuple[_Step, ...]]:
+        """Follow the waits from this one. Return the steps back to a lock in `held`; none if there is no way."""
+        gateway, left = self._session.gateway, MOST
         waits: deque[tuple[WaitsFor, tuple[_Step, ...]]] = deque([(own, ())])
         followed = {own.guid}
-        while waits:
+        while waits and left:
             wait, steps = waits.popleft()
-            parent = path(self._session.options.base, wait.key)
-            blocked = _blockers((yield partial(list_names, parent, after_sync=True)), wait)
-            paths = [f"{parent}/{child.name}" for child in blocked.holders[:MOST]] if blocked is not None else []
-            held: dict[str, Node] = (yield partial(gateway.read_all, paths)) if paths else {}
-            if blocked is not None and blocked.waiters[0].kind is Kind.READ:
-                # A writer may have become a reader before it was read. Now its marker shows that.
-                blocked = _blockers((yield partial(list_names, parent)), wait)
-            for child in blocked.holders if blocked is not None else ():
-                node = held.get(f"{parent}/{child.name}")
-                following = None if node is None else WaitsFor.decode(node.data)
-                if blocked is None or node is None or following is None:
+            blocked, nodes = yield from self._read_blockers(wait, left)
+            left -= len(nodes)
+            for child, node in nodes.items():
+                following, is_own = WaitsFor.decode(node.data), node.path in held
+                if not is_own and (following is None or following.may_end or following.guid in followed):
                     continue
-                waiters = (Check(path=f"{parent}/{waiter.name}") for waiter in blocked.waiters)
-                checks = (Check(path=node.path, version=node.version), *waiters)
+                checks = (Check(path=node.path, version=node.version), *blocked)
                 step = _Step(wait, ContenderInfo.from_node(wait.key, child, node), checks)
-                if following.guid == own.guid:
+                if is_own:
                     return (*steps, step)
-                if following.guid not in followed and len(followed) < MOST:
+                if following is not None and not following.is_over(gateway.clock.latest()):
                     followed.add(following.guid)
                     waits.append((following, (*steps, step)))
+        if not left and not self._is_limited:
+            self._is_limited = True
+            logger.warning(
+                "lock %r: a deadlock may last, as more than %d holders may be part of it",
+                own.key,
+                MOST,
+                about=self._contender.caller.about,
+                extra={"lock": own.key},
+            )
         return ()
+
+    def _read_blockers(self, wait: WaitsFor, most: int) -> Generator[Any, Any, tuple[list[Check], dict[Child, Node]]]:
+        """Return checks of the waiters that are blocked, and at most so many holders that block them."""
+        parent = path(self._session.options.base, wait.key)
+        list_names = partial(self._registry.list_names, parent)
+        blocked = _blockers((yield partial(list_names, after_sync=True)), wait)
+        if blocked is None:
+            return [], {}
+        paths = [f"{parent}/{child.name}" for child in blocked.holders[:most]]
+        nodes: dict[str, Node] = yield partial(self._session.gateway.read_all, paths)
+        if blocked.waiters[0].kind is Kind.READ:
+            # A writer may have become a reader before it was read. Now its marker shows that.
+            blocked = _blockers((yield list_names), wait) or Blockers((), ())
+        holders = [(child, nodes.get(f"{parent}/{child.name}")) for child in blocked.holders]
+        checks = [Check(path=f"{parent}/{waiter.name}") for waiter in blocked.waiters]
+        return checks, {child: node for child, node in holders if node is not None}
+
+    def _ask(self, silent: Sequence[_Step]) -> Generator[Any, Any, None]:
+        """Write the znodes of these waiters, once. Their processes watch them, and write their waits again."""
+        if self._has_asked:
+            return
+        gateway = self._session.gateway
+        waiters: dict[str, Node] = yield partial(gateway.read_all, [step.checks[1].path for step in silent])
+        for node in waiters.values():
+            yield partial(gateway.write, node.path, node.data, node.version)
+        self._has_asked = True
 
 
 def _blockers(reply: ListingReply, wait: WaitsFor) -> Blockers | None:

@@ -245,6 +245,7 @@ class Deletion:
     _about: Mapping[str, str] = field(default_factory=dict)  # the work that the lock was for
     _grant: Grant | None = None  # of the holder that releases; until the first delete has a reply
     _is_busy: bool = False  # a request has no reply yet
+    refused: str = ""  # why ZooKeeper refuses the delete; any thread reads it
 
     def __post_init__(self) -> None:
         self._registry.deleting[self] = None
@@ -313,16 +314,18 @@ class Deletion:
 
     def _send_later(self, error: Exception, *, exc_info: bool = False) -> None:
         releases.end(self)  # perhaps it is refused again and again
-        logger.error(
-            "deleting the znode %s failed, trying again: %s Until then, process %d on %s keeps lock %r. If that lasts, "
-            "end the process: its locks are free then.",
-            self._path or self.guid,
-            error,
-            os.getpid(),
-            socket.gethostname(),
-            self._key,
-            about=self._about,
-            extra={"lock": self._key},
-            exc_info=exc_info,
-        )
+        before, self.refused = self.refused, str(error)
+        if before != self.refused:
+            logger.error(
+                "deleting the znode %s failed, trying again: %s Until then, process %d on %s keeps lock %r. If that "
+                "lasts, end the process: its locks are free then.",
+                self._path or self.guid,
+                error,
+                os.getpid(),
+                socket.gethostname(),
+                self._key,
+                about=self._about,
+                extra={"lock": self._key},
+                exc_info=exc_info,
+            )
         self._registry.session.loop.call_later(RETRY_DELETE, self.send)

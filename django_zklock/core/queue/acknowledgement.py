@@ -13,8 +13,6 @@ from django_zklock.core.queue.untrusted import LATEST, json_object, number, text
 DIRECTORY: Final = "!acknowledged"
 """The directory of all acknowledgements. No segment of a key begins with `!`, which is percent-encoded there."""
 
-_MAX_READ: Final = 4096  # bytes
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledgement:
@@ -40,9 +38,9 @@ class Acknowledgement:
     @classmethod
     def decode(cls, data: bytes) -> Acknowledgement | None:
         """Return the acknowledgement in `data`, or None; never raises."""
-        fields = json_object(data, _MAX_READ)
+        fields = json_object(data)
         try:
-            title, by, reason = (text(fields.get(name), _MAX_READ) for name in ("title", "by", "reason"))
+            title, by, reason = (text(fields.get(name)) for name in ("title", "by", "reason"))
             ends = number(fields.get("ends"), 0, LATEST)
         except ValueError:
             return None

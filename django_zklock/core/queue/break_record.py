@@ -13,7 +13,6 @@ from django_zklock.core.queue.untrusted import json_object, text
 DIRECTORY: Final = "!broken"
 """The directory of all records. No segment of a key begins with `!`, which is percent-encoded there."""
 
-_MAX_READ: Final = 4096  # bytes
 _MOST: Final = 160  # characters that are kept of a text
 
 
@@ -34,9 +33,9 @@ class BreakRecord:
     @classmethod
     def decode(cls, data: bytes) -> BreakRecord | None:
         """Return the record in `data`, or None; never raises."""
-        fields = json_object(data, _MAX_READ)
+        fields = json_object(data)
         try:
-            by, reason, break_id = (text(fields.get(name), _MAX_READ) for name in ("by", "reason", "id"))
+            by, reason, break_id = (text(fields.get(name)) for name in ("by", "reason", "id"))
         except ValueError:
             return None
         return cls(printable(by, _MOST), printable(reason, _MOST), break_id[:_MOST])

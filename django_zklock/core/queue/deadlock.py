@@ -2,7 +2,8 @@
 The waits that holders write into their znodes, and whether a queue confirms them. A search for deadlocks follows them.
 
 A holder that waits for another lock writes `WaitsFor` into its znode. That may be out of date. It is believed only if
-the named contender is in the named queue now, behind a holder with which it cannot share the lock.
+the named contender is in the named queue now, behind a holder with which it cannot share the lock, and if its caller
+has not given up by then.
 """
 
 from __future__ import annotations
@@ -21,18 +22,34 @@ class WaitsFor(NamedTuple):
     guid: str
     czxid: int
     """The czxid of that contender. The youngest wait has the highest."""
+    until: int = 0
+    """When its caller gives up, in milliseconds since 1970 by ZooKeeper's clock; 0 if it has no limit."""
+    zxid: int = 0
+    """The newest transaction that its process knew of when it wrote this. It was alive after that one."""
+    may_end: int = 0
+    """1: another thread may release the lock in whose znode this is, while the owner waits. So it is in no circle."""
+
+    def is_over(self, now: float | None) -> bool:
+        """Return whether its caller has given up, at this time of ZooKeeper's clock."""
+        return now is not None and 0 < self.until < now * 1000
 
     def fields(self) -> dict[str, str]:
         """Return it as it is in a payload."""
-        return {"key": self.key, "guid": self.guid, "czxid": str(self.czxid)}
+        return {name: str(value) for name, value in self._asdict().items() if value}
 
     @classmethod
     def decode(cls, data: bytes) -> WaitsFor | None:
         """Return what the znode with this data says; None if it says nothing. Never raises."""
         payload = Payload.decode(data)
-        fields = {} if payload is None else payload.waits_for
-        wait = cls(fields.get("key", ""), fields.get("guid", ""), digits(fields.get("czxid"), default=0))
-        return wait if all(wait) else None
+        return None if payload is None else cls.of(payload)
+
+    @classmethod
+    def of(cls, payload: Payload) -> WaitsFor | None:
+        """Return what a payload says; None if it says nothing. Never raises."""
+        fields = payload.waits_for
+        numbers = (digits(fields.get(name), default=0) for name in cls._fields[2:])
+        wait = cls(fields.get("key", ""), fields.get("guid", ""), *numbers)
+        return wait if all(wait[:3]) else None
 
 
 class Blockers(NamedTuple):

@@ -8,11 +8,11 @@ from dataclasses import astuple, dataclass
 from typing import Final
 
 from django_zklock.core.errors import InvalidHandOver
-from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, printable
+from django_zklock.core.queue.escaping import SEQUENCE_DIGITS
 from django_zklock.core.queue.markers import MOST_PERMITS
 from django_zklock.core.queue.nodes import Kind, prefix
 from django_zklock.core.queue.operator_hold import LONGEST, is_operator
-from django_zklock.core.queue.untrusted import integer, number, text, unpadded
+from django_zklock.core.queue.untrusted import integer, line, number, text, unpadded
 
 VERSION: Final = "zkh2."
 """The beginning of a text. An older release wrote "zkh1.", without a signature."""
@@ -51,12 +51,12 @@ class HandOver:
             fields = json.loads(unpadded(text(given, LONGEST_TEXT).removeprefix(VERSION)))
             of_base, key, kind, limit, guid, sequence, template, seconds, token = fields
             hand_over = cls(
-                key=text(key, _LONGEST, least=1),
+                key=line(key, _LONGEST, least=1),
                 kind=Kind(kind),
                 limit=integer(limit, 0, MOST_PERMITS),
                 guid=text(guid, _LONGEST),
                 sequence=text(sequence, SEQUENCE_DIGITS),
-                template=printable(text(template, _LONGEST), _LONGEST),
+                template=line(template, _LONGEST),
                 seconds=number(seconds, 0, LONGEST),
                 token=integer(token, 1),
             )

@@ -24,7 +24,6 @@ START: Final = "!"
 MOST_PERMITS: Final = 10_000
 """The highest limit of a semaphore."""
 
-_MAX_READ: Final = 4096  # bytes
 _LIMIT: Final = "!limit:"
 _LIMIT_NAME: Final = re.compile(r"!limit:(?P<value>[0-9]{1,5}):")
 _READER_NAME: Final = re.compile(r"!reads:(?P<guid>[0-9a-fA-F-]{32,36}):")
@@ -101,8 +100,8 @@ class LimitRecord:
     @classmethod
     def decode(cls, data: bytes) -> LimitRecord:
         """Return the record in `data`. A value that is missing or invalid is empty or 0. Never raises."""
-        fields = json_object(data, _MAX_READ)
-        by, reason, change_id = (text(fields.get(name), _MAX_READ, default="") for name in ("by", "reason", "id"))
+        fields = json_object(data)
+        by, reason, change_id = (text(fields.get(name), default="") for name in ("by", "reason", "id"))
         return cls(
             by=printable(by, MAX_BY),
             reason=printable(reason, MAX_REASON),

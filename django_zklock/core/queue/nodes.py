@@ -8,24 +8,27 @@ import json
 import re
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from django_zklock.core.errors import UnreadableQueue
 from django_zklock.core.queue.escaping import SEQUENCE_TAIL, quoted
 from django_zklock.core.queue.untrusted import digits, integer, json_object
 
-MAX_PAYLOAD = 1024
-"""Bytes a payload may have."""
+MAX_PAYLOAD = 16 * 1024
+"""Bytes that a payload of this release has at most."""
 
-_MAX_READ = 64 * 1024  # bytes; larger data are no payload
+_MAX_DESCRIPTION = 1024  # bytes that the texts of the contender itself take together
+_LONGEST = 1024  # characters of a text that is read; a key has at most 1000
 _SHORT = 40  # characters that a guid or a time keeps; they have at most 36, and are useless when they are cut
 _MOST = 2**31 - 1  # the largest number
 _MOST_ITEMS = 16  # items of `about` that are kept; a later release may write more than this one
 _MOST_UNKNOWN = 1024  # bytes of the fields of later releases that are kept
 _ITEM = 64  # characters that the name of an item of `about` keeps
 # The pairs that `encode` tries in this order: how many characters texts keep, and how many the values of `about`.
-_CUTS = ((512, 512), (256, 256), (128, 128), (64, 64), (32, 64), (16, 64), (16, 0))
+_CUTS = ((512, 512), (256, 256), (128, 128), (64, 64), (32, 64), (16, 64), (16, 0), (4, 0))
+_IDENTITY = frozenset({"id", "message", "redelivered"})  # of a task; by these values of `about`, a copy is known
+_LONGEST_IDENTITY = 512  # characters that such a value keeps
 
 _NUMBERS = frozenset({"version", "pid", "limit", "owner", "max_hold", "session_timeout", "waited", "renewed_within"})
 _NUMBERS |= {"asked_version", "last_write"}
@@ -226,21 +229,21 @@ class Payload:
     release_request: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The release request to this holder, if there is one; see `queue.release_request`. It is never cut."""
     waits_for: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """The wait of the owner of this lock for another one, see `queue.deadlock`. It is never cut, but left out if it is
-    too long."""
+    """The wait of the owner of this lock for another one, see `queue.deadlock`. It is never cut."""
     unknown: bytes = b""
     """The fields of later releases, see `unknown_fields`."""
 
     def encode(self) -> bytes:
-        """Return JSON of at most 1024 bytes, and the unknown fields. Texts are cut to fit, and end in an ellipsis."""
+        """Return JSON. The texts of the contender itself are cut to 1024 bytes in all, and end in an ellipsis."""
+        data = b""
         for limit, item in _CUTS:
             data = self._json(limit, item)
-            if len(data) <= MAX_PAYLOAD:
-                return data
-        if self.waits_for:
-            return replace(self, waits_for={}).encode()
-        # Without unknown fields it always fits, because JSON writes each character in at most six bytes.
-        return self._json(4, 0)
+            if len(data) <= _MAX_DESCRIPTION:
+                break
+        others = {"release_request": self.release_request, "waits_for": self.waits_for}
+        written = {name: dict(fields) for name, fields in others.items() if fields}
+        data = with_unknown(data, _to_json(written).encode() if written else b"")
+        return with_unknown(data, self.unknown)
 
     def _json(self, limit: int, item: int) -> bytes:
         fields: dict[str, object] = {"version": self.version}
@@ -254,14 +257,11 @@ class Payload:
             if value or name not in _OPTIONAL:
                 fields[name] = value
         fields["about"] = about = {}
-        if item:
-            for name, value in list(self.about.items())[:_MOST_ITEMS]:
-                about[_text(name, _ITEM)] = _text(value, item)
-        if self.release_request:
-            fields["release_request"] = dict(self.release_request)
-        if self.waits_for:
-            fields["waits_for"] = dict(self.waits_for)
-        return with_unknown(_to_json(fields).encode(), self.unknown)
+        for name, value in list(self.about.items())[:_MOST_ITEMS]:
+            most = _LONGEST_IDENTITY if name in _IDENTITY else item
+            if most:
+                about[_text(name, _ITEM)] = _text(value, most)
+        return _to_json(fields).encode()
 
     @classmethod
     def decode(cls, data: bytes | None) -> Payload | None:
@@ -271,7 +271,7 @@ class Payload:
         Curator writes an IP address, kazoo a line of text, and other clients may write anything. A missing field, or
         one of another type, is empty or 0. Fields of later releases are kept in `unknown`.
         """
-        fields = json_object(data, _MAX_READ)
+        fields = json_object(data)
         if not isinstance(fields.get("guid"), str) or not fields["guid"]:
             return None
         values: dict[str, Any] = {name: _text(fields.get(name)) for name in _TEXTS}
@@ -322,7 +322,7 @@ def _text(value: object, limit: int | None = None) -> str:
     if not isinstance(value, str):
         return ""
     # With a lone surrogate, no page or log line could encode the payload. Its escape counts with all its characters.
-    text = value[:MAX_PAYLOAD]
+    text = value[:_LONGEST]
     if not text.isascii():
         text = text.encode("utf-8", "backslashreplace").decode()
     return text if limit is None or len(text) <= limit else text[: limit - 1] + "…"

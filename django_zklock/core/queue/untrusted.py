@@ -12,6 +12,8 @@ import json
 from datetime import datetime, timezone
 from typing import Any, Final
 
+from django_zklock.core.queue.escaping import check_characters
+
 LATEST: Final = 4e9
 """Seconds since 1970: a time that every platform can show."""
 
@@ -19,7 +21,11 @@ LARGEST: Final = 2**63 - 1
 """The largest number that ZooKeeper, databases and other languages have."""
 
 
-def json_object(data: bytes | None, most: int) -> dict[str, Any]:
+MAX_READ: Final = 64 * 1024
+"""Bytes of a record that are read, and characters of a text in it."""
+
+
+def json_object(data: bytes | None, most: int = MAX_READ) -> dict[str, Any]:
     """Return the JSON object in at most `most` bytes of data; an empty one for any other data. Never raises."""
     try:
         fields = json.loads(data) if data is not None and len(data) <= most else None
@@ -57,13 +63,22 @@ def boolean(value: object) -> bool:
     return value
 
 
-def text(value: object, most: int, *, least: int = 0, default: str | None = None, surrogates: bool = False) -> str:
+def text(
+    value: object, most: int = MAX_READ, *, least: int = 0, default: str | None = None, surrogates: bool = False
+) -> str:
     """Return a text of at most `most` characters that UTF-8 can encode, unless `surrogates` are allowed."""
     if isinstance(value, str) and least <= len(value) <= most and (surrogates or is_encodable(value)):
         return value
     if default is None:
         raise ValueError(f"not a text of {least} to {most} characters")
     return default
+
+
+def line(value: object, most: int, *, least: int = 0) -> str:
+    """Return a text that can be a part of a name: one without control characters, such as a line break."""
+    given = text(value, most, least=least)
+    check_characters(given, "the text")
+    return given
 
 
 def unpadded(body: str) -> bytes:

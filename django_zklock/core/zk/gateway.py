@@ -377,6 +377,11 @@ class Gateway:
         checks = [wire.CheckVersion(path, _ANY_VERSION) for path in paths]
         self._requests.send((wire.Transaction(checks), _converting(checked, callback)), urgent=True)
 
+    @property
+    def newest_zxid(self) -> int:
+        """The newest zxid in the replies to this session. A process that writes it was alive after that transaction."""
+        return self._requests.last_zxid()()
+
     def last_zxid(self, callback: Callback[int | ZkError]) -> None:
         """
         Let a quorum carry out a transaction that changes nothing; `callback` gets its zxid, or a later one.

@@ -103,3 +103,8 @@ class SessionOptions:
     jute_maxbuffer: int = 0xFFFFF  # bytes; the default of the servers
     max_lingering: int = 1000  # locks that are kept for their next owner
     stacks: bool = True  # whether operators may see the stacks of holders
+
+    @property
+    def tell_wait_after(self) -> float:
+        """How long an owner of locks waits before their znodes say so. The admin reads it, so it is always written."""
+        return 1.0 if self.deadlock_timeout is None else self.deadlock_timeout

@@ -565,6 +565,7 @@ def test_another_thread_of_the_task_that_holds_a_lock_may_wait(zoo: Zoo, threads
     zoo.wait_contenders("a", 2)
     threads.start(task("1"), "b")
     zoo.wait_contenders("b", 2)
+    eventually(lambda: look().waits)
     shown = look()
     assert [(wait.holds, wait.waits_for) for wait in shown.waits] == [("b", "a")]
     assert shown.cycles == ()
@@ -604,7 +605,7 @@ def test_a_search_that_reached_its_limit_says_so(zoo: Zoo, monkeypatch: pytest.M
     assert threads.start(task("1"), "a").wait(20)
     assert threads.start(task("2"), "b", then="a").wait(20)
     zoo.wait_contenders("a", 2)
-    assert not look().complete
+    eventually(lambda: not look().complete)
 
 
 def test_the_report_has_role_version_and_latency(zoo: Zoo) -> None:

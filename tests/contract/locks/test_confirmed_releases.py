@@ -17,6 +17,7 @@ from support.faults import acquire_once, due, reconnect, session
 from support.locking import zklock
 from support.primitives import LOCK, PRIMITIVES, Primitive
 from support.proxy import DELETE, MULTI, Proxy
+from support.work import assert_refused
 from support.zoo import Zoo, eventually, guid_of, next_line
 
 from django_zklock import zk_adopt, zk_leader, zk_lock, zk_locked, zk_locks
@@ -27,7 +28,7 @@ from django_zklock.core.protocol import contender
 from django_zklock.core.protocol.registry import RETRY_DELETE, Registry
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.core.zk.gateway import Gateway
-from django_zklock.exceptions import LockLost
+from django_zklock.exceptions import LockLost, LockTimeout
 from django_zklock.operations import break_lock, end_hold, hold_lock
 
 pytestmark = pytest.mark.usefixtures("no_rests")
@@ -211,8 +212,13 @@ def test_a_release_that_zookeeper_refuses_is_logged(zoo: Zoo, caplog: pytest.Log
     assert len(session().attached(Registry).deleting) == 1
     for part in (path, "NoAuthError", f"process {os.getpid()} on {socket.gethostname()}", "'shop/1'", directory):
         assert part in message
-    (record, *_) = [record for record in caplog.records if record.getMessage() == message]
+    (record,) = [record for record in caplog.records if record.getMessage() == message]
     assert (record.levelname, vars(record)["lock"]) == ("ERROR", "shop/1")
+    why = assert_refused(zk_lock("shop/1", timeout=2.5 * RETRY_DELETE), LockTimeout)
+    assert "which this process has released, but its znode is still there" in str(why)
+    assert "NoAuthError" in str(why)
+    assert "earlier call" not in str(why)
+    assert len(messages(caplog, "deleting the znode")) == 1, "it is tried again each second"
     zoo.client.set_acls(directory, OPEN_ACL_UNSAFE)
     acquire_once("shop/1", timeout=30)
 

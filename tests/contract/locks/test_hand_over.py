@@ -482,8 +482,8 @@ def test_a_wrong_text_is_refused_before_anything_is_sent(zoo: Zoo, warm_proxy: P
         "kind": [Kind.PERMIT],
         "token": [0, "9", 1.5, True, 2**80],
         "seconds": [True, float("nan"), -1, 0, "x"],
-        "template": ["k" * 2000, None],
-        "key": ["../k", "a b", 5],
+        "template": ["k" * 2000, None, "a\nb", "\x1b[2J", "a\x85b"],
+        "key": ["../k", "a b", 5, "a\nb", "a\x1b"],
     }
     changes = [{name: value} for name, values in wrong_fields.items() for value in values]
     changes.append({"limit": 1.5, "kind": Kind.PERMIT})

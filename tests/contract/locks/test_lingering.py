@@ -522,7 +522,8 @@ class Interleaved(LineStrike):
     def _new(self, *, waits: bool = True) -> LingeringWaiter:
         spec, caller, outcomes = self._lock.spec, Caller(thread="", what=""), set[object]()
         waiter = LingeringWaiter(self._locks, spec, caller, outcomes.add, waits=waits)
-        waiter.since, waiter.held = clock.now(), functools.partial(tuple, self._held.copy())
+        held: Any = functools.partial(dict.fromkeys, self._held.copy(), False)
+        waiter.since, waiter.held = clock.now(), held
         self._outcomes[waiter] = outcomes
         self.came.append(waiter)
         return waiter

@@ -286,7 +286,7 @@ def test_ended_processes_count_their_locks_once(
 
 
 def test_a_holder_that_is_not_the_first_waiter_elsewhere_is_no_cause(operator: Client, contend: Contend) -> None:
-    """A page reads first waiters. Before it blames a holder, it reads the others, too."""
+    """A page reads first waiters, and the names of all others."""
     attempts(5, Attempt.RELEASED, template="slow")
     contend("root", template="slow", owner=1)
     for number in (2, 3):
@@ -299,17 +299,6 @@ def test_a_holder_that_is_not_the_first_waiter_elsewhere_is_no_cause(operator: C
     page = operator.get(f"{LIST}mid/change/").content.decode()
     assert_shows(page, "It waits for root. Only that one helps.", hides=["do=break"])
     assert "do=break" in operator.get(f"{LIST}root/change/").content.decode()
-
-
-def test_the_verdict_says_if_waiters_were_left_out(
-    operator: Client, contend: Contend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(report_facts, "MAX_WAITERS", 1)
-    attempts(5, Attempt.RELEASED, template="slow")
-    for number in (1, 2, 3):
-        contend("root", f"other-{number}", number, template="slow", owner=number)
-    await_cause(operator, "hung")
-    assert "Not known: which holders themselves wait" in str(operator.get(LIST).context["verdict"])
 
 
 def test_a_lock_that_is_refused_to_many_is_named(operator: Client, contend: Contend) -> None:

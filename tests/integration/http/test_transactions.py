@@ -150,6 +150,16 @@ def test_atomic_rolls_back_if_a_block_in_it_gives_way_in_a_deadlock(zoo: Zoo, le
     assert ledger.seen() == []
 
 
+def test_a_lock_that_a_transaction_keeps_is_part_of_a_deadlock(zoo: Zoo, ledger: Ledger) -> None:
+    """Its block has ended. But no other thread ends the transaction."""
+    with contextlib.ExitStack() as others, pytest.raises(LockDeadlock), transaction.atomic("ledger"):
+        with zk_lock("a", release_on="commit"):
+            ledger.write("a")
+        others.enter_context(rivals(zoo, {"b": "a"}))
+        zk_lock("b", release_on="exit").acquire(timeout=40)
+    assert ledger.seen() == []
+
+
 def test_atomic_on_two_databases(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
     with ledger.ends(lambda: len(zoo.children("two"))) as first, audit.ends(lambda: len(zoo.children("two"))) as second:
         with zk_lock("two", atomic=["ledger", "audit"]):

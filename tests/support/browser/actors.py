@@ -14,6 +14,7 @@ from django_zklock.contrib.celery.unique import record
 from django_zklock.contrib.celery.unique.record import Reservation
 from django_zklock.core.queue import nodes
 from support.chaos.servers import looking_in
+from support.waits import Waits
 from support.zoo import Zoo, eventually
 
 
@@ -39,6 +40,10 @@ class Part:
     def view(cls, request: str, what: str, host: str, pid: int) -> Part:
         return cls(host, pid, "Thread-3 (process_request_thread)", what, {"request": request})
 
+    @property
+    def owner(self) -> int:
+        return zlib.crc32(repr(replace(self, waited=0)).encode()) // 2 or 1
+
     def data(self, guid: str) -> bytes:
         return nodes.Payload(
             guid=guid,
@@ -50,7 +55,7 @@ class Part:
             template=self.template,
             about=self.about,
             limit=self.limit,
-            owner=zlib.crc32(repr(replace(self, waited=0)).encode()) // 2 or 1,
+            owner=self.owner,
             session_timeout=self.session_timeout,
             waited=self.waited,
         ).encode()
@@ -58,11 +63,13 @@ class Part:
 
 class Stage:
     def __init__(self, client: KazooClient, base: str) -> None:
-        self._client, self._base = client, base
+        self._client, self._base, self._waits = client, base, Waits(client)
 
     def join_queue(self, key: str, part: Part, kind: nodes.Kind = nodes.Kind.LOCK) -> str:
         guid = nodes.new_guid(nodes.Mark.OWN)
-        return self.join_queue_raw(key, nodes.prefix(guid, kind), part.data(guid))
+        path = self.join_queue_raw(key, nodes.prefix(guid, kind), part.data(guid))
+        self._waits.joined(part.owner, key, guid, path)
+        return path
 
     def reserve(self, task: str, lock: str, own: Reservation) -> None:
         """Leave the reservation of a unique task, whose message may be lost; the next sweep deletes it."""

@@ -12,8 +12,10 @@ import pytest
 
 from django_zklock import operations
 from django_zklock.core import clock
-from django_zklock.core.execution.owner import DISPATCHER
+from django_zklock.core.queue.deadlock import WaitsFor
+from django_zklock.core.queue.nodes import Child, Kind
 from django_zklock.core.queue.operator_hold import OperatorHold
+from django_zklock.core.queue.order import Queue
 from django_zklock.inspection import EnsembleReport, LockInfo, ScannedContender, ServerReport, Wait
 from django_zklock.inspection.deadlocks import MAX_CYCLES, MAX_WAITS, find_cycles, find_waits
 from django_zklock.inspection.ensemble import _findings
@@ -47,10 +49,11 @@ def queue(key: str, *holders: Any, waiters: tuple[Any, ...] = (), kind: str = "l
 
 
 def verdict(*locks: LockInfo, servers: EnsembleReport = NO_SERVERS, **more: Any) -> Verdict:
-    waits = find_waits(locks)
-    cycles = find_cycles(waits, locks)
+    known, queues = told(locks)
+    waits = find_waits(known, queues, 0.0)
+    cycles = find_cycles(waits, known)
     deadlocked = {wait.holds for cycle in cycles for wait in cycle}
-    locks = tuple(replace(lock, deadlocked=lock.key in deadlocked) for lock in locks)
+    locks = tuple(replace(lock, deadlocked=lock.key in deadlocked) for lock in known)
     connection = replace(NOTHING.connection, state="connecting")  # nothing more is read, nothing is acknowledged
     fields = {"connection": connection, **more}
     return look(replace(NOTHING, locks=locks, total=len(locks), waits=waits, cycles=cycles, **fields), servers)
@@ -97,9 +100,8 @@ def test_candidates_that_stand_by_are_no_incident() -> None:
 
 def test_a_task_that_waits_in_another_session_is_no_cause() -> None:
     """The main process of the worker holds its lock; a process of the pool waits."""
-    task = {"about": {"task": "charge", "id": "7"}}
-    waits = {**task, "thread": "MainThread", "session_id": 99, "owner": 1}
-    outer = queue("outer", {**task, "thread": DISPATCHER, "owner": 5}, waiters=(8,))
+    waits = {"session_id": 99, "owner": 7}
+    outer = queue("outer", {"owner": 5, "wait": WaitsFor("root", "root 0", 1)}, waiters=(8,))
     assert found(queue("root", 1, waiters=(waits,)), outer) == [("hung", ("root",))]
 
 
@@ -316,35 +318,67 @@ def wait(holds: str, waits_for: str) -> Wait:
     return Wait(who=holds + waits_for, holds=holds, waits_for=waits_for)
 
 
+def told(locks: Sequence[LockInfo]) -> tuple[list[LockInfo], dict[str, Queue]]:
+    """Return locks whose holders say what they wait for, as owners with a number do, and the queues."""
+    guids = {
+        (waiter.session_id, waiter.owner): (lock.key, f"{lock.key} {number}")
+        for lock in locks
+        for number, waiter in enumerate(lock.waiters)
+        if waiter.owner
+    }
+
+    def tell(holder: ScannedContender) -> ScannedContender:
+        said = guids.get((holder.session_id, holder.owner))
+        return holder if said is None else replace(holder, wait=WaitsFor(*said, 1))
+
+    queues: dict[str, list[Child]] = {lock.key: [] for lock in locks}
+    for key, guid in guids.values():
+        queues[key].append(Child(guid, Kind.LOCK, guid, len(queues[key])))
+    known = [replace(lock, holders=tuple(map(tell, lock.holders))) for lock in locks]
+    return known, {key: Queue(tuple(children)) for key, children in queues.items()}
+
+
+def waits_of(locks: Sequence[LockInfo], now: float = 0.0) -> tuple[Wait, ...]:
+    return find_waits(*told(locks), now)
+
+
+PAIR = [lock("x", somebody(1), somebody(3)), lock("y", somebody(2), somebody(1))]
+
+
 def test_an_owner_that_holds_one_lock_and_waits_for_another_is_found() -> None:
-    (waits,) = find_waits([lock("x", somebody(1), somebody(3)), lock("y", somebody(2), somebody(1))])
+    (waits,) = waits_of(PAIR)
     assert (waits.holds, waits.waits_for) == ("x", "y")
     assert waits.who == "web-1 pid 1 MainThread: work"
 
 
-def test_a_holder_waits_by_the_contender_that_its_znode_names() -> None:
-    holder, waiter = replace(somebody(1), holds=True, waits_as="G"), replace(somebody(2), guid="G")
-    (waits,) = find_waits([lock("x", holder), lock("y", somebody(3), waiter, replace(somebody(4), guid="H"))])
-    assert (waits.holds, waits.waits_for) == ("x", "y")
+def test_a_wait_of_which_no_znode_tells_is_not_found() -> None:
+    assert find_waits(PAIR, told(PAIR)[1], 0.0) == ()
+
+
+def test_a_wait_that_the_queue_does_not_confirm_is_not_found() -> None:
+    assert find_waits(told(PAIR)[0], {}, 0.0) == ()
+
+
+def crosswise(**more: Any) -> list[LockInfo]:
+    """Return the locks of a circle. These fields are in the text of one holder."""
+    first, second = told([lock("x", somebody(1), somebody(2)), lock("y", somebody(2), somebody(1))])[0]
+    wait: Any = first.holders[0].wait
+    return [replace(first, holders=(replace(first.holders[0], wait=wait._replace(**more)),)), second]
 
 
 @pytest.mark.parametrize(
-    ("contender", "other"),
-    [
-        (somebody(1), somebody(2)),
-        (somebody(1), somebody(1, session=2)),
-        (somebody(1), somebody(1, owner=2)),
-        (somebody(1, owner=0), somebody(1, owner=0)),
-    ],
+    ("fields", "waits", "cycles"),
+    [({}, 2, 1), ({"until": 9000}, 2, 1), ({"until": 7000}, 1, 0), ({"may_end": 1}, 2, 0)],
+    ids=["lasts", "lasts for a second", "is over", "of a lock that another thread may release"],
 )
-def test_contenders_with_different_or_unknown_owners_are_not_joined(
-    contender: ScannedContender, other: ScannedContender
-) -> None:
-    assert find_waits([lock("x", contender), lock("y", somebody(9), other)]) == ()
+def test_a_wait_is_part_of_a_deadlock_as_long_as_it_lasts(fields: dict[str, int], waits: int, cycles: int) -> None:
+    locks = crosswise(**fields)
+    read = find_waits(locks, told(locks)[1], 8.0)
+    assert (len(read), len(find_cycles(read))) == (waits, cycles)
 
 
 def test_a_second_try_for_the_same_lock_is_not_a_wait() -> None:
-    assert find_waits([lock("x", somebody(1), somebody(1))]) == ()
+    assert waits_of([lock("x", somebody(1), somebody(1))]) == ()
 
 
 def test_each_cycle_is_found_once_and_in_order() -> None:
@@ -380,21 +414,23 @@ def test_a_semaphore_is_in_a_cycle_only_if_all_its_holders_wait(
     kind: str, holders: list[int], waiter: ScannedContender, cycles: int
 ) -> None:
     """Any other holder will release its permit. A writer waits for all readers."""
-    locks = [shared("pool", kind, holders, waiter), lock("a", somebody(9), somebody(1), somebody(2))]
-    assert len(find_cycles(find_waits(locks), locks)) == cycles
+    locks, queues = told([shared("pool", kind, holders, waiter), lock("a", somebody(9), somebody(1), somebody(2))])
+    assert len(find_cycles(find_waits(locks, queues, 0.0), locks)) == cycles
 
 
 def test_a_free_permit_also_resolves_the_waits_behind_it() -> None:
     first = shared("first", "semaphore", [1, 3], replace(somebody(2), kind="semaphore"))
     second = shared("second", "semaphore", [2], replace(somebody(1), kind="semaphore"))
-    assert find_cycles(find_waits([first, second]), [first, second]) == ()
+    locks, queues = told([first, second])
+    assert find_cycles(find_waits(locks, queues, 0.0), locks) == ()
 
 
 def test_forged_waits_are_capped_in_number_and_time() -> None:
     """Anybody may write payloads that seem to wait for everything, or form an endless chain."""
-    everybody = [lock(str(number), somebody(1), *[somebody(1)] * 50) for number in range(500)]
+    owners = [somebody(number) for number in range(MAX_WAITS + 500)]
+    everybody = [lock(str(owner.pid), owner, owners[owner.pid - 1]) for owner in owners]
     began = time.process_time()
-    waits = find_waits(everybody)
+    waits = waits_of(everybody)
     assert len(waits) == MAX_WAITS
     assert len(find_cycles(waits)) <= MAX_CYCLES
     chain = [wait(f"{number:05}", f"{number + 1:05}") for number in range(MAX_WAITS)]

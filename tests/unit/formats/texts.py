@@ -32,6 +32,7 @@ from django_zklock.core.protocol.operator_holds import read_hold
 from django_zklock.core.queue import acknowledgement, break_record, markers, operator_hold, release_request
 from django_zklock.core.queue.acknowledgement import Acknowledgement
 from django_zklock.core.queue.break_record import BreakRecord
+from django_zklock.core.queue.deadlock import WaitsFor
 from django_zklock.core.queue.escaping import key_of, path, shortened
 from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.markers import LimitRecord
@@ -116,6 +117,9 @@ def contenders() -> dict[str, str]:
         "lingers": replace(VIEW, waited=1500, idle="2026-11-01T12:00:30.000+00:00"),
         "adopter": replace(VIEW, adopts=GUIDS[Mark.OPERATOR], token="4294967303"),
         "waits for another lock": replace(VIEW, waits_for={"key": "stock/7", "guid": GUID, "czxid": "4294967311"}),
+        "waits until a time": replace(
+            VIEW, waits_for=WaitsFor("stock/7", GUID, 4294967311, 1793448030123, 4294967400, 1).fields()
+        ),
         "not in ASCII": replace(VIEW, host="wéb", what="кассa"),
         "too long": replace(VIEW, thread="x" * 600, what="y" * 600),
     }

@@ -183,7 +183,7 @@ def test_a_limit_record_is_read_back_and_prints(by: str, reason: str, value: int
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\xff", b"[]", b"{}", b'{"by": 7, "before": -1}', b"[" * 100_000, json.dumps({"by": "x" * 5000}).encode()],
+    [b"", b"\xff", b"[]", b"{}", b'{"by": 7, "before": -1}', b"[" * 100_000, json.dumps({"by": "x" * 70_000}).encode()],
 )
 def test_junk_in_the_data_does_not_change_the_limit(data: bytes) -> None:
     marker: Any = markers.set_limit("!limit:3:", data, 1e300)

@@ -7,6 +7,7 @@ import random
 import uuid
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from django_zklock.core.queue import markers
 from django_zklock.core.queue.deadlock import WaitsFor, blockers
 from django_zklock.core.queue.markers import LimitRecord
-from django_zklock.core.queue.nodes import Child, Kind, Mark, Payload, new_guid, prefix
+from django_zklock.core.queue.nodes import MAX_PAYLOAD, Child, Kind, Mark, Payload, new_guid, prefix
 from django_zklock.core.queue.order import (
     LAST_SEQUENCE,
     Absent,
@@ -30,6 +31,8 @@ from django_zklock.core.queue.order import (
     shared,
     waiters_ahead,
 )
+from django_zklock.core.queue.release_request import release_request, requested, with_request
+from django_zklock.core.queue.untrusted import LARGEST
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.locks import holders
 
@@ -370,17 +373,24 @@ def test_a_waiter_is_not_granted_the_lock_while_a_holder_is_there(kinds: str, da
 
 
 def test_a_wait_in_a_payload_is_read_as_it_was_written() -> None:
-    wait = WaitsFor("stock/7", new_guid(Mark.OWN), 2**40)
-    payload = Payload(guid="g", host="", pid=1, thread="", what="", since="", template="", waits_for=wait.fields())
-    assert WaitsFor.decode(payload.encode()) == wait
+    payload = Payload(guid="g", host="", pid=1, thread="", what="", since="", template="")
+    for more in ((), (1_793_000_000_000, 2**41), (0, 2**41, 1)):
+        wait = WaitsFor("stock/7", new_guid(Mark.OWN), 2**40, *more)
+        assert WaitsFor.decode(replace(payload, waits_for=wait.fields()).encode()) == wait
     assert WaitsFor.decode(b"10.0.0.1") is None
 
 
-def test_a_wait_for_a_key_that_is_too_long_is_left_out() -> None:
-    """A part of a key would be the key of another lock."""
-    for length in (500, 1000):
-        wait = WaitsFor("é" * length, new_guid(Mark.OWN), 7)
-        texts = dict.fromkeys(("host", "thread", "what", "since", "template"), "x" * 500)
-        payload = Payload(guid="g", pid=1, **texts, waits_for=wait.fields())  # type: ignore[arg-type]
-        assert len(payload.encode()) <= 1024
-        assert WaitsFor.decode(payload.encode()) is None
+def test_long_texts_cut_neither_a_wait_nor_the_identity_of_a_task() -> None:
+    """A part of a key would be the key of another lock. By the identity, a copy of a message is known."""
+    identity = {"id": "\U0001f512" * 255, "message": "x" * 36, "redelivered": "1"}
+    about = {"task": "é" * 1000, **identity, **{f"item {number}": "é" * 1000 for number in range(12)}}
+    texts = dict.fromkeys(("host", "thread", "what", "since", "template"), "é" * 1000)
+    request = release_request(by="é" * 99, reason="é" * 999, at="2026-11-30T00:30:28.123+00:00")
+    wait = WaitsFor("\U0001f512" * 1000, new_guid(Mark.OWN), LARGEST, LARGEST, LARGEST, 1)
+    payload = Payload(guid="g", pid=1, **texts, about=about, waits_for=wait.fields())  # type: ignore[arg-type]
+    data = with_request(payload.encode(), request)
+    read: Any = Payload.decode(data)
+    assert WaitsFor.of(read) == wait
+    assert {name: read.about[name] for name in identity} == identity
+    assert requested(data) == request
+    assert len(data) <= MAX_PAYLOAD

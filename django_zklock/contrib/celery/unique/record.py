@@ -20,7 +20,6 @@ DIRECTORY: Final = "!unique"
 _SLASH: Final = "!"  # replaces the slashes of the key in the name of a reservation; no key has one
 _PUBLISHER: Final = "-publisher"
 _WORKER: Final = "-worker"
-_MAX_READ: Final = 64 * 1024  # bytes
 _LONGEST_TOKEN: Final = 64  # characters
 
 
@@ -75,18 +74,18 @@ class Reservation:
     @classmethod
     def decode(cls, data: bytes) -> Reservation:
         """Return the reservation in `data`. Raises `UnreadableQueue` if there is none, so it is not taken over."""
-        fields = json_object(data, _MAX_READ)
+        fields = json_object(data)
         try:
             token, until = text(fields["token"], _LONGEST_TOKEN, least=1), fields["until"]
             return cls(
-                task_id=text(fields["task_id"], _MAX_READ, least=1),
+                task_id=text(fields["task_id"], least=1),
                 token=token,
                 state=State(fields["state"]),
                 late=bool(fields["late"]),
                 until=None if until is None else number(until, 0, LATEST),
-                host=text(fields.get("host"), _MAX_READ, default=""),
+                host=text(fields.get("host"), default=""),
                 pid=integer(fields.get("pid"), default=0),
-                what=text(fields.get("what"), _MAX_READ, default=""),
+                what=text(fields.get("what"), default=""),
                 unknown=unknown_fields(fields, _KNOWN),
             )
         except (ValueError, KeyError) as error:
