@@ -8,7 +8,6 @@ a few single steps, each of which is idempotent, and a hold that is dropped give
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import warnings
 import weakref
@@ -17,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from django_zklock.core import clock, hooks, log
+from django_zklock.core import clock, fork, hooks, log
 from django_zklock.core.errors import LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.owner import Owner, current_owner
@@ -435,7 +434,9 @@ class HeldLocks:
         for only_reads in (False, True) if reads is None else (reads,) if self._weak else ():
             held = self._weak.get((owner.subject, key, only_reads))
             if held is not None and held.uses is not RELEASED:
-                return held
+                if not held.grant.inherited:
+                    return held
+                fork.notice()
         return None
 
     def all(self) -> list[HeldLock]:
@@ -519,7 +520,7 @@ Enclosing: TypeAlias = "tuple[weakref.ref[HeldLock], Enclosing | None]"  # the i
 enclosing_holds: ContextVar[Enclosing | None] = ContextVar("zklock_holds", default=None)
 """The holds of the open blocks. Coroutines and threads that work for a block inherit its context."""
 
-os.register_at_fork(after_in_child=held_locks.clear)
+fork.in_child(held_locks.clear)
 
 
 class OwnerWatch:

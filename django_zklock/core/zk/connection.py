@@ -298,7 +298,11 @@ class Connection(ConnectionHandler):
         """
         if not self._woken:
             self._woken = True
-            self._write_sock.send(b"\0")
+            try:
+                self._write_sock.send(b"\0")
+            except OSError:
+                self._woken = False
+                self.cut()  # that wakes it, too
 
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
         """Return the addresses for a round: those that are known."""
@@ -320,8 +324,7 @@ class Connection(ConnectionHandler):
             try:
                 self.handler.tls = context(options.tls, within if self.handler.tls else FILES_FIRST)
             except OSError as error:
-                for host in options.hosts:
-                    outage.failed(host, str(error))
+                outage.cannot_try(error)
                 return []
         self._known = resolved
         random.shuffle(resolved)

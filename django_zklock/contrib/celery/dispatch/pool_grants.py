@@ -163,8 +163,9 @@ class PoolGrants:
             session.attached(Registry).most_waiting = MOST_IN_QUEUE  # this process waits for all tasks of the worker
             session.post(self._share_lease, session)
         if self._watcher is None:
-            self._watcher = threading.Thread(target=self._watch, name="zklock-pool-grants", daemon=True)
-            self._watcher.start()
+            watcher = threading.Thread(target=self._watch, name="zklock-pool-grants", daemon=True)
+            watcher.start()
+            self._watcher = watcher
 
     def _share_lease(self, session: Session) -> None:
         def write() -> None:

@@ -1,0 +1,95 @@
+"""A process that has no room for a thread, a descriptor or memory at one moment gets its next lock all the same."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.zoo import Zoo
+
+PROGRAM = """
+import ctypes, errno, json, logging, os, sys, threading, time
+from django_zklock import signals
+from django_zklock.core.zk import process
+from django_zklock.exceptions import ZooKeeperUnavailable
+
+CALLS = {"open", "mmap.__new__", "socket.__new__", "socket.connect", "socket.getaddrinfo"}
+STARTS = {"_thread.start_new_thread", "_thread.start_joinable_thread"}
+kind, phase = sys.argv[1:]
+told = threading.Event()
+def on_acquired(lock, **kwargs):
+    if lock == "signalled":
+        told.set()
+signals.lock_acquired.connect(on_acquired)
+
+def fail(number):
+    "Make one such call fail, the one with this number from now on; return a list that gets all of them."
+    seen = []
+    def hook(event, arguments):
+        if event in CALLS | STARTS:
+            seen.append(event)
+            if len(seen) == number:
+                if kind == "memory":
+                    raise MemoryError
+                if event in STARTS:
+                    raise RuntimeError("can't start new thread")
+                raise OSError(errno.EMFILE, "Too many open files")
+    sys.addaudithook(hook)
+    return seen
+
+def lock_later(name):
+    "Return the seconds until the lock was granted."
+    began = time.monotonic()
+    while time.monotonic() < began + 40:
+        try:
+            with zk_lock(name, timeout=2):
+                return time.monotonic() - began
+        except ZooKeeperUnavailable:
+            time.sleep(0.05)
+    return 99.0
+
+def trial(number):
+    "Return all such calls of an ordinary start, and how long the lock, and its signal, took."
+    if phase == "replacement":
+        with zk_lock("first", timeout=20):
+            client = process.current()._client
+    seen = fail(number)
+    if phase == "replacement":  # kazoo's thread dies
+        thread = client._connection._connection_routine
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(MemoryError))
+        client.drop_connection()
+        thread.join(10)
+    took = lock_later("signalled")
+    told.wait(20)
+    return {"calls": seen, "took": took, "signalled": told.is_set()}
+
+def in_child(number):
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        logging.disable()
+        os.write(writing, json.dumps(trial(number)).encode())
+        os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as answer:
+        result = json.loads(answer.read() or b'{"took": -1}')
+    os.waitpid(pid, 0)
+    return result
+
+results = [in_child(0)]
+for number in range(len(results[0]["calls"])):
+    results.append(in_child(number + 1))
+print(json.dumps(results))
+"""
+
+
+@pytest.mark.parametrize("phase", ["start", "replacement"])
+@pytest.mark.parametrize("kind", ["room", "memory"])
+def test_each_call_of_a_start_may_fail_once(zoo: Zoo, kind: str, phase: str) -> None:
+    process = zoo.spawn(PROGRAM, kind, phase)
+    printed, errors = process.communicate(timeout=300)
+    ordinary, *failed = json.loads(printed)
+    assert {"socket.__new__", "socket.connect"} < set(ordinary["calls"]), errors
+    assert len(ordinary["calls"]) >= 5, ordinary
+    late = [result for result in failed if not 0 <= result["took"] < 10 or not result["signalled"]]
+    assert late == []
