@@ -34,7 +34,8 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import connection as kazoo_connection
 from kazoo.protocol.connection import PING_XID, ConnectionHandler
 from kazoo.protocol.serialization import Auth, Close, Connect, Transaction, int_struct
-from kazoo.retry import KazooRetry
+from kazoo.protocol.states import KeeperState
+from kazoo.retry import ForceRetryError, KazooRetry
 
 from django_zklock.core import clock
 from django_zklock.core.execution.owner import gevent_patched
@@ -339,6 +340,11 @@ class Connection(ConnectionHandler):
             retry.reset()  # the server had a pause already
         try:
             return super()._connect_loop(retry)
+        except ForceRetryError:
+            raise
+        except Exception as error:  # such as a `MemoryError`: kazoo would end its thread, though the session is alive
+            self.client._session_callback(KeeperState.CONNECTING)
+            raise ForceRetryError from error
         finally:
             if self.handler._running:  # else the client is that of the parent of this forked child
                 self.client.outage.log()

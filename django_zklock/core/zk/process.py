@@ -101,7 +101,7 @@ def _start() -> Session:
     waiter: ThreadWaiter[Session | BaseException] = ThreadWaiter()
     try:
         _thread.start_new_thread(_start_in_thread, (_factory, waiter.set))
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         raise _no_start(error) from error
     started = waiter.wait(START_TIMEOUT)
     if isinstance(started, BaseException):
@@ -115,7 +115,7 @@ def _no_start(cause: object) -> Exception:
     """Return the error for a lock that found no room for a thread or a file. The next lock tries again."""
     from django_zklock.core.errors import ZooKeeperUnavailable  # noqa: PLC0415 - see above
 
-    why = getattr(cause, "strerror", None) or cause
+    why = getattr(cause, "strerror", None) or cause or "no memory"
     return ZooKeeperUnavailable(f"This process cannot connect to ZooKeeper: {str(why).lower()}.")
 
 
