@@ -1,5 +1,5 @@
 """
-What a forked child of this process does first: it forgets what belongs to its parent.
+A forked child of this process first forgets what belongs to its parent.
 
 Python calls its hooks after `os.fork()`. A server that forks in C may not let it: uWSGI does so only with its option
 `py-call-uwsgi-fork-hooks`. In such a child, the first public call that begins or finds something notices the fork.

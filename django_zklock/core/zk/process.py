@@ -5,8 +5,8 @@ A forked child drops the inherited session without touching the parent's socket,
 A process that was started with `spawn` inherits nothing. When the interpreter exits, the session is closed, so that
 its locks are released at once.
 
-The pytest plugin loads this module into every run of pytest, so beside the standard library it imports only `core.log`
-and `core.fork`. The plugin forbids contact with ZooKeeper; `LockTester` allows it in its block.
+The pytest plugin loads this module into every run of pytest, so it imports little more than the standard library. The
+plugin forbids contact with ZooKeeper; `LockTester` allows it in its block.
 """
 
 from __future__ import annotations
