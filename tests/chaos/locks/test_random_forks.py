@@ -16,7 +16,7 @@ import json, os, random, select, signal, sys, threading, time
 stop = []
 def lock_on(name, **options):
     while not stop:
-        with zk_lock(name, timeout=0, on_conflict="skip", **options):
+        with zk_lock(name, timeout=0, on_conflict="skip", **options) as hold:
             pass
 
 threads = [
@@ -64,4 +64,5 @@ def test_each_child_gets_its_lock(zoo: Zoo) -> None:
     with zoo.running(PROGRAM, str(CHILDREN)) as process:
         printed, errors = process.communicate(timeout=1700)
     client.delete(popular, recursive=True)
-    assert json.loads(printed) == {"granted": CHILDREN}, errors
+    assert "Traceback" not in errors, errors
+    assert json.loads(printed) == {"granted": CHILDREN}
