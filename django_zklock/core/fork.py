@@ -12,8 +12,6 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-LOCKED_FOR = 0.2  # seconds; a thread that lives holds the lock to start threads for moments
-
 _calls: list[Callable[[], object]] = []
 _pid = os.getpid()
 _noticing: dict[int, AbstractContextManager[object]] = {}  # by the id of the process that notices the fork
@@ -38,7 +36,6 @@ def notice() -> None:
     with _noticing.setdefault(os.getpid(), threading.RLock()):
         if os.getpid() != _pid:
             has_dead_threads = _has_dead_threads()
-            _free_lock_of_threading()
             _begin_child()
 
 
@@ -47,15 +44,6 @@ def _has_dead_threads() -> bool:
     # Not `threading.enumerate()`: a thread of the parent may hold its lock for ever.
     others = [thread for thread in threading._active.values() if thread not in own]  # type: ignore[attr-defined]
     return not all(os.path.exists(f"/proc/self/task/{thread.native_id}") for thread in others)
-
-
-def _free_lock_of_threading() -> None:
-    """Do what Python's own hook does with the lock to start threads: a thread of the parent may hold it."""
-    lock = threading._active_limbo_lock  # type: ignore[attr-defined]
-    if lock.acquire(timeout=LOCKED_FOR):
-        lock.release()
-    else:
-        lock._at_fork_reinit()
 
 
 def _begin_child() -> None:

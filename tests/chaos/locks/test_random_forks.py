@@ -13,11 +13,14 @@ QUEUE = 1000
 
 PROGRAM = """
 import json, os, random, select, signal, sys, threading, time
+from contextlib import suppress
+from django_zklock.exceptions import ZooKeeperUnavailable
 stop = []
 def lock_on(name, **options):
     while not stop:
-        with zk_lock(name, timeout=0, on_conflict="skip", **options) as hold:
-            pass
+        with suppress(ZooKeeperUnavailable):  # a try does not wait for a busy server
+            with zk_lock(name, timeout=0, on_conflict="skip", **options) as hold:
+                pass
 
 threads = [
     threading.Thread(target=lock_on, args=("popular",)),

@@ -25,6 +25,7 @@ def sleepers():
 
 def forked(child):
     "Run child() in a fork of which Python does not learn; return its exit code."
+    time.sleep(0.5)  # a thread that waits for the GIL at such a fork may break the GIL of the child
     pid = ctypes.PyDLL(None).fork()
     if pid == 0:
         signal.alarm(60)  # or it hangs
