@@ -37,7 +37,7 @@ from kazoo.protocol.serialization import Auth, Close, Connect, Transaction, int_
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import ForceRetryError, KazooRetry
 
-from django_zklock.core import clock
+from django_zklock.core import clock, fork
 from django_zklock.core.execution.owner import gevent_patched
 from django_zklock.core.zk.loop import protocol_thread
 from django_zklock.core.zk.outage import (
@@ -162,6 +162,7 @@ class _Handler:
         except BaseException:
             sock.close()
             raise
+        fork.notice()
         if not self._running:  # the process was forked in the meantime, and this is a greenlet in the child
             sock.close()
             raise ConnectionAbortedError("the connection is the parent's")
@@ -206,6 +207,11 @@ def new_handler(options: SessionOptions) -> Any:
             super().__init__()
             self.options = options
             self.host_timeout = options.connect_timeout
+
+        def select(self, *arguments: Any, **options: Any) -> Any:
+            ready = super().select(*arguments, **options)
+            fork.notice()  # before this greenlet would read in a child what is for the parent
+            return ready
 
     return GeventHandler()
 

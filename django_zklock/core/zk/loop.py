@@ -172,8 +172,11 @@ class Loop:
 
     def _run(self) -> None:
         event: _Event | None = _NOTHING
+        outlives_forks = threads_are_greenlets()
         while event is not None:
             try:
+                if outlives_forks:
+                    fork.notice()
                 with self._running:
                     if event is not _NOTHING:
                         self._delivered.append(event)
