@@ -118,3 +118,31 @@ def test_each_call_of_a_start_may_fail_once(zoo: Zoo, kind: str, phase: str) -> 
     assert len(ordinary["calls"]) >= 5, ordinary
     late = [result for result in failed if not 0 <= result["took"] < 10 or not result["signalled"]]
     assert late == []
+
+
+DESCRIPTORS = """
+import resource, time
+from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.core.zk.session import Session
+with_all = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, with_all[1]))
+files = []
+try:
+    while True:
+        files.append(open("/dev/null"))
+except OSError:
+    pass
+try:
+    zk_lock("a").acquire(timeout=1)
+except ZooKeeperUnavailable as error:
+    print(str(error).lower())
+files.clear()
+with zk_lock("a", timeout=20):
+    print("granted")
+"""
+
+
+def test_a_process_without_descriptors_says_so_and_connects_later(zoo: Zoo) -> None:
+    told, later = zoo.output(DESCRIPTORS)
+    assert "too many open files" in told
+    assert later == "granted"

@@ -161,3 +161,30 @@ def child():
 print(forked(child))
 """
     assert run(zoo, script) == ["0"]
+
+
+def test_greenlets_of_the_parent_do_nothing_in_the_child(zoo: Zoo) -> None:
+    """They outlive the fork, and would use the parent's connection."""
+    script = (
+        PRELUDE
+        + """
+import gevent
+with zk_lock("held", timeout=20) as hold:
+    before = process.current().session_id
+    pid = ctypes.PyDLL(None).fork()
+    if pid == 0:
+        signal.alarm(60)  # or it hangs
+        gevent.reinit()
+        time.sleep(2)  # the heartbeats of the parent's greenlets would be due
+        with zk_lock("own", timeout=20):
+            os._exit(0 if process.current().session_id != before else 70)
+    while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
+        time.sleep(0.05)
+    hold.check()
+    print(ended[1], process.current().session_id == before, texts("unclear"))
+"""
+    )
+    first = "from gevent import monkey; monkey.patch_all()"
+    with zoo.running(script, first=first) as process:
+        printed, errors = process.communicate(timeout=100)
+    assert printed.splitlines() == ["0 True []"], errors
