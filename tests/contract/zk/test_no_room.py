@@ -36,10 +36,10 @@ from django_zklock.core.zk import process
 from django_zklock.exceptions import LockLost, ZooKeeperUnavailable
 
 kind, phase = sys.argv[1:]
-told = threading.Event()
+signalled = threading.Event()
 def on_acquired(lock, **kwargs):
     if lock != "first":
-        told.set()
+        signalled.set()
 signals.lock_acquired.connect(on_acquired)
 
 def fail(number):
@@ -80,9 +80,9 @@ def trial(number):
         client.drop_connection()
         thread.join(10)
     took = lock_later(f"lock-{number}")
-    told.wait(20)
+    signalled.wait(20)
     process.reset()
-    return {"calls": seen, "took": took, "signalled": told.is_set()}
+    return {"calls": seen, "took": took, "signalled": signalled.is_set()}
 
 def in_child(number):
     reading, writing = os.pipe()
@@ -143,6 +143,6 @@ with zk_lock("a", timeout=20):
 
 
 def test_a_process_without_descriptors_says_so_and_connects_later(zoo: Zoo) -> None:
-    told, later = zoo.output(DESCRIPTORS)
-    assert "too many open files" in told
+    reason, later = zoo.output(DESCRIPTORS)
+    assert "too many open files" in reason
     assert later == "granted"
