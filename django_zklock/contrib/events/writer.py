@@ -72,8 +72,6 @@ class Writer:
         """Write what was signalled so far; return whether that was tried within `timeout` seconds."""
         loop, session = self._loop, process.peek()
         if loop is None:
-            if self._events:
-                self._write()  # there was no room for the thread
             return True
         deadline = clock.now() + timeout
         signalled, written = threading.Event(), threading.Event()
@@ -93,10 +91,6 @@ class Writer:
                 loop.start()
                 self._loop = loop
                 loop.post(self._wake)
-        except Exception as error:  # noqa: BLE001 - the lock of the event must not fail
-            if not self._failures:
-                logger.warning("the thread of the events cannot start, and the next event tries again: %s", error)
-            self._failures += 1
         finally:
             self._starting.release()
 
