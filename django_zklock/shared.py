@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from django_zklock.core import clock
+from django_zklock.core import clock, fork
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
@@ -29,7 +28,7 @@ class Shared(Generic[_Key, _Value]):
         self._most = most
         self.clear()
         # An inherited mutex may be locked by a thread that does not exist in the child.
-        os.register_at_fork(after_in_child=self.clear)
+        fork.in_child(self.clear)
 
     def get(self, key: _Key, timeout: float, max_age: float) -> _Value:
         """

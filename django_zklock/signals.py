@@ -74,10 +74,13 @@ With `sender` = the `Session` class of `django_zklock.core.zk.session`:
 
 from __future__ import annotations
 
-import os
 import threading
 
+from django.db.backends.signals import connection_created
+from django.db.models import signals as model_signals
 from django.dispatch import Signal
+
+from django_zklock.core import fork
 
 connection_state_changed = Signal()
 lock_acquired = Signal()
@@ -96,11 +99,11 @@ heartbeat = Signal()
 
 
 def _unlock_in_child() -> None:
-    # During the fork, the thread that sends signals may have held the mutex of a signal. The child does not have that
-    # thread, so nobody would release the mutex.
-    for signal in list(globals().values()):
+    # During the fork, a thread of this package may have held the mutex of a signal: of its own, or of one that Django
+    # sends for a query. The child does not have that thread, so nobody would release the mutex.
+    for signal in [connection_created, *vars(model_signals).values(), *globals().values()]:
         if isinstance(signal, Signal):
             signal.lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_unlock_in_child)
+fork.in_child(_unlock_in_child)

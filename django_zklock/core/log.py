@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import queue
 import sys
 import threading
@@ -18,6 +17,8 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final
+
+from django_zklock.core import fork
 
 if TYPE_CHECKING:
     _Adapter = logging.LoggerAdapter[logging.Logger]
@@ -140,11 +141,11 @@ class _Records:
                 return
             self._calls.put((call, args))
             if self._thread is None or not self._thread.is_alive():
-                thread = threading.Thread(target=self._run, name="zklock-log", daemon=True)
                 try:
+                    thread = threading.Thread(target=self._run, name="zklock-log", daemon=True)
                     thread.start()
-                except RuntimeError:
-                    return  # the process ends, or has too many threads: `flush`, or a later record, handles it
+                except Exception:  # noqa: BLE001 - the process ends, or has no room for another thread
+                    return  # `flush`, or a later record, handles it
                 self._thread = thread
 
     def put_and_wait(self, call: Callable[..., object], *args: Any) -> None:
@@ -214,4 +215,4 @@ def _forget_in_child() -> None:
     _records = _Records()  # the parent has the thread, and handles the records
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+fork.in_child(_forget_in_child)

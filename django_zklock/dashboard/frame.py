@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_zklock.conf.options import LONG_HELD
-from django_zklock.core import clock
+from django_zklock.core import clock, fork
 from django_zklock.core.log import Logger
 from django_zklock.dashboard import extension
 from django_zklock.report import lazy, verdict
@@ -72,7 +71,7 @@ class LastLook:
 
     def __init__(self) -> None:
         self.clear()
-        os.register_at_fork(after_in_child=self.clear)  # its thread is not in the child
+        fork.in_child(self.clear)  # its thread is not in the child
 
     def clear(self) -> None:
         """Forget it."""
@@ -93,12 +92,14 @@ class LastLook:
 
         If that thread hangs, as in a query to the tables of events, no second one is started.
         """
+        fork.notice()
         now = clock.now()
         with self._mutex:
             if now - self._renewed >= LOOK_EVERY and not (self._thread and self._thread.is_alive()):
                 self._renewed = now
                 self._thread = threading.Thread(target=self._renew, args=(long_held,), name="zklock-look", daemon=True)
-                self._thread.start()
+                with suppress(RuntimeError):  # there is no room for another thread
+                    self._thread.start()
         return self._look if self._look and now - self._look.at < SHOWN_FOR else None
 
     def _renew(self, long_held: float) -> None:
@@ -116,9 +117,7 @@ last: Final = LastLook()
 
 
 def _named() -> str:
-    look = None
-    with suppress(Exception):  # such as that there is no room for a thread: the admin must not fail for that
-        look = last.get()
+    look = last.get()
     if look is None or not look.incidents:
         return _("locks")
     text = ngettext("locks (%(count)d needs attention)", "locks (%(count)d need attention)", look.incidents)

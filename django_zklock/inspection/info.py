@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cached_property
 from typing import Any, Final
+
+from django.utils.functional import cached_property
 
 from django_zklock.conf.options import LONG_HELD
 from django_zklock.core.protocol.contender_info import ContenderInfo

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 
 from django_zklock.conf.options import LONG_HELD

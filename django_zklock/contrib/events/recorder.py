@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from django_zklock import signals
 from django_zklock.contrib.events.models import Attempt
 from django_zklock.contrib.events.table import Acted, Deadlocked, Ended, Granted, TimedOut
 from django_zklock.contrib.events.writer import Writer
-from django_zklock.core import clock
+from django_zklock.core import clock, fork
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.zk import process
 from django_zklock.locks.events import events
@@ -91,4 +90,4 @@ def _begin_child() -> None:
     _writer = Writer()  # a forked child has neither the thread nor the locks of its parent
 
 
-os.register_at_fork(after_in_child=_begin_child)
+fork.in_child(_begin_child)

@@ -25,7 +25,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from django_zklock import conf, signals
-from django_zklock.core import clock
+from django_zklock.core import clock, fork
 from django_zklock.core.locks.guard import Receipt
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
@@ -52,7 +52,7 @@ _MARGIN_BUCKETS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45,
 _LOCK: Final = ("lock", "kind")
 _Metric = TypeVar("_Metric", bound=MetricWrapperBase)
 
-_FORKS: Final = threading.RLock()  # held by a receiver while it counts, and during a fork
+_forks = threading.RLock()  # held by a receiver while it counts, and during a fork
 
 
 def _without_fork(receiver: Callable[..., None]) -> Callable[..., None]:
@@ -60,7 +60,7 @@ def _without_fork(receiver: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(receiver)
     def run(**kwargs: object) -> None:
-        with _FORKS:
+        with _forks:
             receiver(**kwargs)
 
     return run
@@ -258,7 +258,7 @@ class Metrics:
         """Return since when callers wait, and since when locks are held, by labels; on clock.now()."""
         waits: dict[tuple[str, str], list[float]] = {}
         holds: dict[tuple[str, str], list[float]] = {}
-        with _FORKS:
+        with _forks:
             if not self._has_begun:
                 self._begin_counters()
             for contender in waiting_now():
@@ -385,10 +385,20 @@ def disconnect(registry: CollectorRegistry | None) -> None:
         metrics.stop()
 
 
+def _prevent() -> None:
+    _forks.acquire()
+
+
+def _permit() -> None:
+    _forks.release()
+
+
 def _begin_child() -> None:
+    global _forks
+    _forks = threading.RLock()
     for metrics in _connected.values():
         metrics.forget()
-    _FORKS.release()
 
 
-os.register_at_fork(before=_FORKS.acquire, after_in_parent=_FORKS.release, after_in_child=_begin_child)
+os.register_at_fork(before=_prevent, after_in_parent=_permit)
+fork.in_child(_begin_child)

@@ -25,7 +25,6 @@ import contextlib
 import ctypes
 import functools
 import inspect
-import os
 import signal
 import sys
 import threading
@@ -36,7 +35,7 @@ from collections.abc import Callable, Collection
 from types import CodeType, FrameType
 from typing import Any, TypeAlias, TypeVar
 
-from django_zklock.core import clock
+from django_zklock.core import clock, fork
 from django_zklock.core.errors import LockLost, LockLostInterrupt
 from django_zklock.core.execution.inner_tasks import inner_tasks
 from django_zklock.core.execution.owner import Owner, eventlet_patched, gevent_patched
@@ -133,8 +132,9 @@ class Abort:
     """
     Aborts one block of work; it is armed while the block runs.
 
-    This base class aborts nothing. It is for greenlets that neither gevent nor eventlet runs: they cannot be
-    interrupted from outside. Their work continues to the end of the block, which then raises `LockLost`.
+    This base class aborts nothing. It is for greenlets that neither gevent nor eventlet runs, and for threads whose
+    frames cannot be read: they cannot be interrupted from outside. Their work continues to the end of the block, which
+    then raises `LockLost`.
     """
 
     how = "none"  # how the work is aborted, for the receipt
@@ -301,7 +301,7 @@ class ThreadAbort(Abort):
         self.requesting = True  # before the look at `armed`
         try:
             with no_collection():
-                frame = sys._current_frames().get(self.ident)
+                frame = None if fork.has_dead_threads else sys._current_frames().get(self.ident)
                 if self.armed and not _is_shielded(frame) and not self._cancel_tasks(frame, reason):
                     self._interrupt(frame, reason)
         finally:
@@ -417,7 +417,7 @@ class MainThreadAbort(ThreadAbort):
 
     def _strike(self, reason: str) -> None:
         self._reason = reason
-        if self._signalled and _is_unheard():
+        if self._signalled and not fork.has_dead_threads and _is_unheard():
             super()._strike(reason)
         self._signalled = True
         signal.pthread_kill(self.ident, ABORT_SIGNAL)
@@ -532,7 +532,9 @@ def abort_for(owner: Owner) -> Abort:
         call_in_hub = _hub_scheduler(owner.subject)
         return GreenletAbort(owner.subject, call_in_hub) if call_in_hub is not None else Abort()
     is_main = owner.subject is threading.main_thread()
-    return MainThreadAbort() if is_main and _has_handler() else ThreadAbort()
+    if is_main and _has_handler():
+        return MainThreadAbort()
+    return Abort() if fork.has_dead_threads else ThreadAbort()
 
 
 def _forget_in_child() -> None:
@@ -542,4 +544,4 @@ def _forget_in_child() -> None:
     _thread_aborts.clear()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+fork.in_child(_forget_in_child)

@@ -23,6 +23,7 @@ MAX_ANSWER: Final = 16 * 1024  # bytes
 NO_WORK: Final = gettext_noop("No work runs under the lock.")
 OVER: Final = gettext_noop("It has ended without a release.")
 OFF: Final = gettext_noop("STACKS is False in its settings.")
+FORKED: Final = gettext_noop("It was forked without Python's hooks, so no stack can be read.")
 CUT: Final = gettext_noop("... The outer functions are left out.")
 """Lines that are no code. Pages translate them."""
 

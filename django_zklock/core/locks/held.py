@@ -8,7 +8,6 @@ a few single steps, each of which is idempotent, and a hold that is dropped give
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import warnings
 import weakref
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from django_zklock.core import clock, hooks, log
+from django_zklock.core import clock, fork, hooks, log
 from django_zklock.core.errors import LockNotHeld, LockUpgradeRefused, ZkLockError
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.owner import Owner
@@ -453,7 +452,9 @@ class HeldLocks:
         for only_reads in kinds:
             held = self._weak.get((owner.subject, key, only_reads))
             if held is not None and not held.is_dropped:
-                return held
+                if not held.grant.inherited:
+                    return held
+                fork.notice()
         return None
 
     def all(self) -> list[HeldLock]:
@@ -539,7 +540,7 @@ Enclosing: TypeAlias = "tuple[weakref.ref[HeldLock], Enclosing | None]"  # the i
 enclosing_holds: ContextVar[Enclosing | None] = ContextVar("zklock_holds", default=None)
 """The holds of the open blocks. Coroutines and threads that work for a block inherit its context."""
 
-os.register_at_fork(after_in_child=held_locks.clear)
+fork.in_child(held_locks.clear)
 
 
 class OwnerWatch:

@@ -9,7 +9,8 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 
-from django_zklock.core.execution.stack import DIRECTORY, OFF
+from django_zklock.core import fork
+from django_zklock.core.execution.stack import DIRECTORY, FORKED, OFF
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import RECORD_TIMEOUT, Grant
 from django_zklock.core.queue import break_record, release_request
@@ -117,10 +118,12 @@ def read_stack_requests(session: Session, grant: Grant, node: Node) -> None:
             return
         logger.info("the holder of lock %r is asked what it does", grant.key, about=grant.about)
         answer = partial(session.post, write, wanted[:100])  # more callers at the same time get no answer
-        if session.options.stacks:
-            grant.show_stack(answer)
-        else:
+        if not session.options.stacks:
             answer(OFF.encode())
+        elif fork.has_dead_threads:
+            answer(FORKED.encode())
+        else:
+            grant.show_stack(answer)
 
     def write(names: list[str], data: bytes) -> None:
         for name in names:  # the version of one that was filled before is not 0

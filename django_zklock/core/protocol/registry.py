@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import TypeAlias
 
 from django_zklock.core.errors import TooManyLocks, UnreadableQueue
@@ -39,10 +39,14 @@ RETRY_DELETE = 1.0  # seconds before a refused delete is tried again
 class ListedNames(list[str]):
     """The names in a directory. The queue is computed once, for all contenders that get this listing."""
 
-    @cached_property
+    _queue: Queue | None = None
+
+    @property
     def queue(self) -> Queue:
         """The contenders in their order. Raises `UnreadableQueue`."""
-        return ordered(self)
+        if self._queue is None:
+            self._queue = ordered(self)
+        return self._queue
 
     def path_of(self, parent: str, guid: str) -> str | None:
         """Return the path of the contender with this guid; None if the listing of `parent` does not show it."""

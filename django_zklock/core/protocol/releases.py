@@ -15,7 +15,7 @@ from _signal import NSIG, getsignal  # type: ignore[import-not-found]  # without
 from collections.abc import Callable
 from typing import Any, Final
 
-from django_zklock.core import log
+from django_zklock.core import fork, log
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.waiters import Routine, ThreadWaiter, run
 
@@ -92,4 +92,5 @@ def _forget() -> None:
         records.clear()
 
 
-os.register_at_fork(before=wait, after_in_child=_forget)
+os.register_at_fork(before=wait)
+fork.in_child(_forget)

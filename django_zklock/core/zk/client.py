@@ -6,10 +6,11 @@ session that have no reply yet, and those that wait until fewer are in flight; i
 `PendingRequest` receives a reply, a `Watch` an event. At the end are two requests that kazoo does not have.
 
 These private names of kazoo are used here and in `connection`, `gateway` and `session`:
-`KazooClient._notify_pending`, `_queue`, `_pending`, `_connection`, `_session_id`, `_stopped`, `_data_watchers`;
-`ConnectionHandler._connection_routine`, `_expand_client_hosts`, `_connect_loop`, `_connect_attempt`, `_connect`,
-`_invoke`, `_send_request`, `_send_ping`, `_read_header`, `_read_socket`, `_read`, `_write`, `_xid`, `_socket`,
-`_read_sock`, `_write_sock`. `connection` overrides `ConnectionHandler.zk_loop` and reads its `connection_stopped`.
+`KazooClient._notify_pending`, `_session_callback`, `_queue`, `_pending`, `_connection`, `_session_id`, `_stopped`,
+`_data_watchers`; `ConnectionHandler._connection_routine`, `_expand_client_hosts`, `_connect_loop`, `_connect_attempt`,
+`_connect`, `_invoke`, `_send_request`, `_send_ping`, `_read_header`, `_read_socket`, `_read`, `_write`, `_xid`,
+`_socket`, `_read_sock`, `_write_sock`. `connection` overrides `ConnectionHandler.zk_loop` and reads its
+`connection_stopped`.
 `tests/contract/zk/test_kazoo_surface.py` fails when a release of kazoo changes one of them.
 """
 

@@ -34,9 +34,10 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import connection as kazoo_connection
 from kazoo.protocol.connection import PING_XID, ConnectionHandler
 from kazoo.protocol.serialization import Auth, Close, Connect, Transaction, int_struct
-from kazoo.retry import KazooRetry
+from kazoo.protocol.states import KeeperState
+from kazoo.retry import ForceRetryError, KazooRetry
 
-from django_zklock.core import clock
+from django_zklock.core import clock, fork
 from django_zklock.core.execution.owner import gevent_patched
 from django_zklock.core.zk.loop import protocol_thread
 from django_zklock.core.zk.outage import (
@@ -161,6 +162,7 @@ class _Handler:
         except BaseException:
             sock.close()
             raise
+        fork.notice()
         if not self._running:  # the process was forked in the meantime, and this is a greenlet in the child
             sock.close()
             raise ConnectionAbortedError("the connection is the parent's")
@@ -205,6 +207,11 @@ def new_handler(options: SessionOptions) -> Any:
             super().__init__()
             self.options = options
             self.host_timeout = options.connect_timeout
+
+        def select(self, *arguments: Any, **options: Any) -> Any:
+            ready = super().select(*arguments, **options)
+            fork.notice()  # before this greenlet would read in a child what is for the parent
+            return ready
 
     return GeventHandler()
 
@@ -298,7 +305,11 @@ class Connection(ConnectionHandler):
         """
         if not self._woken:
             self._woken = True
-            self._write_sock.send(b"\0")
+            try:
+                self._write_sock.send(b"\0")
+            except OSError:
+                self._woken = False
+                self.cut()  # that wakes it, too
 
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
         """Return the addresses for a round: those that are known."""
@@ -320,8 +331,7 @@ class Connection(ConnectionHandler):
             try:
                 self.handler.tls = context(options.tls, within if self.handler.tls else FILES_FIRST)
             except OSError as error:
-                for host in options.hosts:
-                    outage.failed(host, str(error))
+                outage.cannot_try(error)
                 return []
         self._known = resolved
         random.shuffle(resolved)
@@ -336,6 +346,11 @@ class Connection(ConnectionHandler):
             retry.reset()  # the server had a pause already
         try:
             return super()._connect_loop(retry)
+        except ForceRetryError:
+            raise
+        except Exception as error:  # such as a `MemoryError`: kazoo would end its thread, though the session is alive
+            self.client._session_callback(KeeperState.CONNECTING)
+            raise ForceRetryError from error
         finally:
             if self.handler._running:  # else the client is that of the parent of this forked child
                 self.client.outage.log()

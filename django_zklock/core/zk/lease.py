@@ -157,9 +157,8 @@ class GrantSession:
 
     def _dispatch(self, call: Callable[..., object], *args: Any) -> None:
         if self._dispatcher is None and self._may_start_threads:
-            dispatcher = Loop("zklock-signals", users_thread)
-            dispatcher.start()
-            self._dispatcher = dispatcher
+            self._dispatcher = Loop("zklock-signals", users_thread)
+            self._dispatcher.start_on(self.loop)
         if self._dispatcher is not None:
             self._dispatcher.post(call, *args)
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
-import os
 import queue
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from weakref import WeakSet
 
-from django_zklock.core import clock
+from django_zklock.core import clock, fork
 from django_zklock.core.execution.owner import threads_are_greenlets
 from django_zklock.core.log import Logger, mark_protocol_thread
 
@@ -23,6 +24,7 @@ logger = Logger("django_zklock.zk")
 _Event: TypeAlias = tuple[Callable[..., object], tuple[Any, ...]]
 _Call: TypeAlias = Callable[[], object]
 
+START_AGAIN = 1.0  # seconds between two tries to start a thread, or to wait
 LONGEST_SLEEP = 3600.0  # seconds; Python refuses to sleep for centuries, and an error here would end the thread
 KEPT_TIMERS = 200  # a heap of at most so many timers may keep cancelled ones until they are due
 _FAULTS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"}  # they belong to the faulty thread
@@ -117,6 +119,15 @@ class Loop:
         """Start the thread."""
         self._thread.start()
 
+    def start_on(self, loop: Loop, *, again: bool = False) -> None:
+        """Start the thread, in an event of another loop; if there is no room for it now, as soon as there is."""
+        try:
+            self._thread.start()
+        except Exception as error:  # noqa: BLE001 - such as the `RuntimeError` of too many threads
+            if not again:
+                logger.warning("the thread %s cannot start, trying again: %s", self._thread.name, error)
+            loop.call_later(START_AGAIN, functools.partial(self.start_on, loop, again=True))
+
     def post(self, call: Callable[..., object], *args: Any) -> None:
         """Run `call(*args)` on the loop; from any thread."""
         self._events.put((call, args))
@@ -161,18 +172,24 @@ class Loop:
 
     def _run(self) -> None:
         event: _Event | None = _NOTHING
+        outlives_forks = threads_are_greenlets()
         while event is not None:
-            with self._running:
-                if event is not _NOTHING:
-                    self._delivered.append(event)
-                self._run_due()
-                pause = self._timers[0][0] - clock.now() if self._timers else None
-                self._wakes_at = self._timers[0][0] if self._timers else float("inf")
-            event = _NOTHING  # otherwise the last event would stay alive while the loop is idle
             try:
+                if outlives_forks:
+                    fork.notice()
+                with self._running:
+                    if event is not _NOTHING:
+                        self._delivered.append(event)
+                    event = _NOTHING  # otherwise the last event would stay alive while the loop is idle
+                    self._run_due()
+                    pause = self._timers[0][0] - clock.now() if self._timers else None
+                    self._wakes_at = self._timers[0][0] if self._timers else float("inf")
                 event = self._events.get(timeout=None if pause is None else min(max(0.0, pause), LONGEST_SLEEP))
             except queue.Empty:
                 pass
+            except Exception:
+                logger.exception("the thread %s cannot wait for an event, trying again", self._thread.name)
+                time.sleep(START_AGAIN)
 
     def _remove_cancelled(self) -> None:
         self._timers = [entry for entry in self._timers if entry[2].pending]
@@ -208,4 +225,4 @@ def _forget_in_child() -> None:
 
 _NOTHING: _Event = (_nothing, ())
 _loops: WeakSet[Loop] = WeakSet()
-os.register_at_fork(after_in_child=_forget_in_child)
+fork.in_child(_forget_in_child)

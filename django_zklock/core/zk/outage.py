@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import random
 import socket
@@ -86,6 +87,10 @@ class Outage:
     def failed(self, host: Host, cause: str) -> None:
         """Record why a server could not be connected to."""
         self._causes[_key(host)] = cause
+
+    def cannot_try(self, error: Exception) -> None:
+        """Record why this process cannot try any server."""
+        self._causes = dict.fromkeys(self._hosts, _text(error))
 
     def answered(self, host: Host) -> None:
         """Forget all failures, because a server has answered. After a refusal, it must also carry out a request."""
@@ -200,6 +205,8 @@ def cause_of(error: BaseException, *, in_handshake: bool, connected: bool) -> st
     origin = cause if isinstance(cause, (OSError, NotZooKeeper)) else error
     if isinstance(error, AuthFailedError):
         return CREDENTIALS
+    if getattr(origin, "errno", None) in _NO_ROOM:
+        return _text(origin)
     if isinstance(origin, ssl.SSLCertVerificationError):
         return f"its TLS certificate is not valid here: {origin.verify_message}"
     if isinstance(origin, ssl.SSLError) and origin.reason not in (None, "WRONG_VERSION_NUMBER", *_ENDS_OF_FILE):
@@ -214,10 +221,16 @@ def cause_of(error: BaseException, *, in_handshake: bool, connected: bool) -> st
         return SILENT if _is_timeout(origin) else CLOSED
     if _is_timeout(origin):
         return NO_ANSWER
-    return (getattr(origin, "strerror", None) or str(origin)).lower()
+    return _text(origin).lower()
 
 
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)  # in this process, or on its machine
 _ENDS_OF_FILE = ("UNEXPECTED_EOF_WHILE_READING", "UNEXPECTED_EOF")
+
+
+def _text(error: BaseException) -> str:
+    strerror: str | None = getattr(error, "strerror", None)
+    return strerror.lower() if strerror else str(error) or type(error).__name__
 
 
 def _pause(count: int) -> float:

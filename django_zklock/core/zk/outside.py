@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import ipaddress
-import os
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from django_zklock.core import clock
+from django_zklock.core import clock, fork
 from django_zklock.core.zk.loop import quiet_thread
 from django_zklock.core.zk.options import TlsOptions, TlsProblem
 from django_zklock.core.zk.outage import Address
@@ -52,7 +51,7 @@ class Outside(Generic[_T]):
             self.begun_at = clock.now()
         try:
             quiet_thread("zklock-outside", self._run).start()
-        except RuntimeError as error:  # the process ends, or has too many threads
+        except Exception as error:  # noqa: BLE001 - the process ends, or has no room for another thread
             self._result = self._result or functools.partial(_raise, OSError(f"nobody can ask the system: {error}"))
             self._ended.set()
 
@@ -121,12 +120,13 @@ def _addresses(host: Address) -> Outside[tuple[Address, ...]]:
     def look_up() -> tuple[Address, ...]:
         try:
             entries = socket.getaddrinfo(*host, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
-        except socket.gaierror as error:
+        except OSError as error:
             if error.errno in _UNKNOWN:
                 known.clear()
                 raise OSError(NO_HOST) from error
-            if not known:
-                raise OSError(UNRESOLVED) from error
+            if not known:  # an error of the system has its own text, such as that too many files are open
+                is_answer = isinstance(error, socket.gaierror)
+                raise OSError(UNRESOLVED if is_answer else str(error.strerror).lower()) from error
         except UnicodeError as error:
             raise OSError(NO_HOST) from error
         else:
@@ -159,4 +159,4 @@ def context(tls: TlsOptions, within: float) -> ssl.SSLContext:
 
 
 for _cached in (_addresses, _context):
-    os.register_at_fork(after_in_child=_cached.cache_clear)  # a child has none of the threads
+    fork.in_child(_cached.cache_clear)  # a child has none of the threads

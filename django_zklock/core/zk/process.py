@@ -5,8 +5,8 @@ A forked child drops the inherited session without touching the parent's socket,
 A process that was started with `spawn` inherits nothing. When the interpreter exits, the session is closed, so that
 its locks are released at once.
 
-The pytest plugin loads this module into every run of pytest, so it imports the standard library and `core.log` alone.
-The plugin forbids contact with ZooKeeper; `LockTester` allows it in its block.
+The pytest plugin loads this module into every run of pytest, so it imports little more than the standard library. The
+plugin forbids contact with ZooKeeper; `LockTester` allows it in its block.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from django_zklock.core import log
+from django_zklock.core import fork, log
 
 if TYPE_CHECKING:
     from django_zklock.core.zk.options import SessionOptions
@@ -27,8 +27,13 @@ if TYPE_CHECKING:
 
 CLOSE_TIMEOUT = 2.0  # seconds that the exit of the process may wait for the session to close
 LOG_TIMEOUT = 1.0  # seconds that it may wait for slow log handlers
+START_TIMEOUT = 30.0  # seconds for the imports of the first lock, on a busy machine
+FORK_WAIT = 2.0  # seconds that a fork waits for these imports; it may come out of an import that they wait for
 
-_starting = threading.Lock()  # held by threads of `_start` only: no signal handler, which may take a lock, runs in them
+logger = log.Logger("django_zklock.zk", always=True)
+
+_starting = threading.Lock()  # held by threads of `_start` and during forks: no signal handler may take it twice
+_forking: list[bool] = []  # of each thread that forks now, whether it holds `_starting`
 _sessions: dict[int, Session] = {}  # at most one, by the id of its process; changed by single steps
 at_end: list[Callable[[], object]] = []
 """Functions that `end` calls when the session is closed. They are added while the program starts."""
@@ -92,31 +97,52 @@ def _start() -> Session:
     """
     from django_zklock.core.execution.waiters import ThreadWaiter  # noqa: PLC0415 - see above
 
+    fork.notice()
     waiter: ThreadWaiter[Session | BaseException] = ThreadWaiter()
-    _thread.start_new_thread(_start_in_thread, (_factory, waiter.set))
-    started = waiter.wait(None)
+    try:
+        _thread.start_new_thread(_start_in_thread, (_factory, waiter.set))
+    except (RuntimeError, MemoryError) as error:
+        raise _no_start(error) from error
+    started = waiter.wait(START_TIMEOUT)
     if isinstance(started, BaseException):
         raise started
-    assert started is not None
+    if started is None:
+        raise _no_start(f"it did not begin within {START_TIMEOUT:g} s")
     return started
+
+
+def _no_start(cause: object) -> Exception:
+    """Return the error for a lock that found no room for a thread or a file. The next lock tries again."""
+    from django_zklock.core.errors import ZooKeeperUnavailable  # noqa: PLC0415 - see above
+
+    why = getattr(cause, "strerror", None) or cause or "no memory"
+    return ZooKeeperUnavailable(f"This process cannot connect to ZooKeeper: {str(why).lower()}.")
 
 
 def _start_in_thread(
     factory: Callable[[], SessionOptions], on_started: Callable[[Session | BaseException], object]
 ) -> None:
     try:
-        from django_zklock.core.zk.session import Session  # noqa: PLC0415 - Django's start does not import kazoo
-
         with _starting:
             session = _sessions.get(os.getpid())
             if session is None:
-                _prepare_end()
-                session = Session(factory())
-                session.start()
+                session = _new_session(factory())
                 _sessions[session.pid] = session  # in a child that a gevent program has forked meanwhile, the parent's
         on_started(session)
     except BaseException as error:  # noqa: BLE001 - the caller raises it
         on_started(error)
+
+
+def _new_session(options: SessionOptions) -> Session:
+    try:
+        from django_zklock.core.zk.session import Session  # noqa: PLC0415 - Django's start does not import kazoo
+
+        _prepare_end()
+        session = Session(options)
+        session.start()
+    except (OSError, RuntimeError, MemoryError) as error:
+        raise _no_start(error) from error
+    return session
 
 
 def reset(timeout: float = CLOSE_TIMEOUT, *, at_exit: bool = False) -> None:
@@ -128,6 +154,7 @@ def reset(timeout: float = CLOSE_TIMEOUT, *, at_exit: bool = False) -> None:
 
 def end(*, at_exit: bool = False) -> None:
     """Close the session of a process that ends, call the functions in `at_end`, and handle the last log records."""
+    fork.notice()
     reset(at_exit=at_exit)
     for call in at_end:
         call()
@@ -156,15 +183,32 @@ def keep_open() -> None:
     _sessions.clear()
 
 
+def _before_fork() -> None:
+    # Otherwise the child would inherit half an import, and wait for its end for ever.
+    _forking.append(_starting.acquire(timeout=FORK_WAIT))
+
+
+def _after_fork() -> None:
+    if _forking.pop():
+        _starting.release()
+
+
 def _forget_in_child() -> None:
     global _starting
     _starting = threading.Lock()  # the inherited one may be held by a thread that does not exist in the child
+    _forking.clear()
     for session in list(_sessions.values()):
         session.forget()
     _sessions.clear()
+    if fork.has_dead_threads:
+        logger.warning(
+            "this process was forked without Python's hooks, from one with threads: in its threads, no work is aborted "
+            "when its lock is lost; with uWSGI, set lazy-apps = true, or py-call-uwsgi-fork-hooks = true"
+        )
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork)
+fork.in_child(_forget_in_child)
 atexit.register(end, at_exit=True)
 atexit.register(  # runs first: nothing would close a session that a later exit handler starts
     forbid,

@@ -238,6 +238,17 @@ class Session(GrantSession):
     def _start_client(self) -> None:
         if self.closing:
             return
+        try:
+            self._client = client = self._new_client()
+            client.start_async()
+        except Exception as error:  # noqa: BLE001 - such as that there is no room for a thread or a socket
+            self.outage.cannot_try(error)
+            self.outage.log()
+            self._restart_client()
+        else:
+            self._replace_client_in(REPLACE_AFTER * self.timeout)
+
+    def _new_client(self) -> Client:
         client = Client(self.options)
 
         def listener(state: str) -> None:
@@ -255,9 +266,7 @@ class Session(GrantSession):
         client.on_ended = lambda: self.loop.deliver(self._on_ended, client)
         client.lease_lasts = lambda: self.lease.valid
         client.is_wanted = self._is_wanted
-        self._client = client
-        client.start_async()
-        self._replace_client_in(REPLACE_AFTER * self.timeout)
+        return client
 
     def _is_wanted(self) -> bool:
         """Return whether anybody waits for a connection. For any thread."""
@@ -267,6 +276,11 @@ class Session(GrantSession):
     def _replace_client_in(self, seconds: float) -> None:
         self._replace_timer.cancel()
         self._replace_timer = self.loop.call_later(seconds, self._replace_client)
+
+    def _restart_client(self) -> None:
+        """Start a new client after a pause, because the present one has no thread any more."""
+        self._restart_pause = min(max(0.1, 2 * self._restart_pause), self.timeout / 4)
+        self._replace_client_in(self._restart_pause)
 
     def _replace_client(self) -> None:
         """Start a new client, because the present one does not connect or its thread has died."""
@@ -295,12 +309,7 @@ class Session(GrantSession):
             self._suspend(troubles.CONNECTION_SUSPENDED)
         elif state == KazooState.LOST:
             self._end_of_session()
-            if client.client_state in ("CLOSED", "AUTH_FAILED"):
-                # kazoo's thread has ended and will not start again by itself.
-                self._restart_pause = min(max(0.1, 2 * self._restart_pause), self.timeout / 4)
-                self._replace_client_in(self._restart_pause)
-            else:
-                self._replace_client_in(REPLACE_AFTER * self.timeout)
+            self._replace_client_in(REPLACE_AFTER * self.timeout)
 
     def _on_connected(self, client: Client, session_id: int, timeout: float) -> None:
         self._restart_pause = 0.0
@@ -403,6 +412,8 @@ class Session(GrantSession):
             self._closing_client = None
             # `deliver` may overtake what was posted before, such as the last signals; `post` does not.
             self.loop.post(self._end_threads)
+        elif client is self._client and not self.closing:
+            self._restart_client()
 
     def _end_threads(self) -> None:
         if self._dispatcher is not None:

@@ -17,7 +17,16 @@ from django_zklock.core.zk.options import SessionOptions
 
 def test_the_client_has_the_private_attributes() -> None:
     client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))
-    for name in ("_queue", "_pending", "_connection", "_session_id", "_data_watchers", "_conn_retry", "_stopped"):
+    for name in (
+        "_queue",
+        "_pending",
+        "_connection",
+        "_session_id",
+        "_data_watchers",
+        "_conn_retry",
+        "_stopped",
+        "_session_callback",
+    ):
         assert hasattr(client, name), name
     for name in ("_socket", "_read_sock", "_write_sock", "_xid", "connection_stopped", "_connection_routine", "close"):
         assert hasattr(client._connection, name), name

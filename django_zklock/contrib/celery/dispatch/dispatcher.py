@@ -17,6 +17,7 @@ import billiard
 from celery import bootsteps
 from celery.utils.quorum_queues import detect_quorum_queues
 from celery.worker import state
+from django.utils.functional import cached_property
 
 from django_zklock.contrib.celery.context import MessageContext
 from django_zklock.contrib.celery.dispatch import DISPATCHER
@@ -128,11 +129,11 @@ class Dispatcher(bootsteps.StartStopStep):
         # Celery before 5.7
         return bool(consumer.app.conf.worker_detect_quorum_queues) and detect_quorum_queues(consumer.app, driver)[0]
 
-    @functools.cached_property
+    @cached_property
     def _most_waiting(self) -> int:
         return int(self._consumer.app.conf.get("zklock_max_waiting", MOST_WAITING))
 
-    @functools.cached_property
+    @cached_property
     def longest_wait(self) -> float:
         """Half of the time after which the broker would deliver a waiting message again, in seconds."""
         conf = self._consumer.app.conf

@@ -126,8 +126,9 @@ class ThreadLoop(EventLoop):
 
     def run(self, call: Callable[..., object], *args: Any) -> None:
         if self._loop is None:  # with the first message: the pool is forked before
-            self._loop = Loop(DISPATCHER, users_thread)
-            self._loop.start()
+            loop = Loop(DISPATCHER, users_thread)
+            loop.start()
+            self._loop = loop
         self._loop.post(run_logged, call, *args)
 
     call_soon = run

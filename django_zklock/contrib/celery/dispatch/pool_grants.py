@@ -163,8 +163,9 @@ class PoolGrants:
             session.attached(Registry).most_waiting = MOST_IN_QUEUE  # this process waits for all tasks of the worker
             session.post(self._share_lease, session)
         if self._watcher is None:
-            self._watcher = threading.Thread(target=self._watch, name="zklock-pool-grants", daemon=True)
-            self._watcher.start()
+            watcher = threading.Thread(target=self._watch, name="zklock-pool-grants", daemon=True)
+            watcher.start()
+            self._watcher = watcher
 
     def _share_lease(self, session: Session) -> None:
         def write() -> None:
@@ -187,11 +188,17 @@ class PoolGrants:
 
     def _watch(self) -> None:
         while self._grants or not self._is_closed:
-            run_logged(self._watch_once)  # without this thread, no lock would be released
+            try:
+                self._watch_once()  # without this thread, no lock would be released
+            except Exception:
+                logger.exception("the grants of the pool cannot be watched, trying again")
+                time.sleep(CHECK_EVERY)
         self._shared.close()
 
     def _watch_once(self) -> None:
-        woken, _, _ = select.select([self._shared.wakeup], [], [], CHECK_EVERY if self._grants else None)
+        poller = select.poll()  # not `select`, which takes no descriptor above 1023
+        poller.register(self._shared.wakeup, select.POLLIN)
+        woken = poller.poll(CHECK_EVERY * 1000 if self._grants else None)
         if woken:
             self._shared.wakeup.drain()
         is_check_due = clock.now() >= self._next_check
