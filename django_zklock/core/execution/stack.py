@@ -104,7 +104,7 @@ def _of_thread(ident: int) -> list[_Row]:
 
 
 def _unescaped(text: str) -> str:
-    return _ESCAPED.sub(lambda found: chr(int(found[found.lastindex or 0], 16)), text)
+    return _ESCAPED.sub(lambda match: chr(int(match[match.lastindex or 0], 16)), text)
 
 
 def _of_task(owner: Owner) -> list[_Row]:

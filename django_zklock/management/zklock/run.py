@@ -33,6 +33,7 @@ from django_zklock.management.output import Output
 
 CHECK_INTERVAL: Final = 0.1  # seconds between two checks of the lease
 KILL_TIMEOUT: Final = 1.0  # seconds to wait after SIGKILL; in a container, perhaps nothing reaps the dead processes
+WATCHDOG_MARGIN: Final = 0.1  # of the session timeout, that the watchdog leaves this process to stop the command
 STOP_INTERVAL: Final = 0.02  # seconds between two checks whether a stopped command has ended
 GRACE_SHARE: Final = 0.25  # of the session timeout; no other process gets a lost lock in twice that time
 
@@ -69,6 +70,24 @@ except OSError as error:
     sys.stderr.write(f"{sys.argv[2]!r} cannot be run: {error.strerror}.\\n")
     sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
 """
+# It stops the group of the command if this process cannot, as it was stopped itself, or killed. It reads until when the
+# command may run, on the boot-time clock. Like the command it has a session of its own, so a signal to the job of a
+# shell does not reach it.
+_WATCHDOG: Final = """\
+import os, select, signal, sys, time
+clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+until = float("inf")
+while time.clock_gettime(clock) < until:
+    if select.select([0], [], [], 0.1)[0]:
+        lines = os.read(0, 4096).split()
+        if not lines:
+            break
+        until = float(lines[-1])
+for number in (signal.SIGTERM, signal.SIGKILL):
+    os.killpg(int(sys.argv[1]), number)
+    os.killpg(int(sys.argv[1]), signal.SIGCONT)
+    time.sleep(float(sys.argv[2]))
+"""
 
 
 class CommandLock(Lock):
@@ -104,9 +123,9 @@ def run(out: Output, options: argparse.Namespace) -> None:
         try:
             with lock as hold:
                 waited = clock.now() - started
-                default = process.current().timeout * GRACE_SHARE
-                grace = default if options.kill_after is None else options.kill_after
-                command = _Command(options.command, hold, grace)
+                timeout = process.current().timeout
+                grace = timeout * GRACE_SHARE if options.kill_after is None else options.kill_after
+                command = _Command(options.command, hold, grace, timeout * WATCHDOG_MARGIN)
                 receivers.append(command.on_signal)
                 command.run()
         except LockLost:
@@ -162,13 +181,14 @@ def _report(command: _Command, waited: float, *, as_json: bool) -> None:
 class _Command:
     """The command under the lock."""
 
-    def __init__(self, arguments: Sequence[str], hold: Hold, grace: float) -> None:
+    def __init__(self, arguments: Sequence[str], hold: Hold, grace: float, margin: float) -> None:
         self.hold = hold
         self.status = 0
         self.lost = ""  # why the lock was lost, if it was
         self.seconds = 0.0
         self._arguments = arguments
         self._grace = grace
+        self._margin = margin
         self._process: subprocess.Popen[bytes] | None = None
         self._early: list[int] = []  # the signals that came while the process was started
 
@@ -181,7 +201,8 @@ class _Command:
     @abort.shielded
     def run(self) -> None:
         """Run the command to its end. An abort of this block must wait for that, so the method is shielded."""
-        grant = held_of(self.hold).grant
+        held = held_of(self.hold)
+        grant = held.grant
         started = clock.now()
         process = _start(
             self._arguments,
@@ -191,8 +212,12 @@ class _Command:
         self._process = process
         for number in self._early:
             self._signal(number)
+        watchdog = None
         try:
+            watchdog = _Watchdog(process.pid, self._grace)
             while process.poll() is None and not self.lost:
+                if held.policy.abort_on != "never":
+                    watchdog.extend(grant.session.leased_until + self._margin)
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(CHECK_INTERVAL)
                 # The guard of the block applies the policy: it makes a suspended lock a lost one.
@@ -200,6 +225,8 @@ class _Command:
                 if reason is not None and self.must_stop:
                     self.lost = reason
         finally:
+            if watchdog is not None:
+                watchdog.end()
             if self.lost or process.poll() is None:
                 self._stop(process)
         self.status = process.returncode if process.returncode >= 0 else 128 - process.returncode
@@ -234,6 +261,34 @@ class _Command:
         return True
 
 
+class _Watchdog:
+    """A process that stops the group of a command when its time is over, or when this process was killed."""
+
+    def __init__(self, group: int, grace: float) -> None:
+        starter = [sys.executable, "-I", "-S", "-c", _WATCHDOG, str(group), str(grace)]
+        null = subprocess.DEVNULL
+        self._until = 0.0
+        self._process = subprocess.Popen(
+            starter, bufsize=0, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True
+        )
+        assert self._process.stdin is not None
+        self._input = self._process.stdin
+        os.set_blocking(self._input.fileno(), False)
+
+    def extend(self, until: float) -> None:
+        """Let the command run until then, on `clock.now()`."""
+        if until != self._until:
+            self._until = until
+            with suppress(OSError):  # it was killed
+                self._input.write(f"{until}\n".encode())
+
+    def end(self) -> None:
+        """End the process: this one is here to stop the command."""
+        self._input.close()
+        self._process.kill()
+        self._process.wait()
+
+
 def _start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     """
     Start a command in a session and a process group of its own; on Linux it gets a SIGKILL when this process ends.
@@ -263,12 +318,12 @@ def _signals_to(receivers: Sequence[Callable[[int], object]]) -> Iterator[None]:
             receiver(number)
 
     before: dict[int, Any] = {}
-    for number in (*_PASSED_ON, signal.SIGTSTP):
-        previous = signal.getsignal(number)
-        # One that is ignored, as under nohup, stays ignored. None was not set from Python, and could not be restored.
-        if previous not in (signal.SIG_IGN, None) and set_handler(number, handle):
-            before[number] = previous
     try:
+        for number in (*_PASSED_ON, signal.SIGTSTP):
+            previous = signal.getsignal(number)
+            # One that is ignored, as under nohup, stays so. None was not set from Python, and could not be restored.
+            if previous not in (signal.SIG_IGN, None) and set_handler(number, handle):
+                before[number] = previous
         yield
     finally:
         for passed_on, handler in before.items():
