@@ -26,6 +26,7 @@ from support.faults import BackgroundCall
 from support.strike import LineStrike, Struck
 
 import django_zklock
+from django_zklock.contrib.celery.beat import DeferSignals
 from django_zklock.core.execution.abort import (
     ABORT_SIGNAL,
     CleanupOnError,
@@ -423,6 +424,17 @@ print(set_handler(signal.SIGTERM, signal.SIG_DFL), flush=True)
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=False)
     assert (ended.stdout, ended.returncode) == ("False\n", 0), ended.stderr
+
+
+def test_a_child_that_is_forked_while_signals_are_deferred_ends_by_the_first_one() -> None:
+    deferred = DeferSignals()
+    deferred.begin()
+    child = os.fork()
+    if not child:
+        signal.raise_signal(signal.SIGTERM)
+        os._exit(0)
+    deferred.end()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
 
 
 def test_one_place_sets_handlers() -> None:
