@@ -34,12 +34,12 @@ CUT: Final = gettext_noop("... The outer functions are left out.")
 _AWAITED: Final = ("cr_await", "gi_yieldfrom", "ag_await")
 _THREAD: Final = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]+)")
 _LINE: Final = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
-_ESCAPED: Final = re.compile(r"\\(?:x(..)|u(....)|U(........))")
+_ESCAPED: Final = re.compile(r"\\(?:x(?!00)([0-9a-f]{2})|u([0-9a-f]{4})|U00(0[0-9a-f]{5}|10[0-9a-f]{4}))")
 _CALL: Final = operator.methodcaller("__call__")
 _SWITCHES: Final[dict[bool, Callable[[], None]]] = {True: gc.enable, False: gc.disable}
 
 _Result = TypeVar("_Result")
-_Row: TypeAlias = tuple[str, str, "int | None"]  # the name of a function, its file, and the line
+_Row: TypeAlias = tuple[str, str, int]  # the name of a function, its file, and the line
 _ROW: Final = ("f_code.co_name", "f_code.co_filename", "f_lineno")  # of a frame
 
 
@@ -52,13 +52,11 @@ def stack_of(owner: Owner | None) -> bytes:
     if owner is None or owner.kind == "message":
         return NO_WORK.encode()
     try:
-        rows = [] if owner.is_over else _rows(owner)
-        note = OVER if owner.is_over else NOT_SHOWN
+        rows, note = ([], OVER) if owner.is_over else (_rows(owner), NOT_SHOWN)
     except OSError as error:
         rows, note = [], f"Its functions could not be read: {error.strerror}"
     lines = [str(owner), *([] if rows else [note])]
-    for name, file, number in rows[: MAX_FRAMES + 1]:
-        line = number or 0
+    for name, file, line in rows[: MAX_FRAMES + 1]:
         linecache.checkcache(file)
         lines.append(f"{name} at {file}:{line}: {linecache.getline(file, line).strip()}")
     data = "\n".join(map(printable, lines)).encode()
@@ -90,7 +88,7 @@ def _of_thread(ident: int) -> list[_Row]:
     It neither creates frames nor allocates memory, so it cannot harm a thread that it reads. It keeps the GIL while it
     writes: a full pipe would block the process, so it writes into a file without a name.
     """
-    with open(os.memfd_create("stacks"), "w+b") if sys.platform == "linux" else tempfile.TemporaryFile() as file:
+    with open(os.memfd_create("stacks"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile() as file:
         faulthandler.dump_traceback(file.fileno())
         file.seek(0)
         text = file.read().decode("ascii", "replace")
@@ -111,10 +109,8 @@ def _of_task(owner: Owner) -> list[_Row]:
     """Return the rows of a task. While it runs, they are a part of the stack of its thread."""
     task: asyncio.Task[Any] = owner.subject
     code = getattr(task.get_coro(), "cr_code", None)
-    if asyncio.current_task(task.get_loop()) is task:
+    if code is not None and asyncio.current_task(task.get_loop()) is task:
         rows = _of_thread(owner.thread)
-        if code is None:  # the coroutine of a compiled module
-            return rows
         for index in reversed(range(len(rows))):
             if rows[index][:2] == (code.co_name, code.co_filename):
                 return rows[: index + 1]

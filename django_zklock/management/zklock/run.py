@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import signal
 import subprocess
@@ -201,8 +202,7 @@ class _Command:
     @abort.shielded
     def run(self) -> None:
         """Run the command to its end. An abort of this block must wait for that, so the method is shielded."""
-        held = held_of(self.hold)
-        grant = held.grant
+        grant = held_of(self.hold).grant
         started = clock.now()
         process = _start(
             self._arguments,
@@ -212,26 +212,29 @@ class _Command:
         self._process = process
         for number in self._early:
             self._signal(number)
-        watchdog = None
         try:
-            watchdog = _Watchdog(process.pid, self._grace)
-            while process.poll() is None and not self.lost:
-                if held.policy.abort_on != "never":
-                    watchdog.extend(grant.session.leased_until + self._margin)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(CHECK_INTERVAL)
-                # The guard of the block applies the policy: it makes a suspended lock a lost one.
-                reason = grant.why_lost()
-                if reason is not None and self.must_stop:
-                    self.lost = reason
+            with _watchdog(process.pid, self._grace) as let_run_until:
+                while process.poll() is None and not self.lost:
+                    let_run_until(self._lease_until())
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(CHECK_INTERVAL)
+                    # The guard of the block applies the policy: it makes a suspended lock a lost one.
+                    reason = grant.why_lost()
+                    if reason is not None and self.must_stop:
+                        self.lost = reason
         finally:
-            if watchdog is not None:
-                watchdog.end()
             if self.lost or process.poll() is None:
                 self._stop(process)
         self.status = process.returncode if process.returncode >= 0 else 128 - process.returncode
         self.lost = self.lost or grant.why_lost() or ""
         self.seconds = clock.now() - started
+
+    def _lease_until(self) -> float:
+        """Return when the watchdog stops the command, on `clock.now()`."""
+        held = held_of(self.hold)
+        if held.policy.abort_on == "never":
+            return math.inf
+        return held.grant.session.leased_until + self._margin
 
     def on_signal(self, number: int) -> None:
         """Pass a signal on to the process group of the command; in a signal handler."""
@@ -261,32 +264,29 @@ class _Command:
         return True
 
 
-class _Watchdog:
-    """A process that stops the group of a command when its time is over, or when this process was killed."""
+@contextmanager
+def _watchdog(group: int, grace: float) -> Iterator[Callable[[float], None]]:
+    """
+    Start a process that stops a process group when its time is over, or when this process was killed.
 
-    def __init__(self, group: int, grace: float) -> None:
-        starter = [sys.executable, "-I", "-S", "-c", _WATCHDOG, str(group), str(grace)]
-        null = subprocess.DEVNULL
-        self._until = 0.0
-        self._process = subprocess.Popen(
-            starter, bufsize=0, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True
-        )
-        assert self._process.stdin is not None
-        self._input = self._process.stdin
-        os.set_blocking(self._input.fileno(), False)
+    Yields the function that sets this time, on `clock.now()`. At the end, this process can stop the group itself.
+    """
+    starter = [sys.executable, "-I", "-S", "-c", _WATCHDOG, str(group), str(grace)]
+    null = subprocess.DEVNULL
+    with subprocess.Popen(
+        starter, bufsize=0, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True
+    ) as process:
+        entry: Any = process.stdin
+        os.set_blocking(entry.fileno(), False)
 
-    def extend(self, until: float) -> None:
-        """Let the command run until then, on `clock.now()`."""
-        if until != self._until:
-            self._until = until
+        def let_run_until(until: float) -> None:
             with suppress(OSError):  # it was killed
-                self._input.write(f"{until}\n".encode())
+                entry.write(f"{until}\n".encode())
 
-    def end(self) -> None:
-        """End the process: this one is here to stop the command."""
-        self._input.close()
-        self._process.kill()
-        self._process.wait()
+        try:
+            yield let_run_until
+        finally:
+            process.kill()
 
 
 def _start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
