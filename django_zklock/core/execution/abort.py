@@ -281,7 +281,8 @@ class ThreadAbort(Abort):
     how = "thread"
     again_after = LOOK_AFTER
 
-    def __init__(self) -> None:
+    def __init__(self, thread: threading.Thread | None = None) -> None:
+        self._thread = thread or threading.current_thread()
         self.ident = threading.get_ident()
         self._outer_loop = asyncio._get_running_loop()  # under DJANGO_ALLOW_ASYNC_UNSAFE; its tasks are others' work
         self.requesting = False  # protocol's thread in `request`; the thread waits for the end of that
@@ -298,10 +299,17 @@ class ThreadAbort(Abort):
     def request(self, reason: str) -> None:
         self.requesting = True  # before the look at `armed`
         try:
-            if self.armed and not _is_shielded(frames_of(self.ident)) and not self._cancel_tasks(reason):
+            if self.armed and not (
+                self._has_ended or _is_shielded(frames_of(self.ident)) or self._cancel_tasks(reason)
+            ):
                 self._interrupt(reason)
         finally:
             self.requesting = False
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether the thread has ended before its block, as that of a generator can. A new one may have its number."""
+        return self._thread is not threading.main_thread() and not self._thread.is_alive()
 
     def _interrupt(self, reason: str) -> None:
         """Interrupt the thread, unless it is leaving the block."""
@@ -552,7 +560,7 @@ def abort_for(owner: Owner) -> Abort:
         call_in_hub = _hub_scheduler(owner.subject)
         return GreenletAbort(owner.subject, call_in_hub) if call_in_hub is not None else Abort()
     is_main = owner.subject is threading.main_thread()
-    return MainThreadAbort() if is_main and _has_handler() else ThreadAbort()
+    return (MainThreadAbort if is_main and _has_handler() else ThreadAbort)(owner.subject)
 
 
 def _forget_in_child() -> None:

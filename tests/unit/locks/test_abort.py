@@ -280,6 +280,26 @@ def test_the_collector_is_as_before_after_frames_were_read(switch: Callable[[], 
         gc.enable()
 
 
+def test_a_thread_with_the_number_of_one_that_has_ended_is_not_aborted(work: Callable[[int], Work]) -> None:
+    """A generator keeps its block open when its thread has ended."""
+
+    def begin() -> None:
+        blocks.append(ThreadAbort())
+        blocks[-1].arm()
+
+    blocks: list[ThreadAbort] = []
+    old = threading.Thread(target=begin)
+    old.start()
+    old.join()
+    new = work(0)
+    blocks[0].ident = new.owner.subject.ident  # the number is mostly the same
+    blocks[0].request("lost")
+    new.end()
+    blocks[0].disarm()
+    assert not new.stopped
+    assert not blocks[0].delivered
+
+
 @pytest.mark.parametrize(("aborted", "armed"), [(1, 2), (2, 2), (2, 1)])
 def test_disarming_one_block_drops_its_abort_and_keeps_that_of_another(
     work: Callable[[int], Work], aborted: int, armed: int
