@@ -313,9 +313,9 @@ class ThreadAbort(Abort):
 
     def _interrupt(self, reason: str) -> None:
         """Interrupt the thread, unless it is leaving the block."""
-        if self._is_left(_handled_by(self.ident)):
-            return
         position = read(frames_of(self.ident), "f_lasti")
+        if self._is_left(_handled_by(self.ident)) or _is_shielded(frames_of(self.ident)):  # it may have gone on
+            return
         self.swallowed |= self.sent and position != self._sent_at  # otherwise the last exception has not arrived yet
         self._sent_at = position
         self._strike(reason)
