@@ -526,14 +526,12 @@ def _set_async_exception(ident: int, exception: type[BaseException] | None) -> N
     3.11, all threads that a debugger or coverage traces run in circles meanwhile. An exception that arrives here at
     once removes the mark. The other thread sets it again when it gets the GIL: see `take_gil` of CPython.
     """
-    idents = [ctypes.c_ulong(ident)]
-    exceptions = [exception and ctypes.py_object(exception)]
-    own = threading.get_ident()
-    if sys.version_info < (3, 13) and ident != own:
-        idents.append(ctypes.c_ulong(own))
-        exceptions.append(ctypes.py_object(_Unmark))
-    try:
-        list(map(ctypes.pythonapi.PyThreadState_SetAsyncExc, idents, exceptions))  # no bytecode between the two
+    sent = {ident: exception}
+    if sys.version_info < (3, 13):
+        sent = {threading.get_ident(): _Unmark} | sent
+    exceptions = [sending and ctypes.py_object(sending) for sending in sent.values()]
+    try:  # no bytecode runs between the two calls
+        list(map(ctypes.pythonapi.PyThreadState_SetAsyncExc, map(ctypes.c_ulong, sent), exceptions))
         for _ in range(1000):
             pass
     except _Unmark:

@@ -36,7 +36,7 @@ _THREAD: Final = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]+)")
 _LINE: Final = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 _ESCAPED: Final = re.compile(r"\\(?:x(?!00)([0-9a-f]{2})|u([0-9a-f]{4})|U00(0[0-9a-f]{5}|10[0-9a-f]{4}))")
 _CALL: Final = operator.methodcaller("__call__")
-_SWITCHES: Final[dict[bool, Callable[[], None]]] = {True: gc.enable, False: gc.disable}
+_SWITCHES: Final = (gc.disable, gc.enable)
 
 _Result = TypeVar("_Result")
 _Row: TypeAlias = tuple[str, str, int]  # the name of a function, its file, and the line

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import signal
 import subprocess
@@ -34,7 +33,7 @@ from django_zklock.management.output import Output
 
 CHECK_INTERVAL: Final = 0.1  # seconds between two checks of the lease
 KILL_TIMEOUT: Final = 1.0  # seconds to wait after SIGKILL; in a container, perhaps nothing reaps the dead processes
-WATCHDOG_MARGIN: Final = 0.1  # of the session timeout, that the watchdog leaves this process to stop the command
+WATCHDOG_MARGIN: Final = 0.3  # seconds that the watchdog leaves this process to stop the command
 STOP_INTERVAL: Final = 0.02  # seconds between two checks whether a stopped command has ended
 GRACE_SHARE: Final = 0.25  # of the session timeout; no other process gets a lost lock in twice that time
 
@@ -124,9 +123,9 @@ def run(out: Output, options: argparse.Namespace) -> None:
         try:
             with lock as hold:
                 waited = clock.now() - started
-                timeout = process.current().timeout
-                grace = timeout * GRACE_SHARE if options.kill_after is None else options.kill_after
-                command = _Command(options.command, hold, grace, timeout * WATCHDOG_MARGIN)
+                default = process.current().timeout * GRACE_SHARE
+                grace = default if options.kill_after is None else options.kill_after
+                command = _Command(options.command, hold, grace)
                 receivers.append(command.on_signal)
                 command.run()
         except LockLost:
@@ -182,14 +181,13 @@ def _report(command: _Command, waited: float, *, as_json: bool) -> None:
 class _Command:
     """The command under the lock."""
 
-    def __init__(self, arguments: Sequence[str], hold: Hold, grace: float, margin: float) -> None:
+    def __init__(self, arguments: Sequence[str], hold: Hold, grace: float) -> None:
         self.hold = hold
         self.status = 0
         self.lost = ""  # why the lock was lost, if it was
         self.seconds = 0.0
         self._arguments = arguments
         self._grace = grace
-        self._margin = margin
         self._process: subprocess.Popen[bytes] | None = None
         self._early: list[int] = []  # the signals that came while the process was started
 
@@ -202,7 +200,8 @@ class _Command:
     @abort.shielded
     def run(self) -> None:
         """Run the command to its end. An abort of this block must wait for that, so the method is shielded."""
-        grant = held_of(self.hold).grant
+        held = held_of(self.hold)
+        grant = held.grant
         started = clock.now()
         process = _start(
             self._arguments,
@@ -215,7 +214,8 @@ class _Command:
         try:
             with _watchdog(process.pid, self._grace) as let_run_until:
                 while process.poll() is None and not self.lost:
-                    let_run_until(self._lease_until())
+                    if held.policy.abort_on != "never":
+                        let_run_until(grant.session.leased_until + WATCHDOG_MARGIN)
                     with suppress(subprocess.TimeoutExpired):
                         process.wait(CHECK_INTERVAL)
                     # The guard of the block applies the policy: it makes a suspended lock a lost one.
@@ -228,13 +228,6 @@ class _Command:
         self.status = process.returncode if process.returncode >= 0 else 128 - process.returncode
         self.lost = self.lost or grant.why_lost() or ""
         self.seconds = clock.now() - started
-
-    def _lease_until(self) -> float:
-        """Return when the watchdog stops the command, on `clock.now()`."""
-        held = held_of(self.hold)
-        if held.policy.abort_on == "never":
-            return math.inf
-        return held.grant.session.leased_until + self._margin
 
     def on_signal(self, number: int) -> None:
         """Pass a signal on to the process group of the command; in a signal handler."""

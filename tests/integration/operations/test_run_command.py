@@ -295,7 +295,7 @@ def test_a_background_job_has_no_input(zoo: Zoo) -> None:
 
 def test_a_signal_at_the_start_of_the_command_is_not_lost(zoo: Zoo) -> None:
     with zk_lock("k") as hold:
-        command = _Command(["sleep", "20"], hold, grace=5, margin=1)
+        command = _Command(["sleep", "20"], hold, grace=5)
         command.on_signal(signal.SIGTERM)
         command.run()
         assert (command.status, command.lost) == (128 + signal.SIGTERM, "")
