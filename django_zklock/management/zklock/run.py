@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import signal
 import subprocess
@@ -70,23 +71,23 @@ except OSError as error:
     sys.stderr.write(f"{sys.argv[2]!r} cannot be run: {error.strerror}.\\n")
     sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
 """
-# It stops the group of the command if this process cannot, as it was stopped itself, or killed. It reads until when the
-# command may run, on the boot-time clock. Like the command it has a session of its own, so a signal to the job of a
-# shell does not reach it.
+# It stops the group of the command if this process cannot: it was stopped itself, or killed. It reads that group, and
+# until when that may run, on the boot-time clock. It reads all that is in the pipe, 64 KiB at most, so no line is cut.
+# Like the command it has a session of its own, so a signal to the job of a shell does not reach it.
 _WATCHDOG: Final = """\
 import os, select, signal, sys, time
 clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-until = float("inf")
+group, until = 0, float("inf")
 while time.clock_gettime(clock) < until:
     if select.select([0], [], [], 0.1)[0]:
-        lines = os.read(0, 4096).split()
-        if not lines:
+        words = os.read(0, 65536).split()
+        if not words:
             break
-        until = float(lines[-1])
+        group, until = int(words[-2]), float(words[-1])
 for number in (signal.SIGTERM, signal.SIGKILL):
-    os.killpg(int(sys.argv[1]), number)
-    os.killpg(int(sys.argv[1]), signal.SIGCONT)
-    time.sleep(float(sys.argv[2]))
+    os.killpg(group, number)
+    os.killpg(group, signal.SIGCONT)
+    time.sleep(float(sys.argv[1]))
 """
 
 
@@ -203,28 +204,30 @@ class _Command:
         held = held_of(self.hold)
         grant = held.grant
         started = clock.now()
-        process = _start(
-            self._arguments,
-            stdin=subprocess.DEVNULL if _in_background() else None,
-            env={**os.environ, "ZKLOCK_KEY": self.hold.key, "ZKLOCK_TOKEN": str(self.hold.token)},
-        )
-        self._process = process
-        for number in self._early:
-            self._signal(number)
-        try:
-            with _watchdog(process.pid, self._grace) as let_run_until:
+        with _watchdog(self._grace) as watch:  # it is there before the command
+            process = _start(
+                self._arguments,
+                stdin=subprocess.DEVNULL if _in_background() else None,
+                env={**os.environ, "ZKLOCK_KEY": self.hold.key, "ZKLOCK_TOKEN": str(self.hold.token)},
+            )
+            self._process = process
+            watch(process.pid, math.inf)
+            for number in self._early:
+                self._signal(number)
+            try:
                 while process.poll() is None and not self.lost:
                     if held.policy.abort_on != "never":
-                        let_run_until(grant.session.leased_until + WATCHDOG_MARGIN)
+                        watch(process.pid, grant.session.leased_until + WATCHDOG_MARGIN)
                     with suppress(subprocess.TimeoutExpired):
                         process.wait(CHECK_INTERVAL)
                     # The guard of the block applies the policy: it makes a suspended lock a lost one.
                     reason = grant.why_lost()
                     if reason is not None and self.must_stop:
                         self.lost = reason
-        finally:
-            if self.lost or process.poll() is None:
-                self._stop(process)
+            finally:
+                if self.lost or process.poll() is None:
+                    watch(process.pid, clock.now() + self._grace + KILL_TIMEOUT + WATCHDOG_MARGIN)
+                    self._stop(process)
         self.status = process.returncode if process.returncode >= 0 else 128 - process.returncode
         self.lost = self.lost or grant.why_lost() or ""
         self.seconds = clock.now() - started
@@ -258,13 +261,13 @@ class _Command:
 
 
 @contextmanager
-def _watchdog(group: int, grace: float) -> Iterator[Callable[[float], None]]:
+def _watchdog(grace: float) -> Iterator[Callable[[int, float], None]]:
     """
     Start a process that stops a process group when its time is over, or when this process was killed.
 
-    Yields the function that sets this time, on `clock.now()`. At the end, this process can stop the group itself.
+    Yields the function that sets the group and this time, on `clock.now()`.
     """
-    starter = [sys.executable, "-I", "-S", "-c", _WATCHDOG, str(group), str(grace)]
+    starter = [sys.executable, "-I", "-S", "-c", _WATCHDOG, str(grace)]
     null = subprocess.DEVNULL
     with subprocess.Popen(
         starter, bufsize=0, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True
@@ -272,12 +275,12 @@ def _watchdog(group: int, grace: float) -> Iterator[Callable[[float], None]]:
         entry: Any = process.stdin
         os.set_blocking(entry.fileno(), False)
 
-        def let_run_until(until: float) -> None:
+        def watch(group: int, until: float) -> None:
             with suppress(OSError):  # it was killed
-                entry.write(f"{until}\n".encode())
+                entry.write(f"{group} {until}\n".encode())
 
         try:
-            yield let_run_until
+            yield watch
         finally:
             process.kill()
 
