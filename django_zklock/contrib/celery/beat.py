@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -280,19 +281,22 @@ class DeferSignals:
     """
     Defers the signals that end the process, from `begin` to `end`. A second signal takes effect at once.
 
-    Signals interrupt the main thread only, so in other threads this does nothing.
+    In a child that was forked in between, the first one does. Signals interrupt the main thread only, so in other
+    threads this does nothing.
     """
 
     SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
     def __init__(self) -> None:
         self._handlers: dict[int, _Handler] = {}
+        self._pid = 0  # of the process that defers
         self._received: list[int] = []
 
     def begin(self) -> None:
         """Defer the signals from now on; repeating it is harmless."""
         if self._handlers:
             return
+        self._pid = os.getpid()
         for number in self.SIGNALS:
             handler = signal.getsignal(number)
             # None was not set from Python, and could not be restored.
@@ -310,5 +314,5 @@ class DeferSignals:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self._received.append(number)
-        if len(self._received) > 1:
+        if len(self._received) > 1 or self._pid != os.getpid():
             self.end()

@@ -25,13 +25,14 @@ import contextlib
 import ctypes
 import functools
 import inspect
+import itertools
 import signal
 import sys
 import threading
 import time
 import weakref
 from _signal import getsignal  # type: ignore[import-not-found]  # without the enums of `signal`: ten times as fast
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from types import CodeType, FrameType
 from typing import Any, TypeAlias, TypeVar
 
@@ -40,7 +41,7 @@ from django_zklock.core.errors import LockLost, LockLostInterrupt
 from django_zklock.core.execution.inner_tasks import inner_tasks
 from django_zklock.core.execution.owner import Owner, eventlet_patched, gevent_patched
 from django_zklock.core.execution.signals import set_handler
-from django_zklock.core.execution.stack import no_collection
+from django_zklock.core.execution.stack import callers, frames_of, no_collection, read
 from django_zklock.core.execution.waiters import wake_thread
 
 ABORT_SIGNAL = signal.SIGURG
@@ -59,6 +60,9 @@ task that computes.
 AGAIN_AFTER = 1.0
 """Seconds until a task or a greenlet is interrupted again. It may be cleaning up, which cannot be told from work."""
 
+REQUEST_LOOKS = 1000
+"""How often a block that ends looks whether a request has ended. One takes less than a millisecond."""
+
 _DEPTH = 40  # frames that are searched for a shielded function
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -75,14 +79,8 @@ def shielded(function: _Function) -> _Function:
     return function
 
 
-def _is_shielded(frame: FrameType | None) -> bool:
-    for _ in range(_DEPTH):
-        if frame is None:
-            return False
-        if frame.f_code in _shielded:
-            return True
-        frame = frame.f_back
-    return False
+def _is_shielded(frames: Iterator[FrameType]) -> bool:
+    return any(code in _shielded for code in read(itertools.islice(frames, _DEPTH), "f_code"))
 
 
 Finalizers: TypeAlias = "tuple[weakref.ref[Any], weakref.ref[Any]]"
@@ -263,7 +261,7 @@ class GreenletAbort(Abort):
     def _deliver(self, reason: str) -> None:
         # In the hub, so the greenlet has yielded: inside the block if the abort is still armed. It may be waiting for
         # the COMMIT of an inner block, which is shielded.
-        if not _is_shielded(self._greenlet.gr_frame) and self._strikes_now():
+        if not _is_shielded(callers(iter([self._greenlet.gr_frame]))) and self._strikes_now():
             self._greenlet.throw(LockLostInterrupt(reason))
 
 
@@ -283,12 +281,13 @@ class ThreadAbort(Abort):
     how = "thread"
     again_after = LOOK_AFTER
 
-    def __init__(self) -> None:
+    def __init__(self, thread: threading.Thread | None = None) -> None:
+        self._thread = thread or threading.current_thread()
         self.ident = threading.get_ident()
         self._outer_loop = asyncio._get_running_loop()  # under DJANGO_ALLOW_ASYNC_UNSAFE; its tasks are others' work
         self.requesting = False  # protocol's thread in `request`; the thread waits for the end of that
         self.sent = False  # an asynchronous exception was sent, and may not have arrived
-        self._sent_at: tuple[int, int] | None = None  # frame and instruction of the thread at that moment
+        self._sent_at: list[int] = []  # the instructions of the frames of the thread at that moment
         self.struck = False  # an interrupt was sent to the thread in this block, perhaps for the block around it
         self.asked_at = float("inf")  # on clock.now(): when tasks were first asked to end
         self.cancelled = False  # tasks were cancelled
@@ -300,24 +299,29 @@ class ThreadAbort(Abort):
     def request(self, reason: str) -> None:
         self.requesting = True  # before the look at `armed`
         try:
-            with no_collection():
-                frame = None if fork.has_dead_threads else sys._current_frames().get(self.ident)
-                if self.armed and not _is_shielded(frame) and not self._cancel_tasks(frame, reason):
-                    self._interrupt(frame, reason)
+            if self.armed and not (
+                self._has_ended or _is_shielded(frames_of(self.ident)) or self._cancel_tasks(reason)
+            ):
+                self._interrupt(reason)
         finally:
             self.requesting = False
 
-    def _interrupt(self, frame: FrameType | None, reason: str) -> None:
+    @property
+    def _has_ended(self) -> bool:
+        """Whether the thread has ended before its block, as that of a generator can. A new one may have its number."""
+        return self._thread is not threading.main_thread() and not self._thread.is_alive()
+
+    def _interrupt(self, reason: str) -> None:
         """Interrupt the thread, unless it is leaving the block."""
-        if self._is_left(_handled_by(self.ident)):
+        position = read(frames_of(self.ident), "f_lasti")
+        if self._is_left(_handled_by(self.ident)) or _is_shielded(frames_of(self.ident)):  # it may have gone on
             return
-        position = (id(frame), frame.f_lasti) if frame is not None else None
         self.swallowed |= self.sent and position != self._sent_at  # otherwise the last exception has not arrived yet
         self._sent_at = position
         self._strike(reason)
-        wake_thread(frame)
+        wake_thread(self.ident)
         if not self.armed:
-            self._drop_unwanted()  # the garbage collector has disarmed this just now, in this thread
+            self._drop_unwanted()  # it was disarmed just now, perhaps by the garbage collector in another thread
 
     def _strike(self, reason: str) -> None:
         self.how = "thread"
@@ -332,9 +336,9 @@ class ThreadAbort(Abort):
             self.cancelled and _came_from(handled, asyncio.CancelledError)
         )
 
-    def _cancel_tasks(self, frame: FrameType | None, reason: str) -> bool:
+    def _cancel_tasks(self, reason: str) -> bool:
         """Cancel the tasks that the thread runs or waits for. Return whether they have time left to end."""
-        inner = inner_tasks(frame)
+        inner = inner_tasks(self.ident)
         if inner is None or (self._outer_loop is not None and inner[0] is self._outer_loop):
             return False
         loop, tasks = inner
@@ -367,8 +371,10 @@ class ThreadAbort(Abort):
                 if threading.get_ident() != self.ident:
                     self._drop_unwanted()
                     return
-                while self.requesting:
-                    time.sleep(0)
+                for _ in range(REQUEST_LOOKS):
+                    if not self.requesting:
+                        break
+                    time.sleep(0.001)
                 if self.sent and not arrived:
                     self._make_it_arrive()
                 self.sent = False
@@ -387,11 +393,8 @@ class ThreadAbort(Abort):
         return [abort for abort in list(_thread_aborts) if abort.ident == self.ident]
 
     def _make_it_arrive(self) -> None:
-        # This replaces an exception that has not arrived: a thread has room for one. Clearing it instead would make
-        # Python 3.11 check for it at each call for ever, and loop endlessly under a debugger or coverage.
+        # This replaces an exception that has not arrived: a thread has room for one.
         _set_async_exception(self.ident, LockLostInterrupt)
-        for _ in range(1000):
-            pass
 
     def _drop_unwanted(self) -> None:
         """Drop an exception that has not arrived, from another thread; unless another block of the thread needs it."""
@@ -425,7 +428,12 @@ class MainThreadAbort(ThreadAbort):
     def raise_if_requested(self, frame: FrameType | None) -> None:
         """Raise in the main thread if this abort was requested; in the handler of the signal that has struck there."""
         requested, self._signalled = self._signalled, False
-        if requested and self.armed and not _is_shielded(frame) and not self._is_left(sys.exc_info()[1]):
+        if (
+            requested
+            and self.armed
+            and not _is_shielded(callers(iter([frame])))
+            and not self._is_left(sys.exc_info()[1])
+        ):
             for abort in self._of_thread():
                 abort.struck = True
             self.how = "signal"
@@ -473,7 +481,7 @@ def _on_abort_signal(number: int, frame: FrameType | None) -> None:
 
 def _handled_by(ident: int) -> BaseException | None:
     """Return the exception that a thread handles now."""
-    handled: Any = sys._current_exceptions().get(ident)
+    handled: Any = no_collection(sys._current_exceptions).get(ident)
     error: BaseException | None = handled[1] if isinstance(handled, tuple) else handled  # a tuple before Python 3.12
     return error
 
@@ -506,10 +514,28 @@ class _Arrival(BaseException):
 _SENT = _Arrival if sys.version_info >= (3, 13) else LockLostInterrupt
 
 
+class _Unmark(BaseException):
+    """Arrives in the thread that sends it; see `_set_async_exception`."""
+
+
 def _set_async_exception(ident: int, exception: type[BaseException] | None) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(ident), ctypes.py_object(exception) if exception is not None else None
-    )
+    """
+    Send an exception to a thread. None drops the one that has not arrived.
+
+    Up to Python 3.12, the whole interpreter is marked until the exception arrives, and for ever if it is dropped. In
+    3.11, all threads that a debugger or coverage traces run in circles meanwhile. An exception that arrives here at
+    once removes the mark. The other thread sets it again when it gets the GIL: see `take_gil` of CPython.
+    """
+    sent = {ident: exception}
+    if sys.version_info < (3, 13):
+        sent = {threading.get_ident(): _Unmark} | sent
+    exceptions = [sending and ctypes.py_object(sending) for sending in sent.values()]
+    try:  # no bytecode runs between the two calls
+        list(map(ctypes.pythonapi.PyThreadState_SetAsyncExc, map(ctypes.c_ulong, sent), exceptions))
+        for _ in range(1000):
+            pass
+    except _Unmark:
+        pass
 
 
 def _hub_scheduler(greenlet: Any) -> Callable[..., object] | None:
@@ -533,8 +559,8 @@ def abort_for(owner: Owner) -> Abort:
         return GreenletAbort(owner.subject, call_in_hub) if call_in_hub is not None else Abort()
     is_main = owner.subject is threading.main_thread()
     if is_main and _has_handler():
-        return MainThreadAbort()
-    return Abort() if fork.has_dead_threads else ThreadAbort()
+        return MainThreadAbort(owner.subject)
+    return Abort() if fork.has_dead_threads else ThreadAbort(owner.subject)
 
 
 def _forget_in_child() -> None:

@@ -6,8 +6,9 @@ import asyncio
 import functools
 import sys
 from collections.abc import Callable, Collection
-from types import FrameType
 from typing import Any, TypeAlias
+
+from django_zklock.core.execution.stack import variables_of
 
 InnerTasks: TypeAlias = "tuple[asyncio.AbstractEventLoop | None, Callable[[], Collection[asyncio.Task[Any]]]]"
 """An event loop, and a function that returns the tasks; it runs on the thread of the loop. None: it starts or ends."""
@@ -16,25 +17,23 @@ _RUN_FOREVER = asyncio.BaseEventLoop.run_forever.__code__
 _RUN = getattr(getattr(asyncio, "Runner", None), "run", asyncio.run).__code__  # also of a loop without Python frames
 
 
-def inner_tasks(frame: FrameType | None) -> InnerTasks | None:
-    """Return the tasks of the thread whose innermost frame is given, or None if it runs plain code."""
+def inner_tasks(ident: int) -> InnerTasks | None:
+    """Return the tasks of a thread, or None if it runs plain code."""
     # Private names of asgiref. Without them, a thread that waits for a coroutine is interrupted like any other.
     asgiref = sys.modules.get("asgiref.sync")
     async_to_sync = getattr(asgiref, "AsyncToSync", None)
     executors: Any = getattr(async_to_sync, "loop_thread_executors", None)
     waits = _code(async_to_sync, "__call__") if executors is not None else None
     works = _code(getattr(asgiref, "SyncToAsync", None), "thread_handler")
-    while frame is not None:
-        code = frame.f_code
+    for code, variables in variables_of(ident, {_RUN_FOREVER, _RUN, waits, works}):
         if code is works:
             break  # the thread works for a coroutine that waits for it
         loop: Any = None
         if code is _RUN_FOREVER:
-            loop = frame.f_locals["self"]
+            loop = variables["self"]
         elif code is _RUN:
-            loop = frame.f_locals.get("loop") or getattr(frame.f_locals.get("self"), "_loop", None)
-        elif code is waits:
-            variables = frame.f_locals
+            loop = variables.get("loop") or getattr(variables.get("self"), "_loop", None)
+        else:
             tasks = tuple(variables.get("task_context") or ())
             if tasks:  # they run in the loop that this thread works for, which has others
                 return tasks[0].get_loop(), functools.partial(tuple, tasks)
@@ -44,7 +43,6 @@ def inner_tasks(frame: FrameType | None) -> InnerTasks | None:
                 return None, tuple
         if loop is not None:
             return loop, functools.partial(asyncio.all_tasks, loop)
-        frame = frame.f_back
     return None
 
 

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Final, Literal
 
@@ -29,6 +29,7 @@ class Owner:
 
     kind: Literal["task", "greenlet", "thread", "message"]
     subject: Any
+    thread: int = field(default_factory=threading.get_ident, compare=False)  # that runs it
 
     def __str__(self) -> str:
         name = self.subject.get_name() if self.kind == "task" else getattr(self.subject, "name", self.number)

@@ -6,11 +6,11 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable, Generator
-from types import FrameType
 from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 from django_zklock.core import clock
 from django_zklock.core.execution.owner import running_loop
+from django_zklock.core.execution.stack import variables_of
 
 SIGNALS_WITHIN: Final = 1.0  # seconds in which the handler of a signal runs, however long the wait is
 
@@ -102,10 +102,10 @@ class ThreadWaiter(Generic[_Value]):
         return self.value
 
 
-def wake_thread(frame: FrameType | None) -> None:
-    """Wake a thread if it blocks in a `ThreadWaiter`, so that an interrupt arrives. `frame` is its innermost one."""
-    if frame is not None and frame.f_code is ThreadWaiter.outcome.__code__:
-        frame.f_locals["self"].wake()
+def wake_thread(ident: int) -> None:
+    """Wake a thread if it blocks in a `ThreadWaiter`, so that an interrupt arrives."""
+    for _, variables in variables_of(ident, {ThreadWaiter.outcome.__code__}):
+        variables["self"].wake()
 
 
 class TaskWaiter(Generic[_Value]):

@@ -7,6 +7,7 @@ import heapq
 import itertools
 import queue
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -42,22 +43,28 @@ def protocol_thread(name: str, call: _Call) -> threading.Thread:
 
 def quiet_thread(name: str, call: _Call) -> threading.Thread:
     """
-    Return a thread for `call()` that blocks all signals; a greenlet where gevent or eventlet has patched threads.
+    Return a thread for `call()`, without signals and tracers; a greenlet where gevent or eventlet has patched threads.
 
     The kernel delivers a signal to any thread that does not block it. An application may block a signal in its main
     thread to protect a critical section. If our threads did not block it, too, the signal would interrupt that section.
     Celery's pool processes end by SIGTERM. A second SIGTERM would end such a process while it holds the lock of the
     pool's result queue, and its siblings would wait for that lock for ever.
+
+    A tracer (coverage, a debugger, a profiler) is code of others, which may be slow or stop the thread.
     """
 
     def run() -> None:
-        if not threads_are_greenlets():  # a greenlet's mask is the main thread's
+        if not threads_are_greenlets():  # a greenlet's mask and tracer are the main thread's
+            sys.settrace(None)
+            sys.setprofile(None)
             signal.pthread_sigmask(
                 signal.SIG_BLOCK, {signum for signum in signal.Signals if signum.name not in _FAULTS}
             )
         call()
 
-    return threading.Thread(target=run, name=name, daemon=True)
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.pydev_do_not_trace = True  # type: ignore[attr-defined]  # else a breakpoint would stop it in debugpy
+    return thread
 
 
 def users_thread(name: str, call: _Call) -> threading.Thread:

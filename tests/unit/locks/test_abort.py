@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from support.faults import BackgroundCall
 from support.strike import LineStrike, Struck
 
 import django_zklock
+from django_zklock.contrib.celery.beat import DeferSignals
 from django_zklock.core.execution.abort import (
     ABORT_SIGNAL,
     CleanupOnError,
@@ -41,8 +43,19 @@ from django_zklock.core.execution.abort import (
 from django_zklock.core.execution.inner_tasks import inner_tasks
 from django_zklock.core.execution.owner import Owner, current_owner, threads_are_greenlets
 from django_zklock.core.execution.signals import set_handler
-from django_zklock.core.execution.stack import CUT, MAX_ANSWER, MAX_FRAMES, NO_WORK, OVER, read_answer, stack_of
+from django_zklock.core.execution.stack import (
+    CUT,
+    MAX_ANSWER,
+    MAX_FRAMES,
+    NO_WORK,
+    NOT_SHOWN,
+    frames_of,
+    read,
+    read_answer,
+    stack_of,
+)
 from django_zklock.core.execution.waiters import Awaited, TaskWaiter
+from django_zklock.core.zk.loop import quiet_thread, users_thread
 from django_zklock.exceptions import LockLostInterrupt
 
 
@@ -100,7 +113,6 @@ def test_a_block_that_is_garbage_during_its_abort_blocks_no_thread(
 
     def trace(frame: FrameType, event: str, arg: Any) -> None:
         if frame.f_code is when.__code__:
-            sys.settrace(None)  # Python 3.11 would run in circles once an exception is called off
             gc.collect()
 
     def ask() -> None:
@@ -124,9 +136,118 @@ def test_a_block_that_is_garbage_during_its_abort_blocks_no_thread(
     assert not busy.stopped  # its block is over
 
 
-@pytest.mark.parametrize("read", [lambda busy: busy.blocks[0].request("lost"), lambda busy: stack_of(busy.owner)])
+TRACED = """
+import faulthandler, sys, threading, time
+from django_zklock.core.execution.abort import LockLostInterrupt, ThreadAbort
+from django_zklock.core.zk.loop import quiet_thread
+
+faulthandler.dump_traceback_later(30, exit=True)
+
+def trace(frame, event, arg):
+    return trace
+
+def request_until_the_end(block):
+    while block.armed:
+        block.request("lost")
+        time.sleep(0.001)
+
+def work(latch):
+    for _ in range(20):
+        block = ThreadAbort()
+        asking = quiet_thread("asking", lambda: ready.acquire() and request_until_the_end(block))
+        asking.start()
+        try:
+            block.arm()
+            ready.release()
+            latch.acquire()
+            while True:
+                time.sleep(0.001)
+        except LockLostInterrupt:
+            aborted.append(block)
+        finally:
+            block.disarm()
+        asking.join()
+
+aborted, ready = [], threading.Semaphore(0)
+free = threading.Semaphore(20)  # the thread computes when it is struck
+taken = threading.Lock()  # it blocks; meanwhile the other thread, which is traced, must go on
+taken.acquire()
+"""
+
+
+@pytest.mark.parametrize("set_tracer", ["settrace", "setprofile"])
+def test_an_abort_ends_work_that_is_traced_and_holds_up_no_other_thread(set_tracer: str) -> None:
+    """In Python 3.11, a traced thread runs in circles while an exception is under way to any thread."""
+    script = f"""{TRACED}
+threading.{set_tracer}(trace)
+sys.{set_tracer}(trace)
+for latch in (free, taken):
+    thread = threading.Thread(target=work, args=[latch])
+    thread.start()
+    while thread.is_alive():
+        if taken.locked():
+            taken.release()
+        time.sleep(0.001)
+print(len(aborted))
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=False)
+    assert (ended.stdout, ended.returncode) == ("40\n", 0), ended.stderr
+
+
+def test_no_tracer_runs_on_threads_of_the_protocol() -> None:
+    calls: list[str] = []
+
+    def record(frame: FrameType, event: str, argument: object) -> None:
+        calls.append(f"{frame.f_code.co_name} on {threading.current_thread().name}")
+
+    threading.settrace(record)
+    threading.setprofile(record)
+    try:
+        threads = [quiet_thread("quiet", current_owner), users_thread("users", current_owner)]
+        for thread in threads:
+            thread.start()
+            thread.join(10)
+    finally:
+        threading.settrace(None)
+        threading.setprofile(None)
+    assert "current_owner on users" in calls
+    assert "current_owner on quiet" not in calls
+
+
+def test_a_block_that_ends_does_not_wait_for_ever_for_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A debugger may have stopped the thread that makes the request."""
+    monkeypatch.setattr("django_zklock.core.execution.abort.REQUEST_LOOKS", 10)
+    block = ThreadAbort()
+    block.arm()
+    block.requesting = True
+    BackgroundCall(block.disarm).result(10)
+    assert not block.armed
+
+
+def test_no_thread_sees_that_the_collector_is_off(work: Callable[[int], Work]) -> None:
+    """A child that is forked meanwhile would never collect."""
+
+    def look() -> None:
+        while not over.is_set():
+            seen.append(gc.isenabled())
+
+    over, seen, interval = threading.Event(), list[bool](), sys.getswitchinterval()
+    busy = work(1)
+    looking = BackgroundCall(look)
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(3000):
+            read(frames_of(busy.owner.subject.ident), "f_code")
+    finally:
+        sys.setswitchinterval(interval)
+        over.set()
+        looking.result(10)
+    assert all(seen)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="the collector runs between two instructions only")
 def test_nothing_is_collected_while_frames_of_others_are_read(
-    work: Callable[[int], Work], monkeypatch: pytest.MonkeyPatch, read: Callable[[Work], object]
+    work: Callable[[int], Work], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In Python 3.11, a finalizer would let other threads go on. If one began or ended just now, the process hung."""
 
@@ -140,10 +261,43 @@ def test_nothing_is_collected_while_frames_of_others_are_read(
     collects: list[bool] = []
     for name in ("_current_frames", "_current_exceptions"):
         monkeypatch.setattr(sys, name, recorded(getattr(sys, name)))
-    read(work(1))
+    work(1).blocks[0].request("lost")
     assert collects
     assert not any(collects)
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize("switch", [gc.enable, gc.disable])
+def test_the_collector_is_as_before_after_frames_were_read(switch: Callable[[], None]) -> None:
+    try:
+        switch()
+        before = gc.isenabled()
+        read(frames_of(threading.get_ident()), "f_code")
+        with pytest.raises(AttributeError):
+            read(frames_of(threading.get_ident()), "missing")
+        assert gc.isenabled() is before
+    finally:
+        gc.enable()
+
+
+def test_a_thread_with_the_number_of_one_that_has_ended_is_not_aborted(work: Callable[[int], Work]) -> None:
+    """A generator keeps its block open when its thread has ended."""
+
+    def begin() -> None:
+        blocks.append(ThreadAbort())
+        blocks[-1].arm()
+
+    blocks: list[ThreadAbort] = []
+    old = threading.Thread(target=begin)
+    old.start()
+    old.join()
+    new = work(0)
+    blocks[0].ident = new.owner.subject.ident  # the number is mostly the same
+    blocks[0].request("lost")
+    new.end()
+    blocks[0].disarm()
+    assert not new.stopped
+    assert not blocks[0].delivered
 
 
 @pytest.mark.parametrize(("aborted", "armed"), [(1, 2), (2, 2), (2, 1)])
@@ -238,11 +392,11 @@ def test_the_loop_that_a_thread_runs_or_starts_is_found(monkeypatch: pytest.Monk
 
     class Loop(asyncio.SelectorEventLoop):
         def run_until_complete(self, future: Any) -> Any:
-            looks.append(inner_tasks(sys._getframe()))
+            looks.append(inner_tasks(threading.get_ident()))
             return super().run_until_complete(future)
 
     async def look() -> None:
-        looks.append(inner_tasks(sys._getframe()))
+        looks.append(inner_tasks(threading.get_ident()))
         blocks.append(ThreadAbort())
 
     looks: list[Any] = []
@@ -255,7 +409,7 @@ def test_the_loop_that_a_thread_runs_or_starts_is_found(monkeypatch: pytest.Monk
     assert looks[-1][0] is loop
 
     def start() -> Any:
-        looks[0] = inner_tasks(sys._getframe())
+        looks[0] = inner_tasks(threading.get_ident())
         for block in blocks:
             block.arm()
             block.request("lost")
@@ -290,6 +444,17 @@ print(set_handler(signal.SIGTERM, signal.SIG_DFL), flush=True)
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=False)
     assert (ended.stdout, ended.returncode) == ("False\n", 0), ended.stderr
+
+
+def test_a_child_that_is_forked_while_signals_are_deferred_ends_by_the_first_one() -> None:
+    deferred = DeferSignals()
+    deferred.begin()
+    child = os.fork()
+    if not child:
+        signal.raise_signal(signal.SIGTERM)
+        os._exit(0)
+    deferred.end()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
 
 
 def test_one_place_sets_handlers() -> None:
@@ -339,16 +504,17 @@ async def test_a_coroutine_may_be_woken_twice_before_it_goes_on() -> None:
 # --- owners and their stacks ------------------------------------------------------------------------------------------
 
 
-class Compiled(Coroutine[Any, Any, tuple[str, bytes, bytes]]):
-    """A coroutine of a compiled module. It returns the kind of its owner, and its stack without and with a frame."""
+class Compiled(Coroutine[Any, Any, list[str]]):
+    """A coroutine of a compiled module. It waits once, and returns the lines of its stack while it runs."""
 
     cr_await = None
+    owner: Owner | None = None
 
     def send(self, value: Any) -> Any:
-        owner = current_owner()
-        stack = stack_of(owner)
-        self.cr_frame = sys._getframe()
-        raise StopIteration((owner.kind, stack, stack_of(owner)))
+        if self.owner is None:
+            self.owner = current_owner()
+            return None
+        raise StopIteration(read_answer(stack_of(self.owner)))
 
     def throw(self, *error: Any) -> Any:
         raise NotImplementedError
@@ -365,9 +531,17 @@ def test_a_task_of_compiled_code_is_an_owner(monkeypatch: pytest.MonkeyPatch, un
     if unsafe:
         monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
         monkeypatch.delitem(sys.modules, "greenlet")
-    kind, *stacks = asyncio.run(Compiled())
-    assert kind == "task"
-    assert [stack.endswith(OVER.encode()) for stack in stacks] == [True, False]
+
+    async def main() -> tuple[list[str], list[str]]:
+        task = asyncio.ensure_future(coroutine)
+        await asyncio.sleep(0)
+        waits = read_answer(stack_of(coroutine.owner))
+        return waits, await task
+
+    coroutine = Compiled()
+    waits, runs = asyncio.run(main())
+    assert waits[0].startswith("task ")
+    assert waits[1:] == runs[1:] == [NOT_SHOWN]
 
 
 def deep(depth: int) -> bytes:
@@ -401,6 +575,54 @@ def test_code_without_line_numbers_is_shown() -> None:
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(eval, code, globals())
     assert "<module> at generated:0: " in str(call.exception() or call.result())  # pytest fails to show such a frame
+
+
+def test_a_thread_among_many_is_shown_or_said_to_be_left_out() -> None:
+    """`faulthandler` shows 100 threads, the newest ones."""
+
+    def show(many: int) -> list[str]:
+        owner, latch = Owner("thread", threading.current_thread()), threading.Event()
+        threads = [threading.Thread(target=latch.wait) for _ in range(many)]
+        for thread in threads:
+            thread.start()
+        lines = read_answer(stack_of(owner))
+        latch.set()
+        for thread in threads:
+            thread.join()
+        return lines[1:]
+
+    assert any(line.startswith("show at ") for line in show(50))
+    assert show(120) == [NOT_SHOWN]
+
+
+def test_without_a_free_descriptor_the_answer_says_so() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    owner = current_owner()
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
+        answer = stack_of(owner)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert read_answer(answer)[1:] == ["Its functions could not be read: Too many open files"]
+
+
+def test_a_file_with_an_odd_name_is_shown_with_its_code(tmp_path: Path) -> None:
+    """`faulthandler` writes ASCII."""
+    path = tmp_path / 'ж "x", line 3 in y \U0001f40d.py'
+    path.write_text("def f(call):\n    return call()  # here\n")
+    module: dict[str, Any] = {}
+    exec(compile(path.read_text(), str(path), "exec"), module)
+    lines = read_answer(module["f"](lambda: stack_of(current_owner())))
+    assert f"f at {path}:2: return call()  # here" in lines
+
+
+@pytest.mark.parametrize("name", ["a\0b.py", "\\uzzzz", "\\U99999999", "x\n\ny.py", "\udcff", "", "q" * 600])
+def test_no_name_of_a_file_breaks_the_answer(name: str) -> None:
+    module: dict[str, Any] = {}
+    exec("def f(call):\n    return call()", module)
+    module["f"].__code__ = module["f"].__code__.replace(co_filename=name)
+    lines = read_answer(module["f"](lambda: stack_of(current_owner())))
+    assert any(line.startswith("f at ") for line in lines)
 
 
 def test_a_message_whose_work_has_not_begun_has_no_stack() -> None:

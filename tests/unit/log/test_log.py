@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
@@ -19,7 +20,6 @@ import pytest
 
 import django_zklock
 from django_zklock.core import log
-from django_zklock.core.execution.stack import no_collection
 from django_zklock.core.zk.loop import protocol_thread
 from django_zklock.testing import flush_logs
 
@@ -185,12 +185,14 @@ def test_a_level_is_checked_without_the_mutex_of_logging(handler: Handler) -> No
     """That mutex is held while handlers are configured, which may connect to a log server."""
     logging.getLogger("django_zklock").setLevel(logging.WARNING)  # clears the cache of levels
     mutex = vars(logging)["_lock"]
-    with no_collection(), mutex:  # a handler that is garbage wants the mutex, too
+    gc.disable()  # a handler that is garbage wants the mutex, too
+    with mutex:
         on_protocol_thread(lambda: logger.info("no"))
         on_protocol_thread(lambda: logger.warning("yes"))
         logging.disable(logging.WARNING)
         on_protocol_thread(lambda: logger.warning("no"))
         logging.disable(logging.NOTSET)
+    gc.enable()
     assert log.flush(10)
     assert [record.getMessage() for record in handler.records] == ["yes"]
 
