@@ -224,7 +224,7 @@ class Outage:
             servers = "; ".join(f"{address(host)}: {causes.get(host, 'not tried yet')}" for host in self._hosts)
             return f"No connection to ZooKeeper{time}. {servers}."
         cause = causes.get(self._hosts[0], NO_ANSWER)
-        hint = f" {_DEVSERVER}" if cause == REFUSED and _is_loopback(self._hosts[0][0]) else ""
+        hint = f" {_DEVSERVER}" if cause == REFUSED and is_loopback(self._hosts[0][0]) else ""
         return f"No connection to ZooKeeper at {address(self._hosts[0])}{time}: {cause}.{hint}"
 
 
@@ -283,8 +283,9 @@ def address(host: Host) -> str:
     return "[{}]:{}".format(*host) if ":" in host[0] else "{}:{}".format(*host)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine itself."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"

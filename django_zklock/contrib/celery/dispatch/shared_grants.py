@@ -100,7 +100,7 @@ class SharedGrants:
             self.proxy.stop()
 
     def set_lease(self, until: float, session_id: int, refused: int = 0) -> None:
-        """Write when the lease ends, on `clock.now()`, which session has it, and the code that refuses its heartbeat."""
+        """Write when the lease ends, on `clock.now()`, which session has it, and `GrantSession.refused`."""
         self.numbers[_REFUSED] = refused
         if self.numbers[_SESSION] != session_id:
             self._floats[_UNTIL] = float("-inf")  # or the old session would have the lease of the new one
