@@ -375,8 +375,8 @@ def session_bounds(report: EnsembleReport, *, reply_timeout: float = 1.0) -> dic
     def ask(server: ServerReport) -> SessionBounds | str:
         if not (server.serves or server.problem.startswith(_CLOSED)):
             return server.problem
-        name, colon, port = server.address.rpartition(":")
-        exchange = partial(_exchange, (name.strip("[]"), int(port)), options, clock.now() + reply_timeout)
+        *name, port = server.address.rsplit(":", 1)
+        exchange = partial(_exchange, (name[0].strip("[]"), int(port)), options, clock.now() + reply_timeout)
         try:
             shortest, longest = (_granted(exchange(_connect_and_close(asked))) for asked in (1, LONGEST_TIMEOUT))
             told = re.search(rb"^tickTime=([0-9]{1,9})$", exchange(b"conf"), re.MULTILINE)

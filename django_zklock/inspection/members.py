@@ -57,16 +57,17 @@ def parse(config: bytes) -> tuple[Member, ...]:
 
 def _member(name: str, value: str) -> Member:
     quorum, _, client = value.strip().partition(";")
-    quorum_hosts = re.findall(r"(?:^|[|])\[?([^\[\]|]+?)\]?:[0-9]+:[0-9]+", quorum)
+    quorum_hosts = re.findall(r"(?:^|[|])(\[[^\]|]+\]|[^:\[\]|]+):[0-9]+:[0-9]+", quorum)
     client_host, _, digits = client.rpartition(":")
     port = int(digits) if re.fullmatch("[0-9]{1,5}", digits) else 0
-    hosts = dict.fromkeys(map(_host, (client_host.strip("[]"), *quorum_hosts)))
+    hosts = dict.fromkeys(map(_host, (client_host, *quorum_hosts)))
     places = tuple((host, port) for host in hosts if host not in _UNSPECIFIED)
     return Member(name=name, places=places, votes=not quorum.endswith(":observer"))
 
 
 def _host(text: str) -> str:
     """Return a host; an IP address in its usual form, as Java writes all zeros of IPv6."""
+    text = text.strip("[]")
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(text).compressed
     return printable(text, MAX_NAME)
