@@ -106,7 +106,7 @@ MEANINGS: Final[Mapping[int, str]] = {
     kazoo.ReconfigDisabledError.code: "set reconfigEnabled=true on the servers",
     kazoo.SessionClosedRequireSaslError.code: 'it requires authentication that ZKLOCK["AUTH"] does not give: a scheme '
     "of its enforce.auth.schemes, or SASL, which is not supported",
-    kazoo.QuotaExceededError.code: "the quota of {path}, or of a znode above it, is used up; raise it by setquota",
+    kazoo.QuotaExceededError.code: "the quota at or above {path} is used up; raise it by setquota",
     kazoo.ThrottledOpError.code: "the server throttles its clients; lower its load, or raise its limits",
 }
 """What each error of ZooKeeper means, and the remedy. The errors that locks handle by themselves are not here."""
