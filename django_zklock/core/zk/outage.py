@@ -67,7 +67,7 @@ _ALERTS = {
     "UNRECOGNIZED_NAME": "it does not serve the host name; use a name in URL that it serves",
     **dict.fromkeys(
         ("BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN", "UNSUPPORTED_CERTIFICATE", "ACCESS_DENIED", "DECRYPT_ERROR"),
-        f"{_CERT}: it has expired or is revoked, or the server does not trust its authority; renew or replace it",
+        f"{_CERT}: it is missing, expired or revoked, or the server does not trust its authority; set or renew it",
     ),
 }
 """What the alerts of a server and failures of TLS mean, and the remedy; by OpenSSL's names without their prefixes."""
