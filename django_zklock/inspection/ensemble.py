@@ -34,8 +34,8 @@ from django_zklock.core.zk.outage import Host, address, cause_of, is_loopback
 from django_zklock.core.zk.outside import context, resolve
 from django_zklock.core.zk.session import ConnectionState
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.inspection import members
-from django_zklock.inspection.members import Member
+from django_zklock.inspection import configuration
+from django_zklock.inspection.configuration import ConfiguredServer
 from django_zklock.locks.requests import call
 from django_zklock.shared import Shared
 
@@ -66,7 +66,7 @@ _NOT_LOOKED_AT: Final = gettext_noop("is a member of the ensemble, and was not l
 _DOWN: Final = f"{_AWAY}: {os.strerror(errno.ECONNREFUSED)}"  # the machine has answered that nothing listens there
 
 
-Place: TypeAlias = Literal["voter", "observer", "stranger", "alias"]
+Standing: TypeAlias = Literal["voter", "observer", "stranger", "alias"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +83,8 @@ class ServerReport:
     """Why it does not serve, or why it cannot be asked; in English."""
     zxid: int = -1
     """Its last transaction: the epoch in the upper 32 bits, then the number in it. -1 if it is not known."""
-    place: Place = "voter"
-    """In the ensemble. A stranger is no member. An alias is another address of a server that is above."""
+    standing: Standing = "voter"
+    """Its standing in the ensemble. A stranger is no member. An alias is another address of a server that is above."""
 
     @property
     def milliseconds(self) -> str:
@@ -109,7 +109,7 @@ class ServerReport:
     @property
     def votes(self) -> bool:
         """Whether it counts for the majority."""
-        return self.place == "voter" and self.role != "observer"
+        return self.standing == "voter" and self.role != "observer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def _reports(key: tuple[SessionOptions, float], timeout: float) -> EnsembleRepor
             time.sleep(PAUSE)
             asked = dict(zip(options.hosts, pool.map(ask, options.hosts), strict=True))
             servers = _placed(asked, own, pool, ask)
-    report = EnsembleReport(servers, (), is_complete=not own.problem, is_weighted=members.is_weighted(own.config))
+    report = EnsembleReport(servers, (), is_complete=not own.problem, is_weighted=configuration.is_weighted(own.config))
     findings = _findings(report, options.session_timeout, reply_timeout, own)
     epochs = _epochs.setdefault(options.hosts, deque(maxlen=MAX_EPOCHS))
     epoch = max((server.zxid >> 32 for server in servers if server.serves), default=-1)
@@ -207,7 +207,7 @@ def _reports(key: tuple[SessionOptions, float], timeout: float) -> EnsembleRepor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnAnswer:
-    """What a quorum, and the connected server, have answered this process."""
+    """The answers of a quorum and of the connected server to this process."""
 
     server: str = ""
     """The connected server; empty if there is no answer."""
@@ -249,33 +249,33 @@ def _placed(
     ask: Callable[[Host], ServerReport],
 ) -> tuple[ServerReport, ...]:
     """Return these reports with the places of their servers in the ensemble, and the reports of its other members."""
-    all_members = members.parse(own.config)
-    places = {place for member in all_members for place in member.places}
-    addresses = _addresses_of({*asked, *places}, own.server)
+    configured = configuration.parse(own.config)
+    hosts = {host for server in configured for host in server.hosts}
+    addresses = _addresses_of({*asked, *hosts}, own.server)
     aliases = _aliases(asked, addresses)
     roles = {host: report.role for host, report in asked.items() if host not in aliases}
-    known = members.found(roles, all_members, addresses)
-    left = [member for member in all_members if member not in known.values()]
-    others = dict(zip(left, pool.map(lambda member: _of_member(member, addresses, ask), left), strict=True))
+    known = configuration.matches(roles, configured, addresses)
+    left = [server for server in configured if server not in known.values()]
+    others = dict(zip(left, pool.map(lambda server: _ask_configured(server, addresses, ask), left), strict=True))
     for host in roles.keys() - known.keys():  # the configuration may have an address that only other machines know
-        for member, report in others.items():
-            if report.problem.startswith(_NOT_LOOKED_AT) and member.may_be(roles[host]):
-                known[host] = member
-                del others[member]
+        for server, report in others.items():
+            if report.problem.startswith(_NOT_LOOKED_AT) and server.may_be(roles[host]):
+                known[host] = server
+                del others[server]
                 break
     reports = []
     for host, report in asked.items():
-        stands: Place = "stranger" if all_members else "voter"
+        standing: Standing = "stranger" if configured else "voter"
         if host in aliases:
-            stands = "alias"
+            standing = "alias"
         elif host in known:
-            stands = _vote(known[host])
-        reports.append(replace(report, place=stands))
-    return (*reports, *(replace(report, place=_vote(member)) for member, report in others.items()))
+            standing = _vote(known[host])
+        reports.append(replace(report, standing=standing))
+    return (*reports, *(replace(report, standing=_vote(server)) for server, report in others.items()))
 
 
-def _vote(member: Member) -> Place:
-    return "voter" if member.votes else "observer"
+def _vote(server: ConfiguredServer) -> Standing:
+    return "voter" if server.votes else "observer"
 
 
 def _addresses_of(hosts: Set[Host], connected: str) -> dict[Host, Set[Host]]:
@@ -284,8 +284,8 @@ def _addresses_of(hosts: Set[Host], connected: str) -> dict[Host, Set[Host]]:
     is_here = not connected or is_loopback(connected.rpartition(":")[0])
     known: dict[Host, Set[Host]] = {}
     for host, answer in answers.items():
-        found = set() if isinstance(answer, OSError) else set(answer)
-        known[host] = found if is_here else {place for place in found if not is_loopback(place[0])}
+        resolved = set() if isinstance(answer, OSError) else set(answer)
+        known[host] = resolved if is_here else {address for address in resolved if not is_loopback(address[0])}
     return known
 
 
@@ -300,16 +300,16 @@ def _aliases(hosts: Iterable[Host], addresses: Mapping[Host, Set[Host]]) -> set[
     return aliases
 
 
-def _of_member(
-    member: Member, addresses: Mapping[Host, Set[Host]], ask: Callable[[Host], ServerReport]
+def _ask_configured(
+    server: ConfiguredServer, addresses: Mapping[Host, Set[Host]], ask: Callable[[Host], ServerReport]
 ) -> ServerReport:
     """Ask a member that is not in `URL`. Only its machine can say that it is down: its address may be unreachable."""
-    host = member.host
+    host = server.host
     if host is None or not addresses[host]:
-        return ServerReport(address=str(member), problem=_NOT_LOOKED_AT)
+        return ServerReport(address=str(server), problem=_NOT_LOOKED_AT)
     report = ask(host)
     if report.problem.startswith(_AWAY) and report.problem != _DOWN:
-        return ServerReport(address=str(member), problem=f"{_NOT_LOOKED_AT}{report.problem.removeprefix(_AWAY)}")
+        return ServerReport(address=str(server), problem=f"{_NOT_LOOKED_AT}{report.problem.removeprefix(_AWAY)}")
     return report
 
 
@@ -319,11 +319,11 @@ def _strangers(servers: Sequence[ServerReport]) -> list[ServerReport]:
 
     For a moment, that may be so while a leader is elected.
     """
-    leaders = [server for server in servers if server.role in _LEADS and server.place != "alias"]
+    leaders = [server for server in servers if server.role in _LEADS and server.standing != "alias"]
     if len(leaders) > 1:
         return leaders
-    epochs = [server.zxid >> 32 for server in servers if server.serves and server.place in {"voter", "observer"}]
-    serving = [server for server in servers if server.serves and server.place == "stranger"]
+    epochs = [server.zxid >> 32 for server in servers if server.serves and server.standing in {"voter", "observer"}]
+    serving = [server for server in servers if server.serves and server.standing == "stranger"]
     return [server for server in serving if epochs and server.zxid >> 32 != max(epochs)]
 
 
@@ -379,12 +379,12 @@ def session_bounds(report: EnsembleReport, *, reply_timeout: float = 1.0) -> dic
         exchange = partial(_exchange, (name[0].strip("[]"), int(port)), options, clock.now() + reply_timeout)
         try:
             shortest, longest = (_granted(exchange(_connect_and_close(asked))) for asked in (1, LONGEST_TIMEOUT))
-            told = re.search(rb"^tickTime=([0-9]{1,9})$", exchange(b"conf"), re.MULTILINE)
+            ticks = re.search(rb"^tickTime=([0-9]{1,9})$", exchange(b"conf"), re.MULTILINE)
         except OSError as error:
             return _problem(error)
-        return SessionBounds(shortest=shortest, longest=longest, tick=int(told[1]) / 1000 if told else None)
+        return SessionBounds(shortest=shortest, longest=longest, tick=int(ticks[1]) / 1000 if ticks else None)
 
-    servers = [server for server in report.servers if server.place != "alias"]
+    servers = [server for server in report.servers if server.standing != "alias"]
     with ThreadPoolExecutor(min(len(servers), 16) or 1) as pool:
         return dict(zip((server.address for server in servers), pool.map(ask, servers), strict=True))
 
@@ -471,7 +471,7 @@ def _findings(
     """Yield what is wrong. A quorum that has answered this process exists, whatever the servers say of themselves."""
     servers, voters, spare = report.servers, report.voters, report.spare
     serving = any(voter.serves for voter in voters)
-    is_lone = len(members.parse(own.config)) == 1
+    is_lone = len(configuration.parse(own.config)) == 1
     yield from _split(servers, own.server if is_lone else "")
     if not own.server and not any(server.is_unknown or server.serves for server in servers):
         yield _no_majority(voters, len(voters) // 2 + 1, reply_timeout)
@@ -491,7 +491,7 @@ def _findings(
 
 def _split(servers: Sequence[ServerReport], recluse: str) -> Iterator[HealthFinding]:
     """Yield that the servers are not one ensemble. `recluse` is the connected server, if it knows no other."""
-    distinct = [server for server in servers if server.place != "alias"]
+    distinct = [server for server in servers if server.standing != "alias"]
     alone = {server.address for server in distinct if server.role == "standalone"} | {recluse} - {""}
     strangers = _strangers(servers)
     if not (strangers or (alone and len(distinct) > 1)):
@@ -508,7 +508,7 @@ def _split(servers: Sequence[ServerReport], recluse: str) -> Iterator[HealthFind
 
 def _of_server(server: ServerReport, session_timeout: float, serving: bool, more: int) -> Iterator[HealthFinding]:
     """Yield what is wrong with one of the servers. If they are `serving`, `more` of them end that by their failure."""
-    if server.place == "stranger":
+    if server.standing == "stranger":
         texts: list[Any] = [
             _("%(server)s is in URL, and is no member of the ensemble."),
             _("It was removed, or belongs to another ensemble, or is a proxy. Name the members in URL."),

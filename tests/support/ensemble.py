@@ -259,9 +259,9 @@ class Ensemble:
     The last `observers` of the nodes do not vote. `tick` is ZooKeeper's tickTime in seconds. Session timeouts are
     between 2 and 20 ticks unless `min_session_timeout` and `max_session_timeout` (seconds) are given. `container_check`
     is how often, in seconds, empty container znodes are deleted. With `fsync=False`, writes are acknowledged before
-    they are on disk, which is faster. `properties` are more lines for zoo.cfg, and `each` those of one server, by its
-    number. `java_options` are more options of the JVM, and `env` more environment variables. With `tells_client_ports`,
-    the list of the servers has their addresses for clients, as dynamic reconfiguration needs.
+    they are on disk, which is faster. `properties` are more lines for zoo.cfg, and `per_server` those of one server,
+    by its number. `java_options` are more options of the JVM, and `env` more environment variables. With
+    `tells_client_ports`, the list of the servers has their addresses for clients, as reconfiguration needs.
 
     Without `directory`, data and logs are in a temporary directory that `stop()` removes, and a second `start()` starts
     an empty ensemble on the same ports. A server that is stopped and started alone keeps its data either way.
@@ -281,7 +281,7 @@ class Ensemble:
         max_session_timeout: float | None = None,
         fsync: bool = False,
         properties: Mapping[str, str] | None = None,
-        each: Mapping[int, Mapping[str, str]] | None = None,
+        per_server: Mapping[int, Mapping[str, str]] | None = None,
         tells_client_ports: bool = False,
         java_options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
@@ -312,7 +312,7 @@ class Ensemble:
             },
             **(properties or {}),
         }
-        self._each = each or {}
+        self._per_server = per_server or {}
         self._java_options = [
             *JVM_OPTIONS,
             f"-Dznode.container.checkIntervalMs={container_check * 1000:.0f}",
@@ -392,7 +392,7 @@ class Ensemble:
         data = directory / "data"
         data.mkdir(parents=True, exist_ok=True)
         (data / "myid").write_text(f"{number}\n")
-        config = {**self._config, "clientPort": str(port), "dataDir": str(data), **self._each.get(number, {})}
+        config = {**self._config, "clientPort": str(port), "dataDir": str(data), **self._per_server.get(number, {})}
         (directory / "zoo.cfg").write_text("".join(f"{key}={value}\n" for key, value in config.items()))
         (directory / "logback.xml").write_text(LOGBACK)
         command = [java, *self._java_options, "-cp", os.pathsep.join(map(str, classpath)), MAIN_CLASS, "zoo.cfg"]

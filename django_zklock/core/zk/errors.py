@@ -109,7 +109,7 @@ MEANINGS: Final[Mapping[int, str]] = {
     kazoo.QuotaExceededError.code: "the quota at or above {path} is used up; raise it by setquota",
     kazoo.ThrottledOpError.code: "the server throttles its clients; lower its load, or raise its limits",
 }
-"""What each error of ZooKeeper means, and the remedy. The errors that locks handle by themselves are not here."""
+"""The meaning of each error of ZooKeeper, and the remedy. The errors that locks handle by themselves are not here."""
 
 
 def request_name(request: object) -> str:

@@ -70,7 +70,7 @@ _ALERTS = {
         f"{_CERT}: it is missing, expired or revoked, or the server does not trust its authority; set or renew it",
     ),
 }
-"""What the alerts of a server and failures of TLS mean, and the remedy; by OpenSSL's names without their prefixes."""
+"""The meaning of the alerts of a server and of failures of TLS, and the remedy; by OpenSSL's names without prefixes."""
 _OTHER_ALERT = "TLS with it is not possible; see its log"
 _INVALID = "its TLS certificate is not valid here"
 _ANY_INVALID = 'renew it, or correct CA in ZKLOCK["TLS"]'

@@ -201,9 +201,9 @@ def _connection(reply_timeout: float) -> Iterator[Check]:
 
 def _bounds(report: inspection.EnsembleReport) -> Iterator[Check]:
     """Compare the session timeouts that the servers grant: the leases of a session that moves rely on them."""
-    told = session_bounds(report)
-    known = {server: bounds for server, bounds in told.items() if isinstance(bounds, SessionBounds)}
-    unasked = ", ".join(server for server in told if server not in known)
+    granted = session_bounds(report)
+    known = {server: bounds for server, bounds in granted.items() if isinstance(bounds, SessionBounds)}
+    unasked = ", ".join(server for server in granted if server not in known)
     unasked = f" Not asked: {unasked}." if unasked else ""
     ticks = {bounds.tick for bounds in known.values()} - {None}
     if len(ticks) > 1 or len({(bounds.shortest, bounds.longest) for bounds in known.values()}) > 1:

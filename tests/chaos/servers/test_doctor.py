@@ -132,9 +132,9 @@ def test_groups_and_weights_are_not_judged(arena: Zoo, ensemble: Ensemble) -> No
 @pytest.mark.parametrize(
     ("ensemble", "words"),
     [
-        ({"nodes": 3, "each": {2: {"maxSessionTimeout": "4000"}}}, "grants 1 to 4 s"),
-        ({"nodes": 3, "each": {2: {"minSessionTimeout": "2000"}}}, "grants 2 to 10 s"),
-        ({"nodes": 3, "each": {2: {"tickTime": "1000"}}}, "grants 2 to 20 s with ticks of 1 s"),
+        ({"nodes": 3, "per_server": {2: {"maxSessionTimeout": "4000"}}}, "grants 1 to 4 s"),
+        ({"nodes": 3, "per_server": {2: {"minSessionTimeout": "2000"}}}, "grants 2 to 10 s"),
+        ({"nodes": 3, "per_server": {2: {"tickTime": "1000"}}}, "grants 2 to 20 s with ticks of 1 s"),
     ],
     indirect=["ensemble"],
 )

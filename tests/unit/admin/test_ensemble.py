@@ -87,12 +87,12 @@ def splits(servers: Sequence[ServerReport], server: str = "zk1:2181", config: by
         look(("follower", 0), ("leader", 0x100000000)),
         look(("leader", 0x100000090), ("observer", 0x100000050)),
         # one server by its name and by its address
-        [*look(("leader", 5)), replace(look(("leader", 5))[0], place="alias")],
-        [*look(("standalone", 5)), replace(look(("standalone", 5))[0], place="alias")],
+        [*look(("leader", 5)), replace(look(("leader", 5))[0], standing="alias")],
+        [*look(("standalone", 5)), replace(look(("standalone", 5))[0], standing="alias")],
         # no quorum: it serves nobody
         look(("leader", 0x200000050), ("read-only", 0x100000007)),
         # it was removed, and still follows
-        [*look(("leader", 0x200000050)), replace(look(("follower", 0x200000050))[0], place="stranger")],
+        [*look(("leader", 0x200000050)), replace(look(("follower", 0x200000050))[0], standing="stranger")],
     ],
 )
 def test_a_healthy_ensemble_is_never_called_two(servers: Sequence[ServerReport]) -> None:
@@ -106,7 +106,7 @@ def test_a_healthy_ensemble_is_never_called_two(servers: Sequence[ServerReport])
         look(("leader", 0x100000050), ("leader", 0x100000053)),
         look(("standalone", 5), ("follower", 0x100000001)),
         look(("standalone", 5), ("standalone", 9)),
-        [*look(("leader", 0x300000001)), replace(look(("follower", 0x100000050))[0], place="stranger")],
+        [*look(("leader", 0x300000001)), replace(look(("follower", 0x100000050))[0], standing="stranger")],
     ],
 )
 def test_two_ensembles_are_an_error(servers: Sequence[ServerReport]) -> None:
@@ -115,17 +115,17 @@ def test_two_ensembles_are_an_error(servers: Sequence[ServerReport]) -> None:
 
 
 def test_a_server_that_knows_no_other_is_an_error_unless_all_addresses_are_its_own() -> None:
-    down = ServerReport(address="zk2:2181", problem="does not answer: refused", place="stranger")
+    down = ServerReport(address="zk2:2181", problem="does not answer: refused", standing="stranger")
     alone, config = look(("leader", 0x100000050)), b"server.1=zk1:1:2:participant\n"
     assert splits([*alone, down], config=config) == [
         "zk1:2181 serves without the other servers. Two of them would give the same lock to two holders."
     ]
     assert splits(alone, config=config) == []
-    assert splits([*alone, replace(alone[0], place="alias")], config=config) == []
+    assert splits([*alone, replace(alone[0], standing="alias")], config=config) == []
 
 
 def test_a_server_that_is_no_member_is_named() -> None:
-    removed = replace(THIRD, place="stranger")
+    removed = replace(THIRD, standing="stranger")
     ((result, text),) = found(LEADER, FOLLOWER, removed)
     assert (result, text.startswith("zk3:2181 is in URL, and is no member of the ensemble.")) == ("warning", True)
 

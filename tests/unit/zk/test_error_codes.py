@@ -27,7 +27,7 @@ from django_zklock.core.zk.errors import (
 from django_zklock.core.zk.outage import NO_TLS, SILENT, Refusal, cause_of
 
 HANDLED = {-101: NodeMissing, -110: NodeExists, -111: NotEmpty, -103: Outdated}
-"""What locks do something about. No user sees these."""
+"""Locks handle these. No user sees them."""
 LOST = {-112, -118, -122}
 """After these, the session continues on another connection, or ends. The text is that of the connection."""
 OF_ZOOKEEPER = {
