@@ -185,16 +185,17 @@ def ensemble(*, reply_timeout: float = 1.0, max_age: float = 5.0) -> EnsembleRep
 def _reports(key: tuple[SessionOptions, float], timeout: float) -> EnsembleReport:
     options, reply_timeout = key
     ask = partial(_ask, options=options, timeout=timeout)
+    ask_others = partial(_ask, options=options, timeout=timeout / 2)
     with ThreadPoolExecutor(1 + min(len(options.hosts), 16)) as pool:
         answer = pool.submit(_own_answer, timeout)
         wait([answer], FIRST)
         asked = dict(zip(options.hosts, pool.map(ask, options.hosts), strict=True))
         own = answer.result()
-        servers, ends = _placed(asked, own, pool, ask), clock.now() + CERTAIN
+        servers, ends = _placed(asked, own, pool, ask_others), clock.now() + CERTAIN
         while _strangers(servers) and clock.now() < ends:
             time.sleep(PAUSE)
             asked = dict(zip(options.hosts, pool.map(ask, options.hosts), strict=True))
-            servers = _placed(asked, own, pool, ask)
+            servers = _placed(asked, own, pool, ask_others)
     report = EnsembleReport(servers, (), is_complete=not own.problem, is_weighted=configuration.is_weighted(own.config))
     findings = _findings(report, options.session_timeout, reply_timeout, own)
     epochs = _epochs.setdefault(options.hosts, deque(maxlen=MAX_EPOCHS))
@@ -248,7 +249,7 @@ def _placed(
     pool: ThreadPoolExecutor,
     ask: Callable[[Host], ServerReport],
 ) -> tuple[ServerReport, ...]:
-    """Return these reports with the places of their servers in the ensemble, and the reports of its other members."""
+    """Return these reports with the standing of their servers, and the reports of the other members of the ensemble."""
     configured = configuration.parse(own.config)
     hosts = {host for server in configured for host in server.hosts}
     addresses = _addresses_of({*asked, *hosts}, own.server)
@@ -257,7 +258,9 @@ def _placed(
     known = configuration.matches(roles, configured, addresses)
     left = [server for server in configured if server not in known.values()]
     others = dict(zip(left, pool.map(lambda server: _ask_configured(server, addresses, ask), left), strict=True))
-    for host in roles.keys() - known.keys():  # the configuration may have an address that only other machines know
+    for host in [
+        host for host in roles if host not in known
+    ]:  # the configuration may have an address that only other machines know
         for server, report in others.items():
             if report.problem.startswith(_NOT_LOOKED_AT) and server.may_be(roles[host]):
                 known[host] = server

@@ -1,4 +1,4 @@
-"""The configured of the ensemble, in the configuration as servers write it, and which of them the servers in `URL` are."""
+"""The members of the ensemble, in the configuration as servers write it, and which of them are in `URL`."""
 
 from __future__ import annotations
 
