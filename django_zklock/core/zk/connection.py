@@ -38,7 +38,8 @@ from kazoo.retry import KazooRetry
 
 from django_zklock.core import clock
 from django_zklock.core.execution.owner import gevent_patched
-from django_zklock.core.zk.errors import CREDENTIALS, request_name
+from django_zklock.core.zk.codes import CREDENTIALS
+from django_zklock.core.zk.errors import request_name
 from django_zklock.core.zk.loop import protocol_thread
 from django_zklock.core.zk.outage import (
     CLOSED,

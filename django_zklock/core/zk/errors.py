@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from kazoo import exceptions as kazoo
 from kazoo.protocol import serialization as wire
 
 from django_zklock.core.errors import ZkLockError, ZooKeeperUnavailable
+from django_zklock.core.zk.codes import meaning
 
 if not hasattr(kazoo, "RequestTimeoutError"):  # new in 2.11, with codes such as that of a throttled request
     raise ImportError("django-zklock needs kazoo 2.11 or newer: pip install -U kazoo")
@@ -76,40 +77,6 @@ _TRANSLATION: tuple[tuple[type[BaseException], type[ZkError]], ...] = (
 _UNDONE = (kazoo.RolledBackError, kazoo.RuntimeInconsistency)
 _API_ERROR = -100  # with a code below this, the server refused the request
 _OTHER_REFUSALS = frozenset({kazoo.BadArgumentsError.code, kazoo.UnimplementedError.code})
-_UNKNOWN = "this release does not know the code; see the server's log, and upgrade django-zklock"
-_REPORT = "the server does not accept what this release sends; upgrade both, or report it as a bug"
-_RECONFIGURED = "the servers are being reconfigured; try again when that has ended"
-CREDENTIALS: Final = 'it refuses the credentials in ZKLOCK["AUTH"]; correct them'
-_SEE_LOG = "a server has failed; see its log"
-
-MEANINGS: Final[Mapping[int, str]] = {
-    kazoo.SystemZookeeperError.code: _SEE_LOG,
-    kazoo.RuntimeInconsistency.code: _SEE_LOG,
-    kazoo.DataInconsistency.code: f"{_SEE_LOG}, and restore its data from the others",
-    kazoo.ConnectionLoss.code: _SEE_LOG,
-    kazoo.MarshallingError.code: f"{_REPORT}, unless a proxy has changed it",
-    kazoo.UnimplementedError.code: "locks need ZooKeeper 3.6, or another server with container nodes",
-    kazoo.OperationTimeoutError.code: "it took the servers too long; look at their load, disks and network",
-    kazoo.BadArgumentsError.code: _REPORT,
-    kazoo.UnknownSessionError.code: "the server does not know the session; see its log",
-    kazoo.NewConfigNoQuorumError.code: _RECONFIGURED,
-    kazoo.ReconfigInProcessError.code: _RECONFIGURED,
-    kazoo.APIError.code: _REPORT,
-    kazoo.NoAuthError.code: 'the credentials in ZKLOCK["AUTH"] may not do this; check them, and the ACL of {path}',
-    kazoo.NoChildrenForEphemeralsError.code: "{path} is ephemeral, so another program made it; delete it, or set ROOT",
-    kazoo.InvalidCallbackError.code: _REPORT,
-    kazoo.InvalidACLError.code: 'ZooKeeper does not know a scheme or an id in ZKLOCK["ACL"]; correct it',
-    kazoo.AuthFailedError.code: CREDENTIALS,
-    kazoo.NotReadOnlyCallError.code: "the server is in no quorum and only reads; start the other servers",
-    kazoo.EphemeralOnLocalSessionError.code: "set localSessionsUpgradingEnabled=true on the servers",
-    kazoo.NoWatcherError.code: _REPORT,
-    kazoo.ReconfigDisabledError.code: "set reconfigEnabled=true on the servers",
-    kazoo.SessionClosedRequireSaslError.code: 'it requires authentication that ZKLOCK["AUTH"] does not give: a scheme '
-    "of its enforce.auth.schemes, or SASL, which is not supported",
-    kazoo.QuotaExceededError.code: "the quota at or above {path} is used up; raise it by setquota",
-    kazoo.ThrottledOpError.code: "the server throttles its clients; lower its load, or raise its limits",
-}
-"""The meaning of each error of ZooKeeper, and the remedy. The errors that locks handle by themselves are not here."""
 
 
 def request_name(request: object) -> str:
@@ -152,12 +119,6 @@ def _translated(error: BaseException, request: Any, unknown: int) -> ZkError:
         translated = RequestRefused(f"ZooKeeper's reply to {what} is unclear: {why}.")
     translated.code = code
     return translated
-
-
-def meaning(code: int, path: str = "") -> str:
-    """Return an error of ZooKeeper with its meaning and remedy. The ACL of the znode at `path` decides about it."""
-    name = kazoo.EXCEPTIONS[code].__name__ if code in kazoo.EXCEPTIONS else "unknown error"
-    return f"{name} ({code}: {MEANINGS.get(code, _UNKNOWN).format(path=path or 'the znodes')})"
 
 
 def failure(results: Sequence[object]) -> Exception | None:

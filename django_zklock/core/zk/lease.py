@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 from django_zklock.core import clock
 from django_zklock.core.zk import troubles
-from django_zklock.core.zk.errors import meaning
+from django_zklock.core.zk.codes import meaning
 from django_zklock.core.zk.loop import NEVER, Loop, users_thread
 
 _Attached = TypeVar("_Attached")

@@ -15,7 +15,7 @@ from kazoo.exceptions import AuthFailedError, SessionClosedRequireSaslError
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.command_line import command
-from django_zklock.core.zk.errors import CREDENTIALS, MEANINGS
+from django_zklock.core.zk.codes import CREDENTIALS, REQUIRES_AUTHENTICATION
 
 Host: TypeAlias = tuple[str, int]
 """As in the settings."""
@@ -38,7 +38,7 @@ CLOSED = (
     "maxClientCnxns or maxCnxns allows, or refuses CERT, or is no ZooKeeper"
 )
 CLOSED_EARLY = "it closes each connection at the first request; it requires authentication, or is older than 3.6"
-REFUSALS = {code: Refusal(MEANINGS[code]) for code in (SessionClosedRequireSaslError.code,)}
+REFUSALS = {SessionClosedRequireSaslError.code: Refusal(REQUIRES_AUTHENTICATION)}
 """The codes with which a server refuses a session at its first request, and what they mean."""
 NO_TLS = Refusal("it speaks no TLS; use its port for TLS, or zk:// instead of zk+tls://")
 TLS_ONLY = Refusal("it expects TLS; use zk+tls://, or its port without TLS")

@@ -19,7 +19,8 @@ from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.client import Client, Requests
-from django_zklock.core.zk.errors import OutcomeUnknown, SessionGone, meaning
+from django_zklock.core.zk.codes import meaning
+from django_zklock.core.zk.errors import OutcomeUnknown, SessionGone
 from django_zklock.core.zk.gateway import Gateway
 from django_zklock.core.zk.lease import GrantSession, LastContact, Lease
 from django_zklock.core.zk.loop import NEVER, Loop

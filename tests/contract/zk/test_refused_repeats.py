@@ -16,7 +16,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
 from django_zklock.core.zk import troubles
-from django_zklock.core.zk.errors import meaning
+from django_zklock.core.zk.codes import meaning
 from django_zklock.exceptions import LockLost, LockTimeout, ZooKeeperUnavailable
 from django_zklock.operations import hold_lock
 

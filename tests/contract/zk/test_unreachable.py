@@ -21,7 +21,8 @@ from support.zoo import eventually
 
 from django_zklock import zk_lock
 from django_zklock.core.zk import process
-from django_zklock.core.zk.errors import CREDENTIALS, translate
+from django_zklock.core.zk.codes import CREDENTIALS
+from django_zklock.core.zk.errors import translate
 from django_zklock.core.zk.outage import CLOSED
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.testing.server import DevServer

@@ -25,7 +25,7 @@ from django_zklock.core.protocol.spec import Caller
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.release_request import release_request
 from django_zklock.core.zk import troubles
-from django_zklock.core.zk.errors import meaning
+from django_zklock.core.zk.codes import meaning
 
 
 @pytest.fixture

@@ -13,15 +13,14 @@ from kazoo import exceptions as kazoo
 from kazoo.protocol.serialization import CheckVersion, Create2, Delete, GetChildren, GetData, SetData, Transaction
 from support.ensemble import ZooKeeperNotFound, find_classpath
 
+from django_zklock.core.zk.codes import MEANINGS, meaning
 from django_zklock.core.zk.errors import (
     INTERRUPTED,
-    MEANINGS,
     NodeExists,
     NodeMissing,
     NotEmpty,
     Outdated,
     RequestRefused,
-    meaning,
     translate,
 )
 from django_zklock.core.zk.outage import NO_TLS, SILENT, Refusal, cause_of
@@ -57,8 +56,8 @@ def test_the_list_has_all_codes_of_kazoo_and_of_zookeeper() -> None:
 @pytest.mark.parametrize("code", sorted(OF_ZOOKEEPER - HANDLED.keys() - LOST))
 def test_each_code_has_a_meaning_and_a_remedy(code: int) -> None:
     text = meaning(code, AT)
-    assert MEANINGS[code].format(path=AT) in text
-    assert f"({code}: " in text
+    assert text.startswith(f"{kazoo.EXCEPTIONS[code].__name__} ({code}: ")
+    assert MEANINGS[code][1].format(path=AT) in text
     assert "{" not in text
     assert ("ZKLOCK" in text) is (code in NAMES_SETTING)
 
