@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import socket
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +17,9 @@ import pytest
 from django.utils import translation
 
 from django_zklock.core.zk.options import SessionOptions
+from django_zklock.core.zk.outage import Host, address
 from django_zklock.inspection import EnsembleReport, ServerReport
-from django_zklock.inspection.ensemble import OwnAnswer, _ask, _findings, _report
+from django_zklock.inspection.ensemble import OwnAnswer, _ask, _findings, _placed, _report
 
 LEADER = ServerReport(address="zk1:2181", role="leader", version="3.9.3", latency=0.001)
 FOLLOWER = ServerReport(address="zk2:2181", role="follower", version="3.9.3", latency=0.001)
@@ -228,3 +232,78 @@ def test_a_server_that_resets_connections_may_have_too_many() -> None:
         listener.shutdown(socket.SHUT_RDWR)
         thread.join()
     assert all("maxClientCnxns" in report.problem for report in reports)
+
+
+# --- members that `URL` does not name ---------------------------------------------------------------------------------
+
+TIMED_OUT, CLOSED = "does not answer: timed out", f"does not answer: {os.strerror(errno.ECONNREFUSED)}"
+
+
+def placed(
+    urls: Sequence[str], config: str, answers: Mapping[str, str], connected: str
+) -> tuple[EnsembleReport, list[str]]:
+    """Return the report for these servers in `URL`, which all run, and who else was asked; they have these problems."""
+    asked: list[str] = []
+
+    def ask(host: Host) -> ServerReport:
+        asked.append(address(host))
+        problem = answers[address(host)]
+        return ServerReport(address=address(host), role="" if problem else "follower", problem=problem)
+
+    reports = {
+        (host, int(port)): ServerReport(address=f"{host}:{port}", role="follower")
+        for host, port in (url.split(":") for url in urls)
+    }
+    own = OwnAnswer(server=connected, config=config.encode())
+    with ThreadPoolExecutor(4) as pool:
+        return EnsembleReport(_placed(reports, own, pool, ask), ()), asked
+
+
+def private(*numbers: int) -> str:
+    """A configuration with addresses of a private network."""
+    lines = [f"server.{number}=10.0.0.{number}:2888:3888:participant;10.0.0.{number}:2181" for number in numbers]
+    return "\n".join(lines)
+
+
+def test_servers_behind_a_translation_of_addresses_are_the_members() -> None:
+    """Nobody can reach the addresses in the configuration from here. That is no failure of three more servers."""
+    answers = {f"10.0.0.{number}:2181": TIMED_OUT for number in (1, 2, 3)}
+    report, _ = placed(["192.0.2.1:1", "192.0.2.1:2", "192.0.2.1:3"], private(1, 2, 3), answers, "192.0.2.1:1")
+    assert [(server.standing, server.problem) for server in report.servers] == [("voter", "")] * 3
+    assert report.spare == 1
+
+
+def test_a_member_that_cannot_be_reached_is_not_down() -> None:
+    answers = {"10.0.0.3:2181": TIMED_OUT}
+    report, _ = placed(["10.0.0.1:2181", "10.0.0.2:2181"], private(1, 2, 3), answers, "10.0.0.1:2181")
+    assert report.spare is None
+    assert report.servers[2].address == "server.3 (10.0.0.3:2181)"
+    assert report.servers[2].problem.endswith("was not looked at; name it in URL: timed out")
+
+
+def test_a_member_whose_machine_refuses_connections_is_down() -> None:
+    answers = {"10.0.0.3:2181": CLOSED}
+    report, _ = placed(["10.0.0.1:2181", "10.0.0.2:2181"], private(1, 2, 3), answers, "10.0.0.1:2181")
+    assert (report.servers[2].address, report.spare) == ("10.0.0.3:2181", 0)
+
+
+def test_a_server_whose_members_all_answer_elsewhere_is_a_stranger() -> None:
+    """A proxy, or a server that was removed."""
+    answers = {f"10.0.0.{number}:2181": "" for number in (1, 2, 3)}
+    report, _ = placed(["10.0.0.9:2181"], private(1, 2, 3), answers, "10.0.0.9:2181")
+    assert [server.standing for server in report.servers] == ["stranger", "voter", "voter", "voter"]
+    assert report.spare == 1
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost", "[0:0:0:0:0:0:0:1]"])
+def test_the_loopback_of_another_machine_is_not_asked(host: str) -> None:
+    config = f"server.1={host}:2888:3888:participant;{host}:2181"
+    report, asked = placed(["10.0.0.1:2181"], config, {}, "10.0.0.1:2181")
+    assert asked == []
+    assert [(server.standing, server.address) for server in report.servers] == [("voter", "10.0.0.1:2181")]
+
+
+def test_two_addresses_of_a_server_are_one_voter() -> None:
+    report, _ = placed(["127.0.0.1:2181", "localhost:2181"], "", {}, "127.0.0.1:2181")
+    assert [server.standing for server in report.servers] == ["voter", "alias"]
+    assert len(report.voters) == 1
