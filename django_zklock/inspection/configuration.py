@@ -14,6 +14,7 @@ from django_zklock.core.zk.outage import Host, address
 
 MAX_SERVERS: Final = 100
 MAX_NAME: Final = 100  # characters of a host
+MAX_PORT: Final = 65535
 _UNSPECIFIED: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - nothing binds to it
 _VOTING: Final = frozenset({"leader", "follower"})
 
@@ -59,7 +60,7 @@ def _configured_server(name: str, value: str) -> ConfiguredServer:
     quorum, _, client = value.strip().partition(";")
     quorum_hosts = re.findall(r"(?:^|[|])(\[[^\]|]+\]|[^:\[\]|]+):[0-9]+:[0-9]+", quorum)
     client_host, _, digits = client.rpartition(":")
-    port = int(digits) if re.fullmatch("[0-9]{1,5}", digits) else 0
+    port = int(digits) if re.fullmatch("[0-9]{1,5}", digits) and int(digits) <= MAX_PORT else 0
     hosts = dict.fromkeys(map(_host, (client_host, *quorum_hosts)))
     known_hosts = tuple((host, port) for host in hosts if host not in _UNSPECIFIED)
     return ConfiguredServer(name=name, hosts=known_hosts, votes=not quorum.endswith(":observer"))

@@ -38,6 +38,7 @@ ADDRESSES: dict[Host, set[Host]] = {
         ("0.0.0.0:2888:3888:participant;0.0.0.0:2181", []),
         ("0.0.0.0:2888:3888:participant", []),
         ("zk1:2888:3888:participant;zk1:port", [("zk1", 0)]),
+        ("zk1:2888:3888:participant;zk1:99999", [("zk1", 0)]),
         ("zk1", []),
         ("", []),
     ],
