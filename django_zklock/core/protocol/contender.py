@@ -124,9 +124,7 @@ class Contender(SessionObserver):
     busy: Busy | None = None  # its outcome, as soon as the holder is read
     in_local_queue: bool = False  # it waits in the local queue of this process
     guid: str = ""  # of its last znode; empty before the first create
-    refusal: RequestRefused | None = (
-        None  # of its delete, or of the end of an operator hold ahead, which it tries again
-    )
+    refusal: RequestRefused | None = None  # of a request that it tries again: its delete, or that of a hold ahead
 
     _ahead: Node | None = None  # the contender just ahead, or the holder if it is busy; None if it was not read
     _operator_hold: Node | None = None  # an operator hold ahead, if there is one

@@ -90,7 +90,8 @@ class HoldCheck:
             self._gateway.read(f"{self._parent}/{name}", self._guard(partial(on_read, name)))
 
     def _note(self, reply: object) -> None:
-        self.refusal = reply if isinstance(reply, RequestRefused) else self.refusal
+        if isinstance(reply, RequestRefused):
+            self.refusal = reply
 
     def _on_all_read(self, replies: Sequence[NodeReply]) -> None:
         latest = self._gateway.clock.latest()
