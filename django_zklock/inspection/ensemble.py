@@ -6,17 +6,19 @@ Each server is asked over a connection of its own, by the command `srvr`, which 
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import socket
 import ssl
+import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import combinations, pairwise, permutations, product
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from django.utils.functional import lazy
 from django.utils.translation import gettext, ngettext_lazy
@@ -25,13 +27,15 @@ from django.utils.translation import gettext_lazy as _
 from django_zklock.core import clock
 from django_zklock.core.queue.escaping import gettext_noop, printable
 from django_zklock.core.zk import process
-from django_zklock.core.zk.errors import ZkError
+from django_zklock.core.zk.errors import NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, Gateway, Node, NodeReply
 from django_zklock.core.zk.options import SessionOptions, TlsProblem
-from django_zklock.core.zk.outage import address
+from django_zklock.core.zk.outage import Host, address, cause_of, is_loopback
 from django_zklock.core.zk.outside import context, resolve
 from django_zklock.core.zk.session import ConnectionState
 from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.inspection import configuration
+from django_zklock.inspection.configuration import ConfiguredServer
 from django_zklock.locks.requests import call
 from django_zklock.shared import Shared
 
@@ -40,11 +44,12 @@ SLOW_SHARE: Final = 0.05  # of the session timeout; slower replies may let lease
 OLDEST: Final = (3, 6)
 MAX_TEXT: Final = 40  # characters of a role or version
 CERTAIN: Final = 3.0  # seconds that servers must disagree for; a leader that was replaced notices it earlier
+RESOLVE: Final = 0.5  # seconds that the resolver gets
 PAUSE: Final = 0.1  # seconds between two looks at servers that seem to disagree
 FIRST: Final = 0.25  # seconds that a write of this process gets before the first look, which may show it then
-ENOUGH: Final = 4  # looks; one leader may pass the zxid of another between two of them
 MAX_EPOCHS: Final = 20  # leaders that are remembered
-LATE: Final = 300  # transactions; a server that is only late carries out more of them within CERTAIN
+LONGEST_TIMEOUT: Final = 2**31 - 1  # milliseconds, for the server to shorten
+CLOSE: Final = -11  # the code of the request that ends a session
 _CONFIG: Final = "/zookeeper/config"  # the servers of the ensemble, as the connected server knows them
 _LEADS: Final = frozenset({"leader", "standalone"})
 
@@ -57,6 +62,11 @@ _SILENT: Final = gettext_noop(
     "does not answer the command srvr; perhaps it has as many connections as maxClientCnxns or maxCnxns allows"
 )
 _TLS_FAILED: Final = gettext_noop("cannot be asked with the TLS settings of this process")  # the reason follows
+_NOT_LOOKED_AT: Final = gettext_noop("is a member of the ensemble, and was not looked at; name it in URL")
+_DOWN: Final = f"{_AWAY}: {os.strerror(errno.ECONNREFUSED)}"  # the machine has answered that nothing listens there
+
+
+Standing: TypeAlias = Literal["voter", "observer", "stranger", "alias"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +83,8 @@ class ServerReport:
     """Why it does not serve, or why it cannot be asked; in English."""
     zxid: int = -1
     """Its last transaction: the epoch in the upper 32 bits, then the number in it. -1 if it is not known."""
+    standing: Standing = "voter"
+    """Its standing in the ensemble. A stranger is no member. An alias is another address of a server that is above."""
 
     @property
     def milliseconds(self) -> str:
@@ -86,16 +98,18 @@ class ServerReport:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether it may serve: only the command is refused to this process."""
-        return self.problem.startswith((_CLOSED, _SILENT, _TLS_FAILED))
+        """Whether it may serve: it was not looked at, or only the command is refused to this process."""
+        return self.problem.startswith((_CLOSED, _SILENT, _TLS_FAILED, _NOT_LOOKED_AT))
 
     @property
     def serves(self) -> bool:
         """Whether it belongs to a quorum, and answers clients."""
         return self.role in {"leader", "follower", "observer", "standalone"}
 
-
-_Looks: TypeAlias = Sequence[Sequence[ServerReport]]
+    @property
+    def votes(self) -> bool:
+        """Whether it counts for the majority."""
+        return self.standing == "voter" and self.role != "observer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +139,29 @@ class HealthFinding:
 
 @dataclass(frozen=True, slots=True)
 class EnsembleReport:
-    """All servers in the order of the settings, and what is wrong with them."""
+    """All servers in the order of the settings, then the other members, and what is wrong with them."""
 
     servers: tuple[ServerReport, ...]
     findings: tuple[HealthFinding, ...]
     epochs: tuple[tuple[float, int], ...] = ()
     """Of the leaders that this process has seen lately: the last time on `clock.now()`, and the epoch."""
+    is_complete: bool = True
+    """Whether the members of the ensemble are known, if this process is connected."""
+    is_weighted: bool = False
+    """Whether groups or weights decide about a quorum. How many servers may fail is not known then."""
+
+    @property
+    def voters(self) -> list[ServerReport]:
+        """Return the servers that count for the majority."""
+        return [server for server in self.servers if server.votes]
+
+    @property
+    def spare(self) -> int | None:
+        """Return how many more servers may fail. It is negative without a majority, and None if it is not known."""
+        voters = self.voters
+        if self.is_weighted or not self.is_complete or any(server.is_unknown for server in voters):
+            return None
+        return sum(server.serves for server in voters) - len(voters) // 2 - 1
 
     @property
     def answers(self) -> bool:
@@ -154,40 +185,48 @@ def ensemble(*, reply_timeout: float = 1.0, max_age: float = 5.0) -> EnsembleRep
 def _reports(key: tuple[SessionOptions, float], timeout: float) -> EnsembleReport:
     options, reply_timeout = key
     ask = partial(_ask, options=options, timeout=timeout)
+    ask_others = partial(_ask, options=options, timeout=timeout / 2)
     with ThreadPoolExecutor(1 + min(len(options.hosts), 16)) as pool:
         answer = pool.submit(_own_answer, timeout)
         wait([answer], FIRST)
-        looks = [tuple(pool.map(ask, options.hosts))]
-        zxid, recluse = answer.result()
-        ends, doubts = clock.now() + CERTAIN, 2 * bool(_strangers(looks, zxid))
-        while doubts and clock.now() < ends:
+        asked = dict(zip(options.hosts, pool.map(ask, options.hosts), strict=True))
+        own = answer.result()
+        servers, ends = _placed(asked, own, pool, ask_others), clock.now() + CERTAIN
+        while _strangers(servers) and clock.now() < ends:
             time.sleep(PAUSE)
-            looks.append(tuple(pool.map(ask, options.hosts)))
-            doubts = 2 if _strangers(looks, zxid) else doubts - 1  # one ensemble may pass the other
-    if doubts and not _own_answer(timeout)[0]:
-        zxid = 0  # without a leader that answers, the servers of one ensemble may disagree for some time
-    findings = _findings(looks, options.session_timeout, reply_timeout, answer=(zxid, recluse))
+            asked = dict(zip(options.hosts, pool.map(ask, options.hosts), strict=True))
+            servers = _placed(asked, own, pool, ask_others)
+    report = EnsembleReport(servers, (), is_complete=not own.problem, is_weighted=configuration.is_weighted(own.config))
+    findings = _findings(report, options.session_timeout, reply_timeout, own)
     epochs = _epochs.setdefault(options.hosts, deque(maxlen=MAX_EPOCHS))
-    epoch = max((server.zxid >> 32 for server in looks[-1] if server.serves), default=-1)
+    epoch = max((server.zxid >> 32 for server in servers if server.serves), default=-1)
     if epochs and epochs[-1][1] == epoch:
         epochs.pop()
     epochs.extend([(clock.now(), epoch)] if epoch > 0 else [])
-    return EnsembleReport(looks[-1], tuple(findings), tuple(epochs))
+    return replace(report, findings=tuple(findings), epochs=tuple(epochs))
 
 
-def _own_answer(timeout: float) -> tuple[int, str]:
-    """
-    Return the zxid of a transaction that a quorum has carried out for this process, and the server that knows no other.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnAnswer:
+    """The answers of a quorum and of the connected server to this process."""
 
-    The zxid is 0 if this process has no answer. The address of the server is empty if it knows others.
-    """
+    server: str = ""
+    """The connected server; empty if there is no answer."""
+    config: bytes = b""
+    """The configuration of the ensemble, as that server knows it."""
+    problem: str = ""
+    """Why the configuration is not known, though a quorum answers."""
+
+
+def _own_answer(timeout: float) -> OwnAnswer:
+    """Let a quorum carry out a transaction, which each server of the ensemble has then. Read the configuration."""
 
     def read(gateway: Gateway, done: Callback[NodeReply]) -> None:
         gateway.read(_CONFIG, done)
 
     session, deadline = process.peek(), clock.now() + timeout
     if session is None or not (session.connected or session.state is ConnectionState.CONNECTING):
-        return 0, ""
+        return OwnAnswer()
 
     def connect(gateway: Gateway, done: Callback[Any]) -> None:
         session.call_when_connected(partial(done, None))
@@ -196,61 +235,179 @@ def _own_answer(timeout: float) -> tuple[int, str]:
         call(session, connect, deadline)
         zxid, config = call(session, Gateway.last_zxid, deadline), call(session, read, deadline)
     except ZooKeeperUnavailable:
-        return 0, ""
-    members = re.findall(rb"^server\.", config.data, re.MULTILINE) if isinstance(config, Node) else []
-    return 0 if isinstance(zxid, ZkError) else zxid, session.server if len(members) == 1 else ""
+        return OwnAnswer()
+    if isinstance(zxid, ZkError):
+        return OwnAnswer()
+    if isinstance(config, Node):
+        return OwnAnswer(server=session.server, config=config.data)
+    return OwnAnswer(server=session.server, problem="" if isinstance(config, NodeMissing) else str(config))
 
 
-def _strangers(looks: _Looks, zxid: int = 0) -> list[ServerReport]:
+def _placed(
+    asked: Mapping[Host, ServerReport],
+    own: OwnAnswer,
+    pool: ThreadPoolExecutor,
+    ask: Callable[[Host], ServerReport],
+) -> tuple[ServerReport, ...]:
+    """Return these reports with the standing of their servers, and the reports of the other members of the ensemble."""
+    configured = configuration.parse(own.config)
+    hosts = {host for server in configured for host in server.hosts}
+    addresses = _addresses_of({*asked, *hosts}, own.server)
+    aliases = _aliases(asked, addresses)
+    roles = {host: report.role for host, report in asked.items() if host not in aliases}
+    known = configuration.matches(roles, configured, addresses)
+    left = [server for server in configured if server not in known.values()]
+    others = dict(zip(left, pool.map(lambda server: _ask_configured(server, addresses, ask), left), strict=True))
+    for host in [
+        host for host in roles if host not in known
+    ]:  # the configuration may have an address that only other machines know
+        for server, report in others.items():
+            if report.problem.startswith(_NOT_LOOKED_AT) and server.may_be(roles[host]):
+                known[host] = server
+                del others[server]
+                break
+    reports = []
+    for host, report in asked.items():
+        standing: Standing = "stranger" if configured else "voter"
+        if host in aliases:
+            standing = "alias"
+        elif host in known:
+            standing = _vote(known[host])
+        reports.append(replace(report, standing=standing))
+    return (*reports, *(replace(report, standing=_vote(server)) for server, report in others.items()))
+
+
+def _vote(server: ConfiguredServer) -> Standing:
+    return "voter" if server.votes else "observer"
+
+
+def _addresses_of(hosts: Set[Host], connected: str) -> dict[Host, Set[Host]]:
+    """Return the IP addresses of these hosts. The loopback of a server that is not on this machine is another one."""
+    answers = resolve(hosts, RESOLVE)
+    is_here = not connected or is_loopback(connected.rpartition(":")[0])
+    known: dict[Host, Set[Host]] = {}
+    for host, answer in answers.items():
+        resolved = set() if isinstance(answer, OSError) else set(answer)
+        known[host] = resolved if is_here else {address for address in resolved if not is_loopback(address[0])}
+    return known
+
+
+def _aliases(hosts: Iterable[Host], addresses: Mapping[Host, Set[Host]]) -> set[Host]:
+    """Return the hosts that are the same server as one before."""
+    seen: set[Host] = set()
+    aliases = set()
+    for host in hosts:
+        if addresses[host] & seen:
+            aliases.add(host)
+        seen |= addresses[host]
+    return aliases
+
+
+def _ask_configured(
+    server: ConfiguredServer, addresses: Mapping[Host, Set[Host]], ask: Callable[[Host], ServerReport]
+) -> ServerReport:
+    """Ask a member that is not in `URL`. Only its machine can say that it is down: its address may be unreachable."""
+    host = server.host
+    if host is None or not addresses[host]:
+        return ServerReport(address=str(server), problem=_NOT_LOOKED_AT)
+    report = ask(host)
+    if report.problem.startswith(_AWAY) and report.problem != _DOWN:
+        return ServerReport(address=str(server), problem=f"{_NOT_LOOKED_AT}{report.problem.removeprefix(_AWAY)}")
+    return report
+
+
+def _strangers(servers: Sequence[ServerReport]) -> list[ServerReport]:
     """
-    Return the servers that are not of one ensemble, if the looks took `CERTAIN` seconds; before, those that may not be.
+    Return the servers that are not of one ensemble: an ensemble has one leader, and its servers its epoch.
 
-    An ensemble has one leader, and each server soon reaches the zxid that this process, or another server at the look
-    before, has had. The first zxid of a leader, with the number 0, is an exception: the others never have it. If no
-    quorum has answered this process (`zxid` is 0), only two leaders count.
+    For a moment, that may be so while a leader is elected.
     """
-    strangers: set[int] = set()
-    for pair in permutations(range(len(looks[0])), 2):
-        mine, its = ([look[index] for look in looks] for index in pair)
-        if all(server.serves and server.zxid >= 0 for server in (*mine, *its)):
-            began, now, goal = mine[0].zxid, mine[-1].zxid, max(its[-2:][0].zxid, zxid)
-            is_behind = zxid and now < goal and goal & 0xFFFFFFFF and (now - began < LATE or now >> 32 != goal >> 32)
-            both_lead = all(server.role in _LEADS for server in (*mine, *its))
-            if is_behind or (both_lead and not _may_be_one(looks, pair)):
-                strangers.update(pair)
-    return [looks[-1][index] for index in sorted(strangers)]
-
-
-def _may_be_one(looks: _Looks, pair: tuple[int, int]) -> bool:
-    """Return whether two addresses may be those of one leader: its zxid does not decrease from one look to the next."""
-    return len(looks) >= ENOUGH and all(
-        look[index].role in _LEADS and 0 <= before[index].zxid <= look[other].zxid
-        for before, look in pairwise(looks)
-        for index, other in product(pair, pair)
-    )
+    leaders = [server for server in servers if server.role in _LEADS and server.standing != "alias"]
+    if len(leaders) > 1:
+        return leaders
+    epochs = [server.zxid >> 32 for server in servers if server.serves and server.standing in {"voter", "observer"}]
+    serving = [server for server in servers if server.serves and server.standing == "stranger"]
+    return [server for server in serving if epochs and server.zxid >> 32 != max(epochs)]
 
 
 _epochs: Final[dict[object, deque[tuple[float, int]]]] = {}  # by servers; each epoch when this process last saw it
 _peers: Final[dict[tuple[str, int], tuple[str, int]]] = {}  # the address that answered last, by host; it is tried first
 
 
-def _ask(host: tuple[str, int], options: SessionOptions, timeout: float) -> ServerReport:
+def _ask(host: Host, options: SessionOptions, timeout: float) -> ServerReport:
     try:
-        text = _srvr(host, options, clock.now() + timeout)
-    except TimeoutError:
-        return ServerReport(address=address(host), problem=_TIMED_OUT)
-    except (ConnectionResetError, BrokenPipeError):
-        return ServerReport(address=address(host), problem=_SILENT)
-    except (TlsProblem, ssl.SSLError) as error:
-        reason = getattr(error, "verify_message", "") or getattr(error, "reason", "") or error
-        return ServerReport(address=address(host), problem=f"{_TLS_FAILED}: {reason}")
+        reply = _exchange(host, options, clock.now() + timeout, b"srvr")
     except OSError as error:
-        return ServerReport(address=address(host), problem=f"{_AWAY}: {error.strerror or error}")
-    return _report(address(host), text)
+        return ServerReport(address=address(host), problem=_problem(error))
+    return _report(address(host), reply.decode(errors="replace"))
 
 
-def _srvr(host: tuple[str, int], options: SessionOptions, deadline: float) -> str:
-    """Return the reply to the command `srvr`."""
+def _problem(error: OSError) -> str:
+    """Return why a server gives no reply."""
+    if isinstance(error, TimeoutError):
+        return _TIMED_OUT
+    if isinstance(error, (ConnectionResetError, BrokenPipeError)):
+        return _SILENT
+    if isinstance(error, ssl.SSLError):
+        return f"{_TLS_FAILED}: {cause_of(error, in_handshake=True, connected=True)}"
+    return f"{_TLS_FAILED if isinstance(error, TlsProblem) else _AWAY}: {error.strerror or error}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionBounds:
+    """The shortest and the longest session timeout that a server grants, in seconds."""
+
+    shortest: float
+    longest: float
+    tick: float | None
+    """Its tickTime; None if it does not tell it: `conf` is not in its 4lw.commands.whitelist."""
+
+    def __str__(self) -> str:
+        tick = "" if self.tick is None else f" with ticks of {self.tick:g} s"
+        return f"{self.shortest:g} to {self.longest:g} s{tick}"
+
+
+def session_bounds(report: EnsembleReport, *, reply_timeout: float = 1.0) -> dict[str, SessionBounds | str]:
+    """
+    Return what each server grants, or why it was not asked, by address.
+
+    A server tells it to each client that connects, so two sessions are begun and ended at each server.
+    """
+    options = process.current().options
+
+    def ask(server: ServerReport) -> SessionBounds | str:
+        if not (server.serves or server.problem.startswith(_CLOSED)):
+            return server.problem
+        *name, port = server.address.rsplit(":", 1)
+        exchange = partial(_exchange, (name[0].strip("[]"), int(port)), options, clock.now() + reply_timeout)
+        try:
+            shortest, longest = (_granted(exchange(_connect_and_close(asked))) for asked in (1, LONGEST_TIMEOUT))
+            ticks = re.search(rb"^tickTime=([0-9]{1,9})$", exchange(b"conf"), re.MULTILINE)
+        except OSError as error:
+            return _problem(error)
+        return SessionBounds(shortest=shortest, longest=longest, tick=int(ticks[1]) / 1000 if ticks else None)
+
+    servers = [server for server in report.servers if server.standing != "alias"]
+    with ThreadPoolExecutor(min(len(servers), 16) or 1) as pool:
+        return dict(zip((server.address for server in servers), pool.map(ask, servers), strict=True))
+
+
+def _connect_and_close(milliseconds: int) -> bytes:
+    """Return the requests that begin a session with this timeout, and end it."""
+    connect = struct.pack(">iqiqi16s?", 0, 0, milliseconds, 0, 16, b"", False)
+    return struct.pack(">i", len(connect)) + connect + struct.pack(">iii", 8, 1, CLOSE)
+
+
+def _granted(reply: bytes) -> float:
+    """Return the timeout in the reply to a connect, in seconds."""
+    if len(reply) < 12:
+        raise ConnectionResetError("no session was begun")
+    milliseconds: int = struct.unpack_from(">i", reply, 8)[0]
+    return milliseconds / 1000
+
+
+def _exchange(host: Host, options: SessionOptions, deadline: float, message: bytes) -> bytes:
+    """Return what a server sends after this message, until it closes the connection."""
 
     def remaining() -> float:
         seconds = deadline - clock.now()
@@ -262,15 +419,15 @@ def _srvr(host: tuple[str, int], options: SessionOptions, deadline: float) -> st
     with _connect(host, remaining) as sock:
         sock.settimeout(remaining())
         with sock if tls is None else tls.wrap_socket(sock, server_hostname=host[0]) as stream:
-            stream.sendall(b"srvr")
-            text = b""
-            while len(text) < MAX_REPLY:
+            stream.sendall(message)
+            reply = b""
+            while len(reply) < MAX_REPLY:
                 stream.settimeout(remaining())  # each time, as a server may send a byte now and then for ever
                 received = stream.recv(4096)
                 if not received:
                     break
-                text += received
-    return text.decode(errors="replace")
+                reply += received
+    return reply
 
 
 def _connect(host: tuple[str, int], remaining: Callable[[], float]) -> socket.socket:
@@ -312,37 +469,55 @@ def _report(server: str, text: str) -> ServerReport:
 
 
 def _findings(
-    looks: _Looks, session_timeout: float, reply_timeout: float = 1.0, *, answer: tuple[int, str] = (0, "")
+    report: EnsembleReport, session_timeout: float, reply_timeout: float = 1.0, own: OwnAnswer = OwnAnswer()
 ) -> Iterator[HealthFinding]:
-    """Yield what is wrong. A quorum whose `answer` this process has exists, whatever the servers say of themselves."""
-    (answered, recluse), servers, strangers = answer, looks[-1], _strangers(looks, answer[0])
-    alone = {server.address for server in servers if server.role == "standalone"} | {recluse} - {""}
-    are_one = all(_may_be_one(looks, pair) for pair in combinations(range(len(servers)), 2))
-    known = not any(server.is_unknown for server in servers)
-    voters = [server for server in servers if server.role != "observer"]  # one that is down may be an observer
-    serving, majority = sum(server.serves for server in voters), len(voters) // 2 + 1
-    if (alone or strangers) and not are_one:
-        texts = [
-            _("%(servers)s serves without the other servers.")
-            if alone
-            else _("The servers are not one ensemble, or one is cut off or hangs: %(servers)s."),
-            _("Two of them would give the same lock to two holders."),
-        ]
-        named = [f"{server.address} ({server.role}, zxid {server.zxid:#x})" for server in strangers]
-        yield HealthFinding("error", texts, {"servers": ", ".join(sorted(alone) or named)}, "split")
-    elif known and not answered and not any(server.serves for server in servers):
-        yield _no_majority(voters, majority, reply_timeout)
+    """Yield what is wrong. A quorum that has answered this process exists, whatever the servers say of themselves."""
+    servers, voters, spare = report.servers, report.voters, report.spare
+    serving = any(voter.serves for voter in voters)
+    is_lone = len(configuration.parse(own.config)) == 1
+    yield from _split(servers, own.server if is_lone else "")
+    if not own.server and not any(server.is_unknown or server.serves for server in servers):
+        yield _no_majority(voters, len(voters) // 2 + 1, reply_timeout)
     for server in servers:
-        yield from _of_server(server, session_timeout, serving, serving - majority + 1)
+        yield from _of_server(server, session_timeout, serving, 0 if spare is None else spare + 1)
+    if report.is_weighted:
+        texts = [_("The ensemble has groups or weights, so it was not judged how many servers may fail.")]
+        yield HealthFinding("info", texts)
+    if own.problem:
+        texts = [_("The members of the ensemble are not known. Only the servers in URL were looked at. %(problem)s")]
+        yield HealthFinding("warning", texts, {"problem": own.problem})
     versions = sorted({server.version for server in servers if server.version})
     if len(versions) > 1:
         texts = [_("The servers have different versions: %(versions)s.")]
         yield HealthFinding("warning", texts, {"versions": ", ".join(versions)}, "version", tuple(versions))
 
 
-def _of_server(server: ServerReport, session_timeout: float, serving: int, more: int) -> Iterator[HealthFinding]:
-    """Yield what is wrong with one of the servers, of which `serving` serve, and `more` may fail."""
-    if server.problem:
+def _split(servers: Sequence[ServerReport], recluse: str) -> Iterator[HealthFinding]:
+    """Yield that the servers are not one ensemble. `recluse` is the connected server, if it knows no other."""
+    distinct = [server for server in servers if server.standing != "alias"]
+    alone = {server.address for server in distinct if server.role == "standalone"} | {recluse} - {""}
+    strangers = _strangers(servers)
+    if not (strangers or (alone and len(distinct) > 1)):
+        return
+    texts = [
+        _("%(servers)s serves without the other servers.")
+        if alone
+        else _("The servers are not one ensemble, or one is cut off or hangs: %(servers)s."),
+        _("Two of them would give the same lock to two holders."),
+    ]
+    named = [f"{server.address} ({server.role}, zxid {server.zxid:#x})" for server in strangers]
+    yield HealthFinding("error", texts, {"servers": ", ".join(sorted(alone) or named)}, "split")
+
+
+def _of_server(server: ServerReport, session_timeout: float, serving: bool, more: int) -> Iterator[HealthFinding]:
+    """Yield what is wrong with one of the servers. If they are `serving`, `more` of them end that by their failure."""
+    if server.standing == "stranger":
+        texts: list[Any] = [
+            _("%(server)s is in URL, and is no member of the ensemble."),
+            _("It was removed, or belongs to another ensemble, or is a proxy. Name the members in URL."),
+        ]
+        yield HealthFinding("warning", texts, {"server": server.address}, about=(server.address,))
+    elif server.problem:
         goes_on = ngettext_lazy(
             "Locks go on. They stop if one more server fails.",
             "Locks go on. They stop if %(more)d more servers fail.",

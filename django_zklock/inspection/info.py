@@ -42,7 +42,9 @@ class ConnectionInfo:
     timeout: float
     """The session timeout, in seconds, as negotiated."""
     hosts: tuple[str, ...]
-    """All servers of the ensemble, as "host:port"."""
+    """The servers in `URL`, as "host:port"."""
+    refused: bool = False
+    """Whether a server refuses this process, or its settings are wrong. To start servers is no remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -233,4 +233,5 @@ def connection() -> ConnectionInfo:
         session_id=session.session_id or 0,
         timeout=session.timeout,
         hosts=tuple(map(address, session.options.hosts)),
+        refused=not session.connected and session.outage.refuses,
     )

@@ -103,7 +103,7 @@ def _acquire(client: QueueClient, label: HoldLabel, *, seconds: float, wait: flo
         contender.abandon()
     own_name = outcome.path.rpartition("/")[2]
     if not client.wait_gone(own_name, client.remaining):
-        raise ZooKeeperUnavailable(client.session.explain(), lock=client.key)
+        raise client.with_key(contender.refusal or ZooKeeperUnavailable(client.session.explain()))
     for name in client.run(children):
         if name.endswith(own_name[-SEQUENCE_DIGITS:]) and operator_hold.is_operator(name):
             hold = _hold_in(client, name)

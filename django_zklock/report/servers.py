@@ -24,12 +24,13 @@ WITHIN: Final = 600.0
 
 def summary(report: EnsembleReport) -> str:
     """Return in a sentence or two how many servers run, and how many more may fail."""
-    voters = [server for server in report.servers if server.role != "observer"]
+    voters, spare = report.voters, report.spare
     running, unknown = sum(server.serves for server in voters), sum(server.is_unknown for server in voters)
-    spare = running - len(voters) // 2 - 1
     values = {"running": running, "count": len(voters), "unknown": unknown, "spare": spare}
     if unknown:
         text = gettext("%(unknown)d of %(count)d servers cannot be asked, so it is not known how many may fail.")
+    elif spare is None:
+        text = gettext("%(running)d of %(count)d servers run. It is not known how many may fail.")
     elif spare < 0:
         text = gettext("%(running)d of %(count)d servers run. That is no majority, so no lock is granted.")
     elif len(voters) == 1:
@@ -84,9 +85,11 @@ class Quorum(OfServers):
         if not problem or (facts.snapshot.answers and any(server.serves for server in servers.servers)):
             return
         finding = next((finding for finding in servers.findings if finding.cause == cls.cause), None)
-        down = sorted(server.address for server in servers.servers if not server.runs)
+        down = sorted(server.address for server in servers.servers if not (server.runs or server.is_unknown))
         named = gettext("No answer from %(servers)s.") % {"servers": ", ".join(down)} if down else ""
         kind = Quorum if finding and not finding.about else Unanswered
+        if facts.snapshot.connection.refused:
+            kind, finding = Refused, None
         yield kind(
             detail=f"{finding.text if finding else problem} {named}".rstrip(),
             blocked=sum(lock.waiting for lock in facts.snapshot.locks),
@@ -98,6 +101,13 @@ class Unanswered(Quorum):
     """Nobody knows yet whether there is a quorum."""
 
     title = _("ZooKeeper does not answer")
+
+
+class Refused(Quorum):
+    """A server refuses this process, or its settings are wrong."""
+
+    title = _("This process has no access to ZooKeeper")
+    remedy = _("Correct what is named here. Locks then go on by themselves.")
 
 
 class Split(OfServers):

@@ -137,7 +137,8 @@ def look(
     values = {name: number_format(number, force_grouping=True) for name, number in figures.items()}
     is_named = any(incident.cause == "quorum" for incident in present)  # with the servers, and no connection without it
     problem = [formatting.clean(snapshot.problem, formatting.MAX_ERROR)] if snapshot.problem and not is_named else []
-    unasked = [finding.text for finding in servers.findings if seen < count and not finding.cause and not is_named]
+    is_part = seen < count or not servers.is_complete
+    unasked = [finding.text for finding in servers.findings if is_part and not finding.cause and not is_named]
     unseen = [*facts.unseen, *problem, *(() if snapshot.complete else snapshot.skipped), *unasked]
     is_complete = snapshot.complete and not snapshot.problem and not unseen and seen >= count
     is_complete = is_complete and read == snapshot.total

@@ -123,7 +123,7 @@ def _unproven_after_wait(self: Contender) -> None:
 def _forgetful_delete(self: Deletion, error: ZkError) -> None:
     self._registry.deleting.pop(self)
     self._registry.discard(self.guid)
-    self._done()
+    self._done(error)
 
 
 @_mutant("grants the next block of the process although the delete was lost", Registry, "_on_listed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,24 @@ def certificate(folder: Path, name: str, authority: str) -> tuple[bytes, bytes]:
     signer = ("-CA", str(folder / f"{authority}.pem"), "-CAkey", str(folder / f"{authority}.key"), "-CAcreateserial")
     openssl("x509", "-req", "-in", str(request), *signer, "-out", str(signed), "-days", "2", "-extfile", str(more))
     return key.read_bytes(), signed.read_bytes()
+
+
+def expired(folder: Path, name: str, authority: str) -> None:
+    """Make a certificate NAME.pem that has been over for a day, and its key."""
+    key, request, signed = (folder / f"{name}.{end}" for end in ("key", "csr", "pem"))
+    openssl("req", *NEW_KEY, "-nodes", "-keyout", str(key), "-out", str(request), "-subj", f"/CN={name}")
+    (folder / "index.txt").write_text("")
+    (folder / "serial").write_text("1000\n")
+    database = f"database={folder}/index.txt\nserial={folder}/serial\nnew_certs_dir={folder}\n"
+    policy = "default_md=sha256\npolicy=policy\n[policy]\ncommonName=supplied\n"
+    (folder / "ca.cnf").write_text(f"[ca]\ndefault_ca=default\n[default]\n{database}{policy}")
+    now = datetime.now(timezone.utc)
+    start, end = ((now - timedelta(days=days)).strftime("%Y%m%d%H%M%SZ") for days in (2, 1))
+    signer = ("-cert", str(folder / f"{authority}.pem"), "-keyfile", str(folder / f"{authority}.key"))
+    times = ("-startdate", start, "-enddate", end, "-notext")
+    openssl(
+        "ca", "-batch", "-config", str(folder / "ca.cnf"), *signer, "-in", str(request), "-out", str(signed), *times
+    )
 
 
 def authority(folder: Path, name: str) -> bytes:

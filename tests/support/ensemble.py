@@ -259,8 +259,9 @@ class Ensemble:
     The last `observers` of the nodes do not vote. `tick` is ZooKeeper's tickTime in seconds. Session timeouts are
     between 2 and 20 ticks unless `min_session_timeout` and `max_session_timeout` (seconds) are given. `container_check`
     is how often, in seconds, empty container znodes are deleted. With `fsync=False`, writes are acknowledged before
-    they are on disk, which is faster. `properties` are more lines for zoo.cfg, `java_options` more options of the JVM,
-    and `env` more environment variables.
+    they are on disk, which is faster. `properties` are more lines for zoo.cfg, and `per_server` those of one server,
+    by its number. `java_options` are more options of the JVM, and `env` more environment variables. With
+    `tells_client_ports`, the list of the servers has their addresses for clients, as reconfiguration needs.
 
     Without `directory`, data and logs are in a temporary directory that `stop()` removes, and a second `start()` starts
     an empty ensemble on the same ports. A server that is stopped and started alone keeps its data either way.
@@ -280,6 +281,8 @@ class Ensemble:
         max_session_timeout: float | None = None,
         fsync: bool = False,
         properties: Mapping[str, str] | None = None,
+        per_server: Mapping[int, Mapping[str, str]] | None = None,
+        tells_client_ports: bool = False,
         java_options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
@@ -304,10 +307,12 @@ class Ensemble:
             **({"maxSessionTimeout": f"{max_session_timeout * 1000:.0f}"} if max_session_timeout is not None else {}),
             **{
                 f"server.{number}": f"127.0.0.1:{peer}:{election}{':observer' if number > nodes - observers else ''}"
+                f"{f';127.0.0.1:{self._ports[number - 1]}' if tells_client_ports else ''}"
                 for number, (peer, election) in enumerate(self._quorum, start=1)
             },
             **(properties or {}),
         }
+        self._per_server = per_server or {}
         self._java_options = [
             *JVM_OPTIONS,
             f"-Dznode.container.checkIntervalMs={container_check * 1000:.0f}",
@@ -387,7 +392,7 @@ class Ensemble:
         data = directory / "data"
         data.mkdir(parents=True, exist_ok=True)
         (data / "myid").write_text(f"{number}\n")
-        config = {**self._config, "clientPort": str(port), "dataDir": str(data)}
+        config = {**self._config, "clientPort": str(port), "dataDir": str(data), **self._per_server.get(number, {})}
         (directory / "zoo.cfg").write_text("".join(f"{key}={value}\n" for key, value in config.items()))
         (directory / "logback.xml").write_text(LOGBACK)
         command = [java, *self._java_options, "-cp", os.pathsep.join(map(str, classpath)), MAIN_CLASS, "zoo.cfg"]

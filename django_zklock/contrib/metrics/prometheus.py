@@ -200,7 +200,7 @@ class Metrics:
         self._lost = counter("lost_total", "Holds that were lost.")
         self._contended = counter("contended_total", "Locks that were not acquired before the timeout.")
         self._deadlocks = counter("deadlocks_total", "Waits that were ended because they were part of a deadlock.")
-        self._unavailable = counter("unavailable_total", "Acquisitions that failed because ZooKeeper did not answer.")
+        self._unavailable = counter("unavailable_total", "Acquisitions that ZooKeeper did not answer, or refused.")
         self._held_long = counter("held_long_total", "Holds longer than warn_after.")
         self._release_requests = counter("release_requests_total", "Release requests that holders have seen.")
         self._swallowed = counter("aborts_swallowed_total", "Aborts whose interrupt was swallowed by the work.")

@@ -18,6 +18,7 @@ from django_zklock.core.protocol.hand_over import GivenHold
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS
 from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Kind, Mark, new_guid
+from django_zklock.core.zk.errors import ZkError
 
 HAND_OVER_TIMEOUT: Final = 5.0  # seconds that a hand-over waits for ZooKeeper
 
@@ -42,12 +43,21 @@ def hand_over(held: HeldLock, seconds: float, new_waiter: Callable[[], Any]) -> 
     )
     waiter = new_waiter()
     hold = GivenHold(spec, given, waiter.set)
+
+    def on_released(released: bool) -> None:
+        if contender.refusal is not None or not hold.tried:  # else the hold tells
+            waiter.set(contender.refusal or 0)
+
     with CleanupOnError(partial(_withdraw, held, contender, hold)):
         contender.given = hold
         held.handed_over = True
         held.release_uses()
-        contender.when_released(lambda released: None if hold.tried else waiter.set(0), confirmed=True)
+        contender.when_released(on_released, confirmed=True)
         token = yield from waiter.outcome(HAND_OVER_TIMEOUT)
+        refusal = token if isinstance(token, ZkError) else contender.refusal
+        if refusal is not None:
+            refusal.lock = spec.key
+            raise refusal
         if token is None:
             raise ZooKeeperUnavailable(contender.session.explain(HAND_OVER_TIMEOUT), lock=spec.key)
         if not token:

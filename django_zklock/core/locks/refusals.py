@@ -41,6 +41,8 @@ def refusal(contender: AnyContender, owner: Owner, outcome: Outcome | None, wait
         return ZooKeeperUnavailable(contender.session.explain(waited), lock=spec.key)
     if contender.in_local_queue:
         after = "; many other callers of this process wait for it, too"
+    if by_operator and contender.refusal is not None:  # it is over, and cannot be deleted
+        after += f". {contender.refusal}".rstrip(".")
     return LockTimeout(f"The lock {spec.key!r} was not free within {waited:.1f} s{after}.", lock=spec.key, ahead=ahead)
 
 

@@ -48,6 +48,7 @@ from django_zklock.core.zk.errors import (
     NodeMissing,
     OutcomeUnknown,
     Outdated,
+    RequestRefused,
     SessionGone,
     ZkError,
 )
@@ -125,6 +126,7 @@ class Contender(SessionObserver):
     busy: Busy | None = None  # its outcome, as soon as the holder is read
     in_local_queue: bool = False  # it waits in the local queue of this process
     guid: str = ""  # of its last znode; empty before the first create
+    refusal: RequestRefused | None = None  # of a request that it tries again: its delete, or that of a hold ahead
 
     _ahead: Node | None = None  # the contender just ahead, or the holder if it is busy; None if it was not read
     _operator_hold: Node | None = None  # an operator hold ahead, if there is one
@@ -332,7 +334,7 @@ class Contender(SessionObserver):
             return
         remaining = queue.without(checked.ended)
         if checked.first is not None and not self._is_free(remaining):
-            self._operator_hold = checked.first
+            self._operator_hold, self.refusal = checked.first, checked.refusal
             self._give_up(queue, Busy())
         else:
             self._create_or_give_up(remaining)
@@ -569,7 +571,7 @@ class Contender(SessionObserver):
         if checked.ended:
             self._list()
             return
-        self._operator_hold = checked.first
+        self._operator_hold, self.refusal = checked.first, checked.refusal
         self._wait_or_give_up(queue, name, verdict)
         seconds = checked.next_check(operator_hold.holds_to_end(queue, name, verdict.children))
         if seconds is not None and self._phase is Phase.QUEUED:
@@ -895,8 +897,9 @@ class Contender(SessionObserver):
         if marker is not None:
             marker.delete()  # after the znode, which would count as a writer without it
 
-    def _on_gone(self) -> None:
+    def _on_gone(self, error: Exception | None = None) -> None:
         self._phase = Phase.GONE
+        self.refusal = error if isinstance(error, RequestRefused) else None
         self.session.observers.pop(self, None)
         queue, self._local_queue = self._local_queue, None
         if queue is not None:
@@ -963,7 +966,7 @@ class Contender(SessionObserver):
 
     def on_lease_over(self) -> None:
         if self._grant is not None:
-            self._grant.lose(troubles.LEASE_OVER)
+            self._grant.lose(self.session.why_over)
 
 
 class Predecessors:

@@ -138,7 +138,7 @@ class Grant:
         if self.session.session_id != self.session_id:
             return troubles.SESSION_OVER
         if not valid:
-            return troubles.LEASE_OVER
+            return self.session.why_over
         return None if self.ends_at is None or clock.now() < self.ends_at else self.why_overdue
 
     @property

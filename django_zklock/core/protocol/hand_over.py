@@ -20,7 +20,7 @@ from django_zklock.core.queue.escaping import SEQUENCE_DIGITS
 from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.queue.operator_hold import HANDED_OVER, OperatorHold
-from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, ZkError
+from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, RequestRefused, ZkError
 from django_zklock.core.zk.gateway import Gateway, NamesReply, Node, NodeReply
 from django_zklock.core.zk.multi import Create, Delete, Operation, SetData
 from django_zklock.core.zk.session import Session
@@ -34,12 +34,13 @@ class GivenHold(Replacement):
     """
     The hold that replaces the znode of a giver, until the lock is adopted or the time is over.
 
-    Once `tried`, `done` gets the token of the adopter, or 0 if the hold is not there; on the protocol's thread. The
+    Once `tried`, `done` gets the token of the adopter, or 0 if the hold is not there, or the error with which ZooKeeper
+    refuses to tell; on the protocol's thread. The
     token is the czxid of the hold, so it is higher than the giver's. But contenders that came before the hold would
     get a lower one. If there are some, the adopter has the token of the giver.
     """
 
-    def __init__(self, spec: QueueSpec, hand_over: HandOver, done: Callable[[int], object]) -> None:
+    def __init__(self, spec: QueueSpec, hand_over: HandOver, done: Callable[[int | ZkError], object]) -> None:
         super().__init__(spec, None, hand_over.guid, hand_over.name)
         self._seconds = hand_over.seconds
         self._sequence = hand_over.sequence
@@ -72,9 +73,9 @@ class GivenHold(Replacement):
         if self.tried:
             self._check(session)
 
-    def _on_checked(self, session: Session, hold: OperatorHold | None) -> None:
+    def _on_checked(self, session: Session, hold: OperatorHold | None, refusal: ZkError | None) -> None:
         if hold is None:
-            self._done(0)
+            self._done(refusal or 0)
         elif self._is_withdrawn:
             session.gateway.delete(self._path, lambda reply: None)
         elif not self._is_listed:
@@ -109,6 +110,9 @@ def find_adopter(
     assert hand_over is not None
 
     def on_listed(reply: NamesReply) -> None:
+        if isinstance(reply, RequestRefused):
+            done(reply)
+            return
         names = [] if isinstance(reply, ZkError) else [name for name in reply if name.endswith(hand_over.sequence)]
         if again is not None and hand_over.name in names:
             again()

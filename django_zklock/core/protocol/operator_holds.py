@@ -22,7 +22,7 @@ from django_zklock.core.queue import operator_hold
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, show_tails
 from django_zklock.core.queue.nodes import Kind, Mark, Payload, new_guid, prefix
 from django_zklock.core.queue.operator_hold import OperatorHold
-from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, ZkError
+from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, RequestRefused, ZkError
 from django_zklock.core.zk.gateway import CLOCK_NODE, Callback, Gateway, NamesReply, Node, NodeReply, WriteReply
 from django_zklock.core.zk.multi import Create, Delete, Operation
 from django_zklock.core.zk.session import Session
@@ -49,6 +49,7 @@ class HoldCheck:
     def __init__(self, gateway: Gateway, key: str, parent: str, guard: Guard = lambda callback: callback) -> None:
         self.ended: set[str] = set()  # names of the holds that it has deleted, or that were gone already
         self.remaining: dict[str, OperatorHold] = {}  # the holds that are not over, in the order of the queue
+        self.refusal: RequestRefused | None = None  # of the last request, if ZooKeeper refuses it
         self._nodes: dict[str, Node] = {}  # of these
         self._gateway = gateway
         self._key = key
@@ -77,6 +78,7 @@ class HoldCheck:
 
         def on_read(name: str, reply: NodeReply) -> None:
             replies.append(reply)
+            self._note(reply)
             if isinstance(reply, NodeMissing):
                 self.ended.add(name)
             elif isinstance(reply, Node) and (hold := read_hold(self._key, reply)) is not None:
@@ -86,6 +88,10 @@ class HoldCheck:
 
         for name in names:
             self._gateway.read(f"{self._parent}/{name}", self._guard(partial(on_read, name)))
+
+    def _note(self, reply: object) -> None:
+        if isinstance(reply, RequestRefused):
+            self.refusal = reply
 
     def _on_all_read(self, replies: Sequence[NodeReply]) -> None:
         latest = self._gateway.clock.latest()
@@ -98,6 +104,7 @@ class HoldCheck:
             self._done(self)
 
     def _on_time(self, reply: WriteReply) -> None:
+        self._note(reply)
         now = None if isinstance(reply, ZkError) else self._gateway.clock.now()
         ended = [name for name, hold in self.remaining.items() if now is not None and hold.is_over(now)]
         if ended:
@@ -107,6 +114,7 @@ class HoldCheck:
             self._done(None if isinstance(reply, INTERRUPTED) else self)
 
     def _on_deleted(self, names: Sequence[str], reply: WriteReply) -> None:
+        self._note(reply)
         # All are deleted, or another process has deleted one of them. The queue is listed again in either case.
         gone = reply is None or isinstance(reply, NodeMissing)
         for name in names if gone else ():
@@ -215,7 +223,7 @@ class Replacement:
     def _check(self, session: Session) -> None:
         def on_checked(checked: HoldCheck | None) -> None:
             if checked is not None:
-                self._on_checked(session, checked.remaining.get(self._name))
+                self._on_checked(session, checked.remaining.get(self._name), checked.refusal)
                 if checked.ended:
                     session.gateway.delete(self._entry, lambda reply: None)
             pause = RETRY if checked is None else checked.next_check((self._name,))
@@ -224,8 +232,8 @@ class Replacement:
 
         HoldCheck(session.gateway, self._spec.key, self._spec.parent).run((self._name,), on_checked)
 
-    def _on_checked(self, session: Session, hold: OperatorHold | None) -> None:
-        """The hold was checked; None: it is not there."""
+    def _on_checked(self, session: Session, hold: OperatorHold | None, refusal: ZkError | None) -> None:
+        """The hold was checked; None: it is not there, or ZooKeeper refuses to read it."""
 
     def _create(self, payload: Payload, *, by: str, reason: str, mark: str) -> Create:
         """Return the create of the hold; `payload` is that of the holder."""

@@ -242,8 +242,8 @@ class Deletion:
     _parent: str
     guid: str  # of a marker, its name
     _path: str | None  # None: it is unknown, so the znode is searched by its guid
-    _done: Callable[[], object] = bool
-    """Called when the znode is gone, and whenever that takes longer than a request."""
+    _done: Callable[[Exception | None], object] = bool
+    """Called when the znode is gone, and with the error whenever that takes longer than a request."""
     _replacement: Replacement | None = None
     """Created in the same transaction."""
     _about: Mapping[str, str] = field(default_factory=dict)  # the work that the lock was for
@@ -277,7 +277,7 @@ class Deletion:
         except Exception as error:  # noqa: BLE001 - `_send_later` logs it
             # No reply may follow, and nothing else would delete this znode.
             self._is_busy = False
-            self._done()
+            self._done(error)
             self._send_later(error, exc_info=True)
 
     def _on_searched(self, reply: ListingReply) -> None:
@@ -308,11 +308,11 @@ class Deletion:
         if self._replacement is not None:
             self._replacement.end_in_time(self._registry.session)
         releases.end(self)
-        self._done()
+        self._done(None)
         self._registry.deleting.pop(self, None)  # last, for other threads that wait for this
 
     def _retry(self, error: ZkError) -> None:
-        self._done()
+        self._done(error)
         if not isinstance(error, INTERRUPTED):  # an event of the session follows these two
             self._send_later(error)
 

@@ -65,17 +65,6 @@ def acls(options: SessionOptions) -> list[ACL]:
     ]
 
 
-def acl_path(request: Any) -> str:
-    """Return the path of the znode whose ACL decides about a request, or "". A create or delete needs the parent's."""
-    path: str = getattr(request, "path", "")
-    return (path.rpartition("/")[0] or "/") if isinstance(request, _OF_CHILDREN) else path
-
-
-_OF_CHILDREN = (wire.Create, wire.Create2, wire.Delete)
-# They change nothing, so they have no outcome.
-_READS = (wire.GetData, wire.GetChildren, wire.GetChildren2, wire.GetACL, wire.Sync)
-
-
 class Client(KazooClient):
     """A kazoo client with our handler and connection, bounded pauses, and the negotiated timeout."""
 
@@ -236,13 +225,14 @@ class PendingRequest:
     _request: Any
     callback: Callable[[Any], object]
     _on_reply: Callable[[PendingRequest, object], object]
+    code: int = 0  # of its reply, if kazoo does not know it; set by the connection
 
     def set(self, value: Any = None) -> None:
         """Take the reply. The results of a transaction, or the path of a new znode, may show that it is unclear."""
         reply, request = value, self._request
         if isinstance(request, wire.Transaction):
             failed = failure(value)
-            if failed is not None and isinstance(error := translate(failed), OutcomeUnknown):
+            if failed is not None and isinstance(error := translate(failed, request), OutcomeUnknown):
                 reply = error
         elif isinstance(request, wire.Create2):
             path: str = value[0]
@@ -252,7 +242,7 @@ class PendingRequest:
 
     def set_exception(self, error: BaseException) -> None:
         """Take the error."""
-        reply = translate(error, read=isinstance(self._request, _READS), path=acl_path(self._request))
+        reply = translate(error, self._request, self.code)
         self._loop.deliver(self._on_reply, self, reply)
 
 

@@ -33,16 +33,17 @@ from kazoo.handlers import utils as kazoo_utils
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import connection as kazoo_connection
 from kazoo.protocol.connection import PING_XID, ConnectionHandler
-from kazoo.protocol.serialization import Auth, Close, Connect, Transaction, int_struct
+from kazoo.protocol.serialization import Auth, Close, Connect, int_struct
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import ForceRetryError, KazooRetry
 
 from django_zklock.core import clock, fork
 from django_zklock.core.execution.owner import gevent_patched
+from django_zklock.core.zk.codes import CREDENTIALS
+from django_zklock.core.zk.errors import request_name
 from django_zklock.core.zk.loop import protocol_thread
 from django_zklock.core.zk.outage import (
     CLOSED,
-    CREDENTIALS,
     LONGEST_PAUSE,
     REFUSALS,
     REFUSED,
@@ -290,7 +291,7 @@ class Connection(ConnectionHandler):
                 closed = super()._read_socket(read_timeout)  # the whole reply is here
             return closed
         except ConnectionDropped:  # kazoo forgets the requests without a reply
-            self._unanswered = [_name(request) for request, *_ in self.client._pending.copy()]
+            self._unanswered = [request_name(request) for request, *_ in self.client._pending.copy()]
             raise
         except (RuntimeError, IndexError, ValueError, struct.error) as error:  # IndexError: no reply is due
             raise ConnectionDropped(f"unreadable reply: {error}") from error
@@ -542,12 +543,14 @@ class Connection(ConnectionHandler):
             self._answered = True
             self.client.outage.accepted()
         if self.client.outage.closed and header.xid > 0 and self.client._pending:
-            self.client.outage.carried_out(self.host, self._address, _name(self.client._pending[0][0]))
+            self.client.outage.carried_out(self.host, self._address, request_name(self.client._pending[0][0]))
         if header.xid == PING_XID and self._pings:
             self._contact_at = self._pings.popleft()
             self.client.on_pinged(self._contact_at)
         if header.err == ConnectionLoss.code or (header.err and header.err not in EXCEPTIONS):
             self.logger.warning("ZooKeeper replied with the error code %s", header.err)
+            with contextlib.suppress(IndexError, AttributeError):  # a request of kazoo's own
+                self.client._pending[0][1].code = header.err
             header = header._replace(err=SystemZookeeperError.code)
         return header, buffer, offset
 
@@ -598,12 +601,6 @@ def host_timeout(options: SessionOptions, negotiated_timeout: float, rounds: int
         hurried = timeout * HURRIED_ROUND_SHARE if negotiated_timeout else options.connect_timeout * FIRST_ROUND
         longest = min(longest, hurried)
     return min(options.connect_timeout, longest / addresses)
-
-
-def _name(request: object) -> str:
-    """Return the name of a request in ZooKeeper's protocol. kazoo calls a multi "transaction"."""
-    name = type(request).__name__
-    return "multi" if isinstance(request, Transaction) else name[:1].lower() + name[1:]
 
 
 def _dropped(error: OSError) -> ConnectionDropped:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from kazoo import exceptions as kazoo
+from kazoo.protocol import serialization as wire
 
 from django_zklock.core.errors import ZkLockError, ZooKeeperUnavailable
+from django_zklock.core.zk.codes import meaning
 
 if not hasattr(kazoo, "RequestTimeoutError"):  # new in 2.11, with codes such as that of a throttled request
     raise ImportError("django-zklock needs kazoo 2.11 or newer: pip install -U kazoo")
@@ -18,6 +20,8 @@ class ZkError(ZkLockError):
 
     path = ""
     """The znode of the operation that failed, if the request was a transaction."""
+    code = 0
+    """The error code of ZooKeeper; 0 if it has sent none, or one that locks handle by themselves."""
 
 
 class NodeMissing(ZkError):
@@ -72,39 +76,49 @@ _TRANSLATION: tuple[tuple[type[BaseException], type[ZkError]], ...] = (
 
 _UNDONE = (kazoo.RolledBackError, kazoo.RuntimeInconsistency)
 _API_ERROR = -100  # with a code below this, the server refused the request
-_ADVICE = {
-    kazoo.AuthFailedError: ': it refuses the credentials in ZKLOCK["AUTH"]',
-    kazoo.NoAuthError: ': the credentials in ZKLOCK["AUTH"] may not do this; check them, and the ACL of {path}',
-    kazoo.InvalidACLError: ': ZooKeeper does not know a scheme or an id in ZKLOCK["ACL"]',
-    kazoo.UnimplementedError: ": locks need ZooKeeper 3.6, or another server with container nodes",
-}
 _OTHER_REFUSALS = frozenset({kazoo.BadArgumentsError.code, kazoo.UnimplementedError.code})
 
 
-def translate(error: BaseException, *, read: bool = False, path: str = "") -> ZkError:
+def request_name(request: object) -> str:
+    """Return the name of a request in ZooKeeper's protocol. kazoo calls a multi "transaction"."""
+    name = type(request).__name__
+    return "multi" if isinstance(request, wire.Transaction) else name[:1].lower() + name[1:]
+
+
+_OF_CHILDREN = (wire.Create, wire.Create2, wire.Delete)
+# They change nothing, so they have no outcome.
+_READS = (wire.GetData, wire.GetChildren, wire.GetChildren2, wire.GetACL, wire.Sync)
+
+
+def translate(error: BaseException, request: Any, code: int = 0) -> ZkError:
     """
-    Return our error for an error of kazoo's, which becomes its `__cause__`.
+    Return our error for an error of kazoo's, which becomes its `__cause__`. `code` is one that kazoo does not know.
 
     Only a refusal shows that a write was not carried out. After a server error, a code that kazoo does not know, or an
-    unreadable reply, the outcome is unknown. A `read` has no outcome: the same error may come on each new connection,
-    so the caller gets it. `path` is the znode whose ACL decides about the request.
+    unreadable reply, the outcome is unknown. A read has no outcome: the same error may come on each new connection,
+    so the caller gets it.
     """
-    translated = _translated(error, read=read, path=path)
+    translated = _translated(error, request, code)
     translated.__cause__ = error
     return translated
 
 
-def _translated(error: BaseException, *, read: bool, path: str) -> ZkError:
+def _translated(error: BaseException, request: Any, unknown: int) -> ZkError:
     for theirs, ours in _TRANSLATION:
         if isinstance(error, theirs):
             return ours()
-    code = getattr(error, "code", 0)
-    if code < _API_ERROR or code in _OTHER_REFUSALS:
-        advice = _ADVICE.get(type(error), "").format(path=path or "the znodes")
-        return RequestRefused(f"ZooKeeper refused the request: {type(error).__name__} ({code}{advice}).")
-    if read:
-        return RequestRefused(f"ZooKeeper's reply to a read is unclear: {type(error).__name__}: {error}.")
-    return OutcomeUnknown()
+    code = unknown or getattr(error, "code", 0)
+    path = getattr(request, "path", "")
+    of_acl = path.rpartition("/")[0] or "/" if isinstance(request, _OF_CHILDREN) else path
+    why = meaning(code, of_acl) if code else f"{type(error).__name__}: {error}"
+    what = f"{request_name(request)} of {path}" if path else request_name(request)
+    translated: ZkError = OutcomeUnknown()
+    if not unknown and (code < _API_ERROR or code in _OTHER_REFUSALS):
+        translated = RequestRefused(f"ZooKeeper refused the request {what}: {why}.")
+    elif isinstance(request, _READS):
+        translated = RequestRefused(f"ZooKeeper's reply to {what} is unclear: {why}.")
+    translated.code = code
+    return translated
 
 
 def failure(results: Sequence[object]) -> Exception | None:

@@ -18,7 +18,7 @@ from kazoo.exceptions import NoAuthError
 from kazoo.protocol import serialization as wire
 
 from django_zklock.core import clock
-from django_zklock.core.zk.client import PERMISSIONS, CreateContainer, GetEphemerals, Requests, Watch, acl_path, acls
+from django_zklock.core.zk.client import PERMISSIONS, CreateContainer, GetEphemerals, Requests, Watch, acls
 from django_zklock.core.zk.errors import (
     INTERRUPTED,
     NodeExists,
@@ -418,7 +418,7 @@ def _outcome(requests: Sequence[Any], results: _Results) -> WriteReply:
     if failed is None:
         return None
     request = requests[results.index(failed)]
-    error = translate(failed, path=acl_path(request))
+    error = translate(failed, request)
     error.path = request.path
     return error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 from collections.abc import Callable
 
 from django_zklock.core import clock, hooks
@@ -86,11 +87,17 @@ class Heartbeat:
 
     def _on_checked(self, sent_at: float, until: float, reply: str | ZkError | None) -> None:
         self._outstanding = False
+        now = clock.now()
         if not isinstance(reply, str):  # else another heartbeat follows at once
-            now, error = clock.now(), "" if reply is None else type(reply).__name__
+            error = "" if reply is None else type(reply).__name__
             hooks.events.heartbeat(self._session, now - sent_at, max(0.0, until - now), error)
+        before, self._session.refused = self._session.refused, reply.code if isinstance(reply, ZkError) else 0
+        if self._session.refused != before:
+            for call in self._session.lease.on_changed.values():  # the processes that share the lease tell why it ends
+                call()
         if isinstance(reply, ZkError):
-            logger.debug("heartbeat failed: %s", reply)
+            level = logging.WARNING if reply.code and not before else logging.DEBUG
+            logger.log(level, "heartbeat failed, the lease ends in %.1f s: %s", max(0.0, until - now), reply)
         elif reply is not None:
             on_missing = self._nodes.pop(reply, None)
             if on_missing is not None:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from django_zklock.core import clock
+from django_zklock.core.zk import troubles
+from django_zklock.core.zk.codes import meaning
 from django_zklock.core.zk.loop import NEVER, Loop, users_thread
 
 _Attached = TypeVar("_Attached")
@@ -137,6 +139,8 @@ class GrantSession:
 
     session_id: int | None = None
     """None if it is over. The loop's thread writes it; any thread reads it."""
+    refused: int = 0
+    """The error code with which ZooKeeper has refused the last heartbeat, or 0. Written and read likewise."""
 
     def __init__(self, loop: Loop) -> None:
         self.pid = os.getpid()  # of the process that it belongs to; a forked child has no part of it
@@ -150,6 +154,12 @@ class GrantSession:
     def leased_until(self) -> float:
         """When the lease ends, on `clock.now()`. For any thread."""
         raise NotImplementedError
+
+    @property
+    def why_over(self) -> str:
+        """Why the lease is over, if it is. For any thread."""
+        code = self.refused
+        return f"{troubles.HEARTBEAT_REFUSED}: {meaning(code)}" if code else troubles.LEASE_OVER
 
     def dispatch(self, call: Callable[..., object], *args: Any) -> None:
         """Run users' code on a thread of its own, in order. There it cannot delay the protocol. For any thread."""

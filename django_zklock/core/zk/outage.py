@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import random
+import re
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from kazoo.exceptions import AuthFailedError, SessionClosedRequireSaslError
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.command_line import command
+from django_zklock.core.zk.codes import CREDENTIALS, REQUIRES_AUTHENTICATION
 
 Host: TypeAlias = tuple[str, int]
 """As in the settings."""
@@ -23,21 +25,24 @@ Address: TypeAlias = tuple[str, int]
 
 logger = Logger("django_zklock.zk")
 
+
+class Refusal(str):
+    """The cause if a server refuses this process, or the settings are wrong. To start servers is no remedy."""
+
+    __slots__ = ()
+
+
 NO_ANSWER = "no answer"
 SILENT = "it accepts connections, but does not answer as ZooKeeper does"
 CLOSED = (
     "it closes connections without an answer; it has no quorum, or expects TLS, or has as many connections as its "
-    "maxClientCnxns or maxCnxns allows, or is no ZooKeeper"
+    "maxClientCnxns or maxCnxns allows, or refuses CERT, or is no ZooKeeper"
 )
 CLOSED_EARLY = "it closes each connection at the first request; it requires authentication, or is older than 3.6"
-CREDENTIALS = 'it refuses the credentials in ZKLOCK["AUTH"]'
-REFUSALS = {
-    SessionClosedRequireSaslError.code: 'it requires authentication that ZKLOCK["AUTH"] does not give: a scheme of its '
-    "enforce.auth.schemes, or SASL, which is not supported"
-}
+REFUSALS = {SessionClosedRequireSaslError.code: Refusal(REQUIRES_AUTHENTICATION)}
 """The codes with which a server refuses a session at its first request, and what they mean."""
-NO_TLS = "it speaks no TLS; use its port for TLS, or zk:// instead of zk+tls://"
-TLS_ONLY = "it expects TLS; use zk+tls://, or its port without TLS"
+NO_TLS = Refusal("it speaks no TLS; use its port for TLS, or zk:// instead of zk+tls://")
+TLS_ONLY = Refusal("it expects TLS; use zk+tls://, or its port without TLS")
 REFUSED = "connection refused"
 CLOSES_AT = "it closes the connection at "
 _NEWER = {"create2", "createContainer", "getEphemerals"}  # requests that some servers before 3.6 do not know
@@ -50,6 +55,34 @@ FIRST_PAUSE, PAUSE_FACTOR, LONGEST_PAUSE = 0.1, 5, 10.0
 IDLE_PAUSE = 60.0
 """Seconds more while nobody waits, so that the state that metrics show is right again some time after an outage."""
 
+_CERT = 'it refuses the certificate of this process, CERT in ZKLOCK["TLS"]'
+_NOTHING_IN_COMMON = "it has no version or cipher in common with this process; let it accept TLS 1.2 or 1.3"
+_ALERTS = {
+    "CERTIFICATE_EXPIRED": f"{_CERT}: it has expired; renew it",
+    "CERTIFICATE_REVOKED": f"{_CERT}: it is revoked; replace it",
+    "UNKNOWN_CA": f"{_CERT}: the truststore of the server does not have its authority",
+    **dict.fromkeys(("CERTIFICATE_REQUIRED", "NO_CERTIFICATE"), f"{_CERT}: there is none; set CERT and KEY"),
+    **dict.fromkeys(("PROTOCOL_VERSION", "INSUFFICIENT_SECURITY", "UNSUPPORTED_PROTOCOL"), _NOTHING_IN_COMMON),
+    **dict.fromkeys(("NO_PROTOCOLS_AVAILABLE", "WRONG_SSL_VERSION", "UNSUPPORTED_VERSION"), _NOTHING_IN_COMMON),
+    "HANDSHAKE_FAILURE": f"{_NOTHING_IN_COMMON}, and set CERT if it asks for a certificate",
+    "UNRECOGNIZED_NAME": "it does not serve the host name; use a name in URL that it serves",
+    **dict.fromkeys(
+        ("BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN", "UNSUPPORTED_CERTIFICATE", "ACCESS_DENIED", "DECRYPT_ERROR"),
+        f"{_CERT}: it is missing, expired or revoked, or the server does not trust its authority; set or renew it",
+    ),
+}
+"""The meaning of the alerts of a server and of failures of TLS, and the remedy; by OpenSSL's names without prefixes."""
+_OTHER_ALERT = "TLS with it is not possible; see its log"
+_INVALID = "its TLS certificate is not valid here"
+_ANY_INVALID = 'renew it, or correct CA in ZKLOCK["TLS"]'
+_VERIFIED = {
+    9: "set the clocks of both machines",
+    10: "renew it on the server",
+    23: "replace it on the server",
+    62: "use a name in URL that the certificate has",
+    64: "use an address in URL that the certificate has",
+}
+"""The remedies if this process refuses the certificate of a server; by OpenSSL's codes X509_V_ERR_*."""
 _TLS_RECORD = (b"\x15\x03", b"\x16\x03")  # how an alert, and a handshake, begin
 _DEVSERVER = f"For development, start one with: {command('devserver')}"
 
@@ -90,7 +123,7 @@ class Outage:
 
     def cannot_try(self, error: Exception) -> None:
         """Record why this process cannot try any server."""
-        self._causes = dict.fromkeys(self._hosts, _text(error))
+        self._causes = dict.fromkeys(self._hosts, Refusal(_text(error)))
 
     def answered(self, host: Host) -> None:
         """Forget all failures, because a server has answered. After a refusal, it must also carry out a request."""
@@ -175,6 +208,11 @@ class Outage:
         """Whether a server has refused its last connection."""
         return bool(self._refusals)
 
+    @property
+    def refuses(self) -> bool:
+        """Whether a server refuses this process, or the settings are wrong. For any thread."""
+        return any(isinstance(cause, Refusal) for cause in list(self._causes.values()))
+
     def log(self) -> None:
         """Log the outage once, as soon as each server has failed."""
         if not self._logged and len(self._causes) >= len(set(self._hosts)):
@@ -191,7 +229,7 @@ class Outage:
             servers = "; ".join(f"{address(host)}: {causes.get(host, 'not tried yet')}" for host in self._hosts)
             return f"No connection to ZooKeeper{time}. {servers}."
         cause = causes.get(self._hosts[0], NO_ANSWER)
-        hint = f" {_DEVSERVER}" if cause == REFUSED and _is_loopback(self._hosts[0][0]) else ""
+        hint = f" {_DEVSERVER}" if cause == REFUSED and is_loopback(self._hosts[0][0]) else ""
         return f"No connection to ZooKeeper at {address(self._hosts[0])}{time}: {cause}.{hint}"
 
 
@@ -204,17 +242,17 @@ def cause_of(error: BaseException, *, in_handshake: bool, connected: bool) -> st
     cause = error.__cause__ or error.__context__  # the system's error or ours, which kazoo replaces by its own
     origin = cause if isinstance(cause, (OSError, NotZooKeeper)) else error
     if isinstance(error, AuthFailedError):
-        return CREDENTIALS
+        return Refusal(CREDENTIALS)
     if getattr(origin, "errno", None) in _NO_ROOM:
-        return _text(origin)
+        return Refusal(_text(origin))
     if isinstance(origin, ssl.SSLCertVerificationError):
-        return f"its TLS certificate is not valid here: {origin.verify_message}"
+        return Refusal(f"{_INVALID}: {origin.verify_message}; {_VERIFIED.get(origin.verify_code, _ANY_INVALID)}")
     if isinstance(origin, ssl.SSLError) and origin.reason not in (None, "WRONG_VERSION_NUMBER", *_ENDS_OF_FILE):
-        return f"TLS failed: {origin.reason.lower().replace('_', ' ')}"
-    if in_handshake:
-        return NO_TLS
+        return _tls_failure(origin.reason)
     if isinstance(origin, NotZooKeeper):
-        return str(origin)
+        return Refusal(origin)
+    if in_handshake:
+        return SILENT if _is_timeout(origin) else NO_TLS
     if isinstance(origin, ConnectionRefusedError):
         return REFUSED
     if connected or isinstance(origin, (ConnectionResetError, BrokenPipeError)):
@@ -225,6 +263,15 @@ def cause_of(error: BaseException, *, in_handshake: bool, connected: bool) -> st
 
 
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)  # in this process, or on its machine
+
+
+def _tls_failure(reason: str) -> Refusal:
+    """Return the cause for an error of OpenSSL: an alert of the server, or a failure of this process."""
+    alert = re.sub("^(SSLV3|TLSV13?)_(ALERT_)?", "", reason)
+    advice = _ALERTS.get(alert, _OTHER_ALERT)
+    return Refusal(f"TLS failed: {alert.lower().replace('_', ' ')}; {advice}")
+
+
 _ENDS_OF_FILE = ("UNEXPECTED_EOF_WHILE_READING", "UNEXPECTED_EOF")
 
 
@@ -251,8 +298,9 @@ def address(host: Host) -> str:
     return "[{}]:{}".format(*host) if ":" in host[0] else "{}:{}".format(*host)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine itself."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"

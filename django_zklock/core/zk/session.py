@@ -19,6 +19,7 @@ from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.client import Client, Requests
+from django_zklock.core.zk.codes import meaning
 from django_zklock.core.zk.errors import OutcomeUnknown, SessionGone
 from django_zklock.core.zk.gateway import Gateway
 from django_zklock.core.zk.lease import LEASE_SHARE, GrantSession, LastContact, Lease
@@ -221,7 +222,8 @@ class Session(GrantSession):
 
         self._suspend(troubles.UNCLEAR_REPLY)
         logger.warning("ZooKeeper's reply to a write is unclear, connecting again: %r", error.__cause__ or error)
-        self.outage.failed(client.host, "its replies are unclear")
+        why = f": {meaning(error.code)}" if error.code else ""
+        self.outage.failed(client.host, f"its replies are unclear{why}")
         now = clock.now()
         self._drop_at = max(now, self._drop_at + UNCLEAR_PAUSE)
         if self._drop_at == now:
@@ -350,6 +352,7 @@ class Session(GrantSession):
             return
         self.session_id = None
         self.suspect = True
+        self.refused = 0
         self.lease.end()
         previous, self.state = self.state, ConnectionState.LOST
         self.requests.fail_all(SessionGone)

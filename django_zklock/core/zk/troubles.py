@@ -8,6 +8,7 @@ from django_zklock.core.queue.escaping import gettext_noop
 
 SESSION_OVER: Final = gettext_noop("the ZooKeeper session is over")
 LEASE_OVER: Final = gettext_noop("the lease is over: no quorum has confirmed the session in time")
+HEARTBEAT_REFUSED: Final = "the lease is over: ZooKeeper refused the heartbeat"  # a colon and the error follow
 CONNECTION_BROKE: Final = gettext_noop("the connection broke")
 CONNECTION_SUSPENDED: Final = gettext_noop("the connection to ZooKeeper is suspended")
 UNCLEAR_REPLY: Final = gettext_noop("ZooKeeper's reply to a write was unclear")

@@ -30,6 +30,7 @@ from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import NodeExists, NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, Gateway, Node
 from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.inspection.ensemble import SessionBounds, session_bounds
 from django_zklock.locks.requests import call
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.exit_codes import ExitCode, failure
@@ -43,6 +44,11 @@ SLOW_SHARE: Final = 0.05  # of the session timeout; slower writes may let leases
 MAX_COMMANDS: Final = 2  # of one incident, so that several incidents fit on a screen
 FOLDER: Final = "!doctor"
 """The directory of the check of rights, below the base and deleted at the end. No key contains a "!"."""
+DIFFERENT: Final = (
+    "The servers grant different session timeouts. A session that moves may end before its leases, and then two "
+    "processes may hold one lock. Set the same minSessionTimeout, maxSessionTimeout and tickTime on all servers, and "
+    "finish the rolling restart."
+)
 NEW: Final = " (new: no process has used it. Is it the address of your other hosts?)"
 TOO_SHORT: Final = "The time was too short for all checks. Raise --reply-timeout."
 _WORLD: Final = ("world", "anyone")
@@ -77,7 +83,11 @@ def run(out: Output, options: argparse.Namespace) -> None:
     is_connected = of_connection[0].result == "ok"
     if is_connected:
         reserved = listing.findings(listing.read(reply_timeout=options.reply_timeout))
-        checks += [*_locks(look.snapshot), *(Check("reservations", *finding) for finding in reserved)]
+        checks += [
+            *_bounds(look.servers),
+            *_locks(look.snapshot),
+            *(Check("reservations", *finding) for finding in reserved),
+        ]
     results = Counter(check.result for check in checks)
     healthy = not results["error"] and not (options.strict and results["warning"])
     if options.json:
@@ -183,12 +193,27 @@ def _connection(reply_timeout: float) -> Iterator[Check]:
         yield _rights(config.base, ask)
         yield from _access_list(config, ask)  # the node exists now, also on new servers
     except ZkError as error:
-        yield Check("answers", "error", f"ZooKeeper did not answer: {error}")
+        yield Check("answers", "error", str(error))
     except ZooKeeperUnavailable as error:
         if is_connected:
             yield Check("answers", "error", TOO_SHORT if session.connected else str(error))
         else:
             yield Check("connection", "error", str(error))
+
+
+def _bounds(report: inspection.EnsembleReport) -> Iterator[Check]:
+    """Compare the session timeouts that the servers grant: the leases of a session that moves rely on them."""
+    granted = session_bounds(report)
+    known = {server: bounds for server, bounds in granted.items() if isinstance(bounds, SessionBounds)}
+    unasked = ", ".join(server for server in granted if server not in known)
+    unasked = f" Not asked: {unasked}." if unasked else ""
+    ticks = {bounds.tick for bounds in known.values()} - {None}
+    if len(ticks) > 1 or len({(bounds.shortest, bounds.longest) for bounds in known.values()}) > 1:
+        texts = [f"{server} grants {bounds}" for server, bounds in known.items()]
+        yield Check("session bounds", "warning", f"{DIFFERENT} {'; '.join(texts)}.{unasked}")
+    elif known:
+        first, result = next(iter(known.values())), "info" if unasked else "ok"
+        yield Check("session bounds", result, f"{count(len(known), 'server')}, {first}.{unasked}")
 
 
 def _write_seconds(ask: Ask) -> float:
@@ -213,8 +238,7 @@ def _rights(base: str, ask: Ask) -> Check:
     for right, request in requests:
         reply = ask(request)
         if isinstance(reply, ZkError) and not isinstance(reply, NodeExists):
-            hint = ": set localSessionsUpgradingEnabled=true on the servers" if "LocalSession" in str(reply) else ""
-            return Check("rights", "error", f"this client may not {right} nodes below {base} ({reply}){hint}")
+            return Check("rights", "error", f"this client may not {right} nodes below {base} ({reply})")
         node = reply.path if isinstance(reply, Node) else node
     ask(lambda gateway, done: gateway.delete(folder, done))
     return Check("rights", "ok", f"this client may create, list and delete below {base}")

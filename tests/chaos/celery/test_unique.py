@@ -70,7 +70,7 @@ def work():
     if not late:
         mine.unlink()
     reservations.start(key, task, late=late, reply_timeout=10)
-    if not done and not reservations.end(key, task, reply_timeout=10):
+    if not done and reservations.end(key, task, reply_timeout=10) is not None:
         if late:
             mine.rename(home / "messages" / task)
         raise ZkLockError("the end was not confirmed")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from support.faults import BackgroundCall, connected, die, proxied, within
 from support.proxy import MULTI
 from support.reserving import holder, reserved_names
@@ -62,12 +63,21 @@ def test_a_reservation_that_ends_leaves_no_znode(zoo: Zoo) -> None:
     reservations.conclude(reserved(), sent=False)
     assert reserved_names(zoo) == []
     queued()
-    assert reservations.end("a/b", "one", attached=started())
+    assert reservations.end("a/b", "one", attached=started()) is None
     assert reserved_names(zoo) == []
     reserved()
-    assert reservations.end("a/b", "one")
+    assert reservations.end("a/b", "one") is None
     assert reserved_names(zoo) == []
     assert holder("a/b") is None
+
+
+def test_an_end_that_zookeeper_refuses_says_so(zoo: Zoo) -> None:
+    queued()
+    directory = record.directory(zoo.base)
+    zoo.client.set_acls(directory, [make_acl("world", "anyone", read=True, write=True, create=True, admin=True)])
+    assert "ZooKeeper refused the request delete of " in str(reservations.end("a/b", "one"))
+    zoo.client.set_acls(directory, OPEN_ACL_UNSAFE)
+    assert reservations.end("a/b", "one") is None
 
 
 def test_the_worker_may_be_faster_than_the_publisher(zoo: Zoo) -> None:
@@ -205,7 +215,7 @@ def test_two_reservations_with_one_version_are_distinguished(zoo: Zoo, monkeypat
     update = reservations._Update
     outdated: Any = lambda *args, **options: update(*args, **{**options, "guess": stale})  # noqa: E731
     monkeypatch.setattr(reservations, "_Update", outdated)
-    assert reservations.end("a/b", "one")
+    assert reservations.end("a/b", "one") is None
     assert reservations.start("a/b", "one") is None
     assert owner_of("a/b", "three", has_ended=lambda task_id: task_id == "one") == "two"
     monkeypatch.undo()
@@ -248,7 +258,7 @@ def test_a_damaged_reservation_is_not_retried_without_end(zoo: Zoo) -> None:
         with pytest.raises(ZkLockError, match="delete the rest"):
             reservations.start("a/b", "one", reply_timeout=20)
         assert proxy.counts[MULTI] < 100
-        assert reservations.end("a/b", "one")
+        assert reservations.end("a/b", "one") is None
         queued(task_id="two")
 
 
@@ -327,7 +337,7 @@ def test_reservations_are_refused_before_they_are_too_many(zoo: Zoo) -> None:
         with pytest.raises(TooManyLocks):
             reservations.reserve(f"{long}/more", "two")
         for number, worker in enumerate(workers):
-            assert reservations.end(f"{long}/{number}", "one", attached=worker, reply_timeout=30)
+            assert reservations.end(f"{long}/{number}", "one", attached=worker, reply_timeout=30) is None
         assert path_bytes() == 0
         assert reserved_names(zoo) == []
 
@@ -344,7 +354,7 @@ def test_an_update_that_was_carried_out_is_not_refused(zoo: Zoo) -> None:
         with pytest.raises(TooManyLocks):
             for number in range(200):
                 reserved(f"{long}/{number}")
-        assert reservations.end(long, "one", attached=copy, reply_timeout=30)
+        assert reservations.end(long, "one", attached=copy, reply_timeout=30) is None
 
 
 @pytest.mark.parametrize("fault", ["no reply", "late"])

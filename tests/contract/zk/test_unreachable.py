@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 from django.test import override_settings
 from kazoo.exceptions import AuthFailedError
+from kazoo.protocol.serialization import GetData
 from support.ensemble import Ensemble, free_ports
 from support.frames import frames_with
 from support.work import assert_refused
@@ -20,6 +21,7 @@ from support.zoo import eventually
 
 from django_zklock import zk_lock
 from django_zklock.core.zk import process
+from django_zklock.core.zk.codes import CREDENTIALS
 from django_zklock.core.zk.errors import translate
 from django_zklock.core.zk.outage import CLOSED
 from django_zklock.exceptions import ZooKeeperUnavailable
@@ -119,13 +121,13 @@ def test_tls_to_a_port_without_it_is_recognized(server: Ensemble | DevServer) ->
 @pytest.mark.timed
 def test_refused_credentials_are_recognized(server: Ensemble | DevServer) -> None:
     """The server closes the connection. The message is the same for a request that was sent before."""
-    reason = 'it refuses the credentials in ZKLOCK["AUTH"]'
+    reason = CREDENTIALS
     options = {"URL": f"zk://{server.hosts}/test", "CONNECT_TIMEOUT": 1, "AUTH": [("nothing", "user:password")]}
     with override_settings(ZKLOCK={**options, "SESSION_TIMEOUT": 2}):
         assert_refused(zk_lock("a", timeout=0), ZooKeeperUnavailable, re.escape(reason))
         eventually(lambda: process.current().outage._logged)
         eventually(lambda: process.current().explain() == f"No connection to ZooKeeper at {server.hosts}: {reason}.")
-    assert reason in str(translate(AuthFailedError()))
+    assert reason in str(translate(AuthFailedError(), GetData("/", None)))
 
 
 @pytest.mark.timed

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 from django.test import override_settings
-from support.certificates import WITH_NETTY, authority, certificate, skip_without_tls
+from support.certificates import WITH_NETTY, authority, certificate, expired, skip_without_tls
 from support.ensemble import Ensemble, free_ports
 from support.faults import acquire_once
+from support.locking import ending
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.management.exit_codes import ExitCode
 
 
 def make_pki(directory: Path) -> dict[str, Path]:
@@ -111,6 +113,43 @@ def test_an_unknown_authority_or_host_name_is_refused(secure: Zoo, pki: dict[str
             zk_lock("a", timeout=0.5),
         ):
             pass
+
+
+@pytest.mark.parametrize("own", ["expired", "of another authority", "missing"])
+def test_a_server_that_refuses_our_certificate_is_not_down(
+    secure: Zoo, pki: dict[str, Path], tmp_path: Path, own: str
+) -> None:
+    remedy = "set or renew it"
+    if own == "expired":
+        expired(pki["CA"].parent, "old", "ca")
+        options = {"CA": pki["CA"], "CERT": pki["CA"].with_name("old.pem"), "KEY": pki["CA"].with_name("old.key")}
+    elif own == "missing":
+        options = {"CA": pki["CA"]}
+    else:
+        options = {**make_pki(tmp_path / "other"), "CA": pki["CA"]}
+    with secure.configured(TLS={name: str(path) for name, path in options.items()}):
+        with (
+            pytest.raises(ZooKeeperUnavailable, match="refuses the certificate of this process, CERT") as caught,
+            zk_lock("a", timeout=2),
+        ):
+            raise AssertionError("it has no access")
+        assert remedy in str(caught.value)
+        status, printed, _ = ending("doctor", "--incident")
+        assert status == ExitCode.UNAVAILABLE
+        assert printed.startswith("1. This process has no access to ZooKeeper. No connection to ZooKeeper")
+        assert remedy in printed
+        for misleading in ("Start the servers", "No answer from", "does not answer"):
+            assert misleading not in printed
+        assert "does not answer" not in ending("doctor")[1]
+
+
+def test_refused_credentials_are_no_outage(zoo: Zoo) -> None:
+    """The servers answer the command `srvr` meanwhile."""
+    with zoo.configured(AUTH=[("nothing", "user:password")]):
+        status, printed, _ = ending("doctor", "--incident")
+    assert status == ExitCode.UNAVAILABLE
+    assert 'it refuses the credentials in ZKLOCK["AUTH"]; correct them' in printed
+    assert "Start the servers" not in printed
 
 
 def test_a_password_in_the_url_works_and_shows_in_no_error(zoo: Zoo) -> None:

@@ -18,7 +18,7 @@ from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.core.queue.order import Queue
 from django_zklock.inspection import EnsembleReport, LockInfo, ScannedContender, ServerReport, Wait
 from django_zklock.inspection.deadlocks import MAX_CYCLES, MAX_WAITS, find_cycles, find_waits
-from django_zklock.inspection.ensemble import _findings
+from django_zklock.inspection.ensemble import OwnAnswer, _findings
 from django_zklock.report import past
 from django_zklock.report.incident import Incident
 from django_zklock.report.verdict import CAUSES, Verdict, look
@@ -169,7 +169,14 @@ def test_tables_that_cannot_be_read_are_asked_once_in_a_look(monkeypatch: pytest
 
 
 def report(*servers: ServerReport, epochs: tuple[tuple[float, int], ...] = ()) -> EnsembleReport:
-    return EnsembleReport(servers, tuple(_findings([servers] * 5, 10.0, answer=(1, ""))), epochs)
+    return with_findings(servers, "zk1:2181", epochs)
+
+
+def with_findings(
+    servers: tuple[ServerReport, ...], connected: str, epochs: tuple[tuple[float, int], ...] = ()
+) -> EnsembleReport:
+    report = EnsembleReport(servers, (), epochs)
+    return replace(report, findings=tuple(_findings(report, 10.0, own=OwnAnswer(server=connected))))
 
 
 def test_a_finding_about_a_server_is_in_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,8 +221,7 @@ DOWN = ServerReport(address="zk3:2181", problem="does not answer: Connection ref
 def identity_in(*servers: ServerReport, problem: str = "", locks: tuple[LockInfo, ...] = ()) -> str:
     state = replace(NOTHING.connection, state="lost" if problem else "connecting")  # nothing is acknowledged
     snapshot = replace(NOTHING, problem=problem, connection=state, locks=locks, total=len(locks))
-    report = EnsembleReport(servers, tuple(_findings([servers] * 5, 10.0, answer=(0 if problem else 1, ""))))
-    (incident,) = look(snapshot, report).incidents
+    (incident,) = look(snapshot, with_findings(servers, "" if problem else "zk1:2181")).incidents
     return incident.identity
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import socket
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +17,9 @@ import pytest
 from django.utils import translation
 
 from django_zklock.core.zk.options import SessionOptions
-from django_zklock.inspection import ServerReport
-from django_zklock.inspection.ensemble import _ask, _findings, _report
+from django_zklock.core.zk.outage import Host, address
+from django_zklock.inspection import EnsembleReport, ServerReport
+from django_zklock.inspection.ensemble import OwnAnswer, _ask, _findings, _placed, _report
 
 LEADER = ServerReport(address="zk1:2181", role="leader", version="3.9.3", latency=0.001)
 FOLLOWER = ServerReport(address="zk2:2181", role="follower", version="3.9.3", latency=0.001)
@@ -33,7 +37,7 @@ Node count: 12
 
 
 def found(*servers: ServerReport) -> list[tuple[str, str]]:
-    return [(finding.result, finding.text) for finding in _findings([servers, servers], 10.0)]
+    return [(finding.result, finding.text) for finding in _findings(EnsembleReport(servers, ()), 10.0)]
 
 
 def test_healthy_servers_are_reported_as_healthy() -> None:
@@ -72,88 +76,62 @@ def look(*servers: tuple[str, int]) -> tuple[ServerReport, ...]:
     )
 
 
+def splits(servers: Sequence[ServerReport], server: str = "zk1:2181", config: bytes = b"") -> list[str]:
+    report = EnsembleReport(tuple(servers), ())
+    findings = _findings(report, 10.0, own=OwnAnswer(server=server, config=config))
+    return [finding.text for finding in findings if finding.splits]
+
+
 @pytest.mark.parametrize(
-    "looks",
+    "servers",
     [
-        (look(("leader", 0x100000050)), look(("leader", 0x100000050))),
+        look(("leader", 0x100000050)),
         # an idle ensemble after an election: its followers keep their zxid until the next transaction
-        (look(("leader", 0x200000000), ("follower", 0x100000007)),) * 2,
-        (look(("follower", 0), ("leader", 0x100000000)),) * 2,
-        # replies to one look are of different moments
-        (
-            look(("leader", 0x100000050), ("follower", 0x100000040)),
-            look(("leader", 0x100000090), ("observer", 0x100000050)),
-        ),
-        # an observer that is far behind, and carries out thousands of transactions
-        (
-            look(("leader", 0x100009000), ("observer", 0x100000100)),
-            look(("leader", 0x10000B000), ("observer", 0x100001000)),
-        ),
-        # the leader was replaced between two looks, or while one of them lasted
-        (
-            look(("leader", 0x100000050), ("follower", 0x100000050)),
-            look(("follower", 0x100000050), ("leader", 0x200000000)),
-        ),
-        (
-            look(("leader", 0x100000050), ("leader", 0x200000003)),
-            look(("follower", 0x200000003), ("leader", 0x200000009)),
-        ),
-        (look(("leader", 0x100000050), ("leader", 0x200000003)), look(("", -1), ("leader", 0x200000009))),
+        look(("leader", 0x200000000), ("follower", 0x100000007)),
+        look(("follower", 0), ("leader", 0x100000000)),
+        look(("leader", 0x100000090), ("observer", 0x100000050)),
         # one server by its name and by its address
-        tuple(look(("leader", 2 * number), ("leader", 2 * number + 1)) for number in range(4)),
-        (look(("standalone", 5), ("standalone", 5)),) * 4,
+        [*look(("leader", 5)), replace(look(("leader", 5))[0], standing="alias")],
+        [*look(("standalone", 5)), replace(look(("standalone", 5))[0], standing="alias")],
         # no quorum: it serves nobody
-        (look(("leader", 0x200000050), ("read-only", 0x100000007)),) * 2,
+        look(("leader", 0x200000050), ("read-only", 0x100000007)),
+        # it was removed, and still follows
+        [*look(("leader", 0x200000050)), replace(look(("follower", 0x200000050))[0], standing="stranger")],
     ],
 )
-def test_a_healthy_ensemble_is_never_called_two(looks: Sequence[tuple[ServerReport, ...]]) -> None:
-    assert not any(finding.splits for finding in _findings(looks, 10.0, answer=(1, "")))
+def test_a_healthy_ensemble_is_never_called_two(servers: Sequence[ServerReport]) -> None:
+    assert splits(servers) == []
 
 
 @pytest.mark.parametrize(
-    "looks",
+    "servers",
     [
-        (look(("leader", 0x100000050), ("leader", 0x200000003)),) * 2,
-        (
-            look(("leader", 0x100000050), ("leader", 0x100000053)),
-            look(("leader", 0x100000052), ("leader", 0x100000055)),
-        ),
-        (look(("leader", 0x100000050), ("follower", 0x100000052)),) * 2,
-        (look(("follower", 0x100000050), ("follower", 0x300000001)),) * 2,
-        (
-            look(("follower", 0x100000050), ("leader", 0x300000001)),
-            look(("follower", 0x100009000), ("leader", 0x300000009)),
-        ),
-        (look(("standalone", 5), ("follower", 0x100000001)),) * 2,
-        (look(("standalone", 5), ("standalone", 9)),) * 2,
+        look(("leader", 0x100000050), ("leader", 0x200000003)),
+        look(("leader", 0x100000050), ("leader", 0x100000053)),
+        look(("standalone", 5), ("follower", 0x100000001)),
+        look(("standalone", 5), ("standalone", 9)),
+        [*look(("leader", 0x300000001)), replace(look(("follower", 0x100000050))[0], standing="stranger")],
     ],
 )
-def test_two_ensembles_are_an_error(looks: Sequence[tuple[ServerReport, ...]]) -> None:
-    (finding,) = [finding for finding in _findings(looks, 10.0, answer=(1, "")) if finding.splits]
-    assert (finding.result, "to two holders" in finding.text) == ("error", True)
-
-
-def test_servers_may_disagree_while_no_quorum_answers() -> None:
-    """A leader that hangs has told its observer of a transaction, and not its follower."""
-    hung = ServerReport(address="zk9:2181", problem="does not answer: timed out")
-    looks = [(*look(("follower", 0x900002DDC), ("observer", 0x900002DDD)), hung)] * 30
-    assert not any(finding.splits for finding in _findings(looks, 10.0))
-
-
-def test_a_server_without_the_transaction_of_this_process_is_a_stranger() -> None:
-    """Two ensembles may have the same zxid by chance, before the write of this process."""
-    looks = [look(("leader", 0x100000050), ("follower", 0x100000050))] * 4
-    assert not any(finding.splits for finding in _findings(looks, 10.0, answer=(0x100000050, "")))
-    looks = [look(("leader", 0x100000051), ("follower", 0x100000050))] * 4
-    assert any(finding.splits for finding in _findings(looks, 10.0, answer=(0x100000051, "")))
+def test_two_ensembles_are_an_error(servers: Sequence[ServerReport]) -> None:
+    (text,) = splits(servers)
+    assert "to two holders" in text
 
 
 def test_a_server_that_knows_no_other_is_an_error_unless_all_addresses_are_its_own() -> None:
-    down = ServerReport(address="zk2:2181", problem="does not answer: refused")
-    alone = look(("leader", 0x100000050))
-    assert [f.splits for f in _findings([(*alone, down)], 10.0, answer=(1, "zk1:2181"))] == [True, False]
-    assert not list(_findings([alone], 10.0, answer=(1, "zk1:2181")))
-    assert not list(_findings([look(("leader", 7), ("leader", 7))] * 4, 10.0, answer=(1, "zk1:2181")))
+    down = ServerReport(address="zk2:2181", problem="does not answer: refused", standing="stranger")
+    alone, config = look(("leader", 0x100000050)), b"server.1=zk1:1:2:participant\n"
+    assert splits([*alone, down], config=config) == [
+        "zk1:2181 serves without the other servers. Two of them would give the same lock to two holders."
+    ]
+    assert splits(alone, config=config) == []
+    assert splits([*alone, replace(alone[0], standing="alias")], config=config) == []
+
+
+def test_a_server_that_is_no_member_is_named() -> None:
+    removed = replace(THIRD, standing="stranger")
+    ((result, text),) = found(LEADER, FOLLOWER, removed)
+    assert (result, text.startswith("zk3:2181 is in URL, and is no member of the ensemble.")) == ("warning", True)
 
 
 def test_observers_do_not_vote() -> None:
@@ -221,12 +199,14 @@ def test_a_server_without_quorum_runs_and_is_not_down() -> None:
 def test_an_own_answer_counts_for_more_than_a_filtered_command() -> None:
     """A proxy may cut `srvr`, while a quorum answers the requests of this process."""
     cut = ServerReport(address="zk1:2181", problem="does not answer: timed out")
-    assert {finding.result for finding in _findings([[cut]], 10.0, answer=(1, ""))} == {"warning"}
+    assert {
+        finding.result for finding in _findings(EnsembleReport((cut,), ()), 10.0, own=OwnAnswer(server="zk1:2181"))
+    } == {"warning"}
 
 
 def test_a_finding_is_in_the_language_of_its_reader() -> None:
     down = ServerReport(address="zk1:2181", problem="does not answer: Connection refused")
-    error, warning = _findings([[down]], 10.0)
+    error, warning = _findings(EnsembleReport((down,), ()), 10.0)
     with translation.override("de"):
         assert error.text.startswith(
             "Keine Mehrheit: 0 von 1 Servern laufen, nötig ist 1. Keine Sperre"  # codespell:ignore
@@ -252,3 +232,78 @@ def test_a_server_that_resets_connections_may_have_too_many() -> None:
         listener.shutdown(socket.SHUT_RDWR)
         thread.join()
     assert all("maxClientCnxns" in report.problem for report in reports)
+
+
+# --- members that `URL` does not name ---------------------------------------------------------------------------------
+
+TIMED_OUT, CLOSED = "does not answer: timed out", f"does not answer: {os.strerror(errno.ECONNREFUSED)}"
+
+
+def placed(
+    urls: Sequence[str], config: str, answers: Mapping[str, str], connected: str
+) -> tuple[EnsembleReport, list[str]]:
+    """Return the report for these servers in `URL`, which all run, and who else was asked; they have these problems."""
+    asked: list[str] = []
+
+    def ask(host: Host) -> ServerReport:
+        asked.append(address(host))
+        problem = answers[address(host)]
+        return ServerReport(address=address(host), role="" if problem else "follower", problem=problem)
+
+    reports = {
+        (host, int(port)): ServerReport(address=f"{host}:{port}", role="follower")
+        for host, port in (url.split(":") for url in urls)
+    }
+    own = OwnAnswer(server=connected, config=config.encode())
+    with ThreadPoolExecutor(4) as pool:
+        return EnsembleReport(_placed(reports, own, pool, ask), ()), asked
+
+
+def private(*numbers: int) -> str:
+    """A configuration with addresses of a private network."""
+    lines = [f"server.{number}=10.0.0.{number}:2888:3888:participant;10.0.0.{number}:2181" for number in numbers]
+    return "\n".join(lines)
+
+
+def test_servers_behind_a_translation_of_addresses_are_the_members() -> None:
+    """Nobody can reach the addresses in the configuration from here. That is no failure of three more servers."""
+    answers = {f"10.0.0.{number}:2181": TIMED_OUT for number in (1, 2, 3)}
+    report, _ = placed(["192.0.2.1:1", "192.0.2.1:2", "192.0.2.1:3"], private(1, 2, 3), answers, "192.0.2.1:1")
+    assert [(server.standing, server.problem) for server in report.servers] == [("voter", "")] * 3
+    assert report.spare == 1
+
+
+def test_a_member_that_cannot_be_reached_is_not_down() -> None:
+    answers = {"10.0.0.3:2181": TIMED_OUT}
+    report, _ = placed(["10.0.0.1:2181", "10.0.0.2:2181"], private(1, 2, 3), answers, "10.0.0.1:2181")
+    assert report.spare is None
+    assert report.servers[2].address == "server.3 (10.0.0.3:2181)"
+    assert report.servers[2].problem.endswith("was not looked at; name it in URL: timed out")
+
+
+def test_a_member_whose_machine_refuses_connections_is_down() -> None:
+    answers = {"10.0.0.3:2181": CLOSED}
+    report, _ = placed(["10.0.0.1:2181", "10.0.0.2:2181"], private(1, 2, 3), answers, "10.0.0.1:2181")
+    assert (report.servers[2].address, report.spare) == ("10.0.0.3:2181", 0)
+
+
+def test_a_server_whose_members_all_answer_elsewhere_is_a_stranger() -> None:
+    """A proxy, or a server that was removed."""
+    answers = {f"10.0.0.{number}:2181": "" for number in (1, 2, 3)}
+    report, _ = placed(["10.0.0.9:2181"], private(1, 2, 3), answers, "10.0.0.9:2181")
+    assert [server.standing for server in report.servers] == ["stranger", "voter", "voter", "voter"]
+    assert report.spare == 1
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost", "[0:0:0:0:0:0:0:1]"])
+def test_the_loopback_of_another_machine_is_not_asked(host: str) -> None:
+    config = f"server.1={host}:2888:3888:participant;{host}:2181"
+    report, asked = placed(["10.0.0.1:2181"], config, {}, "10.0.0.1:2181")
+    assert asked == []
+    assert [(server.standing, server.address) for server in report.servers] == [("voter", "10.0.0.1:2181")]
+
+
+def test_two_addresses_of_a_server_are_one_voter() -> None:
+    report, _ = placed(["127.0.0.1:2181", "localhost:2181"], "", {}, "127.0.0.1:2181")
+    assert [server.standing for server in report.servers] == ["voter", "alias"]
+    assert len(report.voters) == 1

@@ -24,6 +24,8 @@ from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.protocol.spec import Caller
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.release_request import release_request
+from django_zklock.core.zk import troubles
+from django_zklock.core.zk.codes import meaning
 
 
 @pytest.fixture
@@ -50,6 +52,16 @@ def test_a_pool_process_reads_the_lease_of_its_grant(shared: SharedGrants) -> No
     assert shared.until == float("-inf")
     shared.set_lease(12.5, 7)
     assert in_child(lambda: (shared.until, shared.session_id) == (12.5, 7))
+
+
+def test_a_pool_process_knows_why_the_lease_ends(shared: SharedGrants) -> None:
+    """It tells the end by itself, as soon as the lease is over."""
+    proxy = SessionProxy(shared)
+    shared.set_lease(12.5, 7, -102)
+    assert proxy.why_over == f"{troubles.HEARTBEAT_REFUSED}: {meaning(-102)}"
+    shared.set_lease(13.5, 7)
+    assert proxy.why_over == troubles.LEASE_OVER
+    proxy.stop()
 
 
 def test_a_pool_process_reads_each_event_of_its_grant_once(shared: SharedGrants) -> None:

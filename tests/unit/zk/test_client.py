@@ -11,7 +11,7 @@ import pytest
 from kazoo import exceptions as kazoo
 from kazoo.exceptions import ConnectionDropped
 from kazoo.protocol.connection import PING_XID
-from kazoo.protocol.serialization import Delete
+from kazoo.protocol.serialization import Delete, GetData
 from kazoo.retry import KazooRetry
 
 from django_zklock.core import clock
@@ -20,6 +20,8 @@ from django_zklock.core.zk.errors import OutcomeUnknown, translate
 from django_zklock.core.zk.lease import LastContact
 from django_zklock.core.zk.loop import Loop
 from django_zklock.core.zk.options import SessionOptions
+
+DELETE, READ = Delete("/a", -1), GetData("/a", None)
 
 
 @pytest.fixture
@@ -44,12 +46,12 @@ def test_only_a_refusal_shows_that_a_write_was_not_carried_out() -> None:
     """After any other error the outcome is unknown. A read has no outcome, so its error is passed on."""
     unclear = {*range(-100, 1), kazoo.SessionMovedError.code, -122} - {-6, -8}
     for code, kind in kazoo.EXCEPTIONS.items():
-        write, read = translate(kind()), translate(kind(), read=True)
+        write, read = translate(kind(), DELETE), translate(kind(), READ)
         assert isinstance(write, OutcomeUnknown) is (code in unclear), kind
         assert isinstance(read, OutcomeUnknown) is (code in (-4, -118, -122)), kind
     for error in (struct.error(), UnicodeDecodeError("utf-8", b"", 0, 1, "")):
-        assert isinstance(translate(error), OutcomeUnknown)
-        assert not isinstance(translate(error, read=True), OutcomeUnknown)
+        assert isinstance(translate(error, DELETE), OutcomeUnknown)
+        assert not isinstance(translate(error, READ), OutcomeUnknown)
 
 
 def test_a_reply_to_a_ping_belongs_to_the_oldest_ping_without_one(wired: tuple[Client, socket.socket]) -> None:

@@ -170,7 +170,7 @@ class PoolGrants:
     def _share_lease(self, session: Session) -> None:
         def write() -> None:
             if session is self._session:
-                self._shared.set_lease(session.leased_until, session.session_id or 0)
+                self._shared.set_lease(session.leased_until, session.session_id or 0, session.refused)
 
         session.lease.on_changed[self] = functools.partial(run_logged, write)
         write()

@@ -178,7 +178,7 @@ class ContenderProxy:
         if not record.is_current:
             grant.lose("the worker's main process has released it")
         elif clock.now() >= self.session.leased_until:
-            grant.lose(troubles.LEASE_OVER)
+            grant.lose(self.session.why_over)
         else:
             if suspect:
                 grant.suspect(troubles.MAIN_PROCESS_SUSPECT)
@@ -239,6 +239,10 @@ class SessionProxy(GrantSession):
     @property
     def leased_until(self) -> float:
         return self._shared.until
+
+    @property
+    def refused(self) -> int:  # type: ignore[override] # only the main process writes it
+        return self._shared.refused
 
     def stop(self) -> None:
         """End both threads after the events that are on their queues now."""

@@ -61,11 +61,11 @@ class WaitPayload(TypedDict, total=False):
     own: list[str]  # the guids of the task's own znodes, which may not be gone yet
 
 
-_HEADER: Final = 8 * (2 + PROCESSES)
+_HEADER: Final = 8 * (3 + PROCESSES)
 _STACK: Final = 4096  # bytes of a record before the stack of its task
 _RECORD: Final = _STACK + MAX_ANSWER  # bytes; memory is only used for those that were written
 _TEXT: Final = 8 * 9  # bytes before the text of a record
-_UNTIL, _SESSION, _READY = range(3)  # indices of numbers in the header
+_UNTIL, _SESSION, _REFUSED, _READY = range(4)  # indices of numbers in the header
 _NUMBER, _LENGTH, _SUSPECT, _CANCELLED = range(4)  # in a record, written by the main process
 _BEGUN, _ENDED, _READS, _READS_ASKED, _STACK_SHOWN = range(4, 9)  # likewise, written by the pool process
 _PID_BITS: Final = 22  # of a process id, at most
@@ -99,8 +99,9 @@ class SharedGrants:
         if self.proxy is not None:
             self.proxy.stop()
 
-    def set_lease(self, until: float, session_id: int) -> None:
-        """Write when the lease ends, on `clock.now()`, and which session has it."""
+    def set_lease(self, until: float, session_id: int, refused: int = 0) -> None:
+        """Write when the lease ends, on `clock.now()`, which session has it, and `GrantSession.refused`."""
+        self.numbers[_REFUSED] = refused
         if self.numbers[_SESSION] != session_id:
             self._floats[_UNTIL] = float("-inf")  # or the old session would have the lease of the new one
             _order_memory()
@@ -143,6 +144,11 @@ class SharedGrants:
     def session_id(self) -> int:
         """The session that has the lease."""
         return self.numbers[_SESSION]
+
+    @property
+    def refused(self) -> int:
+        """The error code with which ZooKeeper has refused the last heartbeat, or 0."""
+        return self.numbers[_REFUSED]
 
 
 class GrantRecord:

@@ -257,8 +257,9 @@ def on_acquired(task: Task[..., Any], wrapper: object) -> None:
         ending.append(_key(request.headers, UNIQUE_HEADER))
     for key in ending:
         if key and key not in ended:
-            if not reservations.end(key, str(request.id), reply_timeout=reservations.RESERVE_TIMEOUT):
-                raise ZooKeeperUnavailable("ZooKeeper did not confirm that the task no longer waits.", lock=key)
+            problem = reservations.end(key, str(request.id), reply_timeout=reservations.RESERVE_TIMEOUT)
+            if problem is not None:
+                raise ZooKeeperUnavailable(f"It is not confirmed that the task no longer waits. {problem}", lock=key)
             ended.add(key)
 
 

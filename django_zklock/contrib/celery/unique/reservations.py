@@ -228,13 +228,16 @@ def detach(attached: Attached, *, waits: bool = False, reply_timeout: float = RE
     _complete(attached.key, _if_own(attached.task_id, attached.token, change), reply_timeout)
 
 
-def end(key: str, task_id: str, *, attached: Attached | None = None, reply_timeout: float = REPLY_TIMEOUT) -> bool:
+def end(
+    key: str, task_id: str, *, attached: Attached | None = None, reply_timeout: float = REPLY_TIMEOUT
+) -> Exception | None:
     """
     End the reservation of a task that no longer counts; harmless if the task does not have the key.
 
     It ends even if another worker is attached: after a redelivery, the first worker may be dead, and its session may
     not have expired yet. With `attached`, the caller is a worker that has done nothing. Then another attached worker
-    keeps the key for as long as it lives. Returns True if it is done in time; else it continues in the background.
+    keeps the key for as long as it lives. Returns None if it is done in time. Else it returns why not: ZooKeeper has
+    refused it, or it continues in the background.
     """
 
     def change(node: DirectoryState, own: Reservation, session_id: int) -> Step:
@@ -399,17 +402,19 @@ def _undo(value: object) -> None:
         detach(value, reply_timeout=0)
 
 
-def _complete(key: str, plan: Decide, reply_timeout: float) -> bool:
-    """Run an update, however long it takes. Return whether it was done within `reply_timeout` seconds."""
-    waiter: ThreadWaiter[bool] = ThreadWaiter()
+def _complete(key: str, plan: Decide, reply_timeout: float) -> Exception | None:
+    """Run an update, however long it takes. Return why it was not done within `reply_timeout` seconds, or None."""
+    session, waiter = process.current(), ThreadWaiter[tuple[object]]()
 
     def done(outcome: object) -> None:
         if isinstance(outcome, Exception):
             logger.error("the reservation of %r could not be changed: %s", key, outcome)
-        waiter.set(not isinstance(outcome, Exception))
+        waiter.set((outcome,))
 
-    _Update(process.current(), _path(key), plan, done).start()
-    return bool(waiter.wait(reply_timeout)) if reply_timeout > 0 else False
+    _Update(session, _path(key), plan, done).start()
+    outcomes = waiter.wait(reply_timeout) if reply_timeout > 0 else None
+    (outcome,) = outcomes or (ZooKeeperUnavailable(session.explain(reply_timeout), lock=key),)
+    return outcome if isinstance(outcome, Exception) else None
 
 
 def _path(key: str) -> str:

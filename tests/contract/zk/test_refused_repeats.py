@@ -1,0 +1,114 @@
+"""ZooKeeper refuses a request that this process tries again: that is told as a refusal, and not as silence."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+import pytest
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
+from support.faults import acquire_once, session, within
+from support.primitives import KEY
+from support.proxy import CREATE2, MULTI, NO_AUTH, Proxy, with_error
+from support.work import acquired, assert_refused
+from support.zoo import Zoo, eventually
+
+from django_zklock import zk_lock
+from django_zklock.core.zk import troubles
+from django_zklock.core.zk.codes import meaning
+from django_zklock.exceptions import LockLost, LockTimeout, ZooKeeperUnavailable
+from django_zklock.operations import hold_lock
+
+pytestmark = pytest.mark.usefixtures("key_directory")
+
+QUOTA, THROTTLED, LATER = -125, -127, -200
+NO_DELETES = make_acl("world", "anyone", read=True, write=True, create=True, admin=True)
+SHORT = 2.0  # seconds: a session timeout
+
+
+@contextlib.contextmanager
+def no_deletes(zoo: Zoo) -> Iterator[None]:
+    zoo.client.set_acls(f"{zoo.base}/{KEY}", [NO_DELETES])
+    yield
+    zoo.client.set_acls(f"{zoo.base}/{KEY}", OPEN_ACL_UNSAFE)
+
+
+@pytest.mark.parametrize("code", [NO_AUTH, QUOTA, THROTTLED], ids=["no permission", "quota exceeded", "throttled"])
+def test_a_lock_whose_heartbeat_is_refused_is_lost_with_the_reason(
+    zoo: Zoo, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    reason = f"{troubles.HEARTBEAT_REFUSED}: {meaning(code)}"
+    with Proxy(zoo.address) as proxy, zoo.configured(proxy.address, session_timeout=SHORT):
+        with pytest.raises(LockLost) as caught, zk_lock(KEY, abort_on="never") as hold:
+            for _ in range(20):
+                proxy.alter_reply(MULTI, with_error(0, code), carried_out=False)
+            eventually(lambda: hold.state == "lost")
+            hold.check()
+        assert str(caught.value) == f"The lock {KEY!r} was lost: {reason}."
+        (warning,) = [record.getMessage() for record in caplog.records if "heartbeat failed" in record.getMessage()]
+        assert f"ZooKeeper refused the request checkVersion of {hold.path}: " in warning
+        proxy.heal()
+
+
+def test_a_heartbeat_that_is_accepted_again_ends_the_refusal(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "django_zklock.zk")
+    with Proxy(zoo.address) as proxy, zoo.configured(proxy.address, session_timeout=8), zk_lock(KEY) as hold:
+        fired = proxy.alter_reply(MULTI, with_error(0, THROTTLED), carried_out=False)
+        assert fired.wait(30)
+        eventually(lambda: session().refused == THROTTLED)
+        eventually(lambda: session().refused == 0)
+        assert hold.state == "held"
+        assert session().why_over == troubles.LEASE_OVER
+
+
+def test_a_server_that_fails_at_each_write_is_named_with_its_error(zoo: Zoo) -> None:
+    """Its replies are no refusals, as the writes may have been carried out."""
+    with Proxy(zoo.address) as proxy, zoo.configured(proxy.address):
+        acquire_once(zk_lock(KEY))
+        for code in (-5, LATER):
+            for _ in range(20):
+                proxy.alter_reply(CREATE2, with_error(code), carried_out=False)
+            attempt = zk_lock(KEY, timeout=0.3)
+            said = f"its replies are unclear: {meaning(code)}"
+            while said not in str(assert_refused(attempt, ZooKeeperUnavailable)):
+                pass  # until a caller gives up between two connections
+            proxy.heal()
+
+
+def test_a_hand_over_beyond_the_quota_says_so_at_once(zoo: Zoo, proxy: Proxy) -> None:
+    hold = acquired(zk_lock(KEY, abort_on="lost"))
+    proxy.alter_reply(MULTI, lambda reply: reply)  # that to the entry in the index of holds passes
+    proxy.alter_reply(MULTI, with_error(0, QUOTA), carried_out=False)
+    with within(2), pytest.raises(ZooKeeperUnavailable, match="QuotaExceededError") as caught:
+        hold.hand_over(within=60)
+    assert caught.value.lock == KEY
+    assert hold.state == "released"
+    zoo.wait_contenders(KEY, 0)
+
+
+def test_a_hand_over_that_may_not_be_written_says_so(zoo: Zoo) -> None:
+    hold = acquired(zk_lock(KEY))
+    with (
+        no_deletes(zoo),
+        within(2),
+        pytest.raises(ZooKeeperUnavailable, match=f"refused the request delete of .*{NO_AUTH}"),
+    ):
+        hold.hand_over(within=60)
+    zoo.wait_contenders(KEY, 0)
+
+
+def test_a_hold_of_an_operator_that_may_not_be_written_says_so(zoo: Zoo) -> None:
+    with no_deletes(zoo), pytest.raises(ZooKeeperUnavailable, match=f"refused the request delete of .*{NO_AUTH}"):
+        hold_lock(KEY, seconds=1, reason="test", by="test", reply_timeout=1)
+    zoo.wait_contenders(KEY, 0)
+
+
+def test_a_waiter_learns_why_the_hold_ahead_does_not_end(zoo: Zoo) -> None:
+    hold_lock(KEY, seconds=0.2, reason="test", by="test", reply_timeout=10)
+    with no_deletes(zoo):
+        error = assert_refused(zk_lock(KEY, timeout=2), LockTimeout)
+        assert "ahead is the hold of" in str(error)
+        assert "ZooKeeper refused the request delete of " in str(error)
+        assert f"the ACL of {zoo.base}/{KEY})" in str(error)
+    zoo.wait_contenders(KEY, 0)

@@ -1,0 +1,172 @@
+"""Each error of ZooKeeper and of TLS says what was refused, and the remedy."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import ssl
+import subprocess
+from typing import Any
+
+import pytest
+from kazoo import exceptions as kazoo
+from kazoo.protocol.serialization import CheckVersion, Create2, Delete, GetChildren, GetData, SetData, Transaction
+from support.ensemble import ZooKeeperNotFound, find_classpath
+
+from django_zklock.core.zk.codes import MEANINGS, meaning
+from django_zklock.core.zk.errors import (
+    INTERRUPTED,
+    NodeExists,
+    NodeMissing,
+    NotEmpty,
+    Outdated,
+    RequestRefused,
+    translate,
+)
+from django_zklock.core.zk.outage import NO_TLS, SILENT, Refusal, cause_of
+
+HANDLED = {-101: NodeMissing, -110: NodeExists, -111: NotEmpty, -103: Outdated}
+"""Locks handle these. No user sees them."""
+LOST = {-112, -118, -122}
+"""After these, the session continues on another connection, or ends. The text is that of the connection."""
+OF_ZOOKEEPER = {
+    *range(-8, 0),
+    *range(-14, -11),
+    *(-100, -101, -102, -103, -108, -110, -111, -112, -113, -114, -115, -118, -119, -120, -121, -122, -123, -124),
+    *(-125, -127),
+}
+"""KeeperException.Code of ZooKeeper 3.8 and 3.9."""
+AT = "/base/orders/7"
+NAMES_SETTING = {-102, -114, -115, -124}
+
+
+def test_the_list_has_all_codes_of_kazoo_and_of_zookeeper() -> None:
+    assert set(kazoo.EXCEPTIONS) - {0} <= OF_ZOOKEEPER
+    javap = shutil.which("javap")
+    try:
+        jars = ":".join(map(str, find_classpath()))
+    except ZooKeeperNotFound:
+        return
+    if javap is not None:
+        command = [javap, "-constants", "-cp", jars, "org.apache.zookeeper.KeeperException$CodeDeprecated"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert {int(code) for code in re.findall(r"= (-[0-9]+);", shown)} <= OF_ZOOKEEPER
+
+
+@pytest.mark.parametrize("code", sorted(OF_ZOOKEEPER - HANDLED.keys() - LOST))
+def test_each_code_has_a_meaning_and_a_remedy(code: int) -> None:
+    text = meaning(code, AT)
+    assert text.startswith(f"{kazoo.EXCEPTIONS[code].__name__} ({code}: ")
+    assert MEANINGS[code][1].format(path=AT) in text
+    assert "{" not in text
+    assert ("ZKLOCK" in text) is (code in NAMES_SETTING)
+
+
+@pytest.mark.parametrize("code", sorted(HANDLED.keys() | LOST))
+def test_a_code_that_locks_handle_has_no_text(code: int) -> None:
+    error = translate(kazoo.EXCEPTIONS[code](), GetData(AT, None))
+    assert code not in MEANINGS
+    assert error.code == 0
+    assert isinstance(error, HANDLED.get(code, INTERRUPTED))
+
+
+def test_a_code_that_nobody_knows_is_named_with_the_remedy() -> None:
+    for request in (GetData(AT, None), SetData(AT, b"", -1)):
+        error = translate(kazoo.SystemZookeeperError(), request, -200)
+        assert error.code == -200
+    assert "unknown error (-200: this release does not know the code; see the server's log" in meaning(-200)
+
+
+@pytest.mark.parametrize(
+    ("request_", "what", "acl"),
+    [
+        (Create2(f"{AT}/x", b"", [], 0), f"create2 of {AT}/x", AT),
+        (Delete(f"{AT}/x", -1), f"delete of {AT}/x", AT),
+        (Create2("/x", b"", [], 0), "create2 of /x", "/"),
+        (SetData(AT, b"", -1), f"setData of {AT}", AT),
+        (GetChildren(AT, None), f"getChildren of {AT}", AT),
+        (CheckVersion(AT, -1), f"checkVersion of {AT}", AT),
+        (Transaction([]), "multi", "the znodes"),
+    ],
+)
+def test_a_refusal_names_the_request_its_znode_and_the_acl_that_decides(request_: Any, what: str, acl: str) -> None:
+    error = translate(kazoo.NoAuthError(), request_)
+    assert isinstance(error, RequestRefused)
+    assert str(error).startswith(f"ZooKeeper refused the request {what}: NoAuthError (-102: ")
+    assert str(error).endswith(f"the ACL of {acl}).")
+
+
+# --- TLS --------------------------------------------------------------------------------------------------------------
+
+CERT = 'CERT in ZKLOCK["TLS"]'
+ALERTS = {
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": CERT,
+    "SSLV3_ALERT_CERTIFICATE_REVOKED": CERT,
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": CERT,
+    "SSLV3_ALERT_BAD_CERTIFICATE": CERT,
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": CERT,
+    "SSLV3_ALERT_NO_CERTIFICATE": "set CERT and KEY",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "set CERT and KEY",
+    "TLSV1_ALERT_UNKNOWN_CA": "the truststore of the server",
+    "TLSV1_ALERT_ACCESS_DENIED": CERT,
+    "TLSV1_ALERT_DECRYPT_ERROR": CERT,
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "TLS 1.2 or 1.3",
+    "TLSV1_ALERT_PROTOCOL_VERSION": "TLS 1.2 or 1.3",
+    "TLSV1_ALERT_INSUFFICIENT_SECURITY": "TLS 1.2 or 1.3",
+    "UNSUPPORTED_PROTOCOL": "TLS 1.2 or 1.3",
+    "NO_PROTOCOLS_AVAILABLE": "TLS 1.2 or 1.3",
+    "TLSV1_UNRECOGNIZED_NAME": "a name in URL",
+}
+
+
+def openssl_error(reason: str) -> ssl.SSLError:
+    error = ssl.SSLError(1, f"[SSL: {reason}] {reason.lower().replace('_', ' ')} (_ssl.c:1006)")
+    error.reason = reason
+    return error
+
+
+@pytest.mark.parametrize("in_handshake", [True, False], ids=["TLS 1.2", "TLS 1.3"])
+@pytest.mark.parametrize(("reason", "remedy"), ALERTS.items())
+def test_each_alert_of_a_server_names_its_remedy(reason: str, remedy: str, *, in_handshake: bool) -> None:
+    """In TLS 1.3, the alert about our certificate comes after the handshake, where a plain port cannot be meant."""
+    cause = cause_of(openssl_error(reason), in_handshake=in_handshake, connected=True)
+    assert isinstance(cause, Refusal)
+    assert cause.startswith("TLS failed: ")
+    assert remedy in cause
+    assert "sslv3" not in cause
+
+
+def test_any_other_alert_is_told_with_the_place_to_look() -> None:
+    """None of them may be an outage, to which one starts servers."""
+    known = {name for name in ssl._ssl.err_codes_to_names.values() if "ALERT_" in name}  # type: ignore[attr-defined]
+    for reason in known - ALERTS.keys():
+        cause = cause_of(openssl_error(reason), in_handshake=True, connected=True)
+        assert isinstance(cause, Refusal)
+        assert "see its log" in cause
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "remedy"),
+    [
+        (10, "certificate has expired", "renew it on the server"),
+        (9, "certificate is not yet valid", "set the clocks"),
+        (62, "Hostname mismatch, certificate is not valid for 'zk1'", "a name in URL"),
+        (64, "IP address mismatch, certificate is not valid for '10.0.0.1'", "an address in URL"),
+        (19, "self-signed certificate in certificate chain", 'CA in ZKLOCK["TLS"]'),
+        (20, "unable to get local issuer certificate", 'CA in ZKLOCK["TLS"]'),
+        (23, "certificate revoked", "replace it on the server"),
+    ],
+)
+def test_a_certificate_of_a_server_that_is_not_valid_names_the_remedy(code: int, message: str, remedy: str) -> None:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.reason, error.verify_code, error.verify_message = "CERTIFICATE_VERIFY_FAILED", code, message
+    cause = cause_of(error, in_handshake=True, connected=False)
+    assert isinstance(cause, Refusal)
+    assert message in cause
+    assert remedy in cause
+
+
+def test_a_server_that_is_silent_in_the_handshake_is_not_taken_for_one_without_tls() -> None:
+    late = TimeoutError("_ssl.c:985: The handshake operation timed out")
+    assert cause_of(late, in_handshake=True, connected=False) == SILENT
+    assert cause_of(ConnectionResetError(104, "reset"), in_handshake=True, connected=False) == NO_TLS
