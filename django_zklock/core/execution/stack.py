@@ -177,7 +177,7 @@ def callers(innermost: Iterator[FrameType | None]) -> Iterator[FrameType]:
 
 
 def frames_of(ident: int) -> Iterator[FrameType]:
-    """Return the frames of a thread, the innermost first; for `read`. There are none beside threads of a parent."""
+    """Return the frames of a thread, the innermost first; for `read`. A child with threads of its parent has none."""
     by_thread: Callable[[], Mapping[int, FrameType]] = dict if fork.has_dead_threads else sys._current_frames
     return callers(map(operator.methodcaller("get", ident), map(_CALL, [by_thread])))
 

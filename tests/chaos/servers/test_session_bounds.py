@@ -19,7 +19,7 @@ from support.zoo import eventually
 ASKED = 20.0  # seconds, of a session
 LONGEST = (2, 4, 8, 20)  # seconds, that a server may grant
 LATE = 5.0  # seconds: the default timeout. A free lock that is granted later counts as refused
-FREE = "free"
+UNCONTENDED = "uncontended"
 
 pytestmark = [pytest.mark.timeout(0)]
 
@@ -39,7 +39,7 @@ def proxies(ensemble: Ensemble) -> Iterator[list[Proxy]]:
 
 @pytest.fixture
 def keys() -> tuple[str, ...]:
-    return ("k", FREE)
+    return ("k", UNCONTENDED)
 
 
 def is_used(proxies: list[Proxy]) -> bool:
@@ -59,7 +59,7 @@ def test_leases_follow_servers_that_change_their_bounds(
     holder = pool.start_one("A", hosts=",".join(proxy.address for proxy in proxies), session_timeout=ASKED)
     waiter = pool.start_one("B", session_timeout=ASKED)
     third = pool.start_one("C", session_timeout=ASKED)
-    free = third.tell("random_work", keys={FREE: [{}]}, seconds=10**6, seed=1, **{"as": "main"})
+    third_works = third.tell("random_work", keys={UNCONTENDED: [{}]}, seconds=10**6, seed=1, **{"as": "main"})
     rounds = 0
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -85,9 +85,9 @@ def test_leases_follow_servers_that_change_their_bounds(
         holder.release().result()
         assert waiting.result(70)["granted"]
     third.tell("end_random_work").result()
-    free.result(60)
+    third_works.result(60)
     verdict = pool.assert_kept()
-    calls = [call for call in verdict.run.calls if call.key == FREE]
+    calls = [call for call in verdict.run.calls if call.key == UNCONTENDED]
     refused = [call.events for call in calls if not call.granted and float(call.invoke["timeout"]) >= LATE]
     print(f"{rounds} rounds, {len(calls)} calls of a free lock, {verdict.figures()}")
     assert not refused
