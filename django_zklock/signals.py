@@ -76,7 +76,7 @@ from __future__ import annotations
 
 import threading
 
-from django.db.backends.signals import connection_created
+from django.db.backends import signals as backend_signals
 from django.db.models import signals as model_signals
 from django.dispatch import Signal
 
@@ -101,7 +101,7 @@ heartbeat = Signal()
 def _unlock_in_child() -> None:
     # During the fork, a thread of this package may have held the mutex of a signal: of its own, or of one that Django
     # sends for a query. The child does not have that thread, so nobody would release the mutex.
-    for signal in [connection_created, *vars(model_signals).values(), *globals().values()]:
+    for signal in [*vars(backend_signals).values(), *vars(model_signals).values(), *globals().values()]:
         if isinstance(signal, Signal):
             signal.lock = threading.Lock()
 

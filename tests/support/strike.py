@@ -54,7 +54,7 @@ def functions_of(*modules: Any) -> list[Callable[..., object]]:
 
 def assert_none_listed() -> None:
     assert not held_locks._kept
-    assert not list(held_locks._weak.values())
+    assert not held_locks.all()
     assert not held_locks._guards
 
 

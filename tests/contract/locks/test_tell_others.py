@@ -18,7 +18,7 @@ from celery.signals import after_task_publish, before_task_publish
 from django.db import transaction
 from kazoo.exceptions import NoNodeError
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
-from support.faults import acquire_once, reconnect, session
+from support.faults import BackgroundCall, acquire_once, reconnect, session
 from support.proxy import DELETE, MULTI, Proxy
 from support.zoo import Zoo, eventually
 
@@ -317,13 +317,19 @@ def test_other_receivers_get_the_message_although_an_exception_strikes_the_wait(
     def strike(*args: object) -> None:
         raise KeyError
 
+    def strike_the_wait() -> None:
+        eventually(lambda: releases._waiting)
+        signal.pthread_kill(main_thread, signal.SIGALRM)
+
+    main_thread = threading.get_ident()
     previous = signal.signal(signal.SIGALRM, strike)
     before_task_publish.connect(receiver)
     try:
         with published(zoo) as seen, at_once():
             acquire_once("k")
-            signal.setitimer(signal.ITIMER_REAL, LATER)
+            striking = BackgroundCall(strike_the_wait)
             app.signature("task").delay()
+            striking.result()
     finally:
         before_task_publish.disconnect(receiver)
         signal.signal(signal.SIGALRM, previous)

@@ -77,4 +77,4 @@ def test_the_lease_is_based_on_the_timeout_that_is_granted_and_a_change_is_logge
         assert timeout == granted
         eventually(lambda: 0.3 * timeout < hold.lease_remaining)
         assert hold.lease_remaining <= 0.4 * timeout
-    assert ("asked for a session timeout" in caplog.text) is (asked == 3600)
+    assert ("for a session timeout of 3600 s and got 20 s" in caplog.text) is (asked == 3600)

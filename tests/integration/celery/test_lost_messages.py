@@ -143,7 +143,7 @@ def test_a_reservation_that_has_changed_is_not_deleted(publisher: Worker) -> Non
     operator = user_with("view_lock", "break_lock")
     first = lost(publisher, "race")
     info: Any = listing.read_one(record.key_of(reserved_names(publisher.zoo)[0]), reply_timeout=30)
-    assert reservations.end(info.key, first.id)
+    assert reservations.end(info.key, first.id) is None
     lost(publisher, "race")
     assert operator.post(f"{PAGE}?key={info.key}", {"token": info.token, "reason": "r"}).status_code == 409
     status, _text, message = ending("unique", "delete", info.key, "--task-id", first.id, "--reason", "r")

@@ -107,7 +107,7 @@ def test_an_exception_at_any_line_leaves_neither_lock_nor_transaction(
         ledger.assert_idle()
         audit.assert_idle()
         zoo.assert_empty()
-        assert not list(held_locks._weak.values())
+        assert not held_locks.all()
         assert not held_locks._guards
         assert work is not failing or not ledger.seen(), "half its work was committed"
         with Lock(key, timeout=20, atomic="ledger"):

@@ -360,7 +360,7 @@ def test_a_lock_is_held_until_the_transaction_has_ended(zoo: Zoo, ledger: Ledger
     assert [kept for _, kept in ends] == ([] if end == "close" else [1])
     with pytest.raises(LockNotHeld):
         zk_lock("kept").release()
-    assert not list(held_locks._weak.values())
+    assert not held_locks.all()
     assert not held_locks._kept
 
 

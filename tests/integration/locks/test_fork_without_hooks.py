@@ -59,7 +59,7 @@ def lose(seconds):
     "Work under a lock that is lost meanwhile; return how long that took."
     began = time.monotonic()
     try:
-        with zk_lock(f"lost-{os.getpid()}", timeout=20):
+        with zk_lock(f"lost-{os.getpid()}", timeout=20, grace=0):
             threading.Timer(0.1, lambda: process.current()._client.drop_connection()).start()
             while time.monotonic() < began + seconds:
                 time.sleep(0.01)

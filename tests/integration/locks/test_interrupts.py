@@ -30,6 +30,7 @@ from django_zklock import Leader, zk_leader, zk_locks
 from django_zklock.core.execution import owner, waiters
 from django_zklock.core.locks import acquisition, guard, held
 from django_zklock.core.zk import loop, process, session
+from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks import base, election, hold, lock
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import MultiLock
@@ -194,7 +195,7 @@ def test_an_error_of_the_start_is_raised_in_the_caller(zoo: Zoo, monkeypatch: py
         raise RuntimeError("can't start new thread")
 
     process.reset()
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="can't start"):
+    with monkeypatch.context() as patch, pytest.raises(ZooKeeperUnavailable, match="can't start"):
         patch.setattr(threading.Thread, "start", fail)
         Lock("first").acquire()
     with Lock("first") as hold:
