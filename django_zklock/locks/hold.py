@@ -73,20 +73,20 @@ class HoldBase:
         with CleanupOnError(functools.partial(finish_release, uses, self._uses_to_release, release_uses)):
             await Awaited(release_all(uses, self._uses_to_release, TaskWaiter))
 
-    def wait_released(self) -> None:
+    def wait_released(self) -> bool:
         """
         Wait until ZooKeeper has confirmed the release at the end of the block, at most 0.7 s.
 
         The end of a block does not wait for that. Call this before you tell another process something by a pipe, a
         socket or a response, so that it finds the lock free. It waits for all releases of this process that are on
-        their way, and returns at once without one.
+        their way, and returns at once without one. Return whether all are confirmed.
         """
         check_no_running_loop("wait_released", "await hold.await_released()")
-        releases.wait()
+        return releases.wait()
 
-    async def await_released(self) -> None:
+    async def await_released(self) -> bool:
         """Wait as `wait_released` does."""
-        await Awaited(releases.ended(TaskWaiter))
+        return await Awaited(releases.ended(TaskWaiter))
 
     @abort.shielded
     def _uses_to_release(self) -> list[Use]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
 
+from django_zklock.core.protocol import releases
 from django_zklock.decorators.context import TaskLibrary, register_library
 from django_zklock.locks.arguments import check_no_running_loop
 
@@ -79,5 +81,11 @@ class CeleryLibrary(TaskLibrary):
 
 
 def register() -> None:
-    """Let the decorator support Celery; repeating it is harmless."""
+    """Let the decorator support Celery, and let messages wait for releases; repeating it is harmless."""
     register_library(CeleryLibrary())
+    releases.connect_when_imported("celery", _connect_publishing)
+
+
+def _connect_publishing() -> None:
+    with suppress(ImportError):  # another module has that name
+        import_module(f"{__name__}.publishing")

@@ -24,7 +24,7 @@ from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Celery, Task, states
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Retry, TaskRevokedError, TimeLimitExceeded, WorkerLostError
-from celery.signals import before_task_publish, task_revoked
+from celery.signals import task_revoked
 from celery.utils.quorum_queues import detect_quorum_queues
 from celery.utils.time import maybe_make_aware
 from kombu import Queue
@@ -35,15 +35,12 @@ from django_zklock.core import clock
 from django_zklock.core.execution.work import Work
 from django_zklock.core.locks.held import RELEASE_TIMEOUT
 from django_zklock.core.log import Logger
-from django_zklock.core.protocol import releases
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.queue.escaping import printable
 from django_zklock.decorators.context import AcquireAgain
 from django_zklock.exceptions import LockLost, ZkLockError
 
 logger = Logger("django_zklock.celery")
-
-before_task_publish.connect(releases.wait, dispatch_uid="zklock.wait_for_releases")
 
 CONFLICTS_HEADER: Final = "zklock_conflicts"
 """How often the task was sent again because others held its lock."""

@@ -29,6 +29,7 @@ from django_zklock.core.locks.held import RELEASED, Enclosing, HeldLock, enclosi
 from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
 from django_zklock.core.locks.refusals import AnyContender, refusal
 from django_zklock.core.locks.spec import LockSpec
+from django_zklock.core.protocol import releases
 from django_zklock.core.protocol.contender import Contender, Outcome
 from django_zklock.core.protocol.errors import LockBusy, LockNotAcquired, LockTimeout
 from django_zklock.core.protocol.grant import Grant, GrantObserver
@@ -148,7 +149,7 @@ class Acquisition:
                 lock=spec.key,
             )
         self.holds.append(share)  # first, so that `release` ends the use, whatever strikes
-        if not share.add_use(self.use, kept=kept) or held.uses is RELEASED:
+        if not share.add_use(self.use, spec.policy, kept=kept) or held.uses is RELEASED:
             share.release_use(self.use, "exit")
             self.holds.pop()
             return False  # another thread has just released its hold
@@ -312,6 +313,7 @@ class Acquisition:
     def end_block(self, error: BaseException | None) -> tuple[BaseException | None, list[HeldLock]]:
         """End the block, if there is one, and release. Return the error to raise, and the holds to wait for, if any."""
         holds = self.holds.copy()
+        releases.connect_tellers()
         if self.block is not None:
             error = self.block.close(error)
         self.release()

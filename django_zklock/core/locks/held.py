@@ -32,7 +32,7 @@ from django_zklock.core.zk.lease import GrantSession
 
 logger = Logger("django_zklock.locks")
 
-_TableKey: TypeAlias = tuple[object, str, bool]  # the task, greenlet or thread; the key; whether it only reads
+_TableKey: TypeAlias = tuple[int, str, bool]  # the id of its owner; the key; whether it only reads
 
 OWNER_INTERVAL = 5.0  # seconds between two looks for owners that have ended
 RELEASE_TIMEOUT = 0.7  # seconds that a release waits for ZooKeeper's confirmation; it goes on in the background
@@ -134,7 +134,7 @@ class HeldLock:
         self.hold: weakref.ref[Any] | None = None  # what users have of it; set by the program around the core
         self.handed_over = False  # to another process; its block may go on
         self.reads = reads or grant.kind is Kind.READ
-        self.table_key: _TableKey = owner.subject, grant.key, self.reads
+        self.table_key: _TableKey = id(owner.subject), grant.key, self.reads
         reference = weakref.ref(self, functools.partial(_on_dropped, contender, grant))
         self._reference: weakref.ref[HeldLock] | None = reference  # None once this share is released
         grant.shares[reference] = self.reads
@@ -152,8 +152,10 @@ class HeldLock:
             uses = uses.after[None]
         return uses
 
-    def add_use(self, use: object, *, kept: bool) -> bool:
-        """Add a use. Return False if another thread has released the lock before."""
+    def add_use(self, use: object, policy: Policy, *, kept: bool) -> bool:
+        """Add a use, and keep the stricter policy. Return False if another thread has released the lock before."""
+        if policy.is_stricter_than(self.policy):
+            self.policy = policy
         while (uses := self.uses) is not RELEASED:
             self._uses = following = uses.after.setdefault(None, Uses({**uses, use: kept}))
             if use in following:
@@ -431,8 +433,10 @@ class HeldLocks:
     The held locks of this process, by owner, key, and whether they are held only for reading.
 
     This table makes locks reentrant. Only an owner itself changes its entries. For locks that were acquired by `with`
-    it has weak references only, because their block keeps them. What was dropped counts as absent, until Python
-    destroys it or its owner acquires the key again: another thread could not remove it without a race against that.
+    it has weak references only, because their block keeps them. A held lock keeps its owner, so the id of that is not
+    reused. The table does not keep owners, as an owner may keep its held lock: neither would ever be destroyed. What
+    was dropped counts as absent, until Python destroys it or its owner acquires the key again: another thread could not
+    remove it without a race against that.
     """
 
     def __init__(self) -> None:
@@ -450,7 +454,7 @@ class HeldLocks:
             return None
         kinds = (False, True) if reads is None else (reads,)
         for only_reads in kinds:
-            held = self._weak.get((owner.subject, key, only_reads))
+            held = self._weak.get((id(owner.subject), key, only_reads))
             if held is not None and not held.is_dropped:
                 if not held.grant.inherited:
                     return held

@@ -26,9 +26,16 @@ class Policy:
     def trusts_for(self, grant: Grant) -> float:
         """Return for how many seconds a suspended grant is trusted; infinite: until the lease is over."""
         since = grant.suspect_since
-        if since is None or self.grace is None or self.abort_on != "suspended":
-            return math.inf
-        return since + self.grace - clock.now()
+        return math.inf if since is None else since + self.suspension - clock.now()
+
+    def is_stricter_than(self, other: Policy) -> bool:
+        """Return whether a suspended grant is trusted for less time than by the other policy."""
+        return self.suspension < other.suspension
+
+    @property
+    def suspension(self) -> float:
+        """The seconds that a suspension may last; infinite: as long as the lease."""
+        return math.inf if self.grace is None or self.abort_on != "suspended" else self.grace
 
     def stops_at(self, grant: Grant) -> bool:
         """Return whether a loss of this grant stops the work. The end of `max_hold` always does."""

@@ -207,7 +207,9 @@ class DeadlockSearch:
             blocked, nodes = yield from self._read_blockers(wait, left)
             left -= len(nodes)
             for child, node in nodes.items():
-                following, is_own = WaitsFor.decode(node.data), node.path in held
+                is_own = node.path in held
+                # Most holders do not wait, and to decode thousands of payloads takes long.
+                following = WaitsFor.decode(node.data) if b'"waits_for"' in node.data else None
                 if not is_own and (following is None or following.may_end or following.guid in followed):
                     continue
                 checks = (Check(path=node.path, version=node.version), *blocked)
@@ -250,9 +252,9 @@ class DeadlockSearch:
             return
         gateway = self._session.gateway
         waiters: dict[str, Node] = yield partial(gateway.read_all, [step.checks[1].path for step in silent])
+        self._has_asked = True  # first: an answer may begin this search again
         for node in waiters.values():
-            yield partial(gateway.write, node.path, node.data, node.version)
-        self._has_asked = True
+            gateway.write(node.path, node.data, node.version, lambda reply: None)
 
 
 def _blockers(reply: ListingReply, wait: WaitsFor) -> Blockers | None:

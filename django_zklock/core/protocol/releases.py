@@ -8,10 +8,7 @@ that: they may want the same lock, and find it free then.
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-import threading
-from _signal import NSIG, getsignal  # type: ignore[import-not-found]  # without the enums of `signal`
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -44,47 +41,53 @@ def end(release: object) -> None:
 
 
 @abort.shielded
-def ended(new_waiter: Callable[[], Any]) -> Routine[None]:
+def ended(new_waiter: Callable[[], Any]) -> Routine[bool]:
     """
     Wait until the releases that are on their way now have ended, at most `TIMEOUT` seconds.
 
     A thread that blocks its event loop by that waits `LOOP_TIMEOUT` seconds.
 
-    In an outage, only the first caller waits. Code on the protocol's thread, or in the handler of a signal, never does.
+    In an outage, only the first caller waits. Code on the protocol's thread never does. Return whether all have ended.
     """
-    if not _under_way or _overdue or log.on_protocol_thread() or _in_signal_handler():
-        return
+    if not _under_way or _overdue or log.on_protocol_thread():
+        return not _under_way
     waiter = new_waiter()
     done = waiter.set
-    releases = _waiting[done] = set(_under_way)
+    releases = set(_under_way)
     try:
+        _waiting[done] = releases
         releases.intersection_update(list(_under_way))
         blocks_loop = new_waiter is ThreadWaiter and asyncio._get_running_loop() is not None
         if releases and not (yield from waiter.outcome(LOOP_TIMEOUT if blocks_loop else TIMEOUT)):
             _overdue[None] = None
     finally:
         _waiting.pop(done, None)
+    return not releases
 
 
 @abort.shielded
-def wait(**kwargs: object) -> None:
+def wait(**kwargs: object) -> bool:
     """Wait as `ended` does, in a thread or greenlet. This is a receiver of signals, so it takes any arguments."""
-    if _under_way:
-        run(ended(ThreadWaiter))
+    return not _under_way or run(ended(ThreadWaiter))
 
 
-def _in_signal_handler() -> bool:
-    """Return whether Python runs the handler of a signal in the calling thread, as far as its frames show it."""
-    if threading.get_ident() != threading.main_thread().ident:
-        return False
-    handlers = filter(callable, map(getsignal, range(1, NSIG)))
-    codes = {getattr(handler, "__code__", None) for handler in handlers}
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
-        if frame.f_code in codes:
-            return True
-    return False
+_tellers: Final[dict[str, Callable[[], object]]] = {}
+
+
+def connect_when_imported(module: str, connect: Callable[[], object]) -> None:
+    """Call `connect` at the end of a block, as soon as the process has imported a module that may tell others."""
+    _tellers[module] = connect
+
+
+def connect_tellers() -> None:
+    """Make the calls whose modules were imported."""
+    for module in list(_tellers):
+        if module in sys.modules:
+            _tellers.pop(module, _nothing)()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _forget() -> None:
@@ -92,5 +95,4 @@ def _forget() -> None:
         records.clear()
 
 
-os.register_at_fork(before=wait)
 fork.in_child(_forget)

@@ -75,6 +75,18 @@ def test_without_grace_a_suspended_hold_is_not_trusted_until_a_quorum_confirms_i
         lock.release()
 
 
+def test_the_strictest_grace_of_all_that_an_owner_has_acquired_counts(zoo: Zoo, proxy: Proxy) -> None:
+    with zk_lock("a", abort_on="never") as outer:
+        inner = acquired(zk_lock("a", grace=0))
+        proxy.go_away()
+        eventually(lambda: outer.state == "suspect")
+        with pytest.raises(LockLost):
+            inner.check()
+        proxy.heal()
+        eventually(lambda: outer.state == "held")
+        inner.release()
+
+
 def test_without_grace_work_is_stopped_when_the_connection_is_suspended(zoo: Zoo, proxy: Proxy) -> None:
     lose(zk_lock("a", grace=0), lambda hold: proxy.cut_all(), 1)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import threading
 import time
@@ -281,14 +280,23 @@ def test_a_coroutine_that_has_waited_does_not_block_its_loop(zoo: Zoo, app: Cele
     assert seen == [[]]
 
 
-def test_the_handler_of_a_signal_does_not_wait(zoo: Zoo, app: Celery, lost: Proxy) -> None:
-    task = app.signature("task")
-    previous = signal.signal(signal.SIGUSR2, lambda number, frame: task.delay())
-    acquire_once("k")
-    with at_once():
-        signal.raise_signal(signal.SIGUSR2)
-    signal.signal(signal.SIGUSR2, previous)
+def test_messages_wait_also_in_a_process_that_decorates_nothing(zoo: Zoo) -> None:
+    """Such a process imports Celery whenever it likes, also inside its first block."""
+    script = """
+with zk_lock("k"):
+    from celery.signals import before_task_publish
+print(len(before_task_publish.receivers))
+"""
+    assert zoo.output(script) == ["1"]
+
+
+def test_a_hold_says_whether_its_release_is_confirmed(zoo: Zoo, lost: Proxy) -> None:
+    with zk_lock("k") as hold:
+        assert hold.wait_released()
+    assert not hold.wait_released()
+    assert not hold.wait_released()
     lost.heal()
+    eventually(hold.wait_released)
 
 
 def tell(has_told: threading.Event) -> None:
@@ -337,16 +345,6 @@ def test_other_receivers_get_the_message_although_an_exception_strikes_the_wait(
     assert len(seen) == 1
     assert not releases._waiting
     lost.heal()
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # it has threads
-def test_a_child_is_forked_after_the_release(zoo: Zoo, late: Proxy) -> None:
-    acquire_once("k")
-    pid = os.fork()
-    if not pid:
-        os._exit(bool(releases._under_way))
-    assert left(zoo) == []
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 @pytest.mark.django_db(transaction=True)
