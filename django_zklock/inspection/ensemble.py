@@ -239,7 +239,9 @@ def _own_answer(timeout: float) -> OwnAnswer:
     if isinstance(zxid, ZkError):
         return OwnAnswer()
     if isinstance(config, Node):
-        return OwnAnswer(server=session.server, config=config.data)
+        # The configuration names the ports without TLS only.
+        known = re.sub(rb"(?m);.*$", b"", config.data) if session.options.tls else config.data
+        return OwnAnswer(server=session.server, config=known)
     return OwnAnswer(server=session.server, problem="" if isinstance(config, NodeMissing) else str(config))
 
 
@@ -367,7 +369,7 @@ class SessionBounds:
         return f"{self.shortest:g} to {self.longest:g} s{tick}"
 
 
-def session_bounds(report: EnsembleReport, *, reply_timeout: float = 1.0) -> dict[str, SessionBounds | str]:
+def session_bounds(report: EnsembleReport, *, reply_timeout: float) -> dict[str, SessionBounds | str]:
     """
     Return what each server grants, or why it was not asked, by address.
 
@@ -387,7 +389,7 @@ def session_bounds(report: EnsembleReport, *, reply_timeout: float = 1.0) -> dic
             return _problem(error)
         return SessionBounds(shortest=shortest, longest=longest, tick=int(ticks[1]) / 1000 if ticks else None)
 
-    servers = [server for server in report.servers if server.standing != "alias"]
+    servers = [server for server in report.servers if server.standing in {"voter", "observer"}]
     with ThreadPoolExecutor(min(len(servers), 16) or 1) as pool:
         return dict(zip((server.address for server in servers), pool.map(ask, servers), strict=True))
 

@@ -25,7 +25,6 @@ import contextlib
 import ctypes
 import functools
 import inspect
-import itertools
 import signal
 import sys
 import threading
@@ -80,7 +79,8 @@ def shielded(function: _Function) -> _Function:
 
 
 def _is_shielded(frames: Iterator[FrameType]) -> bool:
-    return any(code in _shielded for code in read(itertools.islice(frames, _DEPTH), "f_code"))
+    codes = read(frames, "f_code")  # of all, or the iterator would keep a frame
+    return any(code in _shielded for code in codes[:_DEPTH])
 
 
 Finalizers: TypeAlias = "tuple[weakref.ref[Any], weakref.ref[Any]]"

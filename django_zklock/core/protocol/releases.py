@@ -68,6 +68,8 @@ def ended(new_waiter: Callable[[], Any]) -> Routine[bool]:
 @abort.shielded
 def wait(**kwargs: object) -> bool:
     """Wait as `ended` does, in a thread or greenlet. This is a receiver of signals, so it takes any arguments."""
+    if _under_way:
+        fork.notice()
     return not _under_way or run(ended(ThreadWaiter))
 
 

@@ -350,6 +350,7 @@ class Connection(ConnectionHandler):
         except ForceRetryError:
             raise
         except Exception as error:  # such as a `MemoryError`: kazoo would end its thread, though the session is alive
+            self.client.outage.cannot_try(error)
             self.client._session_callback(KeeperState.CONNECTING)
             raise ForceRetryError from error
         finally:

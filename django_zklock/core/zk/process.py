@@ -140,7 +140,7 @@ def _new_session(options: SessionOptions) -> Session:
         _prepare_end()
         session = Session(options)
         session.start()
-    except (OSError, RuntimeError, MemoryError) as error:
+    except (OSError, RuntimeError, MemoryError, ImportError) as error:  # a library in C cannot be opened, perhaps
         raise _no_start(error) from error
     return session
 

@@ -179,6 +179,7 @@ class Session(GrantSession):
 
     def extend_lease(self, sent_at: float) -> None:
         """Extend the lease after a quorum has acknowledged a write that was sent at `sent_at`, on `clock.now()`."""
+        self.refused = 0
         heard_at = self._contact.known_to_leader(sent_at, self.timeout)
         if self.lease.extend(sent_at, self.timeout, heard_at) and self.suspect and self.connected:
             self.suspect = False

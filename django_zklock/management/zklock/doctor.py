@@ -84,7 +84,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
     if is_connected:
         reserved = listing.findings(listing.read(reply_timeout=options.reply_timeout))
         checks += [
-            *_bounds(look.servers),
+            *_bounds(look.servers, options.reply_timeout),
             *_locks(look.snapshot),
             *(Check("reservations", *finding) for finding in reserved),
         ]
@@ -201,9 +201,9 @@ def _connection(reply_timeout: float) -> Iterator[Check]:
             yield Check("connection", "error", str(error))
 
 
-def _bounds(report: inspection.EnsembleReport) -> Iterator[Check]:
+def _bounds(report: inspection.EnsembleReport, reply_timeout: float) -> Iterator[Check]:
     """Compare the session timeouts that the servers grant: the leases of a session that moves rely on them."""
-    granted = session_bounds(report)
+    granted = session_bounds(report, reply_timeout=reply_timeout)
     known = {server: bounds for server, bounds in granted.items() if isinstance(bounds, SessionBounds)}
     unasked = ", ".join(server for server in granted if server not in known)
     unasked = f" Not asked: {unasked}." if unasked else ""
@@ -214,6 +214,8 @@ def _bounds(report: inspection.EnsembleReport) -> Iterator[Check]:
     elif known:
         first, result = next(iter(known.values())), "info" if unasked else "ok"
         yield Check("session bounds", result, f"{count(len(known), 'server')}, {first}.{unasked}")
+    elif granted:
+        yield Check("session bounds", "info", unasked.strip())
 
 
 def _write_seconds(ask: Ask) -> float:

@@ -73,17 +73,24 @@ except OSError as error:
 """
 # It stops the group of the command if this process cannot: it was stopped itself, or killed. It reads that group, and
 # until when that may run, on the boot-time clock. It reads all that is in the pipe, 64 KiB at most, so no line is cut.
-# Like the command it has a session of its own, so a signal to the job of a shell does not reach it.
+# If it was stopped itself, the newest lines may not have had room there, so it waits for one more before it acts.
+# Like the command it has a session of its own, so a signal to the job of a shell does not reach it. Nor does one that a
+# service manager sends to all processes: the command may clean up for long after that.
 _WATCHDOG: Final = """\
 import os, select, signal, sys, time
 clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
 group, until = 0, float("inf")
-while time.clock_gettime(clock) < until:
-    if select.select([0], [], [], 0.1)[0]:
+while True:
+    is_over = time.clock_gettime(clock) >= until
+    if select.select([0], [], [], 0.2)[0]:
         words = os.read(0, 65536).split()
         if not words:
             break
         group, until = int(words[-2]), float(words[-1])
+    elif is_over:
+        break
 for number in (signal.SIGTERM, signal.SIGKILL):
     os.killpg(group, number)
     os.killpg(group, signal.SIGCONT)
@@ -226,7 +233,7 @@ class _Command:
                         self.lost = reason
             finally:
                 if self.lost or process.poll() is None:
-                    watch(process.pid, clock.now() + self._grace + KILL_TIMEOUT + WATCHDOG_MARGIN)
+                    watch(process.pid, clock.now() + self._grace + WATCHDOG_MARGIN)
                     self._stop(process)
         self.status = process.returncode if process.returncode >= 0 else 128 - process.returncode
         self.lost = self.lost or grant.why_lost() or ""
