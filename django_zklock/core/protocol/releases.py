@@ -16,6 +16,8 @@ from django_zklock.core import fork, log
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.waiters import Routine, ThreadWaiter, run
 
+logger = log.Logger("django_zklock.locks")
+
 TIMEOUT = 0.7  # seconds that a caller waits at most before it tells others
 LOOP_TIMEOUT = 0.25  # the same for a caller that blocks an event loop
 
@@ -82,14 +84,15 @@ def connect_when_imported(module: str, connect: Callable[[], object]) -> None:
 
 
 def connect_tellers() -> None:
-    """Make the calls whose modules were imported."""
-    for module in list(_tellers):
+    """Make the calls whose modules were imported; again at the next block if one fails."""
+    for module, connect in list(_tellers.items()):
         if module in sys.modules:
-            _tellers.pop(module, _nothing)()
-
-
-def _nothing() -> None:
-    pass
+            try:
+                connect()
+            except Exception:
+                logger.exception("what %s tells does not wait for releases yet", module)
+            else:
+                _tellers.pop(module, None)
 
 
 def _forget() -> None:
