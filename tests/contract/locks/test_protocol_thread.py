@@ -37,6 +37,8 @@ ANYWHERE = {
         "info",
         "_describe",
     },
+    # The end of a block looks for modules that tell others.
+    "releases.py": {"connect_tellers"},
     # A description is a value.
     "contender_info.py": {
         "__str__",
