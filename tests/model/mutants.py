@@ -91,7 +91,7 @@ def _from_the_answer(self: Lease, sent_at: float, timeout: float, *_: float) -> 
 
 
 @_mutant("trusts the lease of a longer timeout", Lease, "limit", draw=drawn_moving)
-def _unlimited(self: Lease, until: float) -> None:
+def _unlimited(self: Lease, sent_at: float, timeout: float) -> None:
     pass
 
 

@@ -104,8 +104,9 @@ class Lease:
             self._arm()
         return True
 
-    def limit(self, until: float) -> None:
-        """End the lease at `until` if that is earlier: a server may have set a shorter timeout."""
+    def limit(self, sent_at: float, timeout: float) -> None:
+        """End the lease in time for this timeout, which a server has set after a connect that was sent at `sent_at`."""
+        until = sent_at + LEASE_SHARE * timeout
         if self.valid and until < self.until:
             self._set(until)
             self._timer.cancel()

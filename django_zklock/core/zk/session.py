@@ -22,7 +22,7 @@ from django_zklock.core.zk.client import Client, Requests
 from django_zklock.core.zk.codes import meaning
 from django_zklock.core.zk.errors import OutcomeUnknown, SessionGone
 from django_zklock.core.zk.gateway import Gateway
-from django_zklock.core.zk.lease import LEASE_SHARE, GrantSession, LastContact, Lease
+from django_zklock.core.zk.lease import GrantSession, LastContact, Lease
 from django_zklock.core.zk.loop import NEVER, Loop
 from django_zklock.core.zk.options import SessionOptions
 from django_zklock.core.zk.outage import Outage
@@ -306,7 +306,7 @@ class Session(GrantSession):
             return
         if state == KazooState.CONNECTED and session_id is not None:
             self._contact.restart(connect_sent_at)
-            self.lease.limit(connect_sent_at + LEASE_SHARE * timeout)
+            self.lease.limit(connect_sent_at, timeout)
             self._on_connected(client, session_id, timeout)
         elif state == KazooState.SUSPENDED:
             self._suspend(troubles.CONNECTION_SUSPENDED)

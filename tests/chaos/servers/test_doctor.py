@@ -76,7 +76,7 @@ def test_members_that_url_does_not_name_count(arena: Zoo, ensemble: Ensemble) ->
 
 @pytest.mark.parametrize("ensemble", [FIVE], indirect=True)
 def test_members_without_a_known_address_are_not_looked_at(arena: Zoo, ensemble: Ensemble) -> None:
-    """They are neither up nor down, and nobody says how many may fail."""
+    """They are neither up nor down, and `doctor` does not say how many may fail."""
     for down in ([], [3]):
         stop(ensemble, *down)
         report = seen(arena, [1, 2, 3])
