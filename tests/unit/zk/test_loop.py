@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Iterator
 
@@ -148,3 +149,28 @@ def test_cancelled_timers_do_not_wake_the_thread() -> None:
     counted.stop()
     counted.join()
     assert len(wakes) < 10
+
+
+def test_a_lasting_fault_is_told_once(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another fault that follows it is told, too."""
+    monkeypatch.setattr("django_zklock.core.zk.loop.START_AGAIN", 0)
+    faults = [OSError("no room")] * 5 + [MemoryError()] * 5
+    events = loop._events
+
+    class Events(queue.SimpleQueue[object]):
+        def get(self, block: bool = True, timeout: float | None = None) -> object:
+            if faults:
+                raise faults.pop(0)
+            return events.get(block, timeout)
+
+    monkeypatch.setattr(loop, "_events", Events())
+    done = threading.Event()
+    for _ in range(2):  # the first wakes the thread, which waits in the queue that was replaced
+        events.put((done.set, ()))
+        assert done.wait(10)
+        done.clear()
+    assert flush(10)
+    told = [record for record in caplog.records if "cannot wait for an event, trying again" in record.getMessage()]
+    assert [record.exc_info and record.exc_info[0] for record in told] == [OSError, MemoryError]
