@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -157,20 +158,20 @@ def test_a_lasting_fault_is_told_once(
     """Another fault that follows it is told, too."""
     monkeypatch.setattr("django_zklock.core.zk.loop.START_AGAIN", 0)
     faults = [OSError("no room")] * 5 + [MemoryError()] * 5
-    events = loop._events
 
-    class Events(queue.SimpleQueue[object]):
-        def get(self, block: bool = True, timeout: float | None = None) -> object:
+    class Events(queue.SimpleQueue[Any]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
             if faults:
                 raise faults.pop(0)
-            return events.get(block, timeout)
+            return super().get(block, timeout)
 
-    monkeypatch.setattr(loop, "_events", Events())
-    done = threading.Event()
-    for _ in range(2):  # the first wakes the thread, which waits in the queue that was replaced
-        events.put((done.set, ()))
-        assert done.wait(10)
-        done.clear()
+    before, done = loop._events, threading.Event()
+    loop._events = Events()
+    before.put((done.set, ()))  # wakes the thread
+    assert done.wait(10)
+    done.clear()
+    loop.post(done.set)
+    assert done.wait(10)
     assert flush(10)
     told = [record for record in caplog.records if "cannot wait for an event, trying again" in record.getMessage()]
     assert [record.exc_info and record.exc_info[0] for record in told] == [OSError, MemoryError]
