@@ -81,13 +81,13 @@ def path_of(zoo: Zoo, key: str) -> str:
 def reserved_names(zoo: Zoo, key: str = "") -> list[str]:
     """Return the keys that have a reservation, or this one if it has."""
     base = names.path(conf.current().base, reservations.DIRECTORY)
-    found: list[str] = []
+    reserved: list[str] = []
     todo = [base]
     while todo:
         path = todo.pop()
         for name in zoo.names(path):
             if operator_hold.is_operator(name):
-                found.append(path[len(base) + 1 :])
+                reserved.append(path[len(base) + 1 :])
             else:
                 todo.append(f"{path}/{name}")
-    return [name for name in found if key in ("", name)]
+    return [name for name in reserved if key in ("", name)]

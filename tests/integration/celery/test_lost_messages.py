@@ -46,7 +46,7 @@ def lost(worker: Worker, key: str, name: str = "until_done") -> AsyncResult[Any]
 
 
 def by_command(worker: Worker, key: str) -> None:
-    (name,) = [lock["key"] for lock in as_json("list", key)["locks"]]
+    (name,) = [lock["key"] for lock in as_json("list", f"*{key}*")["locks"]]
     shown = zklock("show", "--", name)
     assert "task until_done" in shown
     printed = re.findall(r"Next: python manage.py zklock (end-hold .*)", shown)[0]
@@ -54,7 +54,7 @@ def by_command(worker: Worker, key: str) -> None:
 
 
 def in_the_admin(worker: Worker, key: str) -> None:
-    operator = user_with("view_lock", "break_lock")
+    operator = user_with("view_lock", "hold_lock")
     assert "task until_done" in operator.get(f"{LIST}?q={key}").content.decode()
     (name,) = reserved_names(worker.zoo)
     page = operator.get(f"{LIST}break/", {"key": lock_key(name)})

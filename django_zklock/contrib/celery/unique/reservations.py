@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -44,6 +45,7 @@ from django_zklock.core.queue.operator_hold import (
 from django_zklock.core.zk import process
 from django_zklock.core.zk.gateway import DirectoryState
 from django_zklock.core.zk.multi import Delete, SetData
+from django_zklock.core.zk.session import Session
 from django_zklock.decorators.context import AcquireAgain
 from django_zklock.exceptions import LockTimeout, ZkLockError, ZooKeeperUnavailable
 from django_zklock.http import requests
@@ -118,7 +120,7 @@ def reserved(
     while True:
         with _entered(client, spec, _caller(label)) as (contender, outcome):
             if isinstance(outcome, Grant):
-                with _leaving_the_hold(outcome):
+                with _reserving(outcome):
                     yield None
                 return
         ahead = _ahead(client, contender, outcome)
@@ -187,7 +189,7 @@ def _entered(client: QueueClient, spec: QueueSpec, caller: Caller) -> Iterator[t
 
 
 @contextmanager
-def _leaving_the_hold(grant: Grant) -> Iterator[None]:
+def _reserving(grant: Grant) -> Iterator[None]:
     """Have the release leave the hold if the block has sent the message, or if the task waits here."""
     try:
         yield
@@ -201,10 +203,9 @@ def _extend(client: QueueClient, name: str, hold: OperatorHold, seconds: float) 
     """Let a reservation last for so many seconds from now."""
     node = client.read(name)
     payload = None if node is None else Payload.decode(node.data)
-    now = client.session.gateway.clock.now()
-    if node is None or payload is None or now is None:
+    if node is None or payload is None:
         return  # it has ended since
-    lasts = min(max(hold.seconds, now - node.ctime + seconds), LONGEST)
+    lasts = min(max(hold.seconds, _now(client.session) - node.ctime + seconds), LONGEST)
     data = replace(payload, about={**payload.about, SECONDS: f"{lasts:.3f}"}).encode()
     change = SetData(path=node.path, data=data, version=node.version)
     client.request(lambda gateway, done: gateway.commit((change,), done))
@@ -248,8 +249,12 @@ def read(key: str) -> OperatorHold | None:
     path = names.path(conf.current().base, lock_key(key))
     first = next(iter(contenders(lock_key(key), path, reply_timeout=RESERVE_TIMEOUT)), None)
     hold = None if first is None else first.operator
-    now = process.current().gateway.clock.now()
-    return None if hold is None or now is None or hold.is_over(now) else hold
+    return None if hold is None or hold.is_over(_now(process.current())) else hold
+
+
+def _now(session: Session) -> float:
+    """Return the time by ZooKeeper's clock, in seconds since 1970; by that of this host if nothing was written yet."""
+    return session.gateway.clock.now() or time.time()
 
 
 def _current_work() -> str:
