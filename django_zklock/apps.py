@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from dataclasses import fields
-from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,6 @@ from django_zklock.checks import (
 from django_zklock.contrib import celery
 from django_zklock.core.zk import process
 from django_zklock.core.zk.options import SessionOptions
-from django_zklock.dashboard import extension
 from django_zklock.testing import FORBIDDEN
 
 if TYPE_CHECKING:
@@ -63,10 +61,6 @@ class ZkLockConfig(AppConfig):
         celery.register()
         if "django_tasks_database" in apps.app_configs:
             self._connect_database_tasks()
-        with suppress(ModuleNotFoundError):  # some finders raise it
-            if find_spec("celery"):
-                module = "django_zklock.contrib.celery.unique.page"
-                extension.pages["unique"] = extension.ExtraPage("unique", _("Unique tasks"), module)
 
     def _connect_database_tasks(self) -> None:
         """Wait for releases before a worker sees a task in the database. Django's own signal comes after that."""

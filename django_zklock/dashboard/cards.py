@@ -87,9 +87,11 @@ def read_text(locks: int, servers: int) -> str:
 
 
 def ends_next(snapshot: Snapshot) -> list[tuple[str, ScannedContender, float]]:
-    """Return the operator holds that end next: the lock, the hold, and in how many seconds."""
-    holds = [(lock.key, holder) for lock in snapshot.locks for holder in lock.holders if holder.operator is not None]
+    """Return the operator holds that end next: the lock, the hold, and in how many seconds. No reservations."""
     ends = [
-        (key, holder, holder.operator.seconds - holder.duration) for key, holder in holds if holder.operator is not None
+        (lock.key, holder, holder.operator.seconds - holder.duration)
+        for lock in snapshot.locks
+        for holder in lock.holders
+        if holder.operator is not None and not holder.operator.task_id
     ]
     return sorted(ends, key=lambda end: end[2])[:MAX_NEXT]

@@ -15,7 +15,6 @@ from django.utils.translation import gettext_lazy, ngettext
 from django_zklock.conf.options import LONG_HELD
 from django_zklock.core import clock, fork
 from django_zklock.core.log import Logger
-from django_zklock.dashboard import extension
 from django_zklock.report import lazy, verdict
 from django_zklock.report.formatting import CONNECTION_LABELS
 
@@ -164,14 +163,13 @@ def context(
         Tab("groups", _("Groups"), url("groups")),
         Tab("hosts", _("Hosts"), f"{url('groups')}?by=host"),
         Tab("history", _("History"), url("all_history")),
-        *(Tab(extra.name, str(extra.label), url(extra.name)) for extra in extension.pages.values()),
         Tab("servers", _("Servers"), url("health"), counts["servers"], is_short),
     ]
     state = snapshot.state if snapshot is not None else look.state if look is not None else ""
     return {
         "tabs": tabs,
-        "current": page if page in extension.pages else current,
-        "is_page": page in {"changelist", "groups", "all_history", "health", *extension.pages},
+        "current": current,
+        "is_page": page in {"changelist", "groups", "all_history", "health"},
         "refreshes": page in {"changelist", "change", "groups", "health"},
         "state": state,
         "state_label": CONNECTION_LABELS.get(state, ""),

@@ -162,13 +162,11 @@ class LockAdminMixin(LockViews):
         snapshot = self.snapshot(request)
         if not request.GET and request.method != "POST":
             return self._attention(request, snapshot)
-        words = request.GET.get("q", "").strip()
         context = {
             **self.context(request),
             "title": _("Locks"),
             "snapshot": snapshot,
             "figures": lazy.inspection.Figures.of(snapshot.locks),
-            "extra_links": self.extra_links(words) if words and snapshot.answers else [],
             **(extra_context or {}),
         }
         return super().changelist_view(request, context)  # type: ignore[misc,no-any-return]

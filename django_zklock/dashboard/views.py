@@ -6,7 +6,6 @@ import functools
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partialmethod
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django import forms
@@ -31,7 +30,7 @@ from django.views.decorators.http import require_safe
 from django_zklock import conf
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
-from django_zklock.dashboard import extension, frame
+from django_zklock.dashboard import frame
 from django_zklock.dashboard.changelist import GROUPINGS, grouped
 from django_zklock.dashboard.detail import Detail, Row, detail, read_detail, row_of
 from django_zklock.dashboard.forms import (
@@ -331,9 +330,6 @@ class LockViews:
             path("limit/", action(self.limit_view), name="zklock_lock_limit"),
             path("stack/", action(self.stack_view), name="zklock_lock_stack"),
         ]
-        for page in extension.pages.values():
-            extra_view = functools.partial(self.extra_view, module=page.module)
-            own.append(path(f"{page.name}/", action(extra_view), name=f"zklock_lock_{page.name}"))
         # Themes link `original` to its page. A `Breadcrumb` without a lock links to the list, which comes first here.
         no_lock = re_path("^(?P<object_id>)$", view(self.change_view), name="zklock_lock_change")
         return [*own, *super().get_urls(), no_lock]  # type: ignore[misc]
@@ -351,20 +347,6 @@ class LockViews:
                         self.record_action(request, action)
 
         return self.admin_site.admin_view(run)
-
-    @shows_denial
-    def extra_view(self, request: HttpRequest, module: str) -> HttpResponse:
-        """Show the page of another app."""
-        page: HttpResponse = import_module(module).view(self, request)
-        return page
-
-    def extra_links(self, words: str = "", lock: str | None = None) -> list[tuple[str, str]]:
-        """Return what the pages of other apps have with these words, or of this lock: a text and an address."""
-        return [
-            (text, f"{self.url(page.name)}?{query}")
-            for page in extension.pages.values()
-            for text, query in import_module(page.module).links(words, lock=lock, reply_timeout=self.reply_timeout)
-        ]
 
     @shows_denial
     def change_view(
@@ -390,7 +372,6 @@ class LockViews:
             "timeline": timeline.picture(
                 [*([] if shown.problem else timeline.present(shown.info)), *(panel.content.bars if panel else ())]
             ),
-            "extra_links": self.extra_links(lock=lock.key) if shown.state == "free" and not shown.problem else [],
             **(extra_context or {}),
         }
         return self.page(request, "detail", context)

@@ -20,7 +20,7 @@ class ExitCode(IntEnum):
     OK = 0
     FAILED = 1  # refused, or a check of the doctor has failed
     USAGE = 2  # argparse's
-    NO_HOLDER = 3  # the lock has no holder and no waiters, or no reservation
+    NO_HOLDER = 3  # the lock has no holder and no waiters
     CHANGED = 4  # the lock has changed hands
     DEADLOCK = 20  # and the other causes of `doctor --incident`: the worst one decides
     COUNTER = 21

@@ -35,7 +35,6 @@ _MESSAGES: Final = {
     "stack shown": "the stack of the holder of lock %(key)r %(was)s asked for by %(by)s; it is %(holder)s",
     "acknowledged": "the incident %(holder)r %(was)s acknowledged by %(by)s%(why)s",
     "acknowledgement withdrawn": "the acknowledgement of %(holder)r %(was)s withdrawn by %(by)s%(why)s",
-    "reservation deleted": "the reservation of lock %(key)r %(was)s deleted by %(by)s%(why)s; it is of %(holder)s",
 }
 _HOLDER_FIELDS: Final = ("name", "guid", "token", "session_id", "host", "pid", "thread", "what", "about")
 

@@ -124,6 +124,8 @@ def age_of(contender: ScannedContender) -> str:
 def process_of(contender: ContenderInfo) -> str:
     """Return host and process of a contender, or the operator, or the other client."""
     if contender.operator is not None:
+        if contender.operator.task_id:
+            return contender.operator.by
         text = _("handed over by %(name)s") if contender.operator.handed_over else _("operator %(name)s")
         return text % {"name": contender.operator.by}
     if contender.client != "zklock" and not contender.pid:
@@ -246,7 +248,6 @@ def action_text(action: Action) -> str:
         "stack shown": _("Stack shown of %(who)s"),
         "acknowledged": _("Acknowledged for %(time)s: %(who)s"),
         "acknowledgement withdrawn": _("Acknowledgement withdrawn: %(who)s"),
-        "reservation deleted": _("Reservation deleted; it was that of %(who)s"),
     }
     text = texts[action.what] % values if action.what in texts else clean(action.what)
     return text if action.sure else _("%(what)s (perhaps: the answer was lost)") % {"what": text}

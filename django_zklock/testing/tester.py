@@ -352,7 +352,8 @@ def wait_released() -> None:
 def _may_outlast_test(entry: QueueEntry) -> bool:
     by_operator = operator_hold.is_operator(entry.path.rpartition("/")[2])
     about = entry.payload.about if entry.payload is not None else {}
-    return by_operator and (operator_hold.MINIMUM in about or operator_hold.HANDED_OVER in about)
+    lasting = {operator_hold.MINIMUM, operator_hold.HANDED_OVER, operator_hold.TASK_ID}
+    return by_operator and not lasting.isdisjoint(about)
 
 
 def _wait_for(condition: Callable[[], _T], timeout: float) -> _T:

@@ -2,29 +2,92 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
 
-from django_zklock.contrib.celery.unique import record, reservations
-from django_zklock.contrib.celery.unique.record import Reservation, Verdict
-from django_zklock.core.zk.gateway import DirectoryState
-from django_zklock.locks.requests import Done, Step
+from django_zklock import conf
+from django_zklock.contrib.celery.unique import reservations
+from django_zklock.contrib.celery.unique.reservations import Duplicate, lock_key
+from django_zklock.core.queue import operator_hold
+from django_zklock.names import template as names
 from support.zoo import ROOM, Zoo
 
-for _name in ("start", "conclude", "detach", "end"):  # on a busy machine, a test would else go on too early
-    getattr(reservations, _name).__kwdefaults__["reply_timeout"] += min(ROOM, 5.0)
+_defaults: Any = reservations.end.__kwdefaults__  # on a busy machine, a test would go on too early
+_defaults["reply_timeout"] += min(ROOM, 5.0)
+
+
+class Sender:
+    """A task whose message is about to be sent: it has the key, or `other` is the task that has it."""
+
+    def __init__(
+        self,
+        key: str = "a/b",
+        task_id: str = "one",
+        *,
+        seconds: float = 60,
+        again: bool = False,
+        has_ended: Callable[[str], bool] = lambda task_id: False,
+        timeout: float = 5.0,
+    ) -> None:
+        self._stack = ExitStack()
+        reserved = reservations.reserved(
+            key, task_id, task="shop.work", seconds=seconds, again=again, has_ended=has_ended, timeout=timeout
+        )
+        self.other: Duplicate | None = self._stack.enter_context(reserved)
+        self.task_id = task_id if self.other is None else self.other.task_id
+
+    def sent(self) -> None:
+        """The message was sent, so the key is reserved."""
+        self._stack.close()
+
+    def fail(self) -> None:
+        """The broker has refused the message."""
+        error = OSError("no broker")
+        try:
+            with self._stack:
+                raise error
+        except OSError as raised:
+            assert raised is error
+
+
+def queued(key: str = "a/b", task_id: str = "one", **more: object) -> Sender:
+    """Reserve a key for a task whose message is sent."""
+    sender = Sender(key, task_id, **more)  # type: ignore[arg-type]
+    assert sender.other is None, sender.other
+    sender.sent()
+    return sender
+
+
+def owner_of(key: str = "a/b", task_id: str = "two", **more: object) -> str:
+    """Return the id of the task that another one with this id meets as a duplicate."""
+    sender = Sender(key, task_id, **more)  # type: ignore[arg-type]
+    sender.sent()
+    assert sender.other is not None
+    return sender.other.task_id
 
 
 def holder(key: str) -> str | None:
-    """Return the id of the task that has the key now, by the rules of the next publisher; None if no task has it."""
+    """Return the id of the task that has the key now; None if no task has it."""
+    hold = reservations.read(key)
+    return None if hold is None else hold.task_id
 
-    def decide(owner: DirectoryState | None, session_id: int) -> Step:
-        if owner is None or (own := Reservation.decode(owner.data)).judge(owner.children, time.time()) is Verdict.DEAD:
-            return Done(None)
-        return Done(own.task_id)
 
-    owner: str | None = reservations._run(key, decide, 5.0)
-    return owner
+def path_of(zoo: Zoo, key: str) -> str:
+    """Return the directory of the reservations of a key."""
+    return names.path(conf.current().base, lock_key(key))
 
 
 def reserved_names(zoo: Zoo, key: str = "") -> list[str]:
-    return [name for name in zoo.names(record.directory(zoo.base)) if name.endswith(f"!{key}" if key else "")]
+    """Return the keys that have a reservation, or this one if it has."""
+    base = names.path(conf.current().base, reservations.DIRECTORY)
+    reserved: list[str] = []
+    todo = [base]
+    while todo:
+        path = todo.pop()
+        for name in zoo.names(path):
+            if operator_hold.is_operator(name):
+                reserved.append(path[len(base) + 1 :])
+            else:
+                todo.append(f"{path}/{name}")
+    return [name for name in reserved if key in ("", name)]

@@ -21,7 +21,7 @@ from django_zklock.locks.arguments import check_no_running_loop
 if TYPE_CHECKING:
     from celery import Task
 
-    from django_zklock.contrib.celery.unique.listing import ReservationInfo
+    from django_zklock.core.queue.operator_hold import OperatorHold
     from django_zklock.decorators.context import FunctionContext
 
 __all__ = ["connect", "queued"]
@@ -33,9 +33,9 @@ def connect() -> None:
         import_module(f"{__name__}.{name}")
 
 
-def queued(task: Task[..., Any], /, *args: Any, **kwargs: Any) -> ReservationInfo | None:
+def queued(task: Task[..., Any], /, *args: Any, **kwargs: Any) -> OperatorHold | None:
     """
-    Return which task is queued or runs with the key of this call of a unique task. Send nothing.
+    Return the reservation of the task that is queued or runs with the key of this call. Send nothing.
 
     None: `task.delay(*args, **kwargs)` would send a task now. Another process may do so in between, so this is for a
     page, not for a decision. It waits 5 s for ZooKeeper at most. In a coroutine, use `sync_to_async(queued)`.
@@ -43,13 +43,13 @@ def queued(task: Task[..., Any], /, *args: Any, **kwargs: Any) -> ReservationInf
     Raises:
         TypeError: the task is not unique, or does not take these arguments.
         ZooKeeperUnavailable: ZooKeeper did not answer in time.
-        UnreadableQueue: the reservation cannot be read, so the task is not sent.
+        UnreadableQueue: another program has written to the reservations of this key.
 
     """
     check_no_running_loop("queued", "await sync_to_async(queued)(...)")
     lifecycle = import_module(f"{__name__}.unique.lifecycle")
-    info: ReservationInfo | None = lifecycle.reservation_of(task, args, kwargs)
-    return info
+    hold: OperatorHold | None = lifecycle.reservation_of(task, args, kwargs)
+    return hold
 
 
 class CeleryLibrary(TaskLibrary):

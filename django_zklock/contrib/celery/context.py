@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, Final, NoReturn, get_args
 
 from celery import Task
@@ -228,6 +229,7 @@ class TaskContext(FunctionContext):
         if not messages.has_copy(self.about, queue):
             return
         if self._is_spent(CONFLICTS_HEADER):
+            lifecycle.keep(self._task.request)
             raise Ignore(f"another copy of task {self._task.request.id} does the work")  # and stores the result of both
         messages.retry_copy(self._task, error, lambda: messages.has_copy(self.about, self._others(spec)))
 
@@ -241,18 +243,19 @@ class TaskContext(FunctionContext):
         key = lifecycle.waiting_key(task, lock_key)
         times = messages.count(request, CONFLICTS_HEADER) + 1
         delay = messages.delay_before(task, times)
-        until = time.time() + delay + MESSAGE_DELAY
-        try:
-            again = "redelivered" in self.about or messages.text(request, lifecycle.WAITING_HEADER) == key
-            late = bool(task.acks_late)
-            reservation = reservations.reserve(key, str(request.id), again=again, late=late, until=until)
-        except (ZooKeeperUnavailable, LockTimeout) as unknown:
-            messages.send_again(task, CONFLICTS_HEADER, unknown)
-        if isinstance(reservation, reservations.Duplicate):
-            if reservation.task_id == str(request.id):  # an earlier call, whose result this one must not overwrite
+        again = "redelivered" in self.about or messages.text(request, lifecycle.WAITING_HEADER) == key
+        seconds, name = delay + MESSAGE_DELAY, str(task.name)
+        reserved = reservations.reserved(key, str(request.id), task=name, seconds=seconds, again=again)
+        with ExitStack() as stack:
+            try:
+                other = stack.enter_context(reserved)
+            except (ZooKeeperUnavailable, LockTimeout) as unknown:
+                messages.send_again(task, CONFLICTS_HEADER, unknown)
+            if other is not None and other.task_id != str(request.id):
+                return other.task_id
+            if other is not None:  # an earlier call, whose result this one must not overwrite
+                lifecycle.keep(request)
                 raise Ignore("an earlier call with this id waits for the lock")
-            return reservation.task_id
-        with reservations.confirmed(reservation):
             headers = {CONFLICTS_HEADER: times, lifecycle.WAITING_HEADER: key}
             signature = messages.send(task, headers, delay)
         messages.end_run(task, signature, delay, error)

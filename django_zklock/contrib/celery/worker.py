@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -17,8 +16,7 @@ from celery.signals import (
 
 from django_zklock.contrib.celery import events, messages
 from django_zklock.contrib.celery.dispatch import DISPATCHER
-from django_zklock.contrib.celery.introspection import locked_of, unused_locks
-from django_zklock.contrib.celery.unique import reservations
+from django_zklock.contrib.celery.introspection import unused_locks
 from django_zklock.core.log import Logger
 from django_zklock.core.zk import process
 
@@ -59,14 +57,6 @@ def warn_of_unused_locks(*, sender: Any, **kwargs: object) -> None:
             )
 
 
-def sweep_reservations(*, sender: Any, **kwargs: object) -> None:
-    """Delete reservations that are dead, now and each hour, if the tasks of a worker that is ready may have some."""
-    options = [locked.options for task in sender.app.tasks.values() if (locked := locked_of(task)) is not None]
-    if any(option.get("unique") or option.get("on_conflict") == "coalesce" for option in options):
-        session = process.current()
-        session.post(session.call_when_connected, partial(reservations.sweep, session))
-
-
 def close_session(*, sender: Any, **kwargs: object) -> None:
     """End the session of a process that ends, so that its locks are released at once. A test's own process goes on."""
     dispatcher = getattr(getattr(sender, "consumer", None), DISPATCHER, None)
@@ -75,7 +65,6 @@ def close_session(*, sender: Any, **kwargs: object) -> None:
 
 
 worker_ready.connect(warn_of_unused_locks, dispatch_uid="zklock.unused_locks")
-worker_ready.connect(sweep_reservations, dispatch_uid="zklock.sweep_reservations")
 worker_init.connect(begin_worker, dispatch_uid="zklock.begin_worker")
 # A process of a prefork pool ends without its exit handlers. The process of another pool runs them, but late.
 worker_process_shutdown.connect(close_session, dispatch_uid="zklock.close_session")

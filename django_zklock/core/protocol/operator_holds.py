@@ -235,34 +235,46 @@ class Replacement:
     def _on_checked(self, session: Session, hold: OperatorHold | None, refusal: ZkError | None) -> None:
         """The hold was checked; None: it is not there, or ZooKeeper refuses to read it."""
 
-    def _create(self, payload: Payload, *, by: str, reason: str, mark: str) -> Create:
+    def _create(self, payload: Payload, *, by: str, reason: str, mark: str = "", task_id: str = "") -> Create:
         """Return the create of the hold; `payload` is that of the holder."""
         self.tried = True
         payload = replace(payload, guid=self._guid, owner=0, max_hold=0, session_timeout=0)
         payload = replace(payload, release_request={}, waits_for={}, unknown=b"")  # they are about the holder's znode
-        data = operator_hold.hold_data(payload, by=by, reason=reason, seconds=self._seconds, mark=mark)
+        data = operator_hold.hold_data(payload, by=by, reason=reason, seconds=self._seconds, mark=mark, task_id=task_id)
         return Create(path=self._path, data=data)
 
 
 class MinimumHold(Replacement):
     """
-    The rest of a minimum hold, or the hold of a person.
+    The rest of a minimum hold, the hold of a person, or the reservation of a task.
 
     The next waiter does not mistake the delete of the holder's znode for its turn: the guid of such a holder has a
     mark, which makes the waiter list the queue again.
     """
 
     def __init__(self, spec: QueueSpec, caller: Caller, kind: Kind, own: Node, ends_at: float) -> None:
-        guid = new_guid(Mark.OPERATOR)
+        label = caller.operator
+        self._task_id = "" if label is None else label.task_id
+        guid = operator_hold.guid_of_task(self._task_id) if self._task_id else new_guid(Mark.OPERATOR)
         super().__init__(spec, own, guid, f"{prefix(guid, kind)}{own.name[-SEQUENCE_DIGITS:]}")
-        self._label = caller.operator
+        self._label = label
         self._ends_at = ends_at  # on clock.now()
+
+    def announce(self, session: Session) -> None:
+        """Leave a reservation out of the index: most end early, by a worker that does not know their entries."""
+        if not self._task_id:
+            super().announce(session)
+
+    def end_in_time(self, session: Session) -> None:
+        """Set no timer for a reservation: its sender may send very many tasks, and most end early."""
+        if not self._task_id:
+            super().end_in_time(session)
 
     def changes(self) -> tuple[Operation, ...]:
         assert self._own is not None
         payload = Payload.decode(self._own.data)
         least, label = self._spec.min_hold, self._label
-        # A person gets the full time, from this write on.
+        # A person or a task gets the full time, from this write on.
         self._seconds = least if label is not None else self._ends_at - clock.now()
         if self._seconds <= 0 or payload is None:
             return ()
@@ -271,6 +283,7 @@ class MinimumHold(Replacement):
             by=label.by if label is not None else payload.what,
             reason=label.reason if label is not None else f"held for at least {least:g} s",
             mark=operator_hold.MINIMUM if label is None else "",
+            task_id=self._task_id,
         )
         return (Delete(path=self._own.path), create)
 

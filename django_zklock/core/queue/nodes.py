@@ -115,9 +115,9 @@ class Child(NamedTuple):
         return self.in_grammar_of_curator and not self.by_us
 
 
-def new_guid(mark: Mark) -> str:
-    """Return a new guid with this mark, as a UUID of 36 characters."""
-    digits = uuid.uuid4().hex
+def new_guid(mark: Mark, digits: str = "") -> str:
+    """Return a guid with this mark, as a UUID of 36 characters. It is new, or made of 32 hexadecimal digits."""
+    digits = digits or uuid.uuid4().hex
     return f"{mark.value}{digits[4:8]}-{digits[8:12]}-{_GUID_VERSION}{digits[13:16]}-{digits[16:20]}-{digits[20:]}"
 
 

@@ -6,6 +6,7 @@ Its guid has a mark, by which a listing shows it. Its payload says who holds the
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Collection
@@ -15,7 +16,7 @@ from typing import Final
 
 from django_zklock.core.errors import UnreadableQueue
 from django_zklock.core.queue.escaping import MAX_BY, MAX_REASON, printable
-from django_zklock.core.queue.nodes import Child, Mark, Payload, mark_of, parse
+from django_zklock.core.queue.nodes import Child, Mark, Payload, mark_of, new_guid, parse
 from django_zklock.core.queue.order import Queue
 from django_zklock.core.queue.untrusted import moment, number
 
@@ -25,7 +26,10 @@ REASON: Final = "reason"
 SECONDS: Final = "seconds"
 MINIMUM: Final = "minimum"
 HANDED_OVER: Final = "handed_over"
+TASK_ID: Final = "id"  # a payload cuts it later than other items
 
+MAX_TASK_ID: Final = 200
+"""Characters of the id of a task in its reservation."""
 LONGEST: Final = 7 * 24 * 3600.0
 """Seconds that a hold may last."""
 
@@ -36,16 +40,19 @@ _ENTRY: Final = re.compile(r"(?P<end>[0-9]{10})-(?P<path>[^!/]+(?:![^!/]+)+)[.]e
 
 @dataclass(frozen=True, slots=True)
 class HoldLabel:
-    """The person who holds a lock as an operator, and the reason."""
+    """The person who holds a lock as an operator, and the reason; or the task that reserves its key."""
 
     by: str
     reason: str
+    task_id: str = ""
+    """The id of the task, if the hold is its reservation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorHold:
     """
-    A lock that is held for a time and belongs to no session: by a person, as a minimum hold, or for an adopter.
+    A lock that is held for a time and belongs to no session: by a person or a task, as a minimum hold, or for an
+    adopter.
 
     It ends `seconds` after its znode was made, by ZooKeeper's clock. No text in it has control characters.
     """
@@ -65,6 +72,8 @@ class OperatorHold:
     """Whether it is a minimum hold (`min_hold`)."""
     handed_over: bool = False
     """Whether the lock was handed over, and waits for its adopter."""
+    task_id: str = ""
+    """The id of the task whose reservation this is; empty for other holds."""
 
     @property
     def until(self) -> datetime:
@@ -74,7 +83,7 @@ class OperatorHold:
     @property
     def who(self) -> str:
         """The holder, for messages."""
-        return self.by if self.minimum or self.handed_over else f"operator {self.by}"
+        return self.by if self.minimum or self.handed_over or self.task_id else f"operator {self.by}"
 
     def is_over(self, now: float) -> bool:
         """Return whether its time is over at `now`: seconds since 1970 by ZooKeeper's clock."""
@@ -92,6 +101,11 @@ def is_operator(name: str) -> bool:
     except UnreadableQueue:
         return False
     return child is not None and mark_of(child.guid) is Mark.OPERATOR
+
+
+def guid_of_task(task_id: str) -> str:
+    """Return the guid of the reservation of this task. By it, a worker finds the reservation in a listing."""
+    return new_guid(Mark.OPERATOR, hashlib.sha256(task_id.encode()).hexdigest()[:32])
 
 
 def entry_name(path: str, end: float) -> str:
@@ -157,19 +171,23 @@ def operator_hold(
         seconds=seconds,
         minimum=bool(payload.about.get(MINIMUM)),
         handed_over=bool(payload.about.get(HANDED_OVER)),
+        task_id=printable(payload.about.get(TASK_ID, ""), MAX_TASK_ID),
     )
 
 
-def hold_data(payload: Payload, *, by: str, reason: str, seconds: float, mark: str = "") -> bytes:
+def hold_data(payload: Payload, *, by: str, reason: str, seconds: float, mark: str = "", task_id: str = "") -> bytes:
     """
     Return the data of a hold's znode: the payload with the items that `operator_hold` reads, cut to fit.
 
-    `mark` is `MINIMUM` or `HANDED_OVER`, or empty for the hold of a person.
+    `mark` is `MINIMUM` or `HANDED_OVER`, or empty for the hold of a person or the reservation of a task.
     """
+    more = {mark: "yes"} if mark else {}
+    if task_id:
+        more = {TASK_ID: task_id}
     by, reason = printable(by or "python", MAX_BY), printable(reason, MAX_REASON)  # without a name, it is no hold
     while True:
-        about = {OPERATOR: by, REASON: reason, SECONDS: f"{seconds:.3f}", **({mark: "yes"} if mark else {})}
-        data = replace(payload, what=f"{'' if mark else 'operator '}{by}: {reason}", about=about).encode()
+        about = {OPERATOR: by, REASON: reason, SECONDS: f"{seconds:.3f}", **more}
+        data = replace(payload, what=f"{'' if more else 'operator '}{by}: {reason}", about=about).encode()
         decoded = Payload.decode(data)
         if decoded is not None and decoded.about == about:
             return data

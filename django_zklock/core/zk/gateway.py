@@ -147,20 +147,6 @@ class Gateway:
         self._requests.send((wire.GetData(path, watch), _converting(lambda reply: _node(path, *reply), callback)))
         return watch
 
-    def read_directories(self, paths: Sequence[str], callback: Callback[list[DirectoryReply] | ZkError]) -> None:
-        """
-        Read one or more znodes and list their children, in one round trip.
-
-        `callback` gets the replies in the order of the paths; an error if one was lost.
-        """
-
-        def on_all_read(replies: list[DirectoryReply]) -> None:
-            callback(next((reply for reply in replies if isinstance(reply, INTERRUPTED)), replies))
-
-        on_read = _collecting(len(paths), on_all_read)
-        for path in paths:
-            self.read_directory(path, on_read)
-
     def read_all(self, paths: Sequence[str], callback: Callback[dict[str, Node] | ZkError]) -> None:
         """
         Read znodes in one round trip.

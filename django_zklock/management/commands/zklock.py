@@ -29,7 +29,6 @@ EXAMPLES: Final = {
     "hold": ("--for=15m --reason=deploy -- reports", "--for=2h --reason=migration --wait=5m -- reports"),
     "end_hold": ("-- reports", "--token=4294967311 --reason='deploy done' -- reports"),
     "limit": ("-- imports", "--reason='the database is slow' -- imports 3"),
-    "unique": ("list feeds.update", "delete --reason='the queue was purged' -- task/feeds.update/feed/x"),
     "run": ("reports --timeout 5m -- make reports", "nightly --timeout 0 -E 0 --min-hold 5m -- ./nightly.sh"),
     "serve": ("", "--http 127.0.0.1:8080"),
     "doctor": ("--strict --json", "--incident"),

@@ -23,7 +23,6 @@ from typing import Any, Final, TypeAlias
 
 from django_zklock import conf, inspection
 from django_zklock.conf import Config
-from django_zklock.contrib.celery.unique import listing
 from django_zklock.core import clock
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.zk import process
@@ -82,11 +81,9 @@ def run(out: Output, options: argparse.Namespace) -> None:
     checks = [*_versions(), *_servers(look.servers), *of_connection, *_attention(look)]
     is_connected = of_connection[0].result == "ok"
     if is_connected:
-        reserved = listing.findings(listing.read(reply_timeout=options.reply_timeout))
         checks += [
             *_bounds(look.servers, options.reply_timeout),
             *_locks(look.snapshot),
-            *(Check("reservations", *finding) for finding in reserved),
         ]
     results = Counter(check.result for check in checks)
     healthy = not results["error"] and not (options.strict and results["warning"])

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 from django.core.management.base import CommandError
 
 from django_zklock import inspection, operations
-from django_zklock.contrib.celery.unique import listing
-from django_zklock.core.queue.command_line import command
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.dashboard.detail import Detail, Row, read_detail
 from django_zklock.inspection import LockInfo
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
 HEAD: Final = ("", "who", "wants", "runs", "since", "for", "token", "thread", "session")
 GRANTS: Final = ("last grants", "to", "waited", "held", "what")
 MAX_GRANTS: Final = 5
-MAX_TASKS: Final = 5  # unique tasks that are queued for a free lock
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,11 +66,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
                 write_line(out, line)
     if is_free:
         limit = f" {formatting.limit_text(lock.limit_set)}." if lock.limit_set else ""
-        reserved = listing.read(lock=lock.key, reply_timeout=options.reply_timeout, most=MAX_TASKS).shown
-        tasks = "".join(f" {listing.sentence(info)}" for info in reserved)
-        show = f" Next: {command('unique show', lock.key)}" if reserved else ""
-        text = f"The lock {formatting.key_text(lock.key)!r} is free.{limit}{tasks}"
-        raise no_holder(lock.key, text, options, show)
+        raise no_holder(lock.key, f"The lock {formatting.key_text(lock.key)!r} is free.{limit}", options)
 
 
 def _write(out: Output, shown: Detail, grants: Sequence[PastEvent], width: int | None) -> None:
@@ -115,12 +108,12 @@ def read_lock(options: argparse.Namespace) -> LockInfo:
     return inspection.look_at(key, reply_timeout=options.reply_timeout) or LockInfo(key=key, path="")
 
 
-def no_holder(key: str, message: str, options: argparse.Namespace, end: str = "") -> CommandError:
+def no_holder(key: str, message: str, options: argparse.Namespace) -> CommandError:
     """Return the error that a lock has no holder, with a hint at an entry of `LOCKS` or a similar key that is held."""
     # A key with another number is another lock, not an error in writing.
     similar = [lock.key for lock in read_all(options).locks if re.findall(r"\d", lock.key) == re.findall(r"\d", key)]
     hint = entries_below(key) or did_you_mean(key, similar)
-    return failure(f"{message} {hint}".rstrip() + end, ExitCode.NO_HOLDER)
+    return failure(f"{message} {hint}".rstrip(), ExitCode.NO_HOLDER)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -31,7 +31,6 @@ import json, os, random, sys, time, uuid
 from pathlib import Path
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.exceptions import ZkLockError
-from django_zklock.contrib.celery.unique.reservations import Duplicate
 
 role, home, done, late = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "done", sys.argv[4] == "late"
 KEYS = sys.argv[5:]
@@ -44,16 +43,14 @@ def log(what, key, task, **more):
 def publish():
     key, task = random.choice(KEYS), str(uuid.uuid4())
     called = time.monotonic()
-    until = None if late else time.time() + 4
-    found = reservations.reserve(key, task, late=late, until=until, timeout=10)
-    if isinstance(found, Duplicate):
-        log("taken", key, found.task_id, called=called)
-        return
-    log("sent", key, task)
-    draft = home / f"draft-{task}"
-    draft.write_text(json.dumps([key, task]))
-    draft.rename(home / "messages" / task)
-    reservations.conclude(found, sent=True, reply_timeout=10)
+    with reservations.reserved(key, task, task="work", seconds=60 if late else 4, timeout=10) as other:
+        if other is not None:
+            log("taken", key, other.task_id, called=called)
+            return
+        log("sent", key, task)
+        draft = home / f"draft-{task}"
+        draft.write_text(json.dumps([key, task]))
+        draft.rename(home / "messages" / task)
     log("confirmed", key, task)
 
 def work():
@@ -69,7 +66,6 @@ def work():
     log("claimed", key, task)
     if not late:
         mine.unlink()
-    reservations.start(key, task, late=late, reply_timeout=10)
     if not done and reservations.end(key, task, reply_timeout=10) is not None:
         if late:
             mine.rename(home / "messages" / task)

@@ -93,7 +93,7 @@ def test_locks_are_found_at_any_depth(zoo: Zoo) -> None:
     for key in ("a", "a/b", "a/b/c/d", "z"):
         contender(zoo, key)
     zoo.client.ensure_path(f"{zoo.base}/free/lock")
-    zoo.client.create(f"{zoo.base}/!unique/x/t-worker", makepath=True)
+    zoo.client.create(f"{zoo.base}/!records/x/t-worker", makepath=True)
     shown = fresh()
     assert [lock.key for lock in shown.locks] == ["a", "a/b", "a/b/c/d", "z"]
     assert shown.total == 4
@@ -505,10 +505,10 @@ def test_data_of_a_hostile_client_stop_no_waiter_and_no_look(zoo: Zoo) -> None:
             zoo.client.set(held.path, data)
             join(zoo, "k", nodes.prefix(str(uuid.uuid4())), data)
             join(zoo, "k", hold, data)
-            names = ("!unique/u", "!acknowledged/split-000000000000000", "!beat/b", "!broken/b")
+            names = ("%21unique/u", "!acknowledged/split-000000000000000", "!beat/b", "!broken/b")
             for name in (*names, f"!ends/000000000{number}-..!..!{hold}000000000"):
                 zoo.client.create(f"{zoo.base}/{name}{number}", data, makepath=True)
-        shown = [ending(*command.split())[1] for command in ("list", "status", "show k", "unique list", "doctor")]
+        shown = [ending(*command.split())[1] for command in ("list", "status", "show k", "doctor")]
         assert all(text and text.replace("\n", "").isprintable() for text in shown)
         assert fresh().total == 1
         with zk_lock("another", timeout=5, min_hold=0.1):  # its end sweeps the entries

@@ -3,53 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Iterator
+from datetime import datetime, timezone
 
 import pytest
-from celery import Celery
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from support.faults import BackgroundCall, connected, die, proxied, within
 from support.proxy import MULTI
-from support.reserving import holder, reserved_names
+from support.reserving import Sender, holder, owner_of, path_of, queued, reserved_names
 from support.zoo import Zoo, eventually
 
-from django_zklock import zk_locked
-from django_zklock.contrib.celery.unique import record, reservations
-from django_zklock.contrib.celery.unique.reservations import Attached, Duplicate, Reserved
-from django_zklock.contrib.celery.worker import sweep_reservations
+from django_zklock import inspection, operations
+from django_zklock.contrib.celery.unique import reservations
+from django_zklock.contrib.celery.unique.reservations import lock_key
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.zk import process
-from django_zklock.core.zk.errors import RequestRefused
-from django_zklock.core.zk.gateway import DirectoryState, Gateway
-from django_zklock.exceptions import LockTimeout, TooManyLocks, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
+from django_zklock.decorators.context import AcquireAgain
+from django_zklock.exceptions import LockTimeout, UnreadableQueue, ZooKeeperUnavailable
 
 
-def reserved(key: str = "a/b", task_id: str = "one", **more: object) -> Reserved:
-    outcome = reservations.reserve(key, task_id, **more)  # type: ignore[arg-type]
-    assert isinstance(outcome, Reserved), outcome
-    return outcome
-
-
-def queued(key: str = "a/b", task_id: str = "one", **more: object) -> Reserved:
-    """Reserve a key for a task whose message is sent."""
-    reservation = reserved(key, task_id, **more)
-    reservations.conclude(reservation, sent=True)
-    return reservation
-
-
-def started(key: str = "a/b", task_id: str = "one", *, late: bool = False) -> Attached:
-    attached = reservations.start(key, task_id, late=late, reply_timeout=20)
-    assert attached is not None
-    return attached
-
-
-def owner_of(key: str = "a/b", task_id: str = "two", **more: object) -> str:
-    """Reserve a key that another task has; return the id of that task."""
-    outcome = reservations.reserve(key, task_id, **more)  # type: ignore[arg-type]
-    assert isinstance(outcome, Duplicate), outcome
-    return outcome.task_id
+@pytest.fixture(autouse=True)
+def _no_reservation_is_left(zoo: Zoo) -> Iterator[None]:
+    yield
+    zoo.client.delete(f"{zoo.base}/{reservations.DIRECTORY}", recursive=True)
 
 
 @pytest.mark.parametrize("key", ["a/b", "%21unique/a", "0f8fad5bd9cb469fa16570867728950e", "order/1795428818"])
@@ -60,20 +36,28 @@ def test_a_second_publisher_gets_the_id_of_the_first_task(zoo: Zoo, key: str) ->
 
 
 def test_a_reservation_that_ends_leaves_no_znode(zoo: Zoo) -> None:
-    reservations.conclude(reserved(), sent=False)
+    Sender().fail()
     assert reserved_names(zoo) == []
     queued()
-    assert reservations.end("a/b", "one", attached=started()) is None
-    assert reserved_names(zoo) == []
-    reserved()
+    assert reserved_names(zoo) == ["a/b"]
     assert reservations.end("a/b", "one") is None
     assert reserved_names(zoo) == []
     assert holder("a/b") is None
+    assert process.current().attached(Registry).path_bytes == 0
+
+
+def test_a_reservation_of_a_key_below_another_ends(zoo: Zoo) -> None:
+    """The directory of the longer key is in that of the shorter one, and is no sender."""
+    queued("a/b", "short")
+    queued("a/b/c", "long")
+    assert reservations.end("a/b", "short") is None
+    assert reservations.end("a/b", "short") is None
+    assert reserved_names(zoo) == ["a/b/c"]
 
 
 def test_an_end_that_zookeeper_refuses_says_so(zoo: Zoo) -> None:
     queued()
-    directory = record.directory(zoo.base)
+    directory = path_of(zoo, "a/b")
     zoo.client.set_acls(directory, [make_acl("world", "anyone", read=True, write=True, create=True, admin=True)])
     assert "ZooKeeper refused the request delete of " in str(reservations.end("a/b", "one"))
     zoo.client.set_acls(directory, OPEN_ACL_UNSAFE)
@@ -81,352 +65,176 @@ def test_an_end_that_zookeeper_refuses_says_so(zoo: Zoo) -> None:
 
 
 def test_the_worker_may_be_faster_than_the_publisher(zoo: Zoo) -> None:
-    late = reserved()
-    worker = started()
-    reservations.conclude(late, sent=True)
-    assert owner_of() == "one"
-    reservations.end("a/b", "one", attached=worker)
-    reservations.conclude(late, sent=True)
+    """It waits until the publisher is done. Otherwise the reservation would begin after its end."""
+    late = Sender()
+    end = BackgroundCall(lambda: reservations.end("a/b", "one", reply_timeout=20))
+    eventually(lambda: process.current()._client._data_watchers)  # type: ignore[union-attr]
+    late.sent()
+    assert end.result() is None
     assert reserved_names(zoo) == []
-    queued("a/b", "two")
-    reservations.conclude(late, sent=True)
-    reservations.conclude(late, sent=False)
-    assert holder("a/b") == "two"
 
 
 def test_a_task_cannot_free_the_key_of_another(zoo: Zoo) -> None:
     queued()
-    reservations.end("a/b", "none")
-    assert reservations.start("a/b", "none") is None
+    assert reservations.end("a/b", "none") is None
     assert holder("a/b") == "one"
 
 
 def test_a_task_that_is_published_again_keeps_the_key(zoo: Zoo) -> None:
-    queued()
-    worker = started()
+    queued(seconds=1)
     assert owner_of(task_id="one") == "one"
-    again = reserved(again=True)
-    reservations.conclude(again, sent=True)
-    reservations.detach(worker)
+    again = Sender(again=True, seconds=600)
+    assert again.other is None
+    again.sent()
+    hold = reservations.read("a/b")
+    assert hold is not None
+    assert (hold.until - datetime.now(timezone.utc)).total_seconds() > 500
+    Sender(again=True).fail()
     assert owner_of() == "one"
-    second = started()
-    reservations.conclude(reserved(again=True), sent=False)
-    assert owner_of() == "one"
-    reservations.end("a/b", "one", attached=second)
+    assert reservations.end("a/b", "one") is None
     assert reserved_names(zoo) == []
 
 
-def test_a_copy_that_did_nothing_does_not_free_the_key_of_the_one_that_runs(zoo: Zoo) -> None:
-    queued()
-    first, copy = started(late=True), started(late=True)
-    reservations.end("a/b", "one", attached=copy)
+def test_a_task_that_waits_in_its_slot_keeps_the_key(zoo: Zoo) -> None:
+    """It could not be sent again, so it is as if it were."""
+    with pytest.raises(AcquireAgain), reservations.reserved("a/b", "one", task="t", seconds=60) as other:
+        assert other is None
+        raise AcquireAgain(1.0)
     assert owner_of() == "one"
-    reservations.end("a/b", "one", attached=first)
-    assert reserved_names(zoo) == []
 
 
-def test_a_copy_that_did_nothing_does_not_keep_the_key_of_a_dead_one(zoo: Zoo) -> None:
-    """The other worker may be dead, and only its session lasts."""
-    queued()
-    started(late=True)
-    reservations.end("a/b", "one", attached=started(late=True))
-    assert owner_of() == "one"
+def test_a_publisher_that_dies_while_it_sends_leaves_the_key_free(zoo: Zoo) -> None:
+    Sender()
     die()
-    assert holder("a/b") is None
     queued(task_id="two")
 
 
-@pytest.mark.parametrize("sent", [False, True])
-def test_a_dead_publisher_keeps_the_key_if_its_message_was_sent(zoo: Zoo, sent: bool) -> None:
-    """Otherwise, to wait for that message could last for ever."""
-    if sent:
-        queued()
-    else:
-        reserved()
-    die()
-    assert holder("a/b") == ("one" if sent else None)
-
-
-@pytest.mark.parametrize("late", [False, True])
-def test_a_dead_worker_counts_if_its_task_will_be_delivered_again(zoo: Zoo, late: bool) -> None:
-    """Without late acknowledgement, the broker has forgotten the task."""
+def test_a_reservation_outlives_the_process_of_its_publisher(zoo: Zoo) -> None:
     queued()
-    started(late=late)
-    die()
-    assert holder("a/b") == ("one" if late else None)
-    if late:
-        reservations.end("a/b", "one", attached=started(late=True))
-        assert reserved_names(zoo) == []
-    else:
-        queued(task_id="two")
-
-
-def test_a_rejected_task_that_is_requeued_keeps_its_reservation(zoo: Zoo) -> None:
-    queued()
-    reservations.detach(started(), waits=True)
     die()
     assert owner_of() == "one"
 
 
-def test_an_expired_reservation_counts_while_the_task_runs(zoo: Zoo) -> None:
-    queued(until=time.time() - 600)
-    worker = started()
-    assert owner_of() == "one"
-    reservations.detach(worker, waits=True)
-    queued(task_id="two", until=time.time() - 600)
-    queued(task_id="two", until=time.time() + 60)  # its new message has an expiry of its own
-    assert owner_of(task_id="three") == "two"
+def test_a_reservation_ends_by_itself(zoo: Zoo) -> None:
+    queued(seconds=0.3)
+    eventually(lambda: holder("a/b") is None)
+    queued(task_id="two")
+    assert holder("a/b") == "two"
+    assert len(zoo.names(path_of(zoo, "a/b"))) == 1
+
+
+@pytest.mark.parametrize("seconds", [0, -600])
+def test_a_task_that_has_expired_gets_no_reservation(zoo: Zoo, seconds: float) -> None:
+    queued(seconds=seconds)
+    assert reserved_names(zoo) == []
+
+
+def test_a_reservation_lasts_a_week_at_most(zoo: Zoo) -> None:
+    queued(seconds=1e12)
+    hold = reservations.read("a/b")
+    assert hold is not None
+    assert hold.seconds == 7 * 24 * 3600
 
 
 def test_a_task_that_is_known_to_have_ended_does_not_count(zoo: Zoo) -> None:
     """Its result is stored before its worker has freed the key. That worker then frees nothing of the next task."""
     queued()
-    worker = started()
     assert owner_of(has_ended=lambda task_id: False) == "one"
     queued(task_id="two", has_ended=lambda task_id: task_id == "one")
-    reservations.end("a/b", "one", attached=worker)
+    assert reservations.end("a/b", "one") is None
     assert holder("a/b") == "two"
 
 
-def test_a_publisher_waits_until_another_is_done(zoo: Zoo) -> None:
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_a_publisher_waits_until_another_is_done(zoo: Zoo, is_sent: bool) -> None:
     """The first task may never be sent. To return its id would lose both."""
-    for sent, expected in ((True, "one"), (False, "two")):
-        first = reserved()
-        second = BackgroundCall(lambda: reservations.reserve("a/b", "two"))
-        eventually(lambda: process.current()._client._data_watchers)  # type: ignore[union-attr]
-        reservations.conclude(first, sent=sent)
-        assert second.result().task_id == expected
-        reservations.end("a/b", expected)
+    first = Sender()
+
+    def second() -> str:
+        sender = Sender(task_id="two")
+        sender.sent()
+        return sender.task_id
+
+    call = BackgroundCall(second)
+    eventually(lambda: process.current()._client._data_watchers)  # type: ignore[union-attr]
+    first.sent() if is_sent else first.fail()
+    assert call.result() == ("one" if is_sent else "two")
 
 
 def test_a_publisher_waits_for_its_timeout_only(zoo: Zoo) -> None:
-    reserved()
+    first = Sender()
     with within(5), pytest.raises(LockTimeout, match="Another publisher"):
-        reservations.reserve("a/b", "two", timeout=3)
-    reservations.end("a/b", "one")
+        Sender(task_id="two", timeout=3)
+    first.fail()
 
 
-def test_two_reservations_with_one_version_are_distinguished(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    queued()
-    stale = family(zoo)
-    reservations.end("a/b", "one")
-    queued(task_id="two")
-    assert family(zoo).version == stale.version
-    update = reservations._Update
-    outdated: Any = lambda *args, **options: update(*args, **{**options, "guess": stale})  # noqa: E731
-    monkeypatch.setattr(reservations, "_Update", outdated)
-    assert reservations.end("a/b", "one") is None
-    assert reservations.start("a/b", "one") is None
-    assert owner_of("a/b", "three", has_ended=lambda task_id: task_id == "one") == "two"
-    monkeypatch.undo()
-    assert reservations.start("a/b", "two") is not None
-
-
-def family(zoo: Zoo) -> DirectoryState:
-    path = record.path_of(zoo.base, "a/b")
-    data, stat = zoo.client.get(path)
-    return DirectoryState(path=path, data=data, version=stat.version, children=tuple(zoo.client.get_children(path)))
-
-
-def test_a_process_that_ends_in_an_orderly_way_leaves_the_key_to_others(zoo: Zoo) -> None:
-    reserved()
-    second = BackgroundCall(lambda: reservations.reserve("a/b", "two"))
-    eventually(lambda: process.current()._client._data_watchers)  # type: ignore[union-attr]
-    die()
-    with pytest.raises(ZooKeeperUnavailable, match="closed"):
-        second.result()
-    queued(task_id="three")
-
-
-def test_an_unreadable_reservation_stays(zoo: Zoo) -> None:
-    """A later release may have written it."""
-    queued()
-    zoo.client.set(record.path_of(zoo.base, "a/b"), b"{}")
+def test_a_queue_that_cannot_be_read_is_refused(zoo: Zoo) -> None:
+    """A later release or another program may have written to it."""
+    zoo.client.create(f"{path_of(zoo, 'a/b')}/other-0000000001", makepath=True)
     with pytest.raises(UnreadableQueue):
-        reservations.reserve("a/b", "two")
-    assert zoo.client.get(record.path_of(zoo.base, "a/b"))[0] == b"{}"
+        Sender()
+    assert isinstance(reservations.end("a/b", "one"), UnreadableQueue)
 
 
-def test_a_damaged_reservation_is_not_retried_without_end(zoo: Zoo) -> None:
-    with proxied(zoo, 20) as proxy:
-        damaged = reserved()
-        path = record.path_of(zoo.base, "a/b")
-        for name in zoo.client.get_children(path):
-            zoo.client.delete(f"{path}/{name}")
-        proxy.reset()
-        reservations.conclude(damaged, sent=True)
-        with pytest.raises(ZkLockError, match="delete the rest"):
-            reservations.start("a/b", "one", reply_timeout=20)
-        assert proxy.counts[MULTI] < 100
-        assert reservations.end("a/b", "one") is None
-        queued(task_id="two")
+@pytest.mark.parametrize("task_id", ["x" * 4000, "ü\x1b\ud800", "", "with spaces"])
+def test_any_id_can_have_a_reservation(zoo: Zoo, task_id: str) -> None:
+    queued(task_id=task_id or "-")
+    assert reservations.end("a/b", task_id or "-") is None
+    assert reserved_names(zoo) == []
 
 
 def test_many_publishers_get_the_same_task(zoo: Zoo) -> None:
-    calls = [BackgroundCall(lambda name=str(n): _publish(name)) for n in range(8)]  # type: ignore[misc]
+    def publish(task_id: str) -> str:
+        sender = Sender(task_id=task_id, timeout=30)
+        sender.sent()
+        return sender.task_id
+
+    calls = [BackgroundCall(lambda name=str(n): publish(name)) for n in range(8)]  # type: ignore[misc]
     assert len({call.result() for call in calls}) == 1
 
 
-def _publish(task_id: str) -> str:
-    outcome = reservations.reserve("a/b", task_id)
-    if isinstance(outcome, Reserved):
-        reservations.conclude(outcome, sent=True)
-    return outcome.task_id
-
-
-def path_bytes() -> int:
-    return process.current().attached(Registry).path_bytes
-
-
-def test_the_children_of_a_session_count_while_they_are_there(zoo: Zoo) -> None:
-    reservation = reserved()
-    publishing = path_bytes()
-    assert publishing > 0
-    worker = started()
-    assert path_bytes() > publishing
-    reservations.conclude(reservation, sent=True)
-    assert 0 < path_bytes() <= publishing
-    reservations.detach(worker)
-    assert path_bytes() == 0
-    reservation = reserved(task_id="one")
-    for name in zoo.client.get_children(record.path_of(zoo.base, "a/b")):
-        zoo.client.delete(f"{record.path_of(zoo.base, 'a/b')}/{name}")
-    zoo.client.delete(record.path_of(zoo.base, "a/b"))  # as the worker's process does at the end of the task
-    reservations.conclude(reservation, sent=True)
-    assert path_bytes() == 0
-    started_by_none = reservations.start("a/b", "none")
-    assert started_by_none is None
-    assert path_bytes() == 0
-
-
-def test_a_duplicate_and_a_refused_update_count_nothing(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    queued()
-    assert owner_of() == "one"
-    assert path_bytes() == 0
-    refusal = RequestRefused("no")
-    monkeypatch.setattr(Gateway, "commit", lambda self, operations, callback: callback(refusal))
-    with pytest.raises(RequestRefused):
-        reservations.reserve("c", "three")
-    assert path_bytes() == 0
-
-
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_a_lost_reply_counts_once(zoo: Zoo, when: str) -> None:
+def test_a_lost_reply_changes_nothing(zoo: Zoo, when: str) -> None:
     with proxied(zoo, 20) as proxy:
-        queued()
+        sender = Sender(timeout=20)
         fired = getattr(proxy, when)(MULTI)
-        worker = started()
+        sender.sent()
         assert fired.is_set()
-        once = path_bytes()
-        assert once > 0
+        eventually(lambda: holder("a/b") == "one")
         fired = getattr(proxy, when)(MULTI)
-        reservations.detach(worker, reply_timeout=10)
+        assert reservations.end("a/b", "one", reply_timeout=20) is None
         assert fired.is_set()
-        assert path_bytes() == 0
+    assert reserved_names(zoo) == []
 
 
-def test_reservations_are_refused_before_they_are_too_many(zoo: Zoo) -> None:
-    long = "/".join(["k" * 190] * 4)
-    with zoo.configured(JUTE_MAXBUFFER=2**17):
-        for number in range(170):
-            queued(f"{long}/{number}")
-        workers = [reservations.start(f"{long}/{number}", "one") for number in range(170)]
-        attached = [worker for worker in workers if worker is not None]
-        assert 100 < len(attached) < 170
-        assert 130000 < path_bytes() <= 2**17
-        with pytest.raises(TooManyLocks):
-            reservations.reserve(f"{long}/more", "two")
-        for number, worker in enumerate(workers):
-            assert reservations.end(f"{long}/{number}", "one", attached=worker, reply_timeout=30) is None
-        assert path_bytes() == 0
-        assert reserved_names(zoo) == []
-
-
-def test_an_update_that_was_carried_out_is_not_refused(zoo: Zoo) -> None:
-    """The worker's other child does not fit into the count any more: it was not counted when others came."""
-    long = "/".join(["k" * 190] * 4)
-    with zoo.configured(JUTE_MAXBUFFER=2**17):
-        queued(long)
-        started(long, late=True)
-        copy = started(long, late=True)
-        session = process.current()
-        session.post(session.attached(Registry).discard, record.path_of(zoo.base, long))
-        with pytest.raises(TooManyLocks):
-            for number in range(200):
-                reserved(f"{long}/{number}")
-        assert reservations.end(long, "one", attached=copy, reply_timeout=30) is None
-
-
-@pytest.mark.parametrize("fault", ["no reply", "late"])
-def test_a_reservation_whose_publisher_gave_up_is_withdrawn(zoo: Zoo, fault: str) -> None:
-    """Its transaction is carried out, but the reply is lost or late: nobody waits for it any longer."""
+def test_a_publisher_that_gave_up_leaves_nothing(zoo: Zoo) -> None:
     with proxied(zoo, 20) as proxy:
         queued("a", "other")
-        if fault == "late":
-            proxy.delay_op(MULTI, 60)
-        else:
-            proxy.refuse = True
-            proxy.kill_after_op(MULTI)
-        proxy.reset()
+        proxy.refuse = True
+        proxy.cut_all()
         with pytest.raises(ZooKeeperUnavailable):
-            reservations.reserve("a/b", "one", timeout=1.5)
-        sent = proxy.counts[MULTI]
-        assert sent in (1, 2)  # a heartbeat may be one of them
+            Sender(timeout=1.5)
         proxy.heal()
-        proxy.wait_for(lambda: proxy.counts[MULTI] > sent, 30)
-        eventually(lambda: len(reserved_names(zoo)) == 1)
+        connected()
+    eventually(lambda: reserved_names(zoo) == ["a"])
 
 
-def ready_worker(**options: Any) -> None:
-    """Have a worker with such a task become ready."""
+def test_inspection_shows_a_reservation_and_an_operator_ends_it(zoo: Zoo) -> None:
+    queued("task/shop.update/feed/7")
+    (lock,) = inspection.snapshot(max_age=0).locks
+    assert lock.key == lock_key("task/shop.update/feed/7")
+    hold = lock.operator
+    assert hold is not None
+    assert hold.who == "task shop.work"
+    assert hold.reason.startswith("one is queued or runs; sent by ")
+    operations.end_hold(lock.key, token=hold.token, by="me", reason="the message is lost")
+    queued("task/shop.update/feed/7", "two")
 
-    def work() -> None:
-        pass
 
-    app: Any = Celery("app", set_as_current=False)
-    app.task(zk_locked("k", **options)(work), name="task", shared=False)
-    only = SimpleNamespace(tasks={"task": app.tasks["task"]})  # an app has the shared tasks of all modules, too
-    sweep_reservations(sender=SimpleNamespace(app=only))
-
-
-@pytest.mark.parametrize("options", [{"unique": "until_done"}, {"on_conflict": "coalesce"}])
-def test_a_worker_deletes_what_is_long_dead(zoo: Zoo, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    queued("waits")
-    queued("waits/long", until=time.time() + 600)
-    started(queued("runs/again").key, late=True)
-    started(queued("dead").key)
-    queued("over", until=time.time() - 600)
-    reserved("never/sent")
-    zoo.client.create(f"{record.directory(zoo.base)}/unreadable", b"?")
+def test_a_look_at_all_locks_deletes_a_reservation_that_is_over(zoo: Zoo) -> None:
+    queued(seconds=0.1)
     die()
-    before = reserved_names(zoo)
-    connected()
-    ready_worker(**options)
-    die()
-    assert reserved_names(zoo) == before
-    monkeypatch.setattr(reservations, "DEAD_FOR", 0.0)
-    ready_worker(**options)
-    eventually(lambda: sorted(reserved_names(zoo)) == ["runs!again", "unreadable", "waits", "waits!long"])
-
-
-def test_a_reservation_that_counts_again_is_not_deleted(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    queued("k", until=time.time() - 600)
-    monkeypatch.setattr(reservations, "DEAD_FOR", 0.0)
-    commit = Gateway.commit
-
-    def attach_first(gateway: Gateway, operations: Any, done: Callable[[Any], object]) -> None:
-        monkeypatch.setattr(Gateway, "commit", commit)
-        zoo.client.create(f"{zoo.base}/!unique/k/0-{0:016x}-worker", ephemeral=True)
-        commit(gateway, operations, done)
-
-    monkeypatch.setattr(Gateway, "commit", attach_first)
-    process.current().post(reservations.sweep, process.current())
-    eventually(lambda: Gateway.commit is commit)
-    die()
-    assert reserved_names(zoo) == ["k"]
-
-
-def test_a_worker_without_unique_tasks_needs_no_connection(zoo: Zoo) -> None:
-    die()
-    ready_worker()
-    assert process.peek() is None
+    until = time.monotonic() + 20
+    while reserved_names(zoo) and time.monotonic() < until:
+        inspection.snapshot(max_age=0)
+    assert reserved_names(zoo) == []

@@ -9,12 +9,13 @@ from typing import Any
 from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import schedule
+from support.reserving import path_of, queued
 from support.zoo import Zoo, eventually
 
 from django_zklock import ReadWriteLock, zk_lock
 from django_zklock.contrib.celery.beat import Candidacy
 from django_zklock.contrib.celery.schedule import ScheduleRecords
-from django_zklock.contrib.celery.unique import record, reservations
+from django_zklock.contrib.celery.unique import reservations
 from django_zklock.core.zk import process
 from django_zklock.operations import clear_limit, request_release, set_limit
 
@@ -84,18 +85,13 @@ def test_a_change_of_a_limit_keeps_unknown_fields(zoo: Zoo) -> None:
         assert read(zoo, f"{directory}/!limit:0:")["before"] == 5
 
 
-def test_a_reservation_keeps_unknown_fields(zoo: Zoo) -> None:
-    path = record.path_of(zoo.base, "a/b")
-    reservation = reservations.reserve("a/b", "one")
-    assert isinstance(reservation, reservations.Reserved)
-    add(zoo, path)
-    reservations.conclude(reservation, sent=True)
-    assert read(zoo, path)["state"] == "queued"
-    assert reservations.start("a/b", "one", late=True) is not None
-    assert read(zoo, path)["state"] == "started"
-    assert isinstance(reservations.reserve("a/b", "one", again=True), reservations.Reserved)
-    assert read(zoo, path)["state"] == "publishing"
-    reservations.end("a/b", "one")
+def test_a_reservation_keeps_unknown_fields_when_its_task_is_sent_again(zoo: Zoo) -> None:
+    queued("a/b", "one")
+    (name,) = zoo.names(path_of(zoo, "a/b"))
+    add(zoo, f"{path_of(zoo, 'a/b')}/{name}")
+    queued("a/b", "one", again=True, seconds=600)
+    assert read(zoo, f"{path_of(zoo, 'a/b')}/{name}")["about"]["seconds"] > "600"
+    assert reservations.end("a/b", "one") is None
 
 
 def test_the_record_of_a_schedule_keeps_unknown_fields(zoo: Zoo) -> None:

@@ -13,10 +13,12 @@ from kazoo.exceptions import QuotaExceededError
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 from support.faults import acquire_once, proxied
 from support.proxy import MULTI, with_error
+from support.reserving import queued
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_semaphore
 from django_zklock.contrib.celery.unique import reservations
+from django_zklock.contrib.celery.unique.reservations import lock_key
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.operations import clear_limit, end_hold, hold_lock, set_limit
 
@@ -48,9 +50,8 @@ def use_limit() -> None:
 
 
 def use_reservation() -> None:
-    reservation = reservations.reserve("a", "one")
-    assert isinstance(reservation, reservations.Reserved)
-    reservations.conclude(reservation, sent=False)
+    queued("a", "one")
+    assert reservations.end("a", "one") is None
 
 
 FIRST = [use_lock, use_permit, use_operator_hold, use_limit, use_reservation]
@@ -163,11 +164,11 @@ def test_a_wrong_acl_leaves_nothing(zoo: Zoo, admin: KazooClient, acl: str, use:
 def test_a_wrong_acl_leaves_no_record_in_a_directory(zoo: Zoo, admin: KazooClient, acl: str, use: Use) -> None:
     """A record that stays, and that nobody may read, would block its key."""
     admin.ensure_path(f"{zoo.base}/a")
-    admin.ensure_path(f"{zoo.base}/!unique")
+    admin.ensure_path(reservation := f"{zoo.base}/{lock_key('a')}")
     with zoo.configured(AUTH="shop:secret", ACL=WRONG[acl]):
         message = refused(use)
     assert zoo.base in message or use is use_operator_hold, "the log names it then"
-    eventually(lambda: zoo.names(f"{zoo.base}/a") == zoo.names(f"{zoo.base}/!unique") == [])
+    eventually(lambda: zoo.names(f"{zoo.base}/a") == zoo.names(reservation) == [])
     use()
 
 

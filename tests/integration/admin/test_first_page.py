@@ -38,7 +38,6 @@ PAGES = {
     "groups/?by=host": "Hosts",
     "host/?host=w1": "Hosts",
     "history/": "History",
-    "unique/": "Unique tasks",
     "health/": "Servers",
 }
 """The pages by the tab to which they belong."""

@@ -17,15 +17,13 @@ from celery.signals import before_task_publish
 from support import celeryapp
 from support.faults import proxied, within
 from support.proxy import MULTI, Proxy
-from support.reserving import holder, reserved_names
+from support.reserving import holder, queued, reserved_names
 from support.uniquetasks import known_to
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
-from django_zklock.contrib.celery.unique import record, reservations
+from django_zklock.contrib.celery.unique import reservations
 from django_zklock.contrib.celery.unique.lifecycle import UNIQUE_HEADER
-from django_zklock.contrib.celery.unique.record import Reservation
-from django_zklock.contrib.celery.unique.reservations import Reserved
 from django_zklock.exceptions import AlreadyQueued, ZooKeeperUnavailable
 
 
@@ -168,9 +166,7 @@ def test_a_message_that_celery_discards_frees_its_key(publisher: Worker, way: st
     if way == "refused":
         delay(publisher, "until_done", way, serializer="pickle")
     else:
-        reservation = reservations.reserve(key, way)
-        assert isinstance(reservation, Reserved)
-        reservations.conclude(reservation, sent=True)
+        queued(key, way)
         headers |= {UNIQUE_HEADER: key, **({"task": "nowhere"} if way == "unknown" else {})}
         with publisher.app.producer_or_acquire() as producer:
             producer.publish("{", content_type="application/json", headers=headers, exchange="", routing_key="celery")
@@ -219,15 +215,15 @@ import os, signal, sys
 from celery import Celery
 from support import celeryapp
 from support.uniquetasks import app
-from django_zklock.contrib.celery.unique import reservations
+from django_zklock.core.protocol.contender import Contender
 
 def die(*args, **kwargs):
     os.kill(os.getpid(), signal.SIGKILL)
 
 if sys.argv[1] == "before":  # reserved, not sent
     app.amqp.send_task_message = die
-elif sys.argv[1] == "after":  # sent, not confirmed
-    reservations.conclude = die
+elif sys.argv[1] == "after":  # sent, and the reservation is not left yet
+    Contender.abandon = die
 print(app.tasks["until_done"].delay("k").id)
 """
 
@@ -266,10 +262,8 @@ def test_a_publisher_killed_while_it_sends_blocks_others_for_a_short_time(
     assert publisher.wait(60) == -signal.SIGKILL
     publisher.communicate()
     assert messages(tmp_path) == sent
-    dead = Reservation.decode(zoo.client.get(record.path_of(zoo.base, KEY))[0]).task_id
     with within(5 + 1):  # the session's timeout is 3 s
         result = client.tasks["until_done"].delay("k")
-    assert result.id != dead
     assert messages(tmp_path) == sent + 1
     assert holder(KEY) == result.id
 
@@ -302,23 +296,17 @@ def test_no_task_is_sent_without_zookeeper(zoo: Zoo, client: Celery, tmp_path: A
 
 
 @pytest.mark.parametrize("kill", [Proxy.kill_before_op, Proxy.kill_after_op])
-@pytest.mark.parametrize("step", [0, 1], ids=["reserve", "confirm"])
 def test_a_broken_connection_is_no_duplicate(
-    zoo: Zoo, client: Celery, tmp_path: Any, kill: Callable[[Proxy, int], object], step: int
+    zoo: Zoo, client: Celery, tmp_path: Any, kill: Callable[[Proxy, int], object]
 ) -> None:
     with proxied(zoo) as proxy:
-        client.tasks["once"].delay("k")
-        if step:
-            before_task_publish.connect(lambda **_: kill(proxy, MULTI), weak=False, dispatch_uid="kill")
-        else:
-            kill(proxy, MULTI)
+        before_task_publish.connect(lambda **_: kill(proxy, MULTI), weak=False, dispatch_uid="kill")
         try:
             result = client.tasks["until_done"].delay("k")
         finally:
             before_task_publish.disconnect(dispatch_uid="kill")
-        assert messages(tmp_path) == 2
-        path = record.path_of(zoo.base, KEY)
-        eventually(lambda: Reservation.decode(zoo.client.get(path)[0]).state.value == "queued")
+        assert messages(tmp_path) == 1
+        eventually(lambda: holder(KEY) == result.id)
         assert client.tasks["until_done"].delay("k").id == result.id
 
 

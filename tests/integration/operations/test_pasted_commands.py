@@ -15,9 +15,10 @@ from django.core.management import execute_from_command_line
 from support.docs import shell
 from support.locking import Contend, ending
 from support.project import Project, environment
+from support.reserving import queued
 from support.zoo import Zoo
 
-from django_zklock.contrib.celery.unique import reservations
+from django_zklock.contrib.celery.unique.reservations import lock_key
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.names.template import own_key
 from django_zklock.report.verdict import CAUSES
@@ -71,17 +72,17 @@ def test_no_printed_command_runs_what_others_have_written(zoo: Zoo, contend: Con
     A real shell makes the words of each, and Django runs them as `manage.py` does, in this process.
     """
     quotes, printed = "\n$(touch pwned);`touch pwned`\x1b[2K'\"\u202e", set[str]()
-    names = {"doctor", "show", "list", "history", "request-release", "break", "end-hold", "unique"}
+    names = {"doctor", "show", "list", "history", "request-release", "break", "end-hold"}
     before = (os.environ["DJANGO_SETTINGS_MODULE"], list(sys.path))
     with zoo.configured():
         for key, host in (("--pythonpath=evil", "--pythonpath=evil"), ("-h", "--settings=evil"), ("k", quotes)):
             contend(key, host=host, template="k")
             printed.update(json.loads(ending("show", "--json", "--", key)[1])["commands"])
             held = ending("hold", "--for=60", "--reason=deploy", "--", f"{key}/held")[1]
-            reservations.reserve(f"task/t/{key}/free", host)
-            printed.add(ending("show", "--", f"{key}/free")[2].partition("Next: ")[2])
-            lines = held + ending("unique", "show", "--", f"task/t/{key}/free")[1]
-            printed.update(text.partition(": ")[2] for text in lines.splitlines() if "python manage.py" in text)
+            queued(f"task/t/{key}/free", host)
+            reserved = ending("show", "--", lock_key(f"task/t/{key}/free"))[1]
+            texts = (held + reserved).splitlines()
+            printed.update(text.partition(": ")[2] for text in texts if "python manage.py" in text)
             for cause in CAUSES.values():
                 printed.update(cause(host=host, keys=(key,)).commands())
         for line in sorted(printed):

@@ -19,7 +19,6 @@ from support.locking import MANAGE, as_json, ending, zklock
 from support.zoo import Zoo, eventually, namespace, next_line
 
 from django_zklock import zk_lock
-from django_zklock.contrib.celery.unique.record import Reservation, State
 from django_zklock.core.queue import nodes
 from django_zklock.core.zk import process as zk_process
 from django_zklock.management.exit_codes import ExitCode
@@ -229,19 +228,3 @@ def test_a_look_ends_earlier_if_no_server_answers(zoo: Zoo, command: list[str]) 
         status, text, message = ending(*command, "--reply-timeout=20s")
     assert status == ExitCode.UNAVAILABLE, message
     assert "0 of 3 servers answered within 6 s" in text or command == ["status"]
-
-
-def test_the_doctor_reports_dead_and_unreadable_reservations(zoo: Zoo) -> None:
-    dead = Reservation(task_id="t", token=GUID, state=State.STARTED)
-    live = Reservation(task_id="t", token=GUID, state=State.QUEUED)
-    for name, data in (("dead!one", dead.encode()), ("live", live.encode())):
-        zoo.client.create(f"{zoo.base}/!unique/{name}", data, makepath=True)
-    checks = [check for check in as_json("doctor")["checks"] if check["name"].startswith("reservation")]
-    results = {check["text"]: check["result"] for check in checks}
-    texts = ("2 of unique tasks.", "dead, so the next publisher takes it over: dead/one")
-    assert results == dict.fromkeys(texts, "info")
-    zoo.client.set(f"{zoo.base}/!unique/live", b"\x1b[2J")
-    status, text, _ = ending("doctor")
-    assert status == ExitCode.FAILED
-    assert any("live: cannot be read" in line for line in text.splitlines()), text
-    zoo.client.delete(f"{zoo.base}/!unique", recursive=True)

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from kazoo.client import KazooClient
 
-from django_zklock.contrib.celery.unique import record
-from django_zklock.contrib.celery.unique.record import Reservation
-from django_zklock.core.queue import nodes
+from django_zklock.contrib.celery.unique.reservations import lock_key
+from django_zklock.core.queue import nodes, operator_hold
 from support.chaos.servers import looking_in
 from support.waits import Waits
 from support.zoo import Zoo, eventually
@@ -71,11 +70,15 @@ class Stage:
         self._waits.joined(part.owner, key, guid, path)
         return path
 
-    def reserve(self, task: str, lock: str, own: Reservation) -> None:
-        """Leave the reservation of a unique task, whose message may be lost; the next sweep deletes it."""
-        path = record.path_of(self._base, f"task/{task}/{lock}")
-        self._client.create(path, own.encode(), makepath=True)
-        self._client.create(f"{path}/{own.mark}")
+    def reserve(self, task: str, lock: str, task_id: str) -> None:
+        """Leave the reservation of a unique task, whose message may be lost."""
+        guid = operator_hold.guid_of_task(task_id)
+        payload = nodes.Payload.decode(Part("web-1", 77).data(guid))
+        assert payload is not None
+        reason = f"{task_id} is queued or runs; sent by POST /feeds/<slug:feed>/"
+        data = operator_hold.hold_data(payload, by=f"task {task}", reason=reason, seconds=3600, task_id=task_id)
+        path = f"{self._base}/{lock_key(f'task/{task}/{lock}')}/{nodes.prefix(guid)}"
+        self._client.create(path, data, sequence=True, makepath=True)
 
     def join_queue_raw(self, key: str, name: str, data: bytes) -> str:
         path = self._client.create(f"{self._base}/{key}/{name}", data, ephemeral=True, sequence=True, makepath=True)

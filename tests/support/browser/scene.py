@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from django_zklock.contrib.celery.unique.record import Reservation, State
 from django_zklock.core.queue.nodes import Kind
 from support.browser.actors import Part, Stage
 
@@ -15,12 +14,8 @@ def busy_shop(stage: Stage) -> None:
     report = Part("cron-1", 9, what="manage.py nightly_report")
     for part in (charge, refund, restock, invoice):
         stage.join_queue("orders/1042", part)
-    sender = {"host": "web-1", "pid": 77, "what": "POST /feeds/<slug:feed>/"}
-    queued = {"task_id": "1b68d6cb-24cb-4041-8ce1-1dd19c9c43fb", "token": "of-feed", "state": State.QUEUED}
-    stage.reserve("shop.tasks.update_feed", "feed/shoes", Reservation(**queued, **sender))  # type: ignore[arg-type]
-    stage.reserve(
-        "shop.tasks.report", "report/weekly", Reservation(task_id="t2", token="of-report", state=State.STARTED)
-    )
+    stage.reserve("shop.tasks.update_feed", "feed/shoes", "1b68d6cb-24cb-4041-8ce1-1dd19c9c43fb")
+    stage.reserve("shop.tasks.report", "report/weekly", "t2")
     stage.join_queue_raw("orders/1042", f"{'ab' * 16}__lock__", b"10.0.3.9")
     stage.join_queue("invoice/2026-11", invoice)
     stage.join_queue("report/nightly", report)

@@ -139,4 +139,3 @@ class Traffic:
         assert listed is not None
         unreadable = [lock["key"] for lock in listed["locks"] if lock["state"] == "unreadable"]
         assert not unreadable, unreadable
-        self._run(first, "unique", "list")

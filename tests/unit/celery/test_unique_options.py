@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +17,8 @@ from django_zklock import zk_locked
 from django_zklock.conf.options import given_options
 from django_zklock.contrib.celery.messages import short_id
 from django_zklock.contrib.celery.unique import reservations
-from django_zklock.contrib.celery.unique.record import Reservation, State, Verdict, path_of
+from django_zklock.contrib.celery.unique.lifecycle import unique_key
 from django_zklock.core.execution import work
-from django_zklock.exceptions import UnreadableQueue
 
 
 @pytest.mark.parametrize(
@@ -46,44 +45,17 @@ def test_options_of_unique_tasks_are_read() -> None:
     assert given_options(options) == {"unique": "until_done", "on_duplicate": None, "unique_for": 60.0}
 
 
-NOW = 1000.0
-WORKER, PUBLISHER, MARK = "x-worker", "x-publisher", "t-token"
+@pytest.mark.parametrize("key", ["", "\ud800", "\x00", "x" * 2_000_000, "ü", "a//b", "a/../b", 5, None, ["a"]])
+def test_a_header_without_a_key_of_a_reservation_is_ignored(key: object) -> None:
+    assert not reservations.is_key(key)
 
 
-@pytest.mark.parametrize(
-    ("state", "late", "until", "children", "verdict"),
-    [
-        (State.PUBLISHING, False, None, [PUBLISHER, MARK], Verdict.SENDING),
-        (State.PUBLISHING, True, NOW + 1, [MARK], Verdict.DEAD),
-        (State.PUBLISHING, False, None, [PUBLISHER, WORKER], Verdict.LIVE),
-        (State.QUEUED, False, None, [MARK], Verdict.LIVE),
-        (State.QUEUED, False, NOW + 1, [MARK], Verdict.LIVE),
-        (State.QUEUED, True, NOW - 1, [MARK], Verdict.DEAD),
-        (State.QUEUED, False, NOW - 1, [WORKER], Verdict.LIVE),
-        (State.STARTED, False, NOW - 1, [WORKER], Verdict.LIVE),
-        (State.STARTED, False, None, [MARK], Verdict.DEAD),
-        (State.STARTED, True, None, [MARK], Verdict.LIVE),
-        (State.STARTED, True, NOW - 1, [MARK], Verdict.DEAD),
-    ],
-)
-def test_a_reservation_is_judged_by_its_state_and_its_processes(
-    state: State, late: bool, until: float | None, children: list[str], verdict: Verdict
-) -> None:
-    reservation = Reservation(task_id="one", token="t", state=state, late=late, until=until)
-    assert reservation.judge(children, NOW) is verdict
-    assert Reservation.decode(reservation.encode()) == reservation
-
-
-@pytest.mark.parametrize("data", [b"", b"null", b"[]", b"{}", b"\xff", b'{"task_id":1}', b"x" * 100_000, b"[" * 60_000])
-def test_data_of_another_client_is_no_reservation(data: bytes) -> None:
-    with pytest.raises(UnreadableQueue):
-        Reservation.decode(data)
-
-
-def test_no_two_keys_have_the_same_path() -> None:
-    paths = {path_of("/zklock", key) for key in ("a", "a/b", "a%2Fb", "a%21b", "b")}
-    assert len(paths) == 5
-    assert {path.rpartition("/")[0] for path in paths} == {"/zklock/!unique"}
+def test_a_key_that_is_too_long_has_a_digest_of_the_key_of_its_lock() -> None:
+    task: Any = SimpleNamespace(name="shop.work")
+    long = [unique_key(task, f"{'x' * 200}/" * 4 + "y" * 170 + str(number)) for number in range(2)]
+    assert all(reservations.is_key(key) for key in long)
+    assert len(set(long)) == 2
+    assert unique_key(task, "feed/7") == "task/shop.work/feed/7"
 
 
 def test_long_ids_that_begin_and_end_alike_stay_different() -> None:
@@ -91,17 +63,6 @@ def test_long_ids_that_begin_and_end_alike_stay_different() -> None:
     assert len(ids) == 2
     assert all(len(shown) <= 64 for shown in ids)
     assert short_id("x" * 64) == "x" * 64
-
-
-def test_a_reservation_of_another_release_is_read_and_kept_whole() -> None:
-    old = Reservation.decode(b'{"late": false, "state": "queued", "task_id": "t", "token": "k", "until": null}')
-    assert (old.host, old.pid, old.what) == ("", 0, "")
-    data = b'{"late": 0, "state": "queued", "task_id": "t", "token": "k", "until": 1, "pid": [], "new": {"a": 1}}'
-    newer = replace(Reservation.decode(data), state=State.STARTED)
-    assert (newer.host, newer.pid) == ("", 0)
-    again = Reservation.decode(newer.encode())
-    assert again == newer
-    assert again.unknown == b'{"new":{"a":1}}'
 
 
 def test_a_reservation_names_what_has_sent_its_task(rf: RequestFactory, monkeypatch: pytest.MonkeyPatch) -> None:

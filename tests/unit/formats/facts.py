@@ -28,7 +28,6 @@ from django_zklock import checks, conf, signals
 from django_zklock.conf import arguments, leases
 from django_zklock.conf import settings as zklock_settings
 from django_zklock.contrib.celery import control, events
-from django_zklock.contrib.celery.unique.listing import ReservationInfo
 from django_zklock.contrib.events.history import PastEvent
 from django_zklock.contrib.leases.refusal import Code
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2
@@ -213,7 +212,7 @@ def sub_commands() -> dict[str, list[str]]:
 
 
 def json_fields() -> dict[str, list[str]]:
-    values = (PastEvent, ReservationInfo, doctor.Check)
+    values = (PastEvent, doctor.Check)
     fields = {f"{kind.__name__} of inspection": sorted(names) for kind, names in info.NAMES.items()}
     fields |= {f"{kind.__name__} of commands": sorted(kind.__dataclass_fields__) for kind in values}
     for path in (PACKAGE / "management" / "zklock").glob("*.py"):

@@ -22,8 +22,7 @@ from django_zklock.conf import Keys
 from django_zklock.contrib.celery import beat, messages
 from django_zklock.contrib.celery.schedule import RunRecord
 from django_zklock.contrib.celery.schedule import _node_of as name_of_entry
-from django_zklock.contrib.celery.unique import lifecycle, record
-from django_zklock.contrib.celery.unique.record import Reservation, State
+from django_zklock.contrib.celery.unique import lifecycle, reservations
 from django_zklock.contrib.fences.rows import MAX_NAME
 from django_zklock.contrib.leases import coordinator
 from django_zklock.contrib.leases.refusal import Addresses
@@ -146,13 +145,14 @@ def operator_holds() -> dict[str, str]:
     of_hold = replace(VIEW, guid=GUIDS[Mark.OPERATOR], owner=0, session_timeout=0)
     marks = {"person": "", "minimum hold": operator_hold.MINIMUM, "hand-over": operator_hold.HANDED_OVER}
     holds = {name: {"by": "anna", "reason": "why", "seconds": 1.5, "mark": mark} for name, mark in marks.items()}
+    holds["reservation"] = {"by": "task shop.tasks.restock", "reason": "why", "seconds": 1.5, "task_id": GUID}
     return {name: operator_hold.hold_data(of_hold, **options).decode() for name, options in holds.items()}  # type: ignore[arg-type]
 
 
 def read_operator_hold(text: str) -> Any:
     name = f"{prefix(GUIDS[Mark.OPERATOR])}0000000007"
     hold = read_hold("k", Node(path=f"{BASE}/k/{name}", data=text.encode(), czxid=4294967310, owner=0, ctime=1e9))
-    return hold and {**to_json(hold), "minimum": hold.minimum}
+    return hold and {**to_json(hold), "minimum": hold.minimum, **({"task_id": hold.task_id} if hold.task_id else {})}
 
 
 def markers_and_directories() -> dict[str, str]:
@@ -168,27 +168,19 @@ def markers_and_directories() -> dict[str, str]:
         "directory of the doctor": f"{BASE}/{doctor.FOLDER}",
         "record of beat": f"{BASE}/!beat/{escape('my schedule')}/{name_of_entry(SimpleNamespace(name='a/b c'))}",
         "record of beat, long": name_of_entry(SimpleNamespace(name="ä" * 200)),
-        "reservation": record.path_of(BASE, lifecycle.unique_key(task(), "feed/7")),
-        "reservation of the one that waits": record.path_of(BASE, lifecycle.waiting_key(task(), "feed/7")),
-        "reservation, ten digits": record.path_of(BASE, "task/a/1234567890"),
-        "reservation, its publisher": record.publisher(GUID, 0x100000000000001),
-        "reservation, its worker": record.worker(GUID, -1),
-        "reservation, its token": Reservation(task_id="t", token=GUID, state=State.QUEUED).mark,
+        "reservation": path(BASE, reservations.lock_key(lifecycle.unique_key(task(), "feed/7"))),
+        "reservation of the one that waits": path(BASE, reservations.lock_key(lifecycle.waiting_key(task(), "feed/7"))),
+        "reservation, ten digits": path(BASE, reservations.lock_key("task/a/1234567890")),
+        "reservation, its guid": operator_hold.guid_of_task(GUID),
     }
 
 
 def records() -> dict[str, str]:
-    reservation = Reservation(
-        task_id=GUID, token=KEY, state=State.QUEUED, late=True, until=1.5, host="web-1", pid=42, what="GET /buy/<sku>"
-    )
     run = RunRecord(entry="a/b c", at=NOON, count=7, token=4294967303, leader="web-1:42")
     data_of = {
         "limit": LimitRecord(by="anna", reason="slow", before=5, id=GUID).encode(),
         "break": BreakRecord("anna", "stuck", GUID).encode(),
         "acknowledgement": Acknowledgement(title="It hangs", by="anna", reason="I look", ends=1793534400.5).encode(),
-        "reservation": reservation.encode(),
-        "reservation, publishing": replace(reservation, state=State.PUBLISHING, until=None).encode(),
-        "reservation, started": replace(reservation, state=State.STARTED, late=False).encode(),
         "beat": run.encode(),
     }
     return {name: data.decode() for name, data in data_of.items()}
@@ -198,9 +190,7 @@ def read_record(text: str) -> Any:
     """Return what others read in a record. Its fields tell its kind."""
     data, fields = text.encode(), json.loads(text)
     decoded: Any
-    if "task_id" in fields:
-        decoded = Reservation.decode(data)
-    elif "last_run_at" in fields:
+    if "last_run_at" in fields:
         decoded = RunRecord.decode(Node(path="/r", data=data, czxid=1, owner=0, version=3))
     elif "title" in fields:
         decoded = Acknowledgement.decode(data)

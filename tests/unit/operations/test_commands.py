@@ -20,8 +20,6 @@ from django.core.management.base import CommandParser, OutputWrapper
 from django.test import override_settings
 
 import django_zklock
-from django_zklock.contrib.celery.unique import listing
-from django_zklock.contrib.celery.unique.listing import ReservationInfo
 from django_zklock.core.queue.command_line import command
 from django_zklock.core.queue.escaping import printable
 from django_zklock.dashboard.detail import detail
@@ -163,8 +161,6 @@ def printed(value: str) -> Iterator[str]:
         yield from detail(value, lock, NOTHING, long_held=60).commands
         for cause in CAUSES.values():
             yield from cause(host=value, keys=(value,), holders=((value, contender),)).commands()
-    reservation = ReservationInfo(key=value, task="t", lock="k", waits=False, task_id=value, state="queued")
-    yield from (line.removeprefix("Next: ") for line in listing.lines(reservation) if line.startswith("Next: "))
 
 
 def split_by_shell(lines: list[str]) -> list[list[str]]:
@@ -207,7 +203,7 @@ def test_each_value_in_a_printed_command_is_data(value: str) -> None:
         assert options.get("settings") is options.get("pythonpath") is None
         assert options.get("reason") in (None, "it hangs")
         seen.add(name)
-    assert seen == {"doctor", "show", "list", "history", "request-release", "break", "end-hold", "unique"}
+    assert seen == {"doctor", "show", "list", "history", "request-release", "break", "end-hold"}
 
 
 def test_no_value_of_an_option_is_split_from_it() -> None:
@@ -228,9 +224,6 @@ def test_no_value_of_an_option_is_split_from_it() -> None:
         ("hold --for=5m --reason=x", "name"),
         ("end-hold --token=5 --reason=x", "name"),
         ("limit --clear --reason=x", "name"),
-        ("unique list --json", "words"),
-        ("unique show --task-id=-h", "words"),
-        ("unique delete --task-id=-h --reason=x", "words"),
     ],
 )
 def test_each_key_may_come_after_the_options(before: str, name: str) -> None:

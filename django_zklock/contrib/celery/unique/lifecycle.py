@@ -1,18 +1,21 @@
 """
 The life cycle of a task's reservations: where the task is sent, in the process that runs it, and in the main process.
 
-A task has up to two reservations, named in the headers of its message. The one of `unique` begins before the task is
+A task has up to two reservations, named in the headers of its message. The one of `unique` begins when the task is
 sent, and ends when the task starts or is done. The one of `on_conflict="coalesce"` exists while the task waits for its
-lock: it ends under the lock, before the work begins, so that a later call waits itself.
+lock: it ends under the lock, before the work begins, so that a later call waits itself. Each of them also ends by
+itself, after a time.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Final
 
 from celery import Celery, Task, states
@@ -21,7 +24,6 @@ from celery.app.task import Context
 from celery.signals import (
     task_failure,
     task_postrun,
-    task_prerun,
     task_received,
     task_rejected,
     task_revoked,
@@ -32,13 +34,13 @@ from celery.utils import uuid
 from django_zklock.contrib.celery import messages
 from django_zklock.contrib.celery.introspection import arguments, functions_of, locked_of
 from django_zklock.contrib.celery.messages import headers_of
-from django_zklock.contrib.celery.unique import listing, record, reservations
-from django_zklock.contrib.celery.unique.reservations import Attached, Duplicate, Reserved
+from django_zklock.contrib.celery.unique import reservations
+from django_zklock.contrib.celery.unique.reservations import LASTS, Duplicate, is_key
 from django_zklock.core.log import Logger
-from django_zklock.core.queue.untrusted import LATEST
+from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.decorators.locked import LockedFunction
-from django_zklock.exceptions import AlreadyQueued, InvalidLockName, LockTimeout, UnreadableQueue, ZooKeeperUnavailable
-from django_zklock.names.template import escape
+from django_zklock.exceptions import AlreadyQueued, InvalidLockName, LockTimeout, ZooKeeperUnavailable
+from django_zklock.names.template import MAX_KEY, escape
 
 logger = Logger("django_zklock.celery")
 
@@ -48,9 +50,8 @@ WAITING_HEADER: Final = "zklock_waiting"
 """The key of the reservation that a task has while it waits for its lock."""
 _HEADERS: Final = frozenset((UNIQUE_HEADER, WAITING_HEADER))
 
-_ATTACHED: Final = "zklock_attached"  # attributes of a request
-_ENDED: Final = "zklock_ended"
-_SENT_AGAIN: Final = "zklock_sent_again"
+_ENDED: Final = "zklock_ended"  # attributes of a request
+_GOES_ON: Final = "zklock_goes_on"
 
 
 def unique_prefix(task: Task[..., Any]) -> str:
@@ -60,7 +61,18 @@ def unique_prefix(task: Task[..., Any]) -> str:
 
 def unique_key(task: Task[..., Any], lock_key: str) -> str:
     """Return the key of the reservation of a unique task: its name, and the key of its lock."""
-    return unique_prefix(task) + lock_key
+    return _shortened(unique_prefix(task), lock_key)
+
+
+def waiting_key(task: Task[..., Any], lock_key: str) -> str:
+    """Return the key of the reservation of the one task of its name that waits for a lock."""
+    return _shortened(f"waiting/{escape(str(task.name), what='task name')}/", lock_key)
+
+
+def _shortened(prefix: str, lock_key: str) -> str:
+    """Return the key of a reservation. If it would be too long for a key, it has a digest of the key of the lock."""
+    is_short = len(reservations.lock_key(prefix + lock_key)) <= MAX_KEY
+    return prefix + (lock_key if is_short else hashlib.sha256(lock_key.encode()).hexdigest())
 
 
 def key_of_call(task: Task[..., Any], locked: LockedFunction, message: Mapping[str, Any]) -> str:
@@ -77,29 +89,19 @@ def key_of_call(task: Task[..., Any], locked: LockedFunction, message: Mapping[s
         ) from error
 
 
-def reservation_of(task: Any, args: Any, kwargs: Any) -> listing.ReservationInfo | None:
+def reservation_of(task: Any, args: Any, kwargs: Any) -> OperatorHold | None:
     """Return the reservation of the task that a call with these arguments duplicates; `queued` documents it."""
     locked = locked_of(task) if isinstance(task, Task) else None
     if locked is None or not locked.options.get("unique"):
         raise TypeError(f"{getattr(task, 'name', task)!r} is not a unique task: give its @zk_locked the option unique.")
-    key = key_of_call(task, locked, {"args": args, "kwargs": kwargs})
-    info = listing.read_one(key, reply_timeout=reservations.RESERVE_TIMEOUT)
-    if info is None or info.state == "dead":
-        return None
-    if info.state == "unreadable":
-        raise UnreadableQueue(info.why, lock=info.key)
-    return None if messages.finished_at(task.app.backend, info.task_id) else info
-
-
-def waiting_key(task: Task[..., Any], lock_key: str) -> str:
-    """Return the key of the reservation of the one task of its name that waits for a lock."""
-    return f"waiting/{escape(str(task.name), what='task name')}/{lock_key}"
+    hold = reservations.read(key_of_call(task, locked, {"args": args, "kwargs": kwargs}))
+    return None if hold is None or messages.finished_at(task.app.backend, hold.task_id) else hold
 
 
 def _key(headers: Any, header: str) -> str:
     """Return the key of a reservation in a header of a message; empty if there is none."""
     key = (headers or {}).get(header)
-    return key if record.is_key(key) else ""
+    return key if is_key(key) else ""
 
 
 # --- where the task is sent -------------------------------------------------------------------------------------------
@@ -119,7 +121,7 @@ class UniqueMessage:
         self.task_id = self._given_id or uuid()
         self._headers = dict(options.get("headers") or {})
         inherited: Any = self._headers.pop(UNIQUE_HEADER, None)
-        if not (record.is_key(inherited) and inherited.startswith(unique_prefix(task))):
+        if not (is_key(inherited) and inherited.startswith(unique_prefix(task))):
             inherited = ""
         current: Any = get_current_task()
         self._running = current.request if current is not None and current.request.id == self._given_id else None
@@ -130,50 +132,48 @@ class UniqueMessage:
 
     def send(self, send: Callable[..., Any]) -> Any:
         """Send the message by `send(**options)`, unless it is a duplicate. Return what the sender of the task gets."""
-        reservation = self._reserve()
-        if isinstance(reservation, Duplicate):
-            return self._duplicate(reservation)
         options = {**self._options, "task_id": self.task_id, "headers": self._headers}
-        if reservation is None:
-            return send(**options)
-        self._headers[UNIQUE_HEADER] = self.key
-        with reservations.confirmed(reservation):
+        with ExitStack() as stack:
+            is_reserved = True
+            try:
+                other = stack.enter_context(self._reserved())
+            except (ZooKeeperUnavailable, LockTimeout) as error:
+                if not self._sent_again:
+                    raise
+                logger.warning("task %r is sent again without a reservation: %s", self.task_id, error)
+                other, is_reserved = None, False
+            if other is not None and not self._sent_again:
+                return self._duplicate(other)
+            # Another task may have the key of one that is sent again: its reservation has ended. It must not be lost.
+            if other is None and is_reserved:
+                self._headers[UNIQUE_HEADER] = self.key
             result = send(**options)
-        if self._running is not None and _key(self._running.headers, UNIQUE_HEADER) == self.key:
-            setattr(self._running, _SENT_AGAIN, True)
+        if self._running is not None and _key(self._headers, UNIQUE_HEADER):
+            keep(self._running, self.key)
         return result
 
-    def _reserve(self) -> Reserved | Duplicate | None:
-        """Return the reservation. None: the task is sent again without one, because it must not be lost."""
-        try:
-            reservation = reservations.reserve(
-                self.key,
-                self.task_id,
-                again=self._sent_again,
-                late=bool(self._task.acks_late),
-                until=self._until(),
-                has_ended=self._has_ended,
-            )
-        except (ZooKeeperUnavailable, LockTimeout) as error:
-            if not self._sent_again:
-                raise
-            logger.warning("task %r is sent again without a reservation: %s", self.task_id, error)
-            return None
-        # Another task may have the key: this task's reservation has ended, perhaps when its work began.
-        return None if isinstance(reservation, Duplicate) and self._sent_again else reservation
+    def _reserved(self) -> AbstractContextManager[Duplicate | None]:
+        return reservations.reserved(
+            self.key,
+            self.task_id,
+            task=str(self._task.name),
+            seconds=self._seconds(),
+            again=self._sent_again,
+            has_ended=self._has_ended,
+        )
 
     def _has_ended(self, task_id: str) -> bool:
         # A stored result for its own id is that of an earlier call.
         return task_id != self.task_id and bool(messages.finished_at(self._app.backend, task_id))
 
-    def _until(self) -> float | None:
-        """Return when the reservation ends if no process runs the task, in seconds since 1970; None: never."""
-        ends = [
-            None if self._unique_for is None else time.time() + self._unique_for,
-            messages.expiry(self._app, self._options.get("expires", getattr(self._task, "expires", None))),
-        ]
-        # A time beyond `LATEST` could not be read. It counts as no end.
-        return min((max(0.0, end) for end in ends if end is not None and end <= LATEST), default=None)
+    def _seconds(self) -> float:
+        """Return for how long the reservation lasts: from the time at which the task may begin, until it expires."""
+        now = time.time()
+        eta = self._options.get("countdown") or self._options.get("eta")
+        begin = messages.expiry(self._app, eta) or now
+        expires = messages.expiry(self._app, self._options.get("expires", getattr(self._task, "expires", None)))
+        end = max(begin, now) + (LASTS if self._unique_for is None else self._unique_for)
+        return (end if expires is None else min(end, expires)) - now
 
     def _duplicate(self, other: Duplicate) -> Any:
         """Return the result of the first task, or raise `AlreadyQueued`."""
@@ -234,11 +234,10 @@ def _registered(app: Any, name: str) -> Task[..., Any] | None:
 # --- in the process that runs the task ----------------------------------------------------------------------------
 
 
-def on_prerun(task: Task[..., Any], task_id: str, **kwargs: object) -> None:
-    """Attach this process to the reservation of a unique task."""
-    key = _key(task.request.headers, UNIQUE_HEADER)
-    if key:
-        setattr(task.request, _ATTACHED, reservations.start(key, task_id, late=bool(task.acks_late)))
+def keep(request: Any, key: str = "") -> None:
+    """Keep the reservation with this key, or any, at the end of this run: the task goes on elsewhere."""
+    if key in ("", _key(request.headers, UNIQUE_HEADER)):
+        setattr(request, _GOES_ON, True)
 
 
 def on_acquired(task: Task[..., Any], wrapper: object) -> None:
@@ -274,21 +273,13 @@ def on_postrun(
     request: Any = task.request
     if _HEADERS.isdisjoint(request.headers or ()):
         return
+    if state in (None, states.RETRY) or hasattr(request, _GOES_ON) or messages.is_given_back(task, state, retval):
+        return
     ended = request.__dict__.get(_ENDED, ())
-    attached: Attached | None = getattr(request, _ATTACHED, None)
-    given_back = messages.is_given_back(task, state, retval)
-    runs_again = given_back or state in (None, states.RETRY) or hasattr(request, _SENT_AGAIN)
-    key = _key(request.headers, UNIQUE_HEADER)
-    if key and key not in ended:
-        if not runs_again:
-            # An ignored copy keeps the reservation while another process runs the task, even if it did not attach.
-            own = attached or Attached(key, task_id, token="", attachment="none")
-            reservations.end(key, task_id, attached=own if state == states.IGNORED else None)
-        elif attached is not None:
-            reservations.detach(attached, waits=given_back)
-    key = _key(request.headers, WAITING_HEADER)
-    if key and key not in ended and not runs_again and state != states.IGNORED:
-        reservations.end(key, task_id)
+    for header in _HEADERS:
+        key = _key(request.headers, header)
+        if key and key not in ended:
+            reservations.end(key, task_id)
 
 
 # --- in the worker's main process ---------------------------------------------------------------------------------
@@ -303,16 +294,16 @@ def on_received(request: Any, **kwargs: object) -> None:
         received.add(request)
 
 
-def on_revoked(request: Any, terminated: bool = False, **kwargs: object) -> None:
+def on_revoked(request: Any, **kwargs: object) -> None:
     """End the reservations of a task that was revoked, before or while it ran, or that has expired."""
-    end_all(request.headers, request.id, has_run=terminated)
+    end_all(request.headers, request.id)
 
 
 def on_failure(task_id: str, exception: BaseException, sender: Task[..., Any], **kwargs: object) -> None:
     """End the reservations of a task whose process died, or was killed at a time limit."""
     if messages.died(sender, exception):
         for request in [request for request in received if request.id == task_id]:
-            end_all(headers_of(request), task_id, has_run=True)
+            end_all(headers_of(request), task_id)
 
 
 def on_discarded(message: Any, id: Any = None, **kwargs: object) -> None:
@@ -321,15 +312,13 @@ def on_discarded(message: Any, id: Any = None, **kwargs: object) -> None:
         end_all(message.headers, message.headers.get("id", id))
 
 
-def end_all(headers: Any, task_id: object, *, has_run: bool = False) -> None:
-    """End the reservations of a task in the background; unless it `has_run` here, keep those that a worker runs."""
+def end_all(headers: Any, task_id: object) -> None:
+    """End the reservations of a task in the background."""
     for key in [_key(headers, header) for header in _HEADERS]:
         if key:
-            attached = None if has_run else Attached(key, str(task_id), token="", attachment="none")
-            reservations.end(key, str(task_id), attached=attached, reply_timeout=0)
+            reservations.end(key, str(task_id), reply_timeout=0)
 
 
-task_prerun.connect(on_prerun, dispatch_uid="zklock.reservations_on_prerun")
 task_postrun.connect(on_postrun, dispatch_uid="zklock.reservations_on_postrun")
 task_received.connect(on_received, dispatch_uid="zklock.reservations_on_received")
 task_revoked.connect(on_revoked, dispatch_uid="zklock.reservations_on_revoked")
