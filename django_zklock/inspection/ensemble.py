@@ -228,11 +228,7 @@ def _own_answer(timeout: float) -> OwnAnswer:
     if session is None or not (session.connected or session.state is ConnectionState.CONNECTING):
         return OwnAnswer()
 
-    def connect(gateway: Gateway, done: Callback[Any]) -> None:
-        session.call_when_connected(partial(done, None))
-
     try:
-        call(session, connect, deadline)
         zxid, config = call(session, Gateway.last_zxid, deadline), call(session, read, deadline)
     except ZooKeeperUnavailable:
         return OwnAnswer()

@@ -255,7 +255,7 @@ class Scan:
     def _delete_marker(self, key: str, names: Collection[str]) -> None:
         """Delete the marker of a limit that was cleared: the last contender has left it."""
         if (name := markers.limit_marker(0)) in names:
-            self._session.gateway.delete(f"{self._path(key)}/{name}", lambda reply: None)
+            self._session.gateway.delete(f"{self._path(key)}/{name}")
 
     # --- Second step: read the contenders -----------------------------------------------------------------------
 

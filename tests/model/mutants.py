@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
 from types import SimpleNamespace
@@ -356,7 +357,8 @@ def _reading_first(self: DeadlockSearch) -> Any:
     circle = yield from self._find_circle(wait, {grant.path for grant in held})
     if circle:
         self._contender.end_deadlock([check for step in circle for check in step.checks], deadlock._error(circle))
-    yield from self._write(wait, held)
+    with suppress(ZkError):
+        yield from self._write(wait, held)
     return deadlock.LOOK_RARELY
 
 

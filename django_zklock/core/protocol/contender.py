@@ -31,12 +31,13 @@ from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.deadlock import DeadlockSearch
 from django_zklock.core.protocol.errors import LockDeadlock
 from django_zklock.core.protocol.grant import Grant
-from django_zklock.core.protocol.hand_over import GivenHold, adoption, find_adopter
+from django_zklock.core.protocol.hand_over import GivenHold, adoption, find_hold
 from django_zklock.core.protocol.local_queue import LocalQueue
 from django_zklock.core.protocol.operator_holds import HoldCheck, Replacement, minimum_hold
 from django_zklock.core.protocol.registry import Deletion, ListingReply, Registry
 from django_zklock.core.protocol.reply_guard import ReplyGuard
 from django_zklock.core.protocol.spec import Caller, QueueSpec
+from django_zklock.core.protocol.story import Story, drive
 from django_zklock.core.queue import markers, nodes, operator_hold, order
 from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Payload
@@ -126,7 +127,7 @@ class Contender(SessionObserver):
     busy: Busy | None = None  # its outcome, as soon as the holder is read
     in_local_queue: bool = False  # it waits in the local queue of this process
     guid: str = ""  # of its last znode; empty before the first create
-    refusal: RequestRefused | None = None  # of a request that it tries again: its delete, or that of a hold ahead
+    refusal: ZkError | None = None  # of a request that it tries again: its delete, or that of a hold ahead
 
     _ahead: Node | None = None  # the contender just ahead, or the holder if it is busy; None if it was not read
     _operator_hold: Node | None = None  # an operator hold ahead, if there is one
@@ -320,16 +321,19 @@ class Contender(SessionObserver):
                 return
             holds = operator_hold.holds_ahead(queue, NEWCOMER)
             if holds and not self.waits and not self._is_free(queue):
-                check = HoldCheck(self.session.gateway, self.spec.key, self.spec.parent, self._replies.wrap)
-                check.run(holds, partial(self._on_peeked_holds_checked, queue))
+                self._check_holds(holds, partial(self._on_peeked_holds_checked, queue))
             else:
                 self._create_or_give_up(queue)
 
     def _is_free(self, queue: order.Queue) -> bool:
         return isinstance(order.rule_for(self.spec.kind, self.spec.limit or 1)(queue, NEWCOMER), order.Granted)
 
-    def _on_peeked_holds_checked(self, queue: order.Queue, checked: HoldCheck | None) -> None:
-        if checked is None:
+    def _check_holds(self, names: Sequence[str], done: Callable[[HoldCheck | ZkLockError], object]) -> None:
+        check = HoldCheck(self.session.gateway, self.spec.key, self.spec.parent)
+        drive(check.run(names), done, self._replies.wrap)
+
+    def _on_peeked_holds_checked(self, queue: order.Queue, checked: HoldCheck | ZkLockError) -> None:
+        if isinstance(checked, ZkLockError):
             self._await_session()
             return
         remaining = queue.without(checked.ended)
@@ -381,8 +385,7 @@ class Contender(SessionObserver):
         self._replies.new_generation()
         if spec.adopts is not None:
             self._phase = Phase.PREPARING
-            check = HoldCheck(self.session.gateway, spec.key, spec.parent, self._replies.wrap)
-            check.run((spec.adopts.name,), partial(self._adopt, spec.adopts))
+            drive(self._adopt(spec.adopts), self._on_adopted, self._replies.wrap)
             return
         prefix, data = self._begin_create()
         on_created, on_listed = self._replies.wrap(self._on_created), self._replies.wrap(self._on_listed)
@@ -400,30 +403,24 @@ class Contender(SessionObserver):
         self._sent_at = clock.now()
         return nodes.prefix(self.guid, self.spec.kind, self.spec.compat), self._payload()
 
-    def _adopt(self, hand_over: HandOver, checked: HoldCheck | None) -> None:
+    def _adopt(self, hand_over: HandOver) -> Story[None]:
         """Create the znode in the place of the hold by which the lock was handed over."""
-        if checked is None:
-            return  # it begins again when it is connected
-        hold = checked.remaining.get(hand_over.name)
-        if hold is None or not hold.handed_over:
-            again = self._create if hand_over.name in checked.ended else None
-            find_adopter(self.session.gateway, self.spec, self._replies.wrap, self.on_refused, again)
-            return
+        gateway, parent = self.session.gateway, self.spec.parent
+        yield from find_hold(gateway, self.spec, hand_over)
         prefix, data = self._begin_create()
-        path = f"{self.spec.parent}/{prefix}{hand_over.sequence}"
-        try:
-            self._registry.add(self.guid, path)
-        except TooManyLocks as error:
-            self.on_refused(error)
-            return
-        operations = adoption(hand_over, self.spec.parent, path, data)
-        self.session.gateway.commit(operations, self._replies.wrap(self._on_adopted))
+        path = f"{parent}/{prefix}{hand_over.sequence}"
+        self._registry.add(self.guid, path)
+        yield partial(gateway.commit, adoption(hand_over, parent, path, data))
 
-    def _on_adopted(self, reply: WriteReply) -> None:
-        # The reply does not describe the znode. So the znode is searched, as if the reply had been lost.
-        self._on_created(OutcomeUnknown() if reply is None else reply)
-        if reply is None and self._phase is Phase.SEARCHING:
-            self._search()
+    def _on_adopted(self, reply: ZkLockError | None) -> None:
+        was_sent = self._phase is not Phase.PREPARING
+        if reply is None or (was_sent and isinstance(reply, ZkError)):
+            # The reply does not describe the znode. So the znode is searched, as if the reply had been lost.
+            self._on_created(OutcomeUnknown() if reply is None else reply)
+            if reply is None and self._phase is Phase.SEARCHING:
+                self._search()
+        elif not isinstance(reply, INTERRUPTED):  # else it begins again when it is connected
+            self.on_refused(reply)
 
     def _payload(self) -> bytes:
         spec, caller = self.spec, self.caller
@@ -474,7 +471,7 @@ class Contender(SessionObserver):
 
         def on_prepared(reply: WriteReply) -> None:
             if self._phase is Phase.GONE and not lasting:  # servers keep a container that never had a child
-                gateway.delete(self.spec.parent, lambda reply: None)
+                gateway.delete(self.spec.parent)
             guarded(reply)
 
         gateway.ensure_path(self.spec.parent, on_prepared, lasting=lasting)
@@ -544,14 +541,13 @@ class Contender(SessionObserver):
         self.has_position = True
         self._creates = 0
         if queue.stale_marker:
-            self.session.gateway.delete(f"{self.spec.parent}/{queue.stale_marker}", lambda reply: None)
+            self.session.gateway.delete(f"{self.spec.parent}/{queue.stale_marker}")
         if isinstance(verdict, order.Granted):
             self._grant_if_proven()
             return
         holds = operator_hold.holds_ahead(queue, name)
         if holds:
-            check = HoldCheck(self.session.gateway, self.spec.key, self.spec.parent, self._replies.wrap)
-            check.run(holds, partial(self._on_holds_checked, queue, name, verdict))
+            self._check_holds(holds, partial(self._on_holds_checked, queue, name, verdict))
             return
         self._operator_hold = None
         self._wait_or_give_up(queue, name, verdict)
@@ -564,9 +560,9 @@ class Contender(SessionObserver):
         self._search()
 
     def _on_holds_checked(
-        self, queue: order.Queue, name: str, verdict: order.WaitFor, checked: HoldCheck | None
+        self, queue: order.Queue, name: str, verdict: order.WaitFor, checked: HoldCheck | ZkLockError
     ) -> None:
-        if checked is None:
+        if isinstance(checked, ZkLockError):
             return  # it lists again when it is connected
         if checked.ended:
             self._list()

@@ -72,7 +72,7 @@ def _read_record(session: Session, grant: Grant, done: Callable[[BreakRecord | N
     def on_read(reply: NodeReply) -> None:
         record = BreakRecord.decode(reply.data) if isinstance(reply, Node) else None
         if record is not None:
-            session.loop.call_later(RECORD_LASTS, lambda: session.gateway.delete(path, lambda reply: None))
+            session.loop.call_later(RECORD_LASTS, partial(session.gateway.delete, path))
         done(record or reply)
 
     session.gateway.read(path, on_read)
@@ -91,7 +91,7 @@ def read_request(gateway: Gateway, grant: Grant, node: Node, own: bytes) -> None
         before = grant.release_request
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         request = before if before is not None and request.same(before) else replace(request, at=now)
-        gateway.write(node.path, release_request.with_request(own, request), node.version, lambda reply: None)
+        gateway.write(node.path, release_request.with_request(own, request), node.version)
     if request == grant.release_request:
         return  # the znode was only read again
     grant.request_release(request)
@@ -127,6 +127,6 @@ def read_stack_requests(session: Session, grant: Grant, node: Node) -> None:
 
     def write(names: list[str], data: bytes) -> None:
         for name in names:  # the version of one that was filled before is not 0
-            session.gateway.write(f"{directory}/{name}", data, 0, lambda reply: None)
+            session.gateway.write(f"{directory}/{name}", data, 0)
 
     session.gateway.children(directory, on_listed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -414,10 +413,10 @@ def test_a_reservation_that_counts_again_is_not_deleted(zoo: Zoo, monkeypatch: p
     monkeypatch.setattr(reservations, "DEAD_FOR", 0.0)
     commit = Gateway.commit
 
-    def attach_first(gateway: Gateway, operations: Any, done: Callable[[Any], object]) -> None:
+    def attach_first(gateway: Gateway, operations: Any) -> None:
         monkeypatch.setattr(Gateway, "commit", commit)
         zoo.client.create(f"{zoo.base}/!unique/k/0-{0:016x}-worker", ephemeral=True)
-        commit(gateway, operations, done)
+        commit(gateway, operations)
 
     monkeypatch.setattr(Gateway, "commit", attach_first)
     process.current().post(reservations.sweep, process.current())

@@ -272,7 +272,7 @@ def sweep(session: Session) -> None:
         before = (gateway.clock.now() or 0.0) - DEAD_FOR
         verdict = Reservation.decode(node.data).judge(node.children, before)
         if isinstance(mark, Node) and mark.ctime < before and verdict is Verdict.DEAD:
-            gateway.commit(deletion(node).operations, lambda reply: None)
+            gateway.commit(deletion(node).operations)
 
     session.loop.call_later(SWEEP_EVERY, partial(sweep, session))
     gateway.sync_clock(f"{directory}/{CLOCK_NODE}", lambda reply: gateway.children(directory, on_listed))
@@ -354,27 +354,26 @@ class _Update(OptimisticUpdate):
 
     _paths = frozenset[str]()  # of these children, as last read, or after the transaction under way
 
-    def _step(self, state: DirectoryState | None) -> None:
+    def _step(self, state: DirectoryState | None) -> Step:
         ends = tuple(name("", self.session.session_id or 0) for name in (record.publisher, record.worker))
         children = () if state is None else state.children
         self._paths = frozenset(f"{self._path}/{name}" for name in children if name.endswith(ends))
-        super()._step(state)
+        step = super()._step(state)
+        if isinstance(step, Commit):
+            created = {change.path for change in step.operations if isinstance(change, Create) and change.ephemeral}
+            if created:
+                self.session.attached(Registry).add(self._path, *self._paths, *created)
+            deleted = {change.path for change in step.operations if isinstance(change, Delete)}
+            self._paths = (self._paths - deleted) | created
+        return step
 
-    def _commit(self, step: Commit) -> None:
-        created = {change.path for change in step.operations if isinstance(change, Create) and change.ephemeral}
-        if created:
-            self.session.attached(Registry).add(self._path, *self._paths, *created)
-        deleted = {change.path for change in step.operations if isinstance(change, Delete)}
-        self._paths = (self._paths - deleted) | created
-        super()._commit(step)
-
-    def _conclude(self, outcome: Any) -> None:
+    def conclude(self, outcome: Any) -> None:
         registry = self.session.attached(Registry)
         registry.discard(self._path)
         if self._paths and not isinstance(outcome, Exception):
             with suppress(TooManyLocks):  # it was carried out all the same
                 registry.add(self._path, *self._paths)
-        super()._conclude(outcome)
+        super().conclude(outcome)
 
 
 # --- updates, on the caller's thread ----------------------------------------------------------------------------------
