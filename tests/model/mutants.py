@@ -152,7 +152,7 @@ def _adopting_found(self: Contender, answer: Any) -> None:
         self._node = answer
         self._list()
     else:
-        _on_searched_read(self, answer)
+        _on_searched(self, answer)
 
 
 def _create_again_with_guid(self: Contender) -> None:
@@ -366,7 +366,7 @@ _end, _on_ended, _find_circle = Contender.end_deadlock, Contender._on_deadlock_e
 _must_end, _delete, _send_delete = LingeringLock.ends_on_release, Contender._delete, Deletion.send
 _abandon, _on_missing = Contender._abandon, Contender._on_missing
 _connected, _prove = Contender.on_connected, Contender._prove
-_on_listed, _create, _on_searched_read = Registry._on_listed, Contender._create, Contender._on_searched_read
+_on_listed, _create, _on_searched = Registry._on_listed, Contender._create, Contender._on_searched
 _watch, _wait_for = Predecessors._watch, Predecessors.wait_for
 MUTANTS += [
     Mutant("lists without a barrier", ((Gateway, "children_after_sync", Gateway.children),)),
@@ -378,7 +378,7 @@ MUTANTS += [
     ),
     Mutant(
         "adopts any node with its guid",
-        ((Contender, "_create", _create_again_with_guid), (Contender, "_on_searched_read", _adopting_found)),
+        ((Contender, "_create", _create_again_with_guid), (Contender, "_on_searched", _adopting_found)),
         often={"fault": 0.06, "closing": 1.0, "reply": 0.1, "request": 0.3},
     ),
     Mutant(
