@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -64,7 +63,7 @@ def sweep_reservations(*, sender: Any, **kwargs: object) -> None:
     options = [locked.options for task in sender.app.tasks.values() if (locked := locked_of(task)) is not None]
     if any(option.get("unique") or option.get("on_conflict") == "coalesce" for option in options):
         session = process.current()
-        session.post(session.call_when_connected, partial(reservations.sweep, session))
+        session.post(reservations.sweep, session)
 
 
 def close_session(*, sender: Any, **kwargs: object) -> None:

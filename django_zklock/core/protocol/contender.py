@@ -484,13 +484,13 @@ class Contender(SessionObserver):
             return None
         return node
 
-    def _on_searched(self, found: Node | ZkLockError | None) -> None:
-        if isinstance(found, INTERRUPTED):
+    def _on_searched(self, node: Node | ZkLockError | None) -> None:
+        if isinstance(node, INTERRUPTED):
             return  # it searches again when connected
-        if isinstance(found, ZkLockError):
-            self.on_refused(found)
-        elif found is not None and found.owner == self.session.session_id:
-            self._node = found
+        if isinstance(node, ZkLockError):
+            self.on_refused(node)
+        elif node is not None and node.owner == self.session.session_id:
+            self._node = node
             self._list()
         else:
             self._registry.discard(self.guid)

@@ -93,7 +93,11 @@ class StoryRun(SessionObserver):
 
     def restart(self) -> None:
         """Run the story from its beginning."""
-        self._story = story = self._new_story()
+        self.run(self._new_story())
+
+    def run(self, story: Story[Any]) -> None:
+        """Run this story, until the next connection; it takes the place of the one that runs now."""
+        self._story = story
         guard = partial(partial, self._call, story)
         self._call(story, drive, story, self._on_end, guard)
 

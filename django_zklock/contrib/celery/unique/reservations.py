@@ -33,14 +33,15 @@ from django_zklock.core.execution import work
 from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.protocol.story import Story, StoryRun, drive
 from django_zklock.core.queue.escaping import printable
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import ZkError
-from django_zklock.core.zk.gateway import CLOCK_NODE, DirectoryReply, DirectoryState, NamesReply, Node, NodeReply
+from django_zklock.core.zk.gateway import CLOCK_NODE, DirectoryState, Gateway, Node
 from django_zklock.core.zk.multi import Check, Create, Delete, SetData
 from django_zklock.core.zk.session import Session
 from django_zklock.decorators.context import AcquireAgain
-from django_zklock.exceptions import LockTimeout, TooManyLocks, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import LockTimeout, TooManyLocks, ZkLockError, ZooKeeperUnavailable
 from django_zklock.http import requests
 from django_zklock.locks.requests import (
     UNKNOWN,
@@ -256,26 +257,27 @@ def sweep(session: Session) -> None:
 
     It reads some of all at random, and deletes those that are dead and older than a day, by ZooKeeper's clock.
     """
-    gateway, directory = session.gateway, record.directory(session.options.base)
-
-    def on_listed(names: NamesReply) -> None:
-        for name in [] if isinstance(names, ZkError) else random.sample(names, min(len(names), SWEEP_MOST)):
-            gateway.read_directory(f"{directory}/{name}", on_read)
-
-    def on_read(node: DirectoryReply) -> None:
-        with suppress(UnreadableQueue):
-            if isinstance(node, DirectoryState):
-                mark = f"{node.path}/{Reservation.decode(node.data).mark}"
-                gateway.read(mark, partial(on_mark, node))
-
-    def on_mark(node: DirectoryState, mark: NodeReply) -> None:
-        before = (gateway.clock.now() or 0.0) - DEAD_FOR
-        verdict = Reservation.decode(node.data).judge(node.children, before)
-        if isinstance(mark, Node) and mark.ctime < before and verdict is Verdict.DEAD:
-            gateway.commit(deletion(node).operations)
-
     session.loop.call_later(SWEEP_EVERY, partial(sweep, session))
-    gateway.sync_clock(f"{directory}/{CLOCK_NODE}", lambda reply: gateway.children(directory, on_listed))
+    StoryRun(session, partial(_sweep, session), lambda outcome: None).begin()
+
+
+def _sweep(session: Session) -> Story[None]:
+    gateway, directory = session.gateway, record.directory(session.options.base)
+    with suppress(ZkError):
+        yield partial(gateway.sync_clock, f"{directory}/{CLOCK_NODE}")
+    names: list[str] = yield partial(gateway.children, directory)
+    for name in random.sample(names, min(len(names), SWEEP_MOST)):
+        drive(_delete_if_dead(gateway, f"{directory}/{name}"))
+
+
+def _delete_if_dead(gateway: Gateway, path: str) -> Story[None]:
+    node: DirectoryState | None = yield partial(gateway.read_directory, path)
+    if node is None:
+        return
+    reservation, before = Reservation.decode(node.data), (gateway.clock.now() or 0.0) - DEAD_FOR
+    mark: Node = yield partial(gateway.read, f"{path}/{reservation.mark}")
+    if mark.ctime < before and reservation.judge(node.children, before) is Verdict.DEAD:
+        gateway.commit(deletion(node).operations)
 
 
 # --- steps of an update, on the protocol's thread ---------------------------------------------------------------------
