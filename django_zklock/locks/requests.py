@@ -34,15 +34,9 @@ def call(session: Session, request: Callable[[Gateway, Callback[_Reply]], object
     A request whose reply was lost may have been carried out, so it may be carried out twice. `deadline` is on
     `clock.now()`. Raises `ZooKeeperUnavailable` if no reply arrives before it.
     """
-    waiter: ThreadWaiter[tuple[Any]] = ThreadWaiter()
     session.wanted_until = max(session.wanted_until, clock.now() + WANTED)
-    asking = StoryRun(session, partial(_ask, session.gateway, request), lambda reply: waiter.set((reply,)))
-    asking.start()
-    try:
-        replies = waiter.wait(deadline - clock.now())
-    finally:
-        asking.stop()
-    (reply,) = replies or (ZooKeeperUnavailable(session.explain()),)
+    asking = StoryRun(session, partial(_ask, session.gateway, request))
+    (reply,) = _outcomes([asking], deadline) or [ZooKeeperUnavailable(session.explain())]
     if isinstance(reply, ZkLockError) and not isinstance(reply, ZkError):
         raise reply
     return cast("_Reply", reply)
@@ -51,6 +45,29 @@ def call(session: Session, request: Callable[[Gateway, Callback[_Reply]], object
 def _ask(gateway: Gateway, request: Callable[[Gateway, Callback[_Reply]], object]) -> Story[_Reply]:
     reply: _Reply = yield partial(request, gateway)
     return reply
+
+
+def _outcomes(runs: Sequence[StoryRun], deadline: float) -> list[Any]:
+    """Run stories at the same time, and return their values or errors; nothing if the time is over before that."""
+    waiter: ThreadWaiter[bool] = ThreadWaiter()
+    outcomes: dict[int, Any] = {}
+    complete = False
+
+    def done(index: int, outcome: Any) -> None:
+        outcomes[index] = outcome
+        if len(outcomes) == len(runs):
+            waiter.set(True)
+
+    try:
+        for index, run in enumerate(runs):
+            run.done = partial(done, index)
+            run.start()
+        complete = waiter.wait(deadline - clock.now()) is not None
+    finally:
+        if not complete:  # the time is over, or an exception hit this thread
+            for run in runs:
+                run.stop()
+    return [outcomes[index] for index in range(len(runs))] if complete else []
 
 
 # --- updates ----------------------------------------------------------------------------------------------------------
@@ -105,7 +122,7 @@ class OptimisticUpdate(StoryRun):
     Read a znode, decide what to write, and write it in one transaction; again until it succeeds.
 
     It survives any number of broken connections and sessions. `done` is called once, with the value or with an error.
-    After `abandon` it writes nothing more; `orphaned` then gets the value of a transaction that was already on its way.
+    After `stop` it writes nothing more; `orphaned` then gets the value of a transaction that was already on its way.
 
     Args:
         session: of this process.
@@ -113,7 +130,7 @@ class OptimisticUpdate(StoryRun):
         decide: returns the next step.
         done: gets the value or the error, on the loop's thread. `run` sets it.
         guess: the supposed state of the znode. A right guess saves the read; a wrong one makes the transaction fail.
-        orphaned: gets the value if the update is abandoned and is carried out all the same.
+        orphaned: gets the value if the update is stopped and is carried out all the same.
         directory: created where a write finds it missing; the parent of `path` unless given.
         fence: path of an ephemeral znode. Each transaction checks that it exists, else the error is `FenceGone`. So no
             process writes after it has lost what that znode stands for, however long it was paused.
@@ -133,7 +150,7 @@ class OptimisticUpdate(StoryRun):
         fence: str = "",
     ) -> None:
         super().__init__(session, self._update, done)
-        self.waiting = False  # until a child is gone; read by any thread
+        self.waiting = False  # until a child is gone, or was so at the end; read by any thread
         self._path = path
         self._decide = decide
         self._directory = directory or path.rpartition("/")[0]
@@ -141,7 +158,7 @@ class OptimisticUpdate(StoryRun):
         self._guess = guess
         self._orphaned = orphaned
         self._outcome: Any = UNKNOWN
-        self._abandoned = False
+        self._stopped = False
         self._missing = 0  # transactions that failed because a znode was missing
         self._in_doubt = False  # a transaction was sent, and the state was not read since
         self._watch: Watch | None = None
@@ -149,14 +166,14 @@ class OptimisticUpdate(StoryRun):
     def __repr__(self) -> str:
         return f"<update of {self._path!r}>"
 
-    def abandon(self) -> None:
-        """Stop as soon as it is known whether a transaction under way was carried out; from any thread."""
-        self.session.post(self._abandon)
+    def stop(self) -> None:
+        """End as soon as it is known whether a transaction under way was carried out; from any thread."""
+        self.session.post(self._stop)
 
     # --- on the loop's thread -----------------------------------------------------------------------------------
 
-    def _abandon(self) -> None:
-        self._abandoned = True
+    def _stop(self) -> None:
+        self._stopped = True
         if self._outcome is not UNKNOWN:
             self._orphan()
         elif not (self._in_doubt and self._orphaned):
@@ -164,7 +181,7 @@ class OptimisticUpdate(StoryRun):
 
     def _update(self) -> Story[Any]:
         """Read again after each connection: the state shows whether a transaction without a reply was carried out."""
-        self._end_wait()
+        self.waiting = False
         gateway, state, self._guess = self.session.gateway, self._guess, UNKNOWN
         while True:
             if state is UNKNOWN:
@@ -174,7 +191,7 @@ class OptimisticUpdate(StoryRun):
             state = UNKNOWN
             if isinstance(step, Done):
                 return step.value
-            if self._abandoned:
+            if self._stopped:
                 raise ZooKeeperUnavailable
             if isinstance(step, WaitUntilGone):
                 yield from self._wait(f"{self._path}/{step.child}")
@@ -209,7 +226,7 @@ class OptimisticUpdate(StoryRun):
         self.waiting = True
         with suppress(NodeMissing):
             yield partial(self._until_gone, child)
-        self._end_wait()
+        self.waiting = False
 
     def _until_gone(self, child: str, done: Callback[Any]) -> None:
         def on_read(reply: NodeReply) -> None:
@@ -218,19 +235,14 @@ class OptimisticUpdate(StoryRun):
 
         self._watch = self.session.gateway.read(child, on_read, lambda deleted: done(None))
 
-    def _end_wait(self) -> None:
-        self.waiting = False
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.cancel()
-
     def conclude(self, outcome: Any) -> None:
         if self._outcome is not UNKNOWN:
             return
         self._outcome = outcome
-        self._end_wait()
+        if self._watch is not None:
+            self._watch.cancel()
         self.end()
-        if self._abandoned:
+        if self._stopped:
             self._orphan()
         else:
             self.done(outcome)
@@ -245,7 +257,7 @@ def run(update: OptimisticUpdate, deadline: float) -> Any:
     """
     Run an update, wait for it, and return its value. Raises the error that it ended with.
 
-    At `deadline`, on `clock.now()`, it is abandoned; a transaction on its way may still be carried out. Raises
+    At `deadline`, on `clock.now()`, it is stopped; a transaction on its way may still be carried out. Raises
     `ZooKeeperUnavailable` then, or `StillThere` if it was waiting for a child to go.
     """
     return run_all([update], deadline)[0]
@@ -253,28 +265,11 @@ def run(update: OptimisticUpdate, deadline: float) -> Any:
 
 def run_all(updates: Sequence[OptimisticUpdate], deadline: float) -> list[Any]:
     """Run updates of the same session at the same time, as `run` does; return their values."""
-    waiter: ThreadWaiter[bool] = ThreadWaiter()
-    outcomes: dict[int, Any] = {}
-    complete = waiting = False
-
-    def done(index: int, outcome: Any) -> None:
-        outcomes[index] = outcome
-        if len(outcomes) == len(updates):
-            waiter.set(True)
-
-    try:
-        for index, update in enumerate(updates):
-            update.done = partial(done, index)
-            update.start()
-        complete = waiter.wait(deadline - clock.now()) is not None
+    outcomes = _outcomes(updates, deadline)
+    if not outcomes:
         waiting = any(update.waiting for update in updates)
-    finally:
-        if not complete:  # the time is over, or an exception hit this thread
-            for update in updates:
-                update.abandon()
-    if not complete:
         raise (StillThere if waiting else ZooKeeperUnavailable)(updates[0].session.explain())
-    for outcome in outcomes.values():
+    for outcome in outcomes:
         if isinstance(outcome, ZkLockError):
             raise outcome
-    return [outcomes[index] for index in range(len(updates))]
+    return outcomes

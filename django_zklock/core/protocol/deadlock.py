@@ -80,7 +80,7 @@ class DeadlockSearch:
         self._is_limited = False  # and that was logged
         self._next = since + self._session.options.tell_wait_after  # search, on clock.now()
         self._timer = NEVER
-        self._run = StoryRun(self._session, self._searches, lambda error: None)
+        self._run = StoryRun(self._session, self._searches)
         self._run.begin()
 
     def stop(self) -> None:

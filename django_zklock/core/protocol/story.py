@@ -66,7 +66,9 @@ class StoryRun(SessionObserver):
     of the story, on the protocol's thread.
     """
 
-    def __init__(self, session: Session, new_story: Callable[[], Story[Any]], done: Callback[Any]) -> None:
+    def __init__(
+        self, session: Session, new_story: Callable[[], Story[Any]], done: Callback[Any] = lambda outcome: None
+    ) -> None:
         self.session = session
         self._new_story = new_story
         self.done = done

@@ -258,7 +258,7 @@ def sweep(session: Session) -> None:
     It reads some of all at random, and deletes those that are dead and older than a day, by ZooKeeper's clock.
     """
     session.loop.call_later(SWEEP_EVERY, partial(sweep, session))
-    StoryRun(session, partial(_sweep, session), lambda outcome: None).begin()
+    StoryRun(session, partial(_sweep, session)).begin()
 
 
 def _sweep(session: Session) -> Story[None]:
