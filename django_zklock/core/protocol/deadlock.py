@@ -96,7 +96,8 @@ class DeadlockSearch:
     def _searches(self) -> Story[None]:
         while True:
             yield self._sleep
-            self._next = clock.now() + (yield from self._search())
+            pause = yield from self._search()
+            self._next = clock.now() + pause
 
     def _sleep(self, done: Callback[None]) -> None:
         self._timer.cancel()
