@@ -5,12 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.contrib import admin
 from django.core.exceptions import FieldError
-from django.db import NotSupportedError
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock.models import Lock
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
 MAX_GROUPS: Final = 50
 GROUPINGS: Final = {"path": _("path"), "template": _("template"), "host": _("host")}
 """Labels of the criteria by which locks can be grouped."""
-_LOOKUPS: Final[dict[str, Callable[[str, Any], bool]]] = {
-    "exact": lambda key, value: key == str(value),
-    "in": lambda key, value: key in {str(wanted) for wanted in value},
-}
 _ORDERS: Final[dict[str, Callable[[Lock], Any]]] = {
     "key": lambda lock: lock.key,
     "pk": lambda lock: lock.key,
@@ -46,8 +41,8 @@ class LockQuerySet(QuerySet[Lock]):
     """
     The locks of one snapshot, where the admin expects a `QuerySet`.
 
-    It can be filtered by the key, sorted by the names in `_ORDERS`, and sliced. All else would query the database and
-    raises `NotSupportedError`, as there is no table.
+    It does what a change list asks for: it has a length, can be sliced, and sorted by the names in `_ORDERS`. The locks
+    that were selected for an action are found by their keys. There is no table for anything else.
     """
 
     ordered = True
@@ -60,22 +55,11 @@ class LockQuerySet(QuerySet[Lock]):
         """Return the locks for which `wanted` is true."""
         return LockQuerySet(locks=filter(wanted, self))
 
-    def none(self) -> LockQuerySet:
-        return LockQuerySet()
-
-    def filter(self, *args: Any, **kwargs: Any) -> LockQuerySet:
-        """Return the locks that match. Raises `FieldError` for all but lookups of the key."""
-        condition = Q(*filter(None, args), **kwargs)
-        return self.selected(_matcher(condition)) if condition else self._clone()
-
-    def exclude(self, *args: Any, **kwargs: Any) -> LockQuerySet:
-        return self.selected(_matcher(~Q(*args, **kwargs)))
-
-    def get(self, *args: Any, **kwargs: Any) -> Lock:
-        locks = list(self.filter(*args, **kwargs))
-        if len(locks) != 1:
-            raise Lock.DoesNotExist if not locks else Lock.MultipleObjectsReturned
-        return locks[0]
+    def filter(self, *conditions: Any, pk__in: Iterable[str] | None = None, **others: Any) -> LockQuerySet:
+        """Return the locks with these keys; all without an argument. Raises `FieldError` for any other condition."""
+        if others or any(conditions):
+            raise FieldError("Locks can only be looked up by pk__in.")
+        return self._clone() if pk__in is None else self.selected(lambda lock: lock.key in pk__in)
 
     def order_by(self, *names: Any) -> LockQuerySet:
         """Return the locks in this order. Raises `FieldError` for an unknown name."""
@@ -89,28 +73,6 @@ class LockQuerySet(QuerySet[Lock]):
 
     def _clone(self) -> LockQuerySet:
         return LockQuerySet(locks=self)
-
-    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise NotSupportedError("Locks are in ZooKeeper, not in the database: there is no table to query.")
-
-    aggregate = annotate = create = bulk_create = bulk_update = delete = update = _refuse
-    get_or_create = update_or_create = values = values_list = dates = datetimes = raw = _refuse
-    iterator = aiterator = in_bulk = only = defer = extra = using = union = _refuse
-
-
-def _matcher(q: Q) -> Callable[[Lock], bool]:
-    tests = [_matcher(child) if isinstance(child, Q) else _lookup(child) for child in q.children]
-    decide = any if q.connector == Q.OR and tests else all
-    return lambda lock: decide(test(lock) for test in tests) is not q.negated
-
-
-def _lookup(condition: Any) -> Callable[[Lock], bool]:
-    name, value = condition
-    field, _separator, lookup = name.partition("__")
-    test = _LOOKUPS.get(lookup or "exact")
-    if field not in {"pk", "key"} or test is None:
-        raise FieldError(f"Locks cannot be looked up by {name!r}.")
-    return lambda lock: test(lock.key, value)
 
 
 def grouped(locks: Iterable[LockInfo], by: str, within: str = "") -> dict[str, list[LockInfo]]:

@@ -192,7 +192,7 @@ def _reports(key: tuple[SessionOptions, float], timeout: float) -> EnsembleRepor
         asked = dict(zip(options.hosts, pool.map(ask, options.hosts), strict=True))
         own = answer.result()
         servers, ends = _placed(asked, own, pool, ask_others), clock.now() + CERTAIN
-        while _strangers(servers) and clock.now() < ends:
+        while len(_leaders(servers)) > 1 and clock.now() < ends:
             time.sleep(PAUSE)
             asked = dict(zip(options.hosts, pool.map(ask, options.hosts), strict=True))
             servers = _placed(asked, own, pool, ask_others)
@@ -228,11 +228,7 @@ def _own_answer(timeout: float) -> OwnAnswer:
     if session is None or not (session.connected or session.state is ConnectionState.CONNECTING):
         return OwnAnswer()
 
-    def connect(gateway: Gateway, done: Callback[Any]) -> None:
-        session.call_when_connected(partial(done, None))
-
     try:
-        call(session, connect, deadline)
         zxid, config = call(session, Gateway.last_zxid, deadline), call(session, read, deadline)
     except ZooKeeperUnavailable:
         return OwnAnswer()
@@ -318,18 +314,9 @@ def _ask_configured(
     return report
 
 
-def _strangers(servers: Sequence[ServerReport]) -> list[ServerReport]:
-    """
-    Return the servers that are not of one ensemble: an ensemble has one leader, and its servers its epoch.
-
-    For a moment, that may be so while a leader is elected.
-    """
-    leaders = [server for server in servers if server.role in _LEADS and server.standing != "alias"]
-    if len(leaders) > 1:
-        return leaders
-    epochs = [server.zxid >> 32 for server in servers if server.serves and server.standing in {"voter", "observer"}]
-    serving = [server for server in servers if server.serves and server.standing == "stranger"]
-    return [server for server in serving if epochs and server.zxid >> 32 != max(epochs)]
+def _leaders(servers: Sequence[ServerReport]) -> list[ServerReport]:
+    """Return the servers that lead. An ensemble has one, except for a moment, while a leader is elected."""
+    return [server for server in servers if server.role in _LEADS and server.standing != "alias"]
 
 
 _epochs: Final[dict[object, deque[tuple[float, int]]]] = {}  # by servers; each epoch when this process last saw it
@@ -498,8 +485,8 @@ def _split(servers: Sequence[ServerReport], recluse: str) -> Iterator[HealthFind
     """Yield that the servers are not one ensemble. `recluse` is the connected server, if it knows no other."""
     distinct = [server for server in servers if server.standing != "alias"]
     alone = {server.address for server in distinct if server.role == "standalone"} | {recluse} - {""}
-    strangers = _strangers(servers)
-    if not (strangers or (alone and len(distinct) > 1)):
+    leaders = _leaders(servers)
+    if not (len(leaders) > 1 or (alone and len(distinct) > 1)):
         return
     texts = [
         _("%(servers)s serves without the other servers.")
@@ -507,7 +494,7 @@ def _split(servers: Sequence[ServerReport], recluse: str) -> Iterator[HealthFind
         else _("The servers are not one ensemble, or one is cut off or hangs: %(servers)s."),
         _("Two of them would give the same lock to two holders."),
     ]
-    named = [f"{server.address} ({server.role}, zxid {server.zxid:#x})" for server in strangers]
+    named = [f"{server.address} ({server.role}, zxid {server.zxid:#x})" for server in leaders]
     yield HealthFinding("error", texts, {"servers": ", ".join(sorted(alone) or named)}, "split")
 
 

@@ -7,19 +7,19 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from django_zklock.core import clock
 from django_zklock.core.protocol.operator_holds import HoldIndex, read_hold
+from django_zklock.core.protocol.story import Request, Story, StoryRun
 from django_zklock.core.queue import markers, order
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, SEQUENCE_TAIL, quoted, show_tails, shown_key
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.order import Queue
 from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, OutcomeUnknown, SessionGone, ZkError
-from django_zklock.core.zk.gateway import CLOCK_NODE, Gateway, Node
-from django_zklock.core.zk.loop import Timer
+from django_zklock.core.zk.gateway import CLOCK_NODE, Callback, Gateway, Node
 from django_zklock.core.zk.session import Session
-from django_zklock.exceptions import UnreadableQueue
+from django_zklock.exceptions import UnreadableQueue, ZkLockError
 from django_zklock.inspection.info import NO_KEY
 from django_zklock.locks.holders import end_of_holders, holder_indexes, permit_limit, permits_at_front
 from django_zklock.names.template import MAX_KEY, path
@@ -40,6 +40,9 @@ TOO_SHORT: Final = (
     "The time was too short to read all locks. Raise `reply_timeout` of the admin class, or `--reply-timeout`."
 )
 SILENCE: Final = 0.9  # seconds without a reply after which a server is silent, and the time not just too short
+
+
+_Requests: TypeAlias = "deque[tuple[Request, Callback[Any]]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,90 +125,85 @@ class Scan:
     _session: Session
     _limits: ScanLimits
     _reply_timeout: float
-    _done: Callable[[ScanResult], object] | None
-    _timers: list[Timer] = field(default_factory=list)
-    _generation: int = 0  # a reply to a request of an earlier one is dropped
+    _done: Callable[[ScanResult], object]
 
     def __post_init__(self) -> None:
         self._reset()
 
     def _reset(self) -> None:
-        self._requests: deque[Callable[[], object]] = deque()
-        self._pending = 0
-        self._replied = clock.now()
         self._result = ScanResult(base=self._session.options.base, max_waiters=self._limits.max_waiters)
+        self._requests: _Requests = deque()  # those of the present step that are not sent yet
+        self._replied = clock.now()
         self._listed_queues: dict[str, Queue] = {}
         self._held = 0  # bytes of data in the znodes of the result
         self._reads: set[tuple[str, str]] = set()  # by key and name
         self._reading = False
 
     def begin(self) -> None:
-        """Begin as soon as there is a connection."""
+        """Begin as soon as there is a connection, and again after each loss of it."""
         self._timers = [
             self._session.loop.call_later(self._reply_timeout * LISTING_SHARE, self._on_listing_timeout),
             self._session.loop.call_later(self._reply_timeout, self._on_timeout),
         ]
-        self._session.call_when_connected(self._on_connected)
+        self._run = StoryRun(self._session, self._scan, self._on_end)
+        self._run.begin()
 
-    def _on_connected(self) -> None:
-        self._generation += 1
+    def _scan(self) -> Story[None]:
         self._reset()
         self._session.attached(ServerTime).refresh(self._session.gateway)
-        self._requests.append(partial(self._list, self._limits.key))
-        self._proceed()
+        self._list(self._limits.key)
+        yield partial(self._send, LIST_WINDOW)
+        self._result.listed = True
+        yield from self._read_contenders()
 
     def _on_listing_timeout(self) -> None:
-        if self._done is not None and not self._reading and self._listed_queues:
+        if not self._reading and self._listed_queues:
             self._result.problem = TOO_SHORT
-            self._generation += 1
-            self._pending = 0
-            self._begin_reading()
-            self._proceed()
+            self._run.run(self._read_contenders())
 
     def _on_timeout(self) -> None:
         silence, connected = clock.now() - self._replied, self._session.connected
         self._result.silent = silence > SILENCE or not connected
         problem = self._session.explain(silence if connected else None) if self._result.silent else ""
         self._result.problem = problem or self._result.problem or TOO_SHORT
+        self._run.conclude(None)
+
+    def _on_end(self, error: ZkLockError | None) -> None:
+        if error is not None:
+            self._result.problem = str(error)
         self._finish()
 
     # --- Requests -----------------------------------------------------------------------------------------------
 
-    def _proceed(self) -> None:
-        """Send the next requests, or go to the next step when all are answered."""
-        if self._done is None:
-            return
-        if not self._requests and not self._pending and not self._reading:
-            self._result.listed = True
-            self._begin_reading()
-        if not self._requests and not self._pending:
-            self._finish()
-            return
-        window = READ_WINDOW if self._reading else LIST_WINDOW
-        if self._requests and self._pending <= window // 2:
-            # The next ones are sent together once half of them are answered, so that there are always some on the way.
-            generation = self._generation
-            while self._requests and self._pending < window and generation == self._generation:
-                self._pending += 1
-                self._requests.popleft()()
+    def _send(self, window: int, done: Callback[Any]) -> None:
+        """Send the requests of this step, and those that their replies add, so many at a time."""
+        requests, pending = self._requests, 0
 
-    def _guarded(self, callback: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Return a callback for a request: drop outdated replies, begin again after a loss of the connection."""
-        generation = self._generation
+        def proceed() -> None:
+            nonlocal pending
+            if not requests and not pending:
+                done(None)
+            elif pending <= window // 2:
+                # The next ones are sent together once half of them are answered, so some are always on the way.
+                while requests and pending < window:
+                    pending += 1
+                    request, callback = requests.popleft()
+                    request(partial(on_reply, callback))
 
-        def on_reply(reply: object) -> None:
-            if generation != self._generation or self._done is None:
-                return
-            self._pending -= 1
+        def on_reply(callback: Callback[Any], reply: object) -> None:
+            nonlocal pending
+            if requests is not self._requests:
+                return  # that step is over
+            pending -= 1
             self._replied = clock.now()
             if isinstance(reply, INTERRUPTED):
-                self._generation += 1
-                self._session.call_when_connected(self._on_connected)
-                return
-            callback(reply)
-            self._proceed()
+                requests.clear()
+                done(reply)
+            else:
+                callback(reply)
+                proceed()
 
-        return on_reply
+        proceed()
 
     def _path(self, key: str) -> str:
         base = self._session.options.base
@@ -218,7 +216,8 @@ class Scan:
     # --- First step: list the directories -----------------------------------------------------------------------
 
     def _list(self, key: str) -> None:
-        self._session.gateway.children_and_count(self._path(key), self._guarded(partial(self._on_listed, key)))
+        request = partial(self._session.gateway.children_and_count, self._path(key))
+        self._requests.append((request, partial(self._on_listed, key)))
 
     def _on_listed(self, key: str, reply: tuple[list[str], int] | ZkError) -> None:
         if isinstance(reply, NodeMissing):
@@ -248,20 +247,20 @@ class Scan:
                 continue
             below = show_tails(f"{key}/{name}" if key else name)
             if below.isprintable() and len(below) <= MAX_KEY:
-                self._requests.append(partial(self._list, below))
+                self._list(below)
             else:
                 self._skip(f"{quoted(below)} {NO_KEY}")
 
     def _delete_marker(self, key: str, names: Collection[str]) -> None:
         """Delete the marker of a limit that was cleared: the last contender has left it."""
         if (name := markers.limit_marker(0)) in names:
-            self._session.gateway.delete(f"{self._path(key)}/{name}", lambda reply: None)
+            self._session.gateway.delete(f"{self._path(key)}/{name}")
 
     # --- Second step: read the contenders -----------------------------------------------------------------------
 
-    def _begin_reading(self) -> None:
+    def _read_contenders(self) -> Story[None]:
         self._reading = True
-        self._requests.clear()
+        self._requests = deque()
         limits, result = self._limits, self._result
         keys = sorted(self._listed_queues)
         result.total = len(keys) + len(result.unreadable)
@@ -286,14 +285,14 @@ class Scan:
         marked = [(0, key, queue.limit_marker) for key, queue in result.queues.items() if queue.limit_marker]
         for _, key, name in marked + reads:  # the markers first: they decide which contenders `_read_permits` reads
             self._read(key, name)
+        yield partial(self._send, READ_WINDOW)
 
     def _read(self, key: str, name: str) -> None:
         """Read a child of a directory, unless it is read already."""
         if (key, name) not in self._reads:
             self._reads.add((key, name))
-            path = f"{self._path(key)}/{name}"
-            on_read = partial(self._on_read, key, name)
-            self._requests.append(lambda: self._session.gateway.read(path, self._guarded(on_read)))
+            request = partial(self._session.gateway.read, f"{self._path(key)}/{name}")
+            self._requests.append((request, partial(self._on_read, key, name)))
 
     def _on_read(self, key: str, name: str, reply: Node | ZkError) -> None:
         if isinstance(reply, NodeMissing):
@@ -323,12 +322,9 @@ class Scan:
     # --- The end ------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        done, self._done = self._done, None
-        self._session.cancel_call(self._on_connected)
+        self._requests = deque()
         for timer in self._timers:
             timer.cancel()
-        if done is None:
-            return
         result, server_time = self._result, self._session.gateway.clock.now()
         passed = 0.0 if server_time is None else server_time - MARGIN
         result.ended = clock.now()
@@ -344,7 +340,7 @@ class Scan:
         paths = {f"{self._path(key)}/{name}"[len(result.base) + 1 :] for key, name in result.expired_holds}
         if paths or not self._limits.key:
             self._session.attached(HoldIndex).sweep(paths)
-        done(result)
+        self._done(result)
 
 
 class ServerTime:

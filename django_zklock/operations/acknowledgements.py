@@ -86,7 +86,7 @@ def forget(identities: Iterable[str]) -> None:
     session = process.current()
     parent = acknowledgement.directory(session.options.base)
     for identity in identities:
-        session.post(session.gateway.commit, (Delete(path=f"{parent}/{identity}"),), lambda _reply: None)
+        session.post(session.gateway.commit, (Delete(path=f"{parent}/{identity}"),))
     _shared.clear()
 
 
@@ -111,5 +111,5 @@ def _shared(options: SessionOptions, timeout: float) -> dict[str, Acknowledgemen
                 elif written:
                     known[node.name] = replace(written, ends=ends)
     for delete in over[:BATCH]:  # the next call deletes more
-        session.post(session.gateway.commit, (delete,), lambda _reply: None)
+        session.post(session.gateway.commit, (delete,))
     return known

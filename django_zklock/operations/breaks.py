@@ -7,15 +7,16 @@ A guid and a token name the znode. The server uses no name twice, so no other co
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from django_zklock import signals
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.interventions import RECORD_LASTS
+from django_zklock.core.protocol.story import Story, drive
 from django_zklock.core.queue import break_record, order
 from django_zklock.core.queue.break_record import BreakRecord
-from django_zklock.core.zk.errors import ZkError
-from django_zklock.core.zk.gateway import NamesReply, Node
+from django_zklock.core.zk.gateway import Node
 from django_zklock.core.zk.multi import Create
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.locks.arguments import check_no_running_loop, check_target
@@ -88,7 +89,7 @@ def break_lock(
         raise _changed_hands(key)
     record_action("broken", client.key, by, reason, holder=broken.holder)
     events.send(client.session, signals.lock_broken, lock=key, holder=broken.holder, reason=reason, by=by)
-    client.session.post(_purge, client, record_path)
+    client.session.post(drive, _purge(client, record_path))
     return broken
 
 
@@ -99,23 +100,18 @@ def _was_recorded(client: QueueClient, record: BreakRecord, path: str) -> bool:
     return written is not None and written.id == record.id
 
 
-def _purge(client: QueueClient, path: str) -> None:
-    """Delete this record later, and left-over ones now; on the protocol's thread."""
+def _purge(client: QueueClient, path: str) -> Story[None]:
+    """Delete this record later, and left-over ones now."""
     gateway = client.session.gateway
     parent = break_record.directory(client.base)
-
-    def on_listed(names: NamesReply) -> None:
-        paths = [] if isinstance(names, ZkError) else [f"{parent}/{name}" for name in names[:MOST_RECORDS]]
-        gateway.read_all([path, *paths], on_read)
-
-    def on_read(nodes: dict[str, Node] | ZkError) -> None:
-        records = {} if isinstance(nodes, ZkError) else nodes
-        for record in records.values():
-            if path in records and record.ctime < records[path].ctime - LEFT_OVER_AFTER:
-                gateway.delete(record.path, lambda reply: None)
-
-    client.session.loop.call_later(RECORD_LASTS, lambda: gateway.delete(path, lambda reply: None))
-    gateway.children(parent, on_listed)
+    client.session.loop.call_later(RECORD_LASTS, partial(gateway.delete, path))
+    names: list[str] = yield partial(gateway.children, parent)
+    records: dict[str, Node] = yield partial(
+        gateway.read_all, [path, *(f"{parent}/{name}" for name in names[:MOST_RECORDS])]
+    )
+    for record in records.values():
+        if path in records and record.ctime < records[path].ctime - LEFT_OVER_AFTER:
+            gateway.delete(record.path)
 
 
 def _changed_hands(key: str) -> LockChangedHands:

@@ -12,7 +12,9 @@ import threading
 
 from django_zklock import conf
 from django_zklock.core import clock
+from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.execution.waiters import ThreadWaiter
+from django_zklock.core.locks.refusals import refusal
 from django_zklock.core.protocol.contender import Contender, Outcome
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.operator_holds import HoldIndex, read_hold
@@ -21,7 +23,7 @@ from django_zklock.core.queue import operator_hold, order
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.operator_hold import LONGEST, HoldLabel, OperatorHold
-from django_zklock.exceptions import LockBusy, LockChangedHands, LockTimeout, ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.locks.arguments import check_no_running_loop, check_seconds, check_target
 from django_zklock.names.template import check_own_key
 from django_zklock.operations.audit import check_by, check_optional_reason, check_reason, record_action
@@ -88,16 +90,18 @@ def _acquire(client: QueueClient, label: HoldLabel, *, seconds: float, wait: flo
     exist: perhaps only the reply was lost.
     """
     waiter: ThreadWaiter[Outcome] = ThreadWaiter()
+    began = clock.now()
     spec = QueueSpec(key=client.key, parent=client.parent, kind=_kind(client), min_hold=seconds)
     caller = Caller(thread=threading.current_thread().name, what=f"operator {label.by}: {label.reason}", operator=label)
-    contender = Contender(client.session, spec, caller, waiter.set, waits=wait > 0, deadline=clock.now() + wait)
+    contender = Contender(client.session, spec, caller, waiter.set, waits=wait > 0, deadline=began + wait)
     try:
         contender.start()
         outcome = waiter.wait(wait)
         if outcome is None and not contender.has_position:
             outcome = waiter.wait(client.remaining)  # ZooKeeper has not answered yet
         if not isinstance(outcome, Grant):
-            raise _not_acquired(client, contender, outcome, wait)
+            error = refusal(contender, current_owner(), outcome, clock.now() - began)
+            raise client.with_key(error)
         outcome.begun = True  # from now on, the release of this contender leaves the operator hold
     finally:
         contender.abandon()
@@ -143,17 +147,3 @@ def _kind(client: QueueClient) -> Kind:
     declared = conf.current().options_of_key(client.key).get("kind")
     read_write = declared in ("read", "write") or any(child.kind in (Kind.READ, Kind.WRITE) for child in queue)
     return Kind.WRITE if read_write else Kind.LOCK
-
-
-def _not_acquired(client: QueueClient, contender: Contender, outcome: Outcome | None, wait: float) -> ZkLockError:
-    """Return the error that tells why the lock was not acquired."""
-    if isinstance(outcome, ZkLockError):
-        return client.with_key(outcome)
-    if not contender.has_position:
-        return ZooKeeperUnavailable(client.session.explain(), lock=client.key)
-    ahead = contender.ahead
-    holder = "another process" if ahead is None else ahead
-    if not wait:
-        return LockBusy(f"The lock {client.key!r} is held by {holder}.", lock=client.key, ahead=ahead)
-    why = f"The lock {client.key!r} was not free within {wait:g} s. Ahead in the queue: {holder}."
-    return LockTimeout(why, lock=client.key, ahead=ahead)

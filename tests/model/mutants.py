@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
 from types import SimpleNamespace
@@ -151,7 +152,7 @@ def _adopting_found(self: Contender, answer: Any) -> None:
         self._node = answer
         self._list()
     else:
-        _on_searched_read(self, answer)
+        _on_searched(self, answer)
 
 
 def _create_again_with_guid(self: Contender) -> None:
@@ -356,7 +357,8 @@ def _reading_first(self: DeadlockSearch) -> Any:
     circle = yield from self._find_circle(wait, {grant.path for grant in held})
     if circle:
         self._contender.end_deadlock([check for step in circle for check in step.checks], deadlock._error(circle))
-    yield from self._write(wait, held)
+    with suppress(ZkError):
+        yield from self._write(wait, held)
     return deadlock.LOOK_RARELY
 
 
@@ -364,7 +366,7 @@ _end, _on_ended, _find_circle = Contender.end_deadlock, Contender._on_deadlock_e
 _must_end, _delete, _send_delete = LingeringLock.ends_on_release, Contender._delete, Deletion.send
 _abandon, _on_missing = Contender._abandon, Contender._on_missing
 _connected, _prove = Contender.on_connected, Contender._prove
-_on_listed, _create, _on_searched_read = Registry._on_listed, Contender._create, Contender._on_searched_read
+_on_listed, _create, _on_searched = Registry._on_listed, Contender._create, Contender._on_searched
 _watch, _wait_for = Predecessors._watch, Predecessors.wait_for
 MUTANTS += [
     Mutant("lists without a barrier", ((Gateway, "children_after_sync", Gateway.children),)),
@@ -376,7 +378,7 @@ MUTANTS += [
     ),
     Mutant(
         "adopts any node with its guid",
-        ((Contender, "_create", _create_again_with_guid), (Contender, "_on_searched_read", _adopting_found)),
+        ((Contender, "_create", _create_again_with_guid), (Contender, "_on_searched", _adopting_found)),
         often={"fault": 0.06, "closing": 1.0, "reply": 0.1, "request": 0.3},
     ),
     Mutant(

@@ -17,12 +17,13 @@ from celery.utils.time import maybe_make_aware
 
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
+from django_zklock.core.protocol.story import Story, drive
 from django_zklock.core.queue.escaping import escape
 from django_zklock.core.queue.nodes import unknown_fields, with_unknown
 from django_zklock.core.queue.untrusted import digits, integer, iso_time, json_object, text
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import NodeMissing, ZkError
-from django_zklock.core.zk.gateway import Callback, DirectoryState, Gateway, NamesReply, Node
+from django_zklock.core.zk.gateway import DirectoryState, Gateway, Node
 from django_zklock.core.zk.multi import Check, Create, Delete, SetData
 from django_zklock.exceptions import InvalidLockName, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.hold import Hold, held_of
@@ -110,7 +111,9 @@ class ScheduleRecords:
 
     def load(self) -> None:
         """Read what earlier leaders have recorded."""
-        nodes = self._ask(lambda deadline: call(self._session, self._read_all, deadline))
+        nodes = self._ask(
+            lambda deadline: call(self._session, lambda gateway, done: drive(self._read_all(gateway), done), deadline)
+        )
         now = datetime.now(timezone.utc)
         for node in nodes.values():
             run = RunRecord.decode(node)
@@ -141,7 +144,7 @@ class ScheduleRecords:
         for batch in _batches(old):  # the next leader deletes those of a batch that fails
             deletes = [Delete(path=f"{self._folder}/{name}", version=run.version or 0) for name, run in batch.items()]
             operations = (Check(path=self.hold.path), *deletes)
-            self._session.post(self._session.gateway.commit, operations, lambda reply: None)
+            self._session.post(self._session.gateway.commit, operations)
         self._runs = {name: run for name, run in self._runs.items() if name not in old}
 
     def record_run(self, entry: Entry) -> RunRecord:
@@ -181,16 +184,13 @@ class ScheduleRecords:
 
     # --- requests -----------------------------------------------------------------------------------------------
 
-    def _read_all(self, gateway: Gateway, done: Callback[dict[str, Node] | ZkError]) -> None:
-        def on_listed(reply: NamesReply) -> None:
-            if isinstance(reply, NodeMissing):
-                done({})
-            elif isinstance(reply, ZkError):
-                done(reply)
-            else:
-                gateway.read_all([f"{self._folder}/{name}" for name in reply], done)
-
-        gateway.children(self._folder, on_listed)
+    def _read_all(self, gateway: Gateway) -> Story[dict[str, Node]]:
+        try:
+            names: list[str] = yield partial(gateway.children, self._folder)
+        except NodeMissing:
+            return {}
+        nodes: dict[str, Node] = yield partial(gateway.read_all, [f"{self._folder}/{name}" for name in names])
+        return nodes
 
     def _create(self, runs: dict[str, RunRecord]) -> None:
         """Create records in one transaction; one by one if that fails, or if its reply is lost."""

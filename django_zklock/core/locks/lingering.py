@@ -40,7 +40,7 @@ from django_zklock.core.queue import order
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk.client import Watch
-from django_zklock.core.zk.errors import RequestRefused, ZkError
+from django_zklock.core.zk.errors import ZkError
 from django_zklock.core.zk.gateway import NamesReply
 from django_zklock.core.zk.loop import NEVER
 from django_zklock.core.zk.session import Session, SessionObserver
@@ -231,7 +231,7 @@ class LingeringWaiter:
         return busy if self.is_refused(busy) else None
 
     @property
-    def refusal(self) -> RequestRefused | None:
+    def refusal(self) -> ZkError | None:
         """The refusal of what the contender of this process tries again."""
         return None if self.lock is None else self.lock.contender.refusal
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-from django_zklock.core.errors import ZooKeeperUnavailable
+from django_zklock.core.errors import ZkLockError, ZooKeeperUnavailable
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.locks.lingering import LingeringWaiter
 from django_zklock.core.protocol.contender import Busy, Contender, Outcome
@@ -19,11 +19,11 @@ CANCELLED: Final = LockNotAcquired()
 """The outcome of a wait that the caller has cancelled."""
 
 
-def refusal(contender: AnyContender, owner: Owner, outcome: Outcome | None, waited: float) -> Exception:
+def refusal(contender: AnyContender, owner: Owner, outcome: Outcome | None, waited: float) -> ZkLockError:
     """Return the error for an outcome that is no grant. None means that there was no outcome in time."""
     if outcome is CANCELLED:
         return LockNotAcquired(f"The wait for {contender.spec.key!r} was cancelled.", lock=contender.spec.key)
-    if isinstance(outcome, Exception):
+    if isinstance(outcome, ZkLockError):
         return outcome
     spec, ahead = contender.spec, contender.ahead
     text, by_operator = describe(ahead, contender, owner), ahead is not None and ahead.operator is not None
@@ -51,8 +51,9 @@ def describe(ahead: ContenderInfo | None, contender: AnyContender, owner: Owner)
     if ahead is None:
         return ""
     caller = contender.caller
-    # A message of Celery waits on behalf of a pool process, and a lease of the coordinator on behalf of a program.
-    is_for_others = owner.kind == "message" or "lease" in caller.about
+    # A message of Celery waits on behalf of a pool process, a lease of the coordinator on behalf of a program, and an
+    # operator hold on behalf of a person.
+    is_for_others = owner.kind == "message" or "lease" in caller.about or caller.operator is not None
     registry = contender.session.attached(Registry)
     if not is_for_others and ahead.guid in registry.guids:
         refused = [deletion.refused for deletion in list(registry.deleting) if deletion.guid == ahead.guid]

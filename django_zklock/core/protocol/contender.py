@@ -31,12 +31,13 @@ from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.deadlock import DeadlockSearch
 from django_zklock.core.protocol.errors import LockDeadlock
 from django_zklock.core.protocol.grant import Grant
-from django_zklock.core.protocol.hand_over import GivenHold, adoption, find_adopter
+from django_zklock.core.protocol.hand_over import GivenHold, adoption, find_hold
 from django_zklock.core.protocol.local_queue import LocalQueue
 from django_zklock.core.protocol.operator_holds import HoldCheck, Replacement, minimum_hold
-from django_zklock.core.protocol.registry import Deletion, ListingReply, Registry
+from django_zklock.core.protocol.registry import Deletion, ListedNames, ListingReply, Registry
 from django_zklock.core.protocol.reply_guard import ReplyGuard
 from django_zklock.core.protocol.spec import Caller, QueueSpec
+from django_zklock.core.protocol.story import Story, drive
 from django_zklock.core.queue import markers, nodes, operator_hold, order
 from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Payload
@@ -126,7 +127,7 @@ class Contender(SessionObserver):
     busy: Busy | None = None  # its outcome, as soon as the holder is read
     in_local_queue: bool = False  # it waits in the local queue of this process
     guid: str = ""  # of its last znode; empty before the first create
-    refusal: RequestRefused | None = None  # of a request that it tries again: its delete, or that of a hold ahead
+    refusal: ZkError | None = None  # of a request that it tries again: its delete, or that of a hold ahead
 
     _ahead: Node | None = None  # the contender just ahead, or the holder if it is busy; None if it was not read
     _operator_hold: Node | None = None  # an operator hold ahead, if there is one
@@ -262,7 +263,7 @@ class Contender(SessionObserver):
             return
         if not self.waits or self.gate is not None:
             self._phase = Phase.PEEKING
-            self._registry.list_names(self.spec.parent, self._replies.wrap(self._on_peeked))
+            drive(self._peek(), self._on_peeked, self._replies.wrap)
             return
         queue = self._registry.local_queue(self.spec.parent)
         if queue.admit(self):
@@ -304,44 +305,33 @@ class Contender(SessionObserver):
 
     # --- peek, if it does not wait --------------------------------------------------------------------------------
 
-    def _on_peeked(self, reply: ListingReply) -> None:
-        """Create the znode if the lock is free. Otherwise read the holder, for the message of the error."""
-        if isinstance(reply, NodeMissing):  # the lock is free
-            self._create_directory() if self.gate is None else self.gate(True)
-        elif isinstance(reply, INTERRUPTED):
-            self._await_session()
-        elif isinstance(reply, ZkError):
-            self.on_refused(reply)
-        else:
-            try:
-                queue = reply.queue.with_newcomer(NEWCOMER, self.spec.kind)
-            except UnreadableQueue as error:
-                self.on_refused(error)
-                return
-            holds = operator_hold.holds_ahead(queue, NEWCOMER)
-            if holds and not self.waits and not self._is_free(queue):
-                check = HoldCheck(self.session.gateway, self.spec.key, self.spec.parent, self._replies.wrap)
-                check.run(holds, partial(self._on_peeked_holds_checked, queue))
-            else:
-                self._create_or_give_up(queue)
+    def _peek(self) -> Story[order.Queue | None]:
+        """Return the queue, with a newcomer at its end; None if there is none."""
+        try:
+            listed: ListedNames = yield partial(self._registry.list_names, self.spec.parent)
+        except NodeMissing:
+            return None
+        queue = listed.queue.with_newcomer(NEWCOMER, self.spec.kind)
+        holds = operator_hold.holds_ahead(queue, NEWCOMER)
+        if holds and not self.waits and not self._is_free(queue):
+            checked = yield from HoldCheck(self.session.gateway, self.spec.key, self.spec.parent).run(holds)
+            queue = queue.without(checked.ended)
+            if not self._is_free(queue):
+                self._operator_hold, self.refusal = checked.first, checked.refusal
+        return queue
 
     def _is_free(self, queue: order.Queue) -> bool:
         return isinstance(order.rule_for(self.spec.kind, self.spec.limit or 1)(queue, NEWCOMER), order.Granted)
 
-    def _on_peeked_holds_checked(self, queue: order.Queue, checked: HoldCheck | None) -> None:
-        if checked is None:
+    def _on_peeked(self, queue: order.Queue | ZkLockError | None) -> None:
+        """Create the znode if the lock is free. Otherwise read the holder, for the message of the error."""
+        if isinstance(queue, INTERRUPTED):
             self._await_session()
-            return
-        remaining = queue.without(checked.ended)
-        if checked.first is not None and not self._is_free(remaining):
-            self._operator_hold, self.refusal = checked.first, checked.refusal
-            self._give_up(queue, Busy())
-        else:
-            self._create_or_give_up(remaining)
-
-    def _create_or_give_up(self, queue: order.Queue) -> None:
-        is_free = self._is_free(queue)
-        if is_free or self.waits:
+        elif isinstance(queue, ZkLockError):
+            self.on_refused(queue)
+        elif queue is None:
+            self._create_directory() if self.gate is None else self.gate(True)
+        elif (is_free := self._is_free(queue)) or self.waits:
             self._create() if self.gate is None else self.gate(is_free)
         else:
             self._give_up(queue, Busy())
@@ -381,8 +371,7 @@ class Contender(SessionObserver):
         self._replies.new_generation()
         if spec.adopts is not None:
             self._phase = Phase.PREPARING
-            check = HoldCheck(self.session.gateway, spec.key, spec.parent, self._replies.wrap)
-            check.run((spec.adopts.name,), partial(self._adopt, spec.adopts))
+            drive(self._adopt(spec.adopts), self._on_adopted, self._replies.wrap)
             return
         prefix, data = self._begin_create()
         on_created, on_listed = self._replies.wrap(self._on_created), self._replies.wrap(self._on_listed)
@@ -400,30 +389,24 @@ class Contender(SessionObserver):
         self._sent_at = clock.now()
         return nodes.prefix(self.guid, self.spec.kind, self.spec.compat), self._payload()
 
-    def _adopt(self, hand_over: HandOver, checked: HoldCheck | None) -> None:
+    def _adopt(self, hand_over: HandOver) -> Story[None]:
         """Create the znode in the place of the hold by which the lock was handed over."""
-        if checked is None:
-            return  # it begins again when it is connected
-        hold = checked.remaining.get(hand_over.name)
-        if hold is None or not hold.handed_over:
-            again = self._create if hand_over.name in checked.ended else None
-            find_adopter(self.session.gateway, self.spec, self._replies.wrap, self.on_refused, again)
-            return
+        gateway, parent = self.session.gateway, self.spec.parent
+        yield from find_hold(gateway, self.spec, hand_over)
         prefix, data = self._begin_create()
-        path = f"{self.spec.parent}/{prefix}{hand_over.sequence}"
-        try:
-            self._registry.add(self.guid, path)
-        except TooManyLocks as error:
-            self.on_refused(error)
-            return
-        operations = adoption(hand_over, self.spec.parent, path, data)
-        self.session.gateway.commit(operations, self._replies.wrap(self._on_adopted))
+        path = f"{parent}/{prefix}{hand_over.sequence}"
+        self._registry.add(self.guid, path)
+        yield partial(gateway.commit, adoption(hand_over, parent, path, data))
 
-    def _on_adopted(self, reply: WriteReply) -> None:
-        # The reply does not describe the znode. So the znode is searched, as if the reply had been lost.
-        self._on_created(OutcomeUnknown() if reply is None else reply)
-        if reply is None and self._phase is Phase.SEARCHING:
-            self._search()
+    def _on_adopted(self, reply: ZkLockError | None) -> None:
+        was_sent = self._phase is not Phase.PREPARING
+        if reply is None or (was_sent and isinstance(reply, ZkError)):
+            # The reply does not describe the znode. So the znode is searched, as if the reply had been lost.
+            self._on_created(OutcomeUnknown() if reply is None else reply)
+            if reply is None and self._phase is Phase.SEARCHING:
+                self._search()
+        elif not isinstance(reply, INTERRUPTED):  # else it begins again when it is connected
+            self.on_refused(reply)
 
     def _payload(self) -> bytes:
         spec, caller = self.spec, self.caller
@@ -474,7 +457,7 @@ class Contender(SessionObserver):
 
         def on_prepared(reply: WriteReply) -> None:
             if self._phase is Phase.GONE and not lasting:  # servers keep a container that never had a child
-                gateway.delete(self.spec.parent, lambda reply: None)
+                gateway.delete(self.spec.parent)
             guarded(reply)
 
         gateway.ensure_path(self.spec.parent, on_prepared, lasting=lasting)
@@ -489,29 +472,29 @@ class Contender(SessionObserver):
         """Search the znode by its guid: the create got no reply, or one with a path that the queue does not show."""
         self._phase = Phase.SEARCHING
         self._replies.new_generation()  # a request of an earlier search may still be answered
-        self._registry.list_names(self.spec.parent, self._replies.wrap(self._on_searched), after_sync=True)
+        drive(self._find(), self._on_searched, self._replies.wrap)
 
-    def _on_searched(self, reply: ListingReply) -> None:
-        path = None if isinstance(reply, ZkError) else reply.path_of(self.spec.parent, self.guid)
-        if path is not None:
-            self.session.gateway.read(path, self._replies.wrap(self._on_searched_read))
-        elif not isinstance(reply, ZkError) or isinstance(reply, NodeMissing):
-            self._create_again()
-        elif not isinstance(reply, INTERRUPTED):  # else it searches again when connected
-            self.on_refused(reply)
+    def _find(self) -> Story[Node | None]:
+        parent = self.spec.parent
+        try:
+            listed: ListedNames = yield partial(self._registry.list_names, parent, after_sync=True)
+            path = listed.path_of(parent, self.guid)
+            node: Node | None = None if path is None else (yield partial(self.session.gateway.read, path))
+        except NodeMissing:
+            return None
+        return node
 
-    def _on_searched_read(self, reply: NodeReply) -> None:
-        if isinstance(reply, Node) and reply.owner == self.session.session_id:
-            self._node = reply
+    def _on_searched(self, node: Node | ZkLockError | None) -> None:
+        if isinstance(node, INTERRUPTED):
+            return  # it searches again when connected
+        if isinstance(node, ZkLockError):
+            self.on_refused(node)
+        elif node is not None and node.owner == self.session.session_id:
+            self._node = node
             self._list()
-        elif isinstance(reply, (Node, NodeMissing)):
-            self._create_again()
-        elif not isinstance(reply, INTERRUPTED):
-            self.on_refused(reply)
-
-    def _create_again(self) -> None:
-        self._registry.discard(self.guid)
-        self._create()
+        else:
+            self._registry.discard(self.guid)
+            self._create()
 
     # --- list the queue, and watch the predecessors ---------------------------------------------------------------
 
@@ -544,14 +527,14 @@ class Contender(SessionObserver):
         self.has_position = True
         self._creates = 0
         if queue.stale_marker:
-            self.session.gateway.delete(f"{self.spec.parent}/{queue.stale_marker}", lambda reply: None)
+            self.session.gateway.delete(f"{self.spec.parent}/{queue.stale_marker}")
         if isinstance(verdict, order.Granted):
             self._grant_if_proven()
             return
         holds = operator_hold.holds_ahead(queue, name)
         if holds:
-            check = HoldCheck(self.session.gateway, self.spec.key, self.spec.parent, self._replies.wrap)
-            check.run(holds, partial(self._on_holds_checked, queue, name, verdict))
+            check = HoldCheck(self.session.gateway, self.spec.key, self.spec.parent).run(holds)
+            drive(check, partial(self._on_holds_checked, queue, name, verdict), self._replies.wrap)
             return
         self._operator_hold = None
         self._wait_or_give_up(queue, name, verdict)
@@ -564,9 +547,9 @@ class Contender(SessionObserver):
         self._search()
 
     def _on_holds_checked(
-        self, queue: order.Queue, name: str, verdict: order.WaitFor, checked: HoldCheck | None
+        self, queue: order.Queue, name: str, verdict: order.WaitFor, checked: HoldCheck | ZkLockError
     ) -> None:
-        if checked is None:
+        if isinstance(checked, ZkLockError):
             return  # it lists again when it is connected
         if checked.ended:
             self._list()
@@ -1062,28 +1045,25 @@ class ReaderMarker:
 
     def put(self, node: Node) -> None:
         """Create the marker, and write the `node` of the writer, so that its watchers list the queue again."""
-        if self._exists:
-            return
-        on_put = partial(self._on_put, node.path)
+        if not self._exists:
+            drive(self._put(node), guard=self._replies.wrap)
+
+    def _put(self, node: Node) -> Story[None]:
+        gateway = self._registry.session.gateway
+        marker = Create(path=self._path, ephemeral=True)
         try:
             self._registry.add(self.name, self._path)
-        except TooManyLocks as error:
-            on_put(error)
-            return
-        marker = Create(path=self._path, ephemeral=True)
-        touch = SetData(path=node.path, data=node.data, version=node.version)
-        self._registry.session.gateway.commit((marker, touch), self._replies.wrap(on_put))
-
-    def _on_put(self, path: str, reply: ZkLockError | None) -> None:
-        self._exists = reply is None or isinstance(reply, NodeExists)
-        if isinstance(reply, Outdated):  # written by a release request
-            self._registry.session.gateway.read(path, self._replies.wrap(self._on_read))
-        elif isinstance(reply, ZkLockError) and not isinstance(reply, (NodeExists, OutcomeUnknown, SessionGone)):
-            logger.warning("no other readers can share lock %r with its holder: %s", self._spec.key, reply)
-
-    def _on_read(self, reply: NodeReply) -> None:
-        if isinstance(reply, Node):
-            self.put(reply)
+            while not self._exists:
+                touch = SetData(path=node.path, data=node.data, version=node.version)
+                try:
+                    yield partial(gateway.commit, (marker, touch))
+                    self._exists = True
+                except Outdated:  # written by a release request
+                    node = yield partial(gateway.read, node.path)
+        except NodeExists:
+            self._exists = True
+        except ZkLockError as error:
+            logger.warning("no other readers can share lock %r with its holder: %s", self._spec.key, error)
 
     def delete(self) -> None:
         """Delete the marker."""

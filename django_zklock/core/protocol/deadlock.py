@@ -21,22 +21,22 @@ PostgreSQL looks for deadlocks after the same time: https://www.postgresql.org/d
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from django_zklock.core import clock
 from django_zklock.core.errors import UnreadableQueue
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.errors import DeadlockLink, LockDeadlock
-from django_zklock.core.protocol.registry import ListingReply, Registry
-from django_zklock.core.protocol.reply_guard import ReplyGuard
+from django_zklock.core.protocol.registry import ListedNames, Registry
+from django_zklock.core.protocol.story import Request, Story, StoryRun
 from django_zklock.core.queue.deadlock import Blockers, WaitsFor, blockers
 from django_zklock.core.queue.escaping import path
 from django_zklock.core.queue.nodes import MAX_PAYLOAD, Child, Kind, Payload
-from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, Outdated, ZkError
+from django_zklock.core.zk.errors import NodeMissing, Outdated, ZkError
 from django_zklock.core.zk.gateway import Callback, Node
 from django_zklock.core.zk.loop import NEVER
 from django_zklock.core.zk.multi import Check, SetData
@@ -53,9 +53,6 @@ LOOK_SOON: Final = 1.0  # seconds between two looks while there is a circle, or 
 LOOK_RARELY: Final = 5.0  # seconds between the first two other looks; then twice as many each time
 LONGEST_PAUSE: Final = 40.0  # seconds between two looks
 MOST: Final = 10_000  # znodes that one look reads
-
-_Story: TypeAlias = Generator[Callable[[Callback[Any]], object], Any, float]
-"""Yields requests, and is sent the replies. Returns the seconds to the next step."""
 
 
 class _Step(NamedTuple):
@@ -81,41 +78,33 @@ class DeadlockSearch:
         self._pause = 0.0  # seconds before the last look, if there was no reason for it
         self._written: object = None  # the contender that waits, and the locks into whose znodes this was written
         self._is_limited = False  # and that was logged
-        self._guard = ReplyGuard(contender.spec.key, lambda error: self.stop(), contender.caller.about)
-        self._is_over = False
+        self._next = since + self._session.options.tell_wait_after  # search, on clock.now()
         self._timer = NEVER
-        self._call_later(max(0.0, since + self._session.options.tell_wait_after - clock.now()))
+        self._run = StoryRun(self._session, self._searches)
+        self._run.begin()
 
     def stop(self) -> None:
         """Send nothing more, and ignore the replies that are outstanding."""
-        self._is_over = True
+        self._run.end()
         self._timer.cancel()
 
     def answer(self) -> None:
         """Write again what the contender waits for: another process asks whether this one is alive."""
-        self._written = None
-        self._guard.new_generation()
+        self._written, self._next = None, 0.0
+        self._run.restart()
+
+    def _searches(self) -> Story[None]:
+        while True:
+            yield self._sleep
+            pause = yield from self._search()
+            self._next = clock.now() + pause
+
+    def _sleep(self, done: Callback[None]) -> None:
         self._timer.cancel()
-        self._call_later(0.0)
+        self._timer = self._session.loop.call_later(max(0.0, self._next - clock.now()), partial(done, None))
 
-    def _call_later(self, seconds: float) -> None:
-        if not self._is_over:  # the last step may have ended the wait
-            begin = partial(self._guard.run, lambda: self._proceed(self._search(), None))
-            self._timer = self._session.loop.call_later(seconds, begin)
-
-    def _proceed(self, story: _Story, reply: object) -> None:
-        """Send the next request of the story, or wait for the next one."""
-        if self._is_over or isinstance(reply, INTERRUPTED):
-            self._call_later(LOOK_SOON)
-            return
-        try:
-            request = story.send(reply)
-        except StopIteration as end:
-            self._call_later(end.value)
-        else:
-            request(self._guard.wrap(partial(self._proceed, story)))
-
-    def _search(self) -> _Story:
+    def _search(self) -> Story[float]:
+        """Write and look once. Return the seconds until the next time."""
         contender = self._contender
         held = self._held()
         if not held:
@@ -126,10 +115,11 @@ class DeadlockSearch:
             return TRY_AGAIN if self._session.connected else LOOK_SOON
         wait = WaitsFor(contender.spec.key, contender.guid, node.czxid)
         if self._written != (wait, held):
-            error = yield from self._write(wait, held)
-            if isinstance(error, (Outdated, NodeMissing)):
+            try:
+                yield from self._write(wait, held)
+            except (Outdated, NodeMissing) as error:
                 return TRY_AGAIN if isinstance(error, Outdated) else LOOK_SOON
-            if error is not None:  # this search may still see a circle; no other one does
+            except ZkError as error:  # this search may still see a circle; no other one does
                 logger.warning(
                     "lock %r: others do not see that its waiter holds locks, and a deadlock may last: %s",
                     wait.key,
@@ -144,7 +134,7 @@ class DeadlockSearch:
             return self._longer(LOOK_SOON)
         return (yield from self._look(wait, lasting))
 
-    def _look(self, wait: WaitsFor, held: Collection[str]) -> _Story:
+    def _look(self, wait: WaitsFor, held: Collection[str]) -> Story[float]:
         """Look for a circle back to a lock in `held`, and end it."""
         circle = yield from self._find_circle(wait, held)
         self._note(tuple(step.wait.guid for step in circle))
@@ -174,8 +164,8 @@ class DeadlockSearch:
             self._circle, self._seen, self._seen_since, self._has_asked = circle, 0, clock.now(), False
         self._seen += 1
 
-    def _write(self, wait: WaitsFor, held: Mapping[Grant, bool]) -> Generator[Any, Any, ZkError | None]:
-        """Write into the znodes of these locks what their owner waits for. Return the error, if any."""
+    def _write(self, wait: WaitsFor, held: Mapping[Grant, bool]) -> Story[None]:
+        """Write into the znodes of these locks what their owner waits for."""
         gateway, deadline, now = self._session.gateway, self._contender.deadline, self._session.gateway.clock.now()
         writes: list[SetData] = []
         for grant in held:
@@ -192,12 +182,9 @@ class DeadlockSearch:
                 writes.append(SetData(path=node.path, data=data, version=node.version))
         size = self._session.options.jute_maxbuffer // (2 * MAX_PAYLOAD)
         for start in range(0, len(writes), size):
-            error: ZkError | None = yield partial(gateway.commit, writes[start : start + size])
-            if error is not None:
-                return error
-        return None
+            yield partial(gateway.commit, writes[start : start + size])
 
-    def _find_circle(self, own: WaitsFor, held: Collection[str]) -> Generator[Any, Any, tuple[_Step, ...]]:
+    def _find_circle(self, own: WaitsFor, held: Collection[str]) -> Story[tuple[_Step, ...]]:
         """Follow the waits from this one. Return the steps back to a lock in `held`; none if there is no way."""
         gateway, left = self._session.gateway, MOST
         waits: deque[tuple[WaitsFor, tuple[_Step, ...]]] = deque([(own, ())])
@@ -230,23 +217,23 @@ class DeadlockSearch:
             )
         return ()
 
-    def _read_blockers(self, wait: WaitsFor, most: int) -> Generator[Any, Any, tuple[list[Check], dict[Child, Node]]]:
+    def _read_blockers(self, wait: WaitsFor, most: int) -> Story[tuple[list[Check], dict[Child, Node]]]:
         """Return checks of the waiters that are blocked, and at most so many holders that block them."""
         parent = path(self._session.options.base, wait.key)
         list_names = partial(self._registry.list_names, parent)
-        blocked = _blockers((yield partial(list_names, after_sync=True)), wait)
+        blocked = yield from _blockers(partial(list_names, after_sync=True), wait)
         if blocked is None:
             return [], {}
         paths = [f"{parent}/{child.name}" for child in blocked.holders[:most]]
         nodes: dict[str, Node] = yield partial(self._session.gateway.read_all, paths)
         if blocked.waiters[0].kind is Kind.READ:
             # A writer may have become a reader before it was read. Now its marker shows that.
-            blocked = _blockers((yield list_names), wait) or Blockers((), ())
+            blocked = (yield from _blockers(list_names, wait)) or Blockers((), ())
         holders = [(child, nodes.get(f"{parent}/{child.name}")) for child in blocked.holders]
         checks = [Check(path=f"{parent}/{waiter.name}") for waiter in blocked.waiters]
         return checks, {child: node for child, node in holders if node is not None}
 
-    def _ask(self, silent: Sequence[_Step]) -> Generator[Any, Any, None]:
+    def _ask(self, silent: Sequence[_Step]) -> Story[None]:
         """Write the znodes of these waiters, once. Their processes watch them, and write their waits again."""
         if self._has_asked:
             return
@@ -254,13 +241,14 @@ class DeadlockSearch:
         waiters: dict[str, Node] = yield partial(gateway.read_all, [step.checks[1].path for step in silent])
         self._has_asked = True  # first: an answer may begin this search again
         for node in waiters.values():
-            gateway.write(node.path, node.data, node.version, lambda reply: None)
+            gateway.write(node.path, node.data, node.version)
 
 
-def _blockers(reply: ListingReply, wait: WaitsFor) -> Blockers | None:
+def _blockers(list_names: Request, wait: WaitsFor) -> Story[Blockers | None]:
     try:
-        return None if isinstance(reply, ZkError) else blockers(reply.queue, wait.guid)
-    except UnreadableQueue:
+        listed: ListedNames = yield list_names
+        return blockers(listed.queue, wait.guid)
+    except (ZkError, UnreadableQueue):
         return None
 
 

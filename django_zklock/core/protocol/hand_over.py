@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from django_zklock.core.errors import ZkLockError
 from django_zklock.core.protocol.errors import LockNotAdopted
-from django_zklock.core.protocol.operator_holds import Guard, Replacement
+from django_zklock.core.protocol.operator_holds import HoldCheck, Replacement
 from django_zklock.core.protocol.spec import QueueSpec
+from django_zklock.core.protocol.story import Story
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS
 from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.queue.operator_hold import HANDED_OVER, OperatorHold
-from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, RequestRefused, ZkError
-from django_zklock.core.zk.gateway import Gateway, NamesReply, Node, NodeReply
+from django_zklock.core.zk.errors import NodeMissing, ZkError
+from django_zklock.core.zk.gateway import Gateway, NamesReply, Node
 from django_zklock.core.zk.multi import Create, Delete, Operation, SetData
 from django_zklock.core.zk.session import Session
 
@@ -77,7 +77,7 @@ class GivenHold(Replacement):
         if hold is None:
             self._done(refusal or 0)
         elif self._is_withdrawn:
-            session.gateway.delete(self._path, lambda reply: None)
+            session.gateway.delete(self._path)
         elif not self._is_listed:
             self._is_listed = True
             session.gateway.children(self._spec.parent, partial(self._on_listed, hold))
@@ -93,40 +93,27 @@ def adoption(hand_over: HandOver, parent: str, path: str, data: bytes) -> tuple[
     return _replace(f"{parent}/{hand_over.name}", b"", Create(path=path, data=data, ephemeral=True))
 
 
-def find_adopter(
-    gateway: Gateway,
-    spec: QueueSpec,
-    guard: Guard,
-    done: Callable[[ZkLockError], object],
-    again: Callable[[], object] | None,
-) -> None:
-    """
-    Call `done` with the error that says why there is nothing to adopt, unless the connection breaks.
-
-    `again` is for a hold that was not there: the server may be behind that of the giver. So the queue is listed after
-    a sync. If the hold is in it, `again` is called instead.
-    """
-    hand_over = spec.adopts
-    assert hand_over is not None
-
-    def on_listed(reply: NamesReply) -> None:
-        if isinstance(reply, RequestRefused):
-            done(reply)
+def find_hold(gateway: Gateway, spec: QueueSpec, hand_over: HandOver) -> Story[None]:
+    """Find the hold of a hand-over. Raises the error that says why there is nothing to adopt."""
+    while True:
+        checked = yield from HoldCheck(gateway, spec.key, spec.parent).run((hand_over.name,))
+        hold = checked.remaining.get(hand_over.name)
+        if hold is not None and hold.handed_over:
             return
-        names = [] if isinstance(reply, ZkError) else [name for name in reply if name.endswith(hand_over.sequence)]
-        if again is not None and hand_over.name in names:
-            again()
-        else:
-            gateway.read(f"{spec.parent}/{[*names, hand_over.name][0]}", guard(on_read))
-
-    def on_read(reply: NodeReply) -> None:
-        holder = Payload.decode(reply.data) if isinstance(reply, Node) else None
-        why = f"nobody adopted it within {hand_over.seconds:g} s, a person has ended it, or its adopter has ended"
+        # If it was not there, the server may be behind that of the giver. So the queue is listed after a sync.
+        try:
+            names = yield partial(gateway.children_after_sync, spec.parent)
+        except NodeMissing:
+            names = []
+        if hand_over.name not in names or hand_over.name not in checked.ended:
+            break
+    successors = [name for name in names if name.endswith(hand_over.sequence)]
+    why = f"nobody adopted it within {hand_over.seconds:g} s, a person has ended it, or its adopter has ended"
+    try:
+        node = yield partial(gateway.read, f"{spec.parent}/{[*successors, hand_over.name][0]}")
+        holder = Payload.decode(node.data)
         if holder is not None and holder.adopts == hand_over.guid:
             why = f"it was adopted by {holder.what!r} on {holder.host}, process {holder.pid}"
-        if isinstance(reply, (Node, NodeMissing)):
-            done(LockNotAdopted(f"The lock {spec.key!r} cannot be adopted: {why}.", lock=spec.key))
-        elif not isinstance(reply, INTERRUPTED):
-            done(reply)
-
-    gateway.children_after_sync(spec.parent, guard(on_listed))
+    except NodeMissing:
+        pass
+    raise LockNotAdopted(f"The lock {spec.key!r} cannot be adopted: {why}.", lock=spec.key)

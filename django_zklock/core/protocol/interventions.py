@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 
 from django_zklock.core import fork
+from django_zklock.core.errors import ZkLockError
 from django_zklock.core.execution.stack import DIRECTORY, FORKED, OFF
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import RECORD_TIMEOUT, Grant
+from django_zklock.core.protocol.story import Story, drive
 from django_zklock.core.queue import break_record, release_request
 from django_zklock.core.queue.break_record import BreakRecord
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk.errors import NodeMissing, ZkError
-from django_zklock.core.zk.gateway import Gateway, NamesReply, Node, NodeReply
+from django_zklock.core.zk.gateway import Gateway, NamesReply, Node
 from django_zklock.core.zk.session import Session
 
 logger = Logger("django_zklock.locks")
@@ -35,7 +36,7 @@ def lose(session: Session, grant: Grant) -> None:
     grant.node_gone = read
     timer = session.loop.call_later(RECORD_TIMEOUT, lambda: on_read(None))
 
-    def on_read(record: BreakRecord | NodeReply | None) -> None:
+    def on_read(record: BreakRecord | ZkLockError | None) -> None:
         timer.cancel()
         if isinstance(record, BreakRecord):
             grant.why_deleted = str(record)
@@ -43,13 +44,13 @@ def lose(session: Session, grant: Grant) -> None:
             grant.lose(grant.why_deleted)
         read.set()
 
-    _read_record(session, grant, on_read)
+    drive(_read_record(session, grant), on_read)
 
 
 def report_deleted(session: Session, grant: Grant) -> None:
     """Log that another session had deleted the znode of a grant before its release, unless an operator broke it."""
 
-    def on_read(record: BreakRecord | NodeReply) -> None:
+    def on_read(record: BreakRecord | ZkLockError | None) -> None:
         if isinstance(record, NodeMissing):
             logger.warning(
                 "lock %r was released by process %d on %s, but its znode %s had been deleted by another session, so "
@@ -62,20 +63,17 @@ def report_deleted(session: Session, grant: Grant) -> None:
                 extra=grant.log_fields(),
             )
 
-    _read_record(session, grant, on_read)
+    drive(_read_record(session, grant), on_read)
 
 
-def _read_record(session: Session, grant: Grant, done: Callable[[BreakRecord | NodeReply], object]) -> None:
-    """Read the record of a break, which is deleted a little later. `done` gets the reply if there is none."""
+def _read_record(session: Session, grant: Grant) -> Story[BreakRecord | None]:
+    """Return the record of a break, which is deleted a little later; None if it is unreadable."""
     path = break_record.record_path(session.options.base, grant.path.rpartition("/")[2])
-
-    def on_read(reply: NodeReply) -> None:
-        record = BreakRecord.decode(reply.data) if isinstance(reply, Node) else None
-        if record is not None:
-            session.loop.call_later(RECORD_LASTS, lambda: session.gateway.delete(path, lambda reply: None))
-        done(record or reply)
-
-    session.gateway.read(path, on_read)
+    node: Node = yield partial(session.gateway.read, path)
+    record = BreakRecord.decode(node.data)
+    if record is not None:
+        session.loop.call_later(RECORD_LASTS, partial(session.gateway.delete, path))
+    return record
 
 
 def read_request(gateway: Gateway, grant: Grant, node: Node, own: bytes) -> None:
@@ -91,7 +89,7 @@ def read_request(gateway: Gateway, grant: Grant, node: Node, own: bytes) -> None
         before = grant.release_request
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         request = before if before is not None and request.same(before) else replace(request, at=now)
-        gateway.write(node.path, release_request.with_request(own, request), node.version, lambda reply: None)
+        gateway.write(node.path, release_request.with_request(own, request), node.version)
     if request == grant.release_request:
         return  # the znode was only read again
     grant.request_release(request)
@@ -127,6 +125,6 @@ def read_stack_requests(session: Session, grant: Grant, node: Node) -> None:
 
     def write(names: list[str], data: bytes) -> None:
         for name in names:  # the version of one that was filled before is not 0
-            session.gateway.write(f"{directory}/{name}", data, 0, lambda reply: None)
+            session.gateway.write(f"{directory}/{name}", data, 0)
 
     session.gateway.children(directory, on_listed)

@@ -9,21 +9,21 @@ finds it in the index of all holds. They may race, but no other znode ever gets 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
 
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.spec import Caller, QueueSpec
+from django_zklock.core.protocol.story import Story, drive
 from django_zklock.core.queue import operator_hold
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, show_tails
 from django_zklock.core.queue.nodes import Kind, Mark, Payload, new_guid, prefix
 from django_zklock.core.queue.operator_hold import OperatorHold
-from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, RequestRefused, ZkError
-from django_zklock.core.zk.gateway import CLOCK_NODE, Callback, Gateway, NamesReply, Node, NodeReply, WriteReply
+from django_zklock.core.zk.errors import NodeMissing, ZkError
+from django_zklock.core.zk.gateway import CLOCK_NODE, Gateway, NamesReply, Node, WriteReply
 from django_zklock.core.zk.multi import Create, Delete, Operation
 from django_zklock.core.zk.session import Session
 
@@ -36,26 +36,22 @@ LATEST = 60.0  # seconds until the next check, at most, as the clock of the serv
 SWEEP_EVERY = 50  # holds that a session creates between two sweeps of the index; the first one sweeps, too
 SWEEP_MOST = 100  # holds that one sweep deletes at most, and two more for each that the session has created since
 
-Guard: TypeAlias = Callable[[Callback[Any]], Callback[Any]]
-
 
 class HoldCheck:
     """
     One check of operator holds: read them, ask for the time if one may be over, delete those that are over.
 
-    `guard` wraps the callback of each request. The attributes are the result.
+    The attributes are the result.
     """
 
-    def __init__(self, gateway: Gateway, key: str, parent: str, guard: Guard = lambda callback: callback) -> None:
+    def __init__(self, gateway: Gateway, key: str, parent: str) -> None:
         self.ended: set[str] = set()  # names of the holds that it has deleted, or that were gone already
         self.remaining: dict[str, OperatorHold] = {}  # the holds that are not over, in the order of the queue
-        self.refusal: RequestRefused | None = None  # of the last request, if ZooKeeper refuses it
+        self.refusal: ZkError | None = None  # of the last request, if ZooKeeper refuses it
         self._nodes: dict[str, Node] = {}  # of these
         self._gateway = gateway
         self._key = key
         self._parent = parent
-        self._guard = guard
-        self._done: Callable[[HoldCheck | None], object]
 
     @property
     def first(self) -> Node | None:
@@ -71,59 +67,42 @@ class HoldCheck:
         seconds = min(ends) - now
         return min(max(seconds, SOONEST), LATEST) if seconds > 0 else RETRY  # if it is over, its delete was refused
 
-    def run(self, names: Sequence[str], done: Callable[[HoldCheck | None], object]) -> None:
-        """Check the holds with these names, in the order of the queue. `done` gets None if the connection broke."""
-        self._done = done
-        replies: list[NodeReply] = []
-
-        def on_read(name: str, reply: NodeReply) -> None:
-            replies.append(reply)
-            self._note(reply)
+    def run(self, names: Sequence[str]) -> Story[HoldCheck]:
+        """Check the holds with these names, in the order of the queue. Return this."""
+        gateway = self._gateway
+        replies = yield partial(gateway.read_each, [f"{self._parent}/{name}" for name in names])
+        for name, reply in zip(names, replies, strict=True):
             if isinstance(reply, NodeMissing):
                 self.ended.add(name)
-            elif isinstance(reply, Node) and (hold := read_hold(self._key, reply)) is not None:
-                self.remaining[name], self._nodes[name] = hold, reply  # else it is a contender with the name of a hold
-            if len(replies) == len(names):
-                self._on_all_read(replies)
+            elif isinstance(reply, ZkError):
+                self.refusal = reply
+            elif (hold := read_hold(self._key, reply)) is not None:  # else a contender has the name of a hold
+                self.remaining[name], self._nodes[name] = hold, reply
+        latest = gateway.clock.latest()
+        if any(latest is None or hold.is_over(latest) for hold in self.remaining.values()):
+            try:
+                # The local clock does not prove that a hold is over. So ask the server for its time.
+                yield partial(gateway.sync_clock, f"{self._parent}/{CLOCK_NODE}")
+                yield from self._delete_ended(gateway.clock.now() or 0.0)
+            except ZkError as error:
+                self.refusal = error
+        return self
 
-        for name in names:
-            self._gateway.read(f"{self._parent}/{name}", self._guard(partial(on_read, name)))
-
-    def _note(self, reply: object) -> None:
-        if isinstance(reply, RequestRefused):
-            self.refusal = reply
-
-    def _on_all_read(self, replies: Sequence[NodeReply]) -> None:
-        latest = self._gateway.clock.latest()
-        if any(isinstance(reply, INTERRUPTED) for reply in replies):
-            self._done(None)
-        elif any(latest is None or hold.is_over(latest) for hold in self.remaining.values()):
-            # The local clock does not prove that a hold is over. So ask the server for its time.
-            self._gateway.sync_clock(f"{self._parent}/{CLOCK_NODE}", self._guard(self._on_time))
-        else:
-            self._done(self)
-
-    def _on_time(self, reply: WriteReply) -> None:
-        self._note(reply)
-        now = None if isinstance(reply, ZkError) else self._gateway.clock.now()
-        ended = [name for name, hold in self.remaining.items() if now is not None and hold.is_over(now)]
-        if ended:
-            deletes = [Delete(path=self.remaining[name].path) for name in ended]
-            self._gateway.commit(deletes, self._guard(partial(self._on_deleted, ended)))
-        else:
-            self._done(None if isinstance(reply, INTERRUPTED) else self)
-
-    def _on_deleted(self, names: Sequence[str], reply: WriteReply) -> None:
-        self._note(reply)
-        # All are deleted, or another process has deleted one of them. The queue is listed again in either case.
-        gone = reply is None or isinstance(reply, NodeMissing)
-        for name in names if gone else ():
+    def _delete_ended(self, now: float) -> Story[None]:
+        ended = [name for name, hold in self.remaining.items() if hold.is_over(now)]
+        if not ended:
+            return
+        by_us = True
+        try:
+            yield partial(self._gateway.commit, [Delete(path=self.remaining[name].path) for name in ended])
+        except NodeMissing:
+            by_us = False  # another process has deleted one of them. The queue is listed again all the same
+        for name in ended:
             hold = self.remaining.pop(name)
             self.ended.add(name)
-            if reply is None:
+            if by_us:
                 extra = {"lock": self._key, "token": hold.token}
                 audit.info("the hold of lock %r by %s is over", self._key, hold, extra=extra)
-        self._done(None if isinstance(reply, INTERRUPTED) else self)
 
 
 def read_hold(key: str, node: Node) -> OperatorHold | None:
@@ -158,7 +137,7 @@ class HoldIndex:
 
         def on_created(reply: WriteReply) -> None:
             if isinstance(reply, NodeMissing):
-                gateway.ensure_path(self._path, lambda reply: gateway.commit(create, lambda reply: None))
+                gateway.ensure_path(self._path, lambda reply: gateway.commit(create))
 
         create = [Create(path=entry)]
         gateway.commit(create, on_created)
@@ -180,13 +159,14 @@ class HoldIndex:
         over = [*entries.keys() | paths]
         # At random: those that this client may not delete must not keep the others from their turn.
         for path in random.sample(over, min(len(over), most)):
-            directory, _, name = path.rpartition("/")
-            on_checked = partial(self._on_checked, entries.get(path))
-            HoldCheck(gateway, show_tails(directory), f"{self._base}/{directory}").run((name,), on_checked)
+            drive(self._check(path, entries.get(path)))
 
-    def _on_checked(self, entry: str | None, checked: HoldCheck | None) -> None:
-        if entry and checked is not None and checked.ended:
-            self._session.gateway.delete(f"{self._path}/{entry}", lambda reply: None)
+    def _check(self, path: str, entry: str | None) -> Story[None]:
+        gateway = self._session.gateway
+        directory, _, name = path.rpartition("/")
+        checked = yield from HoldCheck(gateway, show_tails(directory), f"{self._base}/{directory}").run((name,))
+        if entry and checked.ended:
+            yield partial(gateway.delete, f"{self._path}/{entry}")
 
 
 class Replacement:
@@ -221,16 +201,17 @@ class Replacement:
             session.loop.call_later(self._seconds, partial(self._check, session))
 
     def _check(self, session: Session) -> None:
-        def on_checked(checked: HoldCheck | None) -> None:
-            if checked is not None:
+        def on_checked(checked: HoldCheck | ZkError) -> None:
+            pause: float | None = RETRY
+            if isinstance(checked, HoldCheck):
                 self._on_checked(session, checked.remaining.get(self._name), checked.refusal)
                 if checked.ended:
-                    session.gateway.delete(self._entry, lambda reply: None)
-            pause = RETRY if checked is None else checked.next_check((self._name,))
+                    session.gateway.delete(self._entry)
+                pause = checked.next_check((self._name,))
             if pause is not None:
                 session.loop.call_later(pause, partial(self._check, session))
 
-        HoldCheck(session.gateway, self._spec.key, self._spec.parent).run((self._name,), on_checked)
+        drive(HoldCheck(session.gateway, self._spec.key, self._spec.parent).run((self._name,)), on_checked)
 
     def _on_checked(self, session: Session, hold: OperatorHold | None, refusal: ZkError | None) -> None:
         """The hold was checked; None: it is not there, or ZooKeeper refuses to read it."""

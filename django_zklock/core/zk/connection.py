@@ -16,10 +16,8 @@ import socket
 import ssl
 import struct
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import (
@@ -29,9 +27,7 @@ from kazoo.exceptions import (
     SessionExpiredError,
     SystemZookeeperError,
 )
-from kazoo.handlers import utils as kazoo_utils
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol import connection as kazoo_connection
 from kazoo.protocol.connection import PING_XID, ConnectionHandler
 from kazoo.protocol.serialization import Auth, Close, Connect, int_struct
 from kazoo.protocol.states import KeeperState
@@ -61,11 +57,6 @@ if TYPE_CHECKING:
 # kazoo's thread imports this codec when it looks up the first host. A child that is forked at that moment would inherit
 # a half-imported module and could never look up a host.
 codecs.lookup("idna")
-
-# kazoo measures time by time.monotonic(). If a test freezes it, the session expires, or kazoo's thread ends. This clock
-# is right for every kazoo client of the process.
-for _module in (kazoo_connection, kazoo_utils):
-    _module.time = SimpleNamespace(**{**vars(time), "monotonic": clock.now})
 
 FIRST_RETRY = 0.05  # seconds: the first pause between two rounds through the hosts
 RETRY_SHARE = 0.25  # of the session timeout: the longest such pause; kazoo's own limit is an hour

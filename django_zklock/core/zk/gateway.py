@@ -123,6 +123,10 @@ def to_datetime(seconds: float) -> datetime:
     return datetime.fromtimestamp(min(max(seconds, 0.0), _LATEST), timezone.utc)
 
 
+def _ignore(reply: object) -> None:
+    """The callback of a write whose outcome does not matter."""
+
+
 class Gateway:
     """The requests of locks, on one session. A create or a check that a quorum acknowledges extends its lease."""
 
@@ -147,23 +151,25 @@ class Gateway:
         self._requests.send((wire.GetData(path, watch), _converting(lambda reply: _node(path, *reply), callback)))
         return watch
 
-    def read_all(self, paths: Sequence[str], callback: Callback[dict[str, Node] | ZkError]) -> None:
-        """
-        Read znodes in one round trip.
+    def read_each(self, paths: Sequence[str], callback: Callback[list[NodeReply] | ZkError]) -> None:
+        """Read znodes in one round trip. `callback` gets the replies in order; an error if one was lost."""
 
-        `callback` gets those that exist and that this client may read, by path; an error if a reply was lost.
-        """
-
-        def on_all_read(replies: Sequence[NodeReply]) -> None:
-            lost = next((reply for reply in replies if isinstance(reply, INTERRUPTED)), None)
-            nodes = {reply.path: reply for reply in replies if isinstance(reply, Node)}
-            callback(nodes if lost is None else lost)
+        def on_all_read(replies: list[NodeReply]) -> None:
+            callback(next((reply for reply in replies if isinstance(reply, INTERRUPTED)), replies))
 
         on_read = _collecting(len(paths), on_all_read)
         for path in paths:
             self.read(path, on_read)
         if not paths:
-            callback({})
+            callback([])
+
+    def read_all(self, paths: Sequence[str], callback: Callback[dict[str, Node] | ZkError]) -> None:
+        """Read znodes as `read_each` does. `callback` gets those that exist and that this client may read, by path."""
+
+        def nodes(replies: list[NodeReply]) -> dict[str, Node]:
+            return {reply.path: reply for reply in replies if isinstance(reply, Node)}
+
+        self.read_each(paths, _converting(nodes, callback))
 
     def children(
         self, parent: str, callback: Callback[NamesReply], on_event: Callback[bool] | None = None
@@ -274,7 +280,7 @@ class Gateway:
         listing = () if on_listed is None else ((wire.GetChildren(parent, None), on_listed),)
         self._requests.send((create, on_reply), *listing)
 
-    def write(self, path: str, data: bytes, version: int, callback: Callback[NodeReply]) -> None:
+    def write(self, path: str, data: bytes, version: int, callback: Callback[NodeReply] = _ignore) -> None:
         """Replace the data of a znode that has this version (-1: any). `callback` gets the znode after the write."""
         sent_at = clock.now()
 
@@ -284,7 +290,7 @@ class Gateway:
 
         self._requests.send((wire.SetData(path, data, version), _converting(written, callback)))
 
-    def commit(self, operations: Sequence[Operation], callback: Callback[WriteReply]) -> None:
+    def commit(self, operations: Sequence[Operation], callback: Callback[WriteReply] = _ignore) -> None:
         """Carry out all operations or none. `callback` gets None, or the error of the operation that failed."""
         requests = [self._request(operation) for operation in operations]
         if not self._is_acl_proven:
@@ -302,7 +308,7 @@ class Gateway:
             return wire.Delete(operation.path, operation.version)
         return wire.CheckVersion(operation.path, operation.version)
 
-    def delete(self, path: str, callback: Callback[WriteReply]) -> None:
+    def delete(self, path: str, callback: Callback[WriteReply] = _ignore) -> None:
         """Delete a znode."""
         self._requests.send((wire.Delete(path, _ANY_VERSION), _converting(lambda deleted: None, callback)))
 

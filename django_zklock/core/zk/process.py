@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import _thread
 import atexit
-import functools
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django_zklock.core import fork, log
 
@@ -135,9 +134,10 @@ def _start_in_thread(
 
 def _new_session(options: SessionOptions) -> Session:
     try:
+        from django_zklock.core.execution.abort import shielded  # noqa: PLC0415 - see above
         from django_zklock.core.zk.session import Session  # noqa: PLC0415 - Django's start does not import kazoo
 
-        _prepare_end()
+        shielded(end)  # else it would be struck by the abort of a block that is still open
         session = Session(options)
         session.start()
     except (OSError, RuntimeError, MemoryError, ImportError) as error:  # a library in C cannot be opened, perhaps
@@ -159,23 +159,6 @@ def end(*, at_exit: bool = False) -> None:
     for call in at_end:
         call()
     log.flush(LOG_TIMEOUT)
-
-
-@functools.cache
-def _prepare_end() -> None:
-    """Make `os.exec*` end the session first. The new program does not know the session, and could not release."""
-    from django_zklock.core.execution.abort import shielded  # noqa: PLC0415 - see above
-
-    shielded(end)  # else it would be struck by the abort of a block that is still open
-
-    @shielded  # for the same reason
-    def replace(call: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
-        if peek() is not None and (isinstance(path, int) or os.access(path, os.X_OK)):  # a forked child has none
-            end(at_exit=True)
-        return call(path, *args, **kwargs)
-
-    for call in (os.execv, os.execve):  # the others call these two
-        setattr(os, call.__name__, functools.wraps(call)(functools.partial(replace, call)))
 
 
 def keep_open() -> None:

@@ -92,7 +92,6 @@ class Session(GrantSession):
         self.options = options
         self.lease = Lease(self.loop, self._on_lease_over)
         self.observers: dict[SessionObserver, None] = {}  # loop thread; a dict keeps the order
-        self._calls: dict[Callable[[], object], None] = {}  # that wait for a connection; loop thread
         # Written by the loop's thread, read by any: each is a plain value, replaced as a whole.
         self.state = ConnectionState.CONNECTING
         self.timeout = options.session_timeout  # seconds; once connected, the smallest that this session was granted
@@ -148,22 +147,6 @@ class Session(GrantSession):
     def connected(self) -> bool:
         """True while there is a connection, as far as this thread knows."""
         return self.state is ConnectionState.CONNECTED
-
-    def call_when_connected(self, call: Callable[[], object]) -> None:
-        """Make a call now if there is a connection, else as soon as there is one."""
-        if self.requests.usable:
-            call()
-        else:
-            self._calls[call] = None
-
-    def cancel_call(self, call: Callable[[], object]) -> None:
-        """Do not make a call that waits for a connection."""
-        self._calls.pop(call, None)
-
-    def _make_call(self, call: Callable[[], object]) -> None:
-        if call in self._calls and self.requests.usable:
-            del self._calls[call]
-            call()
 
     @property
     def server(self) -> str:
@@ -273,7 +256,7 @@ class Session(GrantSession):
 
     def _is_wanted(self) -> bool:
         """Return whether anybody waits for a connection. For any thread."""
-        waits = self.closing or clock.now() < self.wanted_until or bool(self._calls)
+        waits = self.closing or clock.now() < self.wanted_until
         return waits or any(observer.needs_connection for observer in list(self.observers))
 
     def _replace_client_in(self, seconds: float) -> None:
@@ -326,8 +309,6 @@ class Session(GrantSession):
         self.requests.open(client, session_id, self.timeout)
         previous, self.state = self.state, ConnectionState.CONNECTED
         self._tell(lambda observer: observer.on_connected(resumed=resumed))
-        for call in self._calls:  # each is an event of its own, so one that fails does not stop the others
-            self.post(self._make_call, call)
         self._report_state(ConnectionState.CONNECTED, previous)
         known, self._known_timeout = self._known_timeout, timeout
         if timeout != known and abs(timeout - asked) > 0.002:  # it is in milliseconds

@@ -17,7 +17,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from importlib import metadata
 from typing import Any, Final, TypeAlias
 
@@ -173,7 +172,7 @@ def _connection(reply_timeout: float) -> Iterator[Check]:
         return call(session, request, started + reply_timeout)
 
     try:
-        ask(lambda gateway, done: session.call_when_connected(partial(done, None)))
+        ask(lambda gateway, done: done(None))
         is_connected, milliseconds = True, (clock.now() - started) * 1000
         text = f"to {session.server} within {milliseconds:.0f} ms, session {session_hex(session.session_id or 0)}"
         yield Check("connection", "ok", text)

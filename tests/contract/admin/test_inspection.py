@@ -27,6 +27,7 @@ from django_zklock import inspection, zk_lock
 from django_zklock.core.execution import work
 from django_zklock.core.execution.waiters import ThreadWaiter, run
 from django_zklock.core.execution.work import Work
+from django_zklock.core.protocol.story import StoryRun
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk.options import SessionOptions
@@ -385,9 +386,13 @@ def test_a_caller_that_gave_up_during_an_outage_leaves_nothing_behind(zoo: Zoo, 
             look_at("k", reply_timeout=0.05)
         with pytest.raises(ZooKeeperUnavailable):
             run(queue_reader.read_queue(session(), "k", f"{zoo.base}/k", ThreadWaiter(), reply_timeout=0.05))
-    eventually(lambda: not current_session._calls)
+
+    def asks() -> bool:
+        return any(isinstance(observer, StoryRun) for observer in list(current_session.observers))
+
+    eventually(lambda: not asks())
     asker = BackgroundCall(lambda: look_at("k", reply_timeout=10))
-    eventually(lambda: current_session._calls)
+    eventually(asks)
     proxy.heal()
     outcome = asker.result()
     assert outcome is not None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+import freezegun
 import pytest
 import time_machine
 from freezegun import freeze_time
@@ -19,6 +20,8 @@ from support.zoo import Zoo, eventually
 from django_zklock import Hold, zk_lock
 from django_zklock.core import clock
 from django_zklock.exceptions import LockLost, LockTimeout
+
+freezegun.configure(extend_ignore_list=["kazoo"])  # as the docs say
 
 NOON = "2020-02-29 12:00:00"
 FREEZERS: dict[str, Callable[[], AbstractContextManager[Any]]] = {

@@ -37,6 +37,8 @@ ANYWHERE = {
         "info",
         "_describe",
     },
+    # A reader of a queue is made, started and stopped.
+    "story.py": {"__init__", "start", "stop"},
     # The end of a block looks for modules that tell others.
     "releases.py": {"connect_tellers"},
     # A description is a value.

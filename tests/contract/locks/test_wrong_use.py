@@ -93,7 +93,7 @@ def test_a_defect_of_the_protocol_leaves_no_contender(
     zoo.assert_empty()
     eventually(lambda: not session().attached(Registry).guids)
     monkeypatch.setattr(ContenderInfo, "from_node", lambda *node: 1 / 0)
-    with zoo.hold_elsewhere("k"), pytest.raises(ZkLockError, match="Reading the queue failed: ZeroDivisionError"):
+    with zoo.hold_elsewhere("k"), pytest.raises(ZkLockError, match="The protocol failed: ZeroDivisionError"):
         contenders("k", f"{zoo.base}/k")
 
 

@@ -104,8 +104,8 @@ def test_an_update_that_is_given_up_late_is_undone_if_it_was_carried_out(zoo: Zo
     with pytest.raises(RequestRefused):
         run(refused, soon())
     assert run(carried_out, soon()) == 1
-    refused.abandon()
-    carried_out.abandon()
+    refused.stop()
+    carried_out.stop()
     eventually(lambda: undone)
     assert undone == [1]
     zoo.client.delete(f"{zoo.base}/number")

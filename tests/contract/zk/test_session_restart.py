@@ -23,8 +23,9 @@ from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.log import flush
 from django_zklock.core.protocol.contender import Contender, Outcome
 from django_zklock.core.protocol.spec import Caller
+from django_zklock.core.protocol.story import Story, StoryRun
 from django_zklock.core.zk import process
-from django_zklock.core.zk.session import Session
+from django_zklock.core.zk.session import Session, SessionObserver
 from django_zklock.exceptions import LockLost, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.lock import Lock
 
@@ -130,25 +131,30 @@ def refused(proxy: Proxy) -> Session:
 
 
 @pytest.mark.parametrize("proxy", [4], indirect=True)
-def test_a_call_that_waits_for_a_connection_is_made_on_one_unless_it_is_cancelled(
+def test_a_story_that_waits_for_a_connection_ends_on_one_unless_it_is_stopped(
     zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A server that has closed connections is tried for it. The call before may cancel it, or end the connection."""
+    """A server that has closed connections is tried for it. The first connection ends before the story has a reply."""
+    replies: list[Any] = []
+    session = refused(proxy)
 
-    def end_connection() -> None:
-        session.requests.close()
-        client().drop_connection()
+    class Ending(SessionObserver):
+        def on_connected(self, *, resumed: bool) -> None:
+            session.observers.pop(self)
+            session.requests.close()
+            client().drop_connection()
 
-    def look() -> None:
-        made.append(session.requests.usable)
+    def list_root() -> Story[object]:
+        return (yield partial(session.gateway.children, "/"))
 
-    made: list[object] = []
-    session, cancelled = refused(proxy), partial(made.append, "cancelled")
-    for call in (partial(session.cancel_call, cancelled), cancelled, end_connection, look):
-        session.post(session.call_when_connected, call)
+    stopped, running = (StoryRun(session, list_root, replies.append) for _ in range(2))
+    session.post(session.observers.setdefault, Ending(), None)
+    stopped.start()
+    running.start()
+    stopped.stop()
     proxy.heal()
-    eventually(lambda: made)
-    assert made == [True]
+    (names,) = eventually(lambda: replies)
+    assert "zookeeper" in names
     assert flush(5)
     assert "failed" not in caplog.text
 

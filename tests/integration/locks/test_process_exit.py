@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import textwrap
 import time
-from pathlib import Path
 
 import pytest
 from support.proxy import Proxy
@@ -198,53 +196,12 @@ if {used}:
     zoo.assert_empty(0.5)
 
 
-@pytest.mark.parametrize(
-    ("begin", "call"),
-    [
-        ("if zk_lock('self').acquire():", "execv(sys.executable, program)"),
-        ("with zk_lock('self', linger=60):", "execlp(path.name, *program)"),
-        ("with zk_lock('self'):", "execve(os.open(path, os.O_RDONLY), program, env)"),
-    ],
-)
-def test_a_program_that_replaces_itself_frees_its_locks(zoo: Zoo, tmp_path: Path, begin: str, call: str) -> None:
-    """The new program does not wait for the session of the old one, which lasts 10 seconds. PATH is searched."""
-    script = f"""
-import os, sys, pathlib
-path, env = pathlib.Path(sys.executable), os.environ
-again = "import django; django.setup(); from django_zklock import zk_lock"
-program = [sys.executable, "-c", again + "\\nwith zk_lock('self', timeout=5): print('again')"]
-{begin}
-    os.{call}
-"""
-    path = f"{tmp_path}:{Path(sys.executable).parent}"
-    process = zoo.spawn(script, ZKLOCK_URL=zoo.url(), PATH=path)
-    output, errors = ended(zoo, process, within=30)  # the new program waits for less than the session lasts
-    assert output == "again\n", errors
-    zoo.assert_empty(0.5)
-
-
 def test_a_process_that_keeps_its_session_open_leaves_its_locks_to_the_server(zoo: Zoo) -> None:
     """So does a worker whose pool process still works under a lock."""
     script = "from django_zklock.core.zk import process; zk_lock('kept').acquire(); process.keep_open()"
     zoo.output(script, ZKLOCK_URL=zoo.url())
     assert len(zoo.children("kept")) == 1
     zoo.delete("kept")
-
-
-def test_a_program_that_is_not_replaced_keeps_its_locks(zoo: Zoo) -> None:
-    script = """
-import os, sys
-with zk_lock("kept") as hold:
-    for call in (os.execv, os.execvp):
-        try:
-            call("no-such-program", ["a"])
-        except FileNotFoundError:
-            print("failed")
-    print(os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", "pass"]))
-    hold.check()
-    print(hold.wait_lost(0))
-"""
-    assert zoo.output(script) == ["failed", "failed", "0", "False"]
 
 
 ENDS = {

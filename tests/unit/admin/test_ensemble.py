@@ -110,7 +110,6 @@ def test_a_healthy_ensemble_is_never_called_two(servers: Sequence[ServerReport])
         look(("leader", 0x100000050), ("leader", 0x100000053)),
         look(("standalone", 5), ("follower", 0x100000001)),
         look(("standalone", 5), ("standalone", 9)),
-        [*look(("leader", 0x300000001)), replace(look(("follower", 0x100000050))[0], standing="stranger")],
     ],
 )
 def test_two_ensembles_are_an_error(servers: Sequence[ServerReport]) -> None:
