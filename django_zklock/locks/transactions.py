@@ -22,7 +22,7 @@ from django_zklock.core.hooks import Scope
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
-from django_zklock.exceptions import LockInTransaction, ZkLockError
+from django_zklock.exceptions import LockInTransaction
 from django_zklock.locks.commit_hooks import TransactionObserver
 
 logger = Logger("django_zklock.transactions", always=True)
@@ -35,7 +35,9 @@ def is_of_test_case(block: Atomic) -> bool:
 
 def open_blocks() -> tuple[str, ...]:
     """Return the databases on which the calling thread is in an `atomic` block, except that of a `TestCase`."""
-    return tuple(connection.alias for connection in connections_in_blocks() if not _is_in_test_case_only(connection))
+    return tuple(
+        connection.alias for connection in connections_in_blocks() if not is_of_test_case(connection.atomic_blocks[-1])
+    )
 
 
 def connections_in_transaction() -> list[BaseDatabaseWrapper]:
@@ -80,10 +82,6 @@ def connections_in_blocks() -> list[BaseDatabaseWrapper]:
     return open_connections
 
 
-def _is_in_test_case_only(connection: BaseDatabaseWrapper) -> bool:
-    return is_of_test_case(connection.atomic_blocks[-1])
-
-
 class Transaction:
     """
     The transactions that one block begins inside its lock, on one or several databases.
@@ -111,18 +109,12 @@ class Transaction:
         `check` is called just before each COMMIT. If it raises, that transaction and the remaining ones are rolled
         back.
         """
-        refusal: ZkLockError | None = None
         with CleanupOnError(self.abandon):  # a block that failed is never ended twice: that would end the outer one
             while self._begun:
                 if error is None:
-                    try:
-                        check()
-                    except ZkLockError as refused:
-                        error = refusal = refused
+                    check()
                 self._begun[-1].end(error)
                 self._begun.pop()
-        if refusal is not None:
-            raise refusal
 
     @abort.shielded
     def abandon(self) -> None:
