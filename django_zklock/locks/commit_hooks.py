@@ -11,21 +11,30 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from django.db import Error
+from django.db import DatabaseError, Error
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.abort import CleanupOnError
 from django_zklock.core.execution.waiters import ThreadWaiter, run
 from django_zklock.core.locks.held import HeldLock, released
-from django_zklock.exceptions import ZkLockError
+from django_zklock.exceptions import LockLost, ZkLockError
+
+
+class CommitRefused(LockLost, DatabaseError):
+    """
+    A transaction was rolled back instead of committed, because a lock that it keeps was lost.
+
+    It is an error of the database, too: Django, and what patches its `Atomic`, expect no others from a COMMIT.
+    """
 
 
 class TransactionObserver:
     """
     Observes some open transactions: checks before each COMMIT, and calls `ended` after the last of them has ended.
 
-    `check` refuses a COMMIT by raising a `ZkLockError`: the transaction is rolled back, and the error is raised.
+    `check` refuses a COMMIT by raising a `ZkLockError`: the transaction is rolled back, and the error is raised. For
+    `LockLost`, that is `CommitRefused`.
     `ended` is called with the observer in the thread of the connection, after COMMIT, ROLLBACK or close, and once more
     if an exception interrupts it. It returns the locks that it has released. They are waited for together, at the end.
     """
@@ -111,12 +120,14 @@ class ConnectionHooks:
         for observer in list(self._observers):
             try:
                 observer.check()
-            except ZkLockError:
-                # Django rolls back by itself only after an error of the database.
+            except ZkLockError as error:
+                # Django does not do it after a `commit()` of the user's own.
                 try:
                     self._connection.rollback()
                 except Error:
                     self._connection.close()
+                if isinstance(error, LockLost):
+                    raise CommitRefused(str(error), lock=error.lock) from error
                 raise
 
     @abort.shielded

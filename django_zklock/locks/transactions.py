@@ -22,7 +22,7 @@ from django_zklock.core.hooks import Scope
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
-from django_zklock.exceptions import LockInTransaction, ZkLockError
+from django_zklock.exceptions import LockInTransaction
 from django_zklock.locks.commit_hooks import TransactionObserver
 
 logger = Logger("django_zklock.transactions", always=True)
@@ -35,19 +35,22 @@ def is_of_test_case(block: Atomic) -> bool:
 
 def open_blocks() -> tuple[str, ...]:
     """Return the databases on which the calling thread is in an `atomic` block, except that of a `TestCase`."""
-    return tuple(connection.alias for connection in connections_in_blocks() if not _is_in_test_case_only(connection))
+    return tuple(
+        connection.alias for connection in connections_in_blocks() if not is_of_test_case(connection.atomic_blocks[-1])
+    )
 
 
 def connections_in_transaction() -> list[BaseDatabaseWrapper]:
     """
     Return the connections of the calling thread with an open transaction, except that of a `TestCase`.
 
-    The transaction of a `TestCase` ends with the test, so nothing in the test may wait for its end.
+    The transaction of a `TestCase` ends with the test, so nothing in the test may wait for its end. A transaction has
+    ended if the connection was closed in it, and Django tells nobody when it leaves the block.
     """
     return [
         connection
         for connection in connections_in_blocks()
-        if not any(is_of_test_case(block) for block in connection.atomic_blocks)
+        if not connection.closed_in_transaction and not any(map(is_of_test_case, connection.atomic_blocks))
     ]
 
 
@@ -79,10 +82,6 @@ def connections_in_blocks() -> list[BaseDatabaseWrapper]:
     return open_connections
 
 
-def _is_in_test_case_only(connection: BaseDatabaseWrapper) -> bool:
-    return is_of_test_case(connection.atomic_blocks[-1])
-
-
 class Transaction:
     """
     The transactions that one block begins inside its lock, on one or several databases.
@@ -110,18 +109,12 @@ class Transaction:
         `check` is called just before each COMMIT. If it raises, that transaction and the remaining ones are rolled
         back.
         """
-        refusal: ZkLockError | None = None
         with CleanupOnError(self.abandon):  # a block that failed is never ended twice: that would end the outer one
             while self._begun:
                 if error is None:
-                    try:
-                        check()
-                    except ZkLockError as refused:
-                        error = refusal = refused
+                    check()
                 self._begun[-1].end(error)
                 self._begun.pop()
-        if refusal is not None:
-            raise refusal
 
     @abort.shielded
     def abandon(self) -> None:
@@ -211,14 +204,19 @@ _inherited: Final[list[Any]] = []
 
 
 class _AtomicBlock:
-    """One `atomic` block, and the state of its connection before it."""
+    """
+    One `atomic` block.
+
+    Django ends it, by `Atomic.__exit__`: caches of queries have patched that, as they keep a state of each thread. The
+    lists of Django are unwound by hand only if an exception has interrupted Django, or in another thread.
+    """
 
     def __init__(self, alias: str) -> None:
         self._connection: BaseDatabaseWrapper = connections[alias]
         self._outermost = not self._connection.in_atomic_block
         self._depth = len(self._connection.atomic_blocks), len(self._connection.savepoint_ids)
         self._savepoint: str | None = None
-        self._has_begun = self._ended = False
+        self._is_entered = self._ended = False  # between the two, Django's `__exit__` has been called
         # Inside an outer transaction, the block cannot be durable. The lock outlives the outer COMMIT, otherwise it
         # could not have been acquired there.
         self._block = atomic(using=alias, durable=self._outermost)
@@ -232,29 +230,43 @@ class _AtomicBlock:
                 "commit inside it."
             )
         self._block.__enter__()
-        self._has_begun = True
+        self._is_entered = True
         if not self._outermost:
             self._savepoint = self._connection.savepoint_ids[-1]
 
     def end(self, error: BaseException | None) -> None:
-        if not self._has_begun:
+        if error is not None or not self._is_entered:
+            self.abandon(error)
+        elif self._is_elsewhere:
             self.abandon()
-        elif connections[self._connection.alias] is not self._connection:
-            self.abandon()  # a generator that is closed in another thread
-            if error is None:
-                raise TransactionManagementError("The block ended in another thread than it began in; rolled back.")
-        elif error is not None:
-            self._roll_back(error)
+            raise TransactionManagementError("The block ended in another thread than it began in; rolled back.")
         else:
             self._commit()
         self._ended = True
 
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether this is another thread than the block began in, as for a generator that is closed there."""
+        return connections[self._connection.alias] is not self._connection
+
     def _commit(self) -> None:
+        self._is_entered = False
         try:
             self._block.__exit__(None, None, None)
         except DatabaseError:
             self._ended = True  # Django has rolled back, or closed the connection
             raise
+
+    @abort.shielded
+    def abandon(self, error: BaseException | None = None) -> None:
+        """Roll back, in any state that an exception has left. `error` has ended the block, if it is known."""
+        if self._ended:
+            return
+        if self._is_entered and not self._is_elsewhere:
+            self._roll_back(error or TransactionManagementError("The block was interrupted."))
+        else:
+            self._unwind()
+        self._ended = True
 
     def _roll_back(self, error: BaseException) -> None:
         raw = self._connection.connection
@@ -264,41 +276,37 @@ class _AtomicBlock:
                 # commit, because it commits when autocommit is turned on again.
                 with self._connection.wrap_database_errors:
                     raw.rollback()
+        except Error:  # Django closes the connection
+            logger.warning("rollback on %r failed; the connection is closed", self._connection.alias, exc_info=True)
+        self._is_entered = False
+        try:
             self._block.__exit__(type(error), error, None)
         except Error:
-            # It must not replace the error that ended the block.
-            logger.warning("rollback on %r failed; the connection is closed", self._connection.alias, exc_info=True)
-            self.abandon()
+            # It must not replace the error that ended the block. Django could not open a new connection.
+            self._unwind()
 
-    @abort.shielded
-    def abandon(self) -> None:
-        if self._ended:
-            return
-        self._unwind()
+    def forget(self) -> None:
+        _inherited.append(self._connection.connection)
+        self._connection.connection = None
+        self._connection.closed_in_transaction = True  # Django sends nothing, and the next query opens a new one
+        self.abandon()
+
+    def _unwind(self) -> None:
+        """Make Django forget this block, and those that were begun inside it. Roll back."""
+        blocks, savepoints = self._depth
+        del self._connection.atomic_blocks[blocks:], self._connection.savepoint_ids[savepoints:]
         if self._outermost:
+            self._connection.in_atomic_block = False
+            self._connection.run_on_commit = []
             _reset(self._connection)
         else:
             self._abandon_savepoint()
-        self._ended = True
 
     def _abandon_savepoint(self) -> None:
         try:
             self._connection.savepoint_rollback(self._savepoint or "")
         except Error:
             self._connection.needs_rollback = True  # of the outer one: the savepoint was released, or never created
-
-    def forget(self) -> None:
-        _inherited.append(self._connection.connection)
-        self._connection.connection = None  # the next query opens a new one
-        self._unwind()
-
-    def _unwind(self) -> None:
-        """Make Django forget this block, and those that were begun inside it."""
-        blocks, savepoints = self._depth
-        del self._connection.atomic_blocks[blocks:], self._connection.savepoint_ids[savepoints:]
-        if self._outermost:
-            self._connection.in_atomic_block = False
-            self._connection.run_on_commit = []
 
 
 def _reset(connection: BaseDatabaseWrapper) -> None:

@@ -124,6 +124,7 @@ class Writer:
             wrote = True
             events = self._batch[: self._at_once]
             try:
+                self._set_autocommit()
                 table.write(events)
             except Exception as error:
                 certain = isinstance(error, (DataError, IntegrityError, ValueError))  # another try would fail, too
@@ -164,12 +165,17 @@ class Writer:
         if now < self._delete_at:
             return
         try:
+            self._set_autocommit()
             more = table.delete_old(conf.current().event_days, DELETE_BATCH)
         except Exception:
             more = False
             logger.exception("old events of locks cannot be deleted")
             self._disconnect()
         self._delete_at = now if more else now + _between(0.5 * DELETE_EVERY, 1.5 * DELETE_EVERY)
+
+    def _set_autocommit(self) -> None:
+        """Commit at the end of each block, also if the project has `"AUTOCOMMIT": False`."""
+        connections[router.db_for_write(Attempt)].set_autocommit(True)
 
     def _disconnect(self) -> None:
         try:

@@ -88,6 +88,17 @@ def test_a_hold_is_one_row(alias: str) -> None:
 
 
 @each_database
+def test_rows_are_committed_without_autocommit(alias: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(connections.settings[alias], "AUTOCOMMIT", False)
+        acquire_once("k")
+        recorder.flush(10)
+    with contextlib.closing(connections.create_connection(alias)) as other, other.cursor() as cursor:
+        cursor.execute(f"SELECT COUNT(*) FROM {Attempt._meta.db_table}")
+        assert cursor.fetchone() == (1,)
+
+
+@each_database
 def test_a_hold_has_a_row_while_it_lasts(alias: str) -> None:
     with zk_lock("k", linger=60) as first:
         (row,) = rows()
