@@ -8,6 +8,8 @@ from asgiref.sync import sync_to_async
 from django.core import checks
 from django.db import IntegrityError, models, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models.sql import InsertQuery
+from django.db.models.sql.compiler import SQLUpdateCompiler
 
 from django_zklock.fencing import row_tokens
 from django_zklock.fencing.fence import Fence, check_fence, require_transaction
@@ -33,6 +35,21 @@ class FencingTokenField(models.BigIntegerField):  # type: ignore[type-arg]  # Dj
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
         """Leave the token of an existing row unchanged: a plain `save()` must not write back an old one."""
         return super().pre_save(model_instance, add) if add else models.F(self.attname)
+
+    def get_placeholder(self, value: Any, compiler: Any, connection: Any) -> str:
+        """Never lower the token by an UPDATE, such as that of an old fixture or of `bulk_update()`."""
+        query = compiler.query
+        if isinstance(query, InsertQuery) and self in query.update_fields:  # type: ignore[attr-defined]
+            raise TypeError(f"An upsert may lower the token: leave {self.name} out of the `update_fields`.")
+        if not isinstance(compiler, SQLUpdateCompiler):
+            return "%s"
+        greatest = "MAX" if connection.vendor == "sqlite" else "GREATEST"
+        return f"{greatest}({connection.ops.quote_name(self.column)}, %s)"
+
+    def get_placeholder_sql(self, value: Any, compiler: Any, connection: Any) -> Any:
+        """Do the same for Django 6.1."""
+        sql, parameters = compiler.compile(value) if hasattr(value, "as_sql") else ("%s", (value,))
+        return self.get_placeholder(value, compiler, connection) % sql, parameters
 
 
 class ExactCharField(models.CharField):  # type: ignore[type-arg]  # Django has none at run time

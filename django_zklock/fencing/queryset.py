@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import EmptyResultSet
 from django.db import connections, models, transaction
+from django.db.models.sql import Query
 
 from django_zklock.fencing import row_tokens
 from django_zklock.fencing.fence import Fence, check_fence, refusal, require_transaction
@@ -24,6 +25,20 @@ class FencedQuerySet(models.QuerySet[_Model, _Model]):
     def fenced(self, fence: Fence) -> FencedRows[_Model]:
         """Return these rows, to read and write them as the holder `fence`."""
         return FencedRows(self, fence)
+
+    def bulk_create(
+        self,
+        objs: Iterable[_Model],
+        batch_size: int | None = None,
+        ignore_conflicts: bool = False,
+        update_conflicts: bool = False,
+        update_fields: Collection[str] | None = None,
+        unique_fields: Collection[str] | None = None,
+    ) -> list[_Model]:
+        """Insert the rows as Django does. A row that is updated instead keeps its token."""
+        if update_fields:
+            update_fields = [name for name in update_fields if name != row_tokens.FIELD]
+        return super().bulk_create(objs, batch_size, ignore_conflicts, update_conflicts, update_fields, unique_fields)
 
 
 class FencedRows(Generic[_Model]):
@@ -70,42 +85,45 @@ class FencedRows(Generic[_Model]):
         row: _Model = row_tokens.current(rows).get()
         return row
 
-    def update(self, **fields: Any) -> int:
-        """Update the rows, all or none; return how many there were."""
+    def update(self, **fields: Any) -> Any:
+        """Update the rows, all or none; return what the queryset's own `update` returns: how many there were."""
         if row_tokens.FIELD in fields:
             raise TypeError(f"{row_tokens.FIELD} is set by the fence.")
+        if not self._in_one_table(self._rows):
+            return self._write(lambda rows: rows.update(**fields))
         with transaction.atomic(using=self._using):
-            if self._in_one_table(self._rows):
-                writable = self._rows.filter(**{f"{row_tokens.FIELD}__lte": self._fence.token})
-                count: int = writable.update(**fields, **{row_tokens.FIELD: self._fence.token})
-                self._refuse_newer(self._rows)
-                return count
-            claimed = self._claim(self._rows)
-            return sum(self._rows.filter(pk__in=keys).update(**fields) for keys in _batches(claimed))
+            writable = self._rows.filter(**{f"{row_tokens.FIELD}__lte": self._fence.token})
+            count: int = writable.update(**fields, **{row_tokens.FIELD: self._fence.token})
+            self._refuse_newer(self._rows)
+            return count
 
-    def delete(self) -> tuple[int, dict[str, int]]:
-        """Delete the rows, all or none, with the rows that depend on them; return what `QuerySet.delete` returns."""
-        counts: Counter[str] = Counter()
-        with transaction.atomic(using=self._using):
-            for keys in _batches(self._claim(self._rows)):
-                counts.update(row_tokens.table(self._rows.model, self._using).filter(pk__in=keys).delete()[1])
-        return counts.total(), dict(counts)
+    def delete(self) -> Any:
+        """Delete the rows, all or none, by the queryset's own `delete`, and return what that returns."""
+        return self._write(lambda rows: rows.delete())
 
     async def aget(self, *args: Any, **lookup: Any) -> _Model:
         """Fence and read one row in the thread of the database, as `get` does; the transaction must be open there."""
         return await sync_to_async(self.get)(*args, **lookup)
 
-    async def aupdate(self, **fields: Any) -> int:
+    async def aupdate(self, **fields: Any) -> Any:
         """Update the rows in the thread of the database, as `update` does."""
         return await sync_to_async(self.update)(**fields)
 
-    async def adelete(self) -> tuple[int, dict[str, int]]:
+    async def adelete(self) -> Any:
         """Delete the rows in the thread of the database, as `delete` does."""
         return await sync_to_async(self.delete)()
 
+    def _write(self, write: Callable[[models.QuerySet[_Model, Any]], Any]) -> Any:
+        """Fence the rows, then call a method of the project's queryset for them."""
+        with transaction.atomic(using=self._using):
+            batches = _batches(self._claim(self._rows))
+            return _total([write(self._rows.filter(pk__in=keys)) for keys in batches])
+
     def _in_one_table(self, rows: models.QuerySet[_Model, Any]) -> bool:
-        """Return whether one UPDATE can find these rows."""
+        """Return whether one UPDATE, which is Django's own, can find these rows."""
         query = rows.all().query
+        if type(rows).update is not models.QuerySet.update or type(query) is not Query:
+            return False  # the project may hide rows, or note what is written
         query.get_initial_alias()
         if query.group_by is not None or query.count_active_tables() != 1:
             return False
@@ -146,6 +164,19 @@ class FencedRows(Generic[_Model]):
 
 
 def _batches(keys: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Split primary keys into batches, one for each statement."""
-    for start in range(0, len(keys), BATCH):
+    """Split primary keys into batches, one for each statement; at least one, which may be empty."""
+    for start in range(0, len(keys) or 1, BATCH):
         yield keys[start : start + BATCH]
+
+
+def _total(results: Sequence[Any]) -> Any:
+    """Add up what a method returned for each batch: a number, the pair of `QuerySet.delete`, or something else."""
+    first = results[0]
+    if len(results) == 1 or first is None:
+        return first
+    if not isinstance(first, tuple):
+        return sum(results)
+    counts: Counter[str] = Counter()
+    for _, deleted in results:
+        counts.update(deleted)
+    return counts.total(), dict(counts)

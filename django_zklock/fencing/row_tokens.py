@@ -51,11 +51,14 @@ def current(rows: models.QuerySet[Any, Any]) -> models.QuerySet[Any, Any]:
     """
     Return a query that reads the newest committed state of these rows.
 
-    With REPEATABLE READ, MySQL and MariaDB read the state of the first read, unless they lock the rows. They allow a
-    write after such an outdated read. PostgreSQL and SQLite refuse it.
+    With REPEATABLE READ, MySQL and MariaDB read the state of the first read, unless they lock the rows, and all rows
+    that are joined. They allow a write after such an outdated read. PostgreSQL and SQLite refuse it.
     """
-    connection = connections[rows.db]
-    return rows if connection.vendor != "mysql" or connection.get_autocommit() else rows.select_for_update()
+    connection: Any = connections[rows.db]
+    if connection.vendor != "mysql" or connection.get_autocommit() or connection.isolation_level == "read committed":
+        return rows
+    locking: models.QuerySet[Any, Any] = rows.select_for_update()
+    return locking
 
 
 def highest(rows: models.QuerySet[Any, Any]) -> int | None:
