@@ -86,7 +86,7 @@ class FencedModel(models.Model):
     A model whose rows refuse the writes of a stale holder of their lock.
 
     A row belongs to one lock: tokens of different locks cannot be compared. A plain `save()` or `update()` is not
-    refused, and does not change the token. Multi-table inheritance is refused.
+    refused, and does not lower the token. Multi-table inheritance is refused.
     """
 
     fencing_token: models.Field[int, int] = FencingTokenField()
@@ -102,6 +102,10 @@ class FencedModel(models.Model):
     def check(cls, **kwargs: Any) -> list[checks.CheckMessage]:
         """Refuse a model whose rows cannot be fenced."""
         problem = row_tokens.problem_of(cls)
+        if not isinstance(cls._meta.get_field(row_tokens.FIELD), FencingTokenField):
+            problem = (
+                f"{cls._meta.label}.{row_tokens.FIELD} is no FencingTokenField, so a plain save may lower the token."
+            )
         return [*super().check(**kwargs), *([checks.Error(problem, obj=cls, id="zklock.E018")] if problem else [])]
 
     def fence(self, fence: Fence, *, using: str | None = None, refresh: bool = False) -> None:

@@ -50,10 +50,11 @@ class FencedRows(Generic[_Model]):
     """
 
     def __init__(self, queryset: models.QuerySet[_Model, Any], fence: Fence) -> None:
-        if queryset.query.is_sliced or queryset.query.combinator or queryset.query.distinct_fields:
+        query = queryset.query
+        if query.is_sliced or query.combinator or query.distinct_fields or query.where.contains_over_clause:
             raise TypeError(
                 "Rows cannot be fenced once a slice has been taken, nor after union() and the like, nor after "
-                "distinct(*fields); filter by their primary keys."
+                "distinct(*fields), nor by a filter on a window function; filter by their primary keys."
             )
         check_fence(fence)
         row_tokens.check_model(queryset.model)
