@@ -37,7 +37,7 @@ class FencingTokenField(models.BigIntegerField):  # type: ignore[type-arg]  # Dj
         return super().pre_save(model_instance, add) if add else models.F(self.attname)
 
     def get_placeholder(self, value: Any, compiler: Any, connection: Any) -> str:
-        """Never lower the token by an UPDATE, such as that of an old fixture or of `bulk_update()`."""
+        """Return the SQL around a value. No UPDATE lowers the token, such as that of an old fixture or `bulk_update()`."""
         query = compiler.query
         if isinstance(query, InsertQuery) and self in query.update_fields:  # type: ignore[attr-defined]
             raise TypeError(f"An upsert may lower the token: leave {self.name} out of the `update_fields`.")
@@ -47,7 +47,7 @@ class FencingTokenField(models.BigIntegerField):  # type: ignore[type-arg]  # Dj
         return f"{greatest}({connection.ops.quote_name(self.column)}, %s)"
 
     def get_placeholder_sql(self, value: Any, compiler: Any, connection: Any) -> Any:
-        """Do the same for Django 6.1."""
+        """Return the SQL around a value and its parameters: Django 6.1 calls this instead of `get_placeholder`."""
         sql, parameters = compiler.compile(value) if hasattr(value, "as_sql") else ("%s", (value,))
         return self.get_placeholder(value, compiler, connection) % sql, parameters
 
