@@ -33,11 +33,11 @@ class FencingTokenField(models.BigIntegerField):  # type: ignore[type-arg]  # Dj
         return name, "django.db.models.BigIntegerField", args, kwargs
 
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
-        """Leave the token of an existing row unchanged: a plain `save()` must not write back an old one."""
-        return super().pre_save(model_instance, add) if add else models.F(self.attname)
+        """Leave the token of an existing row unchanged, as no UPDATE lowers it: a plain `save()` writes 0."""
+        return super().pre_save(model_instance, add) if add else 0
 
     def get_placeholder(self, value: Any, compiler: Any, connection: Any) -> str:
-        """Return the SQL around a value. No UPDATE lowers the token, such as that of an old fixture or `bulk_update()`."""
+        """Return the SQL around a value. No UPDATE lowers the token, such as one by `loaddata` or `bulk_update()`."""
         query = compiler.query
         if isinstance(query, InsertQuery) and self in query.update_fields:  # type: ignore[attr-defined]
             raise TypeError(f"An upsert may lower the token: leave {self.name} out of the `update_fields`.")
@@ -151,7 +151,6 @@ class FencedModel(models.Model):
                     self.save(using=using, **save_kwargs)
                 else:
                     self._insert_fenced(fence, using, save_kwargs)
-                self.fencing_token = fence.token  # Django 6 reads it back, or defers it
         except BaseException:
             self.fencing_token = token_before
             raise

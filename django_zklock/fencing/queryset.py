@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from asgiref.sync import sync_to_async
@@ -13,8 +12,6 @@ from django.db.models.sql import Query
 
 from django_zklock.fencing import row_tokens
 from django_zklock.fencing.fence import Fence, check_fence, refusal, require_transaction
-
-BATCH = 500  # primary keys in one statement
 
 _Model = TypeVar("_Model", bound=models.Model)
 
@@ -26,19 +23,11 @@ class FencedQuerySet(models.QuerySet[_Model, _Model]):
         """Return these rows, to read and write them as the holder `fence`."""
         return FencedRows(self, fence)
 
-    def bulk_create(
-        self,
-        objs: Iterable[_Model],
-        batch_size: int | None = None,
-        ignore_conflicts: bool = False,
-        update_conflicts: bool = False,
-        update_fields: Collection[str] | None = None,
-        unique_fields: Collection[str] | None = None,
-    ) -> list[_Model]:
-        """Insert the rows as Django does. A row that is updated instead keeps its token."""
-        if update_fields:
-            update_fields = [name for name in update_fields if name != row_tokens.FIELD]
-        return super().bulk_create(objs, batch_size, ignore_conflicts, update_conflicts, update_fields, unique_fields)
+    def bulk_create(self, *args: Any, **options: Any) -> list[_Model]:
+        """Insert rows as Django does. A row that is updated instead keeps its token."""
+        if options.get("update_fields"):
+            options["update_fields"] = [name for name in options["update_fields"] if name != row_tokens.FIELD]
+        return super().bulk_create(*args, **options)
 
 
 class FencedRows(Generic[_Model]):
@@ -71,18 +60,11 @@ class FencedRows(Generic[_Model]):
         """
         require_transaction(self._using, "fenced(...).get()")
         rows = self._rows.filter(*args, **lookup)
-        if self._in_one_table(rows):
-            count = row_tokens.compare_and_set(rows, self._fence.token)
-            if not count:
-                self._refuse_newer(rows)
-        else:
-            claimed = self._claim(rows)
-            count, rows = len(claimed), rows.filter(pk__in=claimed[:BATCH])
-        name = rows.model._meta.object_name
-        if not count:
-            raise rows.model.DoesNotExist(f"{name} matching query does not exist.")
-        if count > 1:
-            raise rows.model.MultipleObjectsReturned(f"get() returned more than one {name}: {count}.")
+        if not self._in_one_table(rows):
+            rows = rows.filter(pk__in=self._claim(rows))
+        elif not row_tokens.compare_and_set(rows, self._fence.token):
+            self._refuse_newer(rows)
+            rows = rows.none()  # a row that has come since then is not fenced
         row: _Model = row_tokens.current(rows).get()
         return row
 
@@ -93,8 +75,7 @@ class FencedRows(Generic[_Model]):
         if not self._in_one_table(self._rows):
             return self._write(lambda rows: rows.update(**fields))
         with transaction.atomic(using=self._using):
-            writable = self._rows.filter(**{f"{row_tokens.FIELD}__lte": self._fence.token})
-            count: int = writable.update(**fields, **{row_tokens.FIELD: self._fence.token})
+            count = row_tokens.compare_and_set(self._rows, self._fence.token, **fields)
             self._refuse_newer(self._rows)
             return count
 
@@ -117,8 +98,7 @@ class FencedRows(Generic[_Model]):
     def _write(self, write: Callable[[models.QuerySet[_Model, Any]], Any]) -> Any:
         """Fence the rows, then call a method of the project's queryset for them."""
         with transaction.atomic(using=self._using):
-            batches = _batches(self._claim(self._rows))
-            return _total([write(self._rows.filter(pk__in=keys)) for keys in batches])
+            return write(self._rows.filter(pk__in=self._claim(self._rows)))
 
     def _in_one_table(self, rows: models.QuerySet[_Model, Any]) -> bool:
         """Return whether one UPDATE, which is Django's own, can find these rows."""
@@ -151,10 +131,9 @@ class FencedRows(Generic[_Model]):
         elif connections[self._using].vendor != "mysql":
             row_tokens.compare_and_set(all_rows.filter(pk__in=rows.order_by().values("pk")), self._fence.token)
         claimed = list(dict.fromkeys(row_tokens.current(rows.order_by().values_list("pk", flat=True))))
-        for keys in _batches(sorted(claimed)):
-            batch = all_rows.filter(pk__in=keys)
-            if row_tokens.compare_and_set(batch, self._fence.token) < len(keys):
-                self._refuse_newer(batch)
+        selected = all_rows.filter(pk__in=claimed)
+        if row_tokens.compare_and_set(selected, self._fence.token) < len(claimed):
+            self._refuse_newer(selected)
         return claimed
 
     def _refuse_newer(self, rows: models.QuerySet[Any, Any]) -> None:
@@ -162,22 +141,3 @@ class FencedRows(Generic[_Model]):
         seen = row_tokens.highest(newer)
         if seen is not None:
             raise refusal(self._fence, f"a row of {rows.model._meta.label}", seen)
-
-
-def _batches(keys: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Split primary keys into batches, one for each statement; at least one, which may be empty."""
-    for start in range(0, len(keys) or 1, BATCH):
-        yield keys[start : start + BATCH]
-
-
-def _total(results: Sequence[Any]) -> Any:
-    """Add up what a method returned for each batch: a number, the pair of `QuerySet.delete`, or something else."""
-    first = results[0]
-    if len(results) == 1 or first is None:
-        return first
-    if not isinstance(first, tuple):
-        return sum(results)
-    counts: Counter[str] = Counter()
-    for _, deleted in results:
-        counts.update(deleted)
-    return counts.total(), dict(counts)

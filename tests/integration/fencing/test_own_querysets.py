@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 from django.db import models, transaction
-from support.ledgers.models import Invoice, Line
+from support.ledgers.models import Invoice, InvoiceQuerySet, Line
 from support.work import FixedFence
 
 from django_zklock.exceptions import StaleToken
-from django_zklock.fencing import queryset
 
 OLD, NOW = FixedFence(3), FixedFence(5)
 
@@ -77,18 +76,11 @@ def test_a_stale_holder_is_refused_before_the_project_writes(ledger: str, operat
     assert stored(ledger) == (0, 5, False)
 
 
-@pytest.mark.parametrize("rows", [0, 3])
-def test_results_of_several_batches_are_added_up(ledger: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also without any rows, the result is that of the project's method."""
-    monkeypatch.setattr(queryset, "BATCH", 2)
-    for _ in range(rows):
-        invoice(ledger)
-    assert Invoice.objects.using(ledger).fenced(NOW).delete() == rows
-
-
-def test_a_method_that_returns_nothing_may_write_several_batches(ledger: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queryset, "BATCH", 2)
-    monkeypatch.setattr(Invoice.objects._queryset_class, "delete", lambda rows: None)
-    for _ in range(3):
-        invoice(ledger)
+@pytest.mark.parametrize("rows", [0, 1200])
+def test_the_delete_of_the_project_is_called_once(ledger: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many rows there are, a guard sees all of them, and a caller gets the result of the project's method."""
+    called: list[int] = []
+    monkeypatch.setattr(InvoiceQuerySet, "delete", lambda queryset: called.append(queryset.count()))
+    Invoice.objects.using(ledger).bulk_create(Invoice() for _ in range(rows))
     assert Invoice.objects.using(ledger).fenced(NOW).delete() is None
+    assert called == [rows]
