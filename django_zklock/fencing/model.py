@@ -8,6 +8,8 @@ from asgiref.sync import sync_to_async
 from django.core import checks
 from django.db import IntegrityError, models, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models.sql import InsertQuery
+from django.db.models.sql.compiler import SQLUpdateCompiler
 
 from django_zklock.fencing import row_tokens
 from django_zklock.fencing.fence import Fence, check_fence, require_transaction
@@ -31,8 +33,23 @@ class FencingTokenField(models.BigIntegerField):  # type: ignore[type-arg]  # Dj
         return name, "django.db.models.BigIntegerField", args, kwargs
 
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
-        """Leave the token of an existing row unchanged: a plain `save()` must not write back an old one."""
-        return super().pre_save(model_instance, add) if add else models.F(self.attname)
+        """Leave the token of an existing row unchanged, as no UPDATE lowers it: a plain `save()` writes 0."""
+        return super().pre_save(model_instance, add) if add else 0
+
+    def get_placeholder(self, value: Any, compiler: Any, connection: Any) -> str:
+        """Return the SQL around a value. No UPDATE lowers the token, such as one by `loaddata` or `bulk_update()`."""
+        query = compiler.query
+        if isinstance(query, InsertQuery) and self in query.update_fields:  # type: ignore[attr-defined]
+            raise TypeError(f"An upsert may lower the token: leave {self.name} out of the `update_fields`.")
+        if not isinstance(compiler, SQLUpdateCompiler):
+            return "%s"
+        greatest = "MAX" if connection.vendor == "sqlite" else "GREATEST"
+        return f"{greatest}({connection.ops.quote_name(self.column)}, %s)"
+
+    def get_placeholder_sql(self, value: Any, compiler: Any, connection: Any) -> Any:
+        """Return the SQL around a value and its parameters: Django 6.1 calls this instead of `get_placeholder`."""
+        sql, parameters = compiler.compile(value) if hasattr(value, "as_sql") else ("%s", (value,))
+        return self.get_placeholder(value, compiler, connection) % sql, parameters
 
 
 class ExactCharField(models.CharField):  # type: ignore[type-arg]  # Django has none at run time
@@ -69,7 +86,7 @@ class FencedModel(models.Model):
     A model whose rows refuse the writes of a stale holder of their lock.
 
     A row belongs to one lock: tokens of different locks cannot be compared. A plain `save()` or `update()` is not
-    refused, and does not change the token. Multi-table inheritance is refused.
+    refused, and does not lower the token. Multi-table inheritance is refused.
     """
 
     fencing_token: models.Field[int, int] = FencingTokenField()
@@ -85,6 +102,10 @@ class FencedModel(models.Model):
     def check(cls, **kwargs: Any) -> list[checks.CheckMessage]:
         """Refuse a model whose rows cannot be fenced."""
         problem = row_tokens.problem_of(cls)
+        if not isinstance(cls._meta.get_field(row_tokens.FIELD), FencingTokenField):
+            problem = (
+                f"{cls._meta.label}.{row_tokens.FIELD} is no FencingTokenField, so a plain save may lower the token."
+            )
         return [*super().check(**kwargs), *([checks.Error(problem, obj=cls, id="zklock.E018")] if problem else [])]
 
     def fence(self, fence: Fence, *, using: str | None = None, refresh: bool = False) -> None:
@@ -130,7 +151,6 @@ class FencedModel(models.Model):
                     self.save(using=using, **save_kwargs)
                 else:
                     self._insert_fenced(fence, using, save_kwargs)
-                self.fencing_token = fence.token  # Django 6 reads it back, or defers it
         except BaseException:
             self.fencing_token = token_before
             raise

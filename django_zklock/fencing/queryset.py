@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import EmptyResultSet
 from django.db import connections, models, transaction
+from django.db.models.sql import Query
 
 from django_zklock.fencing import row_tokens
 from django_zklock.fencing.fence import Fence, check_fence, refusal, require_transaction
-
-BATCH = 500  # primary keys in one statement
 
 _Model = TypeVar("_Model", bound=models.Model)
 
@@ -25,6 +23,12 @@ class FencedQuerySet(models.QuerySet[_Model, _Model]):
         """Return these rows, to read and write them as the holder `fence`."""
         return FencedRows(self, fence)
 
+    def bulk_create(self, *args: Any, **options: Any) -> list[_Model]:
+        """Insert rows as Django does. A row that is updated instead keeps its token."""
+        if options.get("update_fields"):
+            options["update_fields"] = [name for name in options["update_fields"] if name != row_tokens.FIELD]
+        return super().bulk_create(*args, **options)
+
 
 class FencedRows(Generic[_Model]):
     """
@@ -35,10 +39,11 @@ class FencedRows(Generic[_Model]):
     """
 
     def __init__(self, queryset: models.QuerySet[_Model, Any], fence: Fence) -> None:
-        if queryset.query.is_sliced or queryset.query.combinator or queryset.query.distinct_fields:
+        query = queryset.query
+        if query.is_sliced or query.combinator or query.distinct_fields or query.where.contains_over_clause:
             raise TypeError(
                 "Rows cannot be fenced once a slice has been taken, nor after union() and the like, nor after "
-                "distinct(*fields); filter by their primary keys."
+                "distinct(*fields), nor by a filter on a window function; filter by their primary keys."
             )
         check_fence(fence)
         row_tokens.check_model(queryset.model)
@@ -55,57 +60,51 @@ class FencedRows(Generic[_Model]):
         """
         require_transaction(self._using, "fenced(...).get()")
         rows = self._rows.filter(*args, **lookup)
-        if self._in_one_table(rows):
-            count = row_tokens.compare_and_set(rows, self._fence.token)
-            if not count:
-                self._refuse_newer(rows)
-        else:
-            claimed = self._claim(rows)
-            count, rows = len(claimed), rows.filter(pk__in=claimed[:BATCH])
-        name = rows.model._meta.object_name
-        if not count:
-            raise rows.model.DoesNotExist(f"{name} matching query does not exist.")
-        if count > 1:
-            raise rows.model.MultipleObjectsReturned(f"get() returned more than one {name}: {count}.")
+        if not self._in_one_table(rows):
+            rows = rows.filter(pk__in=self._claim(rows))
+        elif not row_tokens.compare_and_set(rows, self._fence.token):
+            self._refuse_newer(rows)
+            rows = rows.none()  # a row that has come since then is not fenced
         row: _Model = row_tokens.current(rows).get()
         return row
 
-    def update(self, **fields: Any) -> int:
-        """Update the rows, all or none; return how many there were."""
+    def update(self, **fields: Any) -> Any:
+        """Update the rows, all or none; return what the queryset's own `update` returns: how many there were."""
         if row_tokens.FIELD in fields:
             raise TypeError(f"{row_tokens.FIELD} is set by the fence.")
+        if not self._in_one_table(self._rows):
+            return self._write(lambda rows: rows.update(**fields))
         with transaction.atomic(using=self._using):
-            if self._in_one_table(self._rows):
-                writable = self._rows.filter(**{f"{row_tokens.FIELD}__lte": self._fence.token})
-                count: int = writable.update(**fields, **{row_tokens.FIELD: self._fence.token})
-                self._refuse_newer(self._rows)
-                return count
-            claimed = self._claim(self._rows)
-            return sum(self._rows.filter(pk__in=keys).update(**fields) for keys in _batches(claimed))
+            count = row_tokens.compare_and_set(self._rows, self._fence.token, **fields)
+            self._refuse_newer(self._rows)
+            return count
 
-    def delete(self) -> tuple[int, dict[str, int]]:
-        """Delete the rows, all or none, with the rows that depend on them; return what `QuerySet.delete` returns."""
-        counts: Counter[str] = Counter()
-        with transaction.atomic(using=self._using):
-            for keys in _batches(self._claim(self._rows)):
-                counts.update(row_tokens.table(self._rows.model, self._using).filter(pk__in=keys).delete()[1])
-        return counts.total(), dict(counts)
+    def delete(self) -> Any:
+        """Delete the rows, all or none, by the queryset's own `delete`, and return what that returns."""
+        return self._write(lambda rows: rows.delete())
 
     async def aget(self, *args: Any, **lookup: Any) -> _Model:
         """Fence and read one row in the thread of the database, as `get` does; the transaction must be open there."""
         return await sync_to_async(self.get)(*args, **lookup)
 
-    async def aupdate(self, **fields: Any) -> int:
+    async def aupdate(self, **fields: Any) -> Any:
         """Update the rows in the thread of the database, as `update` does."""
         return await sync_to_async(self.update)(**fields)
 
-    async def adelete(self) -> tuple[int, dict[str, int]]:
+    async def adelete(self) -> Any:
         """Delete the rows in the thread of the database, as `delete` does."""
         return await sync_to_async(self.delete)()
 
+    def _write(self, write: Callable[[models.QuerySet[_Model, Any]], Any]) -> Any:
+        """Fence the rows, then call a method of the project's queryset for them."""
+        with transaction.atomic(using=self._using):
+            return write(self._rows.filter(pk__in=self._claim(self._rows)))
+
     def _in_one_table(self, rows: models.QuerySet[_Model, Any]) -> bool:
-        """Return whether one UPDATE can find these rows."""
+        """Return whether one UPDATE, which is Django's own, can find these rows."""
         query = rows.all().query
+        if type(rows).update is not models.QuerySet.update or type(query) is not Query:
+            return False  # the project may hide rows, or note what is written
         query.get_initial_alias()
         if query.group_by is not None or query.count_active_tables() != 1:
             return False
@@ -132,10 +131,9 @@ class FencedRows(Generic[_Model]):
         elif connections[self._using].vendor != "mysql":
             row_tokens.compare_and_set(all_rows.filter(pk__in=rows.order_by().values("pk")), self._fence.token)
         claimed = list(dict.fromkeys(row_tokens.current(rows.order_by().values_list("pk", flat=True))))
-        for keys in _batches(sorted(claimed)):
-            batch = all_rows.filter(pk__in=keys)
-            if row_tokens.compare_and_set(batch, self._fence.token) < len(keys):
-                self._refuse_newer(batch)
+        selected = all_rows.filter(pk__in=claimed)
+        if row_tokens.compare_and_set(selected, self._fence.token) < len(claimed):
+            self._refuse_newer(selected)
         return claimed
 
     def _refuse_newer(self, rows: models.QuerySet[Any, Any]) -> None:
@@ -143,9 +141,3 @@ class FencedRows(Generic[_Model]):
         seen = row_tokens.highest(newer)
         if seen is not None:
             raise refusal(self._fence, f"a row of {rows.model._meta.label}", seen)
-
-
-def _batches(keys: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Split primary keys into batches, one for each statement."""
-    for start in range(0, len(keys), BATCH):
-        yield keys[start : start + BATCH]

@@ -36,14 +36,14 @@ def table(model: type[models.Model], using: str) -> models.QuerySet[Any]:
     return models.QuerySet(model=model, using=using)
 
 
-def compare_and_set(rows: models.QuerySet[Any], token: int) -> int:
+def compare_and_set(rows: models.QuerySet[Any], token: int, /, **fields: Any) -> int:
     """
-    Raise the tokens of these rows in one statement, except for higher ones; return how many rows have this token now.
+    Raise the tokens of these rows in one statement, except for higher ones, and set `fields`.
 
-    The comparison is at the top level of the WHERE clause. Only there does a database check it again (under READ
-    COMMITTED) after it had to wait for the row.
+    Return how many rows have this token now. The comparison is at the top level of the WHERE clause. Only there does a
+    database check it again (under READ COMMITTED) after it had to wait for the row.
     """
-    count: int = rows.filter(**{f"{FIELD}__lte": token}).update(**{FIELD: token})
+    count: int = rows.filter(**{f"{FIELD}__lte": token}).update(**{FIELD: token}, **fields)
     return count
 
 
@@ -51,11 +51,12 @@ def current(rows: models.QuerySet[Any, Any]) -> models.QuerySet[Any, Any]:
     """
     Return a query that reads the newest committed state of these rows.
 
-    With REPEATABLE READ, MySQL and MariaDB read the state of the first read, unless they lock the rows. They allow a
-    write after such an outdated read. PostgreSQL and SQLite refuse it.
+    With REPEATABLE READ, MySQL and MariaDB read the state of the first read, unless they lock the rows, and all rows
+    that are joined. They allow a write after such an outdated read. PostgreSQL and SQLite refuse it.
     """
-    connection = connections[rows.db]
-    return rows if connection.vendor != "mysql" or connection.get_autocommit() else rows.select_for_update()
+    connection: Any = connections[rows.db]
+    newest = connection.vendor != "mysql" or connection.get_autocommit()
+    return rows if newest or connection.isolation_level == "read committed" else rows.select_for_update()
 
 
 def highest(rows: models.QuerySet[Any, Any]) -> int | None:

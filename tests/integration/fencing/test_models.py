@@ -10,6 +10,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import connections, models, transaction
 from django.db.migrations.writer import MigrationWriter
+from django.db.models.functions import Rank
 from django.db.transaction import TransactionManagementError
 from django.test import TestCase
 from django.test.utils import CaptureQueriesContext, isolate_apps
@@ -265,7 +266,8 @@ def test_many_rows_are_fenced(ledger: str) -> None:
 def test_a_query_that_cannot_be_fenced_is_refused(ledger: str) -> None:
     """For example slices: it would be unclear which rows are fenced."""
     rows = Account.objects.using(ledger)
-    for refused in (rows.all()[:1], rows.all().union(rows.all())):
+    ranked = rows.annotate(rank=models.Window(Rank(), order_by="balance")).filter(rank=1)
+    for refused in (rows.all()[:1], rows.all().union(rows.all()), ranked):
         with pytest.raises(TypeError, match="cannot be fenced"):
             refused.fenced(FixedFence(1))
     with pytest.raises(TypeError, match="set by the fence"):

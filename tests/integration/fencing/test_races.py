@@ -178,6 +178,27 @@ def test_a_fenced_row_is_read_as_it_is_now(ledger: str, by: str) -> None:
     assert row.balance == 100
 
 
+def test_a_fenced_read_locks_no_row_that_it_joins(ledger: str) -> None:
+    """Holders of other keys read them, too. With REPEATABLE READ, MariaDB reads the newest state by locks only."""
+    connection = connections[ledger]
+    if connection.vendor == "sqlite" or connection.settings_dict["OPTIONS"].get("isolation_level") == "repeatable read":
+        return
+    bank = Bank(name="b")
+    bank.save(using=ledger)
+    Account(name="a", bank=bank).save(using=ledger)
+
+    def lock_at_once() -> None:
+        with transaction.atomic(using=ledger):
+            Bank.objects.using(ledger).select_for_update(nowait=True).get()
+        connections[ledger].close()
+
+    rows = Account.objects.using(ledger).select_related("bank")
+    for joined in (rows, rows.filter(bank__open=True), rows.annotate(of_bank=models.Sum("bank__account__balance"))):
+        with transaction.atomic(using=ledger):
+            joined.fenced(STALE).get(name="a")
+            run_in_thread(lock_at_once)
+
+
 def test_a_sub_select_in_the_filter_lets_no_row_escape(ledger: str) -> None:
     """All rows are changed or none, though the sub-select may be read from a snapshot and the rows are not."""
     if connections[ledger].vendor == "sqlite":

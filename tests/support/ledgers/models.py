@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import models
+from django.db.models.sql import Query
 
 from django_zklock.fencing import FencedManager, FencedModel, FencedQuerySet
 
@@ -37,6 +38,47 @@ class Vault(FencedModel):
     weight: models.Field[int, int] = models.IntegerField(default=0)
 
     objects = FencedManager.from_queryset(OwnQuerySet)()
+
+
+class KeptQuery(Query):
+    """Leaves out removed rows when it is compiled, as some packages for soft deletion do: an UPDATE then finds them."""
+
+    def get_compiler(self, *args: Any, **kwargs: Any) -> Any:
+        if self.can_filter():
+            self.add_q(models.Q(removed=False))
+        return super().get_compiler(*args, **kwargs)
+
+
+class InvoiceQuerySet(FencedQuerySet["Invoice"]):
+    """Marks rows instead of deleting them, counts what it writes, and leaves invoices alone that are paid."""
+
+    def __init__(self, model: Any = None, query: Any = None, using: Any = None, hints: Any = None) -> None:
+        super().__init__(model, query or KeptQuery(model), using, hints)
+
+    def update(self, **fields: Any) -> int:
+        return super().update(**{"writes": models.F("writes") + 1, **fields})
+
+    def delete(self) -> Any:
+        paid = self.filter(paid=True)
+        if paid:
+            raise models.ProtectedError("A paid invoice is kept.", set(paid))
+        return self.update(removed=True)
+
+
+class Invoice(FencedModel):
+    writes: models.Field[int, int] = models.IntegerField(default=0)
+    removed: models.Field[bool, bool] = models.BooleanField(default=False)
+    paid: models.Field[bool, bool] = models.BooleanField(default=False)
+
+    objects = FencedManager.from_queryset(InvoiceQuerySet)()
+    everything: models.Manager[Any] = models.Manager()
+
+
+class Line(models.Model):
+    invoice: models.Field[Any, Any] = models.ForeignKey(Invoice, on_delete=models.CASCADE)
+
+    def __str__(self) -> str:
+        return str(self.pk)
 
 
 class Booking(models.Model):
