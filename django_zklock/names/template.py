@@ -17,6 +17,7 @@ from django_zklock.core.queue.escaping import (
     check_segment,
     escape,
     finish_segment,
+    hide_tails,
     key_of,
     path,
     percent_encode,
@@ -36,9 +37,17 @@ MAX_DIGESTED = 10_000
 """Characters a value may have of which a field takes the digest. NFC takes 50 ms for a hostile text of this length."""
 
 _DIGEST_LENGTH = 32  # hexadecimal characters: 128 bits
+_DIGEST = f"[0-9a-f]{{{_DIGEST_LENGTH}}}"
 _PIECE = re.compile(r"\{\{|\}\}|\{(?P<field>[^{}]*)\}|[^{}/]+|[{}/]")
-_ESCAPED = re.compile(rf"(?:[{re.escape(''.join(sorted(SAFE)))}/]|%[0-9A-F]{{2}})+")
 _ONE_BRACE = {"{{": "{", "}}": "}"}
+
+
+def _encoded(safe: Collection[str]) -> str:
+    """Return the pattern of a text in which all but these characters are percent-encoded."""
+    return rf"(?:[{re.escape(''.join(sorted(safe)))}]|%[0-9A-F]{{2}})+"
+
+
+_ESCAPED = re.compile(_encoded(SAFE | {"/"}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +205,6 @@ class _Field:
     is_digest: bool
     what: str  # the subject of an error about it
 
-    @property
-    def pattern(self) -> str:
-        return f"[0-9a-f]{{{_DIGEST_LENGTH}}}" if self.is_digest else ".+"
-
     def text(self, values: Mapping[str, object]) -> str:
         if self.root not in values:
             raise InvalidLockName(f"{self.what} has no value. Pass one. For braces in a value, {AS_FIELD}.")
@@ -232,9 +237,17 @@ class _Segment:
     what: str
 
     def may_render(self, text: str) -> bool:
-        """Return whether the segment can be rendered to this text."""
-        pattern = "".join(re.escape(part) if isinstance(part, str) else part.pattern for part in self.parts)
-        return re.fullmatch(pattern, text) is not None
+        """
+        Return whether the segment can be rendered to this text, which anybody may have chosen.
+
+        A value ends before a reserved character, so there is one way to match at most. The time is linear.
+        """
+        value = _encoded(SAFE.difference(self.reserved))
+        pattern = "".join(
+            re.escape(part) if isinstance(part, str) else _DIGEST if part.is_digest else value for part in self.parts
+        )
+        # A key shows the last digit of a tail, even if it is reserved.
+        return any(re.fullmatch(pattern, shape) for shape in (text, hide_tails(text)))
 
     def render(self, values: Mapping[str, object]) -> str:
         texts = [
