@@ -1,4 +1,4 @@
-"""The admin under the theme django-unfold, beside Django's own; its app must be installed."""
+"""The admin under the theme django-unfold, and that of Django. The app of the theme must be installed."""
 
 from __future__ import annotations
 
