@@ -37,7 +37,6 @@ MAX_DIGESTED = 10_000
 """Characters a value may have of which a field takes the digest. NFC takes 50 ms for a hostile text of this length."""
 
 _DIGEST_LENGTH = 32  # hexadecimal characters: 128 bits
-_DIGEST = f"[0-9a-f]{{{_DIGEST_LENGTH}}}"
 _PIECE = re.compile(r"\{\{|\}\}|\{(?P<field>[^{}]*)\}|[^{}/]+|[{}/]")
 _ONE_BRACE = {"{{": "{", "}}": "}"}
 
@@ -205,6 +204,10 @@ class _Field:
     is_digest: bool
     what: str  # the subject of an error about it
 
+    def pattern(self, reserved: str) -> str:
+        """Return the pattern of its text in a key, in which these characters are percent-encoded."""
+        return f"[0-9a-f]{{{_DIGEST_LENGTH}}}" if self.is_digest else _encoded(SAFE.difference(reserved))
+
     def text(self, values: Mapping[str, object]) -> str:
         if self.root not in values:
             raise InvalidLockName(f"{self.what} has no value. Pass one. For braces in a value, {AS_FIELD}.")
@@ -242,9 +245,8 @@ class _Segment:
 
         A value ends before a reserved character, so there is one way to match at most. The time is linear.
         """
-        value = _encoded(SAFE.difference(self.reserved))
         pattern = "".join(
-            re.escape(part) if isinstance(part, str) else _DIGEST if part.is_digest else value for part in self.parts
+            re.escape(part) if isinstance(part, str) else part.pattern(self.reserved) for part in self.parts
         )
         # A key shows the last digit of a tail, even if it is reserved.
         return any(re.fullmatch(pattern, shape) for shape in (text, hide_tails(text)))

@@ -230,8 +230,7 @@ def _publish(task: Task[..., Any], headers: dict[str, Any], delay: float) -> Any
     for the ETA, which is in a header: of an option, Celery would make a native delay, or warn that there is none.
     """
     request: Any = task.request
-    info = request.delivery_info or {}
-    queue = info.get(QUEUE_KEY)
+    queue = (request.delivery_info or {}).get(QUEUE_KEY)
     if not queue:
         raise ValueError("it is not known by which queue it came")
     signature = task.signature_from_request(request, retries=request.retries, queue=queue)
