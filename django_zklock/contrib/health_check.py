@@ -16,8 +16,8 @@ class ZooKeeper(HealthCheck):  # type: ignore[misc]
     """Whether a quorum of ZooKeeper's servers answers this process, so that locks can be granted."""
 
     def run(self) -> None:
-        """Raise `ServiceUnavailable` if it does not."""
+        """Raise `ServiceUnavailable` if it does not. Anybody may read its text, so it has no address; the log has."""
         try:
             inspection.check_quorum()
         except ZooKeeperUnavailable as error:
-            raise ServiceUnavailable(str(error)) from error
+            raise ServiceUnavailable("ZooKeeper does not answer") from error

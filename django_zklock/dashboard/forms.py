@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from django import forms
 from django.db import models
+from django.utils.html import escape
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock.core.queue.markers import MOST_PERMITS
@@ -74,7 +75,8 @@ class ReasonForm(forms.Form):
     def __init__(self, *args: Any, word: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._word = word
-        self.fields["confirm"].help_text = _("To break the ticked locks, type: %(word)s") % {"word": clean(word)}
+        help_text = _("To break the ticked locks, type: %(word)s") % {"word": clean(word)}
+        self.fields["confirm"].help_text = escape(help_text)  # the admin and its themes show it as safe
         if not word:
             del self.fields["confirm"]
 

@@ -17,6 +17,7 @@ from django_zklock.core.queue.escaping import (
     check_segment,
     escape,
     finish_segment,
+    hide_tails,
     key_of,
     path,
     percent_encode,
@@ -37,8 +38,15 @@ MAX_DIGESTED = 10_000
 
 _DIGEST_LENGTH = 32  # hexadecimal characters: 128 bits
 _PIECE = re.compile(r"\{\{|\}\}|\{(?P<field>[^{}]*)\}|[^{}/]+|[{}/]")
-_ESCAPED = re.compile(rf"(?:[{re.escape(''.join(sorted(SAFE)))}/]|%[0-9A-F]{{2}})+")
 _ONE_BRACE = {"{{": "{", "}}": "}"}
+
+
+def _encoded(safe: Collection[str]) -> str:
+    """Return the pattern of a text in which all but these characters are percent-encoded."""
+    return rf"(?:[{re.escape(''.join(sorted(safe)))}]|%[0-9A-F]{{2}})+"
+
+
+_ESCAPED = re.compile(_encoded(SAFE | {"/"}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +204,9 @@ class _Field:
     is_digest: bool
     what: str  # the subject of an error about it
 
-    @property
-    def pattern(self) -> str:
-        return f"[0-9a-f]{{{_DIGEST_LENGTH}}}" if self.is_digest else ".+"
+    def pattern(self, reserved: str) -> str:
+        """Return the pattern of its text in a key, in which these characters are percent-encoded."""
+        return f"[0-9a-f]{{{_DIGEST_LENGTH}}}" if self.is_digest else _encoded(SAFE.difference(reserved))
 
     def text(self, values: Mapping[str, object]) -> str:
         if self.root not in values:
@@ -232,9 +240,16 @@ class _Segment:
     what: str
 
     def may_render(self, text: str) -> bool:
-        """Return whether the segment can be rendered to this text."""
-        pattern = "".join(re.escape(part) if isinstance(part, str) else part.pattern for part in self.parts)
-        return re.fullmatch(pattern, text) is not None
+        """
+        Return whether the segment can be rendered to this text, which anybody may have chosen.
+
+        A value ends before a reserved character, so there is one way to match at most. The time is linear.
+        """
+        pattern = "".join(
+            re.escape(part) if isinstance(part, str) else part.pattern(self.reserved) for part in self.parts
+        )
+        # A key shows the last digit of a tail, even if it is reserved.
+        return any(re.fullmatch(pattern, shape) for shape in (text, hide_tails(text)))
 
     def render(self, values: Mapping[str, object]) -> str:
         texts = [

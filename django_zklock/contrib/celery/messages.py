@@ -150,22 +150,22 @@ def _queue_of(consumer: Any, message: Any) -> str:
     """
     Return the name of the queue by which a message came; empty if it is not known, or ends with the connection.
 
-    No public attribute tells it, so another version of kombu may lack what is read here.
+    It is always one that this worker consumes from: with Redis or SQS, the sender has written what is read here. No
+    public attribute tells the queue, so another version of kombu may lack the private ones.
     """
-    info, channel = message.delivery_info, message.channel
+    info, channel, tasks = message.delivery_info, message.channel, consumer.task_consumer
     try:
-        tasks = consumer.task_consumer
         if not hasattr(channel, "typeof"):  # kombu has no exchanges of its own: RabbitMQ
             names = [name for name, tag in tasks._active_tags.items() if tag == info["consumer_tag"]]
         elif channel.typeof(info["exchange"]).type == "fanout":  # such messages are in no queue
             names = []
         else:
             names = channel._lookup(info["exchange"], info["routing_key"])
-        names = [queue.name for queue in tasks.queues if queue.name in names and not queue.auto_delete]
     except Exception as error:  # noqa: BLE001 - any error of a broker's client
         logger.info("the queue of task %r is not known: %r", message.headers.get("id"), error)
-        names = [] if info.get("exchange") else [info.get("routing_key") or ""]
-    return str(names[0]) if len(names) == 1 else ""
+        names = [info.get("routing_key")] if info.get("exchange") == "" else []
+    names = [queue.name for queue in tasks.queues if queue.name in names and not queue.auto_delete]
+    return names[0] if len(names) == 1 else ""
 
 
 def received_at(request: Any) -> float:
@@ -230,10 +230,9 @@ def _publish(task: Task[..., Any], headers: dict[str, Any], delay: float) -> Any
     for the ETA, which is in a header: of an option, Celery would make a native delay, or warn that there is none.
     """
     request: Any = task.request
-    info = request.delivery_info or {}
-    queue = info.get(QUEUE_KEY, "" if info.get("exchange") else info.get("routing_key"))
+    queue = (request.delivery_info or {}).get(QUEUE_KEY)
     if not queue:
-        raise ValueError(f"its exchange {info.get('exchange')!r} may deliver to several workers")
+        raise ValueError("it is not known by which queue it came")
     signature = task.signature_from_request(request, retries=request.retries, queue=queue)
     for shown in ("argsrepr", "kwargsrepr"):  # Celery would compute them from arguments that the sender has hidden
         if getattr(request, shown, None) is not None:

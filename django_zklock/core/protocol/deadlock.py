@@ -188,7 +188,7 @@ class DeadlockSearch:
         """Follow the waits from this one. Return the steps back to a lock in `held`; none if there is no way."""
         gateway, left = self._session.gateway, MOST
         waits: deque[tuple[WaitsFor, tuple[_Step, ...]]] = deque([(own, ())])
-        followed = {own.guid}
+        followed = {own[:2]}
         while waits and left:
             wait, steps = waits.popleft()
             blocked, nodes = yield from self._read_blockers(wait, left)
@@ -197,14 +197,14 @@ class DeadlockSearch:
                 is_own = node.path in held
                 # Most holders do not wait, and to decode thousands of payloads takes long.
                 following = WaitsFor.decode(node.data) if b'"waits_for"' in node.data else None
-                if not is_own and (following is None or following.may_end or following.guid in followed):
+                if not is_own and (following is None or following.may_end or following[:2] in followed):
                     continue
                 checks = (Check(path=node.path, version=node.version), *blocked)
                 step = _Step(wait, ContenderInfo.from_node(wait.key, child, node), checks)
                 if is_own:
                     return (*steps, step)
                 if following is not None and not following.is_over(gateway.clock.latest()):
-                    followed.add(following.guid)
+                    followed.add(following[:2])
                     waits.append((following, (*steps, step)))
         if not left and not self._is_limited:
             self._is_limited = True

@@ -25,7 +25,7 @@ from django_zklock import zk_adopt, zk_leader, zk_lock, zk_locks, zk_read, zk_wr
 from django_zklock.core import clock
 from django_zklock.core.protocol import deadlock
 from django_zklock.core.protocol.registry import Registry
-from django_zklock.core.queue.nodes import Mark, Payload, new_guid
+from django_zklock.core.queue.nodes import Kind, Mark, Payload, new_guid
 from django_zklock.core.queue.untrusted import LARGEST
 from django_zklock.core.zk import heartbeat
 from django_zklock.exceptions import LockDeadlock, LockLost, LockTimeout
@@ -419,6 +419,34 @@ def test_a_text_that_names_its_reader_is_no_deadlock(zoo: Zoo) -> None:
         zoo.client.set(holder, replace(PAYLOAD, waits_for=claim).encode())
         with pytest.raises(LockTimeout):
             own.result()
+
+
+@pytest.mark.usefixtures("often")
+def test_a_text_that_names_a_waiter_of_another_lock_is_no_deadlock(zoo: Zoo) -> None:
+    """By a detour over a real waiter, it leads back to its reader, and to no lock that the reader holds."""
+    with zoo.hold_elsewhere("b", guid=PAYLOAD.guid) as holder, zoo.hold_elsewhere("c") as detour:
+        own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b", timeout=3)))
+        zoo.wait_contenders("b", 2)
+        reader = zoo.payloads("b")[1].guid
+        with zoo.hold_elsewhere("c", guid=WAITER):
+            for path, key, guid in ((holder, "c", WAITER), (detour, "b", reader)):
+                claim = replace(PAYLOAD, waits_for={**BELIEVED, "key": key, "guid": guid})
+                zoo.client.set(path, claim.encode())
+            with pytest.raises(LockTimeout):
+                own.result()
+
+
+def test_a_forged_text_hides_no_circle(zoo: Zoo) -> None:
+    """One reader of "b" claims to be the waiter of the other, in a queue where that does not wait."""
+    with contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(zoo.hold_elsewhere("b", Kind.READ)) for _ in range(2)]
+        stack.enter_context(zk_lock("a"))
+        stack.enter_context(zoo.hold_elsewhere("a", guid=WAITER))
+        for path, key in zip(readers, ("c", "a"), strict=True):
+            zoo.client.set(path, replace(PAYLOAD, waits_for={**BELIEVED, "key": key}).encode())
+        with pytest.raises(LockDeadlock) as caught:
+            zk_write("b").acquire(timeout=20)
+    assert [link.holds for link in caught.value.circle] == ["a", "b"]
 
 
 @contextlib.contextmanager

@@ -41,12 +41,13 @@ def test_a_probe_is_answered_without_a_login(zoo: Zoo) -> None:
 
 
 @pytest.mark.timed
-def test_django_health_check_has_a_check(zoo: Zoo) -> None:
+def test_django_health_check_has_a_check(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
     assert asyncio.run(ZooKeeper().get_result()).error is None
     with zoo.configured(hosts="127.0.0.1:1"):
         error = asyncio.run(ZooKeeper().get_result()).error
     assert isinstance(error, ServiceUnavailable)
-    assert "connection refused" in str(error)
+    assert str(error) == "Unavailable: ZooKeeper does not answer", "anybody may read it, so it has no address"
+    assert "connection refused" in caplog.text
 
 
 def test_the_page_shows_servers_and_the_connection(zoo: Zoo) -> None:

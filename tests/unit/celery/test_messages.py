@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from queue import Empty
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -82,13 +83,50 @@ def test_the_queue_of_a_message_is_found(app: Celery, exchange: str, key: str, q
         assert messages._queue_of(SimpleNamespace(task_consumer=tasks), message) == queue
 
 
-@pytest.mark.parametrize(("exchange", "queue"), [("", "named"), ("any", "")])
+def consuming(*queues: Queue) -> Any:
+    return SimpleNamespace(task_consumer=SimpleNamespace(queues=queues))
+
+
+@pytest.mark.parametrize(
+    ("exchange", "key", "queue"), [("", "m-one", "m-one"), ("", "other", ""), ("any", "m-one", "")]
+)
 @pytest.mark.parametrize("version", ["pyamqp", "virtual"])
-def test_another_version_of_kombu_need_not_tell_the_queue(version: str, exchange: str, queue: str) -> None:
+def test_another_version_of_kombu_need_not_tell_the_queue(version: str, exchange: str, key: str, queue: str) -> None:
     """Its private attributes may be others. Then only a message without an exchange tells its queue."""
     channel = SimpleNamespace(typeof=lambda exchange: SimpleNamespace(type="direct")) if version == "virtual" else None
-    consumer = SimpleNamespace(task_consumer=SimpleNamespace(queues=QUEUES))
-    assert messages._queue_of(consumer, delivered(channel, exchange, "named", consumer_tag="None1")) == queue
+    message = delivered(channel, exchange, key, consumer_tag="None1")
+    assert messages._queue_of(consuming(*QUEUES), message) == queue
+
+
+NO_TEXTS = [None, [], {}, 0, True, ["m-one"], {"m-one": 1}]
+
+
+@pytest.mark.parametrize("info", [{}, *[{"exchange": other} for other in NO_TEXTS], {"exchange": ""}])
+@pytest.mark.parametrize("key", ["m-right", "admin", "m-on", "", *NO_TEXTS])
+def test_a_sender_cannot_name_a_queue_that_the_worker_does_not_consume_from(
+    app: Celery, info: dict[str, Any], key: object
+) -> None:
+    """With Redis, SQS and other virtual transports, `delivery_info` is a part of the message."""
+    with app.connection_for_write() as connection:
+        channel: Any = connection.channel()
+        for declared in QUEUES:
+            declared.bind(channel).declare()
+        message = SimpleNamespace(channel=channel, delivery_info={**info, "routing_key": key}, headers={})
+        consumed = [queue for queue in QUEUES if queue.name != "m-right"]
+        assert messages._queue_of(consuming(*consumed), message) == ""
+
+
+def test_a_task_of_an_unknown_queue_is_not_sent_again(app: Celery) -> None:
+    """It waits in its slot, whatever its sender has written about its way."""
+
+    @app.task(name="unknown", shared=False)
+    def unknown() -> None:
+        messages.send_again(unknown, messages.CONFLICTS_HEADER, ZkLockError("busy"))
+
+    for info in ({"routing_key": "celery"}, {"exchange": "", "routing_key": "celery"}, {messages.QUEUE_KEY: ""}, {}):
+        trace_task(unknown, "sent", (), {}, request={"id": "sent", "delivery_info": info, "headers": {}}, app=app)
+        with pytest.raises(Empty):
+            received(app)
 
 
 @pytest.mark.parametrize("protocol", [1, 2])
@@ -150,7 +188,7 @@ def test_the_queue_of_a_task_without_a_lock_is_not_looked_up(app: Celery) -> Non
     for task, queue in ((plain, None), (locked, "named")):
         message = delivered(None, "", "named", consumer_tag="None1")
         request = SimpleNamespace(task=task, request_dict={"id": "1"}, message=message, delivery_info={})
-        messages.record_received(sender=None, request=request)
+        messages.record_received(sender=consuming(Queue("named")), request=request)
         assert request.delivery_info.get(messages.QUEUE_KEY) == queue
 
 
@@ -167,7 +205,7 @@ def test_headers_that_are_none_are_dropped(headers: object) -> None:
     assert messages.received_at(request) > 0
 
 
-REDELIVERED = {"id": "one", "delivery_info": {"redelivered": True, "routing_key": "celery"}, "headers": {}}
+REDELIVERED = {"id": "one", "delivery_info": {"redelivered": True, messages.QUEUE_KEY: "celery"}, "headers": {}}
 
 
 def run_copy(app: Celery, is_queued: Callable[[], bool]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import re
+import time
 import types
 import unicodedata
 
@@ -219,18 +220,70 @@ def test_a_path_outside_the_base_has_no_key(other: str) -> None:
         key_of("/zklock", other)
 
 
-@given(TEXTS, TEXTS)
-@example("a", "1234567890")
-def test_a_template_knows_the_keys_that_it_may_render(first: str, second: str) -> None:
+LITERALS = st.lists(st.text("ab:-/ %é25", min_size=1, max_size=3), min_size=1, max_size=5)
+TEMPLATES = st.builds(
+    lambda literals, fields, end: (
+        "".join(f"{{{field}}}{text}" for field, text in zip(fields, literals, strict=False)) + end
+    ),
+    LITERALS,
+    st.permutations(["a", "b:digest", "c", "d", "e:digest", "f"]),
+    st.sampled_from(["", "{last}"]),
+)
+
+
+@given(TEMPLATES, st.lists(DENSE | TEXTS, min_size=7, max_size=7))
+@example("shop/{a}/{b}", ["a", "1234567890"])
+@example("{a}0{b}", ["11111111", "0"])
+@example("{a}7{b}", ["7", "1112223337"])
+@example("shop-1234567890/{a}{{}}/é", ["a"])
+def test_a_template_knows_the_keys_that_it_may_render(text: str, values: list[str]) -> None:
     with contextlib.suppress(InvalidLockName):
-        for text in ("shop/{a}/{b}", "shop/{a}-{b}/x", "shop-1234567890/{a}{{}}/é"):
-            template = Template.parse(text)
-            assert template.may_render(template.render({"a": first, "b": second}))
+        template = Template.parse(text)
+        key = template.render(dict(zip(template.fields, values, strict=False)))
+        assert template.may_render(key)
 
 
-@pytest.mark.parametrize("key", ["shop", "shop/a", "shop/a/b/c", "other/a/b", "shop/a/x:"])
+@pytest.mark.parametrize(
+    "key", ["shop", "shop/a", "shop/a/b/c", "other/a/b", "shop/a/x:", "shop/a b/x:c", "shop/ü/x:c"]
+)
 def test_a_template_knows_keys_that_it_never_renders(key: str) -> None:
     assert not Template.parse("shop/{a}/x:{b}").may_render(key)
+
+
+@given(
+    st.text("a:-.7%3A", min_size=1, max_size=9), st.sampled_from(["{a}:{b}", "{a}-{b}:{c}", "{a}7{b}", "{a}:-{b}.x"])
+)
+def test_a_template_may_render_only_keys_that_show_where_each_value_begins_and_ends(key: str, text: str) -> None:
+    template = Template.parse(text)
+    literals = [literal for literal in re.split(r"\{.\}", text) if literal]
+    if template.may_render(key):
+        assert all(key.count(literal) >= 1 for literal in literals)
+        values = re.split("|".join(map(re.escape, literals)), key)[: len(template.fields)]
+        assert template.render(dict(zip(template.fields, map(unescape, values), strict=True))) == key
+
+
+SIX = [
+    "{a}:{b}:{c}:{d}:{e}:{f}:lock",
+    "{a}-{b}-{c}-{d}-{e}-{f}",
+    "{a}x{b}x{c}x{d}x{e}x{f}.",
+    "{a}.{b}.{c}.{d}.{e}.{f:digest}",
+]
+SIX += ["{a}aaaa:{b}aaaa:{c}aaaa:{d}aaaa:{e}aaaa:{f}", "{a}7{b}7{c}7{d}7{e}7{f}7", "{a}/{b}:{c}-{d}:{e}-{f}"]
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("template", SIX)
+@pytest.mark.parametrize("separators", [":", "-", "x", ".", "a", "a:", "7", "%3A", "%37", "a-", "0a:-"])
+def test_a_key_of_separators_costs_no_time(template: str, separators: str) -> None:
+    """A client of the coordinator chooses the key, and the match lets no other thread run."""
+    parsed, key = Template.parse(template), (separators * 1000)[:1000]
+    parsed.may_render(key)  # compiles the pattern
+    took = []
+    for _ in range(5):
+        began = time.thread_time()
+        parsed.may_render(key)
+        took.append(time.thread_time() - began)
+    assert min(took) < 0.005
 
 
 IMPOSSIBLE = ["", "/", "/a", "a/", "a//b", ".", "a/..", "a/./b", "!x", "a/!x"]

@@ -1,0 +1,313 @@
+"""Texts of others, in every field that anybody can write, stay texts on every page and in every answer to a form."""
+
+from __future__ import annotations
+
+import contextlib
+import html.parser
+import json
+from collections.abc import Iterator
+from dataclasses import fields
+from datetime import timedelta
+from importlib.util import find_spec
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode, urljoin, urlsplit
+
+import pytest
+from django.conf import settings
+from django.contrib.auth.models import Permission, User
+from django.db import models
+from django.test import Client, override_settings
+from django.utils import timezone
+from kazoo.exceptions import NoNodeError
+from support.locking import Contend
+from support.zoo import Zoo, eventually
+
+from django_zklock.contrib.celery.unique import record
+from django_zklock.contrib.events.models import Attempt, OperatorAction
+from django_zklock.core.execution import stack
+from django_zklock.core.queue import acknowledgement, nodes
+from django_zklock.core.queue.markers import limit_marker
+
+pytestmark = [pytest.mark.django_db, pytest.mark.timeout(240)]
+
+# It ends an attribute in quotes or without, and then a tag. Each part of it that becomes HTML has the attribute.
+EVIL = """'" evil=1 ><script evil=1></script>"""
+KEY = EVIL.replace("/", "")  # no slash, so that the key has one segment
+KEYS = [KEY, f"{KEY}/b", f"reads/{KEY}", f"permits/{KEY}", f"ended/{KEY}", f"foreign/{KEY}", f"deadlock/{KEY}"]
+GUID = nodes.new_guid(nodes.Mark.OWN)
+THEMES = ["admin", *(["themed"] if find_spec("unfold") else [])]
+
+
+class Tags(html.parser.HTMLParser):
+    """The tags of a page that a hostile text has made, or has changed."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.evil: list[str] = []
+        self.links: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = dict(attrs)
+        if any("evil" in name for name in (tag, *names)):
+            self.evil.append(str(self.get_starttag_text()))
+        for name in ("href", "src", "action", "formaction"):
+            if (names.get(name) or "").lower().startswith(("javascript:", "data:text")):
+                self.evil.append(str(self.get_starttag_text()))
+        if tag == "a" and names.get("href"):
+            self.links.append(str(names["href"]))
+
+    def handle_data(self, data: str) -> None:
+        if self.cdata_elem and "evil" in data:  # inside a script or a style, nothing is escaped
+            self.evil.append(data)
+
+
+def assert_harmless(response: Any) -> Tags:
+    """Fail if a text has become a tag or an attribute. In JSON and CSV, it can only be a text."""
+    assert response.status_code < 500, response.content
+    for name, value in response.headers.items():
+        assert "evil=1 >" not in value, name
+    kind = response.headers.get("Content-Type", "")
+    if not kind.startswith("text/html"):
+        assert kind.partition(";")[0] in ("", "application/json", "text/csv"), kind
+        return Tags("")
+    tags = Tags(response.content.decode())
+    assert tags.evil == []
+    return tags
+
+
+def payload(**more: Any) -> bytes:
+    """Return a payload with the text in each field that can have one, also in those of later releases."""
+    texts: dict[str, Any] = {field.name: EVIL for field in fields(nodes.Payload) if field.type == "str"}
+    about = dict.fromkeys(("task", "id", "queue", "retries", "request", "trace", "span", "message", EVIL), EVIL)
+    request = {"by": EVIL, "reason": EVIL, "at": EVIL}
+    numbers = {"version": 1, "pid": 7, "owner": 3, "session_timeout": 9000, "lasts": ""}
+    return json.dumps({**texts, "about": about, "release_request": request, **numbers, **more}).encode()
+
+
+def join(zoo: Zoo, key: str, name: str, data: bytes, **more: Any) -> str:
+    options = {"ephemeral": True, "sequence": True, "makepath": True, **more}
+    path: str = zoo.client.create(f"{zoo.base}/{key}/{name}", data, **options)
+    return path
+
+
+def contender(zoo: Zoo, key: str, kind: nodes.Kind = nodes.Kind.LOCK, **more: Any) -> str:
+    guid = nodes.new_guid(nodes.Mark.OWN)
+    return join(zoo, key, nodes.prefix(guid, kind), payload(guid=guid, **more))
+
+
+def hostile_row(model: type[models.Model], **values: Any) -> None:
+    """Store a row with the text in each column that can have it."""
+    columns = [field for field in model._meta.fields if isinstance(field, (models.CharField, models.TextField))]
+    texts = {field.name: EVIL[: field.max_length] for field in columns}
+    model._default_manager.create(**{**texts, **values})
+
+
+@pytest.fixture
+def hostile(zoo: Zoo, contend: Contend) -> Iterator[None]:
+    """Fill each kind of znode and each table."""
+    paths = [contender(zoo, key) for key in KEYS[:2] * 2]
+    paths += [contender(zoo, KEYS[2], nodes.Kind.READ, lasts="leader") for _ in range(2)]
+    paths += [contender(zoo, KEYS[3], nodes.Kind.PERMIT, limit=2 + number) for number in range(3)]
+    by = json.dumps({"by": EVIL, "reason": EVIL, "id": EVIL}).encode()
+    paths.append(join(zoo, KEYS[3], limit_marker(2), by, ephemeral=False))
+    for key, mark in ((KEYS[4], ""), (f"minimum/{KEY}", "minimum"), (f"handed/{KEY}", "handed_over")):
+        guid = nodes.new_guid(nodes.Mark.OPERATOR)
+        about = {"operator": EVIL, "reason": EVIL, "seconds": "600", **({mark: "yes"} if mark else {})}
+        paths.append(join(zoo, key, nodes.prefix(guid), payload(guid=guid, about=about), ephemeral=False))
+    paths.append(join(zoo, KEYS[5], nodes.prefix(GUID, compat="kazoo"), EVIL.encode()))
+    paths.append(join(zoo, f"unreadable/{KEY}", KEY, EVIL.encode()))
+    texts = {"host": EVIL, "what": EVIL, "thread": EVIL, "template": EVIL, "about": {"task": EVIL, "id": EVIL}}
+    for key, owner in ((KEYS[6], 1), ("other", 2), (KEYS[6], 2), ("other", 1)):
+        contend(key, owner, owner=owner, **texts)
+    reservation = {"task_id": EVIL, "token": "t" * 36, "state": "queued", "late": True, "until": None}
+    reserved = record.path_of(zoo.base, f"task/{KEY}/{KEY}")
+    zoo.client.create(
+        reserved, json.dumps({**reservation, "host": EVIL, "what": EVIL, "pid": 7}).encode(), makepath=True
+    )
+    zoo.client.create(record.path_of(zoo.base, f"task/{KEY}/broken"), EVIL.encode(), makepath=True)
+    now = timezone.now()
+    for outcome in (Attempt.HELD, Attempt.RELEASED, Attempt.LOST, Attempt.TIMED_OUT, Attempt.DEADLOCK, EVIL[:16]):
+        for key, token in ((KEY, 5), (KEYS[2], 6)):
+            at = now - timedelta(seconds=60)
+            row = {"key": key, "outcome": outcome, "at": at, "missed_at": at, "pid": 7, "token": token}
+            hostile_row(Attempt, **row, held=1.0, waited=1.0)
+    for what in ("broken", "release requested", "stack shown", "acknowledged", EVIL[:32]):
+        hostile_row(OperatorAction, key=KEY, what=what, at=now, token=5)
+    yield
+    for path in paths:
+        with contextlib.suppress(NoNodeError):  # some were broken
+            zoo.client.delete(path)
+    zoo.client.delete(f"{zoo.base}/{record.DIRECTORY}", recursive=True)
+
+
+@contextlib.contextmanager
+def hostile_answers(zoo: Zoo) -> Iterator[None]:
+    """Answer each request for a stack by the text."""
+    directory = f"{zoo.base}/{stack.DIRECTORY}"
+    zoo.client.ensure_path(directory)
+    going = [True]
+
+    @zoo.client.ChildrenWatch(directory)  # type: ignore[untyped-decorator]
+    def answer(names: list[str]) -> bool:
+        for name in names:
+            zoo.client.set_async(f"{directory}/{name}", f"{EVIL}\n{EVIL}".encode())
+        return going[0]
+
+    yield
+    going.clear()
+    going.append(False)
+
+
+@pytest.fixture(params=THEMES)
+def lock_list(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Return the address of the list, in each theme."""
+    links = {"Task": "https://flower/{id}", "Host": "/hosts/{host}?{what}"}
+    apps = ["unfold.apps.BasicAppConfig"] if request.param == "themed" else []
+    urls = "support.themedsite" if apps else "support.adminsite"
+    zklock = {**settings.ZKLOCK, "ADMIN_LINKS": links}
+    with override_settings(INSTALLED_APPS=[*apps, *settings.INSTALLED_APPS], ROOT_URLCONF=urls, ZKLOCK=zklock):
+        yield f"/{request.param}/zklock/lock/"
+
+
+@pytest.fixture
+def evil_olga(language: str) -> Client:
+    """Return the browser of an operator with that name, which sends the text in each header that pages may show."""
+    user = User.objects.create_user(EVIL, first_name=EVIL, is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(content_type__app_label="zklock"))
+    names = ("User-Agent", "Referer", "X-Forwarded-For", "X-Forwarded-Host", "X-Request-Id", "HX-Request")
+    client = Client(headers={"Accept-Language": language, **dict.fromkeys(names, EVIL)})
+    client.force_login(user)
+    return client
+
+
+def crawl(client: Client, start: str) -> list[str]:
+    """Follow all links below the list, but one only of those that differ in their values."""
+    waiting = [start, *(f"{start}{page}" for page in ("?q=", "data.json"))]
+    seen = set()
+    for url in waiting:
+        tags = assert_harmless(client.get(url))
+        for link in tags.links:
+            target = urljoin(url, link)
+            split = urlsplit(target)
+            shape = (split.path, *sorted(name for name, _value in parse_qsl(split.query)))
+            if split.path.startswith(start) and not split.netloc and len(shape) < 4 and shape not in seen:
+                seen.add(shape)
+                waiting.append(target)
+    return waiting
+
+
+PARAMETERS: tuple[str, ...] = (
+    "q",
+    "host",
+    "template",
+    "path",
+    "in",
+    "by",
+    "o",
+    "key",
+    "do",
+    "target",
+    "identity",
+    "minutes",
+    "part",
+)
+PARAMETERS += (
+    "who",
+    "what",
+    "since",
+    "until",
+    "before",
+    "row",
+    "pid",
+    "p",
+    "state",
+    "kind",
+    "source",
+    "format",
+    "back",
+)
+PAGES = (
+    "",
+    "groups/",
+    "health/",
+    "history/",
+    "host/",
+    "break/",
+    "hold/",
+    "acknowledge/",
+    "limit/",
+    "stack/",
+    "unique/",
+)
+ODD = (EVIL, f"{EVIL}\r\n{EVIL}", "javascript:evil()")
+FORMS: list[tuple[str, dict[str, Any]]] = [
+    ("", {"action": "break_selected", "_selected_action": KEYS}),
+    ("", {"action": "request_release_of_selected", "_selected_action": KEYS}),
+    ("", {"action": EVIL, "_selected_action": EVIL}),
+    (f"host/?{urlencode({'host': EVIL})}", {"break": "1", "confirm": EVIL[1:], "reason": EVIL}),
+    (f"host/?{urlencode({'host': EVIL})}", {"ask": "1", "confirm": EVIL[1:], "reason": "", "target": EVIL}),
+    ("break/?" + urlencode({"key": KEYS, "do": "break"}, doseq=True), {"break": "1", "reason": EVIL, "target": EVIL}),
+    ("hold/", {"key": KEY, "minutes": EVIL, "wait": EVIL, "reason": EVIL}),
+    ("hold/", {"key": KEY, "minutes": "1", "wait": "0", "reason": EVIL}),
+    ("hold/", {"key": f"free/{KEY}", "minutes": "1", "wait": "0", "reason": EVIL}),
+    ("limit/", {"key": KEY, "permits": EVIL, "reason": EVIL}),
+    ("limit/", {"key": KEYS[3], "permits": "3", "reason": EVIL}),
+    ("limit/", {"key": f"free/{KEY}", "permits": "3", "reason": EVIL}),
+    ("acknowledge/", {"identity": EVIL, "minutes": "15", "reason": EVIL}),
+    ("stack/", {"key": KEY}),
+    ("stack/", {"key": KEYS[5]}),
+    ("stack/", {"key": f"free/{KEY}"}),
+    ("unique/?" + urlencode({"key": f"task/{KEY}/{KEY}"}), {"token": EVIL, "reason": EVIL}),
+]
+
+
+@pytest.mark.parametrize(
+    "language",
+    [
+        "en",
+        pytest.param("de", marks=pytest.mark.chaos),  # the templates are the same
+        pytest.param("ar", marks=pytest.mark.chaos),
+    ],
+)
+@pytest.mark.usefixtures("hostile")
+def test_texts_of_others_are_texts_on_all_pages_and_in_all_answers(
+    zoo: Zoo, lock_list: str, evil_olga: Client, language: str
+) -> None:
+    cards = eventually(lambda: cards_of(evil_olga, lock_list))
+    for card in cards:
+        data = json.dumps({"version": 1, "title": EVIL, "by": EVIL, "reason": EVIL, "ends": 4_000_000_000}).encode()
+        zoo.client.create(f"{acknowledgement.directory(zoo.base)}/{card['identity']}", data, makepath=True)
+    paths = {urlsplit(page).path for page in crawl(evil_olga, lock_list)}
+    assert {lock_list + page for page in PAGES if page != "stack/"} <= paths, "each page was seen"
+    assert sum(path.endswith(("/change/", "/history/")) for path in paths) >= 2 * len(KEYS)
+    queries = [f"{page}?{urlencode(dict.fromkeys(PARAMETERS, value))}" for page in PAGES for value in ODD]
+    queries += [f"?{urlencode({'q': '', name: EVIL})}" for name in PARAMETERS]
+    for query in (*queries, f"{quote(EVIL, safe='')}/change/"):
+        assert_harmless(evil_olga.get(lock_list + query, follow=True))
+    with hostile_answers(zoo):
+        for page, values in FORMS:
+            assert_harmless(evil_olga.post(lock_list + page, values, follow=True))
+    for card in cards:
+        for minutes in (EVIL, "15"):
+            values = {"identity": card["identity"], "minutes": minutes, "reason": EVIL}
+            assert_harmless(evil_olga.post(f"{lock_list}acknowledge/", values, follow=True))
+    for key in KEYS:
+        break_it(evil_olga, f"{lock_list}break/?{urlencode({'key': key, 'do': 'break'})}")
+    crawl(evil_olga, lock_list)
+    assert_harmless(evil_olga.get(lock_list.removesuffix("zklock/lock/")))  # the latest actions of this user
+
+
+def cards_of(client: Client, url: str) -> list[dict[str, Any]]:
+    response: Any = client.get(url)
+    assert "evil=1" in response.content.decode(), "the page shows the texts"
+    cards: list[dict[str, Any]] = response.context["cards"]
+    return cards
+
+
+def break_it(client: Client, page: str) -> None:
+    """Submit the form of a break with what it asks for."""
+    response: Any = client.get(page)
+    targets = [str(row.target) for _lock, row in response.context.get("holds", ())]
+    values = {"break": "1", "end": "1", "target": targets, "reason": EVIL, "confirm": EVIL}
+    assert_harmless(client.post(page, values, follow=True))
