@@ -21,6 +21,7 @@ from django_zklock import conf, zk_lock
 from django_zklock.conf.leases import LeaseClient, LeaseOptions
 from django_zklock.contrib import leases
 from django_zklock.contrib.leases.access import hash_of
+from django_zklock.contrib.leases.certificate import Certificate
 from django_zklock.contrib.leases.refusal import Addresses
 from django_zklock.contrib.leases.service import OPTIONS
 from django_zklock.fencing.signing import unseal
@@ -283,8 +284,8 @@ async def test_certificates_guard_http_and_name_its_clients(zoo: Zoo, tmp_path: 
     for name, signer in (("billing.internal", "ca"), ("stranger", "ca"), ("forged", "other")):
         certificate(tmp_path, name, signer)
     client = LeaseClient(name="billing", certificates=("billing.internal",))
-    tls = tuple(tmp_path / name for name in ("server.pem", "server.key", "ca.pem"))
-    async with Served(LeaseOptions(clients={"billing": client}), tls=tls) as served:
+    tls = Certificate(*(tmp_path / name for name in ("server.pem", "server.key", "ca.pem")))
+    async with Served(LeaseOptions(clients={"billing": client}), tls) as served:
 
         async def status(name: str | None) -> int:
             context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))

@@ -23,8 +23,9 @@ from support.zoo import Zoo
 from django_zklock import zk_lock
 from django_zklock.conf.leases import LeaseClient, LeaseOptions
 from django_zklock.contrib.leases.access import hash_of
+from django_zklock.contrib.leases.certificate import Certificate
 from django_zklock.contrib.leases.refusal import Addresses
-from django_zklock.contrib.leases.service import SERVICE, server_credentials
+from django_zklock.contrib.leases.service import SERVICE
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 
 HELD, OVER = pb.LeaseState.STATE_HELD, pb.LeaseState.STATE_OVER
@@ -132,8 +133,8 @@ async def test_a_client_is_known_by_its_certificate(zoo: Zoo, tmp_path: Path) ->
     authority(tmp_path, "other")
     forged = certificate(tmp_path, "billing.internal", "other")
     client = LeaseClient(name="billing", certificates=("billing.internal",))
-    credentials = server_credentials(tmp_path / "server.pem", tmp_path / "server.key", tmp_path / "ca.pem")
-    async with Served(LeaseOptions(clients={"billing": client}), credentials) as served:
+    tls = Certificate(tmp_path / "server.pem", tmp_path / "server.key", tmp_path / "ca.pem")
+    async with Served(LeaseOptions(clients={"billing": client}), tls) as served:
 
         async def acquire(key: bytes | None, chain: bytes | None) -> Any:
             channel = grpc.aio.secure_channel(served.address, grpc.ssl_channel_credentials(ca, key, chain))
