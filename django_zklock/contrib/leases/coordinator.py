@@ -131,7 +131,7 @@ class Coordinator:
                     # In tenths of a second: calls with the same options share them.
                     lease = self._new_lease(client, request, round(loop.time() - called, 1))
                     lease.lock.queued = loop.create_future()
-                elif request.wait_limit_ms is not None:
+                elif request.wait_limit_ms is not None and request.wait_limit_ms != lease.request.wait_limit_ms:
                     timeout = request.wait_limit_ms / 1000
                 lease.calls += 1
                 is_queued = await self._start(lease)

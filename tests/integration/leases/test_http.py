@@ -160,6 +160,16 @@ async def test_a_lease_of_another_coordinator_is_refused_with_its_address(served
             assert "address" not in described(response, 421, "/locks/{lease_id}", "put"), "nobody has signed it"
 
 
+async def test_a_lease_that_was_lost_is_over_for_a_reason(zoo: Zoo, served: Served) -> None:
+    lease = (await post(served)).content
+    zoo.client.delete(lease["acquired_znode_path"])
+    path = f"/locks/{lease['lease_id']}"
+    while (response := await served.http("PUT", path)).status == 200:
+        await asyncio.sleep(0.02)
+    assert "its znode was deleted" in described(response, 404, "/locks/{lease_id}", "put")["detail"]
+    assert "its znode was deleted" in (await served.http("DELETE", path)).content["detail"]
+
+
 async def test_only_known_clients_are_served(zoo: Zoo) -> None:
     billing = LeaseClient(name="billing", tokens=(hash_of("secret"),), prefixes=("invoices",), max_leases=1)
     async with Served(LeaseOptions(clients={"billing": billing})) as served:
@@ -263,6 +273,25 @@ async def test_connections_are_bounded(zoo: Zoo, monkeypatch: pytest.MonkeyPatch
         async with HttpConnection(served.http_server.port) as third:
             assert await _is_ended(third)
         assert (await first.request("GET", "/locks/1.2.3")).status == 421
+
+
+async def test_a_connection_counts_and_ends_during_the_tls_handshake_too(
+    zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_zklock.contrib.leases.http_server.MOST_CONNECTIONS", 2)
+    monkeypatch.setattr("django_zklock.contrib.leases.http_server.REQUEST_TIMEOUT", 2.0)
+    authority(tmp_path, "ca")
+    certificate(tmp_path, "server", "ca")
+    async with Served(LeaseOptions(), Certificate(tmp_path / "server.pem", tmp_path / "server.key", None)) as served:
+        port = served.http_server.port
+        async with HttpConnection(port) as silent, HttpConnection(port), HttpConnection(port) as third:
+            assert await _is_ended(third)
+            assert not silent.reader.at_eof()
+            assert await _is_ended(silent)
+        context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        for _ in range(5):  # none that has ended still counts
+            async with HttpConnection(port, context) as new:
+                assert (await new.request("GET", "/locks/1.2.3")).status == 421
 
 
 @pytest.mark.parametrize("sent", [b"", PREFACE])
