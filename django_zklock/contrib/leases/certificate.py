@@ -15,7 +15,7 @@ logger = Logger("django_zklock.leases")
 
 
 class _Read(NamedTuple):
-    """What was read from the files, for gRPC and for HTTP."""
+    """The content of the files, for gRPC and for HTTP, was read at one time."""
 
     configuration: Any
     context: ssl.SSLContext

@@ -110,7 +110,7 @@ class Coordinator:
         finally:
             self._waiting[client.name] -= 1
         if not lease.settled.done():
-            lease.leave()
+            lease.end_call()
             raise _not_free(request)
         if lease.error is not None:
             raise _refusal(client, request, lease.error)
@@ -140,7 +140,7 @@ class Coordinator:
             await asyncio.wait((lease.settled,), timeout=timeout)
         except asyncio.CancelledError:
             if lease is not None:
-                lease.leave()
+                lease.end_call()
             raise
         return lease
 

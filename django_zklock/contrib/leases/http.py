@@ -155,7 +155,7 @@ async def _unless_left(acquiring: Coroutine[Any, Any, Lease], receive: _Receive)
         if not left.done():
             return call.result()
         if call.done() and call.exception() is None:
-            call.result().leave()
+            call.result().end_call()
         raise _left()
     finally:
         call.cancel()

@@ -180,8 +180,8 @@ class Lease:
         self.release_requested = reason
         self._changed()
 
-    def leave(self) -> None:
-        """Note that a call has left. End the lease, unless another call waits for it or has got it."""
+    def end_call(self) -> None:
+        """Note that a call has ended without it. End the lease, unless another call waits for it or has got it."""
         self.calls -= 1
         if not self.calls:
             self.end(LEFT)

@@ -377,15 +377,15 @@ async def test_a_request_that_is_sent_again_keeps_its_place_in_the_queue(zoo: Zo
     async with zk_lock(KEY):
         held = set(zoo.children(KEY))
         first = await waiting(coordinator, zoo, request_id="r1")
-        (place,) = set(zoo.children(KEY)) - held
+        (node,) = set(zoo.children(KEY)) - held
         again = asyncio.ensure_future(acquire(coordinator, request_id="r1", wait_limit_ms=20_000))
         await _calls(coordinator, 2)
         with refused(Code.BUSY, "not free in time"):  # by its own wait
             await acquire(coordinator, request_id="r1", wait_limit_ms=100)
         first.cancel()
         await asyncio.wait([first])
-        assert place in zoo.children(KEY)
-    assert (await again).path.endswith(place)
+        assert node in zoo.children(KEY)
+    assert (await again).path.endswith(node)
 
 
 async def test_a_place_in_the_queue_ends_with_the_last_call_that_waits_for_it(
@@ -454,8 +454,8 @@ async def test_a_refusal_does_not_say_where_zookeeper_is(zoo: Zoo) -> None:
             await acquire(coordinator)
         assert caught.value.code is Code.UNAVAILABLE
         assert "ZooKeeper" in str(caught.value)
-        for told in (proxy.address, proxy.address.rpartition(":")[2], "devserver", "127.0.0.1"):
-            assert told not in str(caught.value)
+        for secret in (proxy.address, proxy.address.rpartition(":")[2], "devserver", "127.0.0.1"):
+            assert secret not in str(caught.value)
         await asyncio.wait_for(coordinator.stop(), 20)
 
 

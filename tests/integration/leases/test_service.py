@@ -181,7 +181,7 @@ async def test_reflection_lists_the_services(zoo: Zoo, served: Served) -> None:
     assert await asyncio.to_thread(reflect) == ["RecordLock", "KeepAlive", "ReleaseLock", "WatchQueue"]
 
 
-async def test_what_keeps_or_ends_a_lease_does_not_wait_behind_what_asks_for_one(zoo: Zoo) -> None:
+async def test_keeping_or_ending_a_lease_does_not_wait_behind_requests_for_locks(zoo: Zoo) -> None:
     """Neither at a client that has asked far too often, nor at the next stream or connection of it."""
     busy = LeaseClient(name="busy", tokens=(hash_of("secret"),), max_rate=4.0)
     async with Served(LeaseOptions(clients={"busy": busy})) as served:
