@@ -266,7 +266,7 @@ class AsyncZkLockClient:
         connection = self._connections.get(address)
         if connection is None or connection.is_outdated:
             if connection is not None:
-                self._spawn(connection.close(FOREVER))
+                self._spawn(connection.channel.close(FOREVER))  # when its calls are over
             connection = self._connections[address] = Connection(address, self._tls, self._metadata)
         return connection
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -43,34 +42,27 @@ def was_queued(error: Any) -> bool:
 
 
 class Tls:
-    """The files for TLS. They are read again after they were renewed."""
+    """The files for TLS. They are read again when they have been renewed."""
 
     def __init__(self, *paths: str | Path | None) -> None:
         """Read them: the authorities, the key and the certificate. Raises OSError."""
         self._paths = paths
-        self._state = self._look()
-        self._credentials = self._read()
+        self._files = self._read()
+        self._credentials = grpc.ssl_channel_credentials(*self._files) if any(self._files) else None
 
     def credentials(self) -> Any:
         """Return what a new connection needs; None without TLS. If the files cannot be used, it is what they were."""
         try:
-            state = self._look()
-            if state != self._state:
-                self._state = state
+            files = self._read()
+            if files != self._files:
                 self._check()
-                self._credentials = self._read()
+                self._files, self._credentials = files, grpc.ssl_channel_credentials(*files)
         except OSError as error:
-            logger.warning("the renewed certificate cannot be used: %s", error)
+            logger.warning("the renewed certificate cannot be used yet: %s", error)
         return self._credentials
 
-    def _look(self) -> list[tuple[int, int, int]]:
-        """Return what differs after the files were written or replaced."""
-        states = [os.stat(path) for path in self._paths if path is not None]
-        return [(state.st_ino, state.st_mtime_ns, state.st_size) for state in states]
-
-    def _read(self) -> Any:
-        files = [None if path is None else Path(path).read_bytes() for path in self._paths]
-        return grpc.ssl_channel_credentials(*files) if any(files) else None
+    def _read(self) -> list[bytes | None]:
+        return [None if path is None else Path(path).read_bytes() for path in self._paths]
 
     def _check(self) -> None:
         """Raise OSError if the files do not belong together, as when only one of them has been replaced."""
@@ -109,10 +101,9 @@ class Connection:
         is_broken = error.code() is grpc.StatusCode.UNAVAILABLE and not reason_of(error)[0]
         return is_broken and self.channel.get_state() is not grpc.ChannelConnectivity.TRANSIENT_FAILURE
 
-    async def close(self, grace: float | None = None) -> None:
-        """End the connection, as soon as its calls are over, or after `grace` seconds."""
-        await self.channel.close(grace)
-        # The thread of gRPC, which no fork survives, ends with the last one.
+    async def close(self) -> None:
+        """End the connection. The thread of gRPC, which no fork survives, ends with the last one."""
+        await self.channel.close()
         del self.channel, self.stub
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import ssl
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,10 +13,12 @@ from django_zklock.core.log import Logger
 logger = Logger("django_zklock.leases")
 
 
-class _Read(NamedTuple):
-    """The content of the files, for gRPC and for HTTP, was read at one time."""
+class _Files(NamedTuple):
+    """The content of the files, and what HTTP makes of it."""
 
-    configuration: Any
+    certificate: bytes
+    key: bytes
+    client_ca: bytes | None
     context: ssl.SSLContext
 
 
@@ -29,58 +30,57 @@ class Certificate:
     """
 
     def __init__(self, certificate: Path, key: Path, client_ca: Path | None) -> None:
-        self._certificate = certificate
-        self._key = key
-        self._client_ca = client_ca
-        self._state: object = self._look()
-        self._read = self._served = self._read_files()
+        self._paths = (certificate, key, client_ca)
+        self._files = self._served = self._read()
+        self._problem = ""  # of the last look
         self.credentials = grpc.dynamic_ssl_server_credentials(
-            self._read.configuration, self._renewed_configuration, require_client_authentication=client_ca is not None
+            _configuration(self._files),
+            self._renewed,
+            require_client_authentication=client_ca is not None,
         )
         """The TLS side of a gRPC server."""
-        self.context = self._read.context
+        self.context = self._files.context
         """The TLS side of an HTTP server. It hands each connection on to the latest one."""
         self.context.sni_callback = self._hand_on
 
     def refresh(self) -> None:
-        """Read the files if they have changed. If they cannot be used, go on with what was read before."""
+        """Read the files again. If they cannot be used, go on with what was read before."""
+        former, problem = self._problem, ""
         try:
-            state = self._look()
-            if state == self._state:
-                return
-            self._state = state
-            self._read = self._read_files()
+            files = self._read()
         except OSError as error:
-            logger.warning("the renewed TLS certificate cannot be used; new connections get the old one: %s", error)
+            problem = str(error)
         else:
-            logger.info("new connections get the renewed TLS certificate")
+            if files[:3] != self._files[:3]:
+                self._files = files
+                logger.info("new connections get the renewed TLS certificate")
+        if problem and problem != former:
+            logger.warning("the renewed TLS certificate cannot be used; new connections get the old one: %s", problem)
+        self._problem = problem
 
-    def _look(self) -> object:
-        """Return what differs after the files were written or replaced."""
-        states = [os.stat(path) for path in (self._certificate, self._key, self._client_ca) if path is not None]
-        return [(state.st_ino, state.st_mtime_ns, state.st_size) for state in states]
-
-    def _read_files(self) -> _Read:
+    def _read(self) -> _Files:
+        certificate, key, client_ca = self._paths
+        pems = certificate.read_bytes(), key.read_bytes(), client_ca.read_bytes() if client_ca else None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
-            context.load_cert_chain(self._certificate, self._key, password="")  # without one, it would ask for it
-            context.load_verify_locations(self._client_ca or self._certificate)
+            context.load_cert_chain(certificate, key, password="")  # without one, it would ask for it
+            context.load_verify_locations(client_ca or certificate)
         except ssl.SSLError as error:  # gRPC would not say that it is them
             raise OSError(f"The certificate, its key or the clients' authority cannot be used: {error}") from error
-        if self._client_ca is not None:
-            context.verify_mode = ssl.CERT_REQUIRED
-        configuration = grpc.ssl_server_certificate_configuration(
-            [(self._key.read_bytes(), self._certificate.read_bytes())],
-            root_certificates=self._client_ca.read_bytes() if self._client_ca else None,
-        )
-        return _Read(configuration, context)
+        context.verify_mode = ssl.CERT_REQUIRED if client_ca else ssl.CERT_NONE
+        return _Files(*pems, context)
 
-    def _renewed_configuration(self) -> Any:
+    def _renewed(self) -> Any:
         """Return the configuration if it is new. gRPC calls it for each connection, on a thread of its own."""
-        if self._served is self._read:
+        files = self._files
+        if files is self._served:
             return None
-        self._served = self._read
-        return self._served.configuration
+        self._served = files
+        return _configuration(files)
 
     def _hand_on(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = self._read.context
+        connection.context = self._files.context
+
+
+def _configuration(files: _Files) -> Any:
+    return grpc.ssl_server_certificate_configuration([(files.key, files.certificate)], files.client_ca)

@@ -38,6 +38,7 @@ REQUEST_TIMEOUT: Final = 10.0
 """Seconds that a client may take to send the message of a call that it has begun."""
 COST_OF_UNKNOWN: Final = 0.1
 """The part of a request that a message on a `KeepAlive` stream counts for, if the client has no such lease."""
+ASKING: Final = (pb.RecordLockRequest, pb.WatchQueueRequest)
 QUEUED: Final = (("zklock-queued", "true"),)
 OPTIONS: Final = {
     "grpc.max_receive_message_length": LARGEST_MESSAGE,
@@ -101,6 +102,8 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
         self._calls.add(task)
         try:
             client = await self._client(context)
+            if message in ASKING:
+                await self._access.asking.wait(client)
             request = None if message is None else await _only_request(message, context)
             return await handler(client, request, context)
         except Refusal as refusal:
@@ -143,7 +146,6 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
     async def _record_lock(
         self, client: LeaseClient, request: pb.RecordLockRequest, context: Context
     ) -> pb.RecordLockResponse:
-        await self._access.asking.wait(client)
         try:
             # The headers tell a client that its call waits in the queue.
             on_queued = functools.partial(context.send_initial_metadata, QUEUED)
@@ -174,7 +176,6 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
             await _KeepAliveStream(self._coordinator, self._access, client, context).run()
 
     async def _watch_queue(self, client: LeaseClient, request: pb.WatchQueueRequest, context: Context) -> None:
-        await self._access.asking.wait(client)
         if request.lease_id:
             lease = self._coordinator.find(client, request.lease_id)
         else:
