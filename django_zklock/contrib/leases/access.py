@@ -62,8 +62,9 @@ class Pace:
         self._due: dict[str, float] = {}  # by client: when its next request may be served, on clock.now()
 
     async def wait(self, client: LeaseClient, cost: float = 1.0) -> None:
-        """Count a request, and wait as long as `delay` says. Raises `Refusal`."""
-        if delay := self.delay(client, cost):
+        """Count a request, and wait as long as `delay` says; not at all if it costs nothing. Raises `Refusal`."""
+        delay = self.delay(client, cost) if cost else 0.0
+        if delay:
             await asyncio.sleep(delay)
 
     def delay(self, client: LeaseClient, cost: float = 1.0) -> float:

@@ -109,9 +109,6 @@ class Coordinator:
             lease = await self._settled(client, request, on_queued)
         finally:
             self._waiting[client.name] -= 1
-        if not lease.settled.done():
-            lease.end_call()
-            raise _not_free(request)
         if lease.error is not None:
             raise _refusal(client, request, lease.error)
         if not lease.is_held:
@@ -121,23 +118,21 @@ class Coordinator:
     async def _settled(
         self, client: LeaseClient, request: LeaseRequest, on_queued: Callable[[], Awaitable[object]] | None
     ) -> Lease:
-        """Return the lease of a request when it has the lock or is over, or when the wait of the request is over."""
+        """Return the lease of a request when it has the lock or is over."""
         loop, lease = asyncio.get_running_loop(), None
         called = loop.time()
         try:
             async with self._starting[client.name]:
-                lease, timeout = self._sent_before(client, request), None
+                lease = self._sent_before(client, request)
                 if lease is None:
                     # In tenths of a second: calls with the same options share them.
                     lease = self._new_lease(client, request, round(loop.time() - called, 1))
                     lease.lock.queued = loop.create_future()
-                elif request.wait_limit_ms is not None and request.wait_limit_ms != lease.request.wait_limit_ms:
-                    timeout = request.wait_limit_ms / 1000
                 lease.calls += 1
                 is_queued = await self._start(lease)
             if is_queued and on_queued is not None:
                 await on_queued()
-            await asyncio.wait((lease.settled,), timeout=timeout)
+            await asyncio.shield(lease.settled)
         except asyncio.CancelledError:
             if lease is not None:
                 lease.end_call()
@@ -392,8 +387,4 @@ def _refusal(client: LeaseClient, request: LeaseRequest, error: ZkLockError) -> 
     if error.ahead is not None and error.ahead.about.get("client") == client.name:
         return Refusal(Code.BUSY, str(error))
     logger.info("client %r did not get a lease: %s", client.name, error)
-    return _not_free(request)
-
-
-def _not_free(request: LeaseRequest) -> Refusal:
     return Refusal(Code.BUSY, f"The lock {request.resource_path!r} was not free in time.")

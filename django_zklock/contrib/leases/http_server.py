@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import socket
-import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -92,27 +91,22 @@ class _Listener(socket.socket):
 class _Server(uvicorn.Server):
     """Uvicorn's server for one listener. Looked up in uvicorn 0.30 and 0.54."""
 
-    def __init__(self, config: uvicorn.Config, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
-        super().__init__(config)
-        self._listener = listener
-        self._tls = tls
-
     def capture_signals(self) -> contextlib.nullcontext[None]:  # type: ignore[override]
         """Leave the signals to this program."""
         return contextlib.nullcontext()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen as uvicorn does, but with a limit of its own for the TLS handshake."""
-        self.servers = [
-            await asyncio.get_running_loop().create_server(
-                functools.partial(Protocol, self.config, self.server_state, self.lifespan.state),
-                sock=self._listener,
-                backlog=self.config.backlog,
-                ssl=self._tls,
-                ssl_handshake_timeout=REQUEST_TIMEOUT if self._tls else None,
-            )
-        ]
-        self.started = True
+        assert sockets is not None
+        tls = self.config.ssl
+        listening = await asyncio.get_running_loop().create_server(
+            functools.partial(Protocol, self.config, self.server_state, self.lifespan.state),
+            sock=sockets[0],
+            backlog=self.config.backlog,
+            ssl=tls,
+            ssl_handshake_timeout=REQUEST_TIMEOUT if tls else None,
+        )
+        self.servers, self.started = [listening], True
 
 
 class HttpServer:
@@ -121,8 +115,8 @@ class HttpServer:
     def __init__(self, application: HttpApplication, address: str, certificate: Certificate | None) -> None:
         host, _, port = address.rpartition(":")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = _Listener(socket.create_server((host.strip("[]"), int(port)), family=family).detach())
-        self.port: int = listener.getsockname()[1]
+        self._listener = _Listener(socket.create_server((host.strip("[]"), int(port)), family=family).detach())
+        self.port: int = self._listener.getsockname()[1]
         config = uvicorn.Config(
             application,
             http=Protocol,
@@ -136,11 +130,14 @@ class HttpServer:
             timeout_keep_alive=int(REQUEST_TIMEOUT),
             timeout_graceful_shutdown=END_TIMEOUT,
         )
-        self._server = _Server(config, listener, None if certificate is None else certificate.context)
+        config.load()
+        if certificate is not None:
+            config.ssl = certificate.context
+        self._server = _Server(config)
 
     async def serve(self) -> None:
         """Serve until `stop` is called. Ends otherwise only by an error."""
-        await self._server.serve()
+        await self._server.serve([self._listener])
 
     def stop(self) -> None:
         """End as soon as the responses that are under way are sent."""
