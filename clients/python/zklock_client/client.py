@@ -194,6 +194,7 @@ class AsyncZkLockClient:
         lease.on_lost = options.get("on_lost")
 
     async def _acquire(self, lease: Lease, request: pb.RecordLockRequest, wait: float | None) -> None:
+        self._check_usable()
         deadline = math.inf if wait is None or wait > FOREVER else now() + wait
         search = _Search(self._preferred, len(self._addresses), deadline, self._reply_timeout)
         if self._connection(self._addresses[search.index]).suspect:

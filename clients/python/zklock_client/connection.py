@@ -48,17 +48,21 @@ class Tls:
         """Read them: the authorities, the key and the certificate. Raises OSError."""
         self._paths = paths
         self._files = self._read()
+        self._problem = ""  # of the last look
         self._credentials = grpc.ssl_channel_credentials(*self._files) if any(self._files) else None
 
     def credentials(self) -> Any:
         """Return what a new connection needs; None without TLS. If the files cannot be used, it is what they were."""
+        former, self._problem = self._problem, ""
         try:
             files = self._read()
             if files != self._files:
                 self._check()
                 self._files, self._credentials = files, grpc.ssl_channel_credentials(*files)
         except OSError as error:
-            logger.warning("the renewed certificate cannot be used yet: %s", error)
+            self._problem = str(error)
+            if self._problem != former:
+                logger.warning("the renewed certificate cannot be used yet: %s", error)
         return self._credentials
 
     def _read(self) -> list[bytes | None]:

@@ -45,18 +45,17 @@ class Certificate:
 
     def refresh(self) -> None:
         """Read the files again. If they cannot be used, go on with what was read before."""
-        former, problem = self._problem, ""
+        former, self._problem = self._problem, ""
         try:
             files = self._read()
         except OSError as error:
-            problem = str(error)
-        else:
-            if files[:3] != self._files[:3]:
-                self._files = files
-                logger.info("new connections get the renewed TLS certificate")
-        if problem and problem != former:
-            logger.warning("the renewed TLS certificate cannot be used; new connections get the old one: %s", problem)
-        self._problem = problem
+            self._problem = str(error)
+            if self._problem != former:
+                logger.warning("the renewed TLS certificate cannot be used; new connections get the old one: %s", error)
+            return
+        if files[:3] != self._files[:3]:
+            self._files = files
+            logger.info("new connections get the renewed TLS certificate")
 
     def _read(self) -> _Files:
         certificate, key, client_ca = self._paths

@@ -354,6 +354,18 @@ async def test_a_lease_ends_by_the_clients_clock(zoo: Zoo, address: str) -> None
     await asyncio.to_thread(zoo.assert_empty)
 
 
+async def test_a_closed_client_acquires_nothing(address: str) -> None:
+    async with AsyncZkLockClient(address) as client:
+        assert await _may_lock_async(client)
+    with pytest.raises(ClientUnusable, match="closed"):
+        await _may_lock_async(client)
+
+
+async def _may_lock_async(client: AsyncZkLockClient) -> bool:
+    async with client.lock("a") as lease:
+        return lease.valid
+
+
 async def test_a_loss_soon_after_the_grant_is_told_with_its_reason(zoo: Zoo, address: str) -> None:
     lost = asyncio.Event()
     async with AsyncZkLockClient(address) as client:
