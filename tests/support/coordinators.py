@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
 from django_zklock.conf.leases import LeaseOptions
 from django_zklock.contrib.leases.access import Access
+from django_zklock.contrib.leases.certificate import Certificate
 from django_zklock.contrib.leases.coordinator import Coordinator
 from django_zklock.contrib.leases.http import HttpApplication
 from django_zklock.contrib.leases.http_server import HttpServer
@@ -31,12 +31,11 @@ def stub_of(channel: grpc.aio.Channel) -> Any:
 
 
 class Served:
-    def __init__(self, options: LeaseOptions, credentials: Any = None, tls: tuple[Path | None, ...] = (None,) * 3):
-        """Prepare it; `tls` is the certificate, the key and the clients' authority of HTTP."""
+    def __init__(self, options: LeaseOptions, certificate: Certificate | None = None) -> None:
         self.coordinator = Coordinator()
         access = Access(options)
-        self.server = Server(self.coordinator, access, "127.0.0.1:0", credentials)
-        self.http_server = HttpServer(HttpApplication(self.coordinator, access), "127.0.0.1:0", *tls)
+        self.server = Server(self.coordinator, access, "127.0.0.1:0", certificate)
+        self.http_server = HttpServer(HttpApplication(self.coordinator, access), "127.0.0.1:0", certificate)
         self.address = f"localhost:{self.server.port}"
         self.channel = grpc.aio.insecure_channel(self.address)
         self.stub = stub_of(self.channel)

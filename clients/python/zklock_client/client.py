@@ -9,6 +9,7 @@ import functools
 import math
 import os
 import random
+import secrets
 import socket
 import sys
 import threading
@@ -19,13 +20,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 import grpc
 
-from zklock_client.connection import RETRIED, Connection, Keeper, reason_of
+from zklock_client.connection import RETRIED, Connection, Keeper, Tls, reason_of, was_queued
 from zklock_client.errors import (
     ClientUnusable,
     CoordinatorUnavailable,
     LeaseRefused,
     LockBusy,
     LockTimeout,
+    ZkLockError,
 )
 from zklock_client.lease import Lease, call, now
 from zklock_client.v1 import lock_coordinator_pb2 as pb
@@ -65,7 +67,11 @@ class ClientOptions(TypedDict, total=False):
     token: str | None
     """A bearer token of the coordinator."""
     ca: str | Path | None
-    """A file with the certificates of authorities (PEM). With this or `certificate`, the client uses TLS."""
+    """
+    A file with the certificates of authorities (PEM). With this or `certificate`, the client uses TLS.
+
+    A new connection uses the files as they are then, so they may be renewed.
+    """
     certificate: str | Path | None
     """A file with the certificate of the client (PEM)."""
     key: str | Path | None
@@ -112,9 +118,7 @@ class AsyncZkLockClient:
         if not (token.isascii() and token.isprintable()):
             raise ValueError("The token has a character that no header may have, such as a line break at its end.")
         self._metadata = (("authorization", _Secret(f"Bearer {token}")),) if token else ()
-        paths = [options.get("ca"), options.get("key"), options.get("certificate")]
-        files = [None if path is None else Path(path).read_bytes() for path in paths]
-        self._credentials = grpc.ssl_channel_credentials(*files) if any(files) else None
+        self._tls = Tls(options.get("ca"), options.get("key"), options.get("certificate"))
         self._reply_timeout = options.get("reply_timeout", 5.0)
         self._preferred = 0  # the index of the address that gave the last lease
         self._connections: dict[str, Connection] = {}  # by address
@@ -138,10 +142,12 @@ class AsyncZkLockClient:
         `lease.check()` before each step that needs the lock, or give `on_lost`, which is called on the loop.
 
         A coordinator that is silent, or cannot grant locks now, is tried again after the others. Each one is asked at
-        least once, for `reply_timeout`, also if the wait is shorter.
+        least once, for `reply_timeout`, also if the wait is shorter. If the answer is lost with its connection, the
+        coordinator is asked again, and gives the same lease.
 
         Raises `LockBusy`, `LockTimeout`, `LeaseRefused` and `ClientUnusable`. Raises `CoordinatorUnavailable` if no
-        coordinator could grant locks by the end of the wait, or within `reply_timeout` if the wait has no limit.
+        coordinator could grant locks by the end of the wait, or within `reply_timeout` if the wait has no limit. That
+        time begins again after a second in a queue.
         """
         lease = Lease(resource)
         try:
@@ -182,33 +188,30 @@ class AsyncZkLockClient:
             kind=KINDS[kind],
             limit=options.get("limit", 0),
             signed_token=options.get("signed_token", False),
+            request_id=secrets.token_urlsafe(16),
         )
         await self._acquire(lease, request, options.get("wait"))
         lease.on_lost = options.get("on_lost")
 
     async def _acquire(self, lease: Lease, request: pb.RecordLockRequest, wait: float | None) -> None:
+        self._check_usable()
         deadline = math.inf if wait is None or wait > FOREVER else now() + wait
-        give_up = deadline + self._reply_timeout
-        index, failures = self._preferred, 0
-        if self._connection(self._addresses[index]).suspect:
-            index += 1
+        search = _Search(self._preferred, len(self._addresses), deadline, self._reply_timeout)
+        if self._connection(self._addresses[search.index]).suspect:
+            search.go_on()
         while True:
             self._check_usable()
-            index, sent = index % len(self._addresses), now()
-            connection = self._connection(self._addresses[index])
+            connection, sent = self._connection(self._addresses[search.index]), now()
             try:
                 response = await self._record(connection, request, max(0.0, deadline - sent))
             except (CoordinatorUnavailable, LeaseRefused) as error:
-                index, failures = index + 1, failures + 1
-                if failures == 1 and deadline == math.inf:
-                    give_up = now() + self._reply_timeout
-                is_round = failures >= len(self._addresses)
-                pause = random.random() * LONGEST_PAUSE if is_round else 0.0  # noqa: S311
-                if error.code not in RETRIED or (is_round and now() + pause > give_up):
+                pause = search.pause_after(error, connection, now() - sent)
+                if pause is None:
                     raise
                 await asyncio.sleep(pause)
                 continue
-            self._preferred, connection.suspect, failures = index, False, 0
+            search.failures = 0
+            self._preferred, connection.suspect = search.index, False
             if response.acquired:
                 break
             if now() >= deadline or now() < sent + LONG_WAIT:
@@ -221,7 +224,7 @@ class AsyncZkLockClient:
         """
         Ask one coordinator. If this is cancelled, the call leaves the queue, and what it has acquired is released.
 
-        If the answer is lost on its way, nobody releases the lease. It ends after its term.
+        If the caller is gone when the answer is lost, nobody releases the lease. It ends after its term.
         """
         limited = wait < math.inf
         request.wait_blocking = wait > 0
@@ -261,15 +264,18 @@ class AsyncZkLockClient:
         _in_use[self] = os.getpid()
 
     def _connection(self, address: str) -> Connection:
-        if address not in self._connections:
-            self._connections[address] = Connection(address, self._credentials, self._metadata)
-        return self._connections[address]
+        connection = self._connections.get(address)
+        if connection is None or connection.is_outdated:
+            if connection is not None:
+                self._spawn(connection.channel.close(FOREVER))  # when its calls are over
+            connection = self._connections[address] = Connection(address, self._tls, self._metadata)
+        return connection
 
     def _keeper(self, connection: Connection, response: pb.RecordLockResponse) -> Keeper:
         """Return the keeper of a lease, by the coordinator that its id names. Behind a balancer there are several."""
         self._keepers = {owner: keeper for owner, keeper in self._keepers.items() if keeper.leases}
         owner = response.lease_id.partition(".")[0]
-        return self._keepers.setdefault(owner, Keeper(connection, self._connection))
+        return self._keepers.setdefault(owner, Keeper(connection.address, self._connection))
 
     # --- release ----------------------------------------------------------------------------------------------------
 
@@ -304,6 +310,39 @@ class AsyncZkLockClient:
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
         return task
+
+
+class _Search:
+    """Finds the coordinator to ask next, while others fail."""
+
+    def __init__(self, index: int, addresses: int, deadline: float, reply_timeout: float) -> None:
+        self.index = index  # of the address
+        self.failures = 0  # since an answer, or since the wait in a queue
+        self._addresses = addresses
+        self._deadline = deadline
+        self._reply_timeout = reply_timeout
+        self._give_up = deadline + reply_timeout
+        self._is_repeated = False
+
+    def go_on(self) -> None:
+        """Take the next coordinator."""
+        self.index = (self.index + 1) % self._addresses
+
+    def pause_after(self, error: ZkLockError, connection: Connection, lasted: float) -> float | None:
+        """Take the next coordinator after a failure, and return the seconds until then; None to give up."""
+        if was_queued(error.__cause__) and lasted >= LONG_WAIT:
+            self.failures = 0  # the call has waited well until now
+        self._is_repeated = not self._is_repeated and connection.may_have_answered(error.__cause__)
+        if self._is_repeated:
+            return 0.0  # the same one: it may have given the lease, and knows the request
+        self.go_on()
+        self.failures += 1
+        if self.failures == 1 and self._deadline == math.inf:
+            self._give_up = now() + self._reply_timeout
+        is_round = self.failures >= self._addresses
+        pause = random.random() * LONGEST_PAUSE if is_round else 0.0  # noqa: S311
+        is_over = is_round and now() + pause > self._give_up
+        return None if is_over or error.code not in RETRIED else pause
 
 
 class ZkLockClient:

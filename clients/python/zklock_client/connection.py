@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import grpc
@@ -34,19 +36,74 @@ def reason_of(error: Any) -> tuple[str, str]:
     return str(metadata.get("zklock-code", "")), str(metadata.get("zklock-address", ""))
 
 
+def was_queued(error: Any) -> bool:
+    """Return whether the call that has failed had reached the queue of the lock."""
+    return "zklock-queued" in dict(error.initial_metadata() or ())
+
+
+class Tls:
+    """The files for TLS. They are read again when they have been renewed."""
+
+    def __init__(self, *paths: str | Path | None) -> None:
+        """Read them: the authorities, the key and the certificate. Raises OSError."""
+        self._paths = paths
+        self._files = self._read()
+        self._problem = ""  # of the last look
+        self._credentials = grpc.ssl_channel_credentials(*self._files) if any(self._files) else None
+
+    def credentials(self) -> Any:
+        """Return what a new connection needs; None without TLS. If the files cannot be used, it is what they were."""
+        former, self._problem = self._problem, ""
+        try:
+            files = self._read()
+            if files != self._files:
+                self._check()
+                self._files, self._credentials = files, grpc.ssl_channel_credentials(*files)
+        except OSError as error:
+            self._problem = str(error)
+            if self._problem != former:
+                logger.warning("the renewed certificate cannot be used yet: %s", error)
+        return self._credentials
+
+    def _read(self) -> list[bytes | None]:
+        return [None if path is None else Path(path).read_bytes() for path in self._paths]
+
+    def _check(self) -> None:
+        """Raise OSError if the files do not belong together, as when only one of them has been replaced."""
+        ca, key, certificate = self._paths
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if ca is not None:
+            context.load_verify_locations(ca)
+        if certificate is not None:
+            context.load_cert_chain(certificate, key, password="")
+
+
 class Connection:
     """The connection to one coordinator, or to a balancer in front of several."""
 
-    def __init__(self, address: str, credentials: Any, metadata: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, address: str, tls: Tls, metadata: Sequence[tuple[str, str]]) -> None:
         self.address = address
         self.metadata = metadata
         self.suspect = False  # it did not renew a lease in time: ask another coordinator first
+        self._tls = tls
+        self._credentials = credentials = tls.credentials()
         if credentials is None:
             self.channel = grpc.aio.insecure_channel(address, options=OPTIONS)
         else:
             self.channel = grpc.aio.secure_channel(address, credentials, options=OPTIONS)
         make_stub: Any = pb_grpc.LockCoordinatorStub  # which has no types
         self.stub = make_stub(self.channel)
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether it is not connected, and its certificate was renewed."""
+        state = self.channel.get_state()
+        return state is not grpc.ChannelConnectivity.READY and self._tls.credentials() is not self._credentials
+
+    def may_have_answered(self, error: Any) -> bool:
+        """Return whether the answer to a call may be lost, because the connection broke and can be made again."""
+        is_broken = error.code() is grpc.StatusCode.UNAVAILABLE and not reason_of(error)[0]
+        return is_broken and self.channel.get_state() is not grpc.ChannelConnectivity.TRANSIENT_FAILURE
 
     async def close(self) -> None:
         """End the connection. The thread of gRPC, which no fork survives, ends with the last one."""
@@ -57,12 +114,17 @@ class Connection:
 class Keeper:
     """Renews and releases the leases of one coordinator, with one stream for all. It follows a coordinator's hint."""
 
-    def __init__(self, connection: Connection, connect: Callable[[str], Connection]) -> None:
-        self.connection = connection
+    def __init__(self, address: str, connect: Callable[[str], Connection]) -> None:
+        self._address = address
         self.leases: dict[str, Lease] = {}
-        self._connect = connect  # to an address
+        self._connect = connect
         self._queue: asyncio.Queue[Lease | None] = asyncio.Queue()  # those to be kept now; None: the stream has ended
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """The connection to the coordinator. A new one may have replaced an old one."""
+        return self._connect(self._address)
 
     def keep(self, lease: Lease) -> None:
         """Send a request that keeps this lease, as soon as the stream can."""
@@ -103,7 +165,7 @@ class Keeper:
         """Return the code of an error. If another coordinator has the leases, go to the address that it names."""
         code, address = reason_of(error)
         if code == "lease-elsewhere" and address:
-            self.connection = self._connect(address)
+            self._address = address
         return code
 
     async def _run(self) -> None:

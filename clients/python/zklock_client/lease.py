@@ -100,7 +100,8 @@ class Lease:
         if now() - sent < duration / 3:
             self._until = sent + duration
             self._certain.set()
-            self._plan()
+            # The coordinator tells of a loss from the first request on. A short block does without.
+            self._keep_in(SHORTEST_PAUSE)
         else:  # the request has waited: only the answer to a keep-alive tells from when on the duration counts
             self._until = now() + duration
             self._keep()
@@ -118,8 +119,10 @@ class Lease:
 
     def _plan(self) -> None:
         """Plan the next renewal: after a third of the time that is left, and at the end of the lease at the latest."""
-        left = self.remaining
-        self._timer = asyncio.get_running_loop().call_later(min(left, max(left / 3, SHORTEST_PAUSE)), self._keep)
+        self._keep_in(max(self.remaining / 3, SHORTEST_PAUSE))
+
+    def _keep_in(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(min(self.remaining, seconds), self._keep)
 
     def update(self, state: pb.LeaseState) -> None:
         """Process a message of the coordinator."""

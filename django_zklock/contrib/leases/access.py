@@ -55,51 +55,17 @@ class Denials:
             audit.warning("%s (%d more times in %g s)", event, more, LOG_PERIOD)
 
 
-class Access:
-    """
-    Decides which client a request comes from, and bounds its requests.
+class Pace:
+    """Bounds how many requests each client sends."""
 
-    Tokens are random and long, so a plain hash is enough, and a look-up by the hash tells an attacker nothing.
-    """
-
-    def __init__(self, options: LeaseOptions) -> None:
-        self.anybody = not options.clients
-        """Whether the coordinator serves its own machine, without asking who a client is."""
-        self._by_token = {token: client for client in options.clients.values() for token in client.tokens}
-        self._by_certificate = {name: client for client in options.clients.values() for name in client.certificates}
+    def __init__(self) -> None:
         self._due: dict[str, float] = {}  # by client: when its next request may be served, on clock.now()
-        self._denials = Denials()
-        self._delayed = asyncio.Semaphore(MOST_DELAYED)
 
-    async def client(self, address: str, authorization: str, certificate_names: Iterable[str] = ()) -> LeaseClient:
-        """
-        Return the client of a request. `authorization` is the header of this name, perhaps empty.
-
-        Raises `Refusal` if it is unknown, after a second, or if it sends far too many requests.
-        """
-        client = self._known(authorization, certificate_names)
-        del authorization  # an error shows the locals of its frames
-        if client is None:
-            self._denials.report(f"the lock coordinator does not know a client at {address}")
-            if not self._delayed.locked():
-                async with self._delayed:
-                    await asyncio.sleep(DELAY)
-            raise Refusal(
-                Code.UNAUTHENTICATED,
-                "Send the header Authorization: Bearer TOKEN with a token of the coordinator, or use a certificate "
-                "that it knows.",
-            )
-        if delay := self.delay(client):
+    async def wait(self, client: LeaseClient, cost: float = 1.0) -> None:
+        """Count a request, and wait as long as `delay` says; not at all if it costs nothing. Raises `Refusal`."""
+        delay = self.delay(client, cost) if cost else 0.0
+        if delay:
             await asyncio.sleep(delay)
-        return client
-
-    def _known(self, authorization: str, certificate_names: Iterable[str]) -> LeaseClient | None:
-        if self.anybody:
-            return ANYBODY
-        scheme, _, token = authorization.partition(" ")
-        if scheme.lower() == "bearer":
-            return self._by_token.get(hash_of(token.strip()))
-        return next((self._by_certificate[name] for name in certificate_names if name in self._by_certificate), None)
 
     def delay(self, client: LeaseClient, cost: float = 1.0) -> float:
         """
@@ -116,3 +82,51 @@ class Access:
             )
         self._due[client.name] = due
         return max(0.0, due - now)
+
+
+class Access:
+    """
+    Decides which client a request comes from, and bounds its requests.
+
+    Tokens are random and long, so a plain hash is enough, and a look-up by the hash tells an attacker nothing.
+    """
+
+    def __init__(self, options: LeaseOptions) -> None:
+        self.anybody = not options.clients
+        """Whether the coordinator serves its own machine, without asking who a client is."""
+        self._by_token = {token: client for client in options.clients.values() for token in client.tokens}
+        self._by_certificate = {name: client for client in options.clients.values() for name in client.certificates}
+        self.asking = Pace()
+        """For requests for a lock, or about one."""
+        self.keeping = Pace()
+        """For the rest: what keeps or ends a lease is never delayed behind what asks for one."""
+        self._denials = Denials()
+        self._delayed = asyncio.Semaphore(MOST_DELAYED)
+
+    async def client(self, address: str, authorization: str, certificate_names: Iterable[str] = ()) -> LeaseClient:
+        """
+        Return the client of a request. `authorization` is the header of this name, perhaps empty.
+
+        Raises `Refusal` if it is unknown, after a second.
+        """
+        client = self._known(authorization, certificate_names)
+        del authorization  # an error shows the locals of its frames
+        if client is None:
+            self._denials.report(f"the lock coordinator does not know a client at {address}")
+            if not self._delayed.locked():
+                async with self._delayed:
+                    await asyncio.sleep(DELAY)
+            raise Refusal(
+                Code.UNAUTHENTICATED,
+                "Send the header Authorization: Bearer TOKEN with a token of the coordinator, or use a certificate "
+                "that it knows.",
+            )
+        return client
+
+    def _known(self, authorization: str, certificate_names: Iterable[str]) -> LeaseClient | None:
+        if self.anybody:
+            return ANYBODY
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() == "bearer":
+            return self._by_token.get(hash_of(token.strip()))
+        return next((self._by_certificate[name] for name in certificate_names if name in self._by_certificate), None)

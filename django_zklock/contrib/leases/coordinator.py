@@ -9,11 +9,11 @@ client was told.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from django.core.signing import BadSignature, Signer
@@ -21,8 +21,8 @@ from django.core.signing import BadSignature, Signer
 from django_zklock import conf
 from django_zklock.conf.leases import KINDS, LeaseClient
 from django_zklock.contrib.leases.access import Denials
-from django_zklock.contrib.leases.lease import LEFT, RELEASED, Lease, LeaseLock
-from django_zklock.contrib.leases.refusal import Addresses, Code, Refusal, over
+from django_zklock.contrib.leases.lease import RELEASED, Lease, LeaseLock, LeaseRequest
+from django_zklock.contrib.leases.refusal import Addresses, Code, Refusal, for_client, over
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import printable
 from django_zklock.core.zk import process
@@ -36,18 +36,22 @@ DEFAULT_TERM: Final = 30.0
 """Seconds for which a lease lasts after the last sign of its client, unless the client says another term."""
 SHORTEST_TERM: Final = 0.1
 LONGEST_CLIENT_ID: Final = 120  # characters
-MOST_STARTING: Final = 1
+LONGEST_REQUEST_ID: Final = 128  # characters
+MOST_STARTING: Final = 32
 """
 Acquisitions of one client that are on their way to ZooKeeper at a time. Its others wait for them, in order.
 
-So a client that sends thousands of calls has a small part of the processor, and others hardly wait.
+So a client that sends thousands of calls has a small part of the processor, and others hardly wait. With 20 ms to
+ZooKeeper and three round trips for a new key, it is 500 locks a second, the default of `MAX_RATE`.
 """
-MOST_STARTING_ALONE: Final = 8
-"""Their number if the settings name no clients: there are no others to protect."""
 LONGEST_START: Final = 1.0
 """Seconds after which an acquisition no longer counts as starting. ZooKeeper may not answer."""
 READ_AGE: Final = 1.0
 """Seconds for which one read of a queue serves all callers that ask for their position."""
+MOST_ENDED: Final = 10_000
+"""Leases whose ends are remembered, for clients that ask why."""
+SOON: Final = 0.05
+"""Seconds. Clients keep a lease every 0.1 s at most; a flood of such messages must not delay other clients."""
 MOST_READS: Final = 200
 """The most reads of queues that are under way or no older than that. Each costs a thread some milliseconds."""
 LOSSES_WITHIN: Final = 1.0
@@ -55,22 +59,6 @@ LOSSES_WITHIN: Final = 1.0
 DRAINING: Final = "the coordinator is about to end"
 
 _signer = Signer(salt="zklock.leases", sep=".")  # of the addresses in lease ids
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseRequest:
-    """The request of a client for a lease, with the names that gRPC and HTTP have for its fields."""
-
-    resource_path: str = ""
-    client_id: str = ""
-    session_timeout_ms: int = 0
-    """The term: how long the lease lasts after the last message of the client; 0: the default."""
-    wait_limit_ms: int | None = 0
-    """How long to wait for the lock; None: as long as the coordinator allows."""
-    kind: str = "lock"
-    limit: int = 0
-    """The number of permits of a semaphore."""
-    signed_token: bool = False
 
 
 class Coordinator:
@@ -82,11 +70,12 @@ class Coordinator:
         self._addresses = Addresses()
         self._id_suffix = ""  # with the addresses, signed
         self._leases: dict[str, Lease] = {}  # by lease id; also those that wait, or are about to end
+        self._by_request: dict[tuple[str, str], Lease] = {}  # by client and request id
+        self._ended: dict[str, tuple[str, str]] = {}  # the client and the reason, by lease id; the oldest first
         self._numbers = itertools.count(1)
         self._leases_of: Counter[str] = Counter()  # of all these, by client
         self._waiting: Counter[str] = Counter()  # calls, by client
-        most = MOST_STARTING if self._options.clients else MOST_STARTING_ALONE
-        self._starting: dict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(most))  # by client
+        self._starting = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(MOST_STARTING))  # by client
         self._reads: dict[str, asyncio.Future[LockInfo | None]] = {}  # by key, until they are a second old
         self._denials = Denials()
         self._lost = 0  # leases that no line of the log tells of yet
@@ -103,33 +92,21 @@ class Coordinator:
 
     # --- acquire, keep, release -----------------------------------------------------------------------------------
 
-    async def acquire(self, client: LeaseClient, request: LeaseRequest) -> Lease:
+    async def acquire(
+        self, client: LeaseClient, request: LeaseRequest, on_queued: Callable[[], Awaitable[object]] | None = None
+    ) -> Lease:
         """
-        Return a new lease, as soon as it has the lock.
+        Return the lease of a request, as soon as it has the lock: a new one, unless the request was sent before.
 
-        Raises `Refusal`, with the code BUSY if the lock was not free in time. If this is cancelled, the client gets
-        nothing: what was acquired is given back.
+        `on_queued` is awaited if the lease has to wait in the queue. Raises `Refusal`, with the code BUSY if the lock
+        was not free in time. If this is cancelled, the client gets nothing: what was acquired is given back, unless
+        the same request was sent another time.
         """
         if self._waiting[client.name] >= client.max_waiting:
             raise Refusal(Code.TOO_MANY, f"{client.max_waiting} calls of the client {client.name!r} wait, its limit.")
         self._waiting[client.name] += 1
-        loop, lease = asyncio.get_running_loop(), None
-        called = loop.time()
         try:
-            async with self._starting[client.name]:
-                # In tenths of a second: calls with the same options share them.
-                lease = self._new_lease(client, request, round(loop.time() - called, 1))
-                queued = lease.lock.queued = loop.create_future()
-                # Without a connection, each of them may wait for as long as its client allows, and the others must
-                # not add up.
-                longest = LONGEST_START if process.current().connected else 0
-                await asyncio.wait((queued, lease.settled), timeout=longest, return_when=asyncio.FIRST_COMPLETED)
-                lease.lock.queued = None
-            await lease.settled
-        except asyncio.CancelledError:
-            if lease is not None:
-                lease.end(LEFT)
-            raise
+            lease = await self._settled(client, request, on_queued)
         finally:
             self._waiting[client.name] -= 1
         if lease.error is not None:
@@ -137,6 +114,49 @@ class Coordinator:
         if not lease.is_held:
             raise Refusal(Code.UNAVAILABLE, f"The lock was not acquired: {lease.end_reason}.")
         return lease
+
+    async def _settled(
+        self, client: LeaseClient, request: LeaseRequest, on_queued: Callable[[], Awaitable[object]] | None
+    ) -> Lease:
+        """Return the lease of a request when it has the lock or is over."""
+        loop, lease = asyncio.get_running_loop(), None
+        called = loop.time()
+        try:
+            async with self._starting[client.name]:
+                lease = self._sent_before(client, request)
+                if lease is None:
+                    # In tenths of a second: calls with the same options share them.
+                    lease = self._new_lease(client, request, round(loop.time() - called, 1))
+                    lease.lock.queued = loop.create_future()
+                lease.calls += 1
+                is_queued = await self._start(lease)
+            if is_queued and on_queued is not None:
+                await on_queued()
+            await asyncio.shield(lease.settled)
+        except asyncio.CancelledError:
+            if lease is not None:
+                lease.end_call()
+            raise
+        return lease
+
+    @staticmethod
+    async def _start(lease: Lease) -> bool:
+        """Wait until a lease is in the queue, has the lock, or is over. Return whether it is in the queue."""
+        queued = lease.lock.queued
+        if queued is None:
+            return not lease.settled.done()
+        # Without a connection, each of them may wait for as long as its client allows, and the others must not add up.
+        longest = LONGEST_START if process.current().connected else 0
+        await asyncio.wait((queued, lease.settled), timeout=longest, return_when=asyncio.FIRST_COMPLETED)
+        lease.lock.queued = None
+        return queued.done()
+
+    def cost_of_keeping(self, client: LeaseClient, lease_id: str, *, unknown: float = 1.0) -> float:
+        """Return which part of a request a message counts that keeps or ends a lease: nothing if it is due."""
+        lease = self._leases.get(lease_id)
+        if lease is None or lease.client != client.name:
+            return unknown
+        return 0.0 if asyncio.get_running_loop().time() >= lease.kept_at + SOON else 1.0
 
     def keep(self, client: LeaseClient, lease_id: str) -> Lease:
         """Keep a lease for another term; return it. Raises `Refusal` if it is over."""
@@ -157,6 +177,9 @@ class Coordinator:
         lease = self._leases.get(lease_id)
         if lease is not None and lease.client == client.name and lease.hold is not None:
             return lease
+        owner, reason = self._ended.get(lease_id, ("", ""))
+        if reason and owner == client.name:
+            raise over(reason)
         coordinator, *rest = lease_id.split(".", 3)
         if coordinator != self.id and len(rest) > 1:
             elsewhere = _addresses(rest[2]) if len(rest) > 2 else Addresses()
@@ -225,6 +248,17 @@ class Coordinator:
 
     # --- small parts ------------------------------------------------------------------------------------------------
 
+    def _sent_before(self, client: LeaseClient, request: LeaseRequest) -> Lease | None:
+        """Return the lease of a request that was sent before, unless it is over. Raises `Refusal`."""
+        if len(request.request_id) > LONGEST_REQUEST_ID:
+            raise Refusal(Code.INVALID, f"request_id has more than {LONGEST_REQUEST_ID} characters.")
+        lease = self._by_request.get((client.name, request.request_id))
+        if lease is None or lease.end_reason:
+            return None
+        if _asked(lease.request) != _asked(request):
+            raise Refusal(Code.INVALID, "Another request had this request_id. Give each request one of its own.")
+        return lease
+
     def _new_lease(self, client: LeaseClient, request: LeaseRequest, waited: float) -> Lease:
         if self._draining:
             raise Refusal(Code.UNAVAILABLE, f"No more leases are given: {DRAINING}. Ask another one.")
@@ -246,8 +280,10 @@ class Coordinator:
         number = f"{self.id}.{next(self._numbers)}"
         lock = self._lock(key, request, waited, client_id, {"client": client.name, "lease": number})
         lease_id = f"{number}.{secrets.token_urlsafe(16)}{self._id_suffix}"
-        lease = Lease(lease_id, number, lock, client=client.name, client_id=client_id, term=term)
+        lease = Lease(lease_id, number, lock, request, client=client.name, client_id=client_id, term=term)
         self._leases[lease_id] = lease
+        if request.request_id:
+            self._by_request[client.name, request.request_id] = lease
         self._leases_of[lease.client] += 1
         lease.task.add_done_callback(lambda _: self._on_end(lease))
         return lease
@@ -289,6 +325,13 @@ class Coordinator:
 
     def _on_end(self, lease: Lease) -> None:
         del self._leases[lease.id]
+        sent = lease.client, lease.request.request_id
+        if self._by_request.get(sent) is lease:
+            del self._by_request[sent]
+        if lease.hold is not None:
+            self._ended[lease.id] = lease.client, lease.end_reason
+            if len(self._ended) > MOST_ENDED:
+                del self._ended[next(iter(self._ended))]
         self._leases_of[lease.client] -= 1
         if isinstance(lease.error, LockLost):
             self._lost += 1
@@ -327,6 +370,11 @@ def _read_queue(key: str) -> LockInfo | None:
         return None
 
 
+def _asked(request: LeaseRequest) -> LeaseRequest:
+    """Return what a request that is sent again has in common with the first one."""
+    return dataclasses.replace(request, wait_limit_ms=0, signed_token=False)
+
+
 def _label(client_id: str) -> str:
     return printable(client_id.strip(), LONGEST_CLIENT_ID)
 
@@ -334,7 +382,8 @@ def _label(client_id: str) -> str:
 def _refusal(client: LeaseClient, request: LeaseRequest, error: ZkLockError) -> Refusal:
     """Return the refusal for a lock that was not acquired. It names the holder only if that is of the same client."""
     if not isinstance(error, LockNotAcquired):
-        return Refusal(Code.UNAVAILABLE, str(error))
+        logger.info("client %r did not get a lease: %s", client.name, error)
+        return Refusal(Code.UNAVAILABLE, for_client(error))
     if error.ahead is not None and error.ahead.about.get("client") == client.name:
         return Refusal(Code.BUSY, str(error))
     logger.info("client %r did not get a lease: %s", client.name, error)

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 from django_zklock.conf import url
 from django_zklock.conf.leases import LeaseClient
 from django_zklock.contrib.leases.access import Access
-from django_zklock.contrib.leases.coordinator import Coordinator, LeaseRequest
-from django_zklock.contrib.leases.lease import LEFT, Lease
+from django_zklock.contrib.leases.coordinator import Coordinator
+from django_zklock.contrib.leases.lease import LEFT, Lease, LeaseRequest
 from django_zklock.contrib.leases.refusal import Code, Refusal
 from django_zklock.core.queue.untrusted import boolean, integer, json_object, text
 from django_zklock.core.zk.options import Secret
@@ -91,6 +91,10 @@ class HttpApplication:
         address = (scope.get("client") or ("unknown",))[0]
         names = scope["state"]["certificate_names"]
         client = await self._access.client(address, authorization, names)
+        if method in ("POST", "GET"):
+            await self._access.asking.wait(client)
+        else:
+            await self._access.keeping.wait(client, self._coordinator.cost_of_keeping(client, name))
         if method == "POST":
             return await self._acquire(client, headers.get(b"content-type", ""), receive)
         if method == "DELETE":
@@ -151,7 +155,7 @@ async def _unless_left(acquiring: Coroutine[Any, Any, Lease], receive: _Receive)
         if not left.done():
             return call.result()
         if call.done() and call.exception() is None:
-            call.result().end(LEFT)
+            call.result().end_call()
         raise _left()
     finally:
         call.cancel()

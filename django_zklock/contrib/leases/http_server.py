@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import socket
-import ssl
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from django_zklock.contrib.leases.certificate import Certificate
 from django_zklock.contrib.leases.http import HttpApplication
 
 REQUEST_TIMEOUT: Final = 20.0
@@ -28,8 +29,6 @@ class Protocol(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for a request."""
         super().connection_made(transport)
-        if len(self.connections) > MOST_CONNECTIONS:
-            transport.abort()
         # Without it, a response takes 40 ms: head and body are sent apart (Nagle's algorithm, delayed acknowledgement).
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.app_state = {"certificate_names": _names(transport.get_extra_info("peercert") or {})}
@@ -60,16 +59,64 @@ def _names(certificate: Mapping[str, Any]) -> list[str]:
     return [*subject, *(value for _, value in certificate.get("subjectAltName", ()) if isinstance(value, str))]
 
 
+class _Connection(socket.socket):
+    """A connection that its listener counts until it is closed."""
+
+    listener: _Listener
+
+    def close(self) -> None:
+        self.listener.connections.discard(self)
+        super().close()
+
+
+class _Listener(socket.socket):
+    """Accepts connections while few enough are open. One counts also before its TLS handshake is done."""
+
+    def __init__(self, fileno: int) -> None:
+        super().__init__(fileno=fileno)
+        self.connections = set[_Connection]()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Raise ConnectionAbortedError, which asyncio expects here, if there are too many."""
+        accepted, address = super().accept()
+        if len(self.connections) >= MOST_CONNECTIONS:
+            accepted.close()
+            raise ConnectionAbortedError
+        connection = _Connection(fileno=accepted.detach())
+        connection.listener = self
+        self.connections.add(connection)
+        return connection, address
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn's server for one listener. Looked up in uvicorn 0.30 and 0.54."""
+
+    def capture_signals(self) -> contextlib.nullcontext[None]:  # type: ignore[override]
+        """Leave the signals to this program."""
+        return contextlib.nullcontext()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen as uvicorn does, but with a limit of its own for the TLS handshake."""
+        assert sockets is not None
+        tls = self.config.ssl
+        listening = await asyncio.get_running_loop().create_server(
+            functools.partial(Protocol, self.config, self.server_state, self.lifespan.state),
+            sock=sockets[0],
+            backlog=self.config.backlog,
+            ssl=tls,
+            ssl_handshake_timeout=REQUEST_TIMEOUT if tls else None,
+        )
+        self.servers, self.started = [listening], True
+
+
 class HttpServer:
     """Serves the application at one address."""
 
-    def __init__(
-        self, application: HttpApplication, address: str, certificate: Path | None, key: Path | None, ca: Path | None
-    ) -> None:
+    def __init__(self, application: HttpApplication, address: str, certificate: Certificate | None) -> None:
         host, _, port = address.rpartition(":")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host.strip("[]"), int(port)), family=family)
-        self.port: int = self._socket.getsockname()[1]
+        self._listener = _Listener(socket.create_server((host.strip("[]"), int(port)), family=family).detach())
+        self.port: int = self._listener.getsockname()[1]
         config = uvicorn.Config(
             application,
             http=Protocol,
@@ -82,18 +129,15 @@ class HttpServer:
             server_header=False,
             timeout_keep_alive=int(REQUEST_TIMEOUT),
             timeout_graceful_shutdown=END_TIMEOUT,
-            ssl_certfile=certificate,
-            ssl_keyfile=key,
-            ssl_ca_certs=None if ca is None else str(ca),
-            ssl_cert_reqs=ssl.CERT_NONE if ca is None else ssl.CERT_REQUIRED,
         )
-        config.load()  # errors of the certificate show now
-        self._server = uvicorn.Server(config)
-        self._server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign]  # they are ours
+        config.load()
+        if certificate is not None:
+            config.ssl = certificate.context
+        self._server = _Server(config)
 
     async def serve(self) -> None:
         """Serve until `stop` is called. Ends otherwise only by an error."""
-        await self._server.serve([self._socket])
+        await self._server.serve([self._listener])
 
     def stop(self) -> None:
         """End as soon as the responses that are under way are sent."""

@@ -6,9 +6,10 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
-from django_zklock.contrib.leases.refusal import Code, Refusal, over
+from django_zklock.contrib.leases.refusal import Code, Refusal, for_client, over
 from django_zklock.core.log import Logger
 from django_zklock.exceptions import LockLost, ZkLockError
 from django_zklock.locks.hold import Hold, held_of
@@ -20,6 +21,24 @@ logger = Logger("django_zklock.leases")
 NOT_KEPT: Final = "it was not kept in time"
 RELEASED: Final = "the client has released it"
 LEFT: Final = "the client has left the queue"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRequest:
+    """The request of a client for a lease, with the names that gRPC and HTTP have for its fields."""
+
+    resource_path: str = ""
+    client_id: str = ""
+    session_timeout_ms: int = 0
+    """The term: how long the lease lasts after the last message of the client; 0: the default."""
+    wait_limit_ms: int | None = 0
+    """How long to wait for the lock; None: as long as the coordinator allows."""
+    kind: str = "lock"
+    limit: int = 0
+    """The number of permits of a semaphore."""
+    signed_token: bool = False
+    request_id: str = ""
+    """Chosen by the client. A request that is sent again has the same one, and gets the same lease."""
 
 
 class LeaseLock(Lock):
@@ -47,18 +66,29 @@ class Lease:
     """
 
     def __init__(
-        self, lease_id: str, number: str, lock: LeaseLock, *, client: str, client_id: str, term: float
+        self,
+        lease_id: str,
+        number: str,
+        lock: LeaseLock,
+        request: LeaseRequest,
+        *,
+        client: str,
+        client_id: str,
+        term: float,
     ) -> None:
         self.id = lease_id  # a secret of the client
         self.number = number  # for logs and operators
         self.client = client
         self.client_id = client_id
         self.lock = lock
+        self.request = request
+        self.calls = 0  # that wait for it, or had it as their answer
         self.hold: Hold | None = None
         self.error: ZkLockError | None = None  # why it was not acquired, or was lost
         self.end_reason = ""  # why it is over; empty while it waits or is held
         self.release_requested = ""  # why the client should release it
         self.promised_until = -math.inf  # the latest end that the client was told, on the loop's clock
+        self.kept_at = -math.inf  # on the loop's clock
         self._term = term
         self._kept_until = math.inf  # on the loop's clock; set by the grant
         self._last_end = math.inf  # that keeping can reach
@@ -117,7 +147,7 @@ class Lease:
                 answer["signed_token"] = self.hold.signed_token(until=expires_at / 1000)
             except ZkLockError as error:
                 self.end("the lock was lost")
-                raise Refusal(Code.UNAVAILABLE, str(error)) from error
+                raise Refusal(Code.UNAVAILABLE, for_client(error)) from error
         return answer
 
     def keep(self) -> None:
@@ -125,6 +155,7 @@ class Lease:
         now = self._loop.time()
         if not self.is_held or now >= self._kept_until:
             raise over(self.end_reason or NOT_KEPT)
+        self.kept_at = now
         self._kept_until = max(self._kept_until, min(now + self._term, self._last_end))
 
     def let_run_out(self, reason: str) -> None:
@@ -149,6 +180,12 @@ class Lease:
         self.release_requested = reason
         self._changed()
 
+    def end_call(self) -> None:
+        """Note that a call has ended without it. End the lease, unless another call waits for it or has got it."""
+        self.calls -= 1
+        if not self.calls:
+            self.end(LEFT)
+
     def end(self, reason: str) -> None:
         """End it: leave the queue, or release the lock."""
         if not self.end_reason:
@@ -165,7 +202,7 @@ class Lease:
                 self._over(NOT_KEPT)
         except ZkLockError as error:
             self.error = error
-            self._over(str(error))
+            self._over(for_client(error))
         except asyncio.CancelledError:
             self._over(LEFT)  # by `end`; an abort would be a `LockLost`
         except Exception:
@@ -210,7 +247,7 @@ class Lease:
         )
 
     def _settle(self) -> None:
-        wake(self.settled)  # the call that waits may have been cancelled
+        wake(self.settled)
         self._changed()
 
     def _on_release_request(self, hold: Hold) -> None:
@@ -231,7 +268,7 @@ class Lease:
     def _end_lost(self, error: LockLost) -> None:
         if not self.end_reason:
             self.error = error
-            self.end(str(error))
+            self.end(for_client(error))
 
     def _changed(self) -> None:
         for observer in list(self.observers):

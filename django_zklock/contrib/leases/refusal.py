@@ -6,6 +6,8 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from django_zklock.exceptions import TooManyLocks, ZkLockError, ZooKeeperUnavailable
+
 
 class Code(enum.Enum):
     """Why a request is refused: the code, the status in gRPC and in HTTP, a title, and headers of the answer."""
@@ -51,4 +53,11 @@ class Refusal(Exception):
 
 def over(reason: str) -> Refusal:
     """Return the refusal for a lease that is over for this reason."""
-    return Refusal(Code.OVER, f"The lease is over: {reason}.")
+    return Refusal(Code.OVER, f"The lease is over: {reason.rstrip('.')}.")
+
+
+def for_client(error: ZkLockError) -> str:
+    """Return the text of an error for a client. Where ZooKeeper is, and what to do about it, is for operators."""
+    if isinstance(error, ZooKeeperUnavailable) and not isinstance(error, TooManyLocks):
+        return "The coordinator does not reach ZooKeeper now. Its log says why. Try again, or ask another one."
+    return str(error)

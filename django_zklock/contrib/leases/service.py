@@ -7,10 +7,8 @@ import contextlib
 import functools
 import math
 import operator
-import ssl
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
-from pathlib import Path
 from typing import Any, Final, cast
 
 import grpc
@@ -20,8 +18,9 @@ from grpc_reflection.v1alpha import reflection
 
 from django_zklock.conf.leases import LeaseClient
 from django_zklock.contrib.leases.access import Access
-from django_zklock.contrib.leases.coordinator import DRAINING, Coordinator, LeaseRequest
-from django_zklock.contrib.leases.lease import Lease
+from django_zklock.contrib.leases.certificate import Certificate
+from django_zklock.contrib.leases.coordinator import DRAINING, Coordinator
+from django_zklock.contrib.leases.lease import Lease, LeaseRequest
 from django_zklock.contrib.leases.refusal import Code, Refusal
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 from django_zklock.core.zk import process
@@ -37,10 +36,10 @@ LARGEST_MESSAGE: Final = 16 * 1024
 """Bytes."""
 REQUEST_TIMEOUT: Final = 10.0
 """Seconds that a client may take to send the message of a call that it has begun."""
-COST_OF_KEEPING: Final = 0.1
-"""The part of a request that a message on a `KeepAlive` stream counts for, unless it repeats another one too soon."""
-SOON: Final = 0.05
-"""Seconds. Clients keep a lease every 0.1 s at most; a flood of such messages must not delay other clients."""
+COST_OF_UNKNOWN: Final = 0.1
+"""The part of a request that a message on a `KeepAlive` stream counts for, if the client has no such lease."""
+ASKING: Final = (pb.RecordLockRequest, pb.WatchQueueRequest)
+QUEUED: Final = (("zklock-queued", "true"),)
 OPTIONS: Final = {
     "grpc.max_receive_message_length": LARGEST_MESSAGE,
     "grpc.max_metadata_size": LARGEST_MESSAGE,
@@ -103,6 +102,8 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
         self._calls.add(task)
         try:
             client = await self._client(context)
+            if message in ASKING:
+                await self._access.asking.wait(client)
             request = None if message is None else await _only_request(message, context)
             return await handler(client, request, context)
         except Refusal as refusal:
@@ -143,10 +144,12 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
             self._streams[client.name] -= 1
 
     async def _record_lock(
-        self, client: LeaseClient, request: pb.RecordLockRequest, _: Context
+        self, client: LeaseClient, request: pb.RecordLockRequest, context: Context
     ) -> pb.RecordLockResponse:
         try:
-            lease = await self._coordinator.acquire(client, _lease_request(request))
+            # The headers tell a client that its call waits in the queue.
+            on_queued = functools.partial(context.send_initial_metadata, QUEUED)
+            lease = await self._coordinator.acquire(client, _lease_request(request), on_queued)
         except Refusal as refusal:
             if refusal.code is not Code.BUSY:
                 raise
@@ -158,6 +161,7 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
     async def _release_lock(
         self, client: LeaseClient, request: pb.ReleaseLockRequest, _: Context
     ) -> pb.ReleaseLockResponse:
+        await self._access.keeping.wait(client, self._coordinator.cost_of_keeping(client, request.lease_id))
         try:
             await self._coordinator.release(client, request.lease_id)
         except Refusal as refusal:
@@ -167,6 +171,7 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
         return pb.ReleaseLockResponse(released=True)
 
     async def _keep_alive(self, client: LeaseClient, _: None, context: Context) -> None:
+        await self._access.keeping.wait(client, COST_OF_UNKNOWN)
         with self._stream(client):
             await _KeepAliveStream(self._coordinator, self._access, client, context).run()
 
@@ -228,17 +233,13 @@ class _KeepAliveStream:
                 del lease.observers[self._on_change]
 
     async def _read(self) -> None:
-        time, recent, until = asyncio.get_running_loop().time, set[str](), 0.0  # the ids that were kept lately
         while (received := await self._context.read()) is not grpc.aio.EOF:
             request = _parsed(pb.KeepAliveRequest, received)
             while len(self._unsent) >= MOST_UNREAD and request.lease_id not in self._unsent:
                 self._sent.clear()
                 await self._sent.wait()
-            if time() >= until:
-                recent, until = set(), time() + SOON
-            if delay := self._access.delay(self._client, 1.0 if request.lease_id in recent else COST_OF_KEEPING):
-                await asyncio.sleep(delay)
-            recent.add(request.lease_id)
+            cost = self._coordinator.cost_of_keeping(self._client, request.lease_id, unknown=COST_OF_UNKNOWN)
+            await self._access.keeping.wait(self._client, cost)
             self._keep(request.lease_id, request.sent_at)
 
     def _keep(self, lease_id: str, sent_at: int) -> None:
@@ -310,6 +311,7 @@ def _lease_request(request: pb.RecordLockRequest) -> LeaseRequest:
         wait_limit_ms=request.wait_limit_ms or None if request.wait_blocking else 0,
         kind=pb.Kind.Name(request.kind).removeprefix("KIND_").lower() if known else f"number {request.kind}",
         limit=request.limit,
+        request_id=request.request_id,
     )
 
 
@@ -332,30 +334,12 @@ def _without_end(state: pb.LeaseState) -> tuple[object, ...]:
     return state.state, state.place, state.release_requested, state.detail
 
 
-def server_credentials(certificate: Path, key: Path, client_ca: Path | None) -> Any:
-    """
-    Return the TLS side of a server; with `client_ca`, clients need a certificate of that authority.
-
-    Raises OSError if the files cannot be used. gRPC would not say that it is them.
-    """
-    credentials = grpc.ssl_server_credentials(
-        [(key.read_bytes(), certificate.read_bytes())],
-        root_certificates=client_ca.read_bytes() if client_ca else None,
-        require_client_auth=client_ca is not None,
-    )
-    try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate, key, password="")  # without a password it would ask for one
-        context.load_verify_locations(client_ca or certificate)
-    except ssl.SSLError as error:
-        raise OSError(f"The certificate, its key or the clients' authority cannot be used: {error}") from error
-    return credentials
-
-
 class Server:
     """A gRPC server with the service, its health and its reflection."""
 
-    def __init__(self, coordinator: Coordinator, access: Access, address: str, credentials: Any = None) -> None:
+    def __init__(
+        self, coordinator: Coordinator, access: Access, address: str, certificate: Certificate | None = None
+    ) -> None:
         self._service = LockCoordinatorService(coordinator, access)
         self._server = grpc.aio.server(handlers=[self._service], options=[*OPTIONS.items()])
         self._health = health.aio.HealthServicer()
@@ -365,8 +349,8 @@ class Server:
         try:
             self.port: int = (
                 self._server.add_insecure_port(address)
-                if credentials is None
-                else self._server.add_secure_port(address, credentials)
+                if certificate is None
+                else self._server.add_secure_port(address, certificate.credentials)
             )
         except RuntimeError as error:
             raise OSError(f"The address {address} cannot be used: {error}") from error

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import ipaddress
 import re
 import secrets
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,12 +21,15 @@ from django_zklock.management.output import Output, discard, write_line
 
 if TYPE_CHECKING:
     from django_zklock.contrib.leases.access import Access
+    from django_zklock.contrib.leases.certificate import Certificate
     from django_zklock.contrib.leases.coordinator import Coordinator
     from django_zklock.contrib.leases.http_server import HttpServer
     from django_zklock.contrib.leases.service import Server
 
 DEFAULT_GRPC: Final = "127.0.0.1:50051"
 LAST_PORT: Final = 65535
+REFRESH_EVERY: Final = 5.0
+"""Seconds between two looks for a renewed certificate."""
 EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104 - hosts that no client can connect to
 
 
@@ -111,33 +116,53 @@ def _say(out: Output, text: str) -> None:
 
 async def _serve(out: Output, options: argparse.Namespace) -> None:
     from django_zklock.contrib.leases.access import Access  # noqa: PLC0415 - as in `run`
+    from django_zklock.contrib.leases.certificate import Certificate  # noqa: PLC0415
     from django_zklock.contrib.leases.coordinator import Coordinator  # noqa: PLC0415
     from django_zklock.contrib.leases.refusal import Addresses  # noqa: PLC0415
-    from django_zklock.contrib.leases.service import Server, server_credentials  # noqa: PLC0415
+    from django_zklock.contrib.leases.service import Server  # noqa: PLC0415
 
     _allow_connections()
     coordinator, access = Coordinator(), Access(conf.current().leases)
-    credentials = None
+    certificate = None
     if options.tls_certificate:
-        credentials = server_credentials(options.tls_certificate, options.tls_key, options.tls_client_ca)
-    server = Server(coordinator, access, options.grpc, credentials)
-    http = _http_server(options, coordinator, access) if options.http else None
+        certificate = Certificate(options.tls_certificate, options.tls_key, options.tls_client_ca)
+    server = Server(coordinator, access, options.grpc, certificate)
+    http = _http_server(options.http, coordinator, access, certificate) if options.http else None
     scheme = "https" if options.tls_certificate else "http"
     by_http = _reached(options, options.http, http.port) if http else ""
     coordinator.advertise(
         Addresses(_reached(options, options.grpc, server.port), f"{scheme}://{by_http}" if by_http else "")
     )
+    refreshing = asyncio.create_task(_refresh(certificate))
     try:
         await _serve_until_drained(out, coordinator, server, http)
     finally:
+        refreshing.cancel()
         await coordinator.stop()  # after an error, too: the leases end with this process
+
+
+async def _refresh(certificate: Certificate | None) -> None:
+    """Look for a renewed certificate from time to time, and at SIGHUP."""
+    hangup = asyncio.Event()
+    if hasattr(signal, "SIGHUP"):
+        _on_signal(signal.SIGHUP, hangup.set)
+    while True:
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(hangup.wait(), REFRESH_EVERY)
+        hangup.clear()
+        if certificate is not None:
+            await asyncio.to_thread(certificate.refresh)
+
+
+def _on_signal(number: signal.Signals, callback: Callable[[], object]) -> None:
+    with contextlib.suppress(RuntimeError, ValueError):  # outside the main thread; see `core.execution.signals`
+        asyncio.get_running_loop().add_signal_handler(number, callback)
 
 
 async def _serve_until_drained(out: Output, coordinator: Coordinator, server: Server, http: HttpServer | None) -> None:
     signals: asyncio.Queue[None] = asyncio.Queue()
     for number in (signal.SIGTERM, signal.SIGINT):
-        with contextlib.suppress(RuntimeError, ValueError):  # outside the main thread; see `core.execution.signals`
-            asyncio.get_running_loop().add_signal_handler(number, signals.put_nowait, None)
+        _on_signal(number, functools.partial(signals.put_nowait, None))
     await server.start()
     serving_http: asyncio.Task[None] | None = None
     if http is not None:
@@ -158,15 +183,14 @@ async def _serve_until_drained(out: Output, coordinator: Coordinator, server: Se
     _say(out, "Stopped.")
 
 
-def _http_server(options: argparse.Namespace, coordinator: Coordinator, access: Access) -> HttpServer:
+def _http_server(address: str, coordinator: Coordinator, access: Access, certificate: Certificate | None) -> HttpServer:
     try:
         from django_zklock.contrib.leases.http_server import HttpServer  # noqa: PLC0415 - optional
     except ImportError as error:
         raise failure(f"--http needs a server: pip install uvicorn. ({error})") from error
     from django_zklock.contrib.leases.http import HttpApplication  # noqa: PLC0415
 
-    application = HttpApplication(coordinator, access)
-    return HttpServer(application, options.http, options.tls_certificate, options.tls_key, options.tls_client_ca)
+    return HttpServer(HttpApplication(coordinator, access), address, certificate)
 
 
 def _reached(options: argparse.Namespace, served: str, port: int) -> str:

@@ -18,8 +18,8 @@ from support.zoo import Zoo, eventually
 from django_zklock import inspection, zk_lock
 from django_zklock.conf.leases import LeaseClient
 from django_zklock.contrib.leases.access import ANYBODY
-from django_zklock.contrib.leases.coordinator import Coordinator, LeaseRequest
-from django_zklock.contrib.leases.lease import Lease
+from django_zklock.contrib.leases.coordinator import Coordinator
+from django_zklock.contrib.leases.lease import Lease, LeaseRequest
 from django_zklock.contrib.leases.refusal import Code, Refusal
 from django_zklock.core import clock
 from django_zklock.exceptions import LockLost
@@ -40,9 +40,7 @@ async def coordinator(zoo: Zoo) -> AsyncIterator[Coordinator]:
     """A coordinator, whose leases all end with the test."""
     coordinator = Coordinator()
     yield coordinator
-    for lease in list(coordinator._leases.values()):
-        lease.end("the test is over")
-    await asyncio.wait_for(coordinator.drain(), 20)
+    await _end(coordinator)
 
 
 async def acquire(coordinator: Coordinator, client: LeaseClient = ANYBODY, **request: Any) -> Lease:
@@ -350,3 +348,133 @@ async def test_threads_of_two_lease_clients_are_no_deadlock(zoo: Zoo, coordinato
     for lease in leases:
         lease.end("the client has released it")
     await asyncio.wait_for(asyncio.gather(*calls), 20)
+
+
+async def test_a_request_that_is_sent_again_gets_the_same_lease(zoo: Zoo, coordinator: Coordinator) -> None:
+    semaphore: Any = {"kind": "semaphore", "limit": 3, "request_id": "r1"}
+    lease = await acquire(coordinator, **semaphore)
+    assert await acquire(coordinator, **semaphore, wait_limit_ms=500, signed_token=True) is lease
+    others = [
+        await acquire(coordinator, **{**semaphore, "request_id": "r2"}),
+        await acquire(coordinator, LeaseClient(name="other"), **semaphore),
+    ]
+    assert len({lease.id, *(other.id for other in others)}) == 3
+    assert len(zoo.children(KEY)) == 3
+
+
+async def test_requests_without_an_id_are_different_ones(coordinator: Coordinator) -> None:
+    semaphore: Any = {"kind": "semaphore", "limit": 2}
+    assert await acquire(coordinator, **semaphore) is not await acquire(coordinator, **semaphore)
+
+
+async def test_a_request_that_is_sent_at_once_a_second_time_takes_one_place(zoo: Zoo, coordinator: Coordinator) -> None:
+    both = await asyncio.gather(*(acquire(coordinator, request_id="r1") for _ in range(2)))
+    assert both[0] is both[1]
+    assert len(zoo.children(KEY)) == 1
+
+
+async def test_a_request_that_is_sent_again_keeps_its_place_in_the_queue(zoo: Zoo, coordinator: Coordinator) -> None:
+    async with zk_lock(KEY):
+        held = set(zoo.children(KEY))
+        first = await waiting(coordinator, zoo, request_id="r1")
+        (node,) = set(zoo.children(KEY)) - held
+        again = asyncio.ensure_future(acquire(coordinator, request_id="r1", wait_limit_ms=20_000))
+        await _calls(coordinator, 2)
+        first.cancel()
+        await asyncio.wait([first])
+        assert node in zoo.children(KEY)
+    assert (await again).path.endswith(node)
+
+
+async def test_a_place_in_the_queue_ends_with_the_last_call_that_waits_for_it(
+    zoo: Zoo, coordinator: Coordinator
+) -> None:
+    async with zk_lock(KEY):
+        calls = [await waiting(coordinator, zoo, request_id="r1") for _ in range(2)]
+        await _calls(coordinator, 2)
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
+        await asyncio.to_thread(zoo.wait_contenders, KEY, 1)
+
+
+async def test_a_call_that_leaves_takes_no_lease_from_another_that_has_it(coordinator: Coordinator) -> None:
+    lease = await acquire(coordinator, request_id="r1")
+    again = asyncio.ensure_future(coordinator.acquire(ANYBODY, lease.request))
+    await asyncio.sleep(0)  # it has begun
+    again.cancel()
+    await asyncio.wait([again])
+    coordinator.keep(ANYBODY, lease.id)
+
+
+@pytest.mark.parametrize("changed", [{"resource_path": "other"}, {"kind": "read"}, {"session_timeout_ms": 5000}])
+async def test_a_request_id_is_of_one_request(coordinator: Coordinator, changed: dict[str, Any]) -> None:
+    await acquire(coordinator, request_id="r1")
+    with refused(Code.INVALID, "request_id"):
+        await acquire(coordinator, request_id="r1", **changed)
+
+
+async def test_after_the_end_of_its_lease_a_request_gets_a_new_one(coordinator: Coordinator) -> None:
+    lease = await acquire(coordinator, request_id="r1")
+    await coordinator.release(ANYBODY, lease.id)
+    assert await acquire(coordinator, request_id="r1") is not lease
+
+
+async def test_a_client_is_told_later_why_its_lease_has_ended(zoo: Zoo, coordinator: Coordinator) -> None:
+    lease = await acquire(coordinator)
+    zoo.client.delete(lease.path)
+    await until(lease)
+    with refused(Code.OVER, "its znode was deleted"):
+        coordinator.keep(ANYBODY, lease.id)
+    with refused(Code.OVER, "no such lease"):
+        coordinator.keep(LeaseClient(name="other"), lease.id)
+
+
+async def test_the_ends_that_are_remembered_are_bounded(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_zklock.contrib.leases.coordinator.MOST_ENDED", 2)
+    leases = []
+    for _ in range(3):
+        leases.append(await acquire(coordinator))
+        await coordinator.release(ANYBODY, leases[-1].id)
+    with refused(Code.OVER, "no such lease"):
+        coordinator.keep(ANYBODY, leases[0].id)
+    with refused(Code.OVER, "the client has released it"):
+        coordinator.keep(ANYBODY, leases[1].id)
+
+
+async def test_a_refusal_does_not_say_where_zookeeper_is(zoo: Zoo) -> None:
+    with Proxy(zoo.address) as proxy, zoo.configured(proxy.address):
+        proxy.refuse = True
+        coordinator = Coordinator()
+        with pytest.raises(Refusal) as caught:
+            await acquire(coordinator)
+        assert caught.value.code is Code.UNAVAILABLE
+        assert "ZooKeeper" in str(caught.value)
+        for secret in (proxy.address, proxy.address.rpartition(":")[2], "devserver", "127.0.0.1"):
+            assert secret not in str(caught.value)
+        await asyncio.wait_for(coordinator.stop(), 20)
+
+
+async def test_acquisitions_of_one_client_are_on_their_way_together(zoo: Zoo, proxy: Proxy) -> None:
+    coordinator = Coordinator()
+    await acquire(coordinator, resource_path="connects")
+    proxy.hang = True
+    before = proxy.requests
+    calls = [asyncio.ensure_future(acquire(coordinator, resource_path=f"g/{number}")) for number in range(20)]
+    await asyncio.to_thread(proxy.wait_for, lambda: proxy.requests >= before + 20)
+    proxy.hang = False
+    assert all(lease.is_held for lease in await asyncio.gather(*calls))
+    await _end(coordinator)
+
+
+async def _calls(coordinator: Coordinator, number: int) -> None:
+    while max((lease.calls for lease in coordinator._leases.values()), default=0) < number:
+        await asyncio.sleep(0.01)
+
+
+async def _end(coordinator: Coordinator) -> None:
+    for lease in list(coordinator._leases.values()):
+        lease.end("the test is over")
+    await asyncio.wait_for(coordinator.drain(), 20)

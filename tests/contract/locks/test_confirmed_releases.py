@@ -22,7 +22,8 @@ from support.zoo import Zoo, eventually, guid_of, next_line
 
 from django_zklock import zk_adopt, zk_leader, zk_lock, zk_locked, zk_locks
 from django_zklock.contrib.leases.access import ANYBODY
-from django_zklock.contrib.leases.coordinator import Coordinator, LeaseRequest
+from django_zklock.contrib.leases.coordinator import Coordinator
+from django_zklock.contrib.leases.lease import LeaseRequest
 from django_zklock.core.log import flush
 from django_zklock.core.protocol import contender
 from django_zklock.core.protocol.registry import RETRY_DELETE, Registry

@@ -11,9 +11,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.certificates import authority, certificate
 from support.faults import BackgroundCall
 from support.relay import Relay
 from support.serving import Serving
@@ -30,6 +32,7 @@ from zklock_client import (
     LockNotHeld,
     ZkLockClient,
 )
+from zklock_client.client import LONG_WAIT
 
 
 @pytest.fixture
@@ -349,6 +352,103 @@ async def test_a_lease_ends_by_the_clients_clock(zoo: Zoo, address: str) -> None
                     await asyncio.wait_for(lost.wait(), 1 + ROOM)
             link.heal()
     await asyncio.to_thread(zoo.assert_empty)
+
+
+async def test_a_closed_client_acquires_nothing(address: str) -> None:
+    async with AsyncZkLockClient(address) as client:
+        assert await _may_lock_async(client)
+    with pytest.raises(ClientUnusable, match="closed"):
+        await _may_lock_async(client)
+
+
+async def _may_lock_async(client: AsyncZkLockClient) -> bool:
+    async with client.lock("a") as lease:
+        return lease.valid
+
+
+async def test_a_loss_soon_after_the_grant_is_told_with_its_reason(zoo: Zoo, address: str) -> None:
+    lost = asyncio.Event()
+    async with AsyncZkLockClient(address) as client:
+        with pytest.raises(LockLost, match="its znode was deleted"):
+            async with client.lock("a", term=30, on_lost=lambda lease: lost.set()) as lease:
+                zoo.client.delete(lease.path)
+                await asyncio.wait_for(lost.wait(), ROOM)  # a third of the lease is more
+
+
+@pytest.mark.parametrize("wait", [None, 20])
+async def test_a_lost_answer_costs_no_second_permit(zoo: Zoo, address: str, wait: float | None) -> None:
+    options: Any = {"kind": "semaphore", "limit": 2, "term": 60}
+    with Relay(port_of(address)) as link:
+        addresses = [f"127.0.0.1:{link.port}", address]
+        async with AsyncZkLockClient(address) as other, AsyncZkLockClient(addresses) as client:
+            first, second = other.lock("a", **options), other.lock("a", **options)
+            async with first:
+                async with second:
+                    waiter = asyncio.ensure_future(_contenders(client, zoo, **options, wait=wait))
+                    await asyncio.to_thread(zoo.wait_contenders, "a", 3)
+                    link.freeze()
+                await asyncio.to_thread(zoo.wait_contenders, "a", 2)
+                link.reset()
+                link.heal()
+                assert await asyncio.wait_for(waiter, 20) == 2
+    await asyncio.to_thread(zoo.assert_empty)
+
+
+async def _contenders(client: AsyncZkLockClient, zoo: Zoo, **options: Any) -> int:
+    async with client.lock("a", **options):
+        return len(await asyncio.to_thread(zoo.children, "a"))
+
+
+async def test_a_wait_without_limit_survives_breaks_of_its_connection(zoo: Zoo, address: str) -> None:
+    """In all, they last for longer than `reply_timeout`. Each time the call has waited in the queue."""
+    with Relay(port_of(address)) as link:
+        async with AsyncZkLockClient(f"127.0.0.1:{link.port}", reply_timeout=1) as client:
+            with zoo.hold_elsewhere("a"):
+                waiter = asyncio.ensure_future(_contenders(client, zoo))
+                await asyncio.to_thread(zoo.wait_contenders, "a", 2)
+                for _ in range(3):
+                    await asyncio.sleep(LONG_WAIT)  # what is tried
+                    before = set(zoo.children("a"))
+                    link.reset()
+                    await asyncio.to_thread(eventually, lambda: len({*zoo.children("a")} - before) == 1)  # noqa: B023
+                assert not waiter.done()
+            await asyncio.wait_for(waiter, 20)
+
+
+def test_a_renewed_certificate_of_a_client_is_used(zoo: Zoo, tmp_path: Path) -> None:
+    """From its next connection on, and not before both files are there."""
+    ca, _ = authority(tmp_path, "ca"), certificate(tmp_path, "localhost", "ca")
+    names = ("first", "second")
+    files = {name: certificate(tmp_path, name, "ca") for name in names}
+    key, chain = tmp_path / "client.key", tmp_path / "client.pem"
+    (tmp_path / "authority.pem").write_bytes(ca)
+    key.write_bytes(files["first"][0])
+    chain.write_bytes(files["first"][1])
+    clients = {name: {"CERTIFICATES": [name], "PREFIXES": [name]} for name in names}
+    options = ["--tls-certificate", f"{tmp_path}/localhost.pem", "--tls-key", f"{tmp_path}/localhost.key"]
+    with (
+        Serving(zoo, *options, "--tls-client-ca", f"{tmp_path}/ca.pem", leases={"CLIENTS": clients}) as serving,
+        Relay(serving.port) as link,
+        ZkLockClient(f"localhost:{link.port}", ca=f"{tmp_path}/ca.pem", key=key, certificate=chain) as client,
+    ):
+        with client.lock("first/a", term=60) as lease:
+            chain.write_bytes(files["second"][1])
+            link.reset()
+            with client.lock("first/b"):
+                pass
+            key.write_bytes(files["second"][0])
+            lease.check()
+        link.reset()
+        eventually(lambda: _may_lock(client, "second/a"))
+        assert not _may_lock(client, "first/a")
+
+
+def _may_lock(client: ZkLockClient, resource: str) -> bool:
+    try:
+        with client.lock(resource):
+            return True
+    except LeaseRefused:
+        return False
 
 
 def port_of(address: str) -> int:

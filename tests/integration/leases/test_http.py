@@ -21,6 +21,7 @@ from django_zklock import conf, zk_lock
 from django_zklock.conf.leases import LeaseClient, LeaseOptions
 from django_zklock.contrib import leases
 from django_zklock.contrib.leases.access import hash_of
+from django_zklock.contrib.leases.certificate import Certificate
 from django_zklock.contrib.leases.refusal import Addresses
 from django_zklock.contrib.leases.service import OPTIONS
 from django_zklock.fencing.signing import unseal
@@ -159,6 +160,16 @@ async def test_a_lease_of_another_coordinator_is_refused_with_its_address(served
             assert "address" not in described(response, 421, "/locks/{lease_id}", "put"), "nobody has signed it"
 
 
+async def test_a_lease_that_was_lost_is_over_for_a_reason(zoo: Zoo, served: Served) -> None:
+    lease = (await post(served)).content
+    zoo.client.delete(lease["acquired_znode_path"])
+    path = f"/locks/{lease['lease_id']}"
+    while (response := await served.http("PUT", path)).status == 200:
+        await asyncio.sleep(0.02)
+    assert "its znode was deleted" in described(response, 404, "/locks/{lease_id}", "put")["detail"]
+    assert "its znode was deleted" in (await served.http("DELETE", path)).content["detail"]
+
+
 async def test_only_known_clients_are_served(zoo: Zoo) -> None:
     billing = LeaseClient(name="billing", tokens=(hash_of("secret"),), prefixes=("invoices",), max_leases=1)
     async with Served(LeaseOptions(clients={"billing": billing})) as served:
@@ -264,6 +275,25 @@ async def test_connections_are_bounded(zoo: Zoo, monkeypatch: pytest.MonkeyPatch
         assert (await first.request("GET", "/locks/1.2.3")).status == 421
 
 
+async def test_a_connection_counts_and_ends_during_the_tls_handshake_too(
+    zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_zklock.contrib.leases.http_server.MOST_CONNECTIONS", 2)
+    monkeypatch.setattr("django_zklock.contrib.leases.http_server.REQUEST_TIMEOUT", 2.0)
+    authority(tmp_path, "ca")
+    certificate(tmp_path, "server", "ca")
+    async with Served(LeaseOptions(), Certificate(tmp_path / "server.pem", tmp_path / "server.key", None)) as served:
+        port = served.http_server.port
+        async with HttpConnection(port) as silent, HttpConnection(port), HttpConnection(port) as third:
+            assert await _is_ended(third)
+            assert not silent.reader.at_eof()
+            assert await _is_ended(silent)
+        context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        for _ in range(5):  # none that has ended still counts
+            async with HttpConnection(port, context) as new:
+                assert (await new.request("GET", "/locks/1.2.3")).status == 421
+
+
 @pytest.mark.parametrize("sent", [b"", PREFACE])
 async def test_a_connection_by_grpc_that_makes_no_call_ends(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch, sent: bytes
@@ -283,8 +313,8 @@ async def test_certificates_guard_http_and_name_its_clients(zoo: Zoo, tmp_path: 
     for name, signer in (("billing.internal", "ca"), ("stranger", "ca"), ("forged", "other")):
         certificate(tmp_path, name, signer)
     client = LeaseClient(name="billing", certificates=("billing.internal",))
-    tls = tuple(tmp_path / name for name in ("server.pem", "server.key", "ca.pem"))
-    async with Served(LeaseOptions(clients={"billing": client}), tls=tls) as served:
+    tls = Certificate(*(tmp_path / name for name in ("server.pem", "server.key", "ca.pem")))
+    async with Served(LeaseOptions(clients={"billing": client}), tls) as served:
 
         async def status(name: str | None) -> int:
             context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))

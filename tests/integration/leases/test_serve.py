@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -138,6 +140,66 @@ def test_a_second_signal_waits_for_the_announced_ends_of_leases_only(zoo: Zoo) -
         assert serving.log().splitlines()[-1] == "Stopped."
         assert "Error" not in serving.log()
         assert zoo.children("a") == []
+
+
+def test_a_renewed_certificate_is_served_to_new_connections(zoo: Zoo, tmp_path: Path) -> None:
+    """And the authority of clients with it. Files that do not belong together change nothing."""
+    tls = [tmp_path / name for name in ("server.pem", "server.key", "clients.pem")]
+    certificates: dict[str, bytes | None] = {}
+    for name in ("first", "second"):
+        authority(tmp_path, f"{name}-ca")
+        certificates[name] = ssl.PEM_cert_to_DER_cert(certificate(tmp_path, name, f"{name}-ca")[1].decode())
+    names = ("--tls-certificate", "--tls-key", "--tls-client-ca")
+    options = [word for name, path in zip(names, tls, strict=True) for word in (name, str(path))]
+
+    def install(certificate: str, key: str) -> None:
+        sources = (f"{certificate}.pem", f"{key}.key", f"{certificate}-ca.pem")
+        for source, target in zip(sources, tls, strict=True):
+            shutil.copy(tmp_path / source, tmp_path / "new")
+            (tmp_path / "new").replace(target)
+
+    def served(client: str) -> list[bytes | None]:
+        context = ssl.create_default_context(cafile=str(tmp_path / f"{client}-ca.pem"))
+        context.check_hostname = False
+        context.load_cert_chain(tmp_path / f"{client}.pem", tmp_path / f"{client}.key")
+        return [_certificate_of(port, context) for port in (serving.port, serving.http_port)]
+
+    install("first", "first")
+    with Serving(zoo, *options, http=True) as serving:
+        assert served("first") == [certificates["first"]] * 2
+        install("second", "first")
+        serving.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "cannot be used" in serving.log())
+        assert served("first") == [certificates["first"]] * 2
+        install("second", "second")
+        serving.process.send_signal(signal.SIGHUP)
+        eventually(lambda: served("second") == [certificates["second"]] * 2)
+        assert served("first") == [None, None]
+        assert serving.drain() == 0
+
+
+def _certificate_of(port: int, context: ssl.SSLContext) -> bytes | None:
+    """Return the certificate of a server; None if it is not valid, or the server does not take that of the client."""
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    try:
+        with socket.create_connection(("127.0.0.1", port), 10) as plain, context.wrap_socket(plain) as tls:
+            tls.sendall(b"GET /locks/1.2.3 HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            tls.recv(1)  # with TLS 1.3, the refusal of a certificate comes after the handshake
+            return tls.getpeercert(binary_form=True)
+    except (ssl.SSLError, ConnectionError):
+        return None
+
+
+def test_a_hangup_ends_nothing(zoo: Zoo) -> None:
+    """A daemon reads its certificate again then. Here is none."""
+    with Serving(zoo) as serving, grpc.insecure_channel(serving.address) as channel:
+        stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+        lease = stub.RecordLock(pb.RecordLockRequest(resource_path="a", client_id="x"), timeout=20)
+        serving.process.send_signal(signal.SIGHUP)
+        for _ in range(2):
+            assert next(_keep(channel, lease.lease_id)).state == pb.LeaseState.STATE_HELD
+        assert stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id), timeout=20).released
+        assert serving.drain() == 0
 
 
 def _never(lease_id: str) -> Iterator[Any]:

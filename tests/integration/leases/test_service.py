@@ -23,8 +23,9 @@ from support.zoo import Zoo
 from django_zklock import zk_lock
 from django_zklock.conf.leases import LeaseClient, LeaseOptions
 from django_zklock.contrib.leases.access import hash_of
+from django_zklock.contrib.leases.certificate import Certificate
 from django_zklock.contrib.leases.refusal import Addresses
-from django_zklock.contrib.leases.service import SERVICE, server_credentials
+from django_zklock.contrib.leases.service import SERVICE
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 
 HELD, OVER = pb.LeaseState.STATE_HELD, pb.LeaseState.STATE_OVER
@@ -132,8 +133,8 @@ async def test_a_client_is_known_by_its_certificate(zoo: Zoo, tmp_path: Path) ->
     authority(tmp_path, "other")
     forged = certificate(tmp_path, "billing.internal", "other")
     client = LeaseClient(name="billing", certificates=("billing.internal",))
-    credentials = server_credentials(tmp_path / "server.pem", tmp_path / "server.key", tmp_path / "ca.pem")
-    async with Served(LeaseOptions(clients={"billing": client}), credentials) as served:
+    tls = Certificate(tmp_path / "server.pem", tmp_path / "server.key", tmp_path / "ca.pem")
+    async with Served(LeaseOptions(clients={"billing": client}), tls) as served:
 
         async def acquire(key: bytes | None, chain: bytes | None) -> Any:
             channel = grpc.aio.secure_channel(served.address, grpc.ssl_channel_credentials(ca, key, chain))
@@ -178,6 +179,55 @@ async def test_reflection_lists_the_services(zoo: Zoo, served: Served) -> None:
             return [method.name for method in service.methods]
 
     assert await asyncio.to_thread(reflect) == ["RecordLock", "KeepAlive", "ReleaseLock", "WatchQueue"]
+
+
+async def test_keeping_or_ending_a_lease_does_not_wait_behind_requests_for_locks(zoo: Zoo) -> None:
+    """Neither at a client that has asked far too often, nor at the next stream or connection of it."""
+    busy = LeaseClient(name="busy", tokens=(hash_of("secret"),), max_rate=4.0)
+    async with Served(LeaseOptions(clients={"busy": busy})) as served:
+        metadata = (("authorization", "Bearer secret"),)
+        leases = [await _record(served, resource, metadata) for resource in ("a", "b", "c")]
+        flood = [asyncio.ensure_future(_record(served, "busy", metadata)) for _ in range(60)]
+        while sum(call.done() for call in flood) < 2:
+            await asyncio.sleep(0.01)
+        stream = served.stub.KeepAlive(metadata=metadata)
+        for lease in leases:
+            await stream.write(pb.KeepAliveRequest(lease_id=lease.lease_id))
+            assert (await stream.read()).state == HELD
+        released = await served.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=leases[0].lease_id), metadata=metadata)
+        assert released.released
+        for method, lease, status in (("PUT", leases[1], 200), ("DELETE", leases[2], 204)):
+            path = f"/locks/{lease.lease_id}"
+            assert (await served.http(method, path, authorization="Bearer secret")).status == status
+        assert sum(call.done() for call in flood) < 30
+        for call in flood:
+            call.cancel()
+        await asyncio.wait(flood)
+        stream.cancel()
+
+
+async def _record(served: Served, resource: str, metadata: Any) -> Any:
+    request = pb.RecordLockRequest(resource_path=resource, client_id="x", session_timeout_ms=30_000)
+    return await served.stub.RecordLock(request, metadata=metadata)
+
+
+async def test_a_call_that_is_sent_again_gets_the_same_lease(served: Served) -> None:
+    leases = [await served.acquire(request_id="r1") for _ in range(2)]
+    assert leases[0].lease_id == leases[1].lease_id
+    by_http = {"resource_path": KEY, "client_id": "node-1", "request_id": "r1"}
+    assert (await served.http("POST", "/locks/", by_http)).content["lease_id"] == leases[0].lease_id
+    assert "128 characters" in await refused(
+        served.acquire("other", request_id="r" * 129), grpc.StatusCode.INVALID_ARGUMENT
+    )
+
+
+async def test_the_headers_say_that_a_call_waits_in_the_queue(served: Served) -> None:
+    async with zk_lock(KEY):
+        request = pb.RecordLockRequest(resource_path=KEY, client_id="x", wait_blocking=True)
+        record_lock: Any = served.channel.unary_stream(f"/{SERVICE}/RecordLock")
+        call = record_lock(request.SerializeToString())
+        assert dict(await asyncio.wait_for(call.initial_metadata(), 20))["zklock-queued"] == "true"
+        call.cancel()
 
 
 async def test_a_client_that_renews_too_often_is_slowed_down(zoo: Zoo) -> None:

@@ -10,15 +10,15 @@ from collections.abc import AsyncIterator
 import pytest
 
 from zklock_client import Lease, LockLost, LockTimeout
-from zklock_client.connection import Connection, Keeper
+from zklock_client.connection import Connection, Keeper, Tls
 from zklock_client.lease import now
 from zklock_client.v1 import lock_coordinator_pb2 as pb
 
 
 @pytest.fixture
 async def keeper() -> AsyncIterator[Keeper]:
-    connection = Connection("127.0.0.1:1", None, ())
-    keeper = Keeper(connection, lambda address: connection)
+    connection = Connection("127.0.0.1:1", Tls(None, None, None), ())
+    keeper = Keeper(connection.address, lambda address: connection)
     yield keeper
     for lease in list(keeper.leases.values()):
         lease.end()

@@ -12,7 +12,7 @@ import pytest
 from django_zklock import conf
 from django_zklock.conf.leases import LeaseClient, LeaseOptions, read_leases
 from django_zklock.conf.table import Problems
-from django_zklock.contrib.leases.access import DELAY, MOST_DELAYED, Access, Denials, hash_of
+from django_zklock.contrib.leases.access import DELAY, MOST_DELAYED, Access, Denials, Pace, hash_of
 from django_zklock.contrib.leases.coordinator import key_of
 from django_zklock.contrib.leases.refusal import Code, Refusal
 
@@ -65,22 +65,23 @@ async def test_clients_at_many_addresses_cannot_fill_the_log(
 
 
 async def test_a_client_sends_no_more_requests_than_it_may() -> None:
-    access, slow = Access(OPTIONS), LeaseClient(name="slow", max_rate=0.5)
+    pace, slow = Pace(), LeaseClient(name="slow", max_rate=0.5)
     with mock.patch("django_zklock.core.clock.now", return_value=100.0) as clock:
-        assert [access.delay(BILLING) for _ in range(4)] == [0.0, 0.0, 0.5, 1.0]
-        assert [access.delay(slow) for _ in range(2)] == [0.0, 2.0]
+        assert [pace.delay(BILLING) for _ in range(4)] == [0.0, 0.0, 0.5, 1.0]
+        assert [pace.delay(slow) for _ in range(2)] == [0.0, 2.0]
         clock.return_value = 101.0
-        assert access.delay(BILLING) == 0.5
+        assert pace.delay(BILLING) == 0.5
         for _ in range(37):
-            access.delay(BILLING)
+            pace.delay(BILLING)
         with pytest.raises(Refusal, match="2 requests a second") as caught:
             for _ in range(3):
-                access.delay(BILLING)
+                pace.delay(BILLING)
         assert caught.value.code is Code.TOO_MANY
+        await asyncio.wait_for(pace.wait(BILLING, 0.0), 1)  # what costs nothing waits for nothing
         clock.return_value = 102.0
-        assert access.delay(slow) == 2.0
+        assert pace.delay(slow) == 2.0
     with pytest.raises(Refusal, match="0 requests a second"):
-        access.delay(LeaseClient(name="closed", max_rate=0.0))
+        pace.delay(LeaseClient(name="closed", max_rate=0.0))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ KIND_WRITE: Kind
 KIND_SEMAPHORE: Kind
 
 class RecordLockRequest(_message.Message):
-    __slots__ = ("resource_path", "client_id", "session_timeout_ms", "wait_blocking", "wait_limit_ms", "kind", "limit", "signed_token")
+    __slots__ = ("resource_path", "client_id", "session_timeout_ms", "wait_blocking", "wait_limit_ms", "kind", "limit", "signed_token", "request_id")
     RESOURCE_PATH_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class RecordLockRequest(_message.Message):
     KIND_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     SIGNED_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     resource_path: str
     client_id: str
     session_timeout_ms: int
@@ -34,7 +35,8 @@ class RecordLockRequest(_message.Message):
     kind: Kind
     limit: int
     signed_token: bool
-    def __init__(self, resource_path: _Optional[str] = ..., client_id: _Optional[str] = ..., session_timeout_ms: _Optional[int] = ..., wait_blocking: bool = ..., wait_limit_ms: _Optional[int] = ..., kind: _Optional[_Union[Kind, str]] = ..., limit: _Optional[int] = ..., signed_token: bool = ...) -> None: ...
+    request_id: str
+    def __init__(self, resource_path: _Optional[str] = ..., client_id: _Optional[str] = ..., session_timeout_ms: _Optional[int] = ..., wait_blocking: bool = ..., wait_limit_ms: _Optional[int] = ..., kind: _Optional[_Union[Kind, str]] = ..., limit: _Optional[int] = ..., signed_token: bool = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class RecordLockResponse(_message.Message):
     __slots__ = ("acquired", "acquired_znode_path", "fencing_token", "lease_expires_at", "lease_id", "lease_duration_ms", "place", "detail", "signed_token")
