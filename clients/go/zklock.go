@@ -3,6 +3,8 @@ package zklock
 
 import (
 	"context"
+	cryptorand "crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -14,6 +16,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 
@@ -30,14 +34,17 @@ const (
 	replyTimeout  = 5 * time.Second // for the coordinators to answer, apart from the wait for the lock
 	shortestPause = 100 * time.Millisecond
 	longestPause  = 500 * time.Millisecond
-	longWait      = time.Second // coordinators may bound a wait; a call refused after such a wait queues again
-	releases      = 10          // tries to release: a coordinator that is gone for longer has ended its leases
+	forever       = 10 * 365 * 24 * time.Hour // a longer wait has no limit, as sums would overflow
+	releases      = 10                        // tries: a coordinator that is gone for longer has ended its leases
+	// A call that ends after such a wait in the queue is sent again: coordinators bound waits, and are upgraded.
+	longWait = time.Second
 )
 
 // RefusedError says why no lock was granted. Code is the word of the coordinator. It is empty if none has answered.
 type RefusedError struct {
-	Code string
-	err  error
+	Code      string
+	err       error
+	hasWaited bool // the coordinator had the call in its queue before
 }
 
 func (e *RefusedError) Error() string { return e.err.Error() }
@@ -62,10 +69,12 @@ func New(addresses []string, options ...grpc.DialOption) *Client {
 	}
 	host, _ := os.Hostname()
 	ping := keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second} // notices a dead coordinator
+	retry := grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: replyTimeout}
+	retry.Backoff.BaseDelay, retry.Backoff.MaxDelay = shortestPause, time.Second
 	return &Client{
 		ClientID:    fmt.Sprintf("%s@%s:%d", os.Args[0], host, os.Getpid()),
 		addresses:   addresses,
-		options:     append(slices.Clone(options), grpc.WithKeepaliveParams(ping)),
+		options:     append(slices.Clone(options), grpc.WithKeepaliveParams(ping), grpc.WithConnectParams(retry)),
 		connections: map[string]*grpc.ClientConn{},
 	}
 }
@@ -80,6 +89,14 @@ func (c *Client) Close() {
 }
 
 func (c *Client) stub(address string) (pb.LockCoordinatorClient, error) {
+	connection, err := c.connection(address)
+	if err != nil {
+		return nil, err
+	}
+	return pb.NewLockCoordinatorClient(connection), nil
+}
+
+func (c *Client) connection(address string) (*grpc.ClientConn, error) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	if c.connections[address] == nil {
@@ -89,7 +106,26 @@ func (c *Client) stub(address string) (pb.LockCoordinatorClient, error) {
 		}
 		c.connections[address] = connection
 	}
-	return pb.NewLockCoordinatorClient(c.connections[address]), nil
+	return c.connections[address], nil
+}
+
+// connect waits for the connection, or for its first failure. gRPC would wait for a silent coordinator as long as the
+// call may take.
+func connect(ctx context.Context, connection *grpc.ClientConn) error {
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
+	defer cancel()
+	for {
+		state := connection.GetState()
+		if state != connectivity.Idle && state != connectivity.Connecting {
+			return nil // after a failure, the call fails at once, and says why
+		}
+		if idle, ok := any(connection).(interface{ Connect() }); ok { // older versions of gRPC connect by themselves
+			idle.Connect()
+		}
+		if !connection.WaitForStateChange(ctx, state) {
+			return errors.New("it did not accept a connection in time")
+		}
+	}
 }
 
 // Options of a lock. The zero value is an exclusive lock, and waits for it until the context ends.
@@ -100,7 +136,9 @@ type Options struct {
 	Kind        pb.Kind
 	Limit       int32               // of a semaphore: the number of permits
 	SignedToken bool                // get a signed token, too
-	OnRequest   func(reason string) // called once if an operator, or a coordinator about to end, wants the lock back
+	// OnRequest is called once, on a goroutine of its own, if an operator, or a coordinator about to end, wants the lock
+	// back.
+	OnRequest func(reason string)
 }
 
 // Lease is a lock that is held.
@@ -111,19 +149,22 @@ type Lease struct {
 
 	client    *Client
 	id        string
+	giver     int64  // index of the address that gave it
 	address   string // of the keeper; after it has ended, of the release
 	onRequest func(reason string)
 	requested atomic.Pointer[string]
 	start     time.Time    // its difference to now is monotonic
-	until     atomic.Int64 // nanoseconds since start
+	until     atomic.Int64 // nanoseconds since start; 0 after the lease is lost or released
 	isCertain bool         // when the lease ends; of the keeper
 	certain   chan struct{}
 	lose      func(reason string)
 }
 
-// Remaining returns for how long the lock may be used, even if the lease is not kept any longer.
-func (l *Lease) Remaining() time.Duration {
-	return max(0, time.Duration(l.until.Load())-time.Since(l.start))
+// Remaining returns for how long the lock may be used, even if the lease is not kept any longer; 0 if it is over.
+func (l *Lease) Remaining() time.Duration { return l.remaining(l.until.Load()) }
+
+func (l *Lease) remaining(until int64) time.Duration {
+	return max(0, time.Duration(until)-time.Since(l.start))
 }
 
 // WithLock calls work while the lock is held. The context of work is cancelled when the lock is lost. Then the result
@@ -139,7 +180,11 @@ func (c *Client) WithLock(ctx context.Context, key string, options Options,
 	}
 	held, cancel := context.WithCancelCause(ctx)
 	keeping, stop := context.WithCancel(context.WithoutCancel(ctx)) // until work has returned
-	lease.lose = func(reason string) { cancel(fmt.Errorf("%w: %s", ErrLost, reason)); stop() }
+	lease.lose = func(reason string) {
+		lease.until.Store(0)
+		cancel(fmt.Errorf("%w: %s", ErrLost, reason))
+		stop()
+	}
 	kept := make(chan struct{})
 	go func() { defer close(kept); lease.keep(keeping) }()
 	defer func() {
@@ -152,6 +197,7 @@ func (c *Client) WithLock(ctx context.Context, key string, options Options,
 		if problem := lease.release(context.WithoutCancel(ctx)); err == nil {
 			err = problem
 		}
+		lease.until.Store(0)
 	}()
 	select {
 	case <-lease.certain: // the first answer to a keep-alive says when the lease ends
@@ -161,13 +207,21 @@ func (c *Client) WithLock(ctx context.Context, key string, options Options,
 	if err := work(held, lease); err != nil {
 		return err
 	}
+	if lease.Remaining() == 0 {
+		lease.runOut() // after a pause of the program, the keeper may not have noticed it yet
+	}
 	return context.Cause(held) // nil unless the lock was lost, or ctx has ended
 }
 
 func (c *Client) acquire(ctx context.Context, key string, options Options) (*Lease, error) {
+	requestID := make([]byte, 16)
+	if _, err := cryptorand.Read(requestID); err != nil {
+		return nil, err
+	}
 	request := &pb.RecordLockRequest{
 		ResourcePath: key, ClientId: c.ClientID, WaitBlocking: !options.NoWait, Kind: options.Kind,
 		SessionTimeoutMs: options.Term.Milliseconds(), Limit: options.Limit, SignedToken: options.SignedToken,
+		RequestId: hex.EncodeToString(requestID), // the same in all tries
 	}
 	if options.Term == 0 {
 		request.SessionTimeoutMs = 10_000
@@ -175,7 +229,8 @@ func (c *Client) acquire(ctx context.Context, key string, options Options) (*Lea
 	if options.Wait < 0 {
 		options.NoWait, options.Wait = true, 0
 	}
-	isLimited, deadline := options.NoWait || options.Wait != 0, time.Now().Add(options.Wait)
+	isLimited := options.NoWait || options.Wait != 0 && options.Wait < forever
+	deadline := time.Now().Add(options.Wait)
 	giveUp := deadline.Add(replyTimeout)
 	for index, failures := int(c.preferred.Load()), 0; ; {
 		index %= len(c.addresses)
@@ -188,6 +243,9 @@ func (c *Client) acquire(ctx context.Context, key string, options Options) (*Lea
 		}
 		reply, refused := c.record(ctx, c.addresses[index], request, timeout)
 		if refused != nil {
+			if refused.hasWaited {
+				failures = 0
+			}
 			if failures++; failures == 1 && !isLimited {
 				giveUp = time.Now().Add(replyTimeout)
 			}
@@ -208,8 +266,8 @@ func (c *Client) acquire(ctx context.Context, key string, options Options) (*Lea
 		if failures = 0; reply.Acquired {
 			lease := &Lease{
 				Token: reply.FencingToken, Path: reply.AcquiredZnodePath, SignedToken: reply.SignedToken, client: c,
-				id: reply.LeaseId, address: c.addresses[index], onRequest: options.OnRequest, start: time.Now(),
-				certain: make(chan struct{}),
+				id: reply.LeaseId, giver: int64(index), address: c.addresses[index], onRequest: options.OnRequest,
+				start: time.Now(), certain: make(chan struct{}),
 			}
 			lease.until.Store(usable(reply.LeaseDurationMs)) // only a guess, as the request may have waited
 			return lease, nil
@@ -228,12 +286,17 @@ func (c *Client) record(ctx context.Context, address string, request *pb.RecordL
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var trailer metadata.MD
-	stub, err := c.stub(address)
+	connection, err := c.connection(address)
 	if err == nil {
-		reply, err = stub.RecordLock(ctx, request, grpc.Trailer(&trailer))
+		err = connect(ctx, connection)
+	}
+	asked := time.Now()
+	if err == nil {
+		reply, err = pb.NewLockCoordinatorClient(connection).RecordLock(ctx, request, grpc.Trailer(&trailer))
 	}
 	if err != nil {
-		return nil, &RefusedError{hint(trailer, "zklock-code"), fmt.Errorf("no lock from %s: %w", address, err)}
+		err = fmt.Errorf("no lock from %s: %w", address, err)
+		return nil, &RefusedError{hint(trailer, "zklock-code"), err, time.Since(asked) >= longWait}
 	}
 	return reply, nil
 }
@@ -293,15 +356,29 @@ func (l *Lease) stream(ctx context.Context) metadata.MD {
 			l.lose(state.Detail)
 			return nil
 		}
-		if until := state.SentAt + usable(state.LeaseDurationMs); !l.isCertain || until > l.until.Load() {
-			l.until.Store(until)
+		if !l.extend(state.SentAt + usable(state.LeaseDurationMs)) {
+			l.runOut()
+			return nil
 		}
 		if !l.isCertain {
 			l.isCertain = true
 			close(l.certain)
 		}
 		if state.ReleaseRequested && l.requested.Swap(&state.Detail) == nil && l.onRequest != nil {
-			l.onRequest(state.Detail)
+			go l.onRequest(state.Detail)
+		}
+	}
+}
+
+// extend moves the end of the lease. It returns false if the lease is over: then its user may know that.
+func (l *Lease) extend(until int64) bool {
+	for {
+		known := l.until.Load()
+		if l.remaining(known) == 0 {
+			return false
+		}
+		if l.isCertain && until <= known || l.until.CompareAndSwap(known, until) {
+			return true
 		}
 	}
 }
@@ -314,8 +391,8 @@ func (l *Lease) follow(trailer metadata.MD) {
 }
 
 func (l *Lease) runOut() {
-	next := (l.client.preferred.Load() + 1) % int64(len(l.client.addresses))
-	l.client.preferred.Store(next) // this one may be frozen
+	next := (l.giver + 1) % int64(len(l.client.addresses))
+	l.client.preferred.CompareAndSwap(l.giver, next) // this one may be frozen
 	reason := "it was not kept in time"
 	if requested := l.requested.Load(); requested != nil {
 		reason += " (" + *requested + ")"

@@ -1,6 +1,7 @@
 // Hold a lock of a django-zklock coordinator while a function runs. `index.d.ts` explains all options.
 "use strict";
 
+const crypto = require("node:crypto");
 const os = require("node:os");
 const path = require("node:path");
 const { setTimeout: sleep } = require("node:timers/promises");
@@ -29,7 +30,8 @@ const SHORTEST_PAUSE = 100;
 const FOREVER = 1e12; // gRPC cannot count to the end of a wait that is much longer, so it has no limit
 const LONGEST_PAUSE = 500;
 const RELEASES = 10; // tries: a coordinator that is gone for longer has ended its leases
-const LONG_WAIT = 1000; // coordinators may bound a wait: a call that was refused after such a wait queues again
+// A call that ends after such a wait in the queue is sent again: coordinators bound waits, and are upgraded.
+const LONG_WAIT = 1000;
 const RAN_OUT = "the lease was not kept in time";
 
 class ZkLockError extends Error {
@@ -151,6 +153,7 @@ class ZkLockClient {
       kind: `KIND_${kind.toUpperCase()}`,
       limit,
       signed_token: signedToken,
+      request_id: crypto.randomBytes(16).toString("hex"), // the same in all tries
     };
     const deadline = wait > FOREVER ? Infinity : now() + wait;
     let giveUp = deadline + this._replyTimeout;
@@ -161,11 +164,14 @@ class ZkLockClient {
       const left = Math.max(0, deadline - sent);
       request.wait_blocking = left > 0;
       request.wait_limit_ms = left === Infinity ? 0 : Math.ceil(left);
+      let asked = Infinity;
       let reply;
       try {
         await this._connected(address);
+        asked = now();
         reply = await this._call(address, "RecordLock", request, left + this._replyTimeout, signal);
       } catch (error) {
+        if (now() >= asked + LONG_WAIT) failures = 0;
         index += 1;
         failures += 1;
         if (failures === 1 && deadline === Infinity) giveUp = now() + this._replyTimeout;
@@ -195,19 +201,29 @@ class Lease {
     this._address = address;
     this._onReleaseRequested = onReleaseRequested;
     this._lost = new AbortController();
-    this.signal = this._lost.signal;
+    this._isOver = false; // lost, or released
     this._until = now() + Number(reply.lease_duration_ms) * USABLE; // only a guess, as the request may have waited
     this._stream = null;
     this._timer = null;
   }
 
   get remaining() {
-    return this.signal.aborted ? 0 : Math.max(0, this._until - now());
+    return this._isOver ? 0 : Math.max(0, this._until - now());
+  }
+
+  get signal() {
+    this._askClock();
+    return this._lost.signal;
   }
 
   check() {
-    if (!this.remaining) this._runOut();
     this.signal.throwIfAborted();
+    if (this._isOver) throw new ZkLockError(`the lock ${this.resource} was released`);
+  }
+
+  // Notice that the lease has ended: no timer says so while the event loop is blocked.
+  _askClock() {
+    if (!this._isOver && !this.remaining) this._runOut();
   }
 
   // Wait until it is certain when the lease ends: the first answer to a keep-alive says so.
@@ -237,7 +253,9 @@ class Lease {
 
   _open() {
     const stream = (this._stream = this._client._stub(this._address).KeepAlive(this._client._metadata));
-    stream.on("data", (state) => this._onState(state));
+    stream.on("data", (state) => {
+      if (this._stream === stream) this._onState(state);
+    });
     stream.on("error", () => {}); // the status says it, too
     stream.on("status", ({ metadata }) => {
       if (this._stream !== stream) return;
@@ -277,11 +295,16 @@ class Lease {
 
   _lose(reason) {
     this._end();
-    this._lost.abort(new LockLost(`the lock ${this.resource} was lost: ${reason}`));
+    this._abort(reason);
     this._confirm?.();
   }
 
+  _abort(reason) {
+    this._lost.abort(new LockLost(`the lock ${this.resource} was lost: ${reason}`));
+  }
+
   _end() {
+    this._isOver = true;
     clearTimeout(this._timer);
     const stream = this._stream;
     this._stream = null;
@@ -289,17 +312,17 @@ class Lease {
     this._client._leases.delete(this);
   }
 
-  // Release it, within the rest of the lease. Called again, do nothing.
+  // Release it, within the rest of the lease. If it is over, do nothing.
   async _release() {
+    this._askClock();
+    if (this._isOver) return;
     const deadline = now() + Math.min(this.remaining, this._client._replyTimeout);
     this._end();
-    if (this.signal.aborted || this._released) return;
-    this._released = true;
     let unclear = false;
     for (let tries = 0; tries < RELEASES && now() < deadline; tries += 1) {
       try {
         const reply = await this._client._call(this._address, "ReleaseLock", { lease_id: this._id }, deadline - now());
-        if (!reply.released && !unclear) this._lose(reply.detail); // otherwise an earlier try may have released it
+        if (!reply.released && !unclear) this._abort(reply.detail); // otherwise an earlier try may have released it
         return;
       } catch (error) {
         if (!RETRIED.includes(error.code)) return; // the lock is free when its lease is over
