@@ -134,8 +134,8 @@ type Options struct {
 	Wait        time.Duration // for the lock, at most; if it is negative, as NoWait
 	NoWait      bool
 	Kind        pb.Kind
-	Limit       int32               // of a semaphore: the number of permits
-	SignedToken bool                // get a signed token, too
+	Limit       int32 // of a semaphore: the number of permits
+	SignedToken bool  // get a signed token, too
 	// OnRequest is called once, on a goroutine of its own, if an operator, or a coordinator about to end, wants the lock
 	// back.
 	OnRequest func(reason string)
