@@ -17,9 +17,11 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/django-zklock/django-zklock/clients/go/pb"
 )
@@ -44,7 +46,8 @@ const (
 type RefusedError struct {
 	Code      string
 	err       error
-	hasWaited bool // the coordinator had the call in its queue before
+	hasWaited bool // the call was in the queue of the coordinator before
+	isUnclear bool // the answer may be lost, because the connection broke
 }
 
 func (e *RefusedError) Error() string { return e.err.Error() }
@@ -109,21 +112,21 @@ func (c *Client) connection(address string) (*grpc.ClientConn, error) {
 	return c.connections[address], nil
 }
 
-// connect waits for the connection, or for its first failure. gRPC would wait for a silent coordinator as long as the
-// call may take.
-func connect(ctx context.Context, connection *grpc.ClientConn) error {
-	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
+// connect waits for the connection or its first failure, and returns the state. gRPC would wait for a silent
+// coordinator as long as the call may take.
+func connect(ctx context.Context, connection *grpc.ClientConn, timeout time.Duration) (connectivity.State, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	for {
 		state := connection.GetState()
 		if state != connectivity.Idle && state != connectivity.Connecting {
-			return nil // after a failure, the call fails at once, and says why
+			return state, nil // after a failure, the call fails at once, and says why
 		}
 		if idle, ok := any(connection).(interface{ Connect() }); ok { // older versions of gRPC connect by themselves
 			idle.Connect()
 		}
 		if !connection.WaitForStateChange(ctx, state) {
-			return errors.New("it did not accept a connection in time")
+			return state, errors.New("it did not accept a connection in time")
 		}
 	}
 }
@@ -232,7 +235,7 @@ func (c *Client) acquire(ctx context.Context, key string, options Options) (*Lea
 	isLimited := options.NoWait || options.Wait != 0 && options.Wait < forever
 	deadline := time.Now().Add(options.Wait)
 	giveUp := deadline.Add(replyTimeout)
-	for index, failures := int(c.preferred.Load()), 0; ; {
+	for index, failures, isRepeated := int(c.preferred.Load()), 0, false; ; {
 		index %= len(c.addresses)
 		sent := time.Now()
 		timeout := time.Duration(math.MaxInt64)
@@ -241,10 +244,21 @@ func (c *Client) acquire(ctx context.Context, key string, options Options) (*Lea
 			request.WaitBlocking, request.WaitLimitMs = left >= time.Millisecond, left.Milliseconds()
 			timeout = left + replyTimeout
 		}
-		reply, refused := c.record(ctx, c.addresses[index], request, timeout)
+		connecting := replyTimeout
+		if isRepeated {
+			connecting = longWait
+		}
+		reply, refused := c.record(ctx, c.addresses[index], request, timeout, connecting)
 		if refused != nil {
-			if refused.hasWaited {
-				failures = 0
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			if refused.hasWaited { // well until now
+				failures, isRepeated = 0, false
+			}
+			isRepeated = !isRepeated && refused.isUnclear
+			if isRepeated {
+				continue // ask the same one: it knows the request, and gives the same lease
 			}
 			if failures++; failures == 1 && !isLimited {
 				giveUp = time.Now().Add(replyTimeout)
@@ -255,15 +269,17 @@ func (c *Client) acquire(ctx context.Context, key string, options Options) (*Lea
 				pause = time.Duration(rand.Int63n(int64(longestPause)))
 			}
 			isOver := pause > 0 && time.Now().Add(pause).After(giveUp)
-			if ctx.Err() != nil {
-				return nil, context.Cause(ctx)
-			} else if isOver || !slices.Contains(retried, refused.Code) || !sleep(ctx, pause) {
+			if isOver || !slices.Contains(retried, refused.Code) {
 				return nil, refused
+			}
+			if !sleep(ctx, pause) {
+				return nil, context.Cause(ctx)
 			}
 			continue
 		}
 		c.preferred.Store(int64(index))
-		if failures = 0; reply.Acquired {
+		failures, isRepeated = 0, false
+		if reply.Acquired {
 			lease := &Lease{
 				Token: reply.FencingToken, Path: reply.AcquiredZnodePath, SignedToken: reply.SignedToken, client: c,
 				id: reply.LeaseId, giver: int64(index), address: c.addresses[index], onRequest: options.OnRequest,
@@ -281,24 +297,33 @@ func (c *Client) acquire(ctx context.Context, key string, options Options) (*Lea
 	}
 }
 
-func (c *Client) record(ctx context.Context, address string, request *pb.RecordLockRequest, timeout time.Duration) (
-	reply *pb.RecordLockResponse, refused *RefusedError) {
+func (c *Client) record(ctx context.Context, address string, request *pb.RecordLockRequest,
+	timeout, connecting time.Duration) (*pb.RecordLockResponse, *RefusedError) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	var trailer metadata.MD
 	connection, err := c.connection(address)
-	if err == nil {
-		err = connect(ctx, connection)
-	}
-	asked := time.Now()
-	if err == nil {
-		reply, err = pb.NewLockCoordinatorClient(connection).RecordLock(ctx, request, grpc.Trailer(&trailer))
-	}
 	if err != nil {
-		err = fmt.Errorf("no lock from %s: %w", address, err)
-		return nil, &RefusedError{hint(trailer, "zklock-code"), err, time.Since(asked) >= longWait}
+		return nil, &RefusedError{err: fmt.Errorf("no connection to %s: %w", address, err)}
 	}
-	return reply, nil
+	state, err := connect(ctx, connection, connecting)
+	if err != nil {
+		return nil, &RefusedError{err: fmt.Errorf("no connection to %s: %w", address, err)}
+	}
+	var header, trailer metadata.MD
+	asked := time.Now()
+	stub := pb.NewLockCoordinatorClient(connection)
+	reply, err := stub.RecordLock(ctx, request, grpc.Header(&header), grpc.Trailer(&trailer))
+	if err == nil {
+		return reply, nil
+	}
+	code := hint(trailer, "zklock-code")
+	wasSent := state == connectivity.Ready
+	return nil, &RefusedError{
+		Code:      code,
+		err:       fmt.Errorf("no lock from %s: %w", address, err),
+		hasWaited: hint(header, "zklock-queued") != "" && time.Since(asked) >= longWait,
+		isUnclear: wasSent && code == "" && status.Code(err) != codes.DeadlineExceeded,
+	}
 }
 
 // Nanoseconds of a lease for the work. In the rest, work that is told of the loss can stop before the lease is over.

@@ -7,6 +7,7 @@ import io.grpc.Metadata;
 import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
 import io.grpc.stub.ClientCallStreamObserver;
+import io.grpc.stub.MetadataUtils;
 import io.grpc.stub.StreamObserver;
 import java.security.SecureRandom;
 import java.time.Duration;
@@ -21,6 +22,7 @@ import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
 import java.util.function.UnaryOperator;
@@ -119,28 +121,38 @@ public final class ZkLockClient implements AutoCloseable {
     long deadline = System.nanoTime() + (limited ? options.wait.toNanos() : 0);
     long giveUp = deadline + REPLY_TIMEOUT;
     int failures = 0;
+    boolean repeated = false;
     for (int index = preferred.get(); ; ) {
       String address = addresses.get(index %= addresses.size());
       long sent = System.nanoTime();
       long left = Math.max(0, deadline - sent);
       request.setWaitBlocking(!limited || left >= 1_000_000).setWaitLimitMs(left / 1_000_000);
       boolean connected = false;
-      var locks = LockCoordinatorGrpc.newBlockingStub(channel(address));
+      var headers = new AtomicReference<Metadata>(); // of the answer
+      var locks = LockCoordinatorGrpc.newBlockingStub(channel(address)).withInterceptors(
+          MetadataUtils.newCaptureMetadataInterceptor(headers, new AtomicReference<>()));
       if (limited) locks = locks.withDeadlineAfter(left + REPLY_TIMEOUT, TimeUnit.NANOSECONDS);
       RecordLockResponse reply;
       try {
-        connect(address);
+        connect(address, repeated ? LONG_WAIT : REPLY_TIMEOUT);
         connected = true;
         sent = System.nanoTime();
         reply = locks.recordLock(request.build());
       } catch (StatusRuntimeException error) {
         if (Thread.interrupted()) throw new InterruptedException(); // the call was cancelled
-        if (connected && System.nanoTime() >= sent + LONG_WAIT) failures = 0;
+        String code = hint(error, "zklock-code");
+        if (!hint(headers.get(), "zklock-queued").isEmpty() && System.nanoTime() >= sent + LONG_WAIT) {
+          failures = 0; // it has waited well until now
+          repeated = false;
+        }
+        // The answer may be lost with its connection. Ask the same one: it knows the request, and gives the same lease.
+        boolean expired = error.getStatus().getCode() == Status.Code.DEADLINE_EXCEEDED;
+        repeated = !repeated && connected && code.isEmpty() && !expired;
+        if (repeated) continue;
         if (++failures == 1 && !limited) giveUp = System.nanoTime() + REPLY_TIMEOUT;
         index++;
         boolean all = failures >= addresses.size();
         long pause = all ? ThreadLocalRandom.current().nextLong(LONGEST_PAUSE) : 0;
-        String code = hint(error, "zklock-code");
         if (!RETRIED.contains(code) || all && System.nanoTime() + pause > giveUp) {
           throw new ZkLockException("no lock from " + address + ": " + error.getMessage(), code);
         }
@@ -149,6 +161,7 @@ public final class ZkLockClient implements AutoCloseable {
       }
       preferred.set(index);
       failures = 0;
+      repeated = false;
       if (reply.getAcquired()) {
         var lease = new Lease(key, index, reply, options);
         try {
@@ -174,8 +187,8 @@ public final class ZkLockClient implements AutoCloseable {
   }
 
   // gRPC would wait for a connection to a frozen coordinator as long as the call may take.
-  private void connect(String address) throws InterruptedException {
-    long deadline = System.nanoTime() + REPLY_TIMEOUT;
+  private void connect(String address, long timeout) throws InterruptedException {
+    long deadline = System.nanoTime() + timeout;
     var channel = channel(address);
     for (var state = ConnectivityState.IDLE; state != ConnectivityState.READY; Thread.sleep(5)) {
       state = channel.getState(true);
@@ -187,8 +200,11 @@ public final class ZkLockClient implements AutoCloseable {
   }
 
   private static String hint(Throwable error, String key) {
-    Metadata trailers = Status.trailersFromThrowable(error);
-    String text = trailers == null ? null : trailers.get(Metadata.Key.of(key, Metadata.ASCII_STRING_MARSHALLER));
+    return hint(Status.trailersFromThrowable(error), key);
+  }
+
+  private static String hint(Metadata metadata, String key) {
+    String text = metadata == null ? null : metadata.get(Metadata.Key.of(key, Metadata.ASCII_STRING_MARSHALLER));
     return text == null ? "" : text;
   }
 

@@ -51,6 +51,9 @@ const now = () => performance.now(); // not the wall clock, which may jump
 
 const hint = (metadata, name) => String(metadata?.get(name)[0] ?? "");
 
+// Whether the answer to a call may be lost, because its connection broke.
+const mayHaveAnswered = ({ code, cause }) => code === "" && cause.code !== grpc.status.DEADLINE_EXCEEDED;
+
 class ZkLockClient {
   constructor(addresses, { credentials, token, clientId, replyTimeout = 5000 } = {}) {
     this._addresses = [addresses].flat();
@@ -95,9 +98,9 @@ class ZkLockClient {
   }
 
   // Fail if no connection is made in time: gRPC would wait for a frozen coordinator as long as the call may take.
-  _connected(address) {
+  _connected(address, timeout) {
     const channel = this._stub(address).getChannel();
-    const deadline = Date.now() + this._replyTimeout;
+    const deadline = Date.now() + timeout;
     return new Promise((resolve, reject) => {
       const look = (error) => {
         const state = channel.getConnectivityState(true);
@@ -115,6 +118,7 @@ class ZkLockClient {
   _call(address, method, request, timeout, signal) {
     return new Promise((resolve, reject) => {
       signal?.throwIfAborted();
+      let isQueued = false;
       const cancel = () => call.cancel();
       const call = this._stub(address)[method](
         request,
@@ -129,9 +133,10 @@ class ZkLockClient {
           const failure = ["", "unavailable"].includes(code)
             ? new CoordinatorUnavailable(`no lock from the coordinator ${address}: ${error.details}`, code)
             : new LeaseRefused(error.details, code);
-          reject(Object.assign(failure, { cause: error }));
+          reject(Object.assign(failure, { cause: error, isQueued }));
         },
       );
+      call.on("metadata", (metadata) => (isQueued = hint(metadata, "zklock-queued") !== ""));
       signal?.addEventListener("abort", cancel);
       if (method === "RecordLock") this._waiting.add(call);
     });
@@ -157,7 +162,7 @@ class ZkLockClient {
     };
     const deadline = wait > FOREVER ? Infinity : now() + wait;
     let giveUp = deadline + this._replyTimeout;
-    for (let index = this._preferred, failures = 0; ; ) {
+    for (let index = this._preferred, failures = 0, isRepeated = false; ; ) {
       const address = this._addresses[(index %= this._addresses.length)];
       if (this._closed) throw new ZkLockError("the client is closed");
       const sent = now();
@@ -167,11 +172,16 @@ class ZkLockClient {
       let asked = Infinity;
       let reply;
       try {
-        await this._connected(address);
+        await this._connected(address, isRepeated ? LONG_WAIT : this._replyTimeout);
         asked = now();
         reply = await this._call(address, "RecordLock", request, left + this._replyTimeout, signal);
       } catch (error) {
-        if (now() >= asked + LONG_WAIT) failures = 0;
+        if (error.isQueued && now() >= asked + LONG_WAIT) {
+          failures = 0; // it has waited well until now
+          isRepeated = false;
+        }
+        isRepeated = !isRepeated && asked < Infinity && mayHaveAnswered(error);
+        if (isRepeated) continue; // ask the same one: it knows the request, and gives the same lease
         index += 1;
         failures += 1;
         if (failures === 1 && deadline === Infinity) giveUp = now() + this._replyTimeout;
@@ -185,6 +195,7 @@ class ZkLockClient {
       if (reply.acquired) return new Lease(this, address, resource, reply, onReleaseRequested);
       if (now() >= deadline || now() < sent + LONG_WAIT) throw new (wait ? LockTimeout : LockBusy)(reply.detail);
       failures = 0;
+      isRepeated = false;
     }
   }
 }
