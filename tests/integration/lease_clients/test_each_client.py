@@ -14,7 +14,7 @@ from support.balancer import Balancer
 from support.lease_clients import Holder
 from support.relay import Relay
 from support.serving import Serving
-from support.zoo import Zoo
+from support.zoo import Zoo, eventually
 
 from django_zklock import operations
 from zklock_client import LockTimeout, ZkLockClient
@@ -85,8 +85,9 @@ def test_a_request_whose_answer_was_lost_gets_the_same_lease(coordinator: Servin
         with zoo.hold_elsewhere("a"):
             zoo.wait_contenders("a", 2)
             link.freeze()
-        (contender,) = zoo.wait_contenders("a", 1)
-        granted = zoo.client.exists(f"{zoo.base}/a/{contender}").czxid
+        path = f"{zoo.base}/a/{zoo.wait_contenders('a', 1)[0]}"
+        eventually(lambda: b'"waited"' in zoo.client.get(path)[0])  # it is granted
+        granted = zoo.client.exists(path).czxid
         link.reset()
         link.heal()
         assert holder.token() == granted
