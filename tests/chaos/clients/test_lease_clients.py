@@ -98,12 +98,12 @@ def test_a_program_that_was_paused_for_longer_than_its_lease_has_lost_it(arena: 
 def test_a_wait_without_limit_survives_upgrades(arena: Zoo, language: str) -> None:
     """One of the coordinators can be asked at each moment, and failures that are long past do not count."""
     with (
-        Serving(arena, session_timeout=10) as one,
-        Serving(arena, session_timeout=10) as two,
-        Holder(language, f"{one.address},{two.address}", wait=None) as holder,
+        Serving(arena, session_timeout=10) as first,
+        Serving(arena, session_timeout=10) as second,
+        Holder(language, f"{first.address},{second.address}", wait=None) as holder,
     ):
         with arena.hold_elsewhere("a"):
-            for upgraded in (one, two, one):
+            for upgraded in (first, second, first):
                 arena.wait_contenders("a", 2)
                 time.sleep(REPLY_TIMEOUT)  # what is tried
                 assert upgraded.drain() == 0
