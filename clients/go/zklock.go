@@ -415,9 +415,13 @@ func (l *Lease) follow(trailer metadata.MD) {
 	}
 }
 
+// avoid asks another coordinator for the next lease: this one may be frozen.
+func (l *Lease) avoid() {
+	l.client.preferred.CompareAndSwap(l.giver, (l.giver+1)%int64(len(l.client.addresses)))
+}
+
 func (l *Lease) runOut() {
-	next := (l.giver + 1) % int64(len(l.client.addresses))
-	l.client.preferred.CompareAndSwap(l.giver, next) // this one may be frozen
+	l.avoid()
 	reason := "it was not kept in time"
 	if requested := l.requested.Load(); requested != nil {
 		reason += " (" + *requested + ")"
@@ -446,7 +450,10 @@ func (l *Lease) release(ctx context.Context) error {
 		if !slices.Contains(retried, code) {
 			break
 		}
-		isUnclear = isUnclear || code == ""
+		if code == "" {
+			isUnclear = true
+			l.avoid()
+		}
 		l.follow(trailer)
 		sleep(ctx, shortestPause)
 	}

@@ -347,9 +347,14 @@ public final class ZkLockClient implements AutoCloseable {
       if (hint(error, "zklock-code").equals("lease-elsewhere") && !other.isEmpty()) address = other;
     }
 
+    // Ask another coordinator for the next lease: this one may be frozen.
+    private void avoid() {
+      preferred.compareAndSet(giver, (giver + 1) % addresses.size());
+    }
+
     private synchronized void runOut() {
       if (ended) return;
-      preferred.compareAndSet(giver, (giver + 1) % addresses.size()); // this one may be frozen
+      avoid();
       lose(requested.isEmpty() ? NOT_KEPT : NOT_KEPT + " (" + requested + ")");
     }
 
@@ -383,7 +388,10 @@ public final class ZkLockClient implements AutoCloseable {
         } catch (StatusRuntimeException error) {
           String code = hint(error, "zklock-code");
           if (!RETRIED.contains(code)) break; // the lock is free when its lease is over
-          unclear |= code.isEmpty();
+          if (code.isEmpty()) {
+            unclear = true;
+            avoid();
+          }
           follow(error);
           interrupted |= Thread.interrupted();
           LockSupport.parkNanos(SHORTEST_PAUSE);

@@ -296,11 +296,16 @@ class Lease {
     }
   }
 
-  _runOut() {
+  // Ask another coordinator for the next lease: this one may be frozen.
+  _avoid() {
     const { _client: client } = this;
     if (client._addresses[client._preferred] === this._address) {
-      client._preferred = (client._preferred + 1) % client._addresses.length; // this one may be frozen
+      client._preferred = (client._preferred + 1) % client._addresses.length;
     }
+  }
+
+  _runOut() {
+    this._avoid();
     this._lose(this.releaseRequested ? `${RAN_OUT} (${this.releaseRequested})` : RAN_OUT);
   }
 
@@ -338,7 +343,10 @@ class Lease {
       } catch (error) {
         if (!RETRIED.includes(error.code)) return; // the lock is free when its lease is over
         this._follow(error.cause.metadata);
-        unclear ||= !error.code;
+        if (!error.code) {
+          unclear = true;
+          this._avoid();
+        }
         await sleep(SHORTEST_PAUSE);
       }
     }
