@@ -3,6 +3,8 @@ package zklock
 
 import (
 	"context"
+	cryptorand "crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -14,8 +16,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/django-zklock/django-zklock/clients/go/pb"
 )
@@ -30,14 +36,18 @@ const (
 	replyTimeout  = 5 * time.Second // for the coordinators to answer, apart from the wait for the lock
 	shortestPause = 100 * time.Millisecond
 	longestPause  = 500 * time.Millisecond
-	longWait      = time.Second // coordinators may bound a wait; a call refused after such a wait queues again
-	releases      = 10          // tries to release: a coordinator that is gone for longer has ended its leases
+	forever       = 10 * 365 * 24 * time.Hour // a longer wait has no limit, as sums would overflow
+	releases      = 10                        // tries: a coordinator that is gone for longer has ended its leases
+	// A call that ends after such a wait in the queue is sent again: coordinators bound waits, and are upgraded.
+	longWait = time.Second
 )
 
 // RefusedError says why no lock was granted. Code is the word of the coordinator. It is empty if none has answered.
 type RefusedError struct {
-	Code string
-	err  error
+	Code      string
+	err       error
+	hasWaited bool // the call was in the queue of the coordinator before
+	isUnclear bool // the answer may be lost, because the connection broke
 }
 
 func (e *RefusedError) Error() string { return e.err.Error() }
@@ -62,10 +72,12 @@ func New(addresses []string, options ...grpc.DialOption) *Client {
 	}
 	host, _ := os.Hostname()
 	ping := keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second} // notices a dead coordinator
+	retry := grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: replyTimeout}
+	retry.Backoff.BaseDelay, retry.Backoff.MaxDelay = shortestPause, time.Second
 	return &Client{
 		ClientID:    fmt.Sprintf("%s@%s:%d", os.Args[0], host, os.Getpid()),
 		addresses:   addresses,
-		options:     append(slices.Clone(options), grpc.WithKeepaliveParams(ping)),
+		options:     append(slices.Clone(options), grpc.WithKeepaliveParams(ping), grpc.WithConnectParams(retry)),
 		connections: map[string]*grpc.ClientConn{},
 	}
 }
@@ -80,6 +92,14 @@ func (c *Client) Close() {
 }
 
 func (c *Client) stub(address string) (pb.LockCoordinatorClient, error) {
+	connection, err := c.connection(address)
+	if err != nil {
+		return nil, err
+	}
+	return pb.NewLockCoordinatorClient(connection), nil
+}
+
+func (c *Client) connection(address string) (*grpc.ClientConn, error) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	if c.connections[address] == nil {
@@ -89,7 +109,26 @@ func (c *Client) stub(address string) (pb.LockCoordinatorClient, error) {
 		}
 		c.connections[address] = connection
 	}
-	return pb.NewLockCoordinatorClient(c.connections[address]), nil
+	return c.connections[address], nil
+}
+
+// connect waits for the connection or its first failure, and returns the state. gRPC would wait for a silent
+// coordinator as long as the call may take.
+func connect(ctx context.Context, connection *grpc.ClientConn, timeout time.Duration) (connectivity.State, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for {
+		state := connection.GetState()
+		if state != connectivity.Idle && state != connectivity.Connecting {
+			return state, nil // after a failure, the call fails at once, and says why
+		}
+		if idle, ok := any(connection).(interface{ Connect() }); ok { // older versions of gRPC connect by themselves
+			idle.Connect()
+		}
+		if !connection.WaitForStateChange(ctx, state) {
+			return state, errors.New("it did not accept a connection in time")
+		}
+	}
 }
 
 // Options of a lock. The zero value is an exclusive lock, and waits for it until the context ends.
@@ -98,9 +137,11 @@ type Options struct {
 	Wait        time.Duration // for the lock, at most; if it is negative, as NoWait
 	NoWait      bool
 	Kind        pb.Kind
-	Limit       int32               // of a semaphore: the number of permits
-	SignedToken bool                // get a signed token, too
-	OnRequest   func(reason string) // called once if an operator, or a coordinator about to end, wants the lock back
+	Limit       int32 // of a semaphore: the number of permits
+	SignedToken bool  // get a signed token, too
+	// OnRequest is called once, on a goroutine of its own, if an operator, or a coordinator about to end, wants the lock
+	// back.
+	OnRequest func(reason string)
 }
 
 // Lease is a lock that is held.
@@ -111,19 +152,22 @@ type Lease struct {
 
 	client    *Client
 	id        string
+	giver     int64  // index of the address that gave it
 	address   string // of the keeper; after it has ended, of the release
 	onRequest func(reason string)
 	requested atomic.Pointer[string]
 	start     time.Time    // its difference to now is monotonic
-	until     atomic.Int64 // nanoseconds since start
+	until     atomic.Int64 // nanoseconds since start; 0 after the lease is lost or released
 	isCertain bool         // when the lease ends; of the keeper
 	certain   chan struct{}
 	lose      func(reason string)
 }
 
-// Remaining returns for how long the lock may be used, even if the lease is not kept any longer.
-func (l *Lease) Remaining() time.Duration {
-	return max(0, time.Duration(l.until.Load())-time.Since(l.start))
+// Remaining returns for how long the lock may be used, even if the lease is not kept any longer; 0 if it is over.
+func (l *Lease) Remaining() time.Duration { return l.remaining(l.until.Load()) }
+
+func (l *Lease) remaining(until int64) time.Duration {
+	return max(0, time.Duration(until)-time.Since(l.start))
 }
 
 // WithLock calls work while the lock is held. The context of work is cancelled when the lock is lost. Then the result
@@ -139,7 +183,11 @@ func (c *Client) WithLock(ctx context.Context, key string, options Options,
 	}
 	held, cancel := context.WithCancelCause(ctx)
 	keeping, stop := context.WithCancel(context.WithoutCancel(ctx)) // until work has returned
-	lease.lose = func(reason string) { cancel(fmt.Errorf("%w: %s", ErrLost, reason)); stop() }
+	lease.lose = func(reason string) {
+		lease.until.Store(0)
+		cancel(fmt.Errorf("%w: %s", ErrLost, reason))
+		stop()
+	}
 	kept := make(chan struct{})
 	go func() { defer close(kept); lease.keep(keeping) }()
 	defer func() {
@@ -152,6 +200,7 @@ func (c *Client) WithLock(ctx context.Context, key string, options Options,
 		if problem := lease.release(context.WithoutCancel(ctx)); err == nil {
 			err = problem
 		}
+		lease.until.Store(0)
 	}()
 	select {
 	case <-lease.certain: // the first answer to a keep-alive says when the lease ends
@@ -161,13 +210,21 @@ func (c *Client) WithLock(ctx context.Context, key string, options Options,
 	if err := work(held, lease); err != nil {
 		return err
 	}
+	if lease.Remaining() == 0 {
+		lease.runOut() // after a pause of the program, the keeper may not have noticed it yet
+	}
 	return context.Cause(held) // nil unless the lock was lost, or ctx has ended
 }
 
 func (c *Client) acquire(ctx context.Context, key string, options Options) (*Lease, error) {
+	requestID := make([]byte, 16)
+	if _, err := cryptorand.Read(requestID); err != nil {
+		return nil, err
+	}
 	request := &pb.RecordLockRequest{
 		ResourcePath: key, ClientId: c.ClientID, WaitBlocking: !options.NoWait, Kind: options.Kind,
 		SessionTimeoutMs: options.Term.Milliseconds(), Limit: options.Limit, SignedToken: options.SignedToken,
+		RequestId: hex.EncodeToString(requestID), // the same in all tries
 	}
 	if options.Term == 0 {
 		request.SessionTimeoutMs = 10_000
@@ -175,9 +232,10 @@ func (c *Client) acquire(ctx context.Context, key string, options Options) (*Lea
 	if options.Wait < 0 {
 		options.NoWait, options.Wait = true, 0
 	}
-	isLimited, deadline := options.NoWait || options.Wait != 0, time.Now().Add(options.Wait)
+	isLimited := options.NoWait || options.Wait != 0 && options.Wait < forever
+	deadline := time.Now().Add(options.Wait)
 	giveUp := deadline.Add(replyTimeout)
-	for index, failures := int(c.preferred.Load()), 0; ; {
+	for index, failures, isRepeated := int(c.preferred.Load()), 0, false; ; {
 		index %= len(c.addresses)
 		sent := time.Now()
 		timeout := time.Duration(math.MaxInt64)
@@ -186,8 +244,22 @@ func (c *Client) acquire(ctx context.Context, key string, options Options) (*Lea
 			request.WaitBlocking, request.WaitLimitMs = left >= time.Millisecond, left.Milliseconds()
 			timeout = left + replyTimeout
 		}
-		reply, refused := c.record(ctx, c.addresses[index], request, timeout)
+		connecting := replyTimeout
+		if isRepeated {
+			connecting = longWait
+		}
+		reply, refused := c.record(ctx, c.addresses[index], request, timeout, connecting)
 		if refused != nil {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			if refused.hasWaited { // well until now
+				failures, isRepeated = 0, false
+			}
+			isRepeated = !isRepeated && refused.isUnclear
+			if isRepeated {
+				continue // ask the same one: it knows the request, and gives the same lease
+			}
 			if failures++; failures == 1 && !isLimited {
 				giveUp = time.Now().Add(replyTimeout)
 			}
@@ -197,19 +269,21 @@ func (c *Client) acquire(ctx context.Context, key string, options Options) (*Lea
 				pause = time.Duration(rand.Int63n(int64(longestPause)))
 			}
 			isOver := pause > 0 && time.Now().Add(pause).After(giveUp)
-			if ctx.Err() != nil {
-				return nil, context.Cause(ctx)
-			} else if isOver || !slices.Contains(retried, refused.Code) || !sleep(ctx, pause) {
+			if isOver || !slices.Contains(retried, refused.Code) {
 				return nil, refused
+			}
+			if !sleep(ctx, pause) {
+				return nil, context.Cause(ctx)
 			}
 			continue
 		}
 		c.preferred.Store(int64(index))
-		if failures = 0; reply.Acquired {
+		failures, isRepeated = 0, false
+		if reply.Acquired {
 			lease := &Lease{
 				Token: reply.FencingToken, Path: reply.AcquiredZnodePath, SignedToken: reply.SignedToken, client: c,
-				id: reply.LeaseId, address: c.addresses[index], onRequest: options.OnRequest, start: time.Now(),
-				certain: make(chan struct{}),
+				id: reply.LeaseId, giver: int64(index), address: c.addresses[index], onRequest: options.OnRequest,
+				start: time.Now(), certain: make(chan struct{}),
 			}
 			lease.until.Store(usable(reply.LeaseDurationMs)) // only a guess, as the request may have waited
 			return lease, nil
@@ -223,19 +297,33 @@ func (c *Client) acquire(ctx context.Context, key string, options Options) (*Lea
 	}
 }
 
-func (c *Client) record(ctx context.Context, address string, request *pb.RecordLockRequest, timeout time.Duration) (
-	reply *pb.RecordLockResponse, refused *RefusedError) {
+func (c *Client) record(ctx context.Context, address string, request *pb.RecordLockRequest,
+	timeout, connecting time.Duration) (*pb.RecordLockResponse, *RefusedError) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	var trailer metadata.MD
-	stub, err := c.stub(address)
-	if err == nil {
-		reply, err = stub.RecordLock(ctx, request, grpc.Trailer(&trailer))
-	}
+	connection, err := c.connection(address)
 	if err != nil {
-		return nil, &RefusedError{hint(trailer, "zklock-code"), fmt.Errorf("no lock from %s: %w", address, err)}
+		return nil, &RefusedError{err: fmt.Errorf("no connection to %s: %w", address, err)}
 	}
-	return reply, nil
+	state, err := connect(ctx, connection, connecting)
+	if err != nil {
+		return nil, &RefusedError{err: fmt.Errorf("no connection to %s: %w", address, err)}
+	}
+	var header, trailer metadata.MD
+	asked := time.Now()
+	stub := pb.NewLockCoordinatorClient(connection)
+	reply, err := stub.RecordLock(ctx, request, grpc.Header(&header), grpc.Trailer(&trailer))
+	if err == nil {
+		return reply, nil
+	}
+	code := hint(trailer, "zklock-code")
+	wasSent := state == connectivity.Ready
+	return nil, &RefusedError{
+		Code:      code,
+		err:       fmt.Errorf("no lock from %s: %w", address, err),
+		hasWaited: hint(header, "zklock-queued") != "" && time.Since(asked) >= longWait,
+		isUnclear: wasSent && code == "" && status.Code(err) != codes.DeadlineExceeded,
+	}
 }
 
 // Nanoseconds of a lease for the work. In the rest, work that is told of the loss can stop before the lease is over.
@@ -293,15 +381,29 @@ func (l *Lease) stream(ctx context.Context) metadata.MD {
 			l.lose(state.Detail)
 			return nil
 		}
-		if until := state.SentAt + usable(state.LeaseDurationMs); !l.isCertain || until > l.until.Load() {
-			l.until.Store(until)
+		if !l.extend(state.SentAt + usable(state.LeaseDurationMs)) {
+			l.runOut()
+			return nil
 		}
 		if !l.isCertain {
 			l.isCertain = true
 			close(l.certain)
 		}
 		if state.ReleaseRequested && l.requested.Swap(&state.Detail) == nil && l.onRequest != nil {
-			l.onRequest(state.Detail)
+			go l.onRequest(state.Detail)
+		}
+	}
+}
+
+// extend moves the end of the lease. It returns false if the lease is over: then its user may know that.
+func (l *Lease) extend(until int64) bool {
+	for {
+		known := l.until.Load()
+		if l.remaining(known) == 0 {
+			return false
+		}
+		if l.isCertain && until <= known || l.until.CompareAndSwap(known, until) {
+			return true
 		}
 	}
 }
@@ -313,9 +415,13 @@ func (l *Lease) follow(trailer metadata.MD) {
 	}
 }
 
+// avoid asks another coordinator for the next lease: this one may be frozen.
+func (l *Lease) avoid() {
+	l.client.preferred.CompareAndSwap(l.giver, (l.giver+1)%int64(len(l.client.addresses)))
+}
+
 func (l *Lease) runOut() {
-	next := (l.client.preferred.Load() + 1) % int64(len(l.client.addresses))
-	l.client.preferred.Store(next) // this one may be frozen
+	l.avoid()
 	reason := "it was not kept in time"
 	if requested := l.requested.Load(); requested != nil {
 		reason += " (" + *requested + ")"
@@ -344,7 +450,10 @@ func (l *Lease) release(ctx context.Context) error {
 		if !slices.Contains(retried, code) {
 			break
 		}
-		isUnclear = isUnclear || code == ""
+		if code == "" {
+			isUnclear = true
+			l.avoid()
+		}
 		l.follow(trailer)
 		sleep(ctx, shortestPause)
 	}

@@ -7,8 +7,11 @@ import io.grpc.Metadata;
 import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
 import io.grpc.stub.ClientCallStreamObserver;
+import io.grpc.stub.MetadataUtils;
 import io.grpc.stub.StreamObserver;
+import java.security.SecureRandom;
 import java.time.Duration;
+import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -18,6 +21,8 @@ import java.util.concurrent.Future;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
 import java.util.function.UnaryOperator;
@@ -73,18 +78,21 @@ public final class ZkLockClient implements AutoCloseable {
   private static final long REPLY_TIMEOUT = 5 * SECOND; // for the coordinators, apart from the wait for the lock
   private static final long SHORTEST_PAUSE = SECOND / 10;
   private static final long LONGEST_PAUSE = SECOND / 2;
-  private static final long LONG_WAIT = SECOND; // coordinators may bound a wait: queue again after such a wait
+  // A call that ends after such a wait in the queue is sent again: coordinators bound waits, and are upgraded.
+  private static final long LONG_WAIT = SECOND;
+  private static final Duration FOREVER = Duration.ofDays(3650); // a longer wait has no limit, as sums would overflow
   private static final int RELEASES = 10; // tries: a coordinator that is gone for longer has ended its leases
   // After these codes another try may succeed. A failure on the way to the coordinator has no code.
   private static final Set<String> RETRIED = Set.of("", "unavailable", "too-many", "lease-elsewhere");
   private static final String NOT_KEPT = "it was not kept in time";
+  private static final SecureRandom RANDOM = new SecureRandom();
 
   private final List<String> addresses;
   private final UnaryOperator<ManagedChannelBuilder<?>> security;
   private final String clientId;
   private final Map<String, ManagedChannel> channels = new ConcurrentHashMap<>();
   private final ScheduledThreadPoolExecutor timer = new ScheduledThreadPoolExecutor(1, work -> daemon(work));
-  private volatile int preferred = 0; // index of the address to ask first
+  private final AtomicInteger preferred = new AtomicInteger(); // index of the address to ask first
 
   /** `security` sets the credentials of a channel, such as `ManagedChannelBuilder::usePlaintext`. */
   public ZkLockClient(List<String> addresses, String clientId, UnaryOperator<ManagedChannelBuilder<?>> security) {
@@ -104,40 +112,58 @@ public final class ZkLockClient implements AutoCloseable {
 
   /** Acquire a lock. Use it in a `try` block, which releases it at the end. */
   public Lease lock(String key, Options options) throws InterruptedException {
+    var requestId = new byte[16];
+    RANDOM.nextBytes(requestId);
     var request = RecordLockRequest.newBuilder().setResourcePath(key).setClientId(clientId).setKind(options.kind)
-        .setSessionTimeoutMs(options.term.toMillis()).setLimit(options.limit).setSignedToken(options.signedToken);
-    boolean limited = options.wait != null;
+        .setSessionTimeoutMs(options.term.toMillis()).setLimit(options.limit).setSignedToken(options.signedToken)
+        .setRequestId(HexFormat.of().formatHex(requestId)); // the same in all tries
+    boolean limited = options.wait != null && options.wait.compareTo(FOREVER) < 0;
     long deadline = System.nanoTime() + (limited ? options.wait.toNanos() : 0);
     long giveUp = deadline + REPLY_TIMEOUT;
     int failures = 0;
-    for (int index = preferred; ; ) {
+    boolean repeated = false;
+    for (int index = preferred.get(); ; ) {
       String address = addresses.get(index %= addresses.size());
       long sent = System.nanoTime();
       long left = Math.max(0, deadline - sent);
       request.setWaitBlocking(!limited || left >= 1_000_000).setWaitLimitMs(left / 1_000_000);
-      var locks = LockCoordinatorGrpc.newBlockingStub(channel(address));
+      boolean connected = false;
+      var headers = new AtomicReference<Metadata>(); // of the answer
+      var locks = LockCoordinatorGrpc.newBlockingStub(channel(address)).withInterceptors(
+          MetadataUtils.newCaptureMetadataInterceptor(headers, new AtomicReference<>()));
       if (limited) locks = locks.withDeadlineAfter(left + REPLY_TIMEOUT, TimeUnit.NANOSECONDS);
       RecordLockResponse reply;
       try {
-        connect(address);
+        connect(address, repeated ? LONG_WAIT : REPLY_TIMEOUT);
+        connected = true;
+        sent = System.nanoTime();
         reply = locks.recordLock(request.build());
       } catch (StatusRuntimeException error) {
         if (Thread.interrupted()) throw new InterruptedException(); // the call was cancelled
+        String code = hint(error, "zklock-code");
+        if (!hint(headers.get(), "zklock-queued").isEmpty() && System.nanoTime() >= sent + LONG_WAIT) {
+          failures = 0; // it has waited well until now
+          repeated = false;
+        }
+        // The answer may be lost with its connection. Ask the same one: it knows the request, and gives the same lease.
+        boolean expired = error.getStatus().getCode() == Status.Code.DEADLINE_EXCEEDED;
+        repeated = !repeated && connected && code.isEmpty() && !expired;
+        if (repeated) continue;
         if (++failures == 1 && !limited) giveUp = System.nanoTime() + REPLY_TIMEOUT;
         index++;
         boolean all = failures >= addresses.size();
         long pause = all ? ThreadLocalRandom.current().nextLong(LONGEST_PAUSE) : 0;
-        String code = hint(error, "zklock-code");
         if (!RETRIED.contains(code) || all && System.nanoTime() + pause > giveUp) {
           throw new ZkLockException("no lock from " + address + ": " + error.getMessage(), code);
         }
         TimeUnit.NANOSECONDS.sleep(pause);
         continue;
       }
-      preferred = index;
+      preferred.set(index);
       failures = 0;
+      repeated = false;
       if (reply.getAcquired()) {
-        var lease = new Lease(key, address, reply, options);
+        var lease = new Lease(key, index, reply, options);
         try {
           lease.begin();
           return lease;
@@ -154,24 +180,31 @@ public final class ZkLockClient implements AutoCloseable {
   }
 
   private ManagedChannel channel(String address) {
-    return channels.computeIfAbsent(address, target -> security.apply(ManagedChannelBuilder.forTarget(target))
+    var channel = channels.computeIfAbsent(address, target -> security.apply(ManagedChannelBuilder.forTarget(target))
         .keepAliveTime(10, TimeUnit.SECONDS).keepAliveTimeout(5, TimeUnit.SECONDS).build());
+    channel.resetConnectBackoff(); // gRPC would try to connect every two minutes in the end
+    return channel;
   }
 
   // gRPC would wait for a connection to a frozen coordinator as long as the call may take.
-  private void connect(String address) throws InterruptedException {
-    long deadline = System.nanoTime() + REPLY_TIMEOUT;
+  private void connect(String address, long timeout) throws InterruptedException {
+    long deadline = System.nanoTime() + timeout;
+    var channel = channel(address);
     for (var state = ConnectivityState.IDLE; state != ConnectivityState.READY; Thread.sleep(5)) {
-      state = channel(address).getState(true);
-      if (state == ConnectivityState.TRANSIENT_FAILURE || System.nanoTime() >= deadline) {
+      state = channel.getState(true);
+      boolean failed = state == ConnectivityState.TRANSIENT_FAILURE || state == ConnectivityState.SHUTDOWN;
+      if (failed || System.nanoTime() >= deadline) {
         throw Status.UNAVAILABLE.withDescription("no connection").asRuntimeException();
       }
     }
   }
 
   private static String hint(Throwable error, String key) {
-    Metadata trailers = Status.trailersFromThrowable(error);
-    String text = trailers == null ? null : trailers.get(Metadata.Key.of(key, Metadata.ASCII_STRING_MARSHALLER));
+    return hint(Status.trailersFromThrowable(error), key);
+  }
+
+  private static String hint(Metadata metadata, String key) {
+    String text = metadata == null ? null : metadata.get(Metadata.Key.of(key, Metadata.ASCII_STRING_MARSHALLER));
     return text == null ? "" : text;
   }
 
@@ -189,19 +222,21 @@ public final class ZkLockClient implements AutoCloseable {
     public final String signedToken;
     private final String key;
     private final String id;
+    private final int giver; // index of the address that gave it
     private final Options options;
     private final CountDownLatch certain = new CountDownLatch(1); // when the lease ends, or that it is over
     private volatile String address;
     private volatile long until; // by System.nanoTime()
     private volatile String lost = "";
     private volatile String requested = "";
-    private boolean ended; // guarded by this, as the next two
-    private ClientCallStreamObserver<KeepAliveRequest> stream;
+    private volatile boolean ended; // lost, or released; set after `lost`
+    private ClientCallStreamObserver<KeepAliveRequest> stream; // guarded by this, as the next
     private Future<?> next;
 
-    private Lease(String key, String address, RecordLockResponse reply, Options options) {
+    private Lease(String key, int giver, RecordLockResponse reply, Options options) {
       this.key = key;
-      this.address = address;
+      this.giver = giver;
+      address = addresses.get(giver);
       this.options = options;
       id = reply.getLeaseId();
       token = reply.getFencingToken();
@@ -210,9 +245,9 @@ public final class ZkLockClient implements AutoCloseable {
       until = System.nanoTime() + usable(reply.getLeaseDurationMs()); // only a guess, as the request may have waited
     }
 
-    /** Return for how long the lock may be used, even if the lease is not kept any longer. */
+    /** Return for how long the lock may be used, even if the lease is not kept any longer; zero if it is over. */
     public Duration remaining() {
-      return Duration.ofNanos(lost.isEmpty() ? Math.max(0, until - System.nanoTime()) : 0);
+      return Duration.ofNanos(ended ? 0 : Math.max(0, until - System.nanoTime()));
     }
 
     /** Return why an operator, or a coordinator about to end, wants the lock back; empty if nobody does. */
@@ -220,15 +255,17 @@ public final class ZkLockClient implements AutoCloseable {
       return requested;
     }
 
-    /** Throw `LockLostException` if the lock is lost. */
+    /** Throw `LockLostException` if the lock is lost, or another `ZkLockException` if it was released. */
     public void check() {
-      if (lost.isEmpty() && remaining().isZero()) runOut();
+      if (remaining().isZero()) runOut();
       if (!lost.isEmpty()) throw new LockLostException("the lock " + key + " was lost: " + lost);
+      if (ended) throw new ZkLockException("the lock " + key + " was released", "");
     }
 
-    /** Release the lock. Throw `LockLostException` if it was lost before. */
+    /** Release the lock. Throw `LockLostException` if it was lost before. Called again, do nothing. */
     @Override
     public void close() {
+      if (ended && lost.isEmpty()) return;
       check();
       release();
       if (!lost.isEmpty()) check();
@@ -291,7 +328,9 @@ public final class ZkLockClient implements AutoCloseable {
     private synchronized void update(LeaseState state) {
       if (state.getState() == LeaseState.State.STATE_OVER) {
         lose(state.getDetail());
-      } else if (!remaining().isZero()) { // otherwise its user may know that it is over
+      } else if (remaining().isZero()) {
+        runOut(); // its user may know that it is over
+      } else {
         long end = state.getSentAt() + usable(state.getLeaseDurationMs());
         until = certain.getCount() > 0 ? end : Math.max(until, end);
         certain.countDown();
@@ -308,8 +347,14 @@ public final class ZkLockClient implements AutoCloseable {
       if (hint(error, "zklock-code").equals("lease-elsewhere") && !other.isEmpty()) address = other;
     }
 
-    private void runOut() {
-      preferred = (preferred + 1) % addresses.size(); // this one may be frozen
+    // Ask another coordinator for the next lease: this one may be frozen.
+    private void avoid() {
+      preferred.compareAndSet(giver, (giver + 1) % addresses.size());
+    }
+
+    private synchronized void runOut() {
+      if (ended) return;
+      avoid();
       lose(requested.isEmpty() ? NOT_KEPT : NOT_KEPT + " (" + requested + ")");
     }
 
@@ -329,10 +374,10 @@ public final class ZkLockClient implements AutoCloseable {
     }
 
     private void release() {
+      long deadline = System.nanoTime() + Math.min(remaining().toNanos(), REPLY_TIMEOUT);
       end();
       boolean interrupted = Thread.interrupted(); // an interrupted thread releases, too
       boolean unclear = false; // a try whose answer was lost may have released it
-      long deadline = System.nanoTime() + Math.min(remaining().toNanos(), REPLY_TIMEOUT);
       for (int tries = 0; tries < RELEASES && System.nanoTime() < deadline; tries++) {
         try {
           var locks = LockCoordinatorGrpc.newBlockingStub(channel(address));
@@ -343,7 +388,10 @@ public final class ZkLockClient implements AutoCloseable {
         } catch (StatusRuntimeException error) {
           String code = hint(error, "zklock-code");
           if (!RETRIED.contains(code)) break; // the lock is free when its lease is over
-          unclear |= code.isEmpty();
+          if (code.isEmpty()) {
+            unclear = true;
+            avoid();
+          }
           follow(error);
           interrupted |= Thread.interrupted();
           LockSupport.parkNanos(SHORTEST_PAUSE);

@@ -35,13 +35,13 @@ export interface Lease {
   readonly path: string;
   /** The signed token, if it was asked for. */
   readonly signedToken: string;
-  /** Aborted when the lock is lost. The reason is a `LockLost`. */
+  /** Aborted when the lock is lost; while work blocks the event loop, when you read it. The reason is a `LockLost`. */
   readonly signal: AbortSignal;
   /** Why the lock is wanted back. Empty while nobody wants it. */
   readonly releaseRequested: string;
-  /** Milliseconds for which the lock may be used, even if the lease is not kept any longer. */
+  /** Milliseconds for which the lock may be used, even if the lease is not kept any longer; 0 if it is over. */
   readonly remaining: number;
-  /** Throw `LockLost` if the lock is lost. */
+  /** Throw `LockLost` if the lock is lost, or another `ZkLockError` if it was released. */
   check(): void;
 }
 
@@ -52,7 +52,7 @@ export class ZkLockClient {
    * Call `work` while the lock is held, and return its result.
    *
    * Rejects with `LockBusy`, `LockTimeout`, `LeaseRefused`, `CoordinatorUnavailable`, or `LockLost` at the end of
-   * `work` if the lock was lost.
+   * `work` if the lock was lost. Work that blocks the event loop for longer than the lease loses the lock.
    */
   withLock<T>(resource: string, options: LockOptions, work: (lease: Lease) => T | Promise<T>): Promise<T>;
   /** End all connections. Leases that are still held are lost, and calls that wait for a lock fail. */

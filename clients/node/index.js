@@ -1,6 +1,7 @@
 // Hold a lock of a django-zklock coordinator while a function runs. `index.d.ts` explains all options.
 "use strict";
 
+const crypto = require("node:crypto");
 const os = require("node:os");
 const path = require("node:path");
 const { setTimeout: sleep } = require("node:timers/promises");
@@ -29,7 +30,8 @@ const SHORTEST_PAUSE = 100;
 const FOREVER = 1e12; // gRPC cannot count to the end of a wait that is much longer, so it has no limit
 const LONGEST_PAUSE = 500;
 const RELEASES = 10; // tries: a coordinator that is gone for longer has ended its leases
-const LONG_WAIT = 1000; // coordinators may bound a wait: a call that was refused after such a wait queues again
+// A call that ends after such a wait in the queue is sent again: coordinators bound waits, and are upgraded.
+const LONG_WAIT = 1000;
 const RAN_OUT = "the lease was not kept in time";
 
 class ZkLockError extends Error {
@@ -48,6 +50,9 @@ class CoordinatorUnavailable extends ZkLockError {}
 const now = () => performance.now(); // not the wall clock, which may jump
 
 const hint = (metadata, name) => String(metadata?.get(name)[0] ?? "");
+
+// Whether the answer to a call may be lost, because its connection broke.
+const mayHaveAnswered = ({ code, cause }) => code === "" && cause.code !== grpc.status.DEADLINE_EXCEEDED;
 
 class ZkLockClient {
   constructor(addresses, { credentials, token, clientId, replyTimeout = 5000 } = {}) {
@@ -93,9 +98,9 @@ class ZkLockClient {
   }
 
   // Fail if no connection is made in time: gRPC would wait for a frozen coordinator as long as the call may take.
-  _connected(address) {
+  _connected(address, timeout) {
     const channel = this._stub(address).getChannel();
-    const deadline = Date.now() + this._replyTimeout;
+    const deadline = Date.now() + timeout;
     return new Promise((resolve, reject) => {
       const look = (error) => {
         const state = channel.getConnectivityState(true);
@@ -113,6 +118,7 @@ class ZkLockClient {
   _call(address, method, request, timeout, signal) {
     return new Promise((resolve, reject) => {
       signal?.throwIfAborted();
+      let isQueued = false;
       const cancel = () => call.cancel();
       const call = this._stub(address)[method](
         request,
@@ -127,9 +133,10 @@ class ZkLockClient {
           const failure = ["", "unavailable"].includes(code)
             ? new CoordinatorUnavailable(`no lock from the coordinator ${address}: ${error.details}`, code)
             : new LeaseRefused(error.details, code);
-          reject(Object.assign(failure, { cause: error }));
+          reject(Object.assign(failure, { cause: error, isQueued }));
         },
       );
+      call.on("metadata", (metadata) => (isQueued = hint(metadata, "zklock-queued") !== ""));
       signal?.addEventListener("abort", cancel);
       if (method === "RecordLock") this._waiting.add(call);
     });
@@ -151,21 +158,30 @@ class ZkLockClient {
       kind: `KIND_${kind.toUpperCase()}`,
       limit,
       signed_token: signedToken,
+      request_id: crypto.randomBytes(16).toString("hex"), // the same in all tries
     };
     const deadline = wait > FOREVER ? Infinity : now() + wait;
     let giveUp = deadline + this._replyTimeout;
-    for (let index = this._preferred, failures = 0; ; ) {
+    for (let index = this._preferred, failures = 0, isRepeated = false; ; ) {
       const address = this._addresses[(index %= this._addresses.length)];
       if (this._closed) throw new ZkLockError("the client is closed");
       const sent = now();
       const left = Math.max(0, deadline - sent);
       request.wait_blocking = left > 0;
       request.wait_limit_ms = left === Infinity ? 0 : Math.ceil(left);
+      let asked = Infinity;
       let reply;
       try {
-        await this._connected(address);
+        await this._connected(address, isRepeated ? LONG_WAIT : this._replyTimeout);
+        asked = now();
         reply = await this._call(address, "RecordLock", request, left + this._replyTimeout, signal);
       } catch (error) {
+        if (error.isQueued && now() >= asked + LONG_WAIT) {
+          failures = 0; // it has waited well until now
+          isRepeated = false;
+        }
+        isRepeated = !isRepeated && asked < Infinity && mayHaveAnswered(error);
+        if (isRepeated) continue; // ask the same one: it knows the request, and gives the same lease
         index += 1;
         failures += 1;
         if (failures === 1 && deadline === Infinity) giveUp = now() + this._replyTimeout;
@@ -179,6 +195,7 @@ class ZkLockClient {
       if (reply.acquired) return new Lease(this, address, resource, reply, onReleaseRequested);
       if (now() >= deadline || now() < sent + LONG_WAIT) throw new (wait ? LockTimeout : LockBusy)(reply.detail);
       failures = 0;
+      isRepeated = false;
     }
   }
 }
@@ -195,19 +212,29 @@ class Lease {
     this._address = address;
     this._onReleaseRequested = onReleaseRequested;
     this._lost = new AbortController();
-    this.signal = this._lost.signal;
+    this._isOver = false; // lost, or released
     this._until = now() + Number(reply.lease_duration_ms) * USABLE; // only a guess, as the request may have waited
     this._stream = null;
     this._timer = null;
   }
 
   get remaining() {
-    return this.signal.aborted ? 0 : Math.max(0, this._until - now());
+    return this._isOver ? 0 : Math.max(0, this._until - now());
+  }
+
+  get signal() {
+    this._askClock();
+    return this._lost.signal;
   }
 
   check() {
-    if (!this.remaining) this._runOut();
     this.signal.throwIfAborted();
+    if (this._isOver) throw new ZkLockError(`the lock ${this.resource} was released`);
+  }
+
+  // Notice that the lease has ended: no timer says so while the event loop is blocked.
+  _askClock() {
+    if (!this._isOver && !this.remaining) this._runOut();
   }
 
   // Wait until it is certain when the lease ends: the first answer to a keep-alive says so.
@@ -237,7 +264,9 @@ class Lease {
 
   _open() {
     const stream = (this._stream = this._client._stub(this._address).KeepAlive(this._client._metadata));
-    stream.on("data", (state) => this._onState(state));
+    stream.on("data", (state) => {
+      if (this._stream === stream) this._onState(state);
+    });
     stream.on("error", () => {}); // the status says it, too
     stream.on("status", ({ metadata }) => {
       if (this._stream !== stream) return;
@@ -267,21 +296,31 @@ class Lease {
     }
   }
 
-  _runOut() {
+  // Ask another coordinator for the next lease: this one may be frozen.
+  _avoid() {
     const { _client: client } = this;
     if (client._addresses[client._preferred] === this._address) {
-      client._preferred = (client._preferred + 1) % client._addresses.length; // this one may be frozen
+      client._preferred = (client._preferred + 1) % client._addresses.length;
     }
+  }
+
+  _runOut() {
+    this._avoid();
     this._lose(this.releaseRequested ? `${RAN_OUT} (${this.releaseRequested})` : RAN_OUT);
   }
 
   _lose(reason) {
     this._end();
-    this._lost.abort(new LockLost(`the lock ${this.resource} was lost: ${reason}`));
+    this._abort(reason);
     this._confirm?.();
   }
 
+  _abort(reason) {
+    this._lost.abort(new LockLost(`the lock ${this.resource} was lost: ${reason}`));
+  }
+
   _end() {
+    this._isOver = true;
     clearTimeout(this._timer);
     const stream = this._stream;
     this._stream = null;
@@ -289,22 +328,25 @@ class Lease {
     this._client._leases.delete(this);
   }
 
-  // Release it, within the rest of the lease. Called again, do nothing.
+  // Release it, within the rest of the lease. If it is over, do nothing.
   async _release() {
+    this._askClock();
+    if (this._isOver) return;
     const deadline = now() + Math.min(this.remaining, this._client._replyTimeout);
     this._end();
-    if (this.signal.aborted || this._released) return;
-    this._released = true;
     let unclear = false;
     for (let tries = 0; tries < RELEASES && now() < deadline; tries += 1) {
       try {
         const reply = await this._client._call(this._address, "ReleaseLock", { lease_id: this._id }, deadline - now());
-        if (!reply.released && !unclear) this._lose(reply.detail); // otherwise an earlier try may have released it
+        if (!reply.released && !unclear) this._abort(reply.detail); // otherwise an earlier try may have released it
         return;
       } catch (error) {
         if (!RETRIED.includes(error.code)) return; // the lock is free when its lease is over
         this._follow(error.cause.metadata);
-        unclear ||= !error.code;
+        if (!error.code) {
+          unclear = true;
+          this._avoid();
+        }
         await sleep(SHORTEST_PAUSE);
       }
     }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import time
 
 import pytest
 from support import lease_clients
@@ -19,6 +21,8 @@ from zklock_client import AsyncZkLockClient, LockLost
 pytestmark = [pytest.mark.timeout(600)]  # the first test of a language compiles its client
 
 TERM = 4.0
+REPLY_TIMEOUT = 5.0
+"""Seconds for which the clients wait for an answer, by default."""
 BURST = 2500
 
 
@@ -59,6 +63,53 @@ def test_a_frozen_coordinator_is_left_for_another(arena: Zoo, language: str) -> 
     ):
         with within(60):
             holder.token()
+        holder.release()
+
+
+def test_a_silent_coordinator_is_left_for_another(arena: Zoo, language: str) -> None:
+    """Its port accepts connections, and nothing else. It costs a part of the wait only."""
+    with (
+        Serving(arena, session_timeout=10) as other,
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        Holder(language, f"127.0.0.1:{silent.getsockname()[1]},{other.address}", wait=20) as holder,
+    ):
+        with within(REPLY_TIMEOUT + 4):
+            holder.token()
+        holder.release()
+
+
+def test_a_program_that_was_paused_for_longer_than_its_lease_has_lost_it(arena: Zoo, language: str) -> None:
+    """Also if its work ends in the moment in which it goes on."""
+    keys = ("a", "b", "c", "d")
+    with Serving(arena, session_timeout=10) as coordinator, contextlib.ExitStack() as stack:
+        holders = [stack.enter_context(Holder(language, coordinator.address, key=key)) for key in keys]
+        for holder in holders:
+            holder.token()
+        with contextlib.ExitStack() as pauses:
+            for holder in holders:
+                pauses.enter_context(holder.paused())
+                holder.say("")
+            for key in keys:
+                arena.wait_contenders(key, 0)
+        lines = [holder.line().partition(": ")[0] for holder in holders]
+    assert lines == ["LockLost"] * len(keys)
+
+
+def test_a_wait_without_limit_survives_upgrades(arena: Zoo, language: str) -> None:
+    """One of the coordinators can be asked at each moment, and failures that are long past do not count."""
+    with (
+        Serving(arena, session_timeout=10) as first,
+        Serving(arena, session_timeout=10) as second,
+        Holder(language, f"{first.address},{second.address}", wait=None) as holder,
+    ):
+        with arena.hold_elsewhere("a"):
+            for upgraded in (first, second, first):
+                arena.wait_contenders("a", 2)
+                time.sleep(REPLY_TIMEOUT)  # what is tried
+                assert upgraded.drain() == 0
+                upgraded.start()
+            arena.wait_contenders("a", 2)
+        holder.token()
         holder.release()
 
 

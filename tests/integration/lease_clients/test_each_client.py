@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 from support import lease_clients
 from support.balancer import Balancer
 from support.lease_clients import Holder
+from support.relay import Relay
 from support.serving import Serving
-from support.zoo import Zoo
+from support.zoo import Zoo, eventually
 
 from django_zklock import operations
 from zklock_client import LockTimeout, ZkLockClient
@@ -77,6 +79,22 @@ def test_a_lease_is_kept_and_released_where_it_is(coordinator: Serving, language
         assert balancer.calls["KeepAlive"] >= 1  # more, if the client connects again on a busy machine
 
 
+def test_a_request_whose_answer_was_lost_gets_the_same_lease(coordinator: Serving, language: str) -> None:
+    zoo = coordinator.zoo
+    with Relay(coordinator.port) as link, Holder(language, f"127.0.0.1:{link.port}", term=60) as holder:
+        with zoo.hold_elsewhere("a"):
+            zoo.wait_contenders("a", 2)
+            link.freeze()
+        path = f"{zoo.base}/a/{zoo.wait_contenders('a', 1)[0]}"
+        eventually(lambda: b'"waited"' in zoo.client.get(path)[0])  # it is granted
+        granted = zoo.client.exists(path).czxid
+        link.reset()
+        link.heal()
+        assert holder.token() == granted
+        holder.release()
+        zoo.assert_empty()
+
+
 @pytest.mark.parametrize("languages", [("python", "node"), pytest.param(("go", "java"), marks=pytest.mark.chaos)])
 def test_the_end_of_a_coordinator_is_noticed(zoo: Zoo, languages: tuple[str, ...]) -> None:
     languages = tuple(language for language in languages if _is_available(language))
@@ -135,6 +153,39 @@ def run(tmp_path: Path, address: str, script: str) -> list[str]:
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
+
+
+def test_work_that_blocks_the_loop_for_longer_than_the_lease_has_lost_it(coordinator: Serving, tmp_path: Path) -> None:
+    """Another program has the lock meanwhile."""
+    (program, *arguments), env = lease_clients.holder("python")
+    arguments += [coordinator.address, "a", "4000", "30000"]
+    block = f"execFileSync({json.dumps(program)}, {json.dumps(arguments)}, {{ input: '\\n', env }})"
+    script = f"""
+const {{ execFileSync }} = require("node:child_process");
+const env = {{ ...process.env, ...{json.dumps(env)} }};
+report(client.withLock("a", {{ term: 1000 }}, async (lease) => {{
+  console.log(String({block}).split(" ")[0]);
+  console.log(lease.remaining, lease.signal.aborted);
+  return "written";
+}})).then(() => client.close());
+"""
+    other, state, outcome = run(tmp_path, coordinator.address, script)
+    assert other == "held"
+    assert state == "0 true"
+    assert outcome.startswith("LockLost: ")
+
+
+def test_a_lease_is_over_after_its_block(coordinator: Serving, tmp_path: Path) -> None:
+    script = """
+let leaked;
+(async () => {
+  await client.withLock("a", {}, async (lease) => { leaked = lease; });
+  console.log(leaked.remaining, leaked.signal.aborted);
+  await report((async () => leaked.check())());
+  client.close();
+})();
+"""
+    assert run(tmp_path, coordinator.address, script) == ["0 false", "ZkLockError: the lock a was released"]
 
 
 def test_a_time_that_is_no_number_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import java.util.concurrent.CountDownLatch;
 import io.grpc.ManagedChannelBuilder;
 import zklock.client.ZkLockClient;
 
-/** Hold a lock until a line is read, or the lock is lost: ADDRESSES KEY TERM_MS WAIT_MS. */
+/** Hold a lock until a line is read, or the lock is lost: ADDRESSES KEY TERM_MS WAIT_MS, which may be Infinity. */
 public final class Hold {
   public static void main(String[] arguments) throws Exception {
     var ended = new CountDownLatch(1);
@@ -17,7 +17,7 @@ public final class Hold {
     reader.start();
     var options = new ZkLockClient.Options();
     options.term = Duration.ofMillis(Long.parseLong(arguments[2]));
-    options.wait = Duration.ofMillis(Long.parseLong(arguments[3]));
+    if (!arguments[3].equals("Infinity")) options.wait = Duration.ofMillis(Long.parseLong(arguments[3]));
     options.onLost = reason -> ended.countDown();
     options.onReleaseRequested = reason -> System.out.println("wanted " + reason);
     var addresses = List.of(arguments[0].split(","));

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import fcntl
 import filecmp
 import functools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from unittest import SkipTest
 
@@ -64,9 +66,13 @@ def holder(language: str) -> tuple[list[str], Mapping[str, str]]:
 
 
 class Holder:
-    def __init__(self, language: str, addresses: str, *, key: str = "a", term: float = 4, wait: float = 30) -> None:
+    def __init__(
+        self, language: str, addresses: str, *, key: str = "a", term: float = 4, wait: float | None = 30
+    ) -> None:
+        """Start it. A `wait` of None has no limit."""
         words, env = holder(language)
-        arguments = [addresses, key, str(round(term * 1000)), str(round(wait * 1000))]
+        limit = "Infinity" if wait is None else str(round(wait * 1000))
+        arguments = [addresses, key, str(round(term * 1000)), limit]
         self.process = subprocess.Popen(
             [*words, *arguments],
             stdin=subprocess.PIPE,
@@ -94,6 +100,15 @@ class Holder:
         out, errors = self.process.communicate("\n", timeout=50)
         ended = (out, errors, self.process.returncode)
         assert ended == ("released\n", "", 0), ended
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)  # all of its threads have stopped
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
 
     def __enter__(self) -> Holder:
         return self

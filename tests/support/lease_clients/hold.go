@@ -1,4 +1,4 @@
-// Hold a lock until a line is read, or the lock is lost: ADDRESSES KEY TERM_MS WAIT_MS
+// Hold a lock until a line is read, or the lock is lost: ADDRESSES KEY TERM_MS WAIT_MS, which may be Infinity
 package main
 
 import (
@@ -26,9 +26,9 @@ func main() {
 	client.ClientID = "holder"
 	line := make(chan struct{})
 	go func() { bufio.NewReader(os.Stdin).ReadString('\n'); close(line) }()
-	wait := milliseconds(os.Args[4])
+	wait := milliseconds(os.Args[4]) // 0 for Infinity, too
 	options := zklock.Options{
-		Term: milliseconds(os.Args[3]), Wait: wait, NoWait: wait == 0,
+		Term: milliseconds(os.Args[3]), Wait: wait, NoWait: os.Args[4] == "0",
 		OnRequest: func(reason string) { fmt.Println("wanted", reason) },
 	}
 	err := client.WithLock(context.Background(), os.Args[2], options,

@@ -1,4 +1,4 @@
-// Hold a lock until a line is read, or the lock is lost: ADDRESSES KEY TERM_MS WAIT_MS
+// Hold a lock until a line is read, or the lock is lost: ADDRESSES KEY TERM_MS WAIT_MS, which may be Infinity
 "use strict";
 
 const readline = require("node:readline");

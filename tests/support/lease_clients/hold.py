@@ -1,4 +1,4 @@
-"""Hold a lock until a line is read, or the lock is lost: ADDRESSES KEY TERM_MS WAIT_MS."""
+"""Hold a lock until a line is read, or the lock is lost: ADDRESSES KEY TERM_MS WAIT_MS, which may be Infinity."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def main(addresses: str, key: str, term: str, wait: str) -> None:
     async with AsyncZkLockClient(addresses.split(","), client_id="holder") as client:
         try:
             async with client.lock(
-                key, term=int(term) / 1000, wait=int(wait) / 1000, on_lost=lambda lease: ended.set()
+                key, term=int(term) / 1000, wait=float(wait) / 1000, on_lost=lambda lease: ended.set()
             ) as lease:
                 print("held", lease.token, flush=True)
                 watching = asyncio.create_task(watch(lease))
