@@ -37,12 +37,19 @@ DEFAULT_TERM: Final = 30.0
 SHORTEST_TERM: Final = 0.1
 LONGEST_CLIENT_ID: Final = 120  # characters
 LONGEST_REQUEST_ID: Final = 128  # characters
-MOST_STARTING: Final = 32
+MOST_STARTING: Final = 1
 """
-Acquisitions of one client that are on their way to ZooKeeper at a time. Its others wait for them, in order.
+Acquisitions of one client that are starting at a time. Its others wait for them, in order.
 
-So a client that sends thousands of calls has a small part of the processor, and others hardly wait. With 20 ms to
-ZooKeeper and three round trips for a new key, it is 500 locks a second, the default of `MAX_RATE`.
+So a client that sends thousands of calls has a small part of the processor, and others hardly wait.
+"""
+MOST_STARTING_ALONE: Final = 8
+"""Their number if the settings name no clients: there are no others to protect."""
+IDLE: Final = 0.002
+"""
+Seconds after which an acquisition no longer counts as starting, if the loop has nothing else to do.
+
+It waits for ZooKeeper then, which may be far away, and delays nobody.
 """
 LONGEST_START: Final = 1.0
 """Seconds after which an acquisition no longer counts as starting. ZooKeeper may not answer."""
@@ -75,7 +82,8 @@ class Coordinator:
         self._numbers = itertools.count(1)
         self._leases_of: Counter[str] = Counter()  # of all these, by client
         self._waiting: Counter[str] = Counter()  # calls, by client
-        self._starting = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(MOST_STARTING))  # by client
+        most = MOST_STARTING if self._options.clients else MOST_STARTING_ALONE
+        self._starting: dict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(most))  # by client
         self._reads: dict[str, asyncio.Future[LockInfo | None]] = {}  # by key, until they are a second old
         self._denials = Denials()
         self._lost = 0  # leases that no line of the log tells of yet
@@ -127,10 +135,10 @@ class Coordinator:
                 if lease is None:
                     # In tenths of a second: calls with the same options share them.
                     lease = self._new_lease(client, request, round(loop.time() - called, 1))
-                    lease.lock.queued = loop.create_future()
                 lease.calls += 1
-                is_queued = await self._start(lease)
-            if is_queued and on_queued is not None:
+                await self._start(lease)
+            await lease.wait_started()
+            if on_queued is not None and not lease.settled.done():
                 await on_queued()
             await asyncio.shield(lease.settled)
         except asyncio.CancelledError:
@@ -140,16 +148,16 @@ class Coordinator:
         return lease
 
     @staticmethod
-    async def _start(lease: Lease) -> bool:
-        """Wait until a lease is in the queue, has the lock, or is over. Return whether it is in the queue."""
-        queued = lease.lock.queued
-        if queued is None:
-            return not lease.settled.done()
+    async def _start(lease: Lease) -> None:
+        """Wait until a lease is in the queue, has the lock, is over, or leaves the loop idle."""
+        now = asyncio.get_running_loop().time
         # Without a connection, each of them may wait for as long as its client allows, and the others must not add up.
-        longest = LONGEST_START if process.current().connected else 0
-        await asyncio.wait((queued, lease.settled), timeout=longest, return_when=asyncio.FIRST_COMPLETED)
-        lease.lock.queued = None
-        return queued.done()
+        until = now() + LONGEST_START if process.current().connected else 0.0
+        is_idle = False
+        while not (is_idle or lease.has_started) and now() < until:
+            looked_at = now()
+            await lease.wait_started(IDLE)
+            is_idle = now() < looked_at + 2 * IDLE
 
     def cost_of_keeping(self, client: LeaseClient, lease_id: str, *, unknown: float = 1.0) -> float:
         """Return which part of a request a message counts that keeps or ends a lease: nothing if it is due."""

@@ -42,18 +42,16 @@ class LeaseRequest:
 
 
 class LeaseLock(Lock):
-    """A lock that wakes `queued`, if there is such a future, when it has to wait."""
+    """A lock that wakes `queued` when it has to wait."""
 
     _lasts = "lease"
-    queued: asyncio.Future[None] | None = None
+    queued: asyncio.Future[None]
 
     def _on_wait(self, waiter: Any) -> None:
         waiter.on_queued = self._report_queued
 
     def _report_queued(self) -> None:
-        queued = self.queued  # another thread may reset it
-        if queued is not None:
-            queued.get_loop().call_soon_threadsafe(wake, queued)
+        self.queued.get_loop().call_soon_threadsafe(wake, self.queued)
 
 
 class Lease:
@@ -94,11 +92,21 @@ class Lease:
         self._last_end = math.inf  # that keeping can reach
         self.observers: dict[Callable[[Lease], object], None] = {}  # called at each change
         self._loop = asyncio.get_running_loop()
+        lock.queued = self._loop.create_future()
         self.settled: asyncio.Future[None] = self._loop.create_future()  # done when it is held, or over
         self.task = self._loop.create_task(self._run())  # done when the lock is released, too
 
     def __repr__(self) -> str:
         return f"<lease {self.number} of {self.client!r} on {self.lock.key!r}>"
+
+    @property
+    def has_started(self) -> bool:
+        """Whether it is in the queue, has the lock, or is over."""
+        return self.lock.queued.done() or self.settled.done()
+
+    async def wait_started(self, timeout: float | None = None) -> None:
+        """Wait until it has started, or the time is over."""
+        await asyncio.wait((self.lock.queued, self.settled), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
     @property
     def is_held(self) -> bool:
