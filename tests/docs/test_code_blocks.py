@@ -180,8 +180,8 @@ def test_the_examples_of_unique_tasks_run(tmp_path: Path, zoo: Zoo) -> None:
     ask = "from datetime import date; from status import status; day = date(2026, 11, 1)"
     ask += "; print(status(7, day), '|', status(9, day))"
     done = project.succeed("-c", f"{begin}; {ask}", DJANGO_SETTINGS_MODULE="project_settings", ZKLOCK_URL=zoo.url())
-    sender = rf"{socket.gethostname()} · pid \d+ · \S+"
-    assert re.fullmatch(rf"queued, as \S+, since [\d:]+ UTC, by {sender} \| not queued\n", done.stdout)
+    assert re.fullmatch(r"queued or running as \S+, since [\d:]+ UTC \| not queued\n", done.stdout)
+    zoo.client.delete(f"{zoo.base}/%21unique", recursive=True)
 
 
 def test_the_example_for_several_beats_makes_a_shared_scheduler() -> None:

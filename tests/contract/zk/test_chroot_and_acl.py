@@ -51,7 +51,9 @@ def use_limit() -> None:
 
 def use_reservation() -> None:
     queued("a", "one")
-    assert reservations.end("a", "one") is None
+    problem = reservations.end("a", "one")
+    if problem is not None:
+        raise problem
 
 
 FIRST = [use_lock, use_permit, use_operator_hold, use_limit, use_reservation]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from kazoo.client import KazooClient
 
-from django_zklock.contrib.celery.unique.reservations import lock_key
+from django_zklock.contrib.celery.unique.reservations import DIRECTORY, lock_key
 from django_zklock.core.queue import nodes, operator_hold
 from support.chaos.servers import looking_in
 from support.waits import Waits
@@ -109,3 +109,4 @@ class Stage:
 def staged(zoo: Zoo) -> Iterator[Stage]:
     with looking_in(zoo.all_hosts, 30) as client:
         yield Stage(client, zoo.base)
+        client.delete(f"{zoo.base}/{DIRECTORY}", recursive=True)
