@@ -216,7 +216,7 @@ class _AtomicBlock:
         self._outermost = not self._connection.in_atomic_block
         self._depth = len(self._connection.atomic_blocks), len(self._connection.savepoint_ids)
         self._savepoint: str | None = None
-        self._is_entered = self._ended = False  # between the two, Django's `__exit__` has been called
+        self._is_open = self._ended = False  # between the two, Django's `__exit__` has been called
         # Inside an outer transaction, the block cannot be durable. The lock outlives the outer COMMIT, otherwise it
         # could not have been acquired there.
         self._block = atomic(using=alias, durable=self._outermost)
@@ -230,12 +230,12 @@ class _AtomicBlock:
                 "commit inside it."
             )
         self._block.__enter__()
-        self._is_entered = True
+        self._is_open = True
         if not self._outermost:
             self._savepoint = self._connection.savepoint_ids[-1]
 
     def end(self, error: BaseException | None) -> None:
-        if error is not None or not self._is_entered:
+        if error is not None or not self._is_open:
             self.abandon(error)
         elif self._is_elsewhere:
             self.abandon()
@@ -250,7 +250,7 @@ class _AtomicBlock:
         return connections[self._connection.alias] is not self._connection
 
     def _commit(self) -> None:
-        self._is_entered = False
+        self._is_open = False
         try:
             self._block.__exit__(None, None, None)
         except DatabaseError:
@@ -262,7 +262,7 @@ class _AtomicBlock:
         """Roll back, in any state that an exception has left. `error` has ended the block, if it is known."""
         if self._ended:
             return
-        if self._is_entered and not self._is_elsewhere:
+        if self._is_open and not self._is_elsewhere:
             self._roll_back(error or TransactionManagementError("The block was interrupted."))
         else:
             self._unwind()
@@ -278,7 +278,7 @@ class _AtomicBlock:
                     raw.rollback()
         except Error:  # Django closes the connection
             logger.warning("rollback on %r failed; the connection is closed", self._connection.alias, exc_info=True)
-        self._is_entered = False
+        self._is_open = False
         try:
             self._block.__exit__(type(error), error, None)
         except Error:
