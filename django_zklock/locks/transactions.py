@@ -216,7 +216,8 @@ class _AtomicBlock:
         self._outermost = not self._connection.in_atomic_block
         self._depth = len(self._connection.atomic_blocks), len(self._connection.savepoint_ids)
         self._savepoint: str | None = None
-        self._is_open = self._ended = False  # between the two, Django's `__exit__` has been called
+        self._is_open = False  # until Django's `__exit__` is called, once
+        self._ended = False
         # Inside an outer transaction, the block cannot be durable. The lock outlives the outer COMMIT, otherwise it
         # could not have been acquired there.
         self._block = atomic(using=alias, durable=self._outermost)
@@ -241,21 +242,18 @@ class _AtomicBlock:
             self.abandon()
             raise TransactionManagementError("The block ended in another thread than it began in; rolled back.")
         else:
-            self._commit()
+            self._is_open = False
+            try:
+                self._block.__exit__(None, None, None)
+            except DatabaseError:
+                self._ended = True  # Django has rolled back, or closed the connection
+                raise
         self._ended = True
 
     @property
     def _is_elsewhere(self) -> bool:
         """Whether this is another thread than the block began in, as for a generator that is closed there."""
         return connections[self._connection.alias] is not self._connection
-
-    def _commit(self) -> None:
-        self._is_open = False
-        try:
-            self._block.__exit__(None, None, None)
-        except DatabaseError:
-            self._ended = True  # Django has rolled back, or closed the connection
-            raise
 
     @abort.shielded
     def abandon(self, error: BaseException | None = None) -> None:
@@ -299,10 +297,7 @@ class _AtomicBlock:
             self._connection.in_atomic_block = False
             self._connection.run_on_commit = []
             _reset(self._connection)
-        else:
-            self._abandon_savepoint()
-
-    def _abandon_savepoint(self) -> None:
+            return
         try:
             self._connection.savepoint_rollback(self._savepoint or "")
         except Error:
