@@ -216,7 +216,8 @@ class _AtomicBlock:
         self._outermost = not self._connection.in_atomic_block
         self._depth = len(self._connection.atomic_blocks), len(self._connection.savepoint_ids)
         self._savepoint: str | None = None
-        self._is_entered = self._ended = False  # between the two, Django's `__exit__` has been called
+        self._is_open = False  # until Django's `__exit__` is called, once
+        self._ended = False
         # Inside an outer transaction, the block cannot be durable. The lock outlives the outer COMMIT, otherwise it
         # could not have been acquired there.
         self._block = atomic(using=alias, durable=self._outermost)
@@ -230,18 +231,23 @@ class _AtomicBlock:
                 "commit inside it."
             )
         self._block.__enter__()
-        self._is_entered = True
+        self._is_open = True
         if not self._outermost:
             self._savepoint = self._connection.savepoint_ids[-1]
 
     def end(self, error: BaseException | None) -> None:
-        if error is not None or not self._is_entered:
+        if error is not None or not self._is_open:
             self.abandon(error)
         elif self._is_elsewhere:
             self.abandon()
             raise TransactionManagementError("The block ended in another thread than it began in; rolled back.")
         else:
-            self._commit()
+            self._is_open = False
+            try:
+                self._block.__exit__(None, None, None)
+            except DatabaseError:
+                self._ended = True  # Django has rolled back, or closed the connection
+                raise
         self._ended = True
 
     @property
@@ -249,20 +255,12 @@ class _AtomicBlock:
         """Whether this is another thread than the block began in, as for a generator that is closed there."""
         return connections[self._connection.alias] is not self._connection
 
-    def _commit(self) -> None:
-        self._is_entered = False
-        try:
-            self._block.__exit__(None, None, None)
-        except DatabaseError:
-            self._ended = True  # Django has rolled back, or closed the connection
-            raise
-
     @abort.shielded
     def abandon(self, error: BaseException | None = None) -> None:
         """Roll back, in any state that an exception has left. `error` has ended the block, if it is known."""
         if self._ended:
             return
-        if self._is_entered and not self._is_elsewhere:
+        if self._is_open and not self._is_elsewhere:
             self._roll_back(error or TransactionManagementError("The block was interrupted."))
         else:
             self._unwind()
@@ -278,7 +276,7 @@ class _AtomicBlock:
                     raw.rollback()
         except Error:  # Django closes the connection
             logger.warning("rollback on %r failed; the connection is closed", self._connection.alias, exc_info=True)
-        self._is_entered = False
+        self._is_open = False
         try:
             self._block.__exit__(type(error), error, None)
         except Error:
@@ -299,10 +297,7 @@ class _AtomicBlock:
             self._connection.in_atomic_block = False
             self._connection.run_on_commit = []
             _reset(self._connection)
-        else:
-            self._abandon_savepoint()
-
-    def _abandon_savepoint(self) -> None:
+            return
         try:
             self._connection.savepoint_rollback(self._savepoint or "")
         except Error:

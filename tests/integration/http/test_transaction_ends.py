@@ -8,6 +8,7 @@ and a block that was entered and never left makes the thread read old rows for e
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -17,6 +18,7 @@ from django.db import Error, IntegrityError, OperationalError, connections, tran
 from django.db.transaction import Atomic
 from pytest_django import DjangoDbBlocker
 from support.databases import database
+from support.ledger import Ledger
 from support.ledgers.models import Bank
 from support.work import lose
 from support.zoo import Zoo
@@ -33,7 +35,7 @@ pytestmark = [
     pytest.mark.parametrize("database_settings", DATABASES, indirect=True),
     pytest.mark.filterwarnings("ignore:The lock .* is acquired after the first query:RuntimeWarning"),
 ]
-SLEEP = {"postgresql": "SELECT pg_sleep(60)", "mysql": "SELECT SLEEP(60)"}
+SLEEP = {"postgresql": "SELECT pg_sleep(5)", "mysql": "SELECT SLEEP(5)"}  # a server goes on after the abort
 Block: TypeAlias = "contextlib.AbstractContextManager[Hold]"
 Open: TypeAlias = Callable[[str], Block]
 
@@ -49,20 +51,20 @@ class Depth(threading.local):
 
     now = 0
 
-    def enter(self, enter: Callable[..., None], block: Atomic) -> None:
-        enter(block)
+    def begin(self, original: Callable[..., None], block: Atomic) -> None:
+        original(block)
         self.now += 1
 
-    def leave(self, leave: Callable[..., None], block: Atomic, *error: Any) -> None:
+    def end(self, original: Callable[..., None], block: Atomic, *error: Any) -> None:
         self.now -= 1
-        leave(block, *error)
+        original(block, *error)
 
 
 @pytest.fixture
 def depth(monkeypatch: pytest.MonkeyPatch) -> Depth:
-    depth, enter, leave = Depth(), Atomic.__enter__, Atomic.__exit__
-    monkeypatch.setattr(Atomic, "__enter__", lambda block: depth.enter(enter, block))
-    monkeypatch.setattr(Atomic, "__exit__", lambda block, *error: depth.leave(leave, block, *error))
+    depth, begin, end = Depth(), Atomic.__enter__, Atomic.__exit__
+    monkeypatch.setattr(Atomic, "__enter__", lambda block: depth.begin(begin, block))
+    monkeypatch.setattr(Atomic, "__exit__", lambda block, *error: depth.end(end, block, *error))
     return depth
 
 
@@ -104,9 +106,9 @@ def write(alias: str) -> None:
 
 
 def query(alias: str) -> None:
-    """Run a query that does not end by itself."""
+    """Run a query that the abort interrupts."""
     if connections[alias].vendor == "sqlite":
-        threading.Event().wait(60)
+        threading.Event().wait(5)
     else:
         with connections[alias].cursor() as cursor:
             cursor.execute(SLEEP[connections[alias].vendor])
@@ -294,7 +296,9 @@ WAYS: list[Callable[[Any, str], None]] = [
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("block", [own, fenced, savepoint, kept])
+@pytest.mark.parametrize(
+    "block", [own, kept, *(pytest.param(block, marks=pytest.mark.chaos) for block in (fenced, savepoint))]
+)
 def test_each_block_is_left_as_often_as_it_was_entered(
     zoo: Zoo, ledger: str, depth: Depth, block: Any, way: Callable[[Any, str], None]
 ) -> None:
@@ -310,3 +314,37 @@ def test_each_block_is_left_as_often_as_it_was_entered(
         before = Bank.objects.using(ledger).count()
         write(ledger)
     assert Bank.objects.using(ledger).count() == before + 1
+
+
+def test_each_database_is_left_if_the_commit_of_another_one_fails(
+    zoo: Zoo, ledger: str, audit: Ledger, depth: Depth
+) -> None:
+    depth.now = 0
+
+    def fail() -> None:
+        raise IntegrityError("a deferred constraint")
+
+    with pytest.raises(IntegrityError), zk_lock("seats", atomic=[ledger, "audit"]):
+        write(ledger)
+        audit.write("x")
+        raw = connections[ledger].connection
+        audit.connection.__dict__["_commit"] = fail
+    del audit.connection.__dict__["_commit"]
+    assert depth.now == 0
+    assert connections[ledger].connection is raw
+    assert audit.seen() == list(Bank.objects.using(ledger).all()) == []
+
+
+def test_a_forked_child_leaves_its_blocks_and_not_its_parents(zoo: Zoo, ledger: str, depth: Depth) -> None:
+    depth.now = 0
+    child = 0
+    with contextlib.suppress(ZeroDivisionError), zk_lock("seats", atomic=ledger):
+        write(ledger)
+        child = os.fork()
+        if not child:
+            raise ZeroDivisionError
+    if not child:
+        os._exit(depth.now or connections[ledger].in_atomic_block)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert depth.now == 0
+    assert Bank.objects.using(ledger).count() == 1
