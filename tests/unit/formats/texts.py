@@ -317,7 +317,7 @@ def task() -> Any:
 
 def begin(running: Any, headers: Mapping[str, Any]) -> None:
     request: dict[str, Any] = {"retries": 0, "called_directly": False, "is_eager": False}
-    request["delivery_info"] = {"routing_key": running.app.conf.task_default_queue}
+    request["delivery_info"] = {messages.QUEUE_KEY: running.app.conf.task_default_queue}
     running.push_request(id=GUID, args=[], kwargs={}, headers=headers, **request)
 
 
