@@ -113,16 +113,12 @@ class FenceGone(ZkError):
     """The znode that an update depends on is gone. Nothing was written."""
 
 
-class StillThere(ZooKeeperUnavailable):
-    """The update was waiting for a child to go when its time was over."""
-
-
 class OptimisticUpdate(StoryRun):
     """
     Read a znode, decide what to write, and write it in one transaction; again until it succeeds.
 
     It survives any number of broken connections and sessions. `done` is called once, with the value or with an error.
-    After `stop` it writes nothing more; `orphaned` then gets the value of a transaction that was already on its way.
+    After `stop`, a transaction on its way may still be carried out.
 
     Args:
         session: of this process.
@@ -130,7 +126,6 @@ class OptimisticUpdate(StoryRun):
         decide: returns the next step.
         done: gets the value or the error, on the loop's thread. `run` sets it.
         guess: the supposed state of the znode. A right guess saves the read; a wrong one makes the transaction fail.
-        orphaned: gets the value if the update is stopped and is carried out all the same.
         directory: created where a write finds it missing; the parent of `path` unless given.
         fence: path of an ephemeral znode. Each transaction checks that it exists, else the error is `FenceGone`. So no
             process writes after it has lost what that znode stands for, however long it was paused.
@@ -145,54 +140,31 @@ class OptimisticUpdate(StoryRun):
         done: Callable[[Any], object] = lambda outcome: None,
         *,
         guess: object = UNKNOWN,
-        orphaned: Callable[[Any], object] | None = None,
         directory: str = "",
         fence: str = "",
     ) -> None:
         super().__init__(session, self._update, done)
-        self.waiting = False  # until a child is gone, or was so at the end; read by any thread
         self._path = path
         self._decide = decide
         self._directory = directory or path.rpartition("/")[0]
         self._fence = fence
         self._guess = guess
-        self._orphaned = orphaned
-        self._outcome: Any = UNKNOWN
-        self._stopped = False
         self._missing = 0  # transactions that failed because a znode was missing
-        self._in_doubt = False  # a transaction was sent, and the state was not read since
         self._watch: Watch | None = None
 
     def __repr__(self) -> str:
         return f"<update of {self._path!r}>"
 
-    def stop(self) -> None:
-        """End as soon as it is known whether a transaction under way was carried out; from any thread."""
-        self.session.post(self._stop)
-
-    # --- on the loop's thread -----------------------------------------------------------------------------------
-
-    def _stop(self) -> None:
-        self._stopped = True
-        if self._outcome is not UNKNOWN:
-            self._orphan()
-        elif not (self._in_doubt and self._orphaned):
-            self.conclude(ZooKeeperUnavailable())
-
     def _update(self) -> Story[Any]:
         """Read again after each connection: the state shows whether a transaction without a reply was carried out."""
-        self.waiting = False
         gateway, state, self._guess = self.session.gateway, self._guess, UNKNOWN
         while True:
             if state is UNKNOWN:
                 state = yield partial(gateway.read_directory, self._path)
-                self._in_doubt = False
             step = self._step(state)
             state = UNKNOWN
             if isinstance(step, Done):
                 return step.value
-            if self._stopped:
-                raise ZooKeeperUnavailable
             if isinstance(step, WaitUntilGone):
                 yield from self._wait(f"{self._path}/{step.child}")
             elif (yield from self._commit(step.operations)):
@@ -205,7 +177,6 @@ class OptimisticUpdate(StoryRun):
         """Return whether it was carried out, or has to be decided again."""
         gateway = self.session.gateway
         fence = (Check(path=self._fence),) if self._fence else ()
-        self._in_doubt = True
         try:
             yield partial(gateway.commit, (*fence, *operations))
         except (NodeExists, NotEmpty, Outdated):
@@ -223,10 +194,8 @@ class OptimisticUpdate(StoryRun):
         return True
 
     def _wait(self, child: str) -> Story[None]:
-        self.waiting = True
         with suppress(NodeMissing):
             yield partial(self._until_gone, child)
-        self.waiting = False
 
     def _until_gone(self, child: str, done: Callback[Any]) -> None:
         def on_read(reply: NodeReply) -> None:
@@ -235,22 +204,10 @@ class OptimisticUpdate(StoryRun):
 
         self._watch = self.session.gateway.read(child, on_read, lambda deleted: done(None))
 
-    def conclude(self, outcome: Any) -> None:
-        if self._outcome is not UNKNOWN:
-            return
-        self._outcome = outcome
+    def end(self) -> None:
+        super().end()
         if self._watch is not None:
             self._watch.cancel()
-        self.end()
-        if self._stopped:
-            self._orphan()
-        else:
-            self.done(outcome)
-
-    def _orphan(self) -> None:
-        orphaned, self._orphaned = self._orphaned, None
-        if orphaned is not None and not isinstance(self._outcome, BaseException):
-            orphaned(self._outcome)
 
 
 def run(update: OptimisticUpdate, deadline: float) -> Any:
@@ -258,7 +215,7 @@ def run(update: OptimisticUpdate, deadline: float) -> Any:
     Run an update, wait for it, and return its value. Raises the error that it ended with.
 
     At `deadline`, on `clock.now()`, it is stopped; a transaction on its way may still be carried out. Raises
-    `ZooKeeperUnavailable` then, or `StillThere` if it was waiting for a child to go.
+    `ZooKeeperUnavailable` then.
     """
     return run_all([update], deadline)[0]
 
@@ -267,8 +224,7 @@ def run_all(updates: Sequence[OptimisticUpdate], deadline: float) -> list[Any]:
     """Run updates of the same session at the same time, as `run` does; return their values."""
     outcomes = _outcomes(updates, deadline)
     if not outcomes:
-        waiting = any(update.waiting for update in updates)
-        raise (StillThere if waiting else ZooKeeperUnavailable)(updates[0].session.explain())
+        raise ZooKeeperUnavailable(updates[0].session.explain())
     for outcome in outcomes:
         if isinstance(outcome, ZkLockError):
             raise outcome

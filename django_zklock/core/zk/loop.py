@@ -180,7 +180,7 @@ class Loop:
     def _run(self) -> None:
         event: _Event | None = _NOTHING
         outlives_forks = threads_are_greenlets()
-        told = ""
+        logged = ""
         while event is not None:
             try:
                 if outlives_forks:
@@ -193,13 +193,13 @@ class Loop:
                     pause = self._timers[0][0] - clock.now() if self._timers else None
                     self._wakes_at = self._timers[0][0] if self._timers else float("inf")
                 event = self._events.get(timeout=None if pause is None else min(max(0.0, pause), LONGEST_SLEEP))
-                told = ""
+                logged = ""
             except queue.Empty:
                 pass
             except Exception as error:
-                if told != repr(error):
+                if logged != repr(error):
                     logger.exception("the thread %s cannot wait for an event, trying again", self._thread.name)
-                told = repr(error)
+                logged = repr(error)
                 time.sleep(START_AGAIN)
 
     def _remove_cancelled(self) -> None:

@@ -219,8 +219,8 @@ def test_a_release_that_zookeeper_refuses_is_logged(zoo: Zoo, caplog: pytest.Log
     assert "which this process has released, but its znode is still there" in str(why)
     assert "NoAuthError" in str(why)
     assert "earlier call" not in str(why)
-    told = messages(caplog, f"deleting the znode {path} ")  # the refused waiter's own znode has its own message
-    assert len(told) == 1, "it is tried again each second"
+    logged = messages(caplog, f"deleting the znode {path} ")  # the refused waiter's own znode has its own message
+    assert len(logged) == 1, "it is tried again each second"
     zoo.client.set_acls(directory, OPEN_ACL_UNSAFE)
     acquire_once("shop/1", timeout=30)
 

@@ -26,7 +26,6 @@ from django_zklock.locks.requests import (
     FenceGone,
     OptimisticUpdate,
     Step,
-    StillThere,
     WaitUntilGone,
     call,
     run,
@@ -46,7 +45,7 @@ def reading(path: str) -> Callable[[Gateway, Any], object]:
     return lambda gateway, done: gateway.read(path, done)
 
 
-def counting(path: str, orphaned: Callable[[object], object] | None = None, **more: Any) -> OptimisticUpdate:
+def counting(path: str) -> OptimisticUpdate:
     """An update that adds one to the number in a node; its value is the sum."""
     name = str(uuid.uuid4())
 
@@ -59,7 +58,7 @@ def counting(path: str, orphaned: Callable[[object], object] | None = None, **mo
             return Commit((Create(path=path, data=data),), 1)
         return Commit((SetData(path=path, data=data, version=directory.version),), int(number) + 1)
 
-    return OptimisticUpdate(session(), path, decide, orphaned=orphaned, **more)
+    return OptimisticUpdate(session(), path, decide)
 
 
 def test_a_request_whose_reply_is_lost_is_sent_again(zoo: Zoo, proxy: Proxy) -> None:
@@ -95,27 +94,6 @@ def test_an_update_that_was_given_up_asks_for_no_connection(zoo: Zoo, proxy: Pro
         run(update, soon(0.3))
     proxy.cut_all()
     eventually(lambda: update not in session().observers)
-
-
-def test_an_update_that_is_given_up_late_is_undone_if_it_was_carried_out(zoo: Zoo, proxy: Proxy) -> None:
-    undone: list[object] = []
-    refused, carried_out = (counting(f"{zoo.base}/number", undone.append) for _ in range(2))
-    proxy.alter_reply(MULTI, with_error(NO_AUTH), carried_out=False)
-    with pytest.raises(RequestRefused):
-        run(refused, soon())
-    assert run(carried_out, soon()) == 1
-    refused.stop()
-    carried_out.stop()
-    eventually(lambda: undone)
-    assert undone == [1]
-    zoo.client.delete(f"{zoo.base}/number")
-    proxy.drop_replies = True
-    with pytest.raises(ZooKeeperUnavailable):
-        run(counting(f"{zoo.base}/number", undone.append, guess=None), soon(0.3))
-    eventually(lambda: zoo.client.exists(f"{zoo.base}/number"))
-    proxy.drop_replies = False
-    proxy.cut_all()
-    eventually(lambda: undone == [1, 1])
 
 
 def test_a_thread_that_asks_a_session_after_its_end_is_told_so(zoo: Zoo, proxy: Proxy) -> None:
@@ -166,7 +144,7 @@ def test_an_update_writes_nothing_without_its_fence(zoo: Zoo, proxy: Proxy) -> N
     assert zoo.client.exists(path) is None
 
 
-def test_an_update_distinguishes_a_remaining_child_from_a_missing_reply(zoo: Zoo, proxy: Proxy) -> None:
+def test_an_update_waits_until_a_child_is_gone(zoo: Zoo, proxy: Proxy) -> None:
     path = f"{zoo.base}/directory"
     zoo.client.create(f"{path}/child", makepath=True)
 
@@ -174,14 +152,14 @@ def test_an_update_distinguishes_a_remaining_child_from_a_missing_reply(zoo: Zoo
         return WaitUntilGone("child") if directory is not None and "child" in directory.children else Done("gone")
 
     state = DirectoryState(path=path, data=b"", version=0, children=("child",))
-    given_up = OptimisticUpdate(session(), path, decide, orphaned=print)
-    with pytest.raises(StillThere):
+    given_up = OptimisticUpdate(session(), path, decide)
+    with pytest.raises(ZooKeeperUnavailable):
         run(given_up, soon(3))
     eventually(lambda: given_up not in session().observers)
     assert not any(client()._data_watchers.values()), "the wait has ended"
     waiting = OptimisticUpdate(session(), path, decide)
     waiter = BackgroundCall(lambda: run(waiting, soon()))
-    eventually(lambda: waiting.waiting and any(client()._data_watchers.values()))  # it has its own reply
+    eventually(lambda: any(client()._data_watchers.values()))  # it has its own reply
     proxy.alter_reply(GET_DATA, with_error(NO_AUTH))
     with pytest.raises(RequestRefused):
         run(OptimisticUpdate(session(), path, decide, guess=state), soon())

@@ -173,5 +173,5 @@ def test_a_lasting_fault_is_told_once(
     loop.post(done.set)
     assert done.wait(10)
     assert flush(10)
-    told = [record for record in caplog.records if "cannot wait for an event, trying again" in record.getMessage()]
-    assert [record.exc_info and record.exc_info[0] for record in told] == [OSError, MemoryError]
+    logged = [record for record in caplog.records if "cannot wait for an event, trying again" in record.getMessage()]
+    assert [record.exc_info and record.exc_info[0] for record in logged] == [OSError, MemoryError]

@@ -187,15 +187,15 @@ class PoolGrants:
         return [grant.payload(waited) for grant in grants]
 
     def _watch(self) -> None:
-        told = ""
+        logged = ""
         while self._grants or not self._is_closed:
             try:
                 self._watch_once()  # without this thread, no lock would be released
-                told = ""
+                logged = ""
             except Exception as error:
-                if told != repr(error):
+                if logged != repr(error):
                     logger.exception("the grants of the pool cannot be watched, trying again")
-                told = repr(error)
+                logged = repr(error)
                 time.sleep(CHECK_EVERY)
         self._shared.close()
 
