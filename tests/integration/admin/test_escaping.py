@@ -22,11 +22,12 @@ from kazoo.exceptions import NoNodeError
 from support.locking import Contend
 from support.zoo import Zoo, eventually
 
-from django_zklock.contrib.celery.unique import record
+from django_zklock.contrib.celery.unique import reservations
 from django_zklock.contrib.events.models import Attempt, OperatorAction
 from django_zklock.core.execution import stack
 from django_zklock.core.queue import acknowledgement, nodes
 from django_zklock.core.queue.markers import limit_marker
+from django_zklock.core.queue.operator_hold import guid_of_task
 
 pytestmark = [pytest.mark.django_db, pytest.mark.timeout(240)]
 
@@ -120,12 +121,10 @@ def hostile(zoo: Zoo, contend: Contend) -> Iterator[None]:
     texts = {"host": EVIL, "what": EVIL, "thread": EVIL, "template": EVIL, "about": {"task": EVIL, "id": EVIL}}
     for key, owner in ((KEYS[6], 1), ("other", 2), (KEYS[6], 2), ("other", 1)):
         contend(key, owner, owner=owner, **texts)
-    reservation = {"task_id": EVIL, "token": "t" * 36, "state": "queued", "late": True, "until": None}
-    reserved = record.path_of(zoo.base, f"task/{KEY}/{KEY}")
-    zoo.client.create(
-        reserved, json.dumps({**reservation, "host": EVIL, "what": EVIL, "pid": 7}).encode(), makepath=True
-    )
-    zoo.client.create(record.path_of(zoo.base, f"task/{KEY}/broken"), EVIL.encode(), makepath=True)
+    guid = guid_of_task(EVIL)
+    about = {"operator": EVIL, "reason": EVIL, "seconds": "600", "id": EVIL}
+    reserved = f"{reservations.DIRECTORY}/task/{KEY}/{KEY}"
+    paths.append(join(zoo, reserved, nodes.prefix(guid), payload(guid=guid, about=about), ephemeral=False))
     now = timezone.now()
     for outcome in (Attempt.HELD, Attempt.RELEASED, Attempt.LOST, Attempt.TIMED_OUT, Attempt.DEADLOCK, EVIL[:16]):
         for key, token in ((KEY, 5), (KEYS[2], 6)):
@@ -138,7 +137,6 @@ def hostile(zoo: Zoo, contend: Contend) -> Iterator[None]:
     for path in paths:
         with contextlib.suppress(NoNodeError):  # some were broken
             zoo.client.delete(path)
-    zoo.client.delete(f"{zoo.base}/{record.DIRECTORY}", recursive=True)
 
 
 @contextlib.contextmanager
