@@ -211,16 +211,18 @@ class LockInfo:
 
     @property
     def operator(self) -> OperatorHold | None:
-        """The operator hold, if an operator holds the lock."""
+        """Its operator hold: of an operator, of a lock that was handed over, or of a reserved key."""
         return next((holder.operator for holder in self.holders if holder.operator is not None), None)
 
     def states(self, long_held: float = LONG_HELD) -> tuple[str, ...]:
         """Return all states that it is in, as in `report.formatting.STATE_LABELS`; the worst first."""
+        hold = self.operator
         states = {
             "deadlocked": self.deadlocked,
             "unreadable": bool(self.problem) or self.is_worn_out,
             "passing": not self.holders and self.waiting > 0,
-            "operator": self.operator is not None and not self.operator.handed_over,
+            "operator": hold is not None and not hold.handed_over and not hold.task_id,
+            "reserved": hold is not None and bool(hold.task_id),
             "kept": self.idle_for is not None,
             "long": self.held_longer_than(long_held) and not self.lasts,
             "lasting": self.held_longer_than(long_held) and bool(self.lasts),

@@ -37,6 +37,7 @@ STATE_LABELS: Final = {
     "held": gettext_lazy("Held"),
     "kept": gettext_lazy("Kept for the next user"),
     "operator": gettext_lazy("Held by an operator"),
+    "reserved": gettext_lazy("Reserved"),
     "passing": gettext_lazy("Handing over"),
     "free": gettext_lazy("Free"),
 }

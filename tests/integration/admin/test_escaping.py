@@ -236,7 +236,6 @@ PAGES = (
     "acknowledge/",
     "limit/",
     "stack/",
-    "unique/",
 )
 ODD = (EVIL, f"{EVIL}\r\n{EVIL}", "javascript:evil()")
 FORMS: list[tuple[str, dict[str, Any]]] = [
@@ -256,7 +255,6 @@ FORMS: list[tuple[str, dict[str, Any]]] = [
     ("stack/", {"key": KEY}),
     ("stack/", {"key": KEYS[5]}),
     ("stack/", {"key": f"free/{KEY}"}),
-    ("unique/?" + urlencode({"key": f"task/{KEY}/{KEY}"}), {"token": EVIL, "reason": EVIL}),
 ]
 
 

@@ -19,6 +19,7 @@ from django.test import override_settings
 
 from django_zklock import conf
 from django_zklock.core.queue import order
+from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.dashboard.changelist import LockQuerySet
 from django_zklock.dashboard.detail import detail, links
 from django_zklock.exceptions import UnreadableQueue
@@ -47,6 +48,9 @@ HOLDER = ScannedContender(
     template="k",
     operator=None,
     waits_behind="",
+)
+HOLD = OperatorHold(
+    key="k", path="", token=5, by="anna", reason="", since=datetime(2026, 11, 1, tzinfo=timezone.utc), seconds=60
 )
 INFO = LockInfo(key="k", path="/zklock/k", holders=(HOLDER,), waiting=3, longest_wait=1.0)
 
@@ -102,6 +106,9 @@ def test_durations_have_their_two_greatest_units(seconds: float, text: str) -> N
         ({"holders": (replace(HOLDER, age=5.0),)}, "contended"),
         ({"holders": (replace(HOLDER, age=5.0),), "waiting": 0}, "held"),
         ({"holders": ()}, "passing"),
+        ({"holders": (replace(HOLDER, operator=HOLD),)}, "operator"),
+        ({"holders": (replace(HOLDER, operator=replace(HOLD, task_id="one")),)}, "reserved"),
+        ({"holders": (replace(HOLDER, operator=replace(HOLD, handed_over=True)),)}, "long"),
         ({"holders": (), "waiting": 0}, "free"),
         ({"problem": "odd"}, "unreadable"),
         ({"deadlocked": True}, "deadlocked"),
