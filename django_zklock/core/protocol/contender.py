@@ -430,9 +430,7 @@ class Contender(SessionObserver):
 
     def _on_created(self, reply: NodeReply) -> None:
         is_wanted = self._phase is not Phase.UNWANTED
-        if isinstance(reply, SessionGone):
-            return  # an event of the session follows
-        if isinstance(reply, (Node, OutcomeUnknown)):
+        if isinstance(reply, (Node, *INTERRUPTED)):  # a session that is being closed lives on if its leader dies
             self._node = reply if isinstance(reply, Node) else None
             if not is_wanted:
                 self._delete()

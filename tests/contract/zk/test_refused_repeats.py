@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
-from support.faults import acquire_once, session, within
+from support.faults import BackgroundCall, acquire_once, session, within
 from support.primitives import KEY
 from support.proxy import CREATE2, MULTI, NO_AUTH, Proxy, with_error
 from support.work import acquired, assert_refused
@@ -22,7 +22,7 @@ from django_zklock.operations import hold_lock
 
 pytestmark = pytest.mark.usefixtures("key_directory")
 
-QUOTA, THROTTLED, LATER = -125, -127, -200
+EXPIRED, QUOTA, THROTTLED, LATER = -112, -125, -127, -200
 NO_DELETES = make_acl("world", "anyone", read=True, write=True, create=True, admin=True)
 SHORT = 2.0  # seconds: a session timeout
 
@@ -74,6 +74,17 @@ def test_a_server_that_fails_at_each_write_is_named_with_its_error(zoo: Zoo) -> 
             while said not in str(assert_refused(attempt, ZooKeeperUnavailable)):
                 pass  # until a caller gives up between two connections
             proxy.heal()
+
+
+def test_a_create_is_repeated_if_a_session_that_was_being_closed_lives_on(proxy: Proxy) -> None:
+    """Its leader may die before a quorum has the close."""
+    acquire_once(KEY)
+    fired = proxy.alter_reply(CREATE2, with_error(EXPIRED), carried_out=False)
+    call = BackgroundCall(lambda: acquire_once(KEY, timeout=30))
+    assert fired.wait(10)
+    acquire_once("another")  # the reply before it has been handled, too
+    proxy.cut_all()
+    call.result(40)
 
 
 def test_a_hand_over_beyond_the_quota_says_so_at_once(zoo: Zoo, proxy: Proxy) -> None:
