@@ -13,7 +13,7 @@ from typing import Any
 
 from django_zklock.core import clock
 from django_zklock.core.locks.lingering import LingeringLock, LingeringWaiter
-from django_zklock.core.protocol import hand_over, registry
+from django_zklock.core.protocol import hand_over, registry, releases
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
@@ -129,6 +129,7 @@ def stage() -> Iterator[Stage]:
     logger = logging.getLogger("django_zklock")
     handler = _Complaints(new_stage)
     level = logger.level
+    under_way = set(releases._under_way)
     logger.addHandler(handler)
     logger.setLevel(logging.ERROR)
     try:
@@ -137,3 +138,5 @@ def stage() -> Iterator[Stage]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
+        for release in set(releases._under_way) - under_way:
+            releases.end(release)  # its reply would have come after the end of the play
