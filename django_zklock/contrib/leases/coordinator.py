@@ -45,11 +45,12 @@ So a client that sends thousands of calls has a small part of the processor, and
 """
 MOST_STARTING_ALONE: Final = 8
 """Their number if the settings name no clients: there are no others to protect."""
-IDLE: Final = 0.002
+IDLE: Final = 0.01
 """
 Seconds after which an acquisition no longer counts as starting, if the loop has nothing else to do.
 
-It waits for ZooKeeper then, which may be far away, and delays nobody.
+It waits for a ZooKeeper that is far away then, and delays nobody. One nearby has answered by then: a client that
+floods a coordinator has one acquisition under way at a time.
 """
 LONGEST_START: Final = 1.0
 """Seconds after which an acquisition no longer counts as starting. ZooKeeper may not answer."""
