@@ -50,7 +50,6 @@ from django_zklock.core.zk.errors import (
     OutcomeUnknown,
     Outdated,
     RequestRefused,
-    SessionGone,
     ZkError,
 )
 from django_zklock.core.zk.gateway import Node, NodeReply, WriteReply
@@ -1014,7 +1013,7 @@ class Predecessors:
         """Watch the directory, whose data are written with each change of the limit. Then list the queue again."""
 
         def on_read(reply: NodeReply) -> None:
-            if isinstance(reply, ZkError) and not isinstance(reply, (NodeMissing, OutcomeUnknown, SessionGone)):
+            if isinstance(reply, ZkError) and not isinstance(reply, (NodeMissing, *INTERRUPTED)):
                 self._successor.on_refused(reply)  # without a watch, no change would be noticed
 
         def on_event(deleted: bool) -> None:
