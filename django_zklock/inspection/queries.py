@@ -48,8 +48,8 @@ def snapshot(
 
     A snapshot whose scan began at most `max_age` seconds ago is returned again, and callers at the same time share one.
     Of each lock, the holders and the first `max_waiters` waiters are read; all are counted. If there are more than
-    `max_locks`, those with the most waiters are read, after those whose keys contain all of the `words`. None removes a
-    limit.
+    `max_locks`, those with the most waiters are read, after those whose keys contain all of the `words`. The
+    reservations of unique tasks come last. None removes a limit.
 
     Never raises because ZooKeeper does not answer: then `problem` says so, and the locks are those of the last scan.
     """

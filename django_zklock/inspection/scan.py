@@ -15,6 +15,7 @@ from django_zklock.core.protocol.story import Request, Story, StoryRun
 from django_zklock.core.queue import markers, order
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, SEQUENCE_TAIL, quoted, show_tails, shown_key
 from django_zklock.core.queue.nodes import Kind
+from django_zklock.core.queue.operator_hold import RESERVATIONS
 from django_zklock.core.queue.order import Queue
 from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.core.zk.gateway import CLOCK_NODE, Callback, Gateway, Node
@@ -50,7 +51,7 @@ class ScanLimits:
     """How much a scan reads."""
 
     max_locks: int | None
-    """The locks with the most waiters are read; None: all."""
+    """The locks with the most waiters are read, and reservations last; None: all."""
     max_waiters: int | None
     """The waiters of each lock that are read. The first one is always read, for its age. None: all."""
     key: str = ""
@@ -61,6 +62,10 @@ class ScanLimits:
     def is_first(self, key: str) -> bool:
         """Return True if a lock is read before those with more waiters."""
         return bool(self.words) and all(word in f"{key} {shown_key(key)}".casefold() for word in self.words)
+
+    def rank(self, key: str, queue: Queue, *, wears: bool) -> tuple[bool, bool, bool, int]:
+        """Return a value to sort by: the locks to read come first. There may be a reservation for each queued task."""
+        return not self.is_first(key), not wears, key.startswith(f"{RESERVATIONS}/"), -len(queue)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -268,8 +273,8 @@ class Scan:
             wanted = sorted(result.unreadable, key=lambda key: (not limits.is_first(key), key))[: limits.max_locks]
             result.unreadable = {key: result.unreadable[key] for key in wanted}
             room = limits.max_locks - len(wanted)
-            wearing = result.numbers_left
-            keys.sort(key=lambda key: (not limits.is_first(key), key not in wearing, -len(self._listed_queues[key])))
+            queues, wearing = self._listed_queues, result.numbers_left
+            keys.sort(key=lambda key: limits.rank(key, queues[key], wears=key in wearing))
             keys = sorted(keys[:room])
         result.queues = {key: self._listed_queues[key] for key in keys}
         reads: list[tuple[int, str, str]] = []  # with the rank among the waiters; 0 for holders

@@ -80,7 +80,7 @@ def path_of(zoo: Zoo, key: str) -> str:
 
 def reserved_names(zoo: Zoo, key: str = "") -> list[str]:
     """Return the keys that have a reservation, or this one if it has."""
-    base = names.path(conf.current().base, reservations.DIRECTORY)
+    base = names.path(conf.current().base, operator_hold.RESERVATIONS)
     reserved: list[str] = []
     todo = [base]
     while todo:

@@ -33,6 +33,10 @@ MAX_TASK_ID: Final = 200
 LONGEST: Final = 7 * 24 * 3600.0
 """Seconds that a hold may last."""
 
+RESERVATIONS: Final = "%21unique"
+"""
+The first part of the keys whose holds are reservations: an escaped exclamation mark, which other keys hardly have.
+"""
 DIRECTORY: Final = "!ends"
 """The directory with an entry for each hold, by its end. No segment of a key begins with `!`."""
 _ENTRY: Final = re.compile(r"(?P<end>[0-9]{10})-(?P<path>[^!/]+(?:![^!/]+)+)[.]end")

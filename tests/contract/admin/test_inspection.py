@@ -30,6 +30,7 @@ from django_zklock.core.execution.work import Work
 from django_zklock.core.protocol.story import StoryRun
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
+from django_zklock.core.queue.operator_hold import RESERVATIONS
 from django_zklock.core.zk.options import SessionOptions
 from django_zklock.exceptions import LockNotAcquired, ZooKeeperUnavailable
 from django_zklock.inspection import Snapshot, check_quorum, ensemble, look_at, scan, snapshot
@@ -113,6 +114,15 @@ def test_waiters_that_are_not_shown_are_counted(zoo: Zoo) -> None:
     assert all(lock.longest_wait is not None and len(lock.holders) == 1 for lock in few.locks)
     more = fresh(max_waiters=2)
     assert [(lock.key, len(lock.waiters)) for lock in more.locks] == [("a", 1), ("b", 2), ("c", 0)]
+
+
+def test_reservations_hide_no_lock(zoo: Zoo) -> None:
+    """There may be a reservation for each task in a queue."""
+    for key in ("orders/1", f"{RESERVATIONS}/task/report/1", f"{RESERVATIONS}/task/report/2", "z"):
+        contender(zoo, key)
+    assert [lock.key for lock in fresh(max_locks=2).locks] == ["orders/1", "z"]
+    assert len(fresh(max_locks=3).locks) == 3
+    assert [lock.key for lock in fresh(max_locks=1, words="report/2").locks] == [f"{RESERVATIONS}/task/report/2"]
 
 
 def test_clients_are_distinguished(zoo: Zoo) -> None:

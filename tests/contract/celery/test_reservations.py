@@ -17,6 +17,7 @@ from django_zklock import inspection, operations
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.contrib.celery.unique.reservations import lock_key
 from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.queue.operator_hold import RESERVATIONS
 from django_zklock.core.zk import process
 from django_zklock.decorators.context import AcquireAgain
 from django_zklock.exceptions import LockTimeout, UnreadableQueue, ZooKeeperUnavailable
@@ -25,7 +26,7 @@ from django_zklock.exceptions import LockTimeout, UnreadableQueue, ZooKeeperUnav
 @pytest.fixture(autouse=True)
 def _no_reservation_is_left(zoo: Zoo) -> Iterator[None]:
     yield
-    zoo.client.delete(f"{zoo.base}/{reservations.DIRECTORY}", recursive=True)
+    zoo.client.delete(f"{zoo.base}/{RESERVATIONS}", recursive=True)
 
 
 @pytest.mark.parametrize("key", ["a/b", "%21unique/a", "0f8fad5bd9cb469fa16570867728950e", "order/1795428818"])

@@ -22,12 +22,11 @@ from kazoo.exceptions import NoNodeError
 from support.locking import Contend
 from support.zoo import Zoo, eventually
 
-from django_zklock.contrib.celery.unique import reservations
 from django_zklock.contrib.events.models import Attempt, OperatorAction
 from django_zklock.core.execution import stack
 from django_zklock.core.queue import acknowledgement, nodes
 from django_zklock.core.queue.markers import limit_marker
-from django_zklock.core.queue.operator_hold import guid_of_task
+from django_zklock.core.queue.operator_hold import RESERVATIONS, guid_of_task
 
 pytestmark = [pytest.mark.django_db, pytest.mark.timeout(240)]
 
@@ -123,7 +122,7 @@ def hostile(zoo: Zoo, contend: Contend) -> Iterator[None]:
         contend(key, owner, owner=owner, **texts)
     guid = guid_of_task(EVIL)
     about = {"operator": EVIL, "reason": EVIL, "seconds": "600", "id": EVIL}
-    reserved = f"{reservations.DIRECTORY}/task/{KEY}/{KEY}"
+    reserved = f"{RESERVATIONS}/task/{KEY}/{KEY}"
     paths.append(join(zoo, reserved, nodes.prefix(guid), payload(guid=guid, about=about), ephemeral=False))
     now = timezone.now()
     for outcome in (Attempt.HELD, Attempt.RELEASED, Attempt.LOST, Attempt.TIMED_OUT, Attempt.DEADLOCK, EVIL[:16]):

@@ -22,7 +22,8 @@ from support.zoo import eventually
 from django_zklock import zk_locked
 from django_zklock.admin import LockAdmin
 from django_zklock.contrib.celery import queued
-from django_zklock.contrib.celery.unique.reservations import DIRECTORY, lock_key
+from django_zklock.contrib.celery.unique.reservations import lock_key
+from django_zklock.core.queue.operator_hold import RESERVATIONS
 
 pytestmark = pytest.mark.django_db
 
@@ -35,7 +36,7 @@ def publisher(publisher: Worker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wo
     monkeypatch.setattr(LockAdmin, "reply_timeout", 6.0)
     with override_settings(**adminsite.SETTINGS):
         yield publisher
-        publisher.zoo.client.delete(f"{publisher.zoo.base}/{DIRECTORY}", recursive=True)
+        publisher.zoo.client.delete(f"{publisher.zoo.base}/{RESERVATIONS}", recursive=True)
 
 
 def lost(worker: Worker, key: str, name: str = "until_done") -> AsyncResult[Any]:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from kazoo.client import KazooClient
 
-from django_zklock.contrib.celery.unique.reservations import DIRECTORY, lock_key
+from django_zklock.contrib.celery.unique.reservations import lock_key
 from django_zklock.core.queue import nodes, operator_hold
+from django_zklock.core.queue.operator_hold import RESERVATIONS
 from support.chaos.servers import looking_in
 from support.waits import Waits
 from support.zoo import Zoo, eventually
@@ -109,4 +110,4 @@ class Stage:
 def staged(zoo: Zoo) -> Iterator[Stage]:
     with looking_in(zoo.all_hosts, 30) as client:
         yield Stage(client, zoo.base)
-        client.delete(f"{zoo.base}/{DIRECTORY}", recursive=True)
+        client.delete(f"{zoo.base}/{RESERVATIONS}", recursive=True)

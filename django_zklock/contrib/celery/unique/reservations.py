@@ -37,6 +37,7 @@ from django_zklock.core.queue.nodes import Kind, Payload
 from django_zklock.core.queue.operator_hold import (
     LONGEST,
     MAX_TASK_ID,
+    RESERVATIONS,
     SECONDS,
     HoldLabel,
     OperatorHold,
@@ -56,8 +57,6 @@ from django_zklock.operations.client import DeleteNode, QueueClient, children
 
 logger = Logger("django_zklock.reservations")
 
-DIRECTORY: Final = "%21unique"
-"""The first part of the keys of all reservations: an escaped exclamation mark, which other keys hardly have."""
 LASTS: Final = 3600.0
 """Seconds that a reservation lasts, unless `unique_for` says otherwise."""
 RESERVE_TIMEOUT: Final = 5.0  # seconds that a sender waits for ZooKeeper, or for another sender
@@ -73,7 +72,7 @@ class Duplicate:
 
 def lock_key(key: str) -> str:
     """Return the key of the lock whose holds are the reservations of `key`."""
-    return f"{DIRECTORY}/{key}"
+    return f"{RESERVATIONS}/{key}"
 
 
 def is_key(text: object) -> TypeGuard[str]:
