@@ -10,7 +10,7 @@ from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
 from django_zklock.core.protocol import spec as locks
 from django_zklock.core.protocol.contender import Contender, Outcome
 from django_zklock.core.protocol.grant import Grant, GrantObserver
-from django_zklock.core.protocol.hand_over import GivenHold
+from django_zklock.core.protocol.hand_over import Adopter, GivenHold
 from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.hand_over import HandOver
@@ -116,7 +116,8 @@ class Caller(GrantObserver):
         if script.linger:
             contender = LingeringWaiter(session.attached(LingeringLocks), spec, caller, done, waits=waits)
         else:
-            contender = Contender(session, spec, caller, done, waits=waits)
+            kind = Contender if self._inheritance is None else Adopter
+            contender = kind(session, spec, caller, done, waits=waits)
         contender.since = self._world.now
         contender.held = self._held if self.outer is not None and waits else None
         self.contender = contender
@@ -222,7 +223,7 @@ class Caller(GrantObserver):
         limit = script.limit if grant.kind is Kind.PERMIT else 0
         guid, sequence = nodes.new_guid(nodes.Mark.OPERATOR), grant.path[-10:]
         hand_over = HandOver(script.key, grant.kind, limit, guid, sequence, "", script.gives)
-        contender.given = GivenHold(contender.spec, hand_over, partial(self._on_given, hand_over, []))
+        contender.leaves = GivenHold(contender.spec, hand_over, partial(self._on_given, hand_over, [])).replace
 
     def _on_given(self, hand_over: HandOver, results: list[int], token: int) -> None:
         if results or not token:

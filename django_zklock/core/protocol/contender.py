@@ -2,10 +2,12 @@
 The contender: a state machine that enters the queue of a lock, waits for its turn, holds the lock and leaves.
 
 The story runs from top to bottom. The contender waits for a session first. If it may wait for the lock, it creates its
-znode and lists the queue, perhaps after a wait in the local queue of its process. Otherwise, or if a `gate` lets it in
-together with those of other locks (`locks.batch`), it peeks whether the lock is free, so a try that fails writes
-nothing. The rule (`queue.order`) knows the kind of lock, and says for whom it waits. The contender watches these, is
-granted the lock, and deletes its znode.
+znode and lists the queue, perhaps after a wait in the local queue of its process. Otherwise it peeks whether the lock
+is free, so a try that fails writes nothing. The rule (`queue.order`) knows the kind of lock, and says for whom it
+waits. The contender watches these, is granted the lock, and deletes its znode.
+
+Two kinds of contenders enter the queue in another way: that of a batch (`locks.batch`), and the adopter of a lock that
+was handed over (`protocol.hand_over`).
 
 It never blocks. The caller (a thread, greenlet or coroutine) waits for the outcome elsewhere (`execution.waiters`). So
 an exception in the caller never interrupts the protocol: the caller calls `abandon`, and the contender cleans up.
@@ -31,7 +33,6 @@ from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.deadlock import DeadlockSearch
 from django_zklock.core.protocol.errors import LockDeadlock
 from django_zklock.core.protocol.grant import Grant
-from django_zklock.core.protocol.hand_over import GivenHold, adoption, find_hold
 from django_zklock.core.protocol.local_queue import LocalQueue
 from django_zklock.core.protocol.operator_holds import HoldCheck, Replacement, minimum_hold
 from django_zklock.core.protocol.registry import Deletion, ListedNames, ListingReply, Registry
@@ -39,7 +40,6 @@ from django_zklock.core.protocol.reply_guard import ReplyGuard
 from django_zklock.core.protocol.spec import Caller, QueueSpec
 from django_zklock.core.protocol.story import Story, drive
 from django_zklock.core.queue import markers, nodes, operator_hold, order
-from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.client import Watch
@@ -47,7 +47,6 @@ from django_zklock.core.zk.errors import (
     INTERRUPTED,
     NodeExists,
     NodeMissing,
-    OutcomeUnknown,
     Outdated,
     RequestRefused,
     ZkError,
@@ -69,19 +68,15 @@ DESCRIBE_GRANT_AFTER = 0.75  # seconds after that watch; a shorter hold does not
 class Phase(enum.Enum):
     """The present activity of a contender."""
 
-    NEW = "has not begun"
     AWAITING = "waits for a session"
-    PEEKING = "lists the directory, to see whether the lock is free"
+    PREPARING = "looks whether it may enter the queue, or creates the directory"
     LOCAL_QUEUE = "waits in the local queue of its process"
-    PREPARING = "creates its directory, or reads the hold that it is to adopt"
     CREATING = "creates its znode"
     SEARCHING = "does not know whether its znode exists, and searches it"
-    LISTING = "is in the queue, and lists it"
+    LISTING = "is in the queue, and lists it, or leaves it if it is still part of a deadlock"
     QUEUED = "is in the queue, and watches its predecessors"
-    ENDING = "deletes its znode, if it is still part of a deadlock"
     PROVING = "is first, and waits for a quorum to confirm its session and its znode"
     HOLDING = "holds the lock, or has lost it"
-    UNWANTED = "deletes its znode when its create has a reply"
     DELETING = "deletes its znode"
     GONE = "has no znode any more"
 
@@ -117,20 +112,19 @@ class Contender(SessionObserver):
     deadline: float | None = None  # when the caller gives up, on clock.now()
     since: float | None = None  # when the caller began to wait, on clock.now(); None: it serves other callers
     on_queued: Callable[[], object] | None = None  # called once if it has to wait
-    gate: Callable[[bool], object] | None = None  # it peeks, tells this whether the lock is free, and awaits `proceed`
     has_position: bool = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
     # Returns the locks of its owner, and whether another thread may end each; None: it has none.
     held: Callable[[], Mapping[Grant, bool]] | None = None
-    given: GivenHold | None = None  # replaces its znode at the release; written by its owner before that
+    # Returns what replaces its znode at the release, if the lock is still held; written by its owner before that.
+    leaves: Callable[[Grant, Node], Replacement | None] | None = None
     # The caller reads these, and `ahead`.
     busy: Busy | None = None  # its outcome, as soon as the holder is read
-    in_local_queue: bool = False  # it waits in the local queue of this process
     guid: str = ""  # of its last znode; empty before the first create
     refusal: ZkError | None = None  # of a request that it tries again: its delete, or that of a hold ahead
 
     _ahead: Node | None = None  # the contender just ahead, or the holder if it is busy; None if it was not read
     _operator_hold: Node | None = None  # an operator hold ahead, if there is one
-    _phase: Phase = Phase.NEW
+    _phase: Phase = Phase.AWAITING
     _registry: Registry = field(init=False)  # set when it begins
     _replies: ReplyGuard = field(init=False)
     _timer: Timer = NEVER
@@ -143,21 +137,25 @@ class Contender(SessionObserver):
     _node: Node | None = None  # its znode, once that is known to exist; not while it is being deleted
     _predecessors: Predecessors | None = None  # once it has waited for some
     _own_watch: Watch | None = None  # of its znode
-    _is_watch_set: bool = False  # the server has that watch
-    _watch_timer: Timer = NEVER  # reads and watches the znode when it is due
     _last_read: Node | None = None  # the znode as it was last read
     _grant: Grant | None = None
-    _is_described: bool = False  # its znode says when the lock was granted
     _marker: ReaderMarker | None = None  # set when the writer becomes a reader
     _done: tuple[Callable[[bool], object], ...] = ()  # called when its release is confirmed
 
     def __post_init__(self) -> None:
         self._replies = ReplyGuard(self.spec.key, self.on_failure, self.caller.about)
+        if self.spec.min_hold:
+            self.leaves = partial(minimum_hold, self.spec, self.caller)
 
     @property
     def is_waited_for(self) -> bool:
         """Whether a caller waits for its outcome; from any thread."""
         return self.waits and self.since is not None and self._on_outcome is not None
+
+    @property
+    def in_local_queue(self) -> bool:
+        """Whether it waits in the local queue of this process."""
+        return self._phase is Phase.LOCAL_QUEUE
 
     @property
     def ahead(self) -> ContenderInfo | None:
@@ -233,7 +231,7 @@ class Contender(SessionObserver):
     # --- wait for a session, and for a place in the queue ---------------------------------------------------------
 
     def _begin(self) -> None:
-        if self._phase is not Phase.NEW:
+        if self._phase is Phase.GONE:
             return  # it was abandoned before
         if self.session.closing:
             self.on_closed()  # the other contenders were notified before this one began
@@ -243,7 +241,7 @@ class Contender(SessionObserver):
         self.session.observers[self._registry] = None  # first: a delete ends before its contender hears of an event
         self.session.observers[self] = None
         if self.session.connected:
-            self._create_or_peek()
+            self._enter()
         else:
             self._await_session()
 
@@ -256,13 +254,10 @@ class Contender(SessionObserver):
         if self._phase is Phase.AWAITING:
             self.on_refused(ZooKeeperUnavailable(self.session.explain(self.session.options.connect_timeout)))
 
-    def _create_or_peek(self) -> None:
-        if self.spec.adopts is not None:
-            self._create()  # at once: those in the local queue may wait for this hand-over
-            return
-        if not self.waits or self.gate is not None:
-            self._phase = Phase.PEEKING
-            drive(self._peek(), self._on_peeked, self._replies.wrap)
+    def _enter(self) -> None:
+        """Enter ZooKeeper's queue or the local one, or look first whether the lock is free."""
+        if not self.waits:
+            self._begin_peek()
             return
         queue = self._registry.local_queue(self.spec.parent)
         if queue.admit(self):
@@ -277,21 +272,12 @@ class Contender(SessionObserver):
         self._local_queue = queue
         queue.append(self)
         self._phase = Phase.LOCAL_QUEUE
-        self.has_position = self.in_local_queue = True
+        self.has_position = True
         self._report_queued()
         self._search_deadlock()
 
-    def proceed(self) -> None:
-        """Pass the gate, and enter the queue unless it has left. On the protocol's thread."""
-        self.gate = None
-        self._replies.new_generation()  # it may peek again, after a loss of the connection
-        if self._phase is Phase.PEEKING:  # else it waits for a session, and enters then
-            create = self._create_or_peek if self.waits else self._create
-            self._replies.run(create if self.session.connected else self._await_session)
-
     def on_admitted(self) -> None:
         """Enter ZooKeeper's queue: the local queue has admitted this contender."""
-        self.in_local_queue = False
         self._replies.run(self._create if self.session.connected else self._await_session)
 
     def _are_too_many(self, waiters: int) -> bool:
@@ -303,6 +289,11 @@ class Contender(SessionObserver):
             on_queued()
 
     # --- peek, if it does not wait --------------------------------------------------------------------------------
+
+    def _begin_peek(self) -> None:
+        self._phase = Phase.PREPARING
+        self._replies.new_generation()  # it may peek again, after a loss of the connection
+        drive(self._peek(), self._on_peeked, self._replies.wrap)
 
     def _peek(self) -> Story[order.Queue | None]:
         """Return the queue, with a newcomer at its end; None if there is none."""
@@ -329,9 +320,9 @@ class Contender(SessionObserver):
         elif isinstance(queue, ZkLockError):
             self.on_refused(queue)
         elif queue is None:
-            self._create_directory() if self.gate is None else self.gate(True)
-        elif (is_free := self._is_free(queue)) or self.waits:
-            self._create() if self.gate is None else self.gate(is_free)
+            self._create_directory()
+        elif self._is_free(queue):
+            self._create()
         else:
             self._give_up(queue, Busy())
 
@@ -368,14 +359,13 @@ class Contender(SessionObserver):
         self._node = self._last_read = None
         self._lists_again = False
         self._replies.new_generation()
-        if spec.adopts is not None:
-            self._phase = Phase.PREPARING
-            drive(self._adopt(spec.adopts), self._on_adopted, self._replies.wrap)
-            return
+        self._send_create()
+
+    def _send_create(self) -> None:
         prefix, data = self._begin_create()
         on_created, on_listed = self._replies.wrap(self._on_created), self._replies.wrap(self._on_listed)
         try:
-            self._registry.create_and_list(spec.parent, prefix, self.guid, data, on_created, on_listed)
+            self._registry.create_and_list(self.spec.parent, prefix, self.guid, data, on_created, on_listed)
         except TooManyLocks as error:
             self.on_refused(error)
 
@@ -386,28 +376,9 @@ class Contender(SessionObserver):
         self.guid = guid.replace("-", "") if self.spec.compat == "kazoo" else guid
         self._phase = Phase.CREATING
         self._sent_at = clock.now()
-        return nodes.prefix(self.guid, self.spec.kind, self.spec.compat), self._payload()
+        return nodes.prefix(self.guid, self.spec.kind, self.spec.compat), self._payload().encode()
 
-    def _adopt(self, hand_over: HandOver) -> Story[None]:
-        """Create the znode in the place of the hold by which the lock was handed over."""
-        gateway, parent = self.session.gateway, self.spec.parent
-        yield from find_hold(gateway, self.spec, hand_over)
-        prefix, data = self._begin_create()
-        path = f"{parent}/{prefix}{hand_over.sequence}"
-        self._registry.add(self.guid, path)
-        yield partial(gateway.commit, adoption(hand_over, parent, path, data))
-
-    def _on_adopted(self, reply: ZkLockError | None) -> None:
-        was_sent = self._phase is not Phase.PREPARING
-        if reply is None or (was_sent and isinstance(reply, ZkError)):
-            # The reply does not describe the znode. So the znode is searched, as if the reply had been lost.
-            self._on_created(OutcomeUnknown() if reply is None else reply)
-            if reply is None and self._phase is Phase.SEARCHING:
-                self._search()
-        elif not isinstance(reply, INTERRUPTED):  # else it begins again when it is connected
-            self.on_refused(reply)
-
-    def _payload(self) -> bytes:
+    def _payload(self) -> Payload:
         spec, caller = self.spec, self.caller
         return Payload(
             guid=self.guid,
@@ -423,25 +394,20 @@ class Contender(SessionObserver):
             max_hold=round((spec.max_hold or 0.0) * 1000),
             session_timeout=round(self.session.timeout * 1000),
             lasts=spec.lasts,
-            adopts=spec.adopts.guid if spec.adopts is not None else "",
-            token=str(spec.adopts.token) if spec.adopts is not None else "",
-        ).encode()
+        )
 
     def _on_created(self, reply: NodeReply) -> None:
-        is_wanted = self._phase is not Phase.UNWANTED
-        if isinstance(reply, (Node, *INTERRUPTED)):  # a session that is being closed lives on if its leader dies
-            self._node = reply if isinstance(reply, Node) else None
-            if not is_wanted:
-                self._delete()
-            else:
-                self._phase = Phase.SEARCHING if self._node is None else Phase.LISTING
-                if self._lists_again and self._node is not None:
-                    self._list()
+        if isinstance(reply, Node):
+            self._node = reply
+            self._phase = Phase.LISTING
+            if self._lists_again:
+                self._list()
+            return
+        if isinstance(reply, INTERRUPTED):  # a session that is being closed lives on if its leader dies
+            self._phase = Phase.SEARCHING
             return
         self._registry.discard(self.guid)  # the create was refused, so there is no znode
-        if not is_wanted:
-            self._on_gone()
-        elif isinstance(reply, NodeMissing):
+        if isinstance(reply, NodeMissing):
             self._create_directory()
         else:
             self.on_refused(reply)
@@ -462,7 +428,7 @@ class Contender(SessionObserver):
     def _on_prepared(self, reply: WriteReply) -> None:
         if reply is None:
             self._create()  # if the server has deleted the empty directory in between, this creates it again
-        elif not isinstance(reply, INTERRUPTED):  # else it creates the znode when connected
+        elif not isinstance(reply, INTERRUPTED):  # else it enters when connected
             self.on_refused(reply)
 
     def _search(self) -> None:
@@ -582,7 +548,7 @@ class Contender(SessionObserver):
         if self._phase is not Phase.QUEUED:
             return
         # The server sends watch events in order. If the znode had been deleted before, its watch would have told so.
-        if was_last and self._is_watch_set:
+        if was_last and self._own_watch is not None and self._own_watch.is_set:
             self._grant_if_proven()
         else:
             self._list()  # others may still be ahead, or the znode may be gone
@@ -617,7 +583,7 @@ class Contender(SessionObserver):
     def end_deadlock(self, checks: Sequence[Check], error: LockDeadlock) -> None:
         """Delete its znode and conclude with this error, in one transaction with these checks. Wait on if one fails."""
         if self._phase is Phase.QUEUED and self._node is not None:
-            self._phase = Phase.ENDING
+            self._phase = Phase.LISTING
             self._unwatch()  # or the delete would look like that of another session
             operations = (*checks, Delete(path=self._node.path))
             on_deleted = self._replies.wrap(partial(self._on_deadlock_ended, error))
@@ -648,7 +614,8 @@ class Contender(SessionObserver):
             if isinstance(reply, NodeMissing):
                 self._on_missing()
             elif isinstance(reply, Node):
-                self._is_watch_set = True
+                if self._own_watch is not None:
+                    self._own_watch.is_set = True
                 is_own = self._node is not None and reply.version == self._node.version
                 self._last_read = self._node if is_own else reply  # one copy of the same data
                 self._on_own_read(reply)
@@ -666,10 +633,8 @@ class Contender(SessionObserver):
 
     def _unwatch(self) -> None:
         watch, self._own_watch = self._own_watch, None
-        self._is_watch_set = False
         if watch is not None:
             watch.cancel()
-        self._watch_timer.cancel()
 
     def _on_missing(self) -> None:
         """Another session has deleted the znode."""
@@ -728,21 +693,22 @@ class Contender(SessionObserver):
             self._hold()
 
     def _hold(self) -> None:
-        node, spec, registry = self._node, self.spec, self._registry
+        node = self._node
         if node is None:
             return
         self._phase = Phase.HOLDING
-        token = node.czxid if spec.adopts is None else min(spec.adopts.token, node.czxid)
-        grant = self._grant = Grant(self.session, spec.key, node.path, token, spec.kind)
-        grant.what, grant.about = self.caller.what, self.caller.about
-        grant.template, grant.adopted = spec.template, spec.adopts is not None
-        # A watch of the time in the queue stays until the timer is due.
-        registry.heartbeat.add(node.path, partial(self._replies.run, self._on_missing))
-        self._watch_timer = self.session.loop.call_later(WATCH_SELF_AFTER, partial(self._replies.run, self._watch))
+        grant = self._grant = self._new_grant(node)
+        self._registry.heartbeat.add(node.path, partial(self._replies.run, self._on_missing))
+        self._call_later(WATCH_SELF_AFTER, self._watch)  # until then, a watch of the time in the queue stays
         self._conclude(grant)
         queue, self._local_queue = self._local_queue, None
         if queue is not None:
             queue.remove(self, granted=True)
+
+    def _new_grant(self, node: Node) -> Grant:
+        grant = Grant(self.session, self.spec.key, node.path, node.czxid, self.spec.kind)
+        grant.what, grant.about, grant.template = self.caller.what, self.caller.about, self.spec.template
+        return grant
 
     def _conclude(self, outcome: Outcome) -> None:
         on_outcome, self._on_outcome = self._on_outcome, None
@@ -782,16 +748,16 @@ class Contender(SessionObserver):
         if self._grant is not None and self._node is not None:
             interventions.read_request(self.session.gateway, self._grant, node, self._node.data)
             interventions.read_stack_requests(self.session, self._grant, node)
-            if not self._is_described and not self._timer.pending:
-                self._call_later(DESCRIBE_GRANT_AFTER, self._describe_grant)
+            if not self._grant.described and not self._timer.pending:
+                self._call_later(DESCRIBE_GRANT_AFTER, partial(self._describe_grant, self._grant))
 
-    def _describe_grant(self) -> None:
+    def _describe_grant(self, grant: Grant) -> None:
         """Write the time of the grant, for people who look at the queue. ZooKeeper only knows that of the create."""
-        if self._grant is not None:
-            self.describe({"waited": self.waited(self._grant.since)}, self._on_described)
 
-    def _on_described(self) -> None:
-        self._is_described = True
+        def on_written() -> None:
+            grant.described = True
+
+        self.describe({"waited": self.waited(grant.since)}, on_written)
 
     def _downgrade(self, seconds: float) -> None:
         """Create a marker in so many seconds: this writer only reads from then on."""
@@ -821,8 +787,6 @@ class Contender(SessionObserver):
 
     def on_failure(self, error: Exception) -> None:
         """Give up after a failure of this code. A contender that stays in the queue would block it."""
-        if self._phase in (Phase.CREATING, Phase.UNWANTED):
-            self._phase = Phase.SEARCHING  # perhaps the create was not sent, and has no reply
         self.on_refused(ZkLockError(f"The lock protocol failed: {error!r}."))
 
     def _when_confirmed(self, done: Callable[[bool], object]) -> None:
@@ -834,15 +798,12 @@ class Contender(SessionObserver):
     def _abandon(self) -> None:
         if self._grant is not None:
             self._grant.release()
-        if self._phase in (Phase.UNWANTED, Phase.DELETING):
+        if self._phase is Phase.DELETING:
             return
-        self._on_outcome = self.on_queued = self.gate = None
+        self._on_outcome = self.on_queued = None
         self._timer.cancel()
         self._end_search()
-        may_exist = bool(self.guid) and self.guid in self._registry.guids
-        if may_exist and self._phase is Phase.CREATING:
-            self._phase = Phase.UNWANTED  # the reply to the create starts the delete
-        elif may_exist and self._phase is not Phase.GONE:
+        if self._phase is not Phase.GONE and self.guid and self.guid in self._registry.guids:
             self._delete()
         else:
             self._forget_replies()
@@ -854,14 +815,12 @@ class Contender(SessionObserver):
         self._forget_replies()
         self._unwatch()
         node, self._node = self._node, None
+        path = replacement = None
         if node is not None:
-            self._registry.heartbeat.remove(node.path)
-        path = node.path if node is not None else None
-        hold: Replacement | None = None
-        if self.given is not None and node is not None and self._grant is not None and not self._grant.why_invalid():
-            hold = self.given.replace(node, self._grant.token)
-        elif self.spec.min_hold:
-            hold = minimum_hold(self.spec, self.caller, self._grant, node)
+            path = node.path
+            self._registry.heartbeat.remove(path)
+            if self._grant is not None and self.leaves is not None and self._grant.why_invalid() is None:
+                replacement = self.leaves(self._grant, node)
         Deletion(
             self._registry,
             self.spec.key,
@@ -869,7 +828,7 @@ class Contender(SessionObserver):
             self.guid,
             path,
             self._on_gone,
-            hold,
+            replacement,
             self.caller.about,
             self._grant,
         ).send()
@@ -903,14 +862,12 @@ class Contender(SessionObserver):
 
     def on_connected(self, *, resumed: bool) -> None:
         """Continue what the lost connection has interrupted."""
-        if self._phase is Phase.AWAITING:
+        if self._phase in (Phase.AWAITING, Phase.PREPARING):
             self._timer.cancel()
-            self._create_or_peek()
-        elif self._phase is Phase.PREPARING:
-            self._create()
+            self._enter()
         elif self._phase is Phase.SEARCHING:
             self._search()
-        elif self._phase in (Phase.LISTING, Phase.QUEUED, Phase.ENDING):
+        elif self._phase in (Phase.LISTING, Phase.QUEUED):
             self._forget_replies()  # the watches ended with the connection
             self._list(after_sync=True)
         elif self._phase is Phase.PROVING:
@@ -926,8 +883,6 @@ class Contender(SessionObserver):
         self._forget_node()
         if self._grant is not None:
             self._grant.lose(troubles.SESSION_OVER)
-        elif self._phase is Phase.UNWANTED:
-            self._on_gone()
         elif self._phase is not Phase.GONE:
             self._await_session()
 

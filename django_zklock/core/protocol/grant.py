@@ -104,6 +104,7 @@ class Grant:
         self.ends_at: float | None = None  # of the maximum hold, on clock.now(); set before anybody has the hold
         self.release_request: ReleaseRequest | None = None  # the last one
         self.asked_version = 0  # of its znode, at the last request for its stack
+        self.described = False  # its znode says when it was granted; protocol's thread only
         self.shares: dict[weakref.ref[HeldLock], bool] = {}  # those that are not released yet; True: it only reads
         self.begun = False  # the work under the lock has begun; written by its owner
         self.released = False

@@ -254,6 +254,7 @@ class Watch:
     _path: str
     _callback: Callable[[bool], object] | None
     _unwatch: Callable[[str, Watch], object]  # called when it was cancelled
+    is_set: bool = False  # the server has it; its user sets this
 
     def __bool__(self) -> bool:
         """
