@@ -8,7 +8,7 @@ from functools import partial
 from django_zklock.core.locks.acquisition import REPLY_TIMEOUT
 from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
 from django_zklock.core.protocol import spec as locks
-from django_zklock.core.protocol.contender import Contender, Outcome
+from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
 from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.protocol.hand_over import Adopter, GivenHold
 from django_zklock.core.protocol.spec import QueueSpec
@@ -113,13 +113,13 @@ class Caller(GrantObserver):
             if isinstance(outcome, LockDeadlock):
                 self._invariants.gave_way(self, contender)
 
+        wait = CallerWait(done, since=self._world.now)
+        wait.held = self._held if self.outer is not None and waits else None
         if script.linger:
-            contender = LingeringWaiter(session.attached(LingeringLocks), spec, caller, done, waits=waits)
+            contender = LingeringWaiter(session.attached(LingeringLocks), spec, caller, wait, waits=waits)
         else:
             kind = Contender if self._inheritance is None else Adopter
-            contender = kind(session, spec, caller, done, waits=waits)
-        contender.since = self._world.now
-        contender.held = self._held if self.outer is not None and waits else None
+            contender = kind(session, spec, caller, wait, waits=waits)
         self.contender = contender
         self._invariants.comes(self)
         contender.start()

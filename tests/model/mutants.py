@@ -149,7 +149,7 @@ def _hopeful_abandon(self: Contender) -> None:
 
 def _adopting_found(self: Contender, answer: Any) -> None:
     if isinstance(answer, Node):
-        self._node = answer
+        self._own.node = answer
         self._list()
     else:
         _on_searched(self, answer)
@@ -263,9 +263,7 @@ def _idle_deletes(self: Registry, *, resumed: bool) -> None:
 
 @_mutant("removes the marker of a reader before its znode", Contender, "_delete", setting=READERS)
 def _marker_first(self: Contender) -> None:
-    marker, self._marker = self._marker, None
-    if marker is not None:
-        marker.delete()
+    self._own.delete_marker()
     _delete(self)
 
 
@@ -276,9 +274,9 @@ def _marker_first(self: Contender) -> None:
     often={"fault": 0.05, "commit": 0.05},
 )
 def _keeping_marker(self: Contender) -> None:
-    if self._node is not None and self._marker is not None:
-        self._registry.discard(self._marker.name)
-        self._marker = None
+    if self._own.node is not None and self._own.marker is not None:
+        self._registry.discard(self._own.marker.name)
+        self._own.marker = None
     _on_missing(self)
 
 

@@ -30,7 +30,7 @@ from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
 from django_zklock.core.locks.refusals import AnyContender, refusal
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.protocol import releases
-from django_zklock.core.protocol.contender import Contender, Outcome
+from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
 from django_zklock.core.protocol.errors import LockBusy, LockNotAcquired, LockTimeout
 from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.protocol.hand_over import Adopter
@@ -222,20 +222,19 @@ class Acquisition:
             self._since = clock.now()  # the wait for the first lock began with the call
         waits = seconds is None or seconds > 0
         caller = describe_caller(spec, self.owner)
-        on_outcome = functools.partial(self._on_outcome, waiter)
-        contender: AnyContender
-        if spec.linger:
-            contender = LingeringWaiter(session.attached(LingeringLocks), spec, caller, on_outcome, waits=waits)
-        else:
-            contender = kind(session, spec, caller, on_outcome, waits=waits)
-        contender.since = self._since
+        wait = CallerWait(functools.partial(self._on_outcome, waiter), since=self._since)
         # Of several locks, some are granted before this one. The leases of a coordinator belong to many programs.
         if waits and spec.lasts != "lease" and (len(self.specs) > 1 or held_locks.may_have(self.owner)):
-            contender.held = functools.partial(held_locks.grants_of, self.owner, self.use)
-        if seconds is not None and (contender.held is not None or not spec.linger):
-            contender.deadline = clock.now() + seconds
+            wait.held = functools.partial(held_locks.grants_of, self.owner, self.use)
+        if seconds is not None and (wait.held is not None or not spec.linger):
+            wait.deadline = clock.now() + seconds
+        contender: AnyContender
+        if spec.linger:
+            contender = LingeringWaiter(session.attached(LingeringLocks), spec, caller, wait, waits=waits)
+        else:
+            contender = kind(session, spec, caller, wait, waits=waits)
         self.contenders.append(contender)
-        contender.on_queued = functools.partial(_on_queued, contender, self.owner, waiter)
+        wait.on_queued = functools.partial(_on_queued, contender, self.owner, waiter)
         return contender
 
     def _conclude(self, spec: LockSpec, outcome: Outcome | None, *, kept: bool) -> None:

@@ -65,7 +65,7 @@ class Batch:
     def start(self) -> None:
         """Start the contenders."""
         for index, (waiter, contender) in enumerate(list(self.contenders.items())):
-            contender.on_queued = partial(self._on_queued, waiter, contender.on_queued)
+            contender.wait.on_queued = partial(self._on_queued, waiter, contender.wait.on_queued)
             contender.gate = None if self._waits and not index else partial(self._set_grantable, waiter)
             contender.start()
 

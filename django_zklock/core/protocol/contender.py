@@ -92,6 +92,72 @@ class Busy:
 Outcome: TypeAlias = Grant | Busy | ZkLockError
 
 
+@dataclass(slots=True, eq=False)
+class CallerWait:
+    """The wait of a caller for the outcome of its contender."""
+
+    on_outcome: Callable[[Outcome], object] | None
+    _: KW_ONLY
+    since: float | None = None  # when it began, on clock.now(); None: the contender serves other callers
+    deadline: float | None = None  # when the caller gives up, on clock.now()
+    on_queued: Callable[[], object] | None = None  # called once if it has to wait
+    # Returns the locks of its owner, and whether another thread may end each; None: it has none.
+    held: Callable[[], Mapping[Grant, bool]] | None = None
+    is_accepted: bool = False  # `max_waiters` no longer refuses it
+    search: DeadlockSearch | None = None  # while it waits, and its owner may hold other locks
+
+    def report_queued(self) -> None:
+        """Tell the caller, once, that it has to wait."""
+        on_queued, self.on_queued = self.on_queued, None
+        if on_queued is not None:
+            on_queued()
+
+    def end(self) -> None:
+        """Forget the caller, and look for no deadlock."""
+        self.on_outcome = self.on_queued = None
+        if self.held is not None:
+            self.end_search()
+
+    def end_search(self) -> None:
+        """Look for no deadlock any more."""
+        search, self.search, self.held = self.search, None, None
+        if search is not None:
+            search.stop()
+
+
+@dataclass(slots=True, eq=False)
+class OwnNode:
+    """The znode of one create: what its contender knows of it."""
+
+    guid: str = ""  # empty before the first create
+    sent_at: float = 0.0  # when the create was sent, on clock.now()
+    creates: int = 0  # since the queue last showed a znode of the contender
+    node: Node | None = None  # once it is known to exist; not while it is being deleted
+    last_read: Node | None = None  # as it was last read
+    lists_again: bool = False  # the listing after the create was lost with a connection
+    watch: Watch | None = None
+    marker: ReaderMarker | None = None  # set when the writer becomes a reader
+
+    @property
+    def newest(self) -> Node | None:
+        """The znode as it was last read or written."""
+        read, written = self.last_read, self.node
+        is_read = read is not None and (written is None or written.version <= read.version)
+        return read if is_read else written
+
+    def unwatch(self) -> None:
+        """Watch it no more."""
+        watch, self.watch = self.watch, None
+        if watch is not None:
+            watch.cancel()
+
+    def delete_marker(self) -> None:
+        """Delete the marker, if there is one."""
+        marker, self.marker = self.marker, None
+        if marker is not None:
+            marker.delete()
+
+
 @dataclass(slots=True, eq=False, repr=False)  # slots: thousands may wait in a process, and each saves 1 kB
 class Contender(SessionObserver):
     """
@@ -106,40 +172,26 @@ class Contender(SessionObserver):
     session: Session
     spec: QueueSpec
     caller: Caller
-    _on_outcome: Callable[[Outcome], object] | None
+    wait: CallerWait
     _: KW_ONLY
     waits: bool  # False: peek first, and write nothing if the lock is not free
-    deadline: float | None = None  # when the caller gives up, on clock.now()
-    since: float | None = None  # when the caller began to wait, on clock.now(); None: it serves other callers
-    on_queued: Callable[[], object] | None = None  # called once if it has to wait
     has_position: bool = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
-    # Returns the locks of its owner, and whether another thread may end each; None: it has none.
-    held: Callable[[], Mapping[Grant, bool]] | None = None
     # Returns what replaces its znode at the release, if the lock is still held; written by its owner before that.
     leaves: Callable[[Grant, Node], Replacement | None] | None = None
     # The caller reads these, and `ahead`.
     busy: Busy | None = None  # its outcome, as soon as the holder is read
-    guid: str = ""  # of its last znode; empty before the first create
     refusal: ZkError | None = None  # of a request that it tries again: its delete, or that of a hold ahead
 
     _ahead: Node | None = None  # the contender just ahead, or the holder if it is busy; None if it was not read
     _operator_hold: Node | None = None  # an operator hold ahead, if there is one
+    _own: OwnNode = field(default_factory=OwnNode)
     _phase: Phase = Phase.AWAITING
     _registry: Registry = field(init=False)  # set when it begins
     _replies: ReplyGuard = field(init=False)
     _timer: Timer = NEVER
-    _deadlock_search: DeadlockSearch | None = None  # while it waits, and its owner may hold other locks
     _local_queue: LocalQueue | None = None  # while it waits, here or in ZooKeeper
-    _is_queued: bool = False  # it was accepted as a waiter, so `max_waiters` no longer refuses it
-    _creates: int = 0  # since the queue last showed the znode
-    _lists_again: bool = False  # the listing after the create was lost with a connection
-    _sent_at: float = 0.0  # when the create was sent, on clock.now()
-    _node: Node | None = None  # its znode, once that is known to exist; not while it is being deleted
     _predecessors: Predecessors | None = None  # once it has waited for some
-    _own_watch: Watch | None = None  # of its znode
-    _last_read: Node | None = None  # the znode as it was last read
     _grant: Grant | None = None
-    _marker: ReaderMarker | None = None  # set when the writer becomes a reader
     _done: tuple[Callable[[bool], object], ...] = ()  # called when its release is confirmed
 
     def __post_init__(self) -> None:
@@ -150,7 +202,17 @@ class Contender(SessionObserver):
     @property
     def is_waited_for(self) -> bool:
         """Whether a caller waits for its outcome; from any thread."""
-        return self.waits and self.since is not None and self._on_outcome is not None
+        return self.waits and self.wait.since is not None and self.wait.on_outcome is not None
+
+    @property
+    def guid(self) -> str:
+        """The guid of its last znode; empty before the first create."""
+        return self._own.guid
+
+    @property
+    def deadline(self) -> float | None:
+        """When the caller gives up, on `clock.now()`."""
+        return self.wait.deadline
 
     @property
     def in_local_queue(self) -> bool:
@@ -169,7 +231,7 @@ class Contender(SessionObserver):
 
     def info(self, grant: Grant, **fields: Any) -> ContenderInfo | None:
         """Describe itself as the holder since this grant, with these fields of its payload. From any thread."""
-        node = self._node
+        node = self._own.node
         payload = Payload.decode(node.data) if node is not None else None
         if node is None or payload is None:
             return None
@@ -226,7 +288,7 @@ class Contender(SessionObserver):
 
     def waited(self, granted_at: float) -> int:
         """Return the milliseconds from the create of its znode to a grant at `granted_at`, on `clock.now()`."""
-        return max(1, round((granted_at - self._sent_at) * 1000))
+        return max(1, round((granted_at - self._own.sent_at) * 1000))
 
     # --- wait for a session, and for a place in the queue ---------------------------------------------------------
 
@@ -237,7 +299,7 @@ class Contender(SessionObserver):
             self.on_closed()  # the other contenders were notified before this one began
             return
         self._registry = self.session.attached(Registry)
-        self._is_queued = self.has_position
+        self.wait.is_accepted = self.has_position
         self.session.observers[self._registry] = None  # first: a delete ends before its contender hears of an event
         self.session.observers[self] = None
         if self.session.connected:
@@ -273,7 +335,7 @@ class Contender(SessionObserver):
         queue.append(self)
         self._phase = Phase.LOCAL_QUEUE
         self.has_position = True
-        self._report_queued()
+        self.wait.report_queued()
         self._search_deadlock()
 
     def on_admitted(self) -> None:
@@ -281,12 +343,7 @@ class Contender(SessionObserver):
         self._replies.run(self._create if self.session.connected else self._await_session)
 
     def _are_too_many(self, waiters: int) -> bool:
-        return not self._is_queued and self.spec.max_waiters is not None and waiters >= self.spec.max_waiters
-
-    def _report_queued(self) -> None:
-        on_queued, self.on_queued = self.on_queued, None
-        if on_queued is not None:
-            on_queued()
+        return not self.wait.is_accepted and self.spec.max_waiters is not None and waiters >= self.spec.max_waiters
 
     # --- peek, if it does not wait --------------------------------------------------------------------------------
 
@@ -332,7 +389,7 @@ class Contender(SessionObserver):
             self._conclude_busy(busy)
             return
         self.busy = busy
-        if self._node is not None:
+        if self._own.node is not None:
             self._delete()  # first, so that no contender waits for it meanwhile
 
         def on_read(reply: NodeReply) -> None:
@@ -350,14 +407,10 @@ class Contender(SessionObserver):
 
     def _create(self) -> None:
         """Create the znode and list the queue."""
-        spec = self.spec
-        self._creates += 1
-        if self._creates > MAX_CREATES:
-            why = f"The queue of {spec.key!r} never showed the znode after {MAX_CREATES} creates."
+        if self._own.creates >= MAX_CREATES:
+            why = f"The queue of {self.spec.key!r} never showed the znode after {MAX_CREATES} creates."
             self.on_refused(ZooKeeperUnavailable(f"{why} Does another program delete it?"))
             return
-        self._node = self._last_read = None
-        self._lists_again = False
         self._replies.new_generation()
         self._send_create()
 
@@ -365,7 +418,7 @@ class Contender(SessionObserver):
         prefix, data = self._begin_create()
         on_created, on_listed = self._replies.wrap(self._on_created), self._replies.wrap(self._on_listed)
         try:
-            self._registry.create_and_list(self.spec.parent, prefix, self.guid, data, on_created, on_listed)
+            self._registry.create_and_list(self.spec.parent, prefix, self._own.guid, data, on_created, on_listed)
         except TooManyLocks as error:
             self.on_refused(error)
 
@@ -373,15 +426,15 @@ class Contender(SessionObserver):
         """Return the name of the new znode, without its sequence number, and its data."""
         # A new guid for each create: a znode with this guid was created in this session, by this create.
         guid = nodes.new_guid(nodes.Mark.REPLACEABLE if self.spec.min_hold else nodes.Mark.OWN)
-        self.guid = guid.replace("-", "") if self.spec.compat == "kazoo" else guid
+        guid = guid.replace("-", "") if self.spec.compat == "kazoo" else guid
+        self._own = OwnNode(guid, clock.now(), self._own.creates + 1)
         self._phase = Phase.CREATING
-        self._sent_at = clock.now()
-        return nodes.prefix(self.guid, self.spec.kind, self.spec.compat), self._payload().encode()
+        return nodes.prefix(guid, self.spec.kind, self.spec.compat), self._payload().encode()
 
     def _payload(self) -> Payload:
         spec, caller = self.spec, self.caller
         return Payload(
-            guid=self.guid,
+            guid=self._own.guid,
             host=socket.gethostname(),
             pid=os.getpid(),
             thread=caller.thread,
@@ -398,15 +451,15 @@ class Contender(SessionObserver):
 
     def _on_created(self, reply: NodeReply) -> None:
         if isinstance(reply, Node):
-            self._node = reply
+            self._own.node = reply
             self._phase = Phase.LISTING
-            if self._lists_again:
+            if self._own.lists_again:
                 self._list()
             return
         if isinstance(reply, INTERRUPTED):  # a session that is being closed lives on if its leader dies
             self._phase = Phase.SEARCHING
             return
-        self._registry.discard(self.guid)  # the create was refused, so there is no znode
+        self._registry.discard(self._own.guid)  # the create was refused, so there is no znode
         if isinstance(reply, NodeMissing):
             self._create_directory()
         else:
@@ -441,7 +494,7 @@ class Contender(SessionObserver):
         parent = self.spec.parent
         try:
             listed: ListedNames = yield partial(self._registry.list_names, parent, after_sync=True)
-            path = listed.path_of(parent, self.guid)
+            path = listed.path_of(parent, self._own.guid)
             node: Node | None = None if path is None else (yield partial(self.session.gateway.read, path))
         except NodeMissing:
             return None
@@ -453,10 +506,10 @@ class Contender(SessionObserver):
         if isinstance(node, ZkLockError):
             self.on_refused(node)
         elif node is not None and node.owner == self.session.session_id:
-            self._node = node
+            self._own.node = node
             self._list()
         else:
-            self._registry.discard(self.guid)
+            self._registry.discard(self._own.guid)
             self._create()
 
     # --- list the queue, and watch the predecessors ---------------------------------------------------------------
@@ -468,8 +521,8 @@ class Contender(SessionObserver):
     def _on_listed(self, reply: ListingReply) -> None:
         """Apply the rule to the queue: hold the lock, wait, or leave."""
         if self._phase is Phase.CREATING:
-            self._lists_again = True  # that of an earlier connection, if the create was sent on the next one
-        if self._phase is not Phase.LISTING or self._node is None or isinstance(reply, INTERRUPTED):
+            self._own.lists_again = True  # that of an earlier connection, if the create was sent on the next one
+        if self._phase is not Phase.LISTING or self._own.node is None or isinstance(reply, INTERRUPTED):
             return  # the create has failed, or it lists again when it is connected
         if isinstance(reply, NodeMissing):
             self._on_absent()
@@ -477,7 +530,7 @@ class Contender(SessionObserver):
         if isinstance(reply, ZkError):
             self.on_refused(reply)
             return
-        name = self._node.name
+        name = self._own.node.name
         try:
             queue = reply.queue
         except UnreadableQueue as error:
@@ -488,7 +541,7 @@ class Contender(SessionObserver):
             self._on_absent()
             return
         self.has_position = True
-        self._creates = 0
+        self._own.creates = 0
         if queue.stale_marker:
             self.session.gateway.delete(f"{self.spec.parent}/{queue.stale_marker}")
         if isinstance(verdict, order.Granted):
@@ -505,8 +558,8 @@ class Contender(SessionObserver):
     def _on_absent(self) -> None:
         """Search the znode: the queue does not show it."""
         self._forget_replies()
-        self._unwatch()
-        self._node = None
+        self._own.unwatch()
+        self._own.node = None
         self._search()
 
     def _on_holds_checked(
@@ -528,12 +581,12 @@ class Contender(SessionObserver):
         if not self.waits or self._are_too_many(waiters):
             self._give_up(queue, Busy(waiters if self.waits else None))
         else:
-            self._is_queued = True
+            self.wait.is_accepted = True
             self._phase = Phase.QUEUED
             if self._predecessors is None:
                 self._predecessors = Predecessors(self, self._replies)
             # Before its predecessors: then an event about them proves that the znode was there. It costs no round trip.
-            if self._own_watch is None:
+            if self._own.watch is None:
                 self._watch()
             self._predecessors.wait_for(verdict)
             self._search_deadlock()
@@ -541,14 +594,14 @@ class Contender(SessionObserver):
     def on_ahead_read(self, node: Node) -> None:
         """The data of a predecessor were read."""
         self._ahead = node
-        self._report_queued()
+        self.wait.report_queued()
 
     def on_ahead_gone(self, *, was_last: bool) -> None:
         """A predecessor is gone. With `was_last`, the lock is granted without another listing."""
         if self._phase is not Phase.QUEUED:
             return
         # The server sends watch events in order. If the znode had been deleted before, its watch would have told so.
-        if was_last and self._own_watch is not None and self._own_watch.is_set:
+        if was_last and self._own.watch is not None and self._own.watch.is_set:
             self._grant_if_proven()
         else:
             self._list()  # others may still be ahead, or the znode may be gone
@@ -562,18 +615,14 @@ class Contender(SessionObserver):
 
     def _search_deadlock(self) -> None:
         """Begin to look for a deadlock, unless its owner holds no other lock."""
-        if self.held is not None and self.since is not None and self._deadlock_search is None:
-            self._deadlock_search = DeadlockSearch(self, self.held, self.since)
-
-    def _end_search(self) -> None:
-        search, self._deadlock_search, self.held = self._deadlock_search, None, None
-        if search is not None:
-            search.stop()
+        wait = self.wait
+        if wait.held is not None and wait.since is not None and wait.search is None:
+            wait.search = DeadlockSearch(self, wait.held, wait.since)
 
     @property
     def queued_node(self) -> Node | None:
         """Its znode while it waits in ZooKeeper's queue."""
-        return self._node if self._phase is Phase.QUEUED else None
+        return self._own.node if self._phase is Phase.QUEUED else None
 
     def admit_now(self) -> None:
         """Enter ZooKeeper's queue, where others see that it waits, even if many of this process wait there."""
@@ -582,23 +631,23 @@ class Contender(SessionObserver):
 
     def end_deadlock(self, checks: Sequence[Check], error: LockDeadlock) -> None:
         """Delete its znode and conclude with this error, in one transaction with these checks. Wait on if one fails."""
-        if self._phase is Phase.QUEUED and self._node is not None:
+        if self._phase is Phase.QUEUED and self._own.node is not None:
             self._phase = Phase.LISTING
-            self._unwatch()  # or the delete would look like that of another session
-            operations = (*checks, Delete(path=self._node.path))
+            self._own.unwatch()  # or the delete would look like that of another session
+            operations = (*checks, Delete(path=self._own.node.path))
             on_deleted = self._replies.wrap(partial(self._on_deadlock_ended, error))
             self._replies.run(self.session.gateway.commit, operations, on_deleted)
 
     def _on_deadlock_ended(self, error: LockDeadlock, reply: WriteReply) -> None:
         if reply is None:
             logger.warning("a deadlock has ended: %s", error, about=self.caller.about, extra={"lock": self.spec.key})
-            self._registry.discard(self.guid)
-            self._node = None
+            self._registry.discard(self._own.guid)
+            self._own.node = None
             self._conclude(error)
             self._abandon()
         elif not isinstance(reply, INTERRUPTED):
             if not isinstance(reply, (NodeMissing, Outdated)):
-                self._end_search()  # ZooKeeper refuses it, and would do so again
+                self.wait.end_search()  # ZooKeeper refuses it, and would do so again
             self._list()
         # Else it lists when it is connected. If its znode is gone then, that is no proof of the deadlock.
 
@@ -606,18 +655,19 @@ class Contender(SessionObserver):
 
     def _watch(self) -> None:
         """Read and watch the znode: another session may write a release request to it, or delete it."""
-        self._unwatch()
-        if self._node is None:
+        own = self._own
+        own.unwatch()
+        if own.node is None:
             return
 
         def on_read(reply: NodeReply) -> None:
             if isinstance(reply, NodeMissing):
                 self._on_missing()
             elif isinstance(reply, Node):
-                if self._own_watch is not None:
-                    self._own_watch.is_set = True
-                is_own = self._node is not None and reply.version == self._node.version
-                self._last_read = self._node if is_own else reply  # one copy of the same data
+                if own.watch is not None:
+                    own.watch.is_set = True
+                is_same = own.node is not None and reply.version == own.node.version
+                own.last_read = own.node if is_same else reply  # one copy of the same data
                 self._on_own_read(reply)
             elif self._grant is None and not isinstance(reply, INTERRUPTED):
                 self.on_refused(reply)
@@ -629,20 +679,13 @@ class Contender(SessionObserver):
                 self._watch()
 
         read = self.session.gateway.read
-        self._own_watch = read(self._node.path, self._replies.wrap(on_read), self._replies.wrap(on_event))
-
-    def _unwatch(self) -> None:
-        watch, self._own_watch = self._own_watch, None
-        if watch is not None:
-            watch.cancel()
+        own.watch = read(own.node.path, self._replies.wrap(on_read), self._replies.wrap(on_event))
 
     def _on_missing(self) -> None:
         """Another session has deleted the znode."""
-        if self._node is None:
+        if self._own.node is None:
             return
-        marker, self._marker = self._marker, None
-        if marker is not None:
-            marker.delete()
+        self._own.delete_marker()
         self._forget_node()
         if self._grant is not None:
             interventions.lose(self.session, self._grant)
@@ -652,11 +695,11 @@ class Contender(SessionObserver):
     def _forget_node(self) -> None:
         """Forget the znode: it was deleted, or its session is over."""
         self._forget_replies()
-        self._unwatch()
-        if self._node is not None:
-            self._registry.heartbeat.remove(self._node.path)
-        self._node = self._last_read = None
-        self._registry.discard(self.guid)
+        self._own.unwatch()
+        if self._own.node is not None:
+            self._registry.heartbeat.remove(self._own.node.path)
+        self._own.node = self._own.last_read = None
+        self._registry.discard(self._own.guid)
 
     # --- grant ----------------------------------------------------------------------------------------------------
 
@@ -677,10 +720,10 @@ class Contender(SessionObserver):
 
     def _prove(self) -> None:
         """Ask a quorum, and ask again after a pause: a late reply may not extend the lease."""
-        if self._phase is not Phase.PROVING or self._node is None:
+        if self._phase is not Phase.PROVING or self._own.node is None:
             return
         self._call_later(self.session.timeout * BEAT_SHARE, self._prove)
-        self.session.gateway.quorum_check([self._node.path], self._replies.wrap(self._on_proven))
+        self.session.gateway.quorum_check([self._own.node.path], self._replies.wrap(self._on_proven))
 
     def _on_proven(self, reply: str | ZkError | None) -> None:
         if isinstance(reply, str):
@@ -693,7 +736,7 @@ class Contender(SessionObserver):
             self._hold()
 
     def _hold(self) -> None:
-        node = self._node
+        node = self._own.node
         if node is None:
             return
         self._phase = Phase.HOLDING
@@ -711,9 +754,8 @@ class Contender(SessionObserver):
         return grant
 
     def _conclude(self, outcome: Outcome) -> None:
-        on_outcome, self._on_outcome = self._on_outcome, None
-        self._end_search()
-        self.on_queued = None  # it refers to the caller's waiter
+        on_outcome = self.wait.on_outcome
+        self.wait.end()
         if on_outcome is not None:
             on_outcome(outcome)
 
@@ -725,16 +767,14 @@ class Contender(SessionObserver):
 
         `done` is called when they are written. A write that fails is not repeated.
         """
-        node = self._last_read
-        if node is None or (self._node is not None and node.version < self._node.version):
-            node = self._node
+        node = self._own.newest
         payload = Payload.decode(node.data) if node is not None and self._phase is Phase.HOLDING else None
         if node is None or payload is None or payload.release_request:
             return
 
         def on_written(reply: NodeReply) -> None:
             if isinstance(reply, Node):
-                self._node = reply
+                self._own.node = reply
                 if done is not None:
                     done()
 
@@ -743,13 +783,16 @@ class Contender(SessionObserver):
 
     def _on_own_read(self, node: Node) -> None:
         """Receive a release request, and describe the grant a little later; or tell a search that it waits."""
-        if self._deadlock_search is not None and self._node is not None and node.version > self._node.version:
-            self._deadlock_search.answer()
-        if self._grant is not None and self._node is not None:
-            interventions.read_request(self.session.gateway, self._grant, node, self._node.data)
-            interventions.read_stack_requests(self.session, self._grant, node)
-            if not self._grant.described and not self._timer.pending:
-                self._call_later(DESCRIBE_GRANT_AFTER, partial(self._describe_grant, self._grant))
+        own, grant, search = self._own.node, self._grant, self.wait.search
+        if own is None:
+            return
+        if search is not None and node.version > own.version:
+            search.answer()
+        if grant is not None:
+            interventions.read_request(self.session.gateway, grant, node, own.data)
+            interventions.read_stack_requests(self.session, grant, node)
+            if not grant.described and not self._timer.pending:
+                self._call_later(DESCRIBE_GRANT_AFTER, partial(self._describe_grant, grant))
 
     def _describe_grant(self, grant: Grant) -> None:
         """Write the time of the grant, for people who look at the queue. ZooKeeper only knows that of the create."""
@@ -765,14 +808,14 @@ class Contender(SessionObserver):
             return
         if seconds > 0:
             self.session.loop.call_later(seconds, self.downgrade)
-        elif self._marker is None:
-            self._marker = ReaderMarker(self._registry, self.spec, self.guid, self._replies)
+        elif self._own.marker is None:
+            self._own.marker = ReaderMarker(self._registry, self.spec, self._own.guid, self._replies)
             self._replies.run(self._put_marker)
 
     def _put_marker(self) -> None:
-        node = self._last_read if self._last_read is not None else self._node
-        if self._marker is not None and node is not None:
-            self._marker.put(node)
+        marker, node = self._own.marker, self._own.newest
+        if marker is not None and node is not None:
+            marker.put(node)
 
     # --- out of the queue ---------------------------------------------------------------------------------------
 
@@ -800,10 +843,9 @@ class Contender(SessionObserver):
             self._grant.release()
         if self._phase is Phase.DELETING:
             return
-        self._on_outcome = self.on_queued = None
+        self.wait.end()
         self._timer.cancel()
-        self._end_search()
-        if self._phase is not Phase.GONE and self.guid and self.guid in self._registry.guids:
+        if self._phase is not Phase.GONE and self._own.guid and self._own.guid in self._registry.guids:
             self._delete()
         else:
             self._forget_replies()
@@ -813,8 +855,8 @@ class Contender(SessionObserver):
         """Delete the znode. If its path is unknown, it is searched by its guid."""
         self._phase = Phase.DELETING
         self._forget_replies()
-        self._unwatch()
-        node, self._node = self._node, None
+        self._own.unwatch()
+        node, self._own.node = self._own.node, None
         path = replacement = None
         if node is not None:
             path = node.path
@@ -825,16 +867,14 @@ class Contender(SessionObserver):
             self._registry,
             self.spec.key,
             self.spec.parent,
-            self.guid,
+            self._own.guid,
             path,
             self._on_gone,
             replacement,
             self.caller.about,
             self._grant,
         ).send()
-        marker, self._marker = self._marker, None
-        if marker is not None:
-            marker.delete()  # after the znode, which would count as a writer without it
+        self._own.delete_marker()  # after the znode, which would count as a writer without it
 
     def _on_gone(self, error: Exception | None = None) -> None:
         self._phase = Phase.GONE
@@ -872,7 +912,7 @@ class Contender(SessionObserver):
             self._list(after_sync=True)
         elif self._phase is Phase.PROVING:
             self._prove()
-        if self._own_watch is not None:
+        if self._own.watch is not None:
             self._watch()
         self._put_marker()
 
