@@ -8,9 +8,9 @@ from functools import partial
 from django_zklock.core.locks.acquisition import REPLY_TIMEOUT
 from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
 from django_zklock.core.protocol import spec as locks
+from django_zklock.core.protocol.adoption import Adopter, GivenHold
 from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
 from django_zklock.core.protocol.grant import Grant, GrantObserver
-from django_zklock.core.protocol.hand_over import Adopter, GivenHold
 from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.hand_over import HandOver

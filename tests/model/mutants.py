@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 from django_zklock.core import clock
 from django_zklock.core.locks.lingering import LingeringLock, LingeringWaiter
-from django_zklock.core.protocol import deadlock, hand_over
+from django_zklock.core.protocol import adoption, deadlock
+from django_zklock.core.protocol.adoption import GivenHold
 from django_zklock.core.protocol.contender import Contender, Phase, Predecessors
 from django_zklock.core.protocol.deadlock import DeadlockSearch
 from django_zklock.core.protocol.grant import Grant
-from django_zklock.core.protocol.hand_over import GivenHold
 from django_zklock.core.protocol.registry import Deletion, Registry
 from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue import nodes, order
@@ -219,7 +219,7 @@ def _believing_missing(self: Predecessors, name: str) -> None:
     _watch(self, name)
 
 
-@_mutant("hands over a znode that it has not written", hand_over, "_replace", setting=HANDING)
+@_mutant("hands over a znode that it has not written", adoption, "_replace", setting=HANDING)
 def _unwritten(path: str, data: bytes, create: Create) -> tuple[Any, ...]:
     return Delete(path=path), create
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from django_zklock.core import clock
 from django_zklock.core.locks.lingering import LingeringLock, LingeringWaiter
-from django_zklock.core.protocol import hand_over, registry, releases
+from django_zklock.core.protocol import adoption, registry, releases
+from django_zklock.core.protocol.adoption import Adopter
 from django_zklock.core.protocol.contender import Contender
-from django_zklock.core.protocol.hand_over import Adopter
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk import session
@@ -119,7 +119,7 @@ def stage() -> Iterator[Stage]:
         (nodes, "uuid", SimpleNamespace(uuid4=new_stage.uuid4)),
         (Contender, "_payload", lambda contender: new_stage.payload(contender)),  # noqa: PLW0108 - no bound method
         (Adopter, "_payload", lambda contender: new_stage.payload(contender)),  # noqa: PLW0108
-        (hand_over, "Payload", SimpleNamespace(decode=new_stage.decode)),
+        (adoption, "Payload", SimpleNamespace(decode=new_stage.decode)),
         (registry, "AUDIT_INTERVAL", AUDIT_INTERVAL),
         *((LingeringLock, name, new_stage.preempting(getattr(LingeringLock, name))) for name in PREEMPTED),
         (LingeringWaiter, "grant_now", new_stage.preempting(LingeringWaiter.grant_now)),

@@ -30,10 +30,10 @@ from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
 from django_zklock.core.locks.refusals import AnyContender, refusal
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.protocol import releases
+from django_zklock.core.protocol.adoption import Adopter
 from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
 from django_zklock.core.protocol.errors import LockBusy, LockNotAcquired, LockTimeout
 from django_zklock.core.protocol.grant import Grant, GrantObserver
-from django_zklock.core.protocol.hand_over import Adopter
 from django_zklock.core.protocol.spec import Caller
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.zk import process

@@ -7,7 +7,7 @@ is free, so a try that fails writes nothing. The rule (`queue.order`) knows the 
 waits. The contender watches these, is granted the lock, and deletes its znode.
 
 Two kinds of contenders enter the queue in another way: that of a batch (`locks.batch`), and the adopter of a lock that
-was handed over (`protocol.hand_over`).
+was handed over (`protocol.adoption`).
 
 It never blocks. The caller (a thread, greenlet or coroutine) waits for the outcome elsewhere (`execution.waiters`). So
 an exception in the caller never interrupts the protocol: the caller calls `abandon`, and the contender cleans up.

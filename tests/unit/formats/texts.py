@@ -41,7 +41,7 @@ from django_zklock.exceptions import UnreadableQueue, ZkLockError
 from django_zklock.fencing.signing import TokenHolder, VerifiedToken, seal, unseal
 from django_zklock.fencing.stores import DatabaseTokens
 from django_zklock.inspection.info import to_json
-from django_zklock.locks.hand_over import signed, trusted
+from django_zklock.locks.hand_over_text import signed, trusted
 from django_zklock.locks.multi import joined
 from django_zklock.management.zklock import doctor
 from django_zklock.names.field_values import text_of
