@@ -223,7 +223,7 @@ class Caller(GrantObserver):
         limit = script.limit if grant.kind is Kind.PERMIT else 0
         guid, sequence = nodes.new_guid(nodes.Mark.OPERATOR), grant.path[-10:]
         hand_over = HandOver(script.key, grant.kind, limit, guid, sequence, "", script.gives)
-        contender.leaves = GivenHold(contender.spec, hand_over, partial(self._on_given, hand_over, [])).replace
+        contender.new_replacement = GivenHold(contender.spec, hand_over, partial(self._on_given, hand_over, [])).replace
 
     def _on_given(self, hand_over: HandOver, results: list[int], token: int) -> None:
         if results or not token:

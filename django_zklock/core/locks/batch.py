@@ -18,9 +18,9 @@ class BatchContender(Contender):
     __slots__ = ("gate",)
     gate: Callable[[bool], object] | None  # set before the start; None: it enters as any other contender
 
-    def _enter(self) -> None:
+    def _join_queue(self) -> None:
         if self.gate is None:
-            super()._enter()
+            super()._join_queue()
         else:
             self._begin_peek()
 
@@ -36,7 +36,7 @@ class BatchContender(Contender):
         self.gate = None
         self._replies.new_generation()  # it may peek again, after a loss of the connection
         if self._phase is Phase.PREPARING:  # else it waits for a session, and enters then
-            create = self._enter if self.waits else self._create
+            create = self._join_queue if self.waits else self._create
             self._replies.run(create if self.session.connected else self._await_session)
 
     def _abandon(self) -> None:

@@ -49,7 +49,7 @@ def hand_over(held: HeldLock, seconds: float, new_waiter: Callable[[], Any]) -> 
             waiter.set(contender.refusal or 0)
 
     with CleanupOnError(partial(_withdraw, held, contender, hold)):
-        contender.leaves = hold.replace
+        contender.new_replacement = hold.replace
         held.handed_over = True
         held.release_uses()
         contender.when_released(on_released, confirmed=True)

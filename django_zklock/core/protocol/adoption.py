@@ -102,11 +102,12 @@ class Adopter(Contender):
         assert self.spec.adopts is not None
         return self.spec.adopts
 
-    def _enter(self) -> None:
+    def _join_queue(self) -> None:
         self._create()  # at once: those in the local queue may wait for this hand-over
 
-    def _send_create(self) -> None:
+    def _create(self) -> None:
         self._phase = Phase.PREPARING
+        self._replies.new_generation()
         drive(self._adopt(), self._on_adopted, self._replies.wrap)
 
     def _adopt(self) -> Story[None]:

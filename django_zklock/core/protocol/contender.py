@@ -146,7 +146,7 @@ class OwnNode:
         return read if is_read else written
 
     def unwatch(self) -> None:
-        """Watch it no more."""
+        """Cancel the watch, if there is one."""
         watch, self.watch = self.watch, None
         if watch is not None:
             watch.cancel()
@@ -177,7 +177,7 @@ class Contender(SessionObserver):
     waits: bool  # False: peek first, and write nothing if the lock is not free
     has_position: bool = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
     # Returns what replaces its znode at the release, if the lock is still held; written by its owner before that.
-    leaves: Callable[[Grant, Node], Replacement | None] | None = None
+    new_replacement: Callable[[Grant, Node], Replacement | None] | None = None
     # The caller reads these, and `ahead`.
     busy: Busy | None = None  # its outcome, as soon as the holder is read
     refusal: ZkError | None = None  # of a request that it tries again: its delete, or that of a hold ahead
@@ -197,7 +197,7 @@ class Contender(SessionObserver):
     def __post_init__(self) -> None:
         self._replies = ReplyGuard(self.spec.key, self.on_failure, self.caller.about)
         if self.spec.min_hold:
-            self.leaves = partial(minimum_hold, self.spec, self.caller)
+            self.new_replacement = partial(minimum_hold, self.spec, self.caller)
 
     @property
     def is_waited_for(self) -> bool:
@@ -303,7 +303,7 @@ class Contender(SessionObserver):
         self.session.observers[self._registry] = None  # first: a delete ends before its contender hears of an event
         self.session.observers[self] = None
         if self.session.connected:
-            self._enter()
+            self._join_queue()
         else:
             self._await_session()
 
@@ -316,7 +316,7 @@ class Contender(SessionObserver):
         if self._phase is Phase.AWAITING:
             self.on_refused(ZooKeeperUnavailable(self.session.explain(self.session.options.connect_timeout)))
 
-    def _enter(self) -> None:
+    def _join_queue(self) -> None:
         """Enter ZooKeeper's queue or the local one, or look first whether the lock is free."""
         if not self.waits:
             self._begin_peek()
@@ -412,9 +412,6 @@ class Contender(SessionObserver):
             self.on_refused(ZooKeeperUnavailable(f"{why} Does another program delete it?"))
             return
         self._replies.new_generation()
-        self._send_create()
-
-    def _send_create(self) -> None:
         prefix, data = self._begin_create()
         on_created, on_listed = self._replies.wrap(self._on_created), self._replies.wrap(self._on_listed)
         try:
@@ -519,20 +516,22 @@ class Contender(SessionObserver):
         self._registry.list_names(self.spec.parent, self._replies.wrap(self._on_listed), after_sync=after_sync)
 
     def _on_listed(self, reply: ListingReply) -> None:
-        """Apply the rule to the queue: hold the lock, wait, or leave."""
+        """Apply the rule to the queue if it is that after the create."""
         if self._phase is Phase.CREATING:
             self._own.lists_again = True  # that of an earlier connection, if the create was sent on the next one
         if self._phase is not Phase.LISTING or self._own.node is None or isinstance(reply, INTERRUPTED):
             return  # the create has failed, or it lists again when it is connected
         if isinstance(reply, NodeMissing):
             self._on_absent()
-            return
-        if isinstance(reply, ZkError):
+        elif isinstance(reply, ZkError):
             self.on_refused(reply)
-            return
-        name = self._own.node.name
+        else:
+            self._apply_rule(reply, self._own.node.name)
+
+    def _apply_rule(self, listed: ListedNames, name: str) -> None:
+        """Hold the lock, wait, or leave; `name` is that of its znode."""
         try:
-            queue = reply.queue
+            queue = listed.queue
         except UnreadableQueue as error:
             self.on_refused(error)
             return
@@ -711,7 +710,6 @@ class Contender(SessionObserver):
         """
         if self._predecessors is not None:
             self._predecessors.forget()
-        self._timer.cancel()
         if not self.session.suspect and self._registry.heartbeat.due_in > 0:
             self._hold()
         else:
@@ -732,7 +730,6 @@ class Contender(SessionObserver):
             if not isinstance(reply, INTERRUPTED):  # else it proves again when connected
                 self.on_refused(reply)
         elif self._phase is Phase.PROVING and not self.session.suspect and self.session.lease.valid:
-            self._timer.cancel()
             self._hold()
 
     def _hold(self) -> None:
@@ -861,8 +858,8 @@ class Contender(SessionObserver):
         if node is not None:
             path = node.path
             self._registry.heartbeat.remove(path)
-            if self._grant is not None and self.leaves is not None and self._grant.why_invalid() is None:
-                replacement = self.leaves(self._grant, node)
+            if self._grant is not None and self.new_replacement is not None and self._grant.why_invalid() is None:
+                replacement = self.new_replacement(self._grant, node)
         Deletion(
             self._registry,
             self.spec.key,
@@ -904,7 +901,7 @@ class Contender(SessionObserver):
         """Continue what the lost connection has interrupted."""
         if self._phase in (Phase.AWAITING, Phase.PREPARING):
             self._timer.cancel()
-            self._enter()
+            self._join_queue()
         elif self._phase is Phase.SEARCHING:
             self._search()
         elif self._phase in (Phase.LISTING, Phase.QUEUED):

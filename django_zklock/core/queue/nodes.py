@@ -240,9 +240,9 @@ class Payload:
             data = self._json(limit, item)
             if len(data) <= _MAX_DESCRIPTION:
                 break
-        others = {"release_request": self.release_request, "waits_for": self.waits_for}
-        written = {name: dict(fields) for name, fields in others.items() if fields}
-        data = with_unknown(data, _to_json(written).encode() if written else b"")
+        for name, fields in (("release_request", self.release_request), ("waits_for", self.waits_for)):
+            if fields:
+                data = with_unknown(data, _to_json({name: dict(fields)}).encode())
         return with_unknown(data, self.unknown)
 
     def _json(self, limit: int, item: int) -> bytes:
