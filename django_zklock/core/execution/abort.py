@@ -38,7 +38,7 @@ from typing import Any, TypeAlias, TypeVar
 from django_zklock.core import clock, fork
 from django_zklock.core.errors import LockLost, LockLostInterrupt
 from django_zklock.core.execution.inner_tasks import inner_tasks
-from django_zklock.core.execution.owner import Owner, eventlet_patched, gevent_patched
+from django_zklock.core.execution.owner import Owner, eventlet_patched, gevent_patched, present_loop
 from django_zklock.core.execution.signals import set_handler
 from django_zklock.core.execution.stack import callers, frames_of, no_collection, read
 from django_zklock.core.execution.waiters import wake_thread
@@ -284,7 +284,7 @@ class ThreadAbort(Abort):
     def __init__(self, thread: threading.Thread | None = None) -> None:
         self._thread = thread or threading.current_thread()
         self.ident = threading.get_ident()
-        self._outer_loop = asyncio._get_running_loop()  # under DJANGO_ALLOW_ASYNC_UNSAFE; its tasks are others' work
+        self._outer_loop = present_loop()  # under DJANGO_ALLOW_ASYNC_UNSAFE; its tasks are others' work
         self.requesting = False  # protocol's thread in `request`; the thread waits for the end of that
         self.sent = False  # an asynchronous exception was sent, and may not have arrived
         self._sent_at: list[int] = []  # the instructions of the frames of the thread at that moment

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 from django_zklock.core import clock
-from django_zklock.core.execution.owner import running_loop
+from django_zklock.core.execution.owner import present_loop, running_loop
 from django_zklock.core.execution.stack import variables_of
 
 SIGNALS_WITHIN: Final = 1.0  # seconds in which the handler of a signal runs, however long the wait is
@@ -126,7 +126,7 @@ class TaskWaiter(Generic[_Value]):
     def set(self, value: _Value) -> bool:
         """Set the value; from any thread. Return False if the loop is closed, so that no coroutine waits."""
         try:
-            if asyncio._get_running_loop() is self._loop:
+            if present_loop() is self._loop:
                 self._resolve(value)
             else:
                 self._loop.call_soon_threadsafe(self._resolve, value)

@@ -142,13 +142,7 @@ class Acquisition:
         if spec.kind is Kind.READ:
             held = held_locks.find(self.owner, spec.key, reads=True) or held
         share = held.reentrant_share(spec.kind)
-        if spec.adopts is not None:
-            raise LockBusy(f"The lock {spec.key!r} cannot be adopted: its owner has it already.", lock=spec.key)
-        if not spec.reentrant and (share.uses or share.observer):
-            raise LockBusy(
-                f"The lock {spec.key!r} is not reentrant and its owner has it already; release it first.",
-                lock=spec.key,
-            )
+        _refuse_again(spec, share)
         self.holds.append(share)  # first, so that `release` ends the use, whatever strikes
         if not share.add_use(self.use, spec.policy, kept=kept) or held.uses is RELEASED:
             share.release_use(self.use, "exit")
@@ -378,6 +372,16 @@ def describe_caller(spec: LockSpec, owner: Owner) -> Caller:
     return Caller(thread=thread, owner=owner.number, what=what, about=about)
 
 
+def _refuse_again(spec: LockSpec, share: HeldLock) -> None:
+    """Raise if the owner may not acquire again what it has as this share."""
+    if spec.adopts is not None:
+        raise LockBusy(f"The lock {spec.key!r} cannot be adopted: its owner has it already.", lock=spec.key)
+    if not spec.reentrant and (share.uses or share.observer):
+        raise LockBusy(
+            f"The lock {spec.key!r} is not reentrant and its owner has it already; release it first.", lock=spec.key
+        )
+
+
 def _on_queued(contender: AnyContender, owner: Owner, waiter: Any) -> None:
     if waiter.on_queued is not None:
         waiter.on_queued()
@@ -397,8 +401,6 @@ class _LossObserver(GrantObserver):
 
 class Block:
     """One open `with` block, under one lock, several, or none: that is for a block that does without a busy lock."""
-
-    __slots__ = ("_enclosing", "_guards", "_holds", "_owner", "_transaction", "is_open")
 
     def __init__(self, owner: Owner, holds: tuple[HeldLock, ...], specs: tuple[LockSpec, ...]) -> None:
         self._owner = owner

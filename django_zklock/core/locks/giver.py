@@ -75,18 +75,25 @@ def _withdraw(held: HeldLock, contender: Contender, hold: GivenHold) -> None:
 def _check(held: HeldLock) -> Contender:
     """Return the contender of a lock that can be handed over; raise for any other lock."""
     held.check()
-    contender, grant, key = held.contender, held.grant, held.key
+    contender, key = held.contender, held.key
     if held.owner != current_owner():
         raise LockNotHeld(f"The lock {key!r} has another owner. Only its owner can hand it over.", lock=key)
-    why = ""
-    if not isinstance(contender, Contender):
-        why = "it lingers, or the main process of a Celery worker holds it for this task"
-    elif contender.spec.lasts or contender.spec.compat:
-        why = f"it is a {contender.spec.lasts or f'lock with compat={contender.spec.compat!r}'}"
-    elif contender.spec.kind is Kind.WRITE and all(grant.shares.values()):  # that is set before others may read
-        why = "it is a write lock that only reads since its downgrade"
-    elif len(held.uses) != 1 or len(grant.shares) != 1 or held.observer is not None:
-        why = "its owner has acquired it more than once, or a transaction keeps it"
+    if isinstance(contender, Contender):
+        why = _why_not(held, contender)
+        if not why:
+            return contender
     else:
-        return contender
+        why = "it lingers, or the main process of a Celery worker holds it for this task"
     raise ZkLockError(f"The lock {key!r} cannot be handed over: {why}.", lock=key)
+
+
+def _why_not(held: HeldLock, contender: Contender) -> str:
+    """Return why this lock cannot be handed over; empty if it can be."""
+    spec, grant = contender.spec, held.grant
+    if spec.lasts or spec.compat:
+        return f"it is a {spec.lasts or f'lock with compat={spec.compat!r}'}"
+    if spec.kind is Kind.WRITE and all(grant.shares.values()):  # that is set before others may read
+        return "it is a write lock that only reads since its downgrade"
+    if len(held.uses) != 1 or len(grant.shares) != 1 or held.observer is not None:
+        return "its owner has acquired it more than once, or a transaction keeps it"
+    return ""

@@ -71,6 +71,10 @@ class KeptUse:
     until_commit: bool = False  # by `release_on`, so no other thread may release it
     is_reported: bool = False  # protocol's thread only
 
+    def is_left(self, lock: object, *, kept: bool) -> bool:
+        """Return whether its call has ended, or it is a use by `acquire` of another lock object."""
+        return self.has_ended() or (kept and self.lock is not lock)
+
 
 class Uses(dict[object, bool]):
     """
@@ -98,22 +102,6 @@ class HeldLock:
     Usually it is the only share. A writer that also reads has two. The lock is released with the last one.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_reference",
-        "_uses",
-        "contender",
-        "grant",
-        "handed_over",
-        "hold",
-        "observer",
-        "owner",
-        "policy",
-        "reads",
-        "table_key",
-        "work",
-    )
-
     def __init__(
         self,
         contender: GrantedContender,
@@ -134,7 +122,6 @@ class HeldLock:
         self.hold: weakref.ref[Any] | None = None  # what users have of it; set by the program around the core
         self.handed_over = False  # to another process; its block may go on
         self.reads = reads or grant.kind is Kind.READ
-        self.table_key: _TableKey = id(owner.subject), grant.key, self.reads
         reference = weakref.ref(self, functools.partial(_on_dropped, contender, grant))
         self._reference: weakref.ref[HeldLock] | None = reference  # None once this share is released
         grant.shares[reference] = self.reads
@@ -354,14 +341,14 @@ class HeldLock:
         """
         if self.grant.why_invalid() is None:
             return False
-        shares = self.grant.held_shares()
-        uses = [(use, kept) for share in shares for use, kept in share.uses.items()]
-        are_left = not any(share.observer for share in shares) and all(
-            isinstance(use, KeptUse) and (use.has_ended() or (kept and use.lock is not lock)) for use, kept in uses
-        )
-        for share in shares if are_left else ():
+        shares: list[HeldLock] = self.grant.held_shares()
+        for share in shares:
+            left = (isinstance(use, KeptUse) and use.is_left(lock, kept=kept) for use, kept in share.uses.items())
+            if share.observer or not all(left):
+                return False
+        for share in shares:
             share._drop()
-        return are_left
+        return True
 
     # --- its loss -------------------------------------------------------------------------------------------------
 
@@ -498,7 +485,7 @@ class HeldLocks:
 
     def add(self, held: HeldLock, *, keep: bool) -> None:
         """Add a held lock. With `keep`, the table has a strong reference to it until it is released."""
-        self._weak[held.table_key] = held
+        self._weak[id(held.owner.subject), held.key, held.reads] = held
         if keep:
             self._kept[held] = None
             held.grant.session.attached(OwnerWatch).start()

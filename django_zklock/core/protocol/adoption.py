@@ -9,7 +9,7 @@ would take "deleted" for its turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -151,14 +151,18 @@ def find_hold(gateway: Gateway, spec: QueueSpec, hand_over: HandOver) -> Story[N
         except NodeMissing:
             names = []
         if hand_over.name not in names or hand_over.name not in checked.ended:
-            break
+            why = yield from _why_gone(gateway, spec, hand_over, names)
+            raise LockNotAdopted(f"The lock {spec.key!r} cannot be adopted: {why}.", lock=spec.key)
+
+
+def _why_gone(gateway: Gateway, spec: QueueSpec, hand_over: HandOver, names: Sequence[str]) -> Story[str]:
+    """Return why the hold of a hand-over is gone. `names` are those in the queue."""
     successors = [name for name in names if name.endswith(hand_over.sequence)]
-    why = f"nobody adopted it within {hand_over.seconds:g} s, a person has ended it, or its adopter has ended"
     try:
         node = yield partial(gateway.read, f"{spec.parent}/{[*successors, hand_over.name][0]}")
         holder = Payload.decode(node.data)
         if holder is not None and holder.adopts == hand_over.guid:
-            why = f"it was adopted by {holder.what!r} on {holder.host}, process {holder.pid}"
+            return f"it was adopted by {holder.what!r} on {holder.host}, process {holder.pid}"
     except NodeMissing:
         pass
-    raise LockNotAdopted(f"The lock {spec.key!r} cannot be adopted: {why}.", lock=spec.key)
+    return f"nobody adopted it within {hand_over.seconds:g} s, a person has ended it, or its adopter has ended"

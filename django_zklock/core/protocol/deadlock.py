@@ -144,16 +144,22 @@ class DeadlockSearch:
         youngest = max(step.wait.czxid for step in circle)
         if wait.czxid < youngest and self._seen == 1:  # the youngest one may be paused, or not have seen the circle
             return LOOK_SOON
-        guids = self._registry.guids
-        silent = [step for step in circle if step.wait.guid not in guids and step.wait.zxid < youngest]
-        if silent:
-            # With the ticks of a server, the session of a dead process lasts at most twice its timeout.
-            longest = 2 * max(step.holder.session_timeout or self._session.timeout for step in circle[:-1])
-            if clock.now() - self._seen_since < longest:
-                yield from self._ask(silent)
-                return min(LOOK_AFTER * self._seen, LOOK_SOON)
+        silent = self._silent(circle, youngest)
+        if silent and clock.now() - self._seen_since < self._longest_session(circle):
+            yield from self._ask(silent)
+            return min(LOOK_AFTER * self._seen, LOOK_SOON)
         self._contender.end_deadlock([check for step in circle for check in step.checks], _error(circle))
         return TRY_AGAIN  # a holder that has written its znode meanwhile makes a check fail
+
+    def _silent(self, circle: Sequence[_Step], youngest: int) -> list[_Step]:
+        """Return the steps whose processes may be dead: they have written nothing since the youngest wait began."""
+        guids = self._registry.guids
+        return [step for step in circle if step.wait.guid not in guids and step.wait.zxid < youngest]
+
+    def _longest_session(self, circle: Sequence[_Step]) -> float:
+        """Return the seconds after which the sessions of dead processes have ended."""
+        timeout = max(step.holder.session_timeout or self._session.timeout for step in circle[:-1])
+        return 2 * timeout  # at most, with the ticks of a server
 
     def _longer(self, least: float) -> float:
         self._pause = min(max(2 * self._pause, least), LONGEST_PAUSE)

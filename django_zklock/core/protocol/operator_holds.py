@@ -70,14 +70,7 @@ class HoldCheck:
     def run(self, names: Sequence[str]) -> Story[HoldCheck]:
         """Check the holds with these names, in the order of the queue. Return this."""
         gateway = self._gateway
-        replies = yield partial(gateway.read_each, [f"{self._parent}/{name}" for name in names])
-        for name, reply in zip(names, replies, strict=True):
-            if isinstance(reply, NodeMissing):
-                self.ended.add(name)
-            elif isinstance(reply, ZkError):
-                self.refusal = reply
-            elif (hold := read_hold(self._key, reply)) is not None:  # else a contender has the name of a hold
-                self.remaining[name], self._nodes[name] = hold, reply
+        yield from self._read(names)
         latest = gateway.clock.latest()
         if any(latest is None or hold.is_over(latest) for hold in self.remaining.values()):
             try:
@@ -87,6 +80,16 @@ class HoldCheck:
             except ZkError as error:
                 self.refusal = error
         return self
+
+    def _read(self, names: Sequence[str]) -> Story[None]:
+        replies = yield partial(self._gateway.read_each, [f"{self._parent}/{name}" for name in names])
+        for name, reply in zip(names, replies, strict=True):
+            if isinstance(reply, NodeMissing):
+                self.ended.add(name)
+            elif isinstance(reply, ZkError):
+                self.refusal = reply
+            elif (hold := read_hold(self._key, reply)) is not None:  # else a contender has the name of a hold
+                self.remaining[name], self._nodes[name] = hold, reply
 
     def _delete_ended(self, now: float) -> Story[None]:
         ended = [name for name, hold in self.remaining.items() if hold.is_over(now)]

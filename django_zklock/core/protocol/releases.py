@@ -7,13 +7,13 @@ that: they may want the same lock, and find it free then.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable
 from typing import Any, Final
 
 from django_zklock.core import fork, log
 from django_zklock.core.execution import abort
+from django_zklock.core.execution.owner import present_loop
 from django_zklock.core.execution.waiters import Routine, ThreadWaiter, run
 
 logger = log.Logger("django_zklock.locks")
@@ -59,7 +59,7 @@ def ended(new_waiter: Callable[[], Any]) -> Routine[bool]:
     try:
         _waiting[done] = releases
         releases.intersection_update(list(_under_way))
-        blocks_loop = new_waiter is ThreadWaiter and asyncio._get_running_loop() is not None
+        blocks_loop = new_waiter is ThreadWaiter and present_loop() is not None
         if releases and not (yield from waiter.outcome(LOOP_TIMEOUT if blocks_loop else TIMEOUT)):
             _overdue[None] = None
     finally:

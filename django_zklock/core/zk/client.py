@@ -11,7 +11,7 @@ These private names of kazoo are used here and in `connection`, `gateway` and `s
 `_connect`, `_invoke`, `_send_request`, `_send_ping`, `_read_header`, `_read_socket`, `_read`, `_write`, `_xid`,
 `_socket`, `_read_sock`, `_write_sock`. `connection` overrides `ConnectionHandler.zk_loop` and reads its
 `connection_stopped`.
-`tests/contract/zk/test_kazoo_surface.py` fails when a release of kazoo changes one of them.
+They were looked up in kazoo 2.11.0. `tests/contract/zk/test_kazoo_surface.py` fails when a release changes one of them.
 """
 
 from __future__ import annotations

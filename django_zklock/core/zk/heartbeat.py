@@ -91,10 +91,8 @@ class Heartbeat:
         if not isinstance(reply, str):  # else another heartbeat follows at once
             error = "" if reply is None else type(reply).__name__
             hooks.events.heartbeat(self._session, now - sent_at, max(0.0, until - now), error)
-        before, self._session.refused = self._session.refused, reply.code if isinstance(reply, ZkError) else 0
-        if self._session.refused != before:
-            for call in self._session.lease.on_changed.values():  # the processes that share the lease tell why it ends
-                call()
+        before = self._session.refused
+        self._set_refused(reply.code if isinstance(reply, ZkError) else 0)
         if isinstance(reply, ZkError):
             level = logging.WARNING if reply.code and not before else logging.DEBUG
             logger.log(level, "heartbeat failed, the lease ends in %.1f s: %s", max(0.0, until - now), reply)
@@ -103,3 +101,9 @@ class Heartbeat:
             if on_missing is not None:
                 on_missing()
             self.beat()  # the check stops at the first missing znode, so there may be more
+
+    def _set_refused(self, code: int) -> None:
+        before, self._session.refused = self._session.refused, code
+        if code != before:
+            for call in self._session.lease.on_changed.values():  # the processes that share the lease tell why it ends
+                call()

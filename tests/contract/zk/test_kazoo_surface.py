@@ -1,4 +1,8 @@
-"""The private names of kazoo that `zk` uses. A release of kazoo that changes one fails here, not in production."""
+"""
+The private names of kazoo that `zk` uses, as they are in kazoo 2.11.0.
+
+A release of kazoo that changes one fails here, not in production.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,6 @@ def test_the_client_has_the_private_attributes() -> None:
         "_connection",
         "_session_id",
         "_data_watchers",
-        "_conn_retry",
         "_stopped",
         "_session_callback",
     ):
