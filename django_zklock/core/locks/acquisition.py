@@ -62,6 +62,8 @@ class Acquisition:
     def __init__(self, owner: Owner | None = None) -> None:
         self.owner = owner or current_owner()
         self._timeout: float | None = None  # seconds, for all locks together
+        self._new_waiter: Callable[[], Any] = ThreadWaiter
+        self._on_wait: Callable[[Any], None] | None = None
         self._began = 0.0  # when the call began, on clock.now()
         self._since = 0.0  # when the wait for the present lock began, on clock.now()
         # Its key in the `uses` of its holds: the acquisition itself would be a reference cycle. The caller of
@@ -100,6 +102,7 @@ class Acquisition:
         object that the caller uses. `kept`: a call of `release` ends the use of the locks, and no block.
         """
         self.specs, self._timeout = specs, timeout
+        self._new_waiter, self._on_wait = new_waiter, on_wait
         self._began = self._since = clock.now()
         while True:
             self.contenders.clear()
@@ -112,7 +115,7 @@ class Acquisition:
                     # Coroutines, and messages that wait for their work to begin, have no transactions.
                     if new_waiter is ThreadWaiter and hooks.scope.is_open():
                         hooks.scope.check(spec)
-                    seconds, seconds_for_reply = self._start(specs[index:], new_waiter, on_wait)
+                    seconds, seconds_for_reply = self._start(specs[index:])
                     waiter, contender = self.waiter, self.contender
                     assert contender is not None
                     outcome = self.outcomes.get(waiter) or (yield from waiter.outcome(seconds))
@@ -152,9 +155,7 @@ class Acquisition:
             held_locks.add(share, keep=kept)  # it may be released after the block that acquired it first
         return True
 
-    def _start(
-        self, specs: tuple[LockSpec, ...], new_waiter: Callable[[], Any], on_wait: Callable[[Any], None] | None
-    ) -> tuple[float | None, float]:
+    def _start(self, specs: tuple[LockSpec, ...]) -> tuple[float | None, float]:
         """
         Start a contender for the first of these locks, unless that is done.
 
@@ -165,10 +166,10 @@ class Acquisition:
             remaining = self._timeout - (clock.now() - self._began)
             seconds = max(remaining, SHORTEST_WAIT) if self._timeout else 0.0
             seconds_for_reply = max(0.0, min(REPLY_TIMEOUT, REPLY_TIMEOUT + remaining))
-        if len(self.specs) == 1 or not self._start_several(specs, new_waiter, on_wait, seconds):
-            waiter = new_waiter()
-            if on_wait is not None:
-                on_wait(waiter)
+        if len(self.specs) == 1 or not self._start_several(specs, seconds):
+            waiter = self._new_waiter()
+            if self._on_wait is not None:
+                self._on_wait(waiter)
             kind = Contender if specs[0].adopts is None else Adopter
             self.waiter, self.contender = waiter, self._new_contender(specs[0], waiter, seconds, kind)
             self.contender.start()
@@ -178,13 +179,7 @@ class Acquisition:
             hold.grant.observe(observer)
         return seconds, seconds_for_reply
 
-    def _start_several(
-        self,
-        specs: tuple[LockSpec, ...],
-        new_waiter: Callable[[], Any],
-        on_wait: Callable[[Any], None] | None,
-        seconds: float | None,
-    ) -> bool:
+    def _start_several(self, specs: tuple[LockSpec, ...], seconds: float | None) -> bool:
         """Start contenders for these locks together, unless that is done. Return False if that has no use."""
         for waiter, contender in list(self._batch.contenders.items()) if self._batch is not None else ():
             if contender.spec is specs[0]:
@@ -196,12 +191,12 @@ class Acquisition:
         # A caller that waits enters the first queue at once, and the last one after all others.
         if len(fresh) < (2 if seconds == 0 else 3):
             return False
-        waiters = {new_waiter(): spec for spec in fresh}
-        if on_wait is not None:
-            list(map(on_wait, waiters))
-        contenders: Any = {
-            waiter: self._new_contender(spec, waiter, seconds, BatchContender) for waiter, spec in waiters.items()
-        }
+        contenders: Any = {}
+        for spec in fresh:
+            waiter = self._new_waiter()
+            if self._on_wait is not None:
+                self._on_wait(waiter)
+            contenders[waiter] = self._new_contender(spec, waiter, seconds, BatchContender)
         self.waiter, self.contender = next(iter(contenders.items()))
         self._batch = Batch(contenders)
         self._batch.start()

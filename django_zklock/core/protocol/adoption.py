@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from django_zklock.core.errors import ZkLockError
-from django_zklock.core.protocol.contender import Contender, Phase
+from django_zklock.core.protocol.contender import Contender, Outcome, Phase
 from django_zklock.core.protocol.errors import LockNotAdopted
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.operator_holds import HoldCheck, Replacement
@@ -131,11 +131,11 @@ class Adopter(Contender):
     def _payload(self) -> Payload:
         return replace(super()._payload(), adopts=self._hand_over.guid, token=str(self._hand_over.token))
 
-    def _new_grant(self, node: Node) -> Grant:
-        grant = super()._new_grant(node)
-        grant.token = min(grant.token, self._hand_over.token)
-        grant.adopted = True
-        return grant
+    def _conclude(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Grant):
+            outcome.token = min(outcome.token, self._hand_over.token)
+            outcome.adopted = True
+        super()._conclude(outcome)
 
 
 def find_hold(gateway: Gateway, spec: QueueSpec, hand_over: HandOver) -> Story[None]:

@@ -737,18 +737,14 @@ class Contender(SessionObserver):
         if node is None:
             return
         self._phase = Phase.HOLDING
-        grant = self._grant = self._new_grant(node)
+        grant = self._grant = Grant(self.session, self.spec.key, node.path, node.czxid, self.spec.kind)
+        grant.what, grant.about, grant.template = self.caller.what, self.caller.about, self.spec.template
         self._registry.heartbeat.add(node.path, partial(self._replies.run, self._on_missing))
         self._call_later(WATCH_SELF_AFTER, self._watch)  # until then, a watch of the time in the queue stays
         self._conclude(grant)
         queue, self._local_queue = self._local_queue, None
         if queue is not None:
             queue.remove(self, granted=True)
-
-    def _new_grant(self, node: Node) -> Grant:
-        grant = Grant(self.session, self.spec.key, node.path, node.czxid, self.spec.kind)
-        grant.what, grant.about, grant.template = self.caller.what, self.caller.about, self.spec.template
-        return grant
 
     def _conclude(self, outcome: Outcome) -> None:
         on_outcome = self.wait.on_outcome
