@@ -167,11 +167,8 @@ class Acquisition:
             seconds = max(remaining, SHORTEST_WAIT) if self._timeout else 0.0
             seconds_for_reply = max(0.0, min(REPLY_TIMEOUT, REPLY_TIMEOUT + remaining))
         if len(self.specs) == 1 or not self._start_several(specs, seconds):
-            waiter = self._new_waiter()
-            if self._on_wait is not None:
-                self._on_wait(waiter)
             kind = Contender if specs[0].adopts is None else Adopter
-            self.waiter, self.contender = waiter, self._new_contender(specs[0], waiter, seconds, kind)
+            self.waiter, self.contender = self._new_contender(specs[0], seconds, kind)
             self.contender.start()
         for hold in self.holds if self.waiter not in self.outcomes else ():
             observer = _LossObserver(self, hold.grant)
@@ -191,22 +188,20 @@ class Acquisition:
         # A caller that waits enters the first queue at once, and the last one after all others.
         if len(fresh) < (2 if seconds == 0 else 3):
             return False
-        contenders: Any = {}
-        for spec in fresh:
-            waiter = self._new_waiter()
-            if self._on_wait is not None:
-                self._on_wait(waiter)
-            contenders[waiter] = self._new_contender(spec, waiter, seconds, BatchContender)
+        contenders: Any = dict(self._new_contender(spec, seconds, BatchContender) for spec in fresh)
         self.waiter, self.contender = next(iter(contenders.items()))
         self._batch = Batch(contenders)
         self._batch.start()
         return True
 
     def _new_contender(
-        self, spec: LockSpec, waiter: Any, seconds: float | None, kind: type[Contender] = Contender
-    ) -> AnyContender:
-        """Return a contender that waits for `seconds` (None: without limit). `waiter` gets its outcome."""
+        self, spec: LockSpec, seconds: float | None, kind: type[Contender] = Contender
+    ) -> tuple[Any, AnyContender]:
+        """Return a contender that waits for `seconds` (None: without limit), and the waiter for its outcome."""
         session = process.current()
+        waiter = self._new_waiter()
+        if self._on_wait is not None:
+            self._on_wait(waiter)
         if self.holds:
             self._since = clock.now()  # the wait for the first lock began with the call
         waits = seconds is None or seconds > 0
@@ -224,7 +219,7 @@ class Acquisition:
             contender = kind(session, spec, caller, wait, waits=waits)
         self.contenders.append(contender)
         wait.on_queued = functools.partial(_on_queued, contender, self.owner, waiter)
-        return contender
+        return waiter, contender
 
     def _conclude(self, spec: LockSpec, outcome: Outcome | None, *, kept: bool) -> None:
         """Record the lock as held by the owner, or raise the error that the outcome means."""

@@ -12,9 +12,7 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
 from django_zklock.conf.arguments import KindOfLock
-from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.locks.acquisition import Acquisition
-from django_zklock.core.protocol.contender import Outcome
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Kind, Payload
 from django_zklock.core.queue.operator_hold import DIRECTORY, is_operator
@@ -127,10 +125,9 @@ def test_a_caller_that_gives_up_at_the_grant_leaves_no_minimum_hold(zoo: Zoo) ->
     """Nothing was done under it, and nobody else could do it for all that time."""
     connected()
     lock = zk_lock("k", min_hold=LONG)
-    waiter: ThreadWaiter[Outcome] = ThreadWaiter()
     acquisition = Acquisition()
-    contender = acquisition.contender = acquisition._new_contender(lock.spec, waiter, 1)
-    contender.start()
+    acquisition.waiter, acquisition.contender = acquisition._new_contender(lock.spec, 1)
+    acquisition.contender.start()
     eventually(lambda: acquisition.outcomes)
     acquisition.release()  # like a caller that is struck, or cancelled, before it has looked
     zoo.wait_contenders("k", 0)
