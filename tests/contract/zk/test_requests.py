@@ -10,11 +10,12 @@ import pytest
 from kazoo.protocol import serialization as wire
 from kazoo.security import make_acl
 from support.faults import BackgroundCall, acquire_once, client, connected, session
-from support.proxy import GET_DATA, MULTI, NO_AUTH, NO_NODE, Proxy, with_error
+from support.proxy import GET_DATA, MULTI, NO_AUTH, NO_NODE, SYNC, Proxy, with_error
 from support.zoo import Zoo, eventually
 
 from django_zklock.core import clock
 from django_zklock.core.log import flush
+from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import NodeMissing, RequestRefused
 from django_zklock.core.zk.gateway import DirectoryState, Gateway
@@ -166,6 +167,29 @@ def test_an_update_waits_until_a_child_is_gone(zoo: Zoo, proxy: Proxy) -> None:
     zoo.client.delete(f"{path}/child")
     assert waiter.result() == "gone"
     assert run(OptimisticUpdate(session(), path, decide, guess=state), soon()) == "gone", "it was gone before"
+
+
+@pytest.mark.parametrize(("creates", "syncs"), [(False, 1), (True, 2)])
+def test_a_listing_after_a_sync_serves_those_who_have_created_nothing_since(
+    zoo: Zoo, proxy: Proxy, creates: bool, syncs: int
+) -> None:
+    """It does not show the outcome of a later create, so a contender that leaves would take its znode for gone."""
+    zoo.client.create(f"{zoo.base}/k", makepath=True)
+    registry, parent = connected().attached(Registry), f"{zoo.base}/k"
+    replies: list[object] = []
+
+    def list_twice() -> None:
+        registry.list_names(parent, replies.append, after_sync=True)
+        if creates:
+            registry.add("guid", f"{parent}/name")
+        registry.list_names(parent, replies.append, after_sync=True)
+        registry.discard("guid")
+
+    before = proxy.counts[SYNC]
+    session().post(list_twice)
+    eventually(lambda: len(replies) == 2)
+    assert proxy.counts[SYNC] - before == syncs
+    assert replies == [[], []]
 
 
 UNSENT: dict[str, Callable[[Zoo], object]] = {
