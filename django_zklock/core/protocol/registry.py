@@ -91,9 +91,9 @@ class Registry(SessionObserver):
 
     # --- znodes and listings ------------------------------------------------------------------------------------
 
-    def add(self, guid: str, *paths: str) -> None:
+    def add(self, guid: str, path: str) -> None:
         """Register a znode before its create is sent. Raises `TooManyLocks` if it would make the session too large."""
-        size = len("".join(paths).encode()) + PATH_EXTRA * len(paths)
+        size = len(path.encode()) + PATH_EXTRA
         total, limit = self.path_bytes + size - self.guids.get(guid, 0), self.session.options.jute_maxbuffer
         if total > limit * NEARLY_FULL:
             self.on_nearly_full()
@@ -107,10 +107,9 @@ class Registry(SessionObserver):
                 "Use shorter keys or more processes. If the servers have another jute.maxbuffer, set JUTE_MAXBUFFER."
             )
         self.guids[guid], self.path_bytes = size, total
-        for path in paths:
-            listing = self._listings.get(path.rpartition("/")[0])
-            if listing is not None:
-                listing.synced = False  # it does not show the outcome of the create that follows
+        listing = self._listings.get(path.rpartition("/")[0])
+        if listing is not None:
+            listing.synced = False  # it does not show the outcome of the create that follows
         self._used = True
         self.session.observers[self] = None  # not in `__init__`, which may run on any thread
         if not self._audit_timer.pending:
