@@ -73,16 +73,15 @@ class Logger(_Adapter):
 
     def log(self, level: int, msg: object, *args: Any, stacklevel: int = 2, **kwargs: Any) -> None:
         """Log `msg % args` as the logger does. `about` is the work that it is about: a task is named at the end."""
-        logger = self.logger
-        # Its own `isEnabledFor` may wait for the mutex of `logging`, which is held while handlers are configured.
-        if level <= logger.manager.disable or level < logging.Logger.getEffectiveLevel(logger):
+        # The logger's own `isEnabledFor` may wait for the mutex of `logging`, which is held while it is configured.
+        if level <= self.logger.manager.disable or level < logging.Logger.getEffectiveLevel(self.logger):
             return
         if about := kwargs.pop("about", None):
             kwargs["extra"] = {**kwargs.get("extra", {}), **work_fields(about)}
             if "task" in about:
                 msg, args = f"{msg} [task %s %s]", (*args, about["task"], about.get("id", ""))
         if not self._always and not _current.is_protocol:
-            logger.log(level, msg, *args, stacklevel=stacklevel, **kwargs)
+            self.logger.log(level, msg, *args, stacklevel=stacklevel, **kwargs)
             return
         made = self._made(level, msg, args, **kwargs)
         if _current.is_protocol:
