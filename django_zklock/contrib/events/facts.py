@@ -67,19 +67,23 @@ def unfinished(snapshot: Snapshot, sure: bool) -> tuple[list[Attempt], list[str]
 def _unfinished(snapshot: Snapshot) -> list[Attempt]:
     """Return the holds without an end that were broken, or whose processes have no contender; store the latter."""
     contenders = [contender for lock in snapshot.locks for contender in (*lock.holders, *lock.waiters)]
+    # A restarted container has the same host name and pid, so a life of a process is its session.
     alive = {(contender.host, contender.pid) for contender in contenders}
-    is_known = not snapshot.problem and snapshot.total == len(snapshot.locks)
-    rows = table.past_unfinished.get(WITHIN, 0.0, RECENT_FOR)
-    if is_known:
-        before = timezone.now() - timedelta(seconds=LATE)  # others are about to get their end
-        missed = [row for row in rows if (row.host, row.pid) not in alive]
-        new = [row.pk for row in missed if row.missed_at is None and row.at <= before]
-        if new:
-            table.mark_missed(new)
-            rows = table.past_unfinished.get(WITHIN, 0.0, 0.0)  # some have their end by now
+    sessions = {contender.session_id for contender in contenders}
     present = {contender.token for contender in contenders}
-    rows = [row for row in rows if row.token not in present]
-    return [row for row in rows if row.broken_by or (is_known and row.missed_at and (row.host, row.pid) not in alive)]
+    is_known = not snapshot.problem and snapshot.total == len(snapshot.locks)
+
+    def is_missed(row: Attempt) -> bool:
+        return is_known and (row.session not in sessions if row.session else (row.host, row.pid) not in alive)
+
+    rows = table.past_unfinished.get(WITHIN, 0.0, RECENT_FOR)
+    now = timezone.now()
+    young = now - timedelta(seconds=LATE)  # these are about to get their end; a host's clock may be ahead
+    new = [row.pk for row in rows if row.missed_at is None and is_missed(row) and not young < row.at <= now]
+    if new:
+        table.mark_missed(new)
+        rows = table.past_unfinished.get(WITHIN, 0.0, 0.0)  # some have their end by now
+    return [row for row in rows if row.token not in present and (row.broken_by or (row.missed_at and is_missed(row)))]
 
 
 def _not_sure(rows: Sequence[Attempt]) -> list[Attempt]:

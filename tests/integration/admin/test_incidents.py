@@ -285,6 +285,16 @@ def test_ended_processes_count_their_locks_once(
     assert causes or doctor()[1] == 0, "it is no alarm"
 
 
+@pytest.mark.parametrize("ahead", [timedelta(minutes=-1), timedelta(minutes=10)], ids=["clock right", "clock ahead"])
+def test_a_restarted_container_does_not_hide_its_deaths(operator: Client, contend: Contend, ahead: timedelta) -> None:
+    """It has the same host name and pid in each life, so a life is its session."""
+    contend("orders/7")
+    for number in range(3):
+        given = {"key": "orders/7", "at": timezone.now() + ahead, "token": number + 1, "session": number + 1}
+        attempts(1, Attempt.HELD, held=None, **given)
+    await_cause(operator, "dying")
+
+
 def test_a_holder_that_is_not_the_first_waiter_elsewhere_is_no_cause(operator: Client, contend: Contend) -> None:
     """A page reads first waiters, and the names of all others."""
     attempts(5, Attempt.RELEASED, template="slow")
