@@ -355,6 +355,7 @@ class LockViews:
             "order": order,
             "columns": FIGURES.items(),
             "problem": clean(snapshot.problem),
+            "incomplete": snapshot.answers,
             "age": snapshot.age,
         }
         return self.page(request, "groups", context)

@@ -67,3 +67,5 @@ def fail_if_incomplete(snapshot: Snapshot) -> None:
     """End with an exit code that says so if the snapshot is old or incomplete."""
     if snapshot.problem:
         raise failure(snapshot.problem, ExitCode.UNAVAILABLE)
+    if not snapshot.complete:
+        raise failure("Not all locks were read.", ExitCode.PARTIAL)

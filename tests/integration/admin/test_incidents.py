@@ -250,7 +250,11 @@ def test_a_verdict_without_a_directory_names_the_part_that_was_looked_at(operato
     inspection.snapshot(max_age=0, max_waiters=1)
     printed, status = doctor()
     assert (printed, status) == ("", ExitCode.PARTIAL)
-    assert "'secret' cannot be listed" in json.loads(doctor("--json")[0])["verdict"]
+    verdict = json.loads(doctor("--json")[0])["verdict"]
+    assert "secret: It is not known who holds it. Its directory cannot be listed: ZooKeeper refused" in verdict
+    assert ending("status")[0] == ending("list")[0] == ExitCode.PARTIAL
+    page = operator.get(f"{LIST}secret/change/").content.decode()
+    assert_shows(page, "Unknown", hides=["Free", "This lock is free.", "ZooKeeper does not answer."])
     assert operator.get(PROBE).status_code == 503
     assert "Nothing needs attention." not in operator.get(LIST).content.decode()
     zoo.client.delete(f"{zoo.base}/secret")
