@@ -37,7 +37,7 @@ MAX_TIME: Final = 15.0
 
 
 class Action(NamedTuple):
-    """What the page does to the ticked holders."""
+    """An action on the ticked holders."""
 
     operation: str
     permission: str
@@ -257,7 +257,7 @@ class HoldersPage:
 
 
 class Results:
-    """What became of the ticked holders."""
+    """The results of an action, one for each ticked holder."""
 
     def __init__(self, action: Action) -> None:
         self._action = action

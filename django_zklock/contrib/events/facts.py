@@ -155,6 +155,12 @@ def usual_queue(template: str) -> float | None:
     return _usual(template)[1]
 
 
+def usual_wait(template: str) -> float | None:
+    """Return for how many seconds callers usually wait for locks of this template; None if that is not known."""
+    wait: float | None = table.usual_wait.get(template, 0.0, USUAL_FOR) if template else None
+    return wait
+
+
 def _usual(template: str) -> tuple[float, float] | tuple[None, None]:
     usual = table.usual.get(template, 0.0, USUAL_FOR) if template else None
     return usual or (None, None)

@@ -297,6 +297,17 @@ def _read_usual(template: str, timeout: float) -> tuple[float, float] | None:
 usual: Final = Shared(_read_usual, most=1000)
 
 
+def _read_usual_wait(template: str, timeout: float) -> float | None:
+    """Return the median of the last waits of a template before the last hour, in which a convoy may have begun."""
+    before = timezone.now() - timedelta(hours=1)
+    granted = Attempt._default_manager.filter(template=shortened(template, MAX_TEXT), at__lt=before)
+    last = _read(granted.exclude(waited=None).only("waited").order_by("-at")[:USUAL_OF])
+    return statistics.median(row.waited for row in last) if len(last) >= LEAST else None
+
+
+usual_wait: Final = Shared(_read_usual_wait, most=1000)
+
+
 @Shared
 def past_losses(seconds: float, timeout: float) -> dict[str, int]:
     """

@@ -352,6 +352,14 @@ def test_the_usual_hold_is_a_median(alias: str) -> None:
     assert facts.usual_hold("k") == 7
 
 
+def test_the_usual_wait_is_that_before_the_last_hour(alias: str) -> None:
+    """A convoy would soon make its own waits the usual ones."""
+    for minutes, waited in ((90, 2), (80, 3), (70, 4), (65, 100), (61, 1), (59, 90), (1, 95)):
+        insert("k", held=1, waited=waited, at=timezone.now() - timedelta(minutes=minutes))
+    assert facts.usual_wait("k") == 3
+    assert facts.usual_wait("other") is None
+
+
 @each_database
 def test_the_last_grants_of_a_key_come_first(alias: str) -> None:
     for key in ("k/a", "k/A", "k/á", "a", "b", "a", f"{LONG}1", f"{LONG}2"):
