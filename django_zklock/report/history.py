@@ -61,9 +61,7 @@ class Hot(Incident):
     cause = "hot"
     title = _("%(refused)d of %(callers)d callers were refused in the last minute: %(keys)s")
     sentence = _("They want one lock at the same time, and their timeouts are shorter than the queue.")
-    remedy = _(
-        "Hold it for a shorter time, wait longer (`timeout`), set `max_waiters` or `on_conflict`, or use permits."
-    )
+    remedy = _("Hold it for a shorter time, wait longer (`timeout`), set `on_conflict`, or use permits.")
     ends = "A minute with fewer refusals."
     command = "show"
 

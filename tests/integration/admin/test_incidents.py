@@ -324,10 +324,21 @@ def test_a_lock_that_is_refused_to_many_is_named(operator: Client, contend: Cont
     attempts(84, Attempt.RELEASED, key="pay/7", at=now)
     attempts(30, Attempt.TIMED_OUT, key="rarely", token=None, at=now)
     attempts(70, Attempt.RELEASED, key="rarely", at=now)
-    texts = ("219 of 303 callers were refused in the last minute: pay/7", "timeout", "max_waiters")
+    texts = ("219 of 303 callers were refused in the last minute: pay/7", "timeout", "on_conflict")
     assert_named(operator, "hot", ExitCode.HOT, *texts)
     assert len(cards(operator)) == 1
     assert "pay_2F7/change/" in operator.get(LIST).content.decode()
+
+
+def test_callers_that_are_refused_behind_a_holder_that_hangs_are_no_second_incident(
+    operator: Client, contend: Contend
+) -> None:
+    attempts(5, Attempt.RELEASED, template="slow")
+    contend("pay/7", template="slow")
+    contend("pay/7", "other-2", 2)
+    attempts(1, Attempt.TIMED_OUT, key="pay/7", token=None, at=timezone.now(), waited=0.0, count=200)
+    await_cause(operator, "hung")
+    assert [card["cause"] for card in cards(operator)] == ["hung"]
 
 
 def test_deadlocks_that_have_ended_name_the_order_of_the_locks(operator: Client) -> None:
