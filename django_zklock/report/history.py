@@ -146,7 +146,8 @@ class Dying(OfHistory):
             if len(rows) >= MANY:
                 first, last = (choose(rows, key=lambda row: row.at) for choose in (min, max))
                 values, age = {"deaths": len(rows)}, _age(first.at)
-                yield cls(keys=(key,), host=last.host, pid=last.pid, age=age, values=values, since=last.at)
+                began = facts.past("deaths_since", key)
+                yield cls(keys=(key,), host=last.host, pid=last.pid, age=age, values=values, since=began)
 
 
 class Flapping(OfHistory):

@@ -125,6 +125,11 @@ def losses() -> list[tuple[str, int, str]]:
     return [(host, count, table.began(WITHIN, host=host, **of)) for host, count in counts if count >= MANY]
 
 
+def deaths_since(key: str) -> str:
+    """Return since when holders of this lock have died, again and again."""
+    return table.began(WITHIN, key=key, outcome=Attempt.HELD, missed_at__isnull=False)
+
+
 def refusals() -> list[tuple[str, int, int, str]]:
     """Return the locks that were refused to many callers: to how many, of how many, and since when that goes on."""
     counts = table.past_refused.get(REFUSED_WITHIN, 0.0, COUNTED_FOR).items()

@@ -6,7 +6,8 @@ import json
 import time
 import uuid
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from datetime import timezone as zones
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ from django_zklock.report import holders
 pytestmark = [pytest.mark.django_db, pytest.mark.timeout(120), pytest.mark.usefixtures("zoo")]
 
 PROBE = "/incidents.json"
+LONG_AGO = datetime(2020, 1, 1, tzinfo=zones.utc)
 LINES = 25
 HUNG = 3.0  # seconds from which on a holder may be hung; 10 in production
 
@@ -330,6 +332,16 @@ def test_a_lock_that_is_refused_to_many_is_named(operator: Client, contend: Cont
     assert "pay_2F7/change/" in operator.get(LIST).content.decode()
 
 
+def test_a_process_that_hangs_with_many_locks_offers_its_stack(operator: Client, contend: Contend) -> None:
+    for number in range(4):
+        contend(f"stock/{number}", owner=1)
+        contend(f"stock/{number}", f"web-{number}", number, owner=1)
+    attempts(5, Attempt.RELEASED, template="stock/0")
+    await_cause(operator, "host")
+    page = operator.get(LIST).content.decode()
+    assert f'formaction="{LIST}stack/" name="key" value="stock/' in page
+
+
 def test_callers_that_are_refused_behind_a_holder_that_hangs_are_no_second_incident(
     operator: Client, contend: Contend
 ) -> None:
@@ -378,6 +390,7 @@ def test_deadlocks_that_have_ended_name_the_order_of_the_locks(operator: Client)
     [
         ("flapping", {"outcome": Attempt.LOST, "reason": troubles.LEASE_OVER}),
         ("hot", {"outcome": Attempt.TIMED_OUT, "token": None, "key": "pay/7", "held": None}),
+        ("dying", {"outcome": Attempt.HELD, "key": "pay/7", "held": None, "missed_at": LONG_AGO}),
     ],
 )
 def test_trouble_after_a_pause_is_another_incident(operator: Client, cause: str, more: dict[str, Any]) -> None:
@@ -390,6 +403,7 @@ def test_trouble_after_a_pause_is_another_incident(operator: Client, cause: str,
             attempts(1 if minutes else 25, at=now - timedelta(minutes=minutes), **more)
         table.past_losses.clear()
         table.past_refused.clear()
+        table.past_unfinished.clear()
         (card,) = cards(operator)
         assert card["cause"] == cause
         return str(card["identity"])
