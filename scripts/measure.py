@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import Any
 
 import django
 from celery import Celery
@@ -144,6 +145,13 @@ class Trace:
         self._recording = False
         threading.setprofile(self._on_event)
         sys.setprofile(self._on_event)
+        # The threads of the package drop all tracers when they begin. They keep this one.
+        sys.setprofile = self._ignore_drop
+
+    @staticmethod
+    def _ignore_drop(function: Any, set_profile: Callable[[Any], None] = sys.setprofile) -> None:
+        if function is not None:
+            set_profile(function)
 
     def _on_event(self, frame: FrameType, event: str, _argument: object) -> None:
         name = frame.f_code.co_filename

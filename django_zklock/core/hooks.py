@@ -8,17 +8,17 @@ transactions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol, TypeAlias
 
-if TYPE_CHECKING:
-    from django_zklock.core.execution.owner import Owner
-    from django_zklock.core.locks.guard import Receipt
-    from django_zklock.core.locks.held import HeldLock
-    from django_zklock.core.locks.refusals import AnyContender
-    from django_zklock.core.locks.spec import LockSpec
-    from django_zklock.core.protocol.grant import Grant
-    from django_zklock.core.queue.release_request import ReleaseRequest
-    from django_zklock.core.zk.session import Session
+# What the core passes to the program. All of it is above this module, which imports none of it. The program does.
+AnyContender: TypeAlias = Any
+Grant: TypeAlias = Any
+HeldLock: TypeAlias = Any
+LockSpec: TypeAlias = Any
+Owner: TypeAlias = Any
+Receipt: TypeAlias = Any
+ReleaseRequest: TypeAlias = Any
+Session: TypeAlias = Any
 
 
 class Events:

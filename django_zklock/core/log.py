@@ -71,35 +71,24 @@ class Logger(_Adapter):
         super().__init__(logging.getLogger(name), {})
         self._always = always
 
-    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name in logging
-        """Return whether records of this level are handled."""
-        if not self._always and not _current.is_protocol:
-            return self.logger.isEnabledFor(level)
-        # What is not in its cache, `logging` looks up under its mutex, which is held while handlers are configured.
-        enabled: bool | None = self.logger._cache.get(level)  # type: ignore[attr-defined]
-        if enabled is None:
-            enabled = level > self.logger.manager.disable and level >= logging.Logger.getEffectiveLevel(self.logger)
-        return enabled
-
-    def debug(self, msg: object, *args: Any, **kwargs: Any) -> None:
-        """Log at DEBUG. kazoo calls this several times for each request, so this is short."""
-        if self.isEnabledFor(logging.DEBUG):
-            self.log(logging.DEBUG, msg, *args, stacklevel=3, **kwargs)
-
     def log(self, level: int, msg: object, *args: Any, stacklevel: int = 2, **kwargs: Any) -> None:
         """Log `msg % args` as the logger does. `about` is the work that it is about: a task is named at the end."""
+        logger = self.logger
+        # Its own `isEnabledFor` may wait for the mutex of `logging`, which is held while handlers are configured.
+        if level <= logger.manager.disable or level < logging.Logger.getEffectiveLevel(logger):
+            return
         if about := kwargs.pop("about", None):
             kwargs["extra"] = {**kwargs.get("extra", {}), **work_fields(about)}
             if "task" in about:
                 msg, args = f"{msg} [task %s %s]", (*args, about["task"], about.get("id", ""))
         if not self._always and not _current.is_protocol:
-            self.logger.log(level, msg, *args, stacklevel=stacklevel, **kwargs)
-        elif self.isEnabledFor(level):
-            made = self._made(level, msg, args, **kwargs)
-            if _current.is_protocol:
-                _records.put(self._handle, made, kwargs.get("extra"))
-            else:  # filters see the context of the caller, and a test finds the record
-                _records.put_and_wait(copy_context().run, self._handle, made, kwargs.get("extra"))
+            logger.log(level, msg, *args, stacklevel=stacklevel, **kwargs)
+            return
+        made = self._made(level, msg, args, **kwargs)
+        if _current.is_protocol:
+            _records.put(self._handle, made, kwargs.get("extra"))
+        else:  # filters see the context of the caller, and a test finds the record
+            _records.put_and_wait(copy_context().run, self._handle, made, kwargs.get("extra"))
 
     def _made(
         self, level: int, msg: object, args: Any, *, exc_info: object = None, extra: object = None

@@ -22,9 +22,9 @@ from django_zklock.core.zk.options import SessionOptions
 from django_zklock.core.zk.outage import address
 from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.inspection.deadlocks import MAX_WAITS, find_cycles, find_waits
 from django_zklock.inspection.info import HOLDER_UNREAD, OVER, ConnectionInfo, LockInfo, ScannedContender, Snapshot
 from django_zklock.inspection.scan import Scan, ScanLimits, ScanResult
+from django_zklock.inspection.waits import MAX_WAITS, find_cycles, find_waits
 from django_zklock.locks.holders import kind_of_queue, waits_for
 from django_zklock.locks.requests import call
 from django_zklock.names.template import is_key, path, show_tails

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from django.dispatch import Signal
 
@@ -22,7 +22,6 @@ from django_zklock.exceptions import LockDeadlock, LockNotAcquired
 from django_zklock.locks.hold import hold_of
 
 if TYPE_CHECKING:
-    from django_zklock.contrib.events.recorder import Recorder
     from django_zklock.core.locks.refusals import AnyContender
     from django_zklock.core.zk.session import Session
 
@@ -30,6 +29,22 @@ _Detail = TypeVar("_Detail", float, str)
 
 audit = Logger("zklock.audit")
 logger = Logger("django_zklock.locks")
+
+
+class Recorder(Protocol):
+    """Hears of each event on the thread where it happens; see `contrib.events.recorder`."""
+
+    def acquired(self, grant: Grant, waited: float) -> None:
+        """Record a grant, `waited` seconds after the call."""
+
+    def released(self, grant: Grant, held: float) -> None:
+        """Record a release, after `held` seconds."""
+
+    def lost(self, grant: Grant, reason: str) -> None:
+        """Record a loss."""
+
+    def acted(self, action: Any) -> None:
+        """Record what an operator did."""
 
 
 class SignalEvents(hooks.Events):

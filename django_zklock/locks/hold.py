@@ -29,7 +29,7 @@ from django_zklock.core.queue.operator_hold import LONGEST
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.exceptions import LockInTransaction, LockNotHeld
 from django_zklock.locks.arguments import check_no_running_loop
-from django_zklock.locks.hand_over import signed
+from django_zklock.locks.hand_over_text import signed
 from django_zklock.locks.release import Use, finish_release, release_all, release_uses
 from django_zklock.locks.transactions import open_blocks
 from django_zklock.names.template import check_type
@@ -288,7 +288,7 @@ class Hold(HoldBase):
         return await Awaited(self._hand_over(within, TaskWaiter))
 
     def _hand_over(self, within: Seconds, new_waiter: type[Any]) -> Routine[str]:
-        from django_zklock.core.locks.hand_over import hand_over  # noqa: PLC0415 - it imports kazoo
+        from django_zklock.core.locks.giver import hand_over  # noqa: PLC0415 - it imports kazoo
 
         number = seconds(within)
         if not number or number > LONGEST:

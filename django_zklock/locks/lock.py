@@ -36,7 +36,7 @@ from django_zklock.exceptions import InvalidHandOver, InvalidLockName
 from django_zklock.locks.arguments import check_arguments, mapping, refuse_arguments, skips
 from django_zklock.locks.base import BlockPolicy, GivenPolicy, LockBase
 from django_zklock.locks.events import events
-from django_zklock.locks.hand_over import trusted
+from django_zklock.locks.hand_over_text import trusted
 from django_zklock.locks.hold import Hold, hold_of
 from django_zklock.locks.transactions import DatabaseScope, check_aliases
 from django_zklock.names.template import Template, check_own_key, check_type, check_used, show_tails

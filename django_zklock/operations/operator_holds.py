@@ -15,7 +15,7 @@ from django_zklock.core import clock
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.locks.refusals import refusal
-from django_zklock.core.protocol.contender import Contender, Outcome
+from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.operator_holds import HoldIndex, read_hold
 from django_zklock.core.protocol.spec import Caller, QueueSpec
@@ -93,7 +93,8 @@ def _acquire(client: QueueClient, label: HoldLabel, *, seconds: float, wait: flo
     began = clock.now()
     spec = QueueSpec(key=client.key, parent=client.parent, kind=_kind(client), min_hold=seconds)
     caller = Caller(thread=threading.current_thread().name, what=f"operator {label.by}: {label.reason}", operator=label)
-    contender = Contender(client.session, spec, caller, waiter.set, waits=wait > 0, deadline=began + wait)
+    caller_wait = CallerWait(waiter.set, deadline=began + wait)
+    contender = Contender(client.session, spec, caller, caller_wait, waits=wait > 0)
     try:
         contender.start()
         outcome = waiter.wait(wait)

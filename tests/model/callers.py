@@ -8,9 +8,9 @@ from functools import partial
 from django_zklock.core.locks.acquisition import REPLY_TIMEOUT
 from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
 from django_zklock.core.protocol import spec as locks
-from django_zklock.core.protocol.contender import Contender, Outcome
+from django_zklock.core.protocol.adoption import Adopter, GivenHold
+from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
 from django_zklock.core.protocol.grant import Grant, GrantObserver
-from django_zklock.core.protocol.hand_over import GivenHold
 from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.hand_over import HandOver
@@ -113,12 +113,13 @@ class Caller(GrantObserver):
             if isinstance(outcome, LockDeadlock):
                 self._invariants.gave_way(self, contender)
 
+        wait = CallerWait(done, since=self._world.now)
+        wait.held = self._held if self.outer is not None and waits else None
         if script.linger:
-            contender = LingeringWaiter(session.attached(LingeringLocks), spec, caller, done, waits=waits)
+            contender = LingeringWaiter(session.attached(LingeringLocks), spec, caller, wait, waits=waits)
         else:
-            contender = Contender(session, spec, caller, done, waits=waits)
-        contender.since = self._world.now
-        contender.held = self._held if self.outer is not None and waits else None
+            kind = Contender if self._inheritance is None else Adopter
+            contender = kind(session, spec, caller, wait, waits=waits)
         self.contender = contender
         self._invariants.comes(self)
         contender.start()
@@ -222,7 +223,7 @@ class Caller(GrantObserver):
         limit = script.limit if grant.kind is Kind.PERMIT else 0
         guid, sequence = nodes.new_guid(nodes.Mark.OPERATOR), grant.path[-10:]
         hand_over = HandOver(script.key, grant.kind, limit, guid, sequence, "", script.gives)
-        contender.given = GivenHold(contender.spec, hand_over, partial(self._on_given, hand_over, []))
+        contender.new_replacement = GivenHold(contender.spec, hand_over, partial(self._on_given, hand_over, [])).replace
 
     def _on_given(self, hand_over: HandOver, results: list[int], token: int) -> None:
         if results or not token:

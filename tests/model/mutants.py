@@ -12,17 +12,17 @@ from typing import Any, TypeVar
 
 from django_zklock.core import clock
 from django_zklock.core.locks.lingering import LingeringLock, LingeringWaiter
-from django_zklock.core.protocol import deadlock, hand_over
+from django_zklock.core.protocol import adoption, deadlock
+from django_zklock.core.protocol.adoption import GivenHold
 from django_zklock.core.protocol.contender import Contender, Phase, Predecessors
 from django_zklock.core.protocol.deadlock import DeadlockSearch
 from django_zklock.core.protocol.grant import Grant
-from django_zklock.core.protocol.hand_over import GivenHold
 from django_zklock.core.protocol.registry import Deletion, Registry
 from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue import nodes, order
-from django_zklock.core.queue.deadlock import Blockers, WaitsFor, blockers
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.core.queue.order import Queue
+from django_zklock.core.queue.waits import Blockers, WaitsFor, blockers
 from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Gateway, Node
 from django_zklock.core.zk.heartbeat import Heartbeat
@@ -149,7 +149,7 @@ def _hopeful_abandon(self: Contender) -> None:
 
 def _adopting_found(self: Contender, answer: Any) -> None:
     if isinstance(answer, Node):
-        self._node = answer
+        self._own.node = answer
         self._list()
     else:
         _on_searched(self, answer)
@@ -219,7 +219,7 @@ def _believing_missing(self: Predecessors, name: str) -> None:
     _watch(self, name)
 
 
-@_mutant("hands over a znode that it has not written", hand_over, "_replace", setting=HANDING)
+@_mutant("hands over a znode that it has not written", adoption, "_replace", setting=HANDING)
 def _unwritten(path: str, data: bytes, create: Create) -> tuple[Any, ...]:
     return Delete(path=path), create
 
@@ -263,9 +263,7 @@ def _idle_deletes(self: Registry, *, resumed: bool) -> None:
 
 @_mutant("removes the marker of a reader before its znode", Contender, "_delete", setting=READERS)
 def _marker_first(self: Contender) -> None:
-    marker, self._marker = self._marker, None
-    if marker is not None:
-        marker.delete()
+    self._own.delete_marker()
     _delete(self)
 
 
@@ -276,9 +274,9 @@ def _marker_first(self: Contender) -> None:
     often={"fault": 0.05, "commit": 0.05},
 )
 def _keeping_marker(self: Contender) -> None:
-    if self._node is not None and self._marker is not None:
-        self._registry.discard(self._marker.name)
-        self._marker = None
+    if self._own.node is not None and self._own.marker is not None:
+        self._registry.discard(self._own.marker.name)
+        self._own.marker = None
     _on_missing(self)
 
 

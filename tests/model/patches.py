@@ -13,7 +13,8 @@ from typing import Any
 
 from django_zklock.core import clock
 from django_zklock.core.locks.lingering import LingeringLock, LingeringWaiter
-from django_zklock.core.protocol import hand_over, registry, releases
+from django_zklock.core.protocol import adoption, registry, releases
+from django_zklock.core.protocol.adoption import Adopter
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
@@ -49,14 +50,10 @@ class Stage:
         world = self._here()
         return _real_now() if world is None else world.now
 
-    def payload(self, contender: Any) -> bytes:
+    def payload(self, contender: Any) -> Any:
         """Return the same data at each run: with no time and no host in them. A deadlock takes the real ones."""
         world = self._here()
-        return (
-            _real_payload(contender)
-            if world is None or world.nested
-            else f"{contender.guid} {contender.spec.limit}".encode()
-        )
+        return _real_payload(contender) if world is None or world.nested else f"{contender.guid} {contender.spec.limit}"
 
     def decode(self, data: bytes) -> Payload | None:
         guid, _, limit = data.decode().partition(" ")
@@ -121,7 +118,8 @@ def stage() -> Iterator[Stage]:
         (session, "Client", new_stage.client),
         (nodes, "uuid", SimpleNamespace(uuid4=new_stage.uuid4)),
         (Contender, "_payload", lambda contender: new_stage.payload(contender)),  # noqa: PLW0108 - no bound method
-        (hand_over, "Payload", SimpleNamespace(decode=new_stage.decode)),
+        (Adopter, "_payload", lambda contender: new_stage.payload(contender)),  # noqa: PLW0108
+        (adoption, "Payload", SimpleNamespace(decode=new_stage.decode)),
         (registry, "AUDIT_INTERVAL", AUDIT_INTERVAL),
         *((LingeringLock, name, new_stage.preempting(getattr(LingeringLock, name))) for name in PREEMPTED),
         (LingeringWaiter, "grant_now", new_stage.preempting(LingeringWaiter.grant_now)),

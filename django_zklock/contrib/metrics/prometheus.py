@@ -264,8 +264,9 @@ class Metrics:
             for contender in waiting_now():
                 labels = self._labels(contender.spec.template, contender.spec.kind.word)
                 self._begin_at_zero(labels)
-                if contender.since is not None:
-                    waits.setdefault(labels, []).append(contender.since)
+                since = contender.wait.since
+                if since is not None:
+                    waits.setdefault(labels, []).append(since)
             for counted in list(self._counted.values()):
                 if counted.held() is not None:
                     holds.setdefault(counted.labels, []).append(counted.since)

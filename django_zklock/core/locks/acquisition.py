@@ -23,14 +23,15 @@ from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.abort import Finalizers
 from django_zklock.core.execution.owner import DISPATCHER, Owner, current_owner
 from django_zklock.core.execution.waiters import Routine, ThreadWaiter
-from django_zklock.core.locks.batch import Batch
+from django_zklock.core.locks.batch import Batch, BatchContender
 from django_zklock.core.locks.guard import Guard, apply_bounds
 from django_zklock.core.locks.held import RELEASED, Enclosing, HeldLock, enclosing_holds, held_locks
 from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
 from django_zklock.core.locks.refusals import AnyContender, refusal
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.protocol import releases
-from django_zklock.core.protocol.contender import Contender, Outcome
+from django_zklock.core.protocol.adoption import Adopter
+from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
 from django_zklock.core.protocol.errors import LockBusy, LockNotAcquired, LockTimeout
 from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.protocol.spec import Caller
@@ -174,7 +175,8 @@ class Acquisition:
             waiter = new_waiter()
             if on_wait is not None:
                 on_wait(waiter)
-            self.waiter, self.contender = waiter, self._new_contender(specs[0], waiter, seconds)
+            kind = Contender if specs[0].adopts is None else Adopter
+            self.waiter, self.contender = waiter, self._new_contender(specs[0], waiter, seconds, kind)
             self.contender.start()
         for hold in self.holds if self.waiter not in self.outcomes else ():
             observer = _LossObserver(self, hold.grant)
@@ -203,33 +205,36 @@ class Acquisition:
         waiters = {new_waiter(): spec for spec in fresh}
         if on_wait is not None:
             list(map(on_wait, waiters))
-        contenders: Any = {waiter: self._new_contender(spec, waiter, seconds) for waiter, spec in waiters.items()}
+        contenders: Any = {
+            waiter: self._new_contender(spec, waiter, seconds, BatchContender) for waiter, spec in waiters.items()
+        }
         self.waiter, self.contender = next(iter(contenders.items()))
         self._batch = Batch(contenders)
         self._batch.start()
         return True
 
-    def _new_contender(self, spec: LockSpec, waiter: Any, seconds: float | None) -> AnyContender:
+    def _new_contender(
+        self, spec: LockSpec, waiter: Any, seconds: float | None, kind: type[Contender] = Contender
+    ) -> AnyContender:
         """Return a contender that waits for `seconds` (None: without limit). `waiter` gets its outcome."""
         session = process.current()
         if self.holds:
             self._since = clock.now()  # the wait for the first lock began with the call
         waits = seconds is None or seconds > 0
         caller = describe_caller(spec, self.owner)
-        on_outcome = functools.partial(self._on_outcome, waiter)
-        contender: AnyContender
-        if spec.linger:
-            contender = LingeringWaiter(session.attached(LingeringLocks), spec, caller, on_outcome, waits=waits)
-        else:
-            contender = Contender(session, spec, caller, on_outcome, waits=waits)
-        contender.since = self._since
+        wait = CallerWait(functools.partial(self._on_outcome, waiter), since=self._since)
         # Of several locks, some are granted before this one. The leases of a coordinator belong to many programs.
         if waits and spec.lasts != "lease" and (len(self.specs) > 1 or held_locks.may_have(self.owner)):
-            contender.held = functools.partial(held_locks.grants_of, self.owner, self.use)
-        if seconds is not None and (contender.held is not None or not spec.linger):
-            contender.deadline = clock.now() + seconds
+            wait.held = functools.partial(held_locks.grants_of, self.owner, self.use)
+        if seconds is not None and (wait.held is not None or not spec.linger):
+            wait.deadline = clock.now() + seconds
+        contender: AnyContender
+        if spec.linger:
+            contender = LingeringWaiter(session.attached(LingeringLocks), spec, caller, wait, waits=waits)
+        else:
+            contender = kind(session, spec, caller, wait, waits=waits)
         self.contenders.append(contender)
-        contender.on_queued = functools.partial(_on_queued, contender, self.owner, waiter)
+        wait.on_queued = functools.partial(_on_queued, contender, self.owner, waiter)
         return contender
 
     def _conclude(self, spec: LockSpec, outcome: Outcome | None, *, kept: bool) -> None:

@@ -2,11 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from django_zklock.core.protocol.contender import Contender, Outcome
+from django_zklock.core.errors import ZkLockError
+from django_zklock.core.protocol.contender import Contender, Outcome, Phase
 from django_zklock.core.protocol.grant import Grant
+from django_zklock.core.queue import order
+
+
+class BatchContender(Contender):
+    """A contender that looks whether its lock is free, tells its `gate`, and enters the queue when it may `proceed`."""
+
+    __slots__ = ("gate",)
+    gate: Callable[[bool], object] | None  # set before the start; None: it enters as any other contender
+
+    def _join_queue(self) -> None:
+        if self.gate is None:
+            super()._join_queue()
+        else:
+            self._begin_peek()
+
+    def _on_peeked(self, queue: order.Queue | ZkLockError | None) -> None:
+        is_free = queue is None or (isinstance(queue, order.Queue) and self._is_free(queue))
+        if self.gate is not None and (is_free or (self.waits and isinstance(queue, order.Queue))):
+            self.gate(is_free)
+        else:
+            super()._on_peeked(queue)
+
+    def proceed(self) -> None:
+        """Pass the gate, and enter the queue unless it has left. On the protocol's thread."""
+        self.gate = None
+        self._replies.new_generation()  # it may peek again, after a loss of the connection
+        if self._phase is Phase.PREPARING:  # else it waits for a session, and enters then
+            create = self._join_queue if self.waits else self._create
+            self._replies.run(create if self.session.connected else self._await_session)
+
+    def _abandon(self) -> None:
+        self.gate = None
+        super()._abandon()
 
 
 class Batch:
@@ -21,7 +56,7 @@ class Batch:
     their queues. So a caller that waits is in queues of smaller keys only, and callers never wait for each other.
     """
 
-    def __init__(self, contenders: dict[Any, Contender]) -> None:
+    def __init__(self, contenders: dict[Any, BatchContender]) -> None:
         self.contenders = contenders  # by their waiters; changed by single operations
         self._waits = next(iter(contenders.values())).waits
         self._grantable: dict[Any, bool] = {}  # by waiter: whether its lock is free or granted, once that is known
@@ -30,7 +65,7 @@ class Batch:
     def start(self) -> None:
         """Start the contenders."""
         for index, (waiter, contender) in enumerate(list(self.contenders.items())):
-            contender.on_queued = partial(self._on_queued, waiter, contender.on_queued)
+            contender.wait.on_queued = partial(self._on_queued, waiter, contender.wait.on_queued)
             contender.gate = None if self._waits and not index else partial(self._set_grantable, waiter)
             contender.start()
 

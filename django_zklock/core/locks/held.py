@@ -162,15 +162,24 @@ class HeldLock:
                 return True
         return False
 
+    @abort.shielded
     def _end_uses(self, ended: Container[object]) -> None:
-        """End these uses. Without any, the lock is released, unless open transactions keep it."""
+        """
+        End these uses. Without any, the lock is released, unless open transactions keep it.
+
+        The call is idempotent. Do not call it in a forked child.
+        """
         while (uses := self.uses) is not RELEASED:
             remaining = {use: kept for use, kept in uses.items() if use not in ended}
             is_unused = not remaining and self.observer is None
             proposed = RELEASED if is_unused else Uses(remaining)
             self._uses = following = uses.after.setdefault(None, proposed)
             if following is proposed:
-                return
+                break
+        if self.uses is RELEASED:
+            self._drop()
+        if self.grant.shares:
+            release_if_overdue(self.grant, self.contender)
 
     @property
     def is_released(self) -> bool:
@@ -312,22 +321,12 @@ class HeldLock:
         if (release_on == "commit" or (release_on is None and is_last)) and hooks.scope.is_open():
             hooks.scope.keep(self)  # otherwise their work would be committed after the release
         self._end_uses((use,))
-        self._release_unused()
 
     @abort.shielded
     def release_uses(self, *, except_for: Container[object] = ()) -> None:
         """End all uses but some, as `release_use` does, even inside open transactions."""
-        self._end_uses([use for use in self.uses if use not in except_for])
         if not self.grant.inherited:
-            self._release_unused()
-
-    @abort.shielded
-    def _release_unused(self) -> None:
-        """Release the lock if nothing uses it and no transaction keeps it. Not in a forked child."""
-        if self.uses is RELEASED:
-            self._drop()
-        if self.grant.shares:
-            release_if_overdue(self.grant, self.contender)
+            self._end_uses([use for use in self.uses if use not in except_for])
 
     @abort.shielded
     def _drop(self) -> None:
@@ -390,7 +389,6 @@ class HeldLock:
         if self.grant.inherited:
             return []
         self._end_uses(())  # not those that its owner adds meanwhile
-        self._release_unused()
         return [self] if self.uses is RELEASED else []
 
 

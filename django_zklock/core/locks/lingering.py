@@ -24,14 +24,14 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
 from typing import Any, Final
 
 from django_zklock.core import clock
 from django_zklock.core.errors import UnreadableQueue, ZooKeeperUnavailable
-from django_zklock.core.protocol.contender import Busy, Contender, Outcome
+from django_zklock.core.protocol.contender import Busy, CallerWait, Contender, Outcome
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.protocol.registry import Registry
@@ -87,7 +87,7 @@ class LingeringWaiter:
         locks: LingeringLocks,
         spec: QueueSpec,
         caller: Caller,
-        on_outcome: Callable[[Outcome], object],
+        wait: CallerWait,
         *,
         waits: bool,
     ) -> None:
@@ -95,14 +95,10 @@ class LingeringWaiter:
         self.session = locks.session
         self.spec = spec
         self.caller = caller
-        self._on_outcome: Callable[[Outcome], object] | None = on_outcome  # may be called again with the same outcome
+        self.wait = wait  # its `on_outcome` may be called again with the same outcome
         self.waits = waits
-        self.on_queued: Callable[[], object] | None = None  # called once if it has to wait
         self.lock: LingeringLock | None = None
         self.gone = False
-        self.since: float | None = None  # when the caller began to wait, on clock.now()
-        self.deadline: float | None = None  # when the caller gives up, on clock.now()
-        self.held: Callable[[], Mapping[Grant, bool]] | None = None  # returns the locks of its owner; None: it has none
         # The outcome, by lock. It is written once, by `setdefault`; None: queue again. `join` replaces this dict after
         # `lock`, so read the dict first.
         self._outcomes: dict[LingeringLock | None, Outcome | None] = {}
@@ -168,7 +164,7 @@ class LingeringWaiter:
 
     def grant_now(self, lock: LingeringLock) -> None:
         """Take the lock as the first in the queue. It is idempotent, and called by any thread."""
-        outcomes, on_outcome = self._outcomes, self._on_outcome
+        outcomes, on_outcome = self._outcomes, self.wait.on_outcome
         if self.lock is not lock:
             return  # it has queued again
         if lock not in outcomes:
@@ -179,7 +175,7 @@ class LingeringWaiter:
             self.session.post(lock.end)
         elif isinstance(outcome, Grant) and on_outcome is not None:
             on_outcome(outcome)
-            self._on_outcome = self.on_queued = self.held = None  # they refer to the hold, which may be dropped
+            self.wait.end()  # it refers to the hold, which may be dropped
             if lock.base is not None and lock.base.has_events:
                 self.session.post(lock.forward_events)  # they may have come just before the grant
 
@@ -282,19 +278,18 @@ class LingeringWaiter:
 
     def report_queued(self) -> None:
         """Tell the owner that it has to wait."""
-        on_queued, self.on_queued = self.on_queued, None
-        if on_queued is not None:
-            on_queued()
-        if self.held is not None:
+        self.wait.report_queued()
+        if self.wait.held is not None:
             self.session.post(self._call_later, self.session.options.tell_wait_after)
 
     def _call_later(self, seconds: float) -> None:
-        if self.since is not None:
-            self.session.loop.call_later(max(0.0, self.since + seconds - clock.now()), self._wait_alone)
+        since = self.wait.since
+        if since is not None:
+            self.session.loop.call_later(max(0.0, since + seconds - clock.now()), self._wait_alone)
 
     def _wait_alone(self) -> None:
         """Wait with a znode of its own from now on, if its owner has other locks. Then others see which owner waits."""
-        lock, held = self.lock, self.held
+        lock, held = self.lock, self.wait.held
         if lock is None or lock.is_private or not self.is_waiting(lock) or held is None or not held():
             return
         if not self.is_granted(lock):
@@ -305,7 +300,7 @@ class LingeringWaiter:
 
     def conclude(self, lock: LingeringLock, outcome: Outcome) -> None:
         """End the wait with this outcome, unless the owner has the lock."""
-        outcomes, on_outcome = self._outcomes, self._on_outcome
+        outcomes, on_outcome = self._outcomes, self.wait.on_outcome
         if self.lock is lock and outcomes.setdefault(lock, outcome) is outcome and on_outcome is not None:
             self.gone = True
             lock.remove(self)
@@ -353,11 +348,9 @@ class LingeringLock(GrantObserver):
         self.session = founder.session
         self.spec = founder.spec
         caller = founder.caller if is_private else founder.caller._replace(owner=0)
-        self.contender = Contender(founder.session, founder.spec, caller, self._on_outcome, waits=founder.waits)
-        if is_private:
-            self.contender.held, self.contender.since = founder.held, founder.since
-            self.contender.deadline = founder.deadline
-        self.contender.on_queued = founder.report_queued
+        wait = replace(founder.wait) if is_private else CallerWait(None)
+        wait.on_outcome, wait.on_queued = self._on_outcome, founder.report_queued
+        self.contender = Contender(founder.session, founder.spec, caller, wait, waits=founder.waits)
         # With a position, it waits as long, and is not refused any more.
         self.contender.has_position = founder.waits and founder.has_position
         self._locks = locks

@@ -25,25 +25,44 @@ def refusal(contender: AnyContender, owner: Owner, outcome: Outcome | None, wait
         return LockNotAcquired(f"The wait for {contender.spec.key!r} was cancelled.", lock=contender.spec.key)
     if isinstance(outcome, ZkLockError):
         return outcome
-    spec, ahead = contender.spec, contender.ahead
-    text, by_operator = describe(ahead, contender, owner), ahead is not None and ahead.operator is not None
-    after = f"; ahead is {'the hold of ' if by_operator else ''}{text}" if text else ""
     busy = contender.busy if outcome is None else outcome
     if isinstance(busy, Busy):
-        why = f"The lock {spec.key!r} is held by {text or 'another owner'}."
-        if busy.waiters is not None:
-            who = "1 caller waits" if busy.waiters == 1 else f"{busy.waiters} callers wait"
-            why = f"{who} for the lock {spec.key!r} already; max_waiters is {spec.max_waiters}."
-        elif spec.kind is Kind.PERMIT and not by_operator:
-            why = f"No permit of {spec.key!r} is free{after}."
-        return LockBusy(why, lock=spec.key, ahead=ahead)
-    if not (contender.waits and contender.has_position):
-        return ZooKeeperUnavailable(contender.session.explain(waited), lock=spec.key)
+        return _busy(contender, owner, busy)
+    if contender.waits and contender.has_position:
+        return _timeout(contender, owner, waited)
+    return ZooKeeperUnavailable(contender.session.explain(waited), lock=contender.spec.key)
+
+
+def _busy(contender: AnyContender, owner: Owner, busy: Busy) -> LockBusy:
+    spec, ahead = contender.spec, contender.ahead
+    if busy.waiters is not None:
+        who = "1 caller waits" if busy.waiters == 1 else f"{busy.waiters} callers wait"
+        why = f"{who} for the lock {spec.key!r} already; max_waiters is {spec.max_waiters}."
+    elif spec.kind is Kind.PERMIT and not _is_operators(ahead):
+        why = f"No permit of {spec.key!r} is free{_after(ahead, contender, owner)}."
+    else:
+        why = f"The lock {spec.key!r} is held by {describe(ahead, contender, owner) or 'another owner'}."
+    return LockBusy(why, lock=spec.key, ahead=ahead)
+
+
+def _timeout(contender: AnyContender, owner: Owner, waited: float) -> LockTimeout:
+    key, ahead = contender.spec.key, contender.ahead
+    after = _after(ahead, contender, owner)
     if contender.in_local_queue:
         after = "; many other callers of this process wait for it, too"
-    if by_operator and contender.refusal is not None:  # it is over, and cannot be deleted
+    if _is_operators(ahead) and contender.refusal is not None:  # it is over, and cannot be deleted
         after += f". {contender.refusal}".rstrip(".")
-    return LockTimeout(f"The lock {spec.key!r} was not free within {waited:.1f} s{after}.", lock=spec.key, ahead=ahead)
+    return LockTimeout(f"The lock {key!r} was not free within {waited:.1f} s{after}.", lock=key, ahead=ahead)
+
+
+def _is_operators(ahead: ContenderInfo | None) -> bool:
+    return ahead is not None and ahead.operator is not None
+
+
+def _after(ahead: ContenderInfo | None, contender: AnyContender, owner: Owner) -> str:
+    text = describe(ahead, contender, owner)
+    hold = "the hold of " if _is_operators(ahead) else ""
+    return f"; ahead is {hold}{text}" if text else ""
 
 
 def describe(ahead: ContenderInfo | None, contender: AnyContender, owner: Owner) -> str:

@@ -2,10 +2,12 @@
 The contender: a state machine that enters the queue of a lock, waits for its turn, holds the lock and leaves.
 
 The story runs from top to bottom. The contender waits for a session first. If it may wait for the lock, it creates its
-znode and lists the queue, perhaps after a wait in the local queue of its process. Otherwise, or if a `gate` lets it in
-together with those of other locks (`locks.batch`), it peeks whether the lock is free, so a try that fails writes
-nothing. The rule (`queue.order`) knows the kind of lock, and says for whom it waits. The contender watches these, is
-granted the lock, and deletes its znode.
+znode and lists the queue, perhaps after a wait in the local queue of its process. Otherwise it peeks whether the lock
+is free, so a try that fails writes nothing. The rule (`queue.order`) knows the kind of lock, and says for whom it
+waits. The contender watches these, is granted the lock, and deletes its znode.
+
+Two kinds of contenders enter the queue in another way: that of a batch (`locks.batch`), and the adopter of a lock that
+was handed over (`protocol.adoption`).
 
 It never blocks. The caller (a thread, greenlet or coroutine) waits for the outcome elsewhere (`execution.waiters`). So
 an exception in the caller never interrupts the protocol: the caller calls `abandon`, and the contender cleans up.
@@ -31,7 +33,6 @@ from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.deadlock import DeadlockSearch
 from django_zklock.core.protocol.errors import LockDeadlock
 from django_zklock.core.protocol.grant import Grant
-from django_zklock.core.protocol.hand_over import GivenHold, adoption, find_hold
 from django_zklock.core.protocol.local_queue import LocalQueue
 from django_zklock.core.protocol.operator_holds import HoldCheck, Replacement, minimum_hold
 from django_zklock.core.protocol.registry import Deletion, ListedNames, ListingReply, Registry
@@ -39,7 +40,6 @@ from django_zklock.core.protocol.reply_guard import ReplyGuard
 from django_zklock.core.protocol.spec import Caller, QueueSpec
 from django_zklock.core.protocol.story import Story, drive
 from django_zklock.core.queue import markers, nodes, operator_hold, order
-from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.client import Watch
@@ -47,7 +47,6 @@ from django_zklock.core.zk.errors import (
     INTERRUPTED,
     NodeExists,
     NodeMissing,
-    OutcomeUnknown,
     Outdated,
     RequestRefused,
     ZkError,
@@ -69,19 +68,15 @@ DESCRIBE_GRANT_AFTER = 0.75  # seconds after that watch; a shorter hold does not
 class Phase(enum.Enum):
     """The present activity of a contender."""
 
-    NEW = "has not begun"
     AWAITING = "waits for a session"
-    PEEKING = "lists the directory, to see whether the lock is free"
+    PREPARING = "looks whether it may enter the queue, or creates the directory"
     LOCAL_QUEUE = "waits in the local queue of its process"
-    PREPARING = "creates its directory, or reads the hold that it is to adopt"
     CREATING = "creates its znode"
     SEARCHING = "does not know whether its znode exists, and searches it"
-    LISTING = "is in the queue, and lists it"
+    LISTING = "is in the queue, and lists it, or leaves it if it is still part of a deadlock"
     QUEUED = "is in the queue, and watches its predecessors"
-    ENDING = "deletes its znode, if it is still part of a deadlock"
     PROVING = "is first, and waits for a quorum to confirm its session and its znode"
     HOLDING = "holds the lock, or has lost it"
-    UNWANTED = "deletes its znode when its create has a reply"
     DELETING = "deletes its znode"
     GONE = "has no znode any more"
 
@@ -95,6 +90,72 @@ class Busy:
 
 
 Outcome: TypeAlias = Grant | Busy | ZkLockError
+
+
+@dataclass(slots=True, eq=False)
+class CallerWait:
+    """The wait of a caller for the outcome of its contender."""
+
+    on_outcome: Callable[[Outcome], object] | None
+    _: KW_ONLY
+    since: float | None = None  # when it began, on clock.now(); None: the contender serves other callers
+    deadline: float | None = None  # when the caller gives up, on clock.now()
+    on_queued: Callable[[], object] | None = None  # called once if it has to wait
+    # Returns the locks of its owner, and whether another thread may end each; None: it has none.
+    held: Callable[[], Mapping[Grant, bool]] | None = None
+    is_accepted: bool = False  # `max_waiters` no longer refuses it
+    search: DeadlockSearch | None = None  # while it waits, and its owner may hold other locks
+
+    def report_queued(self) -> None:
+        """Tell the caller, once, that it has to wait."""
+        on_queued, self.on_queued = self.on_queued, None
+        if on_queued is not None:
+            on_queued()
+
+    def end(self) -> None:
+        """Forget the caller, and look for no deadlock."""
+        self.on_outcome = self.on_queued = None
+        if self.held is not None:
+            self.end_search()
+
+    def end_search(self) -> None:
+        """Look for no deadlock any more."""
+        search, self.search, self.held = self.search, None, None
+        if search is not None:
+            search.stop()
+
+
+@dataclass(slots=True, eq=False)
+class OwnNode:
+    """The znode of one create: what its contender knows of it."""
+
+    guid: str = ""  # empty before the first create
+    sent_at: float = 0.0  # when the create was sent, on clock.now()
+    creates: int = 0  # since the queue last showed a znode of the contender
+    node: Node | None = None  # once it is known to exist; not while it is being deleted
+    last_read: Node | None = None  # as it was last read
+    lists_again: bool = False  # the listing after the create was lost with a connection
+    watch: Watch | None = None
+    marker: ReaderMarker | None = None  # set when the writer becomes a reader
+
+    @property
+    def newest(self) -> Node | None:
+        """The znode as it was last read or written."""
+        read, written = self.last_read, self.node
+        is_read = read is not None and (written is None or written.version <= read.version)
+        return read if is_read else written
+
+    def unwatch(self) -> None:
+        """Cancel the watch, if there is one."""
+        watch, self.watch = self.watch, None
+        if watch is not None:
+            watch.cancel()
+
+    def delete_marker(self) -> None:
+        """Delete the marker, if there is one."""
+        marker, self.marker = self.marker, None
+        if marker is not None:
+            marker.delete()
 
 
 @dataclass(slots=True, eq=False, repr=False)  # slots: thousands may wait in a process, and each saves 1 kB
@@ -111,53 +172,52 @@ class Contender(SessionObserver):
     session: Session
     spec: QueueSpec
     caller: Caller
-    _on_outcome: Callable[[Outcome], object] | None
+    wait: CallerWait
     _: KW_ONLY
     waits: bool  # False: peek first, and write nothing if the lock is not free
-    deadline: float | None = None  # when the caller gives up, on clock.now()
-    since: float | None = None  # when the caller began to wait, on clock.now(); None: it serves other callers
-    on_queued: Callable[[], object] | None = None  # called once if it has to wait
-    gate: Callable[[bool], object] | None = None  # it peeks, tells this whether the lock is free, and awaits `proceed`
     has_position: bool = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
-    # Returns the locks of its owner, and whether another thread may end each; None: it has none.
-    held: Callable[[], Mapping[Grant, bool]] | None = None
-    given: GivenHold | None = None  # replaces its znode at the release; written by its owner before that
+    # Returns what replaces its znode at the release, if the lock is still held; written by its owner before that.
+    new_replacement: Callable[[Grant, Node], Replacement | None] | None = None
     # The caller reads these, and `ahead`.
     busy: Busy | None = None  # its outcome, as soon as the holder is read
-    in_local_queue: bool = False  # it waits in the local queue of this process
-    guid: str = ""  # of its last znode; empty before the first create
     refusal: ZkError | None = None  # of a request that it tries again: its delete, or that of a hold ahead
 
     _ahead: Node | None = None  # the contender just ahead, or the holder if it is busy; None if it was not read
     _operator_hold: Node | None = None  # an operator hold ahead, if there is one
-    _phase: Phase = Phase.NEW
+    _own: OwnNode = field(default_factory=OwnNode)
+    _phase: Phase = Phase.AWAITING
     _registry: Registry = field(init=False)  # set when it begins
     _replies: ReplyGuard = field(init=False)
     _timer: Timer = NEVER
-    _deadlock_search: DeadlockSearch | None = None  # while it waits, and its owner may hold other locks
     _local_queue: LocalQueue | None = None  # while it waits, here or in ZooKeeper
-    _is_queued: bool = False  # it was accepted as a waiter, so `max_waiters` no longer refuses it
-    _creates: int = 0  # since the queue last showed the znode
-    _lists_again: bool = False  # the listing after the create was lost with a connection
-    _sent_at: float = 0.0  # when the create was sent, on clock.now()
-    _node: Node | None = None  # its znode, once that is known to exist; not while it is being deleted
     _predecessors: Predecessors | None = None  # once it has waited for some
-    _own_watch: Watch | None = None  # of its znode
-    _is_watch_set: bool = False  # the server has that watch
-    _watch_timer: Timer = NEVER  # reads and watches the znode when it is due
-    _last_read: Node | None = None  # the znode as it was last read
     _grant: Grant | None = None
-    _is_described: bool = False  # its znode says when the lock was granted
-    _marker: ReaderMarker | None = None  # set when the writer becomes a reader
     _done: tuple[Callable[[bool], object], ...] = ()  # called when its release is confirmed
 
     def __post_init__(self) -> None:
         self._replies = ReplyGuard(self.spec.key, self.on_failure, self.caller.about)
+        if self.spec.min_hold:
+            self.new_replacement = partial(minimum_hold, self.spec, self.caller)
 
     @property
     def is_waited_for(self) -> bool:
         """Whether a caller waits for its outcome; from any thread."""
-        return self.waits and self.since is not None and self._on_outcome is not None
+        return self.waits and self.wait.since is not None and self.wait.on_outcome is not None
+
+    @property
+    def guid(self) -> str:
+        """The guid of its last znode; empty before the first create."""
+        return self._own.guid
+
+    @property
+    def deadline(self) -> float | None:
+        """When the caller gives up, on `clock.now()`."""
+        return self.wait.deadline
+
+    @property
+    def in_local_queue(self) -> bool:
+        """Whether it waits in the local queue of this process."""
+        return self._phase is Phase.LOCAL_QUEUE
 
     @property
     def ahead(self) -> ContenderInfo | None:
@@ -171,7 +231,7 @@ class Contender(SessionObserver):
 
     def info(self, grant: Grant, **fields: Any) -> ContenderInfo | None:
         """Describe itself as the holder since this grant, with these fields of its payload. From any thread."""
-        node = self._node
+        node = self._own.node
         payload = Payload.decode(node.data) if node is not None else None
         if node is None or payload is None:
             return None
@@ -228,22 +288,22 @@ class Contender(SessionObserver):
 
     def waited(self, granted_at: float) -> int:
         """Return the milliseconds from the create of its znode to a grant at `granted_at`, on `clock.now()`."""
-        return max(1, round((granted_at - self._sent_at) * 1000))
+        return max(1, round((granted_at - self._own.sent_at) * 1000))
 
     # --- wait for a session, and for a place in the queue ---------------------------------------------------------
 
     def _begin(self) -> None:
-        if self._phase is not Phase.NEW:
+        if self._phase is Phase.GONE:
             return  # it was abandoned before
         if self.session.closing:
             self.on_closed()  # the other contenders were notified before this one began
             return
         self._registry = self.session.attached(Registry)
-        self._is_queued = self.has_position
+        self.wait.is_accepted = self.has_position
         self.session.observers[self._registry] = None  # first: a delete ends before its contender hears of an event
         self.session.observers[self] = None
         if self.session.connected:
-            self._create_or_peek()
+            self._join_queue()
         else:
             self._await_session()
 
@@ -256,13 +316,10 @@ class Contender(SessionObserver):
         if self._phase is Phase.AWAITING:
             self.on_refused(ZooKeeperUnavailable(self.session.explain(self.session.options.connect_timeout)))
 
-    def _create_or_peek(self) -> None:
-        if self.spec.adopts is not None:
-            self._create()  # at once: those in the local queue may wait for this hand-over
-            return
-        if not self.waits or self.gate is not None:
-            self._phase = Phase.PEEKING
-            drive(self._peek(), self._on_peeked, self._replies.wrap)
+    def _join_queue(self) -> None:
+        """Enter ZooKeeper's queue or the local one, or look first whether the lock is free."""
+        if not self.waits:
+            self._begin_peek()
             return
         queue = self._registry.local_queue(self.spec.parent)
         if queue.admit(self):
@@ -277,32 +334,23 @@ class Contender(SessionObserver):
         self._local_queue = queue
         queue.append(self)
         self._phase = Phase.LOCAL_QUEUE
-        self.has_position = self.in_local_queue = True
-        self._report_queued()
+        self.has_position = True
+        self.wait.report_queued()
         self._search_deadlock()
-
-    def proceed(self) -> None:
-        """Pass the gate, and enter the queue unless it has left. On the protocol's thread."""
-        self.gate = None
-        self._replies.new_generation()  # it may peek again, after a loss of the connection
-        if self._phase is Phase.PEEKING:  # else it waits for a session, and enters then
-            create = self._create_or_peek if self.waits else self._create
-            self._replies.run(create if self.session.connected else self._await_session)
 
     def on_admitted(self) -> None:
         """Enter ZooKeeper's queue: the local queue has admitted this contender."""
-        self.in_local_queue = False
         self._replies.run(self._create if self.session.connected else self._await_session)
 
     def _are_too_many(self, waiters: int) -> bool:
-        return not self._is_queued and self.spec.max_waiters is not None and waiters >= self.spec.max_waiters
-
-    def _report_queued(self) -> None:
-        on_queued, self.on_queued = self.on_queued, None
-        if on_queued is not None:
-            on_queued()
+        return not self.wait.is_accepted and self.spec.max_waiters is not None and waiters >= self.spec.max_waiters
 
     # --- peek, if it does not wait --------------------------------------------------------------------------------
+
+    def _begin_peek(self) -> None:
+        self._phase = Phase.PREPARING
+        self._replies.new_generation()  # it may peek again, after a loss of the connection
+        drive(self._peek(), self._on_peeked, self._replies.wrap)
 
     def _peek(self) -> Story[order.Queue | None]:
         """Return the queue, with a newcomer at its end; None if there is none."""
@@ -329,9 +377,9 @@ class Contender(SessionObserver):
         elif isinstance(queue, ZkLockError):
             self.on_refused(queue)
         elif queue is None:
-            self._create_directory() if self.gate is None else self.gate(True)
-        elif (is_free := self._is_free(queue)) or self.waits:
-            self._create() if self.gate is None else self.gate(is_free)
+            self._create_directory()
+        elif self._is_free(queue):
+            self._create()
         else:
             self._give_up(queue, Busy())
 
@@ -341,7 +389,7 @@ class Contender(SessionObserver):
             self._conclude_busy(busy)
             return
         self.busy = busy
-        if self._node is not None:
+        if self._own.node is not None:
             self._delete()  # first, so that no contender waits for it meanwhile
 
         def on_read(reply: NodeReply) -> None:
@@ -359,23 +407,15 @@ class Contender(SessionObserver):
 
     def _create(self) -> None:
         """Create the znode and list the queue."""
-        spec = self.spec
-        self._creates += 1
-        if self._creates > MAX_CREATES:
-            why = f"The queue of {spec.key!r} never showed the znode after {MAX_CREATES} creates."
+        if self._own.creates >= MAX_CREATES:
+            why = f"The queue of {self.spec.key!r} never showed the znode after {MAX_CREATES} creates."
             self.on_refused(ZooKeeperUnavailable(f"{why} Does another program delete it?"))
             return
-        self._node = self._last_read = None
-        self._lists_again = False
         self._replies.new_generation()
-        if spec.adopts is not None:
-            self._phase = Phase.PREPARING
-            drive(self._adopt(spec.adopts), self._on_adopted, self._replies.wrap)
-            return
         prefix, data = self._begin_create()
         on_created, on_listed = self._replies.wrap(self._on_created), self._replies.wrap(self._on_listed)
         try:
-            self._registry.create_and_list(spec.parent, prefix, self.guid, data, on_created, on_listed)
+            self._registry.create_and_list(self.spec.parent, prefix, self._own.guid, data, on_created, on_listed)
         except TooManyLocks as error:
             self.on_refused(error)
 
@@ -383,34 +423,15 @@ class Contender(SessionObserver):
         """Return the name of the new znode, without its sequence number, and its data."""
         # A new guid for each create: a znode with this guid was created in this session, by this create.
         guid = nodes.new_guid(nodes.Mark.REPLACEABLE if self.spec.min_hold else nodes.Mark.OWN)
-        self.guid = guid.replace("-", "") if self.spec.compat == "kazoo" else guid
+        guid = guid.replace("-", "") if self.spec.compat == "kazoo" else guid
+        self._own = OwnNode(guid, clock.now(), self._own.creates + 1)
         self._phase = Phase.CREATING
-        self._sent_at = clock.now()
-        return nodes.prefix(self.guid, self.spec.kind, self.spec.compat), self._payload()
+        return nodes.prefix(guid, self.spec.kind, self.spec.compat), self._payload().encode()
 
-    def _adopt(self, hand_over: HandOver) -> Story[None]:
-        """Create the znode in the place of the hold by which the lock was handed over."""
-        gateway, parent = self.session.gateway, self.spec.parent
-        yield from find_hold(gateway, self.spec, hand_over)
-        prefix, data = self._begin_create()
-        path = f"{parent}/{prefix}{hand_over.sequence}"
-        self._registry.add(self.guid, path)
-        yield partial(gateway.commit, adoption(hand_over, parent, path, data))
-
-    def _on_adopted(self, reply: ZkLockError | None) -> None:
-        was_sent = self._phase is not Phase.PREPARING
-        if reply is None or (was_sent and isinstance(reply, ZkError)):
-            # The reply does not describe the znode. So the znode is searched, as if the reply had been lost.
-            self._on_created(OutcomeUnknown() if reply is None else reply)
-            if reply is None and self._phase is Phase.SEARCHING:
-                self._search()
-        elif not isinstance(reply, INTERRUPTED):  # else it begins again when it is connected
-            self.on_refused(reply)
-
-    def _payload(self) -> bytes:
+    def _payload(self) -> Payload:
         spec, caller = self.spec, self.caller
         return Payload(
-            guid=self.guid,
+            guid=self._own.guid,
             host=socket.gethostname(),
             pid=os.getpid(),
             thread=caller.thread,
@@ -423,25 +444,20 @@ class Contender(SessionObserver):
             max_hold=round((spec.max_hold or 0.0) * 1000),
             session_timeout=round(self.session.timeout * 1000),
             lasts=spec.lasts,
-            adopts=spec.adopts.guid if spec.adopts is not None else "",
-            token=str(spec.adopts.token) if spec.adopts is not None else "",
-        ).encode()
+        )
 
     def _on_created(self, reply: NodeReply) -> None:
-        is_wanted = self._phase is not Phase.UNWANTED
-        if isinstance(reply, (Node, *INTERRUPTED)):  # a session that is being closed lives on if its leader dies
-            self._node = reply if isinstance(reply, Node) else None
-            if not is_wanted:
-                self._delete()
-            else:
-                self._phase = Phase.SEARCHING if self._node is None else Phase.LISTING
-                if self._lists_again and self._node is not None:
-                    self._list()
+        if isinstance(reply, Node):
+            self._own.node = reply
+            self._phase = Phase.LISTING
+            if self._own.lists_again:
+                self._list()
             return
-        self._registry.discard(self.guid)  # the create was refused, so there is no znode
-        if not is_wanted:
-            self._on_gone()
-        elif isinstance(reply, NodeMissing):
+        if isinstance(reply, INTERRUPTED):  # a session that is being closed lives on if its leader dies
+            self._phase = Phase.SEARCHING
+            return
+        self._registry.discard(self._own.guid)  # the create was refused, so there is no znode
+        if isinstance(reply, NodeMissing):
             self._create_directory()
         else:
             self.on_refused(reply)
@@ -462,7 +478,7 @@ class Contender(SessionObserver):
     def _on_prepared(self, reply: WriteReply) -> None:
         if reply is None:
             self._create()  # if the server has deleted the empty directory in between, this creates it again
-        elif not isinstance(reply, INTERRUPTED):  # else it creates the znode when connected
+        elif not isinstance(reply, INTERRUPTED):  # else it enters when connected
             self.on_refused(reply)
 
     def _search(self) -> None:
@@ -475,7 +491,7 @@ class Contender(SessionObserver):
         parent = self.spec.parent
         try:
             listed: ListedNames = yield partial(self._registry.list_names, parent, after_sync=True)
-            path = listed.path_of(parent, self.guid)
+            path = listed.path_of(parent, self._own.guid)
             node: Node | None = None if path is None else (yield partial(self.session.gateway.read, path))
         except NodeMissing:
             return None
@@ -487,10 +503,10 @@ class Contender(SessionObserver):
         if isinstance(node, ZkLockError):
             self.on_refused(node)
         elif node is not None and node.owner == self.session.session_id:
-            self._node = node
+            self._own.node = node
             self._list()
         else:
-            self._registry.discard(self.guid)
+            self._registry.discard(self._own.guid)
             self._create()
 
     # --- list the queue, and watch the predecessors ---------------------------------------------------------------
@@ -500,20 +516,22 @@ class Contender(SessionObserver):
         self._registry.list_names(self.spec.parent, self._replies.wrap(self._on_listed), after_sync=after_sync)
 
     def _on_listed(self, reply: ListingReply) -> None:
-        """Apply the rule to the queue: hold the lock, wait, or leave."""
+        """Apply the rule to the queue if it is that after the create."""
         if self._phase is Phase.CREATING:
-            self._lists_again = True  # that of an earlier connection, if the create was sent on the next one
-        if self._phase is not Phase.LISTING or self._node is None or isinstance(reply, INTERRUPTED):
+            self._own.lists_again = True  # that of an earlier connection, if the create was sent on the next one
+        if self._phase is not Phase.LISTING or self._own.node is None or isinstance(reply, INTERRUPTED):
             return  # the create has failed, or it lists again when it is connected
         if isinstance(reply, NodeMissing):
             self._on_absent()
-            return
-        if isinstance(reply, ZkError):
+        elif isinstance(reply, ZkError):
             self.on_refused(reply)
-            return
-        name = self._node.name
+        else:
+            self._apply_rule(reply, self._own.node.name)
+
+    def _apply_rule(self, listed: ListedNames, name: str) -> None:
+        """Hold the lock, wait, or leave; `name` is that of its znode."""
         try:
-            queue = reply.queue
+            queue = listed.queue
         except UnreadableQueue as error:
             self.on_refused(error)
             return
@@ -522,7 +540,7 @@ class Contender(SessionObserver):
             self._on_absent()
             return
         self.has_position = True
-        self._creates = 0
+        self._own.creates = 0
         if queue.stale_marker:
             self.session.gateway.delete(f"{self.spec.parent}/{queue.stale_marker}")
         if isinstance(verdict, order.Granted):
@@ -539,8 +557,8 @@ class Contender(SessionObserver):
     def _on_absent(self) -> None:
         """Search the znode: the queue does not show it."""
         self._forget_replies()
-        self._unwatch()
-        self._node = None
+        self._own.unwatch()
+        self._own.node = None
         self._search()
 
     def _on_holds_checked(
@@ -562,12 +580,12 @@ class Contender(SessionObserver):
         if not self.waits or self._are_too_many(waiters):
             self._give_up(queue, Busy(waiters if self.waits else None))
         else:
-            self._is_queued = True
+            self.wait.is_accepted = True
             self._phase = Phase.QUEUED
             if self._predecessors is None:
                 self._predecessors = Predecessors(self, self._replies)
             # Before its predecessors: then an event about them proves that the znode was there. It costs no round trip.
-            if self._own_watch is None:
+            if self._own.watch is None:
                 self._watch()
             self._predecessors.wait_for(verdict)
             self._search_deadlock()
@@ -575,14 +593,14 @@ class Contender(SessionObserver):
     def on_ahead_read(self, node: Node) -> None:
         """The data of a predecessor were read."""
         self._ahead = node
-        self._report_queued()
+        self.wait.report_queued()
 
     def on_ahead_gone(self, *, was_last: bool) -> None:
         """A predecessor is gone. With `was_last`, the lock is granted without another listing."""
         if self._phase is not Phase.QUEUED:
             return
         # The server sends watch events in order. If the znode had been deleted before, its watch would have told so.
-        if was_last and self._is_watch_set:
+        if was_last and self._own.watch is not None and self._own.watch.is_set:
             self._grant_if_proven()
         else:
             self._list()  # others may still be ahead, or the znode may be gone
@@ -596,18 +614,14 @@ class Contender(SessionObserver):
 
     def _search_deadlock(self) -> None:
         """Begin to look for a deadlock, unless its owner holds no other lock."""
-        if self.held is not None and self.since is not None and self._deadlock_search is None:
-            self._deadlock_search = DeadlockSearch(self, self.held, self.since)
-
-    def _end_search(self) -> None:
-        search, self._deadlock_search, self.held = self._deadlock_search, None, None
-        if search is not None:
-            search.stop()
+        wait = self.wait
+        if wait.held is not None and wait.since is not None and wait.search is None:
+            wait.search = DeadlockSearch(self, wait.held, wait.since)
 
     @property
     def queued_node(self) -> Node | None:
         """Its znode while it waits in ZooKeeper's queue."""
-        return self._node if self._phase is Phase.QUEUED else None
+        return self._own.node if self._phase is Phase.QUEUED else None
 
     def admit_now(self) -> None:
         """Enter ZooKeeper's queue, where others see that it waits, even if many of this process wait there."""
@@ -616,23 +630,23 @@ class Contender(SessionObserver):
 
     def end_deadlock(self, checks: Sequence[Check], error: LockDeadlock) -> None:
         """Delete its znode and conclude with this error, in one transaction with these checks. Wait on if one fails."""
-        if self._phase is Phase.QUEUED and self._node is not None:
-            self._phase = Phase.ENDING
-            self._unwatch()  # or the delete would look like that of another session
-            operations = (*checks, Delete(path=self._node.path))
+        if self._phase is Phase.QUEUED and self._own.node is not None:
+            self._phase = Phase.LISTING
+            self._own.unwatch()  # or the delete would look like that of another session
+            operations = (*checks, Delete(path=self._own.node.path))
             on_deleted = self._replies.wrap(partial(self._on_deadlock_ended, error))
             self._replies.run(self.session.gateway.commit, operations, on_deleted)
 
     def _on_deadlock_ended(self, error: LockDeadlock, reply: WriteReply) -> None:
         if reply is None:
             logger.warning("a deadlock has ended: %s", error, about=self.caller.about, extra={"lock": self.spec.key})
-            self._registry.discard(self.guid)
-            self._node = None
+            self._registry.discard(self._own.guid)
+            self._own.node = None
             self._conclude(error)
             self._abandon()
         elif not isinstance(reply, INTERRUPTED):
             if not isinstance(reply, (NodeMissing, Outdated)):
-                self._end_search()  # ZooKeeper refuses it, and would do so again
+                self.wait.end_search()  # ZooKeeper refuses it, and would do so again
             self._list()
         # Else it lists when it is connected. If its znode is gone then, that is no proof of the deadlock.
 
@@ -640,17 +654,19 @@ class Contender(SessionObserver):
 
     def _watch(self) -> None:
         """Read and watch the znode: another session may write a release request to it, or delete it."""
-        self._unwatch()
-        if self._node is None:
+        own = self._own
+        own.unwatch()
+        if own.node is None:
             return
 
         def on_read(reply: NodeReply) -> None:
             if isinstance(reply, NodeMissing):
                 self._on_missing()
             elif isinstance(reply, Node):
-                self._is_watch_set = True
-                is_own = self._node is not None and reply.version == self._node.version
-                self._last_read = self._node if is_own else reply  # one copy of the same data
+                if own.watch is not None:
+                    own.watch.is_set = True
+                is_same = own.node is not None and reply.version == own.node.version
+                own.last_read = own.node if is_same else reply  # one copy of the same data
                 self._on_own_read(reply)
             elif self._grant is None and not isinstance(reply, INTERRUPTED):
                 self.on_refused(reply)
@@ -662,22 +678,13 @@ class Contender(SessionObserver):
                 self._watch()
 
         read = self.session.gateway.read
-        self._own_watch = read(self._node.path, self._replies.wrap(on_read), self._replies.wrap(on_event))
-
-    def _unwatch(self) -> None:
-        watch, self._own_watch = self._own_watch, None
-        self._is_watch_set = False
-        if watch is not None:
-            watch.cancel()
-        self._watch_timer.cancel()
+        own.watch = read(own.node.path, self._replies.wrap(on_read), self._replies.wrap(on_event))
 
     def _on_missing(self) -> None:
         """Another session has deleted the znode."""
-        if self._node is None:
+        if self._own.node is None:
             return
-        marker, self._marker = self._marker, None
-        if marker is not None:
-            marker.delete()
+        self._own.delete_marker()
         self._forget_node()
         if self._grant is not None:
             interventions.lose(self.session, self._grant)
@@ -687,11 +694,11 @@ class Contender(SessionObserver):
     def _forget_node(self) -> None:
         """Forget the znode: it was deleted, or its session is over."""
         self._forget_replies()
-        self._unwatch()
-        if self._node is not None:
-            self._registry.heartbeat.remove(self._node.path)
-        self._node = self._last_read = None
-        self._registry.discard(self.guid)
+        self._own.unwatch()
+        if self._own.node is not None:
+            self._registry.heartbeat.remove(self._own.node.path)
+        self._own.node = self._own.last_read = None
+        self._registry.discard(self._own.guid)
 
     # --- grant ----------------------------------------------------------------------------------------------------
 
@@ -703,7 +710,6 @@ class Contender(SessionObserver):
         """
         if self._predecessors is not None:
             self._predecessors.forget()
-        self._timer.cancel()
         if not self.session.suspect and self._registry.heartbeat.due_in > 0:
             self._hold()
         else:
@@ -712,10 +718,10 @@ class Contender(SessionObserver):
 
     def _prove(self) -> None:
         """Ask a quorum, and ask again after a pause: a late reply may not extend the lease."""
-        if self._phase is not Phase.PROVING or self._node is None:
+        if self._phase is not Phase.PROVING or self._own.node is None:
             return
         self._call_later(self.session.timeout * BEAT_SHARE, self._prove)
-        self.session.gateway.quorum_check([self._node.path], self._replies.wrap(self._on_proven))
+        self.session.gateway.quorum_check([self._own.node.path], self._replies.wrap(self._on_proven))
 
     def _on_proven(self, reply: str | ZkError | None) -> None:
         if isinstance(reply, str):
@@ -724,30 +730,29 @@ class Contender(SessionObserver):
             if not isinstance(reply, INTERRUPTED):  # else it proves again when connected
                 self.on_refused(reply)
         elif self._phase is Phase.PROVING and not self.session.suspect and self.session.lease.valid:
-            self._timer.cancel()
             self._hold()
 
     def _hold(self) -> None:
-        node, spec, registry = self._node, self.spec, self._registry
+        node = self._own.node
         if node is None:
             return
         self._phase = Phase.HOLDING
-        token = node.czxid if spec.adopts is None else min(spec.adopts.token, node.czxid)
-        grant = self._grant = Grant(self.session, spec.key, node.path, token, spec.kind)
-        grant.what, grant.about = self.caller.what, self.caller.about
-        grant.template, grant.adopted = spec.template, spec.adopts is not None
-        # A watch of the time in the queue stays until the timer is due.
-        registry.heartbeat.add(node.path, partial(self._replies.run, self._on_missing))
-        self._watch_timer = self.session.loop.call_later(WATCH_SELF_AFTER, partial(self._replies.run, self._watch))
+        grant = self._grant = self._new_grant(node)
+        self._registry.heartbeat.add(node.path, partial(self._replies.run, self._on_missing))
+        self._call_later(WATCH_SELF_AFTER, self._watch)  # until then, a watch of the time in the queue stays
         self._conclude(grant)
         queue, self._local_queue = self._local_queue, None
         if queue is not None:
             queue.remove(self, granted=True)
 
+    def _new_grant(self, node: Node) -> Grant:
+        grant = Grant(self.session, self.spec.key, node.path, node.czxid, self.spec.kind)
+        grant.what, grant.about, grant.template = self.caller.what, self.caller.about, self.spec.template
+        return grant
+
     def _conclude(self, outcome: Outcome) -> None:
-        on_outcome, self._on_outcome = self._on_outcome, None
-        self._end_search()
-        self.on_queued = None  # it refers to the caller's waiter
+        on_outcome = self.wait.on_outcome
+        self.wait.end()
         if on_outcome is not None:
             on_outcome(outcome)
 
@@ -759,16 +764,14 @@ class Contender(SessionObserver):
 
         `done` is called when they are written. A write that fails is not repeated.
         """
-        node = self._last_read
-        if node is None or (self._node is not None and node.version < self._node.version):
-            node = self._node
+        node = self._own.newest
         payload = Payload.decode(node.data) if node is not None and self._phase is Phase.HOLDING else None
         if node is None or payload is None or payload.release_request:
             return
 
         def on_written(reply: NodeReply) -> None:
             if isinstance(reply, Node):
-                self._node = reply
+                self._own.node = reply
                 if done is not None:
                     done()
 
@@ -777,21 +780,24 @@ class Contender(SessionObserver):
 
     def _on_own_read(self, node: Node) -> None:
         """Receive a release request, and describe the grant a little later; or tell a search that it waits."""
-        if self._deadlock_search is not None and self._node is not None and node.version > self._node.version:
-            self._deadlock_search.answer()
-        if self._grant is not None and self._node is not None:
-            interventions.read_request(self.session.gateway, self._grant, node, self._node.data)
-            interventions.read_stack_requests(self.session, self._grant, node)
-            if not self._is_described and not self._timer.pending:
-                self._call_later(DESCRIBE_GRANT_AFTER, self._describe_grant)
+        own, grant, search = self._own.node, self._grant, self.wait.search
+        if own is None:
+            return
+        if search is not None and node.version > own.version:
+            search.answer()
+        if grant is not None:
+            interventions.read_request(self.session.gateway, grant, node, own.data)
+            interventions.read_stack_requests(self.session, grant, node)
+            if not grant.described and not self._timer.pending:
+                self._call_later(DESCRIBE_GRANT_AFTER, partial(self._describe_grant, grant))
 
-    def _describe_grant(self) -> None:
+    def _describe_grant(self, grant: Grant) -> None:
         """Write the time of the grant, for people who look at the queue. ZooKeeper only knows that of the create."""
-        if self._grant is not None:
-            self.describe({"waited": self.waited(self._grant.since)}, self._on_described)
 
-    def _on_described(self) -> None:
-        self._is_described = True
+        def on_written() -> None:
+            grant.described = True
+
+        self.describe({"waited": self.waited(grant.since)}, on_written)
 
     def _downgrade(self, seconds: float) -> None:
         """Create a marker in so many seconds: this writer only reads from then on."""
@@ -799,14 +805,14 @@ class Contender(SessionObserver):
             return
         if seconds > 0:
             self.session.loop.call_later(seconds, self.downgrade)
-        elif self._marker is None:
-            self._marker = ReaderMarker(self._registry, self.spec, self.guid, self._replies)
+        elif self._own.marker is None:
+            self._own.marker = ReaderMarker(self._registry, self.spec, self._own.guid, self._replies)
             self._replies.run(self._put_marker)
 
     def _put_marker(self) -> None:
-        node = self._last_read if self._last_read is not None else self._node
-        if self._marker is not None and node is not None:
-            self._marker.put(node)
+        marker, node = self._own.marker, self._own.newest
+        if marker is not None and node is not None:
+            marker.put(node)
 
     # --- out of the queue ---------------------------------------------------------------------------------------
 
@@ -821,8 +827,6 @@ class Contender(SessionObserver):
 
     def on_failure(self, error: Exception) -> None:
         """Give up after a failure of this code. A contender that stays in the queue would block it."""
-        if self._phase in (Phase.CREATING, Phase.UNWANTED):
-            self._phase = Phase.SEARCHING  # perhaps the create was not sent, and has no reply
         self.on_refused(ZkLockError(f"The lock protocol failed: {error!r}."))
 
     def _when_confirmed(self, done: Callable[[bool], object]) -> None:
@@ -834,15 +838,11 @@ class Contender(SessionObserver):
     def _abandon(self) -> None:
         if self._grant is not None:
             self._grant.release()
-        if self._phase in (Phase.UNWANTED, Phase.DELETING):
+        if self._phase is Phase.DELETING:
             return
-        self._on_outcome = self.on_queued = self.gate = None
+        self.wait.end()
         self._timer.cancel()
-        self._end_search()
-        may_exist = bool(self.guid) and self.guid in self._registry.guids
-        if may_exist and self._phase is Phase.CREATING:
-            self._phase = Phase.UNWANTED  # the reply to the create starts the delete
-        elif may_exist and self._phase is not Phase.GONE:
+        if self._phase is not Phase.GONE and self._own.guid and self._own.guid in self._registry.guids:
             self._delete()
         else:
             self._forget_replies()
@@ -852,30 +852,26 @@ class Contender(SessionObserver):
         """Delete the znode. If its path is unknown, it is searched by its guid."""
         self._phase = Phase.DELETING
         self._forget_replies()
-        self._unwatch()
-        node, self._node = self._node, None
+        self._own.unwatch()
+        node, self._own.node = self._own.node, None
+        path = replacement = None
         if node is not None:
-            self._registry.heartbeat.remove(node.path)
-        path = node.path if node is not None else None
-        hold: Replacement | None = None
-        if self.given is not None and node is not None and self._grant is not None and not self._grant.why_invalid():
-            hold = self.given.replace(node, self._grant.token)
-        elif self.spec.min_hold:
-            hold = minimum_hold(self.spec, self.caller, self._grant, node)
+            path = node.path
+            self._registry.heartbeat.remove(path)
+            if self._grant is not None and self.new_replacement is not None and self._grant.why_invalid() is None:
+                replacement = self.new_replacement(self._grant, node)
         Deletion(
             self._registry,
             self.spec.key,
             self.spec.parent,
-            self.guid,
+            self._own.guid,
             path,
             self._on_gone,
-            hold,
+            replacement,
             self.caller.about,
             self._grant,
         ).send()
-        marker, self._marker = self._marker, None
-        if marker is not None:
-            marker.delete()  # after the znode, which would count as a writer without it
+        self._own.delete_marker()  # after the znode, which would count as a writer without it
 
     def _on_gone(self, error: Exception | None = None) -> None:
         self._phase = Phase.GONE
@@ -903,19 +899,17 @@ class Contender(SessionObserver):
 
     def on_connected(self, *, resumed: bool) -> None:
         """Continue what the lost connection has interrupted."""
-        if self._phase is Phase.AWAITING:
+        if self._phase in (Phase.AWAITING, Phase.PREPARING):
             self._timer.cancel()
-            self._create_or_peek()
-        elif self._phase is Phase.PREPARING:
-            self._create()
+            self._join_queue()
         elif self._phase is Phase.SEARCHING:
             self._search()
-        elif self._phase in (Phase.LISTING, Phase.QUEUED, Phase.ENDING):
+        elif self._phase in (Phase.LISTING, Phase.QUEUED):
             self._forget_replies()  # the watches ended with the connection
             self._list(after_sync=True)
         elif self._phase is Phase.PROVING:
             self._prove()
-        if self._own_watch is not None:
+        if self._own.watch is not None:
             self._watch()
         self._put_marker()
 
@@ -926,8 +920,6 @@ class Contender(SessionObserver):
         self._forget_node()
         if self._grant is not None:
             self._grant.lose(troubles.SESSION_OVER)
-        elif self._phase is Phase.UNWANTED:
-            self._on_gone()
         elif self._phase is not Phase.GONE:
             self._await_session()
 

@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from django_zklock.core import clock, hooks, log
 from django_zklock.core.errors import LockLost
@@ -18,9 +18,6 @@ from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.lease import GrantSession
 from django_zklock.core.zk.loop import quiet_thread
-
-if TYPE_CHECKING:
-    from django_zklock.core.locks.held import HeldLock
 
 logger = Logger("django_zklock.locks")
 
@@ -104,7 +101,9 @@ class Grant:
         self.ends_at: float | None = None  # of the maximum hold, on clock.now(); set before anybody has the hold
         self.release_request: ReleaseRequest | None = None  # the last one
         self.asked_version = 0  # of its znode, at the last request for its stack
-        self.shares: dict[weakref.ref[HeldLock], bool] = {}  # those that are not released yet; True: it only reads
+        self.described = False  # its znode says when it was granted; protocol's thread only
+        # The held locks that are not released yet, which are in the room above; True: it only reads.
+        self.shares: dict[weakref.ref[Any], bool] = {}
         self.begun = False  # the work under the lock has begun; written by its owner
         self.released = False
         self.tells_wait = False  # its znode names what its owner waits for, or did; protocol's thread writes it
@@ -168,7 +167,7 @@ class Grant:
         """Return the error for the holder."""
         return LockLost(f"The lock {self.key!r} was lost: {reason}.", lock=self.key)
 
-    def held_shares(self) -> list[HeldLock]:
+    def held_shares(self) -> list[Any]:
         """Return the shares that are not released yet. Other threads may add and remove some meanwhile."""
         return [held for reference in list(self.shares) if (held := reference()) is not None]
 

@@ -23,8 +23,9 @@ ENOUGH = 1.25  # times the last wait in ZooKeeper: with less remaining time, a w
 class Admittable(Protocol):
     """A contender that may have to wait in the local queue."""
 
-    deadline: float | None
-    """When it gives up, on `clock.now()`."""
+    @property
+    def deadline(self) -> float | None:
+        """When it gives up, on `clock.now()`."""
 
     def on_admitted(self) -> None:
         """Create the znode now: there is room in the directory."""

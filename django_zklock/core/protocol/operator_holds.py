@@ -269,16 +269,14 @@ class MinimumHold(Replacement):
         return (Delete(path=self._own.path), create)
 
 
-def minimum_hold(spec: QueueSpec, caller: Caller, grant: Grant | None, node: Node | None) -> MinimumHold | None:
+def minimum_hold(spec: QueueSpec, caller: Caller, grant: Grant, node: Node) -> MinimumHold | None:
     """
     Return the operator hold for the rest of a minimum hold; None if it is over.
 
-    A lock that was lost gets none. Nor does a lock that was released before its work began: the caller gave up at the
-    grant, or did not get the other locks that it needs.
+    A lock that was released before its work began gets none: the caller gave up at the grant, or did not get the other
+    locks that it needs.
     """
-    if grant is None or node is None:
-        return None
-    if not grant.begun or grant.why_invalid() is not None:
+    if not grant.begun:
         return None
     ends_at = grant.since + spec.min_hold
     return MinimumHold(spec, caller, grant.kind, node, ends_at) if clock.now() < ends_at else None

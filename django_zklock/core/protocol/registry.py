@@ -107,6 +107,10 @@ class Registry(SessionObserver):
                 "Use shorter keys or more processes. If the servers have another jute.maxbuffer, set JUTE_MAXBUFFER."
             )
         self.guids[guid], self.path_bytes = size, total
+        for path in paths:
+            listing = self._listings.get(path.rpartition("/")[0])
+            if listing is not None:
+                listing.synced = False  # it does not show the outcome of the create that follows
         self._used = True
         self.session.observers[self] = None  # not in `__init__`, which may run on any thread
         if not self._audit_timer.pending:
@@ -142,7 +146,6 @@ class Registry(SessionObserver):
         if listing is not None:
             self.session.gateway.create_and_list(parent, prefix, data, on_created, None)
             listing.next.append(on_listed)  # the one under way was sent before the create
-            listing.synced = False  # so it does not show the outcome of this create either
             return
         self._listings[parent] = _Listing([on_listed], synced=False)
         try:

@@ -229,7 +229,7 @@ class Payload:
     release_request: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The release request to this holder, if there is one; see `queue.release_request`. It is never cut."""
     waits_for: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """The wait of the owner of this lock for another one, see `queue.deadlock`. It is never cut."""
+    """The wait of the owner of this lock for another one, see `queue.waits`. It is never cut."""
     unknown: bytes = b""
     """The fields of later releases, see `unknown_fields`."""
 
@@ -240,9 +240,9 @@ class Payload:
             data = self._json(limit, item)
             if len(data) <= _MAX_DESCRIPTION:
                 break
-        others = {"release_request": self.release_request, "waits_for": self.waits_for}
-        written = {name: dict(fields) for name, fields in others.items() if fields}
-        data = with_unknown(data, _to_json(written).encode() if written else b"")
+        for name, fields in (("release_request", self.release_request), ("waits_for", self.waits_for)):
+            if fields:
+                data = with_unknown(data, _to_json({name: dict(fields)}).encode())
         return with_unknown(data, self.unknown)
 
     def _json(self, limit: int, item: int) -> bytes:

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionClosedError
-from kazoo.loggingsupport import BLATHER
 from kazoo.protocol import serialization as wire
 from kazoo.protocol.serialization import Auth, CloseInstance, Connect
 from kazoo.protocol.states import EventType
@@ -71,6 +70,7 @@ class Client(KazooClient):
     def __init__(self, options: SessionOptions) -> None:
         self.options = options
         handler = new_handler(options)
+        retry = KazooRetry(max_tries=-1, delay=FIRST_RETRY, sleep_func=handler.sleep_func)
         super().__init__(
             hosts=",".join(map(address, options.hosts)),
             timeout=options.session_timeout,
@@ -78,10 +78,10 @@ class Client(KazooClient):
             default_acl=acls(options),
             auth_data=list(options.auth),
             use_ssl=options.tls is not None,
-            connection_retry=KazooRetry(max_tries=-1, delay=FIRST_RETRY, sleep_func=handler.sleep_func),
+            connection_retry=retry,
             logger=KAZOO_LOGGER,
         )
-        self._connection = Connection(self, self._conn_retry.copy(), logger=self.logger)
+        self._connection = Connection(self, retry.copy(), logger=self.logger)
         self.outage = Outage(options.hosts)
         self.on_pinged: Callable[[float], object] = lambda sent_at: None  # gets the time of a ping that was answered
         self.on_ended: Callable[[], object] = lambda: None  # called when kazoo's thread ends, for whatever reason
@@ -213,8 +213,6 @@ def _redacted(arg: object) -> object:
 KAZOO_LOGGER = Logger("django_zklock.zk.kazoo")
 if not any(isinstance(existing, _KazooFilter) for existing in KAZOO_LOGGER.logger.filters):
     KAZOO_LOGGER.logger.filters.append(_KazooFilter())
-for _level in (BLATHER, logging.DEBUG):
-    KAZOO_LOGGER.isEnabledFor(_level)  # on this thread, which may wait; from now on, the answer is in the cache
 
 
 @dataclass(slots=True, eq=False)
@@ -254,6 +252,7 @@ class Watch:
     _path: str
     _callback: Callable[[bool], object] | None
     _unwatch: Callable[[str, Watch], object]  # called when it was cancelled
+    is_set: bool = False  # the server has it; its user sets this
 
     def __bool__(self) -> bool:
         """
@@ -366,11 +365,12 @@ class Requests:
             self._unsent.append(requests)
             return
         now = clock.now()
-        calls = [
-            (request, PendingRequest(self._loop, request, callback, self._on_reply)) for request, callback in requests
-        ]
+        calls = []
+        for request, callback in requests:
+            calls.append((request, PendingRequest(self._loop, request, callback, self._on_reply)))
         client.call_together(calls)  # raises if a request cannot be written; no reply is handled before this returns
-        self._sent.update((pending, now) for _, pending in calls)
+        for _, pending in calls:
+            self._sent[pending] = now
         if self._stall_timer is None:
             self._stall_timer = self._loop.call_later(self._timeout * STALL_SHARE, self._on_stall_timer)
 

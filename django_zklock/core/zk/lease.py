@@ -92,10 +92,10 @@ class Lease:
 
         `heard_at`: the earliest time at which the leader can have last restarted the session's timer.
         """
-        until = min(sent_at + LEASE_SHARE * timeout, heard_at + timeout)
-        if until <= max(self.until, clock.now()):
+        until, now = min(sent_at + LEASE_SHARE * timeout, heard_at + timeout), clock.now()
+        if until <= max(self.until, now):
             return False
-        if not self.valid:
+        if self.until <= now:
             # After a pause, this may run before the timer reports the end of the lease. Another thread may have read
             # the clock in between, and seen that its lock is lost. A lost lock stays lost.
             self._on_over()

@@ -615,7 +615,7 @@ def test_a_task_that_gave_up_its_place_to_another_one_does_not_wait(zoo: Zoo, th
 
 
 def test_a_search_that_reached_its_limit_says_so(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, threads: Threads) -> None:
-    monkeypatch.setattr(inspection.deadlocks, "MAX_WAITS", 1)
+    monkeypatch.setattr(inspection.waits, "MAX_WAITS", 1)
     monkeypatch.setattr(inspection.queries, "MAX_WAITS", 1)
     assert threads.start(task("1"), "a").wait(20)
     assert threads.start(task("2"), "b", then="a").wait(20)

@@ -22,7 +22,7 @@ from support.work import acquired, assert_refused, lose, seen
 from support.zoo import Zoo, eventually
 
 from django_zklock import conf, zk_adopt, zk_leader, zk_lock, zk_locks, zk_semaphore
-from django_zklock.core.locks import hand_over as giving
+from django_zklock.core.locks import giver
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.protocol.registry import Registry
@@ -43,7 +43,7 @@ from django_zklock.exceptions import (
     ZkLockError,
     ZooKeeperUnavailable,
 )
-from django_zklock.locks.hand_over import signed, trusted
+from django_zklock.locks.hand_over_text import signed, trusted
 from django_zklock.operations import break_lock, clear_limit, end_hold, set_limit
 
 pytestmark = pytest.mark.usefixtures("key_directory", "no_rests")
@@ -554,7 +554,7 @@ def test_an_adopter_that_may_not_read_who_has_the_lock_is_told(zoo: Zoo, proxy: 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 def test_a_giver_without_a_reply_releases(zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     """It leaves no hold if it was carried out, and creates none if it was not."""
-    monkeypatch.setattr(giving, "HAND_OVER_TIMEOUT", 0.5)
+    monkeypatch.setattr(giver, "HAND_OVER_TIMEOUT", 0.5)
     zoo.client.ensure_path(f"{zoo.base}/{DIRECTORY}")  # else the entry in the index of holds may take two
     hold = acquired(zk_lock(KEY, abort_on="lost"))
     proxy.alter_reply(MULTI, lambda reply: reply)  # that of the entry passes

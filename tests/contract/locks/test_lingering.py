@@ -27,6 +27,7 @@ from django_zklock import zk_lock, zk_locks, zk_write
 from django_zklock.core import clock
 from django_zklock.core.locks import lingering
 from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
+from django_zklock.core.protocol.contender import CallerWait
 from django_zklock.core.protocol.spec import Caller
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import process
@@ -521,9 +522,9 @@ class Interleaved(LineStrike):
 
     def _new(self, *, waits: bool = True) -> LingeringWaiter:
         spec, caller, outcomes = self._lock.spec, Caller(thread="", what=""), set[object]()
-        waiter = LingeringWaiter(self._locks, spec, caller, outcomes.add, waits=waits)
         held: Any = functools.partial(dict.fromkeys, self._held.copy(), False)
-        waiter.since, waiter.held = clock.now(), held
+        wait = CallerWait(outcomes.add, since=clock.now(), held=held)
+        waiter = LingeringWaiter(self._locks, spec, caller, wait, waits=waits)
         self._outcomes[waiter] = outcomes
         self.came.append(waiter)
         return waiter

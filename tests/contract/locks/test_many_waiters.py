@@ -207,7 +207,7 @@ async def test_an_outcome_that_comes_just_before_the_caller_gives_up_counts(
     def reply() -> None:
         (contender,) = (observer for observer in session().observers if isinstance(observer, Contender))
         warm.hang = False
-        eventually(lambda: contender._on_outcome is None, 10)
+        eventually(lambda: contender.wait.on_outcome is None, 10)
 
     with zoo.hold_elsewhere(KEY) if busy else contextlib.nullcontext():
         warm.hang = True

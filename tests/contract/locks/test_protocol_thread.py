@@ -33,9 +33,14 @@ ANYWHERE = {
         "when_released",
         "downgrade",
         "ahead",
+        "in_local_queue",
+        "guid",
         "ahead_about",
         "info",
         "_describe",
+        # The wait of a caller, which its process may grant without the protocol.
+        "report_queued",
+        "end",
     },
     # A reader of a queue is made, started and stopped.
     "story.py": {"__init__", "start", "stop"},

@@ -21,7 +21,7 @@ from support.zoo import Zoo, eventually
 from django_zklock import zk_lock
 from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.log import flush
-from django_zklock.core.protocol.contender import Contender, Outcome
+from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
 from django_zklock.core.protocol.spec import Caller
 from django_zklock.core.protocol.story import Story, StoryRun
 from django_zklock.core.zk import process
@@ -206,7 +206,8 @@ def test_a_contender_that_starts_while_the_session_closes_is_told(zoo: Zoo, capl
         closing = BackgroundCall(process.reset)
         eventually(lambda: session.closing)
         waiter: ThreadWaiter[Outcome] = ThreadWaiter()
-        Contender(session, Lock("late").spec, Caller(thread="", what="test"), waiter.set, waits=True).start()
+        wait = CallerWait(waiter.set)
+        Contender(session, Lock("late").spec, Caller(thread="", what="test"), wait, waits=True).start()
         assert isinstance(waiter.wait(30), ZooKeeperUnavailable)
         proxy.heal()
         closing.result()

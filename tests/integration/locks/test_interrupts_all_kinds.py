@@ -32,7 +32,7 @@ from support.zoo import Zoo, eventually
 from django_zklock import Lock, ReadWriteLock, zk_adopt, zk_lock, zk_locks
 from django_zklock.core.execution import owner, waiters
 from django_zklock.core.execution.abort import CleanupOnError, finalizers_of
-from django_zklock.core.locks import acquisition, batch, guard, hand_over, held, lingering
+from django_zklock.core.locks import acquisition, batch, giver, guard, held, lingering
 from django_zklock.core.locks.held import HeldLock, held_locks
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.queue.operator_hold import is_operator
@@ -47,7 +47,7 @@ pytestmark = [
 
 CALLER = functions_of(lock, base, hold, held, guard, acquisition, waiters, owner)
 """All functions that run in the caller's thread between `with` and ZooKeeper, and back."""
-FUNCTIONS = [*CALLER, *functions_of(lingering, multi, batch, hand_over), Contender.downgrade, Contender.abandon]
+FUNCTIONS = [*CALLER, *functions_of(lingering, multi, batch, giver), Contender.downgrade, Contender.abandon]
 OF_PAIRS = [*CALLER, *functions_of(lingering, multi, batch, CleanupOnError, finalizers_of)]
 
 

@@ -24,17 +24,17 @@ from django_zklock.core.protocol.operator_holds import read_hold
 from django_zklock.core.queue import markers, nodes, release_request
 from django_zklock.core.queue.acknowledgement import Acknowledgement
 from django_zklock.core.queue.break_record import BreakRecord
-from django_zklock.core.queue.deadlock import WaitsFor
 from django_zklock.core.queue.escaping import key_of
 from django_zklock.core.queue.hand_over import VERSION, HandOver
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.core.queue.untrusted import LARGEST, LATEST, digits, integer, json_object, moment, number, text
+from django_zklock.core.queue.waits import WaitsFor
 from django_zklock.core.zk.gateway import Node
 from django_zklock.dashboard.forms import Target
 from django_zklock.exceptions import InvalidHandOver, InvalidToken, UnreadableQueue
 from django_zklock.fencing import signing
 from django_zklock.inspection.ensemble import _report
-from django_zklock.locks import hand_over
+from django_zklock.locks import hand_over_text
 from django_zklock.report import formatting
 
 ROUNDS = int(os.environ.get("ZKLOCK_FUZZ_ROUNDS", "300"))
@@ -108,8 +108,8 @@ DECODERS: dict[str, Decoder] = {
     "RunRecord": (lambda data: RunRecord.decode(node(data)), (), RUN),
     "HandOver": (lambda data: HandOver.decode(VERSION + base64_of(as_list(data)), "/b"), (InvalidHandOver,), GIVEN),
     "trusted": (
-        lambda data: hand_over.trusted(
-            KEYS.sign(VERSION + base64_of(as_list(data)), salt=hand_over._SALT, sep="."), KEYS, "/b"
+        lambda data: hand_over_text.trusted(
+            KEYS.sign(VERSION + base64_of(as_list(data)), salt=hand_over_text._SALT, sep="."), KEYS, "/b"
         ),
         (InvalidHandOver,),
         GIVEN,

@@ -27,7 +27,7 @@ from django_zklock import conf
 from django_zklock.core.execution import work
 from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.log import Logger
-from django_zklock.core.protocol.contender import Contender, Outcome
+from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.spec import Caller, QueueSpec
@@ -173,7 +173,7 @@ def _wait_for(client: QueueClient, sender: ContenderInfo) -> None:
 def _entered(client: QueueClient, spec: QueueSpec, caller: Caller) -> Iterator[tuple[Contender, Outcome | None]]:
     """Give a contender and its outcome, and leave the queue at the end of the block."""
     waiter: ThreadWaiter[Outcome] = ThreadWaiter()
-    contender = Contender(client.session, spec, caller, waiter.set, waits=False)
+    contender = Contender(client.session, spec, caller, CallerWait(waiter.set), waits=False)
     outcome: Outcome | None = None
     try:
         contender.start()

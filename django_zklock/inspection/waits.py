@@ -1,4 +1,4 @@
-"""Find owners that wait for each other across locks."""
+"""Show the owners that wait for each other across locks. `core.protocol.deadlock` ends their deadlocks."""
 
 from __future__ import annotations
 

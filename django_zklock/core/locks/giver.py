@@ -1,4 +1,4 @@
-"""Hand a held lock over: what its owner does. `core.protocol.hand_over` does the rest."""
+"""Hand a held lock over: what its owner does. `core.protocol.adoption` does the rest."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from django_zklock.core.execution.abort import CleanupOnError
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.execution.waiters import Routine
 from django_zklock.core.locks.held import HeldLock
+from django_zklock.core.protocol.adoption import GivenHold
 from django_zklock.core.protocol.contender import Contender
-from django_zklock.core.protocol.hand_over import GivenHold
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS
 from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Kind, Mark, new_guid
@@ -49,7 +49,7 @@ def hand_over(held: HeldLock, seconds: float, new_waiter: Callable[[], Any]) -> 
             waiter.set(contender.refusal or 0)
 
     with CleanupOnError(partial(_withdraw, held, contender, hold)):
-        contender.given = hold
+        contender.new_replacement = hold.replace
         held.handed_over = True
         held.release_uses()
         contender.when_released(on_released, confirmed=True)

@@ -10,17 +10,21 @@ would take "deleted" for its turn.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
+from django_zklock.core.errors import ZkLockError
+from django_zklock.core.protocol.contender import Contender, Phase
 from django_zklock.core.protocol.errors import LockNotAdopted
+from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.operator_holds import HoldCheck, Replacement
 from django_zklock.core.protocol.spec import QueueSpec
-from django_zklock.core.protocol.story import Story
+from django_zklock.core.protocol.story import Story, drive
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS
 from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.queue.operator_hold import HANDED_OVER, OperatorHold
-from django_zklock.core.zk.errors import NodeMissing, ZkError
+from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Gateway, NamesReply, Node
 from django_zklock.core.zk.multi import Create, Delete, Operation, SetData
 from django_zklock.core.zk.session import Session
@@ -49,9 +53,9 @@ class GivenHold(Replacement):
         self._is_withdrawn = False
         self._is_listed = False  # so the token is known; the later checks only see whether the time is over
 
-    def replace(self, own: Node, token: int) -> GivenHold:
-        """Replace this znode, which the giver is about to delete; `token` is that of its grant."""
-        self._own, self._token = own, token
+    def replace(self, grant: Grant, own: Node) -> GivenHold:
+        """Replace this znode of the giver, which is about to delete it."""
+        self._own, self._token = own, grant.token
         return self
 
     def changes(self) -> tuple[Operation, ...]:
@@ -88,9 +92,50 @@ class GivenHold(Replacement):
         self._done(hold.token if is_last else self._token)
 
 
-def adoption(hand_over: HandOver, parent: str, path: str, data: bytes) -> tuple[Operation, ...]:
-    """Return the transaction that replaces the hold of a hand-over by the adopter's znode at `path`."""
-    return _replace(f"{parent}/{hand_over.name}", b"", Create(path=path, data=data, ephemeral=True))
+class Adopter(Contender):
+    """A contender that takes the place of the hold by which the lock was handed over, instead of queueing."""
+
+    __slots__ = ()
+
+    @property
+    def _hand_over(self) -> HandOver:
+        assert self.spec.adopts is not None
+        return self.spec.adopts
+
+    def _join_queue(self) -> None:
+        self._create()  # at once: those in the local queue may wait for this hand-over
+
+    def _create(self) -> None:
+        self._phase = Phase.PREPARING
+        self._replies.new_generation()
+        drive(self._adopt(), self._on_adopted, self._replies.wrap)
+
+    def _adopt(self) -> Story[None]:
+        gateway, parent, hand_over = self.session.gateway, self.spec.parent, self._hand_over
+        yield from find_hold(gateway, self.spec, hand_over)
+        prefix, data = self._begin_create()
+        path = f"{parent}/{prefix}{hand_over.sequence}"
+        self._registry.add(self.guid, path)
+        create = Create(path=path, data=data, ephemeral=True)
+        yield partial(gateway.commit, _replace(f"{parent}/{hand_over.name}", b"", create))
+
+    def _on_adopted(self, reply: ZkLockError | None) -> None:
+        was_sent = self._phase is not Phase.PREPARING
+        if reply is None:
+            self._search()  # the reply does not describe the znode
+        elif was_sent and isinstance(reply, ZkError):
+            self._on_created(reply)
+        elif not isinstance(reply, INTERRUPTED):  # else it begins again when it is connected
+            self.on_refused(reply)
+
+    def _payload(self) -> Payload:
+        return replace(super()._payload(), adopts=self._hand_over.guid, token=str(self._hand_over.token))
+
+    def _new_grant(self, node: Node) -> Grant:
+        grant = super()._new_grant(node)
+        grant.token = min(grant.token, self._hand_over.token)
+        grant.adopted = True
+        return grant
 
 
 def find_hold(gateway: Gateway, spec: QueueSpec, hand_over: HandOver) -> Story[None]:
