@@ -72,6 +72,24 @@ class Hot(Incident):
             yield cls(keys=(key,), values={"refused": refused, "callers": callers}, blocked=blocked, since=began)
 
 
+class Stale(Incident):
+    """In the last 30 minutes, three fenced writes of holders were refused, although they held the lock."""
+
+    cause = "stale"
+    severity = "error"
+    title = _("%(count)d fenced writes were refused in the last 30 minutes: %(keys)s")
+    sentence = _("Their holders have the lock, but the rows have seen higher tokens. Was ZooKeeper restored?")
+    remedy = _('See "After ZooKeeper has lost its data" in the docs: raise its epoch, or reset the tokens.')
+    ends = "Half an hour without a refusal."
+    command = "history --what=stale"
+
+    @classmethod
+    def find(cls, facts: Facts) -> Iterator[Self]:
+        for _template, keys, began in facts.past("stale"):
+            if len(keys) >= MANY:
+                yield cls(keys=tuple(dict.fromkeys(keys)), values={"count": len(keys)}, since=began)
+
+
 class Order(OfHistory):
     """In the last 30 minutes, a deadlock ended by itself. The card has its story, and the work to change."""
 
@@ -203,4 +221,4 @@ def _keys(rows: list[Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(row.key for row in rows))
 
 
-CAUSES: Final = (Broken, Hot, Order, Ended, Dying, Flapping)
+CAUSES: Final = (Broken, Stale, Hot, Order, Ended, Dying, Flapping)

@@ -24,7 +24,7 @@ CAUSES: Final[dict[str, type[Incident]]] = {
     kind.cause: kind
     for kind in (
         *(servers.Quorum, servers.Split, holders.Deadlock, queues.Counter, queues.Unreadable, holders.Orphan),
-        *(holders.Host, history.Broken, holders.Foreign, holders.Silent, holders.Hung, holders.Operator),
+        *(holders.Host, history.Broken, history.Stale, holders.Foreign, holders.Silent, holders.Hung, holders.Operator),
         *(queues.Crowded, servers.Down, history.Hot, history.Order, history.Ended, history.Dying, history.Flapping),
         *(servers.Elections, servers.Slow, servers.Version, queues.Wearing),
     )

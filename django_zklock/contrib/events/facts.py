@@ -140,6 +140,14 @@ def refusals() -> list[tuple[str, int, int, str]]:
     ]
 
 
+def stale() -> list[tuple[str, list[str], str]]:
+    """Return the templates with refused fenced writes: the key of each write, and since when that goes on."""
+    return [
+        (template, keys, table.began(WITHIN, template=template, outcome=Attempt.STALE))
+        for template, keys in table.past_stale.get(WITHIN, 0.0, COUNTED_FOR).items()
+    ]
+
+
 def deadlocks() -> list[list[Attempt]]:
     """Return the waits of each deadlock, the newest deadlock first."""
     return table.past_deadlocks.get(WITHIN, 0.0, COUNTED_FOR)
