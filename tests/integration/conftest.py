@@ -28,6 +28,7 @@ def no_past() -> None:
     for shared in (
         table.usual,
         table.usual_wait,
+        table.past_stale,
         table.past_losses,
         table.past_unfinished,
         table.past_refused,

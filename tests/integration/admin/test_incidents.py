@@ -353,6 +353,17 @@ def test_callers_that_are_refused_behind_a_holder_that_hangs_are_no_second_incid
     assert [card["cause"] for card in cards(operator)] == ["hung"]
 
 
+def test_refused_writes_of_holders_are_named(operator: Client) -> None:
+    """They have the lock, but the rows have higher tokens: ZooKeeper was restored."""
+    attempts(2, Attempt.STALE, template="orders/{pk}", token=None)
+    assert cards(operator) == []
+    table.past_stale.clear()
+    attempts(3, Attempt.STALE, template="orders/{pk}", token=None)
+    texts = ("5 fenced writes were refused", "orders/1, orders/0", "After ZooKeeper has lost its data")
+    assert_named(operator, "stale", ExitCode.STALE, *texts)
+    assert "Fenced write refused" in operator.get(f"{LIST}history/").content.decode()
+
+
 def test_deadlocks_that_have_ended_name_the_order_of_the_locks(operator: Client) -> None:
     def deadlock(minutes_ago: float, *waits: tuple[str, str, str], **more: Any) -> None:
         at = timezone.now() - timedelta(minutes=minutes_ago)
