@@ -50,6 +50,10 @@ With `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `hold` t
     A lock was broken by this process. `holder` is the former holder, a `django_zklock.inspection.ContenderInfo`.
     `reason` and `by` are texts for a log. The process of the former holder sends `lock_lost`.
 
+`write_refused(lock, template, kind, work)`
+    A fenced write was refused, although its holder still trusts its hold: a newer holder has just written, or the
+    tokens of ZooKeeper have fallen. `work` is what the holder does.
+
 `limit_changed(lock, limit, by, reason)`
     This process has set the limit of a semaphore for all processes, or has cleared it. If it was
     cleared, `limit` is None, and the limit in the code applies again. `by` and `reason` are texts for a log.
@@ -93,6 +97,7 @@ lock_deadlocked = Signal()
 lock_release_requested = Signal()
 lock_held_long = Signal()
 lock_broken = Signal()
+write_refused = Signal()
 limit_changed = Signal()
 waiting_tasks_changed = Signal()
 heartbeat = Signal()

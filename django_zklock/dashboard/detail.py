@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 
 from django_zklock import conf
@@ -16,6 +17,7 @@ from django_zklock.conf.options import LONG_HELD
 from django_zklock.conf.url import host_port
 from django_zklock.core.queue.command_line import word
 from django_zklock.dashboard.forms import Target
+from django_zklock.inspection.info import HOLDER_UNREAD
 from django_zklock.names import template as names
 from django_zklock.report import lazy, verdict
 from django_zklock.report.formatting import (
@@ -58,42 +60,86 @@ class Row:
     """Whether it is a holder that waits for another lock: to break it helps nobody."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Detail:
-    """One lock."""
+    """One lock, seen among all others."""
 
-    info: LockInfo
-    limit_set: str
-    state: str
-    state_label: str
-    reasons: tuple[str, ...]
-    advice: str
-    """Advice for an operator; empty if there is nothing to do."""
-    holders: tuple[Row, ...]
-    expired_holds: tuple[Row, ...]
-    """Operator holds whose time is over."""
-    waiters: tuple[Row, ...]
-    queue: tuple[tuple[Row, int, int], ...]
-    """The waiters by process: the first of it, how many there are, and the place of the last."""
-    hidden: int
-    """The number of waiters that are not shown."""
-    commands: tuple[str, ...]
-    """Commands for the shell that comes with ZooKeeper."""
-    chain: tuple[Wait, ...]
-    """Why the lock is not released: its holder waits for another one, the holder of that one for a third, and so on."""
-    is_cycle: bool
-    """Whether they are a deadlock: the last of them waits for a lock that was named before, and none ends by itself."""
-    root: str
-    """The key of the lock that a holder that waits waits for, at the end of the chain: only that one helps."""
-    root_holder: str
-    victims: tuple[str, ...]
-    """Keys of the locks to break: this one, or those of the deadlock; empty if nobody holds it, or its holder waits."""
-    next_commands: tuple[str, ...]
-    """Commands that do so."""
-    blocked: tuple[str, ...]
-    """Keys of locks whose holders wait for this one."""
-    age: float
-    problem: str
+    def __init__(
+        self,
+        key: str,
+        info: LockInfo | None,
+        others: Snapshot,
+        *,
+        long_held: float,
+        age: float = 0.0,
+        problem: str = "",
+    ) -> None:
+        """`age` and `problem` say why the state may be old."""
+        if info is None:
+            unread = HOLDER_UNREAD if problem else ""
+            info = lazy.inspection.LockInfo(key=key, path=names.path(conf.current().base, key), problem=unread)
+        self.info = replace(info, deadlocked=key in others.deadlocked)
+        self.age = age
+        self.problem = clean(problem, MAX_ERROR)
+        self.state = self.info.state(long_held)
+        self._others = others
+        self._incidents, self._facts = verdict.of_lock(self.info, others, long_held)
+        self.chain, self._cycle = _chain(key, others.cycles, self._facts.waits)
+        """Why the lock is not released: its holder waits for another one, the holder of that one for a third, ..."""
+
+    @property
+    def is_cycle(self) -> bool:
+        """Whether the chain is a deadlock: it ends at a lock that was named before, and no wait ends by itself."""
+        return bool(self._cycle)
+
+    @property
+    def limit_set(self) -> str:
+        return limit_text(self.info.limit_set) if self.info.limit_set else ""
+
+    @property
+    def state_label(self) -> str:
+        return state_text(self.info, self.state)
+
+    @property
+    def reasons(self) -> list[str]:
+        return list(reasons(self.info))
+
+    @property
+    def advice(self) -> str:
+        """Advice for an operator; empty if there is nothing to do."""
+        if self.root:
+            return _("It waits for %(lock)s. Only that one helps.") % {"lock": key_text(self.root)}
+        return str(self._incidents[0].remedy) if self._incidents else ""
+
+    @cached_property
+    def waiters(self) -> list[Row]:
+        numbers = {waiter.name: number for number, waiter in enumerate(self.info.waiters, 1)}
+        return [
+            row_of(self.info.key, waiter, numbers[waiter.name], numbers.get(waiter.waits_behind, 0))
+            for waiter in self.info.waiters
+        ]
+
+    @cached_property
+    def holders(self) -> list[Row]:
+        return [
+            row_of(
+                self.info.key,
+                holder,
+                number,
+                others=_others(self.info.key, holder, self._others),
+                waits=self._facts.waits_elsewhere(self.info, holder) and not self._cycle,
+            )
+            for number, holder in enumerate(self.info.holders, 1)
+        ]
+
+    @property
+    def expired_holds(self) -> list[Row]:
+        """Operator holds whose time is over."""
+        return [row_of(self.info.key, hold, number) for number, hold in enumerate(self.info.expired_holds, 1)]
+
+    @property
+    def queue(self) -> list[tuple[Row, int, int]]:
+        """The waiters by process: the first of it, how many there are, and the place of the last."""
+        return list(_by_process(self.waiters))
 
     @property
     def queue_in_order(self) -> list[tuple[Row, int, int]]:
@@ -101,64 +147,57 @@ class Detail:
         return [(row, 1, row.number) for row in self.waiters]
 
     @property
+    def hidden(self) -> int:
+        """The number of waiters that are not shown."""
+        return 0 if self.info.problem else max(0, self.info.waiting - len(self.info.waiters))
+
+    @property
+    def commands(self) -> list[str]:
+        """Commands for the shell that comes with ZooKeeper."""
+        return _commands(self.info)
+
+    @property
+    def _is_victim(self) -> bool:
+        """Whether all its holders wait for other locks: to break it would stop work that is not to blame."""
+        return bool(self.holders) and all(row.waits for row in self.holders)
+
+    @property
+    def root(self) -> str:
+        """The key of the lock at the end of the chain, if its holders wait: only that one helps."""
+        return self.chain[-1].waits_for if self._is_victim and self.chain else ""
+
+    @property
+    def root_holder(self) -> str:
+        holders = [holder for lock in self._others.locks if lock.key == self.root for holder in lock.holders]
+        return holder_text(holders[0]) if holders else ""
+
+    @property
+    def victims(self) -> list[str]:
+        """Keys of the locks to break: this one, or those of the deadlock; none if nobody holds it, or all wait."""
+        if self._is_victim or not (self.info.holders or self.info.expired_holds):
+            return []
+        return [wait.holds for wait in self._cycle] or [self.info.key]
+
+    @property
+    def next_commands(self) -> list[str]:
+        """Commands that break them."""
+        return [] if self._is_victim else list(commands(self.info))
+
+    @property
+    def blocked(self) -> list[str]:
+        """Keys of locks whose holders wait for this one."""
+        waiting = (wait.holds for wait in self._facts.waits if wait.waits_for == self.info.key)
+        return list(dict.fromkeys(waiting))[:MAX_KEYS]
+
+    @property
     def of_operators(self) -> bool:
         """Whether all its holds are operator holds, the expired ones too."""
-        return all(row.info.operator is not None for row in (*self.holders, *self.expired_holds))
+        return all(hold.operator is not None for hold in (*self.info.holders, *self.info.expired_holds))
 
     @property
     def can_be_asked(self) -> bool:
         """Whether a holder can be asked to release it. In a deadlock, that does not help."""
-        return not self.is_cycle and any(row.info.can_be_asked for row in self.holders)
-
-
-def detail(
-    key: str, info: LockInfo | None, others: Snapshot, *, long_held: float, age: float = 0.0, problem: str = ""
-) -> Detail:
-    """Return the page of a lock, seen among all others. `age` and `problem` say why the state may be old."""
-    if info is None:
-        info = lazy.inspection.LockInfo(key=key, path=names.path(conf.current().base, key))
-    info = replace(info, deadlocked=key in others.deadlocked)
-    state = info.state(long_held)
-    numbers = {waiter.name: number for number, waiter in enumerate(info.waiters, 1)}
-    incidents, facts = verdict.of_lock(info, others, long_held)
-    chain, cycle = _chain(key, others.cycles, facts.waits)
-    waiting = [facts.waits_elsewhere(info, holder) for holder in info.holders]
-    is_victim = bool(waiting) and all(waiting) and not cycle  # to break it would stop work that is not to blame
-    victims = tuple(wait.holds for wait in cycle) or (key,) if info.holders or info.expired_holds else ()
-    advice = str(incidents[0].remedy) if incidents else ""
-    root = chain[-1].waits_for if chain and not cycle else ""
-    root_lock = next((lock for lock in others.locks if lock.key == root and lock.holders), None)
-    if is_victim and root:
-        advice = _("It waits for %(lock)s. Only that one helps.") % {"lock": key_text(root)}
-    waiters = tuple(
-        row_of(key, waiter, numbers[waiter.name], numbers.get(waiter.waits_behind, 0)) for waiter in info.waiters
-    )
-    return Detail(
-        info=info,
-        limit_set=limit_text(info.limit_set) if info.limit_set else "",
-        state=state,
-        state_label=state_text(info, state),
-        reasons=tuple(reasons(info)),
-        advice=advice,
-        holders=tuple(
-            row_of(key, holder, number, others=_others(key, holder, others), waits=waits and not cycle)
-            for number, (holder, waits) in enumerate(zip(info.holders, waiting, strict=True), 1)
-        ),
-        expired_holds=tuple(row_of(key, hold, number) for number, hold in enumerate(info.expired_holds, 1)),
-        waiters=waiters,
-        queue=tuple(_by_process(waiters)),
-        hidden=0 if info.problem else max(0, info.waiting - len(info.waiters)),
-        commands=tuple(_commands(info)),
-        chain=chain,
-        is_cycle=bool(cycle),
-        root=root if is_victim else "",
-        root_holder=holder_text(root_lock.holders[0]) if root_lock else "",
-        victims=() if is_victim else victims,
-        next_commands=() if is_victim else tuple(commands(info)),
-        blocked=tuple(dict.fromkeys(wait.holds for wait in facts.waits if wait.waits_for == key))[:MAX_KEYS],
-        age=age,
-        problem=clean(problem, MAX_ERROR),
-    )
+        return not self._cycle and any(holder.can_be_asked for holder in self.info.holders)
 
 
 def read_detail(key: str, *, reply_timeout: float, long_held: float = LONG_HELD) -> Detail:
@@ -167,7 +206,7 @@ def read_detail(key: str, *, reply_timeout: float, long_held: float = LONG_HELD)
     others = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_age=AGE_OF_OTHERS, max_waiters=1)
     if any(wait.holds == key for wait in others.waits):  # a deadlock that is over must not be shown
         others = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_waiters=1)
-    return detail(key, info, others, long_held=long_held)
+    return Detail(key, info, others, long_held=long_held)
 
 
 def _chain(

@@ -145,12 +145,12 @@ class LockAdminMixin(LockViews):
     @admin.action(permissions=["break"], description=gettext_lazy("Break selected locks…"))
     def break_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse:
         """Ask for a reason, on a page with one row for each holder."""
-        return self.holders_page(request, [lock.key for lock in queryset], meant="break")
+        return self.holders_page(request, [lock.key for lock in queryset], "break")
 
     @admin.action(permissions=["request_release"], description=gettext_lazy("Request release of selected locks…"))
     def request_release_of_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse:
         """Ask for a reason, on the same page."""
-        return self.holders_page(request, [lock.key for lock in queryset], meant="ask")
+        return self.holders_page(request, [lock.key for lock in queryset], "ask")
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return _Locks

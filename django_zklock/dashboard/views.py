@@ -23,16 +23,15 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext_lazy
+from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from django_zklock import conf
-from django_zklock.core import clock
 from django_zklock.core.log import Logger
 from django_zklock.dashboard import frame
 from django_zklock.dashboard.changelist import GROUPINGS, grouped
-from django_zklock.dashboard.detail import Detail, Row, detail, read_detail, row_of
+from django_zklock.dashboard.detail import Detail, read_detail
 from django_zklock.dashboard.forms import (
     MAX_TARGETS,
     TIMES,
@@ -45,7 +44,8 @@ from django_zklock.dashboard.forms import (
     offer_reasons,
     use_widgets,
 )
-from django_zklock.exceptions import LockChangedHands, ZkLockError, ZooKeeperUnavailable
+from django_zklock.dashboard.holders import ACTIONS, HoldersPage, Process, Results
+from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.models import Lock
 from django_zklock.names.template import MAX_KEY, is_key
 from django_zklock.report import lazy, past, servers, timeline, verdict
@@ -55,16 +55,13 @@ from django_zklock.report.formatting import (
     MAX_ERROR,
     action_text,
     clean,
-    host_and_pid,
     key_text,
-    keys_text,
     limit_text,
-    successor_text,
     time_text,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
 
     from django.contrib.admin import AdminSite
 
@@ -79,8 +76,6 @@ CONFLICT: Final = 409
 UNAVAILABLE: Final = 503
 ANY_AGE: Final = 7 * 24 * 3600.0
 """Seconds: how old a snapshot may be while ZooKeeper does not answer."""
-MAX_KEYS: Final = 20
-"""Most locks that are broken without a typed confirmation, which a page of a host always needs."""
 FIGURES: Final = {
     "locks": gettext_lazy("Locks"),
     "held": gettext_lazy("Held"),
@@ -90,43 +85,9 @@ FIGURES: Final = {
     "longest_hold": gettext_lazy("Longest hold"),
 }
 """By which the groups can be sorted."""
-MAX_NAMED: Final = 5
-"""Locks that one message names."""
-MAX_TIME: Final = 15.0
-"""Seconds after which a page begins nothing more. Web servers end requests that take longer."""
 PROBE_TIMEOUT: Final = 5.0
 """Seconds that the probe of incidents waits for ZooKeeper. It reads all locks."""
-_ACTIONS: Final[dict[str, tuple[str, Any, Any]]] = {
-    "ask": (
-        "request_release",
-        ngettext_lazy("Request release of the lock", "Request release of the ticked locks", "count"),
-        ngettext_lazy(
-            "%(count)d holder was asked to release: %(locks)s.",
-            "%(count)d holders were asked to release: %(locks)s.",
-            "count",
-        ),
-    ),
-    "break": (
-        "break_lock",
-        ngettext_lazy("Break the lock", "Break the ticked locks", "count"),
-        ngettext_lazy("%(count)d lock was broken: %(locks)s.", "%(count)d locks were broken: %(locks)s.", "count"),
-    ),
-    "end": (
-        "end_hold",
-        ngettext_lazy("End the hold", "End the ticked holds", "count"),
-        ngettext_lazy("%(count)d hold was ended: %(locks)s.", "%(count)d holds were ended: %(locks)s.", "count"),
-    ),
-}
-"""By the names of their buttons: the operation, the label of the button, and the message after it."""
 
-
-_PERMISSIONS: Final = {"ask": "request_release_lock", "break": "break_lock", "end": "hold_lock"}
-_ASKED: Final = {
-    "ask": (gettext_lazy("Request release of %(lock)s?"), gettext_lazy("Request release of %(count)d locks?")),
-    "break": (gettext_lazy("Break %(lock)s?"), gettext_lazy("Break %(count)d locks?")),
-    "end": (gettext_lazy("End the hold of %(lock)s?"), gettext_lazy("End the holds of %(count)d locks?")),
-}
-"""The title of the form of an action, for one lock and for several."""
 _DENIED: Final = {
     "view_lock": gettext_lazy("You may not see locks."),
     "break_lock": gettext_lazy("You may see locks but not break them."),
@@ -254,7 +215,7 @@ class LockViews:
         except ZooKeeperUnavailable as error:
             last = lazy.inspection.snapshot(reply_timeout=0.0, max_age=ANY_AGE, max_waiters=1)
             info = next((lock for lock in last.locks if lock.key == key), None)
-            return detail(key, info, last, long_held=self.long_held, age=last.age, problem=str(error))
+            return Detail(key, info, last, long_held=self.long_held, age=last.age, problem=str(error))
 
     def context(self, request: HttpRequest) -> dict[str, Any]:
         """
@@ -394,6 +355,7 @@ class LockViews:
             "order": order,
             "columns": FIGURES.items(),
             "problem": clean(snapshot.problem),
+            "incomplete": snapshot.answers,
             "age": snapshot.age,
         }
         return self.page(request, "groups", context)
@@ -584,193 +546,60 @@ class LockViews:
     @shows_denial
     def holders_view(self, request: HttpRequest) -> HttpResponse:
         """Show the holders of a host or of some locks. A POST acts on exactly the ticked ones."""
-        host, pid = self._process(request)
-        allowed = [name for name in self.allowed(request) if name in _ACTIONS]
-        action, meant = next((name for name in _ACTIONS if name in request.POST), ""), request.GET.get("do", "")
-        needed = _PERMISSIONS.get(action or meant, "break_lock")
-        self.require(bool(allowed) or (bool(host) and self.has_view_permission(request)), needed)
+        process = self._process(request)
+        pressed = next((name for name in ACTIONS if name in request.POST), "")
+        meant = pressed or request.GET.get("do", "")
+        needed = ACTIONS[meant].permission if meant in ACTIONS else "break_lock"
+        allowed = [name for name in ACTIONS if name in self.allowed(request)]
+        self.require(bool(allowed) or (bool(process.host) and self.has_view_permission(request)), needed)
         if request.method != "POST":
-            return self.holders_page(request, request.GET.getlist("key"), meant=meant)
-        self.require(not action or action in allowed, needed)
-        ticked = request.POST.getlist("target")[:MAX_TARGETS] if action else []
+            return self.holders_page(request, request.GET.getlist("key"), meant)
+        self.require(pressed in ("", *allowed), needed)
+        return self._act(request, process, pressed)
+
+    def holders_page(
+        self, request: HttpRequest, keys: Collection[str], meant: str, status: int = 200, **failed: Any
+    ) -> HttpResponse:
+        """Return the page of the holders that a request names, or of the locks with these keys; see `HoldersPage`."""
+        page = HoldersPage(self, request, self._process(request), keys, meant, **failed)
+        if page.is_empty:
+            self.show_message(request, _("No lock was chosen, so nothing was done."), messages.WARNING)
+            return self.redirect_to()
+        return self.page(request, "holders", page.context(), UNAVAILABLE if page.is_away else status)
+
+    def _process(self, request: HttpRequest) -> Process:
+        """Return the host and the process that the request names."""
+        if request.path != self.url("host"):  # the filters of the list have the same names
+            return Process()
+        pid = request.GET.get("pid", "")
+        return Process(request.GET.get("host", "").strip(), int(pid) if pid.isdecimal() and len(pid) < 10 else 0)
+
+    def _act(self, request: HttpRequest, process: Process, name: str) -> HttpResponse:
+        """Carry out an action on the ticked holders. Show the page again if something is wrong or remains."""
+        ticked = request.POST.getlist("target")[:MAX_TARGETS] if name else []
         targets = [target for text in ticked if (target := Target.parse(text)) is not None]
         keys = {target.key for target in targets}
-        back = HttpResponseRedirect(self.host_url(host, pid)) if host else self.redirect_to(keys)
+        back = HttpResponseRedirect(self.host_url(*process)) if process.host else self.redirect_to(keys)
         if not targets:
             self.show_message(request, _("No holder was chosen, so nothing was done."), messages.WARNING)
             return back
-        form = ReasonForm(request.POST, word=_word(host, len(targets)) if action == "break" else "")
+        form = ReasonForm(request.POST, word=process.word(len(targets)) if name == "break" else "")
         if not form.is_valid():
-            return self.holders_page(request, keys, form, action)
-        results = self._act(request, action, targets, form.cleaned_data["reason"])
-        stale = {target.key for target in results["stale"]}
-        remaining = stale.union(target.key for target in results["failed"] + results["untried"])
-        if remaining:
-            return self.holders_page(request, remaining, form, action, stale, back.url, CONFLICT)
-        return back
-
-    def _process(self, request: HttpRequest) -> tuple[str, int]:
-        """Return the host and the process that the request names; empty or 0 without."""
-        if request.path != self.url("host"):  # the filters of the list have the same names
-            return "", 0
-        pid = request.GET.get("pid", "")
-        return request.GET.get("host", "").strip(), int(pid) if pid.isdecimal() and len(pid) < 10 else 0
-
-    def _act(
-        self, request: HttpRequest, action: str, targets: Iterable[Target], reason: str
-    ) -> dict[str, list[Target]]:
-        """Act on each target, until ZooKeeper does not answer or the time is over. Say what became of them."""
-        name, _label, done = _ACTIONS[action]
-        operation = getattr(lazy.operations, name)
-        results: dict[str, list[Target]] = {"done": [], "stale": [], "failed": [], "untried": []}
-        error: Exception | None = None
-        deadline = clock.now() + MAX_TIME
-        for target in targets:
-            if clock.now() > deadline or isinstance(error, ZooKeeperUnavailable):  # the others would fail as slowly
-                results["untried"].append(target)
-                continue
-            holder = {"guid": target.guid} if action != "end" else {}
-            try:
-                operation(target.key, **holder, token=target.token, reason=reason, by=user_name(request))
-                result = "done"
-            except LockChangedHands:
-                result = "stale"
-            except (ZkLockError, ValueError) as failure:
-                result, error = "failed", failure
-            results[result].append(target)
-        unknown = _("It is unknown whether it was done: %(locks)s. %(error)s")
-        refused = _("Nothing was done: %(locks)s. %(error)s")
-        texts = {
-            "done": (done, messages.SUCCESS),
-            "stale": (_("The holder has changed, so nothing was done: %(locks)s."), messages.ERROR),
-            "failed": (unknown if isinstance(error, ZooKeeperUnavailable) else refused, messages.ERROR),
-            "untried": (_("The time was too short, so nothing was done yet: %(locks)s. Try again."), messages.WARNING),
-        }
-        for result, (text, level) in texts.items():
-            if named := results[result]:
-                keys = keys_text([target.key for target in named], MAX_NAMED)
-                values = {"count": len(named), "locks": keys, "error": clean(error, MAX_ERROR)}
-                self.show_message(request, text % values, level)
-        return results
-
-    def holders_page(
-        self,
-        request: HttpRequest,
-        keys: Collection[str] = (),
-        form: ReasonForm | None = None,
-        meant: str = "",
-        stale: Collection[str] = (),
-        back_url: str = "",
-        status: int = 200,
-    ) -> HttpResponse:
-        """
-        Show the present holders of a host, or else of the locks with these keys, with a form that names each of them.
-
-        It has the button of the `meant` action, and links to the others. If nothing is meant, it has a button for each,
-        and Enter presses none.
-        If some were `stale`, nothing is ticked, no reason is filled in and the first button leads back: they have other
-        holders now. After another failure, the same ones are ticked.
-        """
-        host, pid = self._process(request)
-        locks, read = self._read(host, keys)
-        away = bool(read.get("problem")) and not read.get("incomplete")
-        if not host and not locks:
-            self.show_message(request, _("No lock was chosen, so nothing was done."), messages.WARNING)
-            return self.redirect_to()
-        holds, waits = _rows(locks, host, pid, {(wait.holds, wait.owner) for wait in read.pop("all_waits", ())})
-        shown, rows = holds[:MAX_TARGETS], [row for _lock, row in holds[:MAX_TARGETS]]
-        context: dict[str, Any] = {
-            **read,
-            "title": host_and_pid(host, pid),
-            "is_host": bool(host),
-            "host_url": self.host_url(host) if pid else "",
-            "form_url": self.host_url(host, pid) if host else self.url("break"),
-            "back_url": back_url,
-            "refused": [successor_text(lock) for lock in locks if lock.key in stale][:MAX_NAMED],
-            "holds": shown,
-            "hidden": len(holds) - len(shown),
-            "waits": waits if host else [],
-            "ticked": request.GET.getlist("target") or [row.target for row in rows if not row.waits],
-        }
-        if host:
-            tokens = {row.info.token for _lock, row in holds}
-            context["panel"] = past.ask("history.host_panel", host, pid, tokens)
-        if "target" in request.POST:
-            context["ticked"] = [] if stale else request.POST.getlist("target")
-        labels = {} if away or not rows else self._offered(request, rows)
-        is_meant = meant in labels
-        buttons = [(name, label) for name, label in labels.items() if not is_meant or name == meant]
-        if not host:
-            context |= self._asked(locks, labels, meant if is_meant else "")
-        if buttons:
-            word = _word(host, len(rows)) if "break" in dict(buttons) else ""
-            form = ReasonForm(word=word) if form is None or stale else form
-            form.fields["reason"].widget.attrs["autofocus"] = is_meant and not (form.errors or stale)
-            context |= {"buttons": buttons, "form": form, "needs_click": len(buttons) > 1}
-        return self.page(request, "holders", context, UNAVAILABLE if away else status)
-
-    def _offered(self, request: HttpRequest, rows: Sequence[Row]) -> dict[str, str]:
-        """Return the labels of the actions that a user may carry out on these holders, by name."""
-        allowed, are_holds = self.allowed(request), all(row.info.operator for row in rows)
-        offered = {
-            "ask": any(row.info.can_be_asked for row in rows),
-            "end": are_holds,
-            "break": "end" not in allowed or not are_holds,
-        }
-        return {
-            name: _ACTIONS[name][1] % {"count": len(rows)} for name in _ACTIONS if name in allowed and offered[name]
-        }
-
-    def _asked(self, locks: Sequence[LockInfo], labels: Mapping[str, str], meant: str) -> dict[str, Any]:
-        """Return the title of the form of an action, and links to those of the others; of no action, a title."""
-        titles = _ASKED[meant] if meant else (_("Holders of %(lock)s"), _("Chosen locks"))
-        where = urlencode({"key": [lock.key for lock in locks]}, doseq=True)
-        others = [(labels[name], f"{self.url('break')}?{where}&do={name}") for name in labels if name != meant]
-        title = titles[len(locks) > 1] % {"lock": key_text(locks[0].key), "count": len(locks)}
-        return {"title": title, "others": others if meant else []}
-
-    def _read(self, host: str, keys: Collection[str]) -> tuple[list[LockInfo], dict[str, Any]]:
-        """Return all locks, or those with these keys, and what is wrong with that."""
-        if host:
-            # Not shared: this page does not refresh itself.
-            snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=0.0, max_locks=None)
-            fresh = snapshot.answers and snapshot.age < 1
-            problem = clean(snapshot.problem, MAX_ERROR)
-            read = {"problem": problem, "incomplete": fresh, "age": snapshot.age}
-            return list(snapshot.locks), {**read, "all_waits": snapshot.waits}
-        shown = []
-        for key in [key for key in dict.fromkeys(keys) if is_key(key)][:MAX_TARGETS]:
-            shown.append(self.read_lock(key))
-            if shown[-1].problem:  # the others would fail as slowly
-                return [shown[-1].info], {"problem": shown[-1].problem, "age": shown[-1].age}
-        return [lock.info for lock in shown], {}
+            return self.holders_page(request, keys, name, form=form)
+        results = Results(ACTIONS[name])
+        results.act(targets, reason=form.cleaned_data["reason"], by=user_name(request))
+        for text, level in results.messages():
+            self.show_message(request, text, level)
+        remaining = results.keys("stale", "failed", "untried")
+        if not remaining:
+            return back
+        stale = results.keys("stale")
+        return self.holders_page(request, remaining, name, CONFLICT, form=form, stale=stale, back_url=back.url)
 
 
 def user_name(request: HttpRequest) -> str:
     """Return the name of the user, for the audit log."""
     return clean(request.user.get_username(), 150)
-
-
-def _rows(
-    locks: Iterable[LockInfo], host: str, pid: int, victims: Collection[object]
-) -> tuple[list[tuple[LockInfo, Row]], list[tuple[LockInfo, Row]]]:
-    """Return the holders and the waiters of a host, or of all if that is empty. `victims` wait with what they hold."""
-    holds: list[tuple[LockInfo, Row]] = []
-    waits: list[tuple[LockInfo, Row]] = []
-    for lock in locks:
-        contenders = (*lock.holders, *lock.expired_holds, *lock.waiters)
-        for number, contender in enumerate(contenders, 1 + len(lock.waiters) - len(contenders)):
-            if not host or (contender.host == host and pid in {0, contender.pid}):
-                is_victim = not lock.deadlocked and (lock.key, contender.waits_as) in victims
-                row = row_of(lock.key, contender, number, waits=is_victim)
-                (waits if number > 0 else holds).append((lock, row))
-    holds.sort(key=lambda held: (-held[0].waiting, -held[1].info.certain_duration))
-    return holds, waits
-
-
-def _word(host: str, count: int) -> str:
-    """Return what the user must type to break so many locks; empty if there are few, and not those of a host."""
-    return host or (str(count) if count > MAX_KEYS else "")
 
 
 @never_cache

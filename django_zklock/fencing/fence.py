@@ -7,9 +7,11 @@ from typing import Final, Protocol
 from django.db import connections
 from django.db.transaction import TransactionManagementError
 
+from django_zklock import signals
 from django_zklock.exceptions import LockNotHeld, StaleToken
 from django_zklock.locks import transactions
-from django_zklock.locks.hold import Hold
+from django_zklock.locks.events import events
+from django_zklock.locks.hold import Hold, held_of
 
 _SHARED: Final = ("read", "semaphore")
 
@@ -69,6 +71,9 @@ def refusal(fence: Fence, what: str, seen: int) -> StaleToken:
             "one lock for each row.",
             lock=fence.key,
         )
+    grant = held_of(fence).grant
+    about = {"template": grant.template, "kind": fence.kind, "work": grant.what}
+    events.send(grant.session, signals.write_refused, lock=fence.key, **about)
     return StaleToken(
         f"{message}, although this process still trusts its hold of the lock {fence.key!r}. Usually a newer holder has "
         "just written. If it stays so: is the row also written under another lock, whose tokens cannot be compared? Or "

@@ -24,6 +24,7 @@ from django_zklock.core.queue.order import EXHAUSTED
 from django_zklock.core.queue.release_request import ReleaseRequest
 
 HOLDER_UNREAD: Final = "The znode of its holder was not read."
+UNLISTED: Final = "Its directory cannot be listed:"  # the beginning of the problem of such a queue
 NO_KEY: Final = "is not the key of a lock."  # the end of a sentence about a znode that was skipped
 OVER: Final = "Each look deletes up to 100 of them."  # the end of that about holds that are over
 GRANT_WRITTEN_AFTER: Final = 2.0  # seconds; by then a holder has written when it got the lock
@@ -181,7 +182,7 @@ class LockInfo:
     @property
     def is_unread(self) -> bool:
         """Whether its holders are unknown because the time was too short, or this client may not read them."""
-        return self.problem == HOLDER_UNREAD
+        return self.problem.startswith((HOLDER_UNREAD, UNLISTED))
 
     @cached_property
     def held_for(self) -> float | None:
@@ -219,7 +220,8 @@ class LockInfo:
         hold = self.operator
         states = {
             "deadlocked": self.deadlocked,
-            "unreadable": bool(self.problem) or self.is_worn_out,
+            "unread": self.is_unread,
+            "unreadable": (bool(self.problem) and not self.is_unread) or self.is_worn_out,
             "passing": not self.holders and self.waiting > 0,
             "operator": hold is not None and not hold.handed_over and not hold.task_id,
             "reserved": hold is not None and bool(hold.task_id),
@@ -330,7 +332,8 @@ class Snapshot:
     @property
     def complete(self) -> bool:
         """Whether each lock was read. A hold that is over, or a znode whose name is no key, is not a lock."""
-        return len(self.locks) == self.total and all(text.endswith((NO_KEY, OVER)) for text in self.skipped)
+        read = sum(not lock.is_unread for lock in self.locks)
+        return read == self.total and all(text.endswith((NO_KEY, OVER)) for text in self.skipped)
 
     @property
     def deadlocked(self) -> frozenset[str]:

@@ -21,7 +21,7 @@ from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, OutcomeUnknow
 from django_zklock.core.zk.gateway import CLOCK_NODE, Callback, Gateway, Node
 from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import UnreadableQueue, ZkLockError
-from django_zklock.inspection.info import NO_KEY
+from django_zklock.inspection.info import NO_KEY, UNLISTED
 from django_zklock.locks.holders import end_of_holders, holder_indexes, permit_limit, permits_at_front
 from django_zklock.names.template import MAX_KEY, path
 
@@ -228,10 +228,10 @@ class Scan:
         if isinstance(reply, NodeMissing):
             return  # the queue has become empty
         if isinstance(reply, ZkError):
-            if key == self._limits.key:
-                self._result.problem = str(reply)
+            if key:
+                self._result.unreadable[key] = 0, f"{UNLISTED} {reply}"
             else:
-                self._skip(f"{key!r} cannot be listed: {reply}")
+                self._result.problem = str(reply)
             return
         # Only the ends are searched: the names are long, and there are many.
         names, created = reply

@@ -29,6 +29,7 @@ MAX_ERROR: Final = 2000
 """Characters of our own errors. They quote other people's texts in a few characters, so the advice at the end stays."""
 STATE_LABELS: Final = {
     "deadlocked": gettext_lazy("Deadlocked"),
+    "unread": gettext_lazy("Unknown"),
     "unreadable": gettext_lazy("Blocked"),
     "contended": gettext_lazy("Contended"),
     "long": gettext_lazy("Long held"),
@@ -191,6 +192,8 @@ def limit_text(limit: SetLimit) -> str:
 
 def reasons(lock: LockInfo) -> list[str]:
     """Return in sentences why the waiters of a lock wait."""
+    if lock.is_unread:
+        return [_("It is not known who holds it. %(problem)s") % {"problem": clean(lock.problem, MAX_ERROR)}]
     if lock.problem:
         text = _("The queue cannot be read, so the lock is not granted: %(problem)s")
         return [text % {"problem": clean(lock.problem, MAX_ERROR)}]

@@ -61,9 +61,7 @@ class Hot(Incident):
     cause = "hot"
     title = _("%(refused)d of %(callers)d callers were refused in the last minute: %(keys)s")
     sentence = _("They want one lock at the same time, and their timeouts are shorter than the queue.")
-    remedy = _(
-        "Hold it for a shorter time, wait longer (`timeout`), set `max_waiters` or `on_conflict`, or use permits."
-    )
+    remedy = _("Hold it for a shorter time, wait longer (`timeout`), set `on_conflict`, or use permits.")
     ends = "A minute with fewer refusals."
     command = "show"
 
@@ -72,6 +70,24 @@ class Hot(Incident):
         for key, refused, callers, began in facts.past("refusals"):
             blocked = facts.locks[key].waiting if key in facts.locks else 0
             yield cls(keys=(key,), values={"refused": refused, "callers": callers}, blocked=blocked, since=began)
+
+
+class Stale(Incident):
+    """In the last 30 minutes, three fenced writes of holders were refused, although they held the lock."""
+
+    cause = "stale"
+    severity = "error"
+    title = _("%(count)d fenced writes were refused in the last 30 minutes: %(keys)s")
+    sentence = _("Their holders have the lock, but the rows have seen higher tokens. Was ZooKeeper restored?")
+    remedy = _('See "After ZooKeeper has lost its data" in the docs: raise its epoch, or reset the tokens.')
+    ends = "Half an hour without a refusal."
+    command = "history --what=stale"
+
+    @classmethod
+    def find(cls, facts: Facts) -> Iterator[Self]:
+        for _template, keys, began in facts.past("stale"):
+            if len(keys) >= MANY:
+                yield cls(keys=tuple(dict.fromkeys(keys)), values={"count": len(keys)}, since=began)
 
 
 class Order(OfHistory):
@@ -148,7 +164,8 @@ class Dying(OfHistory):
             if len(rows) >= MANY:
                 first, last = (choose(rows, key=lambda row: row.at) for choose in (min, max))
                 values, age = {"deaths": len(rows)}, _age(first.at)
-                yield cls(keys=(key,), host=last.host, pid=last.pid, age=age, values=values, since=last.at)
+                began = facts.past("deaths_since", key)
+                yield cls(keys=(key,), host=last.host, pid=last.pid, age=age, values=values, since=began)
 
 
 class Flapping(OfHistory):
@@ -204,4 +221,4 @@ def _keys(rows: list[Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(row.key for row in rows))
 
 
-CAUSES: Final = (Broken, Hot, Order, Ended, Dying, Flapping)
+CAUSES: Final = (Broken, Stale, Hot, Order, Ended, Dying, Flapping)

@@ -24,6 +24,10 @@ LEAST_CROWD: Final = 10
 """Fewer are no crowd, however short the queue usually is."""
 TIMES_USUAL: Final = 10.0
 """Ratio to the usual length of the queue from which on it is a crowd."""
+LONG_WAIT: Final = 60.0
+"""Seconds of the first waiter from which on a queue may be a convoy: no holder hangs, and all wait for long."""
+TIMES_USUAL_WAIT: Final = 3.0
+"""Ratio to the usual wait from which on it is one."""
 
 
 class OfDirectory(Incident):
@@ -79,7 +83,11 @@ class Wearing(OfDirectory):
 
 
 class Crowded(Incident):
-    """50 callers wait, or 10 and ten times as many as usual, and no other card names the lock. It is named at once."""
+    """
+    50 callers wait, or 10 and ten times as many as usual, or the first for a minute and three times as long as usual.
+
+    No other card names the lock: each holder has it for a short time only.
+    """
 
     cause = "crowded"
     title = _("Long queue: %(keys)s")
@@ -90,15 +98,34 @@ class Crowded(Incident):
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
         for lock in facts.snapshot.locks:
-            waiting, behind = facts.behind([lock.key]) if lock.waiting else (0, ())
-            if waiting < LEAST_CROWD or lock.lasts == "leader" or lock.deadlocked:  # candidates stand by
+            if not lock.waiting or lock.lasts == "leader" or lock.deadlocked:  # candidates stand by
                 continue
-            usual = None if waiting >= CROWD else facts.past("usual_queue", _template(lock), default=None)
-            is_crowd = waiting >= CROWD or (usual is not None and waiting >= TIMES_USUAL * usual)
-            if is_crowd and not (lock.holders and all(facts.waits_elsewhere(lock, holder) for holder in lock.holders)):
-                texts = formatting.reasons(lock)[:1]
-                texts += [] if usual is None else [gettext("Usually, %(count)d wait.") % {"count": round(usual)}]
-                yield cls(keys=(lock.key,), blocked=waiting, behind=behind, values={"detail": " ".join(texts)})
+            waiting, behind = facts.behind([lock.key])
+            why = _crowd(facts, lock, waiting)
+            if why is None or (lock.holders and all(facts.waits_elsewhere(lock, holder) for holder in lock.holders)):
+                continue
+            detail = " ".join([*formatting.reasons(lock)[:1], why])
+            yield cls(keys=(lock.key,), blocked=waiting, behind=behind, values={"detail": detail.rstrip()})
+
+
+def _crowd(facts: Facts, lock: LockInfo, waiting: int) -> str | None:
+    """Return in what a queue is unusual; None if it is not too long."""
+    if waiting >= CROWD:
+        return ""
+    template = _template(lock)
+    if waiting >= LEAST_CROWD:
+        usual = facts.past("usual_queue", template, default=None)
+        if usual is not None and waiting >= TIMES_USUAL * usual:
+            return gettext("Usually, %(count)d wait.") % {"count": round(usual)}
+    waited = lock.longest_wait or 0.0
+    if waited >= LONG_WAIT and not lock.lasts and lock.operator is None:
+        usual = facts.past("usual_wait", template, default=None)
+        if usual is None:
+            return gettext("The first has waited for %(time)s.") % {"time": formatting.duration(waited)}
+        if waited >= TIMES_USUAL_WAIT * usual:
+            times = {"time": formatting.duration(waited), "usual": formatting.duration(usual)}
+            return gettext("The first has waited for %(time)s, usually %(usual)s.") % times
+    return None
 
 
 def _template(lock: LockInfo) -> str:

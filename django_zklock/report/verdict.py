@@ -12,6 +12,7 @@ from django_zklock.conf.options import LONG_HELD
 from django_zklock.core import clock
 from django_zklock.report import formatting, history, holders, lazy, queues, servers
 from django_zklock.report.facts import Facts
+from django_zklock.report.incident import MAX_NAMED
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -23,7 +24,7 @@ CAUSES: Final[dict[str, type[Incident]]] = {
     kind.cause: kind
     for kind in (
         *(servers.Quorum, servers.Split, holders.Deadlock, queues.Counter, queues.Unreadable, holders.Orphan),
-        *(holders.Host, history.Broken, holders.Foreign, holders.Silent, holders.Hung, holders.Operator),
+        *(holders.Host, history.Broken, history.Stale, holders.Foreign, holders.Silent, holders.Hung, holders.Operator),
         *(queues.Crowded, servers.Down, history.Hot, history.Order, history.Ended, history.Dying, history.Flapping),
         *(servers.Elections, servers.Slow, servers.Version, queues.Wearing),
     )
@@ -128,32 +129,44 @@ def look(
     """Return what needs attention, and what was looked at. With `sure`, wait until it is known who has ended."""
     facts = Facts(snapshot, servers, long_held, sure=sure)
     present = found(facts)
-    known = lazy.operations.acknowledgements(reply_timeout=1.5) if facts.snapshot.answers else {}
-    running, count = sum(server.runs for server in servers.servers), len(servers.servers)
-    running = max(running, int(facts.snapshot.answers))  # a proxy may cut `srvr`
-    seen = running + len({about for finding in servers.findings if finding.cause == "down" for about in finding.about})
-    read = sum(not lock.is_unread for lock in snapshot.locks)
-    figures = {"locks": read, "all_locks": snapshot.total, "servers": running, "all_servers": count}
+    notes = lazy.operations.acknowledgements(reply_timeout=1.5) if snapshot.answers else {}
+    running = max(sum(server.runs for server in servers.servers), int(snapshot.answers))  # a proxy may cut `srvr`
+    down = {about for finding in servers.findings if finding.cause == "down" for about in finding.about}
+    servers_seen = servers.is_complete and running + len(down) >= len(servers.servers)
+    unseen = facts.unseen + _unseen_locks(snapshot)
+    if not any(incident.cause == "quorum" for incident in present):  # it says the same
+        unseen += [formatting.clean(snapshot.problem, formatting.MAX_ERROR)] if snapshot.problem else []
+        unseen += [finding.text for finding in servers.findings if not finding.cause and not servers_seen]
+    complete = snapshot.complete and not snapshot.problem and servers_seen and not unseen
+    if complete:
+        _forget_over(notes.keys() - {incident.identity for incident in present})
+    figures = {
+        "locks": sum(not lock.is_unread for lock in snapshot.locks),
+        "all_locks": snapshot.total,
+        "servers": running,
+        "all_servers": len(servers.servers),
+    }
     values = {name: number_format(number, force_grouping=True) for name, number in figures.items()}
-    is_named = any(incident.cause == "quorum" for incident in present)  # with the servers, and no connection without it
-    problem = [formatting.clean(snapshot.problem, formatting.MAX_ERROR)] if snapshot.problem and not is_named else []
-    is_part = seen < count or not servers.is_complete
-    unasked = [finding.text for finding in servers.findings if is_part and not finding.cause and not is_named]
-    unseen = [*facts.unseen, *problem, *(() if snapshot.complete else snapshot.skipped), *unasked]
-    is_complete = snapshot.complete and not snapshot.problem and not unseen and seen >= count
-    is_complete = is_complete and read == snapshot.total
-    if is_complete:
-        _forget_over(known.keys() - {incident.identity for incident in present})
     return Verdict(
         incidents=tuple(present),
         notes={
             identity: {"by": note.by, "reason": note.reason, "until": formatting.time_text(note.until)}
-            for identity, note in known.items()
+            for identity, note in notes.items()
         },
         looked_at=_("%(locks)s of %(all_locks)s locks, %(servers)s of %(all_servers)s servers") % values,
         unseen=tuple(unseen),
-        complete=is_complete,
+        complete=complete,
         recently_ended=tuple(history.recently_ended(facts)),
+    )
+
+
+def _unseen_locks(snapshot: Snapshot) -> list[str]:
+    """Return sentences about locks that were not read."""
+    if snapshot.complete:
+        return []
+    unread = [lock for lock in snapshot.locks if lock.is_unread][:MAX_NAMED]
+    return [f"{formatting.key_text(lock.key)}: {' '.join(formatting.reasons(lock))}" for lock in unread] + list(
+        snapshot.skipped
     )
 
 
@@ -167,10 +180,13 @@ def _forget_over(identities: Collection[str]) -> None:
 
 
 def found(facts: Facts, causes: Iterable[type[Incident]] = CAUSES.values()) -> list[Incident]:
-    """Return the incidents of these causes, the worst first."""
+    """Return the incidents of these causes, the worst first. Callers behind a holder that hangs are no second one."""
     incidents: list[Incident] = [incident for kind in causes for incident in kind.find(facts)]
-    blamed = {key for incident in incidents if incident.holders or incident.cause == "hot" for key in incident.keys}
-    incidents = [incident for incident in incidents if incident.cause != "crowded" or incident.keys[0] not in blamed]
+    blamed = {key for incident in incidents if incident.holders for key in incident.keys}
+    callers = {"hot", "crowded"}
+    incidents = [incident for incident in incidents if incident.cause not in callers or incident.keys[0] not in blamed]
+    hot = {key for incident in incidents if incident.cause == "hot" for key in incident.keys}
+    incidents = [incident for incident in incidents if incident.cause != "crowded" or incident.keys[0] not in hot]
     order = [*CAUSES]
     return sorted(
         incidents, key=lambda incident: (order.index(incident.cause), -incident.blocked, -(incident.age or 0.0))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
@@ -68,3 +70,10 @@ def stage(swept: Zoo) -> Iterator[Stage]:
 def day(stage: Stage) -> Stage:
     busy_shop(stage)
     return stage
+
+
+@pytest.fixture
+def hasty(stage: Stage, den: Zoo, browser: Browser, tmp_path: Path, monkeypatch: Any) -> Iterator[Visit]:
+    monkeypatch.setenv("SITE_LONG_HELD", "0.001")
+    with Site(tmp_path, den.url()) as site, visiting(browser, site) as come:
+        yield come

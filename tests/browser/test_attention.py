@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
 from support.browser.actors import Part, Stage
-from support.browser.pages import LIGHT, LIST, PHONE, Visit, address, visiting
+from support.browser.pages import LIGHT, LIST, PHONE, Visit, address
 from support.browser.policy import THEMED
 from support.browser.rows import ATTEMPTS, attempt, recorded
 from support.browser.site import Site
@@ -25,13 +23,6 @@ CONTRASTS = f"""() => {{{LIGHT}
     const texts = document.querySelectorAll('.zklock-strip :is(strong, span), .zklock-card h2 span, .zklock-alarm');
     return [...texts].map(text => ratio(getComputedStyle(text).color, background(text)));
 }}"""
-
-
-@pytest.fixture
-def hasty(stage: Stage, den: Zoo, browser: Browser, tmp_path: Path, monkeypatch: Any) -> Iterator[Visit]:
-    monkeypatch.setenv("SITE_LONG_HELD", "0.001")
-    with Site(tmp_path, den.url()) as site, visiting(browser, site) as come:
-        yield come
 
 
 def deadlock(stage: Stage) -> None:

@@ -38,6 +38,17 @@ def past(site: Site, swept: Zoo) -> Iterator[None]:
         yield
 
 
+@pytest.mark.chaos
+def test_each_field_of_the_filter_has_a_box(visitor: Visit) -> None:
+    """A theme may draw none around fields that it does not know."""
+    operator = visitor("operator")
+    operator.open(HISTORY)
+    fields = operator.page.locator(".zklock-filter :is(input, select):visible, #zklock-interval:visible")
+    widths = fields.evaluate_all("fields => fields.map(field => getComputedStyle(field).borderTopWidth)")
+    assert widths
+    assert "0px" not in widths
+
+
 @pytest.mark.usefixtures("past")
 @pytest.mark.parametrize("width", [*(pytest.param(width, marks=pytest.mark.chaos) for width in (1280, 700)), 390])
 def test_no_cell_of_the_history_breaks_a_word_into_letters(visitor: Visit, width: int) -> None:

@@ -152,12 +152,41 @@ def test_ages_grow_between_two_refreshes(stage: Stage, visitor: Visit) -> None:
 
 
 @pytest.mark.chaos
-def test_a_page_says_that_its_user_is_logged_out(stage: Stage, visitor: Visit) -> None:
-    stage.join_queue(KEY, Part("web-1"))
-    viewer = refreshing(visitor)
+def test_a_page_that_is_not_refreshed_says_so_and_why_and_since_when(stage: Stage, visitor: Visit) -> None:
+    """Else a green page would stay green for ever: the login has ended, or the site hangs."""
+    viewer = refreshing(visitor, path=LIST)
+    old = viewer.page.locator("#zklock-old")
+    assert not old.is_visible()
     viewer.page.context.clear_cookies(name="sessionid")
     viewer.put_forward(INTERVAL)
     viewer.page.get_by_text("The page could not be refreshed.").wait_for()
+    assert not old.is_visible(), "one refresh may be missed"
+    viewer.put_forward(INTERVAL)
+    old.get_by_text("You are not logged in any more.").wait_for()
+    assert viewer.page.title().startswith("Old: ")
+    viewer.put_forward(60)
+    assert "1 min" in old.locator("time").inner_text()
+    assert "1 min" in viewer.page.locator(".zklock-strip time").inner_text()
+    assert "grayscale" in viewer.page.locator(".zklock-strip").evaluate("strip => getComputedStyle(strip).filter")
+    old.get_by_role("link", name="Load it again").click()
+    viewer.page.wait_for_url("**/login/**")
+
+
+@pytest.mark.chaos
+def test_a_focus_stays_with_its_incident_when_cards_change_places(stage: Stage, hasty: Visit) -> None:
+    for number, (key, waiters) in enumerate((("orders/7", 2), ("report/weekly", 1))):
+        stage.join_queue(key, Part(f"worker-{number}", 811 + number, what="charge", waited=1))
+        for waiter in range(waiters):
+            stage.join_queue(key, Part(f"web-{waiter}", 77 + waiter))
+    viewer = refreshing(hasty, "operator", LIST)
+    links = viewer.page.locator(".zklock-card a.button", has_text="Request release")
+    links.first.focus()
+    hrefs = links.evaluate_all("links => links.map(link => link.getAttribute('href'))")
+    for waiter in range(3):
+        stage.join_queue("report/weekly", Part(f"web-{waiter}", 177 + waiter))
+    viewer.await_refresh(INTERVAL)
+    viewer.wait_until(lambda: links.first.get_attribute("href") == hrefs[1])
+    assert viewer.page.evaluate("document.activeElement.getAttribute('href')") == hrefs[0]
 
 
 @pytest.mark.chaos

@@ -65,7 +65,7 @@ NUMBERS = {
     f"{'three' if report_facts.TIMES_USUAL == 3 else '...'} times": 1,
     f"{holders.FORGOTTEN:.0%} of the planned time".replace("%", " %"): 1,
     f"{facts.LEAST_REFUSED} callers or more": 1,
-    f"in the last {facts.WITHIN / 60:g} minutes": 2,
+    f"in the last {facts.WITHIN / 60:g} minutes": 3,
     f"two looks, {facts.LATE:g} s apart": 1,
     f"a tenth of the {order.numbers_left(0):,} acquisitions": 1,
     f"every {LockAdmin.refresh} seconds": 1,

@@ -27,6 +27,8 @@ def no_past() -> None:
     """Forget what earlier tests have read from the tables. A database that was rolled back has no cards."""
     for shared in (
         table.usual,
+        table.usual_wait,
+        table.past_stale,
         table.past_losses,
         table.past_unfinished,
         table.past_refused,

@@ -67,19 +67,23 @@ def unfinished(snapshot: Snapshot, sure: bool) -> tuple[list[Attempt], list[str]
 def _unfinished(snapshot: Snapshot) -> list[Attempt]:
     """Return the holds without an end that were broken, or whose processes have no contender; store the latter."""
     contenders = [contender for lock in snapshot.locks for contender in (*lock.holders, *lock.waiters)]
+    # A restarted container has the same host name and pid, so a life of a process is its session.
     alive = {(contender.host, contender.pid) for contender in contenders}
-    is_known = not snapshot.problem and snapshot.total == len(snapshot.locks)
-    rows = table.past_unfinished.get(WITHIN, 0.0, RECENT_FOR)
-    if is_known:
-        before = timezone.now() - timedelta(seconds=LATE)  # others are about to get their end
-        missed = [row for row in rows if (row.host, row.pid) not in alive]
-        new = [row.pk for row in missed if row.missed_at is None and row.at <= before]
-        if new:
-            table.mark_missed(new)
-            rows = table.past_unfinished.get(WITHIN, 0.0, 0.0)  # some have their end by now
+    sessions = {contender.session_id for contender in contenders}
     present = {contender.token for contender in contenders}
-    rows = [row for row in rows if row.token not in present]
-    return [row for row in rows if row.broken_by or (is_known and row.missed_at and (row.host, row.pid) not in alive)]
+    is_known = not snapshot.problem and snapshot.total == len(snapshot.locks)
+
+    def is_missed(row: Attempt) -> bool:
+        return is_known and (row.session not in sessions if row.session else (row.host, row.pid) not in alive)
+
+    rows = table.past_unfinished.get(WITHIN, 0.0, RECENT_FOR)
+    now = timezone.now()
+    young = now - timedelta(seconds=LATE)  # these are about to get their end; a host's clock may be ahead
+    new = [row.pk for row in rows if row.missed_at is None and is_missed(row) and not young < row.at <= now]
+    if new:
+        table.mark_missed(new)
+        rows = table.past_unfinished.get(WITHIN, 0.0, 0.0)  # some have their end by now
+    return [row for row in rows if row.token not in present and (row.broken_by or (row.missed_at and is_missed(row)))]
 
 
 def _not_sure(rows: Sequence[Attempt]) -> list[Attempt]:
@@ -121,6 +125,11 @@ def losses() -> list[tuple[str, int, str]]:
     return [(host, count, table.began(WITHIN, host=host, **of)) for host, count in counts if count >= MANY]
 
 
+def deaths_since(key: str) -> str:
+    """Return since when holders of this lock have died, again and again."""
+    return table.began(WITHIN, key=key, outcome=Attempt.HELD, missed_at__isnull=False)
+
+
 def refusals() -> list[tuple[str, int, int, str]]:
     """Return the locks that were refused to many callers: to how many, of how many, and since when that goes on."""
     counts = table.past_refused.get(REFUSED_WITHIN, 0.0, COUNTED_FOR).items()
@@ -128,6 +137,14 @@ def refusals() -> list[tuple[str, int, int, str]]:
         (key, refused, callers, table.began(WITHIN, key=key, outcome=Attempt.TIMED_OUT))
         for key, (refused, callers) in counts
         if refused >= max(LEAST_REFUSED, REFUSED_SHARE * callers)
+    ]
+
+
+def stale() -> list[tuple[str, list[str], str]]:
+    """Return the templates with refused fenced writes: the key of each write, and since when that goes on."""
+    return [
+        (template, keys, table.began(WITHIN, template=template, outcome=Attempt.STALE))
+        for template, keys in table.past_stale.get(WITHIN, 0.0, COUNTED_FOR).items()
     ]
 
 
@@ -149,6 +166,12 @@ def usual_hold(template: str) -> float | None:
 def usual_queue(template: str) -> float | None:
     """Return how many callers usually wait for a lock of this template; None if that is not known."""
     return _usual(template)[1]
+
+
+def usual_wait(template: str) -> float | None:
+    """Return for how many seconds callers usually wait for locks of this template; None if that is not known."""
+    wait: float | None = table.usual_wait.get(template, 0.0, USUAL_FOR) if template else None
+    return wait
 
 
 def _usual(template: str) -> tuple[float, float] | tuple[None, None]:

@@ -27,6 +27,9 @@ class Attempt(models.Model):
     DEADLOCK = "deadlock"
     """It waited in a circle. The rows of a circle have the same `at`; only the wait that was ended has `waited`."""
 
+    STALE = "stale"
+    """Its fenced write was refused, although it held the lock."""
+
     key: models.Field[str, str] = ExactCharField(max_length=MAX_TEXT)
     template: models.Field[str, str] = ExactCharField(max_length=MAX_TEXT)
     kind: models.Field[str, str] = models.CharField(max_length=16)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from django_zklock import signals
 from django_zklock.contrib.events.models import Attempt
-from django_zklock.contrib.events.table import Acted, Deadlocked, Ended, Granted, TimedOut
+from django_zklock.contrib.events.table import Acted, Deadlocked, Ended, Granted, Refused, TimedOut
 from django_zklock.contrib.events.writer import Writer
 from django_zklock.core import clock, fork
 from django_zklock.core.protocol.grant import Grant
@@ -31,6 +31,7 @@ def connect() -> None:
     events.recorder = Recorder()
     signals.lock_contended.connect(_on_contended)
     signals.lock_deadlocked.connect(_on_deadlocked)
+    signals.write_refused.connect(_on_refused)
     if flush not in process.at_end:
         process.at_end.append(flush)
 
@@ -39,6 +40,7 @@ def disconnect() -> None:
     """Stop recording."""
     signals.lock_contended.disconnect(_on_contended)
     signals.lock_deadlocked.disconnect(_on_deadlocked)
+    signals.write_refused.disconnect(_on_refused)
     events.recorder = None
 
 
@@ -83,6 +85,10 @@ def _on_contended(
 
 def _on_deadlocked(*, lock: str, circle: tuple[DeadlockLink, ...], waited: float, **kwargs: object) -> None:
     _writer.put(Deadlocked(time.time(), circle, lock, waited))
+
+
+def _on_refused(*, lock: str, template: str, kind: str, work: str, **kwargs: object) -> None:
+    _writer.put(Refused(time.time(), lock, template, kind, work))
 
 
 def _begin_child() -> None:

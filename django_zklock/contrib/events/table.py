@@ -6,7 +6,7 @@ import os
 import socket
 import statistics
 import string
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby, pairwise
@@ -93,7 +93,17 @@ class Acted(NamedTuple):
     """Those of an `operations.audit.Action`."""
 
 
-Event: TypeAlias = Granted | Ended | TimedOut | Deadlocked | Acted
+class Refused(NamedTuple):
+    """A fenced write of a holder was refused."""
+
+    at: float
+    key: str
+    template: str
+    kind: str
+    work: str
+
+
+Event: TypeAlias = Granted | Ended | TimedOut | Deadlocked | Refused | Acted
 _Row = TypeVar("_Row")
 
 
@@ -123,6 +133,8 @@ def write(events: Collection[Event]) -> None:
                         setattr(row, name, value)
             elif isinstance(event, Deadlocked):
                 rows += _waits(event)
+            elif isinstance(event, Refused):
+                rows.append(_row(event, Attempt.STALE, work=printable(event.work, MAX_TEXT)))
         table.bulk_create([*rows, *_not_granted(events)])
         OperatorAction._default_manager.using(database).bulk_create(actions)
 
@@ -175,7 +187,7 @@ def _waits(event: Deadlocked) -> Iterator[Attempt]:
         yield _row(wait, Attempt.DEADLOCK, pid=holder.pid, waited=waited, reason=reason, **texts)
 
 
-def _row(event: Granted | TimedOut, outcome: str, **more: Any) -> Attempt:
+def _row(event: Granted | TimedOut | Refused, outcome: str, **more: Any) -> Attempt:
     return Attempt(
         key=shortened(event.key, MAX_TEXT),
         template=shortened(event.template, MAX_TEXT),
@@ -297,6 +309,17 @@ def _read_usual(template: str, timeout: float) -> tuple[float, float] | None:
 usual: Final = Shared(_read_usual, most=1000)
 
 
+def _read_usual_wait(template: str, timeout: float) -> float | None:
+    """Return the median of the last waits of a template before the last hour, in which a convoy may have begun."""
+    before = timezone.now() - timedelta(hours=1)
+    granted = Attempt._default_manager.filter(template=shortened(template, MAX_TEXT), at__lt=before)
+    last = _read(granted.exclude(waited=None).only("waited").order_by("-at")[:USUAL_OF])
+    return statistics.median(row.waited for row in last) if len(last) >= LEAST else None
+
+
+usual_wait: Final = Shared(_read_usual_wait, most=1000)
+
+
 @Shared
 def past_losses(seconds: float, timeout: float) -> dict[str, int]:
     """
@@ -382,6 +405,17 @@ def past_refused(seconds: float, timeout: float) -> dict[str, tuple[int, int]]:
     )
     refused = counted.filter(refused__isnull=False).values_list("key", "refused", "callers")
     return {key: (refused, callers) for key, refused, callers in _read(refused)}
+
+
+@Shared
+def past_stale(seconds: float, timeout: float) -> dict[str, list[str]]:
+    """Return by template the keys under which fenced writes were refused, one for each write."""
+    since = timezone.now() - timedelta(seconds=seconds)
+    rows = Attempt._default_manager.filter(outcome=Attempt.STALE, at__gte=since).order_by("-at")
+    keys: defaultdict[str, list[str]] = defaultdict(list)
+    for row in _read(rows.only("template", "key")[:UNFINISHED]):
+        keys[row.template].append(row.key)
+    return dict(keys)
 
 
 @Shared

@@ -164,6 +164,7 @@ class Metrics:
         registry.register(collector)  # first, so that each scrape has the counters that it begins
         self._made.append(collector)
         self._make_metrics()
+        self._make_histograms()
         receivers: tuple[tuple[Signal, Callable[..., None]], ...] = (
             (signals.lock_acquired, self._on_acquired),
             (signals.lock_released, self._on_released),
@@ -174,6 +175,7 @@ class Metrics:
             (signals.lock_held_long, self._on_held_long),
             (signals.lock_release_requested, self._on_release_requested),
             (signals.lock_broken, self._on_broken),
+            (signals.write_refused, self._on_refused),
             (signals.waiting_tasks_changed, self._on_waiting_tasks),
             (signals.heartbeat, self._on_heartbeat),
             (signals.connection_state_changed, self._on_state),
@@ -182,14 +184,14 @@ class Metrics:
         for signal, receiver in self._receivers:
             signal.connect(receiver)
 
-    def _make_metrics(self) -> None:
-        def made(kind: type[_Metric], name: str, text: str, labels: tuple[str, ...] = _LOCK, **more: Any) -> _Metric:
-            metric = kind(f"zklock_{name}", text, labels, registry=self._registry, **more)
-            self._made.append(metric)
-            return metric
+    def _add(self, kind: type[_Metric], name: str, text: str, labels: tuple[str, ...] = _LOCK, **more: Any) -> _Metric:
+        metric = kind(f"zklock_{name}", text, labels, registry=self._registry, **more)
+        self._made.append(metric)
+        return metric
 
-        counter, histogram = functools.partial(made, Counter), functools.partial(made, Histogram)
-        gauge = functools.partial(made, Gauge, multiprocess_mode="livesum")
+    def _make_metrics(self) -> None:
+        counter = functools.partial(self._add, Counter)
+        gauge = functools.partial(self._add, Gauge, multiprocess_mode="livesum")
         self._holds_now = ProcessGauge(gauge("holds", "Locks held now."))
         self._waiting_tasks = ProcessGauge(
             gauge("waiting_tasks", "Messages that wait for locks in this Celery worker.", ())
@@ -205,13 +207,18 @@ class Metrics:
         self._release_requests = counter("release_requests_total", "Release requests that holders have seen.")
         self._swallowed = counter("aborts_swallowed_total", "Aborts whose interrupt was swallowed by the work.")
         self._broken = counter("broken_total", "Locks that were broken through this process.", ())
+        self._refused = counter("refused_writes_total", "Fenced writes of holders that were refused.")
         self._sessions_lost = counter("sessions_lost_total", "Sessions that were lost.", ())
         self._suspensions = counter("suspensions_total", "Connections to ZooKeeper that broke.", ())
         self._failed_heartbeats = counter("heartbeat_failures_total", "Heartbeats that no quorum has acknowledged.", ())
         # These begin at 0 before the first failure, as far as the lock is known. Otherwise `increase()` misses that.
         self._from_zero = (
             *(self._lost, self._swallowed, self._contended, self._deadlocks, self._unavailable, self._held_long),
+            self._refused,
         )
+
+    def _make_histograms(self) -> None:
+        histogram = functools.partial(self._add, Histogram)
         self._wait_seconds = histogram("wait_seconds", "Time from the call to the grant.", buckets=_WAIT_BUCKETS)
         text = "Time from the grant to the release or loss."
         self._hold_seconds = histogram("hold_seconds", text, buckets=_HOLD_BUCKETS)
@@ -349,6 +356,9 @@ class Metrics:
 
     def _on_broken(self, **kwargs: object) -> None:
         self._broken.inc()  # without labels: only the holder knows the template for sure
+
+    def _on_refused(self, *, template: str, kind: str, **kwargs: object) -> None:
+        self._refused.labels(*self._labels(template, kind)).inc()
 
     def _on_waiting_tasks(self, *, waiting: int, **kwargs: object) -> None:
         self._waiting_tasks.set((), waiting)

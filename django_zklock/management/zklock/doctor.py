@@ -4,8 +4,10 @@ Check the ensemble and the locks. The exit code tells a probe whether all is wel
 With --incident, it is that of the worst cause: 69 lost quorum, 20 deadlock, 21 counter used up, 22 unreadable queue,
 23 host or process hangs, 24 another client, 25 hung holder, 26 operator hold, 27 process ended with locks,
 28 host that loses its locks, 29 contender without a session, 30 servers of several ensembles, 32 broken lock whose work
-has not ended, 33 lock that is refused to many, 34 counter nearly used up, 35 leader without a sign of life. It is 31 if
-none was found, and not everything was looked at.
+has not ended, 33 lock that is refused to many, 34 counter nearly used up, 35 leader without a sign of life, 36 deadlock
+that has ended, 37 server that does not run, 38 slow server, 39 versions that do not fit, 40 many elections, 41 long
+queue, 42 lock whose holders die, 43 refused fenced writes. It is 31 if none was found, and not everything was looked
+at.
 """
 
 from __future__ import annotations

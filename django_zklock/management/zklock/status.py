@@ -32,7 +32,9 @@ def run(out: Output, options: argparse.Namespace) -> None:
         counts = {"held": figures.held, "idle": figures.kept, "contended": figures.contended}
         waits = {"waiting": figures.waiting, "longest_wait": figures.longest_wait}
         summary = {name: value for name, value in to_json(snapshot).items() if name != "locks"}
-        write_json(out, {**summary, **counts, **waits})
+        said = {"healthy": seen.healthy, "verdict": str(seen)}
+        incidents = [incident.describe() for incident in seen.incidents]
+        write_json(out, {**summary, **counts, **waits, **said, "incidents": incidents})
     else:
         if number := len(seen.incidents):
             needs = f"{count(number, 'incident')} need{'s' if number == 1 else ''} attention"
@@ -67,3 +69,5 @@ def fail_if_incomplete(snapshot: Snapshot) -> None:
     """End with an exit code that says so if the snapshot is old or incomplete."""
     if snapshot.problem:
         raise failure(snapshot.problem, ExitCode.UNAVAILABLE)
+    if not snapshot.complete:
+        raise failure("Not all locks were read.", ExitCode.PARTIAL)

@@ -34,7 +34,8 @@ const begin = () => {
   const tick = () => {
     if (document.hidden || !bar) return;
     // While ZooKeeper is away, or this site, nobody knows who holds what: only the age of that state goes on.
-    const part = document.querySelector(".zklock-away, .zklock-stale") ? ".zklock-banner " : "";
+    const isOld = document.querySelector(".zklock-away, .zklock-stale");
+    const part = isOld ? ":is(.zklock-banner, .zklock-strip, #zklock-connection) " : "";
     for (const time of document.querySelectorAll(`${part}time.zklock-age[data-age]`)) {
       if (!began.has(time)) began.set(time, performance.now());
       const passed = (performance.now() - began.get(time)) / 1000;
@@ -78,7 +79,9 @@ const begin = () => {
       if (old.data.trim() !== fresh.data.trim()) old.data = fresh.data;
       return;
     }
-    if (old.nodeName !== fresh.nodeName || old.id !== fresh.id || old.nodeName === "TIME") {
+    // A link or a button that has the focus must not become another one under the reader's finger.
+    const isOther = ["id", "href", "value"].some((name) => old.getAttribute?.(name) !== fresh.getAttribute?.(name));
+    if (old.nodeName !== fresh.nodeName || isOther || old.nodeName === "TIME") {
       old.replaceWith(document.importNode(fresh, true));
       return;
     }
@@ -124,11 +127,12 @@ const begin = () => {
   const apply = (page) => {
     const mine = [...document.querySelectorAll(LIVE)], theirs = [...page.querySelectorAll(LIVE)];
     if (!page.getElementById(bar.id)) return false;
-    const active = document.activeElement;
+    const active = document.activeElement, home = active.closest("[id]")?.id;
     if (mine.length !== theirs.length) location.reload();  // the list was empty and has locks now, or the other way round
     else mine.forEach((part, i) => update(part, theirs[i]));
     if (document.activeElement !== active) {  // it was moved, or replaced
-      const same = (element) => ["id", "href", "name", "form"].every((name) => element.getAttribute(name) === active.getAttribute(name));
+      const same = (element) => element.closest("[id]")?.id === home
+        && ["id", "href", "name", "form"].every((name) => element.getAttribute(name) === active.getAttribute(name));
       (active.isConnected ? active : [...document.querySelectorAll(active.tagName)].find(same))?.focus({ preventScroll: true });
     }
     document.title = page.title;
@@ -141,7 +145,7 @@ const begin = () => {
   const interval = document.getElementById("zklock-interval");
   const note = document.getElementById("zklock-note");
   const remembered = (() => { try { return localStorage.getItem(KEY); } catch { return null; } })();
-  let running = false, timer = 0;
+  let running = false, timer = 0, missed = 0;
 
   const choice = remembered ?? bar.dataset.refresh;
   if ([...interval.options].some((option) => option.value === choice)) interval.value = choice;
@@ -158,6 +162,25 @@ const begin = () => {
     document.body.classList.toggle("zklock-stale", text === bar.dataset.failedNote);
   };
 
+  // After two missed refreshes, the whole page says that it is old, since when and why.
+  const old = document.getElementById("zklock-old"), oldSince = old.querySelector("time");
+  began.set(oldSince, performance.now());
+  const onRefreshed = () => {
+    missed = 0;
+    old.hidden = true;
+    began.set(oldSince, performance.now());
+    say("");
+  };
+  const onMissed = (why) => {
+    missed += 1;
+    say(bar.dataset.failedNote);
+    if (missed < 2) return;
+    old.querySelector("span").textContent = why;
+    if (old.hidden) document.title = `${bar.dataset.oldTitle}: ${document.title}`;
+    old.hidden = false;
+    tick();
+  };
+
   const refresh = async () => {
     if (running || document.hidden || interval.value === "0" || choosing()) return;
     if (ticked()) { say(bar.dataset.tickedNote); return; }
@@ -165,17 +188,18 @@ const begin = () => {
     running = true;
     try {
       const answer = await fetch(location.href, {
-        headers: { "X-ZkLock-Refresh": "1" }, credentials: "same-origin", redirect: "error", signal: AbortSignal.timeout(10000),
+        headers: { "X-ZkLock-Refresh": "1" }, credentials: "same-origin", redirect: "manual", signal: AbortSignal.timeout(10000),
       });
-      if (!answer.ok) throw new Error(String(answer.status));
+      if (answer.type === "opaqueredirect") { onMissed(bar.dataset.loginNote); return; }
+      if (!answer.ok) { onMissed(bar.dataset.refusedNote); return; }
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       // The user may have ticked a row, or begun to type, in the meantime.
       if (ticked() || typed() || document.hidden) return;
-      if (!keepRows(() => apply(page))) throw new Error("another page");
-      say("");
+      if (!keepRows(() => apply(page))) { onMissed(bar.dataset.loginNote); return; }
+      onRefreshed();
       bar.dispatchEvent(new CustomEvent("zklock:refreshed", { bubbles: true }));
     } catch {
-      say(bar.dataset.failedNote);
+      onMissed(bar.dataset.silentNote);
     } finally {
       running = false;
     }

@@ -20,7 +20,7 @@ from support.zoo import Zoo
 
 from django_zklock import inspection
 from django_zklock.admin import LockAdmin
-from django_zklock.dashboard import views
+from django_zklock.dashboard import holders
 from django_zklock.signals import lock_broken
 
 pytestmark = pytest.mark.django_db
@@ -118,7 +118,7 @@ def test_a_request_ends_before_a_web_server_ends_it(
     times = chain([0.0, 1.0, 14.0], repeat(16.0))  # at first, and before each lock
     shown = operator.get(WORKER)
     first, second = (lock.key for lock, _row in shown.context["holds"][:2])
-    monkeypatch.setattr(views, "clock", SimpleNamespace(now=lambda: next(times)))
+    monkeypatch.setattr(holders, "clock", SimpleNamespace(now=lambda: next(times)))
     response = operator.post(WORKER, {"target": ticks(shown), **BREAK_ALL})
     page = response.content.decode()
     assert response.status_code == 409

@@ -6,7 +6,8 @@ import json
 import time
 import uuid
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from datetime import timezone as zones
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ from django_zklock.report import holders
 pytestmark = [pytest.mark.django_db, pytest.mark.timeout(120), pytest.mark.usefixtures("zoo")]
 
 PROBE = "/incidents.json"
+LONG_AGO = datetime(2020, 1, 1, tzinfo=zones.utc)
 LINES = 25
 HUNG = 3.0  # seconds from which on a holder may be hung; 10 in production
 
@@ -250,7 +252,11 @@ def test_a_verdict_without_a_directory_names_the_part_that_was_looked_at(operato
     inspection.snapshot(max_age=0, max_waiters=1)
     printed, status = doctor()
     assert (printed, status) == ("", ExitCode.PARTIAL)
-    assert "'secret' cannot be listed" in json.loads(doctor("--json")[0])["verdict"]
+    verdict = json.loads(doctor("--json")[0])["verdict"]
+    assert "secret: It is not known who holds it. Its directory cannot be listed: ZooKeeper refused" in verdict
+    assert ending("status")[0] == ending("list")[0] == ExitCode.PARTIAL
+    page = operator.get(f"{LIST}secret/change/").content.decode()
+    assert_shows(page, "Unknown", hides=["Free", "This lock is free.", "ZooKeeper does not answer."])
     assert operator.get(PROBE).status_code == 503
     assert "Nothing needs attention." not in operator.get(LIST).content.decode()
     zoo.client.delete(f"{zoo.base}/secret")
@@ -285,6 +291,16 @@ def test_ended_processes_count_their_locks_once(
     assert causes or doctor()[1] == 0, "it is no alarm"
 
 
+@pytest.mark.parametrize("ahead", [timedelta(minutes=-1), timedelta(minutes=10)], ids=["clock right", "clock ahead"])
+def test_a_restarted_container_does_not_hide_its_deaths(operator: Client, contend: Contend, ahead: timedelta) -> None:
+    """It has the same host name and pid in each life, so a life is its session."""
+    contend("orders/7")
+    for number in range(3):
+        given = {"key": "orders/7", "at": timezone.now() + ahead, "token": number + 1, "session": number + 1}
+        attempts(1, Attempt.HELD, held=None, **given)
+    await_cause(operator, "dying")
+
+
 def test_a_holder_that_is_not_the_first_waiter_elsewhere_is_no_cause(operator: Client, contend: Contend) -> None:
     """A page reads first waiters, and the names of all others."""
     attempts(5, Attempt.RELEASED, template="slow")
@@ -310,10 +326,42 @@ def test_a_lock_that_is_refused_to_many_is_named(operator: Client, contend: Cont
     attempts(84, Attempt.RELEASED, key="pay/7", at=now)
     attempts(30, Attempt.TIMED_OUT, key="rarely", token=None, at=now)
     attempts(70, Attempt.RELEASED, key="rarely", at=now)
-    texts = ("219 of 303 callers were refused in the last minute: pay/7", "timeout", "max_waiters")
+    texts = ("219 of 303 callers were refused in the last minute: pay/7", "timeout", "on_conflict")
     assert_named(operator, "hot", ExitCode.HOT, *texts)
     assert len(cards(operator)) == 1
     assert "pay_2F7/change/" in operator.get(LIST).content.decode()
+
+
+def test_a_process_that_hangs_with_many_locks_offers_its_stack(operator: Client, contend: Contend) -> None:
+    for number in range(4):
+        contend(f"stock/{number}", owner=1)
+        contend(f"stock/{number}", f"web-{number}", number, owner=1)
+    attempts(5, Attempt.RELEASED, template="stock/0")
+    await_cause(operator, "host")
+    page = operator.get(LIST).content.decode()
+    assert f'formaction="{LIST}stack/" name="key" value="stock/' in page
+
+
+def test_callers_that_are_refused_behind_a_holder_that_hangs_are_no_second_incident(
+    operator: Client, contend: Contend
+) -> None:
+    attempts(5, Attempt.RELEASED, template="slow")
+    contend("pay/7", template="slow")
+    contend("pay/7", "other-2", 2)
+    attempts(1, Attempt.TIMED_OUT, key="pay/7", token=None, at=timezone.now(), waited=0.0, count=200)
+    await_cause(operator, "hung")
+    assert [card["cause"] for card in cards(operator)] == ["hung"]
+
+
+def test_refused_writes_of_holders_are_named(operator: Client) -> None:
+    """They have the lock, but the rows have higher tokens: ZooKeeper was restored."""
+    attempts(2, Attempt.STALE, template="orders/{pk}", token=None)
+    assert cards(operator) == []
+    table.past_stale.clear()
+    attempts(3, Attempt.STALE, template="orders/{pk}", token=None)
+    texts = ("5 fenced writes were refused", "orders/1, orders/0", "After ZooKeeper has lost its data")
+    assert_named(operator, "stale", ExitCode.STALE, *texts)
+    assert "Fenced write refused" in operator.get(f"{LIST}history/").content.decode()
 
 
 def test_deadlocks_that_have_ended_name_the_order_of_the_locks(operator: Client) -> None:
@@ -353,6 +401,7 @@ def test_deadlocks_that_have_ended_name_the_order_of_the_locks(operator: Client)
     [
         ("flapping", {"outcome": Attempt.LOST, "reason": troubles.LEASE_OVER}),
         ("hot", {"outcome": Attempt.TIMED_OUT, "token": None, "key": "pay/7", "held": None}),
+        ("dying", {"outcome": Attempt.HELD, "key": "pay/7", "held": None, "missed_at": LONG_AGO}),
     ],
 )
 def test_trouble_after_a_pause_is_another_incident(operator: Client, cause: str, more: dict[str, Any]) -> None:
@@ -365,6 +414,7 @@ def test_trouble_after_a_pause_is_another_incident(operator: Client, cause: str,
             attempts(1 if minutes else 25, at=now - timedelta(minutes=minutes), **more)
         table.past_losses.clear()
         table.past_refused.clear()
+        table.past_unfinished.clear()
         (card,) = cards(operator)
         assert card["cause"] == cause
         return str(card["identity"])

@@ -30,10 +30,11 @@ from django_zklock import operations, zk_lock, zk_locked
 from django_zklock.contrib.events import facts, history, recorder, table, writer
 from django_zklock.contrib.events.models import Attempt, OperatorAction
 from django_zklock.contrib.events.writer import Writer
+from django_zklock.contrib.fences.models import Fence
 from django_zklock.core import clock
 from django_zklock.core.log import flush
 from django_zklock.core.zk import process, troubles
-from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
+from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, StaleToken
 from django_zklock.locks.hold import Hold
 
 NAME = "inventory/{sku}"
@@ -336,6 +337,19 @@ def test_rows_are_deleted_when_they_are_old(alias: str) -> None:
     assert [row.held for row in rows()] == [-300, 6.9, 0]
 
 
+def test_a_refused_write_of_a_holder_is_recorded(alias: str) -> None:
+    """The tokens of ZooKeeper have fallen."""
+    with zk_lock(NAME, fields={"sku": "4711"}) as hold, hold.fenced("ledger", using=alias):
+        Fence._default_manager.using(alias).update(token=hold.token + (1 << 40))
+    for _ in range(3):
+        with zk_lock(NAME, fields={"sku": "4711"}, what="the count") as hold, pytest.raises(StaleToken):
+            hold.fenced("ledger", using=alias).__enter__()
+    eventually(lambda: len([row for row in rows() if row.outcome == Attempt.STALE]) == 3)
+    refused = Attempt._default_manager.filter(outcome=Attempt.STALE)
+    assert [(row.key, row.template, row.work) for row in refused] == [("inventory/4711", NAME, "the count")] * 3
+    assert [(template, keys) for template, keys, _began in facts.stale()] == [(NAME, ["inventory/4711"] * 3)]
+
+
 def test_the_usual_hold_is_a_median(alias: str) -> None:
     for held in (1, 2, 100, 4):
         insert("k", held=held)
@@ -350,6 +364,14 @@ def test_the_usual_hold_is_a_median(alias: str) -> None:
     assert facts.usual_hold("k") == 3, "a median is used for a minute"
     table.usual.clear()
     assert facts.usual_hold("k") == 7
+
+
+def test_the_usual_wait_is_that_before_the_last_hour(alias: str) -> None:
+    """A convoy would soon make its own waits the usual ones."""
+    for minutes, waited in ((90, 2), (80, 3), (70, 4), (65, 100), (61, 1), (59, 90), (1, 95)):
+        insert("k", held=1, waited=waited, at=timezone.now() - timedelta(minutes=minutes))
+    assert facts.usual_wait("k") == 3
+    assert facts.usual_wait("other") is None
 
 
 @each_database

@@ -47,6 +47,8 @@ def test_a_deadlock_is_shown_by_list_status_and_show_and_in_their_json(zoo: Zoo,
         "1 incident needs attention: python manage.py zklock doctor --incident",
         "- Deadlock: a, b",
     ]
+    said = as_json("status")
+    assert (said["healthy"], [incident["title"] for incident in said["incidents"]]) == (False, ["Deadlock: a, b"])
     assert "DEADLOCK" not in zklock("show", "c")
     assert "request-release" not in zklock("show", "a"), "a holder that waits cannot finish"
     states = {lock["key"]: lock["state"] for lock in as_json("list")["locks"]}

@@ -26,6 +26,7 @@ from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.locks.held import held_locks
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.exceptions import LockBusy, LockLost, LockLostInterrupt, ZooKeeperUnavailable
+from django_zklock.fencing.fence import refusal
 from django_zklock.operations import break_lock, request_release
 from django_zklock.signals import waiting_tasks_changed
 
@@ -244,6 +245,18 @@ def test_release_requests_and_breaks_are_counted(zoo: Zoo, collected: Collected)
     collected.becomes(1, "lost_total", "k")
     collected.becomes(1, "release_requests_total", "k")
     eventually(lambda: collected.registry.get_sample_value("zklock_broken_total") == 1)
+
+
+def test_refused_writes_of_holders_are_counted(zoo: Zoo, collected: Collected) -> None:
+    with zk_lock("k") as hold:
+        collected.becomes(0, "refused_writes_total", "k")
+        refusal(hold, "row 7", hold.token + 1)
+        collected.becomes(1, "refused_writes_total", "k")
+    with contextlib.suppress(LockLost), zk_lock("k", abort_on="never") as hold:
+        break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="deploy", by="anna")
+        hold.wait_lost(10)
+        refusal(hold, "row 7", hold.token + 1)
+    assert collected("refused_writes_total", "k") == 1, "the refusal of a holder that has lost its lock is in order"
 
 
 @pytest.mark.filterwarnings("ignore:the hold of:ResourceWarning")

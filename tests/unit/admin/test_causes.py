@@ -148,6 +148,26 @@ def test_a_queue_that_grows_is_named_at_once(
     assert all(incident.blocked == waiting for incident in incidents)
 
 
+@pytest.mark.parametrize(
+    ("wait", "usual", "fields", "causes"),
+    [
+        (59.0, None, {}, []),
+        (61.0, None, {}, ["crowded"]),
+        (61.0, 20.0, {}, ["crowded"]),
+        (61.0, 30.0, {}, []),
+        (61.0, None, {"lasts": "lease"}, []),
+        (61.0, None, {"age": 90.0}, ["hung"]),
+        (61.0, None, operator(age=30.0), []),
+    ],
+)
+def test_a_wait_that_is_unusually_long_is_named_though_no_holder_hangs(
+    wait: float, usual: float | None, fields: dict[str, Any], causes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(past, "ask", lambda name, *args, default=None: {"facts.usual_wait": usual}.get(name))
+    lock = replace(queue("stock", {"owner": 1, "age": 1.0, **fields}, waiting=3), longest_wait=wait)
+    assert [incident.cause for incident in verdict(lock).incidents] == causes
+
+
 def test_a_crowd_behind_a_victim_is_that_of_the_root() -> None:
     root = queue("root", {"owner": 1, "age": 1.0}, waiters=(2,))
     (incident,) = verdict(root, queue("mid", {"owner": 2, "age": 1.0}, waiting=60)).incidents

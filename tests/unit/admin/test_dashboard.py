@@ -21,7 +21,7 @@ from django_zklock import conf
 from django_zklock.core.queue import order
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.dashboard.changelist import LockQuerySet
-from django_zklock.dashboard.detail import detail, links
+from django_zklock.dashboard.detail import Detail, links
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.inspection import ConnectionInfo, Figures, LockInfo, ScannedContender, Snapshot, Wait
 from django_zklock.models import Lock
@@ -129,11 +129,11 @@ def test_the_reasons_for_waiting_are_sentences() -> None:
 def test_waits_in_a_circle_are_a_deadlock_only_if_none_of_them_ends() -> None:
     """A semaphore whose other holder goes on will have a permit."""
     waits = (Wait(who="one", holds="k", waits_for="a"), Wait(who="two", holds="a", waits_for="k"))
-    shown = detail("k", INFO, replace(NOTHING, waits=waits), long_held=60)
-    assert (shown.chain, shown.is_cycle, shown.victims) == (waits, False, ("k",))
+    shown = Detail("k", INFO, replace(NOTHING, waits=waits), long_held=60)
+    assert (shown.chain, shown.is_cycle, shown.victims) == (waits, False, ["k"])
     assert "If it lasts" not in shown.advice
-    shown = detail("k", INFO, replace(NOTHING, waits=waits, cycles=(waits,)), long_held=60)
-    assert (shown.chain, shown.is_cycle, shown.victims) == (waits, True, ("k", "a"))
+    shown = Detail("k", INFO, replace(NOTHING, waits=waits, cycles=(waits,)), long_held=60)
+    assert (shown.chain, shown.is_cycle, shown.victims) == (waits, True, ["k", "a"])
     assert "Break one of them" in shown.advice
     assert not shown.can_be_asked
 
@@ -142,7 +142,7 @@ def test_a_deadlock_comes_before_other_waits_of_the_holders() -> None:
     other = Wait(who="reader 1", holds="k", waits_for="a")
     out, back = Wait(who="reader 2", holds="k", waits_for="b"), Wait(who="writer", holds="b", waits_for="k")
     snapshot = replace(NOTHING, waits=(back, other, out), cycles=((back, out),))
-    shown = detail("k", INFO, snapshot, long_held=60)
+    shown = Detail("k", INFO, snapshot, long_held=60)
     assert (shown.chain, shown.is_cycle) == ((out, back), True)
 
 
@@ -150,8 +150,8 @@ def test_a_lock_that_waits_for_a_deadlock_says_so() -> None:
     """To break the lock itself would not end the deadlock."""
     into = Wait(who="one", holds="k", waits_for="a")
     circle = (Wait(who="two", holds="a", waits_for="b"), Wait(who="three", holds="b", waits_for="a"))
-    shown = detail("k", INFO, replace(NOTHING, waits=(into, *circle), cycles=(circle,)), long_held=60)
-    assert (shown.chain, shown.is_cycle, shown.victims) == ((into, *circle), True, ("a", "b"))
+    shown = Detail("k", INFO, replace(NOTHING, waits=(into, *circle), cycles=(circle,)), long_held=60)
+    assert (shown.chain, shown.is_cycle, shown.victims) == ((into, *circle), True, ["a", "b"])
 
 
 def test_the_values_of_links_are_escaped() -> None:
@@ -180,8 +180,8 @@ def test_no_word_of_a_problem_is_taken_for_a_znode() -> None:
         "a mutex of Apache Curator ('_c_x-lock-0000000001') and a znode in kazoo's grammar ('y__lock__0000000002')."
     )
     with override_settings(ZKLOCK={"URL": "zk://h1"}):
-        shown = detail("k", replace(INFO, holders=(), problem=problem), NOTHING, long_held=60)
-    names = [line.rpartition("/")[2] for line in shown.commands if " get " in line]
+        shown = Detail("k", replace(INFO, holders=(), problem=problem), NOTHING, long_held=60)
+        names = [line.rpartition("/")[2] for line in shown.commands if " get " in line]
     assert names == ["_c_x-lock-0000000001", "y__lock__0000000002"]
 
 
@@ -208,8 +208,8 @@ def test_a_znode_that_is_to_be_deleted_is_named_exactly(name: str) -> None:
     with pytest.raises(UnreadableQueue) as caught:
         order.ordered([name])
     with override_settings(ZKLOCK={"URL": "zk://h1"}):
-        shown = detail("k", replace(INFO, holders=(), problem=str(caught.value)), NOTHING, long_held=60)
-    (delete,) = [line for line in shown.commands if " delete " in line] or [""]
+        shown = Detail("k", replace(INFO, holders=(), problem=str(caught.value)), NOTHING, long_held=60)
+        (delete,) = [line for line in shown.commands if " delete " in line] or [""]
     exact = f"zkCli.sh -server h1:2181 delete {shlex.quote(f'/zklock/k/{name}')}"
     assert delete == (exact if name.isprintable() and len(ascii(name)) <= 60 else "")
 

@@ -22,7 +22,7 @@ from django.test import override_settings
 import django_zklock
 from django_zklock.core.queue.command_line import command
 from django_zklock.core.queue.escaping import printable
-from django_zklock.dashboard.detail import detail
+from django_zklock.dashboard.detail import Detail
 from django_zklock.inspection import LockInfo, OperatorHold
 from django_zklock.management import output
 from django_zklock.management.arguments import add_name, key_of, seconds
@@ -158,7 +158,7 @@ def printed(value: str) -> Iterator[str]:
     for contender in (holder, replace(holder, session_id=0), replace(holder, operator=operator)):
         lock = LockInfo(key=value, path=f"/zklock/{value}", holders=(contender,), waiting=1)
         yield from formatting.commands(lock)
-        yield from detail(value, lock, NOTHING, long_held=60).commands
+        yield from Detail(value, lock, NOTHING, long_held=60).commands
         for cause in CAUSES.values():
             yield from cause(host=value, keys=(value,), holders=((value, contender),)).commands()
 
