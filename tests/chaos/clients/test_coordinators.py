@@ -11,20 +11,22 @@ import re
 import signal
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from support import lease_clients
 from support.chaos.checker import check_history
 from support.chaos.history import Recorder, read
 from support.chaos.holds import Event, Run, time_of
 from support.coordinators import HttpConnection
+from support.ensemble import Ensemble
 from support.lease_clients import SOAKS, Soak
 from support.proxy import Proxy
 from support.relay import Relay
 from support.serving import Serving
-from support.zoo import Zoo
+from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.leases.access import hash_of
 from zklock_client import AsyncZkLockClient, ZkLockError
@@ -39,6 +41,7 @@ TERMS = (0.5, 1.0, 3.0)
 
 LEASES = 200  # at a time; as many calls wait
 TERM = 6.0
+SESSION = 40.0  # long enough for such leases, however long ago the last heartbeat of the coordinator was
 USABLE = 0.9  # of a lease
 LATE = 0.1  # of a lease, at most
 BURST = 2000
@@ -162,6 +165,19 @@ class Nemesis:
             link.heal()
 
 
+@pytest.fixture(scope="module")
+def ensemble() -> Iterator[Ensemble]:
+    with Ensemble(nodes=1, max_session_timeout=SESSION) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    """The programs start at the same time."""
+    for language in SOAKS:
+        lease_clients.soak(language)
+
+
 async def test_leases_exclude_each_other_under_faults(arena: Zoo, tmp_path: Path, pytestconfig: pytest.Config) -> None:
     """And no client that vanishes keeps its lock."""
     seed = pytestconfig.getoption("--soak-seed")
@@ -251,7 +267,8 @@ async def test_leases_are_kept_and_waits_go_on_through_upgrades(
     settings = {"CLIENTS": {"soak": {"TOKENS": [hash_of(TOKEN)]}}}
     with contextlib.ExitStack() as stack:
         coordinators = [
-            stack.enter_context(Serving(arena, session_timeout=20, leases=settings)) for _ in range(COORDINATORS - 1)
+            stack.enter_context(Serving(arena, session_timeout=SESSION, leases=settings))
+            for _ in range(COORDINATORS - 1)
         ]
         addresses = [coordinator.address for coordinator in coordinators]
         share = LEASES // len(SOAKS)
@@ -272,6 +289,8 @@ async def test_leases_are_kept_and_waits_go_on_through_upgrades(
             )
             for number, language in enumerate(SOAKS)
         ]
+        for program in programs:
+            await asyncio.to_thread(eventually, program.has_begun, 30)
         await Load(coordinators, programs, tmp_path).run(seconds)
         for program in programs:
             await asyncio.to_thread(program.assert_ended)
@@ -298,7 +317,7 @@ def judge_load(run: Run) -> None:
             ended.append(call.lost)
         for event in call.valids:
             left = float(event["until"]) - time_of(event)
-            if left and not was_paused(event):
+            if left and time_of(event) > time_of(run.nemesis[0]) and not was_paused(event):
                 late[call.process] = max(late[call.process], USABLE * 2 / 3 - left / TERM)
     grants = Counter(hold.process for holds in run.holds.values() for hold in holds)
     print(f"grants: {dict(grants)}, late: {dict(late)}, load: {os.getloadavg()}")

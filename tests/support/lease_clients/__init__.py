@@ -67,6 +67,10 @@ def holder(language: str) -> tuple[list[str], Mapping[str, str]]:
     return program(language, HERE / HOLDERS[language])
 
 
+def soak(language: str) -> tuple[list[str], Mapping[str, str]]:
+    return program(language, HERE / SOAKS[language])
+
+
 class Holder:
     def __init__(
         self, language: str, addresses: str, *, key: str = "a", term: float = 4, wait: float | None = 30
@@ -139,18 +143,22 @@ class Soak:
         seconds: float,
     ) -> None:
         """Start it. A task has one of the keys, counted from `first`, and one of the terms, and holds for `hold`."""
-        words, env = program(language, HERE / SOAKS[language])
+        words, env = soak(language)
         times = [",".join(milliseconds(term) for term in terms), milliseconds(wait), milliseconds(hold), seconds]
         arguments = [",".join(addresses), token, language, first, tasks, keys, *times]
         self.language = language
-        self._errors = directory / f"{language}.errors"
-        with (directory / f"{language}.jsonl").open("w") as history, self._errors.open("w") as errors:
+        self._history, self._errors = (directory / f"{language}.{name}" for name in ("jsonl", "errors"))
+        with self._history.open("w") as history, self._errors.open("w") as errors:
             self.process = subprocess.Popen(
                 [*words, *map(str, arguments)], stdout=history, stderr=errors, env={**os.environ, **env}
             )
 
+    def has_begun(self) -> bool:
+        return "granted" in self._history.read_text()
+
     def assert_ended(self, timeout: float = 60.0) -> None:
-        assert (self.process.wait(timeout), self._errors.read_text()) == (0, ""), self.language
+        ended = (self.process.wait(timeout), self._errors.read_text())
+        assert ended == (0, ""), (self.language, ended)
 
     def __enter__(self) -> Soak:
         return self
