@@ -27,7 +27,7 @@ from pytest_django import DjangoDbBlocker
 from support.databases import database
 from support.ledger import Ledger
 from support.ledgers.models import Bank, Booking
-from support.work import lose, lose_later, run_in_thread
+from support.work import Run, in_each_thread, lose, lose_later, run_in_thread
 from support.zoo import Zoo
 
 from django_zklock import current_hold, zk_adopt, zk_lock, zk_locked, zk_locks
@@ -563,3 +563,18 @@ def test_a_forked_child_leaves_its_blocks_and_not_its_parents(zoo: Zoo, ledger: 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert depth.now == 0
     assert Bank.objects.using(ledger).count() == 1
+
+
+@in_each_thread
+def test_a_query_that_an_abort_has_interrupted_leaves_no_broken_connection(zoo: Zoo, ledger: str, run: Run) -> None:
+    """Outside of a transaction, no rollback closes it."""
+
+    def work() -> int:
+        with contextlib.closing(connections[ledger]):
+            with pytest.raises(LockLost), zk_lock("seats") as hold:
+                write(hold, ledger)
+                lose_later(hold, 0.2)
+                query(ledger)
+            return Bank.objects.using(ledger).count()
+
+    assert run(work) == 1
