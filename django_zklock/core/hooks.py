@@ -95,6 +95,9 @@ class Scope:
         Set `held.observer` then. It is compared only: pass it to `held.transactions_ended` when all have ended.
         """
 
+    def interrupted(self) -> None:
+        """An abort may have interrupted a query of the calling thread."""
+
 
 events = Events()
 scope = Scope()

@@ -166,6 +166,13 @@ class DatabaseScope(Scope):
             observer.observe(connections)
             held.observer = observer
 
+    @abort.shielded
+    def interrupted(self) -> None:
+        """Close the connections that are in no transaction. Some drivers refuse all queries after half of one."""
+        for connection in connections.all(initialized_only=True):
+            if not connection.in_atomic_block:
+                _reset(connection)
+
 
 def _warn_of_snapshots(name: str) -> None:
     """Warn of open transactions whose queries read old rows, although the lock is acquired now."""

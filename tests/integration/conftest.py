@@ -44,6 +44,9 @@ def database_settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[st
     if kind == "sqlite":
         return sqlite(tmp_path / "database.sqlite3")
     server = request.getfixturevalue(kind)
+    if isolation_level == "pool":
+        pytest.importorskip("psycopg_pool")
+        return {**server.settings, "OPTIONS": {"pool": {"min_size": 0, "max_size": 2, "timeout": 5}}}
     settings: dict[str, Any] = server.settings(isolation_level) if isolation_level else server.settings
     return settings
 

@@ -29,7 +29,10 @@ def configured(alias: str, settings: dict[str, Any]) -> Iterator[str]:
     try:
         yield alias
     finally:
-        connections[alias].close()
+        connection = connections[alias]
+        connection.close()
+        if connection.vendor == "postgresql":
+            connection.close_pool()  # type: ignore[attr-defined]
         del connections.settings[alias], connections[alias]
 
 

@@ -503,6 +503,8 @@ class Block:
                     lost = LockNotHeld("The lock was released inside the block.", lock=held.key)
                 continue
             receipt = guard.receipt(stopped=stopped)
+            if receipt is not None and receipt.delivered and self._owner.kind != "task":
+                hooks.scope.interrupted()
             if not any(outer.grant is held.grant for outer in guards):
                 held.report_loss(reason, receipt)
             outer_stopped = any(outer.abort_requested_at is not None for outer in guards)  # that block reports the loss

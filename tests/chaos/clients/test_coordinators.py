@@ -1,34 +1,52 @@
-"""Lock coordinators under faults: no two clients have a lock at a time, and no client that vanishes keeps one."""
+"""Lock coordinators and their clients in all languages: under faults, and under load through upgrades."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
+import os
 import random
+import re
+import signal
 import time
-from collections import Counter
-from collections.abc import AsyncIterator
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from support import lease_clients
 from support.chaos.checker import check_history
 from support.chaos.history import Recorder, read
+from support.chaos.holds import Event, Run, time_of
 from support.coordinators import HttpConnection
+from support.ensemble import Ensemble
+from support.lease_clients import SOAKS, Soak
 from support.proxy import Proxy
 from support.relay import Relay
 from support.serving import Serving
-from support.zoo import Zoo
+from support.zoo import Zoo, eventually
 
+from django_zklock.contrib.leases.access import hash_of
 from zklock_client import AsyncZkLockClient, ZkLockError
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(900)]
 
-KEYS = ("orders", "stock", "mail", "prices", "reports", "users")
+KEYS = 6
 CLIENTS = 6  # of each protocol
 SECONDS = 60.0
 COORDINATORS = 3
+TERMS = (0.5, 1.0, 3.0)
+
+LEASES = 200  # at a time; as many calls wait
+TERM = 6.0
+SESSION = 40.0  # long enough for such leases, however long ago the last heartbeat of the coordinator was
+USABLE = 0.9  # of a lease
+LATE = 0.1  # of a lease, at most
+BURST = 2000
+TOKEN = "t" * 40
+LOST = re.compile("LockLost|the lock was lost")
 
 
 class Coordinator(NamedTuple):
@@ -41,47 +59,29 @@ class Coordinator(NamedTuple):
 class Refused(Exception): ...
 
 
-class LeaseClient:
+class HttpClient:
     def __init__(self, name: str, coordinators: list[Coordinator], home: Path, chance: random.Random) -> None:
-        self._lease = self._by_http if name.startswith("http") else self._by_grpc
         self._name = name
         self._coordinators = coordinators
         self._chance = chance
         self._recorder = Recorder(home, name)
         self._ops = itertools.count(1)
         self._about: dict[str, Any] = {}
-        self.errors: Counter[str] = Counter()
 
     async def run(self, until: float) -> None:
         while time.monotonic() < until:
-            key, term = self._chance.choice(KEYS), self._chance.choice([0.5, 1.0, 3.0])
-            self._about = {"op": next(self._ops), "key": key}
+            self._about = {"op": next(self._ops), "key": f"k{self._chance.randrange(KEYS)}"}
             self._note("invoke", timeout=None)
             try:
-                await self._lease(self._chance.choice(self._coordinators), key, term)
-            except (Refused, ZkLockError, asyncio.TimeoutError, OSError, EOFError, asyncio.InvalidStateError) as error:
-                self.errors[type(error).__name__] += 1
+                await self._lease(self._chance.choice(self._coordinators), self._chance.choice(TERMS))
+            except (Refused, asyncio.TimeoutError, OSError, EOFError, asyncio.InvalidStateError):
                 await asyncio.sleep(0.1)
         self._recorder.close()
 
     def _note(self, kind: str, **about: Any) -> None:
         self._recorder.write(kind, **self._about, **about)
 
-    async def _by_grpc(self, coordinator: Coordinator, key: str, term: float) -> None:
-        wait = self._chance.choice([0, 3, 3, 3])
-        address = f"127.0.0.1:{coordinator.grpc.port}"
-        async with AsyncZkLockClient(address) as client, client.lock(key, term=term, wait=wait) as lease:
-            before = time.monotonic()
-            self._note("granted", token=lease.token, until=before + lease.remaining)
-            stop = before + self._chance.choice([0.1, 0.5, 3.0])
-            while before < stop and not lease.lost:
-                await asyncio.sleep(0.02)
-                before = time.monotonic()
-                if lease.valid:
-                    self._note("valid", t=before, until=before + lease.remaining)
-            self._note("lost" if lease.lost else "release")
-
-    async def _by_http(self, coordinator: Coordinator, key: str, term: float) -> None:
+    async def _lease(self, coordinator: Coordinator, term: float) -> None:
         async with HttpConnection(coordinator.http.port) as connection:
 
             async def request(method: str, lease_id: str = "", content: object = None) -> Any:
@@ -90,7 +90,11 @@ class LeaseClient:
                     raise Refused(response.status)
                 return response.content
 
-            wanted = {"resource_path": key, "client_id": self._name, "session_timeout_ms": round(term * 1000)}
+            wanted = {
+                "resource_path": self._about["key"],
+                "client_id": self._name,
+                "session_timeout_ms": round(term * 1000),
+            }
             lease = await request("POST", content={**wanted, "wait_limit_ms": self._chance.choice([0, 3000, 3000])})
             stop, until = time.monotonic() + self._chance.choice([0.1, 0.5, 3.0]), 0.0
             while True:
@@ -161,7 +165,21 @@ class Nemesis:
             link.heal()
 
 
+@pytest.fixture(scope="module")
+def ensemble() -> Iterator[Ensemble]:
+    with Ensemble(nodes=1, max_session_timeout=SESSION) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    """The programs start at the same time."""
+    for language in SOAKS:
+        lease_clients.soak(language)
+
+
 async def test_leases_exclude_each_other_under_faults(arena: Zoo, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    """And no client that vanishes keeps its lock."""
     seed = pytestconfig.getoption("--soak-seed")
     with contextlib.ExitStack() as stack:
         coordinators = []
@@ -170,15 +188,139 @@ async def test_leases_exclude_each_other_under_faults(arena: Zoo, tmp_path: Path
             serving = stack.enter_context(Serving(arena, hosts=proxy.address, http=True))
             links = [stack.enter_context(Relay(port)) for port in (serving.port, serving.http_port)]
             coordinators.append(Coordinator(serving, proxy, *links))
-        names = [f"{protocol}-{number}" for protocol in ("grpc", "http") for number in range(CLIENTS)]
-        clients = [LeaseClient(name, coordinators, tmp_path, random.Random(f"{seed}-{name}")) for name in names]
+        addresses = [f"127.0.0.1:{coordinator.grpc.port}" for coordinator in coordinators]
+        programs = [
+            stack.enter_context(
+                Soak(language, addresses, tmp_path, tasks=KEYS, keys=KEYS, terms=TERMS, wait=3, hold=3, seconds=SECONDS)
+            )
+            for language in SOAKS
+        ]
+        names = [f"http-{number}" for number in range(CLIENTS)]
+        clients = [HttpClient(name, coordinators, tmp_path, random.Random(f"{seed}-{name}")) for name in names]
         nemesis = Nemesis(coordinators, random.Random(seed))
         until = time.monotonic() + SECONDS
         await asyncio.gather(nemesis.run(until), *(client.run(until) for client in clients))
+        for program in programs:
+            await asyncio.to_thread(program.assert_ended)
         for coordinator in coordinators:
             assert await asyncio.to_thread(coordinator.serving.drain) == 0
     verdict = check_history(read(tmp_path.glob("*.jsonl")))
     assert verdict.ok, f"--soak-seed={seed}: {verdict.short()}"
-    per_client = Counter(hold.process for holds in verdict.run.holds.values() for hold in holds)
-    print(nemesis.done, per_client, sum((client.errors for client in clients), Counter()))
-    assert min(per_client[name] for name in names) > 2, "hardly a lease was granted"
+    grants = Counter(hold.process for holds in verdict.run.holds.values() for hold in holds)
+    print(nemesis.done, grants)
+    assert min(grants[name] for name in (*SOAKS, *names)) > 2, "hardly a lease was granted"
+
+
+# --- load and upgrades ------------------------------------------------------------------------------------------------
+
+
+class Load:
+    """Bursts, paused programs, and upgrades of the coordinators, one after the other."""
+
+    def __init__(self, coordinators: list[Serving], programs: list[Soak], home: Path) -> None:
+        self._coordinators = coordinators
+        self._programs = programs
+        self._recorder = Recorder(home, "load")
+
+    async def run(self, seconds: float) -> None:
+        rounds = len(self._programs) - 1
+        for number in range(rounds):
+            upgraded = self._coordinators[number % len(self._coordinators)]
+            stop = time.monotonic() + seconds / rounds
+            await asyncio.gather(
+                self.burst(),
+                self.pause(self._programs[number], 1.5 * TERM),
+                self.pause(self._programs[number + 1], TERM / 4),
+                self.upgrade(upgraded),
+            )
+            await asyncio.sleep(max(0.0, stop - time.monotonic()))
+
+    async def burst(self) -> None:
+        """Have another program of the same client ask for one lock, many times at once."""
+
+        async def ask(client: AsyncZkLockClient) -> None:
+            with contextlib.suppress(ZkLockError):
+                async with client.lock("burst", wait=0):
+                    pass
+
+        addresses = [coordinator.address for coordinator in self._coordinators]
+        async with AsyncZkLockClient(addresses, token=TOKEN, reply_timeout=30) as client:
+            await asyncio.gather(*(ask(client) for _ in range(BURST)))
+
+    async def pause(self, program: Soak, seconds: float) -> None:
+        self._recorder.write("nemesis", what="pause", target=program.language)
+        program.process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(seconds)
+        program.process.send_signal(signal.SIGCONT)
+        self._recorder.write("nemesis", what="resume", target=program.language)
+
+    async def upgrade(self, coordinator: Serving) -> None:
+        assert await asyncio.to_thread(coordinator.drain) == 0
+        await asyncio.to_thread(coordinator.start)
+
+
+async def test_leases_are_kept_and_waits_go_on_through_upgrades(
+    arena: Zoo, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    """A lease that its program was not able to keep is no longer held when the program goes on."""
+    seconds: float = pytestconfig.getoption("--soak-seconds")
+    settings = {"CLIENTS": {"soak": {"TOKENS": [hash_of(TOKEN)]}}}
+    with contextlib.ExitStack() as stack:
+        coordinators = [
+            stack.enter_context(Serving(arena, session_timeout=SESSION, leases=settings))
+            for _ in range(COORDINATORS - 1)
+        ]
+        addresses = [coordinator.address for coordinator in coordinators]
+        share = LEASES // len(SOAKS)
+        programs = [
+            stack.enter_context(
+                Soak(
+                    language,
+                    addresses,
+                    tmp_path,
+                    token=TOKEN,
+                    first=share * number,
+                    tasks=2 * share,  # each key has two programs
+                    keys=LEASES,
+                    terms=[TERM],
+                    hold=2 * TERM,
+                    seconds=seconds,
+                )
+            )
+            for number, language in enumerate(SOAKS)
+        ]
+        for program in programs:
+            await asyncio.to_thread(eventually, program.has_begun, 30)
+        await Load(coordinators, programs, tmp_path).run(seconds)
+        for program in programs:
+            await asyncio.to_thread(program.assert_ended)
+        for coordinator in coordinators:
+            assert await asyncio.to_thread(coordinator.drain) == 0
+    verdict = check_history(read(tmp_path.glob("*.jsonl")))
+    assert verdict.ok, verdict.short()
+    judge_load(verdict.run)
+
+
+def judge_load(run: Run) -> None:
+    """Leave out what a program cannot help: that a lease is lost, or kept late, because the program was paused."""
+
+    def was_paused(event: Event) -> bool:
+        return run.paused(event["p"], time_of(event) - 2 * TERM, time_of(event)) > 0
+
+    ended: list[Event] = []
+    late: dict[str, float] = defaultdict(float)  # by program: the share of a lease
+    for call in run.calls:
+        refused = None if call.answer is None or call.granted else call.answer
+        if refused and not (LOST.search(refused["why"]) and was_paused(refused)):
+            ended.append(refused)
+        if call.lost and not was_paused(call.lost):
+            ended.append(call.lost)
+        for event in call.valids:
+            left = float(event["until"]) - time_of(event)
+            if left and time_of(event) > time_of(run.nemesis[0]) and not was_paused(event):
+                late[call.process] = max(late[call.process], USABLE * 2 / 3 - left / TERM)
+    grants = Counter(hold.process for holds in run.holds.values() for hold in holds)
+    print(f"grants: {dict(grants)}, late: {dict(late)}, load: {os.getloadavg()}")
+    assert not ended, ended[:5]
+    assert max(late.values()) <= LATE, late
+    assert min(grants[language] for language in SOAKS) > LEASES / 2, "hardly a lease was granted"

@@ -10,26 +10,33 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import pytest
-from django.db import Error, IntegrityError, OperationalError, connections, transaction
+from django.db import Error, IntegrityError, OperationalError, close_old_connections, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.template.response import SimpleTemplateResponse
+from django.test import Client, override_settings
+from django.urls import path
+from django.views import View
 from pytest_django import DjangoDbBlocker
 from support.databases import database
 from support.ledger import Ledger
-from support.ledgers.models import Bank
-from support.work import lose
+from support.ledgers.models import Bank, Booking
+from support.work import Run, in_each_thread, lose, lose_later, run_in_thread
 from support.zoo import Zoo
 
-from django_zklock import zk_lock
-from django_zklock.exceptions import LockLost, LockNotHeld
+from django_zklock import current_hold, zk_adopt, zk_lock, zk_locked, zk_locks
+from django_zklock.exceptions import LockInTransaction, LockLost, LockNotHeld
 from django_zklock.locks.hold import Hold
 
 DATABASES = [
     "postgres",
-    *(pytest.param(name, marks=pytest.mark.chaos) for name in ("sqlite", "mariadb-read committed")),
+    *(pytest.param(name, marks=pytest.mark.chaos) for name in ("sqlite", "mariadb-read committed", "postgres-pool")),
 ]
 pytestmark = [
     pytest.mark.parametrize("database_settings", DATABASES, indirect=True),
@@ -37,12 +44,12 @@ pytestmark = [
 ]
 SLEEP = {"postgresql": "SELECT pg_sleep(5)", "mysql": "SELECT SLEEP(5)"}  # a server goes on after the abort
 Block: TypeAlias = "contextlib.AbstractContextManager[Hold]"
-Open: TypeAlias = Callable[[str], Block]
 
 
 @pytest.fixture
 def ledger(database_settings: dict[str, Any], django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
-    with django_db_blocker.unblock(), database(database_settings) as alias:
+    settings = {**database_settings, "ATOMIC_REQUESTS": True}
+    with django_db_blocker.unblock(), database(settings) as alias:
         yield alias
 
 
@@ -68,12 +75,46 @@ def depth(monkeypatch: pytest.MonkeyPatch) -> Depth:
     return depth
 
 
+@pytest.fixture
+def holders(zoo: Zoo, ledger: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many had the lock at each COMMIT."""
+    holders: list[int] = []
+    original = BaseDatabaseWrapper._commit  # type: ignore[attr-defined]
+
+    def commit(connection: BaseDatabaseWrapper) -> None:
+        holders.append(len(zoo.children("seats")))
+        original(connection)
+
+    monkeypatch.setattr(BaseDatabaseWrapper, "_commit", commit)
+    return holders
+
+
 # --- blocks ---------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def own(alias: str, **options: Any) -> Iterator[Hold]:
     with zk_lock("seats", atomic=alias, **options) as hold:
+        yield hold
+
+
+@contextlib.contextmanager
+def lingering(alias: str, **options: Any) -> Iterator[Hold]:
+    with zk_lock("seats", atomic=alias, linger=0.2, **options) as hold:
+        yield hold
+
+
+@contextlib.contextmanager
+def several(alias: str, **options: Any) -> Iterator[Hold]:
+    with zk_locks("rows", "seats", atomic=alias, **options) as holds:
+        yield holds["seats"]
+
+
+@contextlib.contextmanager
+def adopted(alias: str, **options: Any) -> Iterator[Hold]:
+    with zk_lock("seats") as hold:
+        text = hold.hand_over()
+    with zk_adopt(text, atomic=alias, **options) as hold:
         yield hold
 
 
@@ -98,10 +139,46 @@ def kept(alias: str, **options: Any) -> Iterator[Hold]:
         yield hold
 
 
+# --- requests under ATOMIC_REQUESTS ---------------------------------------------------------------------------------
+
+
+def request_locked_view(way: Way, alias: str) -> None:
+    @zk_locked("seats", **way.options)  # type: ignore[untyped-decorator]
+    def view(request: HttpRequest) -> HttpResponseBase:
+        return way.body(current_hold(), alias) or HttpResponse()
+
+    request_root(view)
+
+
+def request_locked_handler(way: Way, alias: str) -> None:
+    """Django begins the transaction before the handler acquires the lock."""
+
+    class Handler(View):
+        @zk_locked("seats", **way.options)  # type: ignore[untyped-decorator]
+        def get(self, request: HttpRequest) -> HttpResponseBase:
+            return way.body(current_hold(), alias) or HttpResponse()
+
+    request_root(Handler.as_view())
+
+
+def request_root(view: Callable[..., HttpResponseBase]) -> None:
+    with override_settings(ROOT_URLCONF=(path("", view),)):
+        Client().get("/")
+
+
 # --- ends -----------------------------------------------------------------------------------------------------------
 
 
-def write(alias: str) -> None:
+@dataclass(frozen=True)
+class Way:
+    """A way in which the work under a lock may end."""
+
+    body: Callable[[Hold, str], HttpResponseBase | None]
+    error: type[BaseException] = LockLost  # which may end the block, too
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the lock
+
+
+def write(hold: object, alias: str) -> None:
     Bank.objects.using(alias).create(name="x")
 
 
@@ -128,192 +205,332 @@ def end_backend(alias: str) -> None:
     other.close()
 
 
-def commits(block: Any, alias: str) -> None:
-    with block(alias):
-        write(alias)
+def raises(hold: Hold, alias: str) -> None:
+    write(hold, alias)
+    raise ZeroDivisionError
 
 
-def raises(block: Any, alias: str) -> None:
-    with contextlib.suppress(ZeroDivisionError), block(alias):
-        write(alias)
-        raise ZeroDivisionError
+def exits(hold: Hold, alias: str) -> None:
+    write(hold, alias)
+    raise SystemExit
 
 
-def exits(block: Any, alias: str) -> None:
-    with contextlib.suppress(SystemExit), block(alias):
-        write(alias)
-        raise SystemExit
+def generator_closed(hold: Hold, alias: str) -> None:
+    write(hold, alias)
+    raise GeneratorExit
 
 
-def savepoint_rolled_back(block: Any, alias: str) -> None:
-    with block(alias):
-        write(alias)
-        with contextlib.suppress(ZeroDivisionError), transaction.atomic(using=alias):
-            write(alias)
-            raise ZeroDivisionError
+def savepoint_rolled_back(hold: Hold, alias: str) -> None:
+    write(hold, alias)
+    with contextlib.suppress(ZeroDivisionError), transaction.atomic(using=alias):
+        raises(hold, alias)
 
 
-def marked_for_rollback(block: Any, alias: str) -> None:
-    with block(alias):
-        write(alias)
-        transaction.set_rollback(True, using=alias)
+def marked_for_rollback(hold: Hold, alias: str) -> None:
+    write(hold, alias)
+    transaction.set_rollback(True, using=alias)
 
 
-def on_commit_fails(block: Any, alias: str) -> None:
-    with contextlib.suppress(ZeroDivisionError), block(alias):
-        write(alias)
-        transaction.on_commit(lambda: 1 / 0, using=alias)
+def statement_refused(hold: Hold, alias: str) -> None:
+    """PostgreSQL ends the transaction with a ROLLBACK, although Django sends COMMIT."""
+    row = Bank.objects.using(alias).create(name="x")
+    with contextlib.suppress(IntegrityError):
+        Bank(pk=row.pk, name="y").save(using=alias, force_insert=True)
 
 
-def on_commit_locks_again(block: Any, alias: str) -> None:
-    with block(alias):
-        write(alias)
-        transaction.on_commit(lambda: commits(own, alias), using=alias)
+def statement_refused_in_savepoint(hold: Hold, alias: str) -> None:
+    with transaction.atomic(using=alias):
+        statement_refused(hold, alias)
+    write(hold, alias)
 
 
-def generator_closed(block: Any, alias: str) -> None:
-    def steps() -> Iterator[None]:
-        with block(alias):
-            write(alias)
-            yield
-
-    generator = steps()
-    next(generator)
-    generator.close()  # type: ignore[attr-defined]
+def row_refused_by_the_commit(hold: Hold, alias: str) -> None:
+    """The constraint is deferred, but not on MariaDB."""
+    Booking(account_id=999, amount=1).save(using=alias)
 
 
-def connection_closed(block: Any, alias: str) -> None:
-    with block(alias):
-        write(alias)
-        connections[alias].close()
+def commit_fails(hold: Hold, alias: str) -> None:
+    def fail() -> None:
+        raise IntegrityError("a deferred constraint")
+
+    write(hold, alias)
+    connections[alias].__dict__["_commit"] = fail
 
 
-def connection_closed_and_used(block: Any, alias: str) -> None:
-    with contextlib.suppress(Error), block(alias):
-        write(alias)
-        connections[alias].close()
-        write(alias)
+def committed_by_hand(hold: Hold, alias: str) -> None:
+    write(hold, alias)
+    transaction.commit(using=alias)
 
 
-def backend_ended(block: Any, alias: str) -> None:
-    with contextlib.suppress(Error), block(alias):
-        write(alias)
-        end_backend(alias)
-        write(alias)
+def rolled_back_by_hand(hold: Hold, alias: str) -> None:
+    write(hold, alias)
+    transaction.rollback(using=alias)
 
 
-def backend_ended_before_commit(block: Any, alias: str) -> None:
-    with contextlib.suppress(Error), block(alias):
-        write(alias)
-        end_backend(alias)
+def durable_block_inside(hold: Hold, alias: str) -> None:
+    write(hold, alias)
+    with transaction.atomic(using=alias, durable=True):
+        write(hold, alias)
 
 
-def no_new_connection(block: Any, alias: str) -> None:
-    connection = connections[alias]
+def on_commit_fails(hold: Hold, alias: str) -> None:
+    write(hold, alias)
+    transaction.on_commit(lambda: 1 / 0, using=alias)
 
+
+def on_commit_fails_robustly(hold: Hold, alias: str) -> None:
+    write(hold, alias)
+    transaction.on_commit(lambda: 1 / 0, using=alias, robust=True)
+
+
+def on_commit_locks_again(hold: Hold, alias: str) -> None:
+    def lock_again() -> None:
+        with zk_lock("seats", atomic=alias):
+            write(None, alias)
+
+    write(hold, alias)
+    transaction.on_commit(lock_again, using=alias)
+
+
+def lock_lost_in_on_commit(hold: Hold, alias: str) -> None:
+    def lose_it() -> None:
+        lose(hold)
+        query(alias)
+
+    write(hold, alias)
+    transaction.on_commit(lose_it, using=alias)
+
+
+def connection_closed(hold: Hold, alias: str) -> None:
+    write(hold, alias)
+    connections[alias].close()
+
+
+def connection_closed_and_used(hold: Hold, alias: str) -> None:
+    connection_closed(hold, alias)
+    write(hold, alias)
+
+
+def old_connections_closed(hold: Hold, alias: str) -> None:
+    write(hold, alias)
+    connections[alias].errors_occurred = True
+    close_old_connections()
+
+
+def backend_ended(hold: Hold, alias: str) -> None:
+    backend_ended_before_commit(hold, alias)
+    write(hold, alias)
+
+
+def backend_ended_in_savepoint(hold: Hold, alias: str) -> None:
+    with transaction.atomic(using=alias):
+        backend_ended(hold, alias)
+
+
+def backend_ended_before_commit(hold: Hold, alias: str) -> None:
+    write(hold, alias)
+    end_backend(alias)
+
+
+def no_new_connection(hold: Hold, alias: str) -> None:
     def refuse(parameters: object) -> None:
         raise OperationalError("no server")
 
-    with contextlib.suppress(Error), block(alias):
-        write(alias)
-        end_backend(alias)
-        connection.__dict__["get_new_connection"] = refuse
-        write(alias)
-    del connection.__dict__["get_new_connection"]
+    write(hold, alias)
+    end_backend(alias)
+    connections[alias].__dict__["get_new_connection"] = refuse
+    write(hold, alias)
 
 
-def lock_lost_in_query(block: Any, alias: str) -> None:
-    with contextlib.suppress(LockLost), block(alias) as hold:
-        write(alias)
-        hold._held.grant.session.post(hold._held.grant.session.loop.call_later, 0.2, lambda: lose(hold))
-        query(alias)
+def lock_lost_in_query(hold: Hold, alias: str) -> None:
+    write(hold, alias)
+    lose_later(hold, 0.2)
+    query(alias)
 
 
-def lock_lost_in_savepoint(block: Any, alias: str) -> None:
-    with contextlib.suppress(LockLost), block(alias) as hold, transaction.atomic(using=alias):
-        write(alias)
+def lock_lost_in_savepoint(hold: Hold, alias: str) -> None:
+    with transaction.atomic(using=alias):
+        write(hold, alias)
         lose(hold)
         end = threading.Event()
         while True:
             end.wait(0.01)
 
 
-def max_hold_in_query(block: Any, alias: str) -> None:
-    with contextlib.suppress(LockLost), block(alias, max_hold=0.5):
-        write(alias)
-        query(alias)
+def lock_lost_and_checked(hold: Hold, alias: str) -> None:
+    commit_refused(hold, alias)
+    hold.check()
 
 
-def commit_refused(block: Any, alias: str) -> None:
+def slow_query(hold: Hold, alias: str) -> None:
+    write(hold, alias)
+    query(alias)
+
+
+def commit_refused(hold: Hold, alias: str) -> None:
     """The lock is lost, and the work does not notice it."""
-    with contextlib.suppress(LockLost), block(alias) as hold:
-        write(alias)
-        with contextlib.suppress(BaseException):
-            lose(hold)
-            assert hold.wait_lost(10)
-            threading.Event().wait(1)
-
-
-def lock_lost_after_its_block(block: Any, alias: str) -> None:
-    with contextlib.suppress(LockLost), block(alias):
-        write(alias)
-        with zk_lock("more", release_on="commit") as hold:
-            write(alias)
+    write(hold, alias)
+    with contextlib.suppress(BaseException):
         lose(hold)
         assert hold.wait_lost(10)
+        threading.Event().wait(1)
 
 
-def commit_fails(block: Any, alias: str) -> None:
-    def fail() -> None:
-        raise IntegrityError("a deferred constraint")
-
-    with contextlib.suppress(IntegrityError), block(alias):
-        write(alias)
-        connections[alias].__dict__["_commit"] = fail
-    del connections[alias].__dict__["_commit"]
+def lock_lost_after_its_block(hold: Hold, alias: str) -> None:
+    write(hold, alias)
+    with zk_lock("more", release_on="commit") as more:
+        write(hold, alias)
+    lose(more)
+    assert more.wait_lost(10)
 
 
-def released_inside(block: Any, alias: str) -> None:
-    with contextlib.suppress(LockNotHeld), block(alias) as hold:
-        write(alias)
-        hold.release()
+def released_inside(hold: Hold, alias: str) -> None:
+    write(hold, alias)
+    hold.release()
 
 
-def locked_again(block: Any, alias: str) -> None:
-    with block(alias):
-        with zk_lock("seats", reentrant=True, atomic=alias, release_on="commit"):
-            write(alias)
-        with contextlib.suppress(ZeroDivisionError), zk_lock("seats", reentrant=True, release_on="commit"):
+def handed_over_inside(hold: Hold, alias: str) -> None:
+    write(hold, alias)
+    hold.hand_over()
+
+
+def locked_again(hold: Hold, alias: str) -> None:
+    with zk_lock("seats", reentrant=True, atomic=alias, release_on="commit"):
+        write(hold, alias)
+    with contextlib.suppress(ZeroDivisionError), zk_lock("seats", reentrant=True, release_on="commit"):
+        raise ZeroDivisionError
+
+
+def another_block_fails(hold: Hold, alias: str) -> None:
+    write(hold, alias)
+    with contextlib.suppress(ZeroDivisionError), zk_lock("more", atomic=alias, release_on="commit"):
+        raises(hold, alias)
+
+
+def renders_later(hold: Hold, alias: str) -> HttpResponse:
+    class Page(SimpleTemplateResponse):
+        @property
+        def rendered_content(self) -> str:
+            write(hold, alias)
+            return ""
+
+    write(hold, alias)
+    return Page("")
+
+
+def rendering_fails(hold: Hold, alias: str) -> HttpResponse:
+    class Page(SimpleTemplateResponse):
+        @property
+        def rendered_content(self) -> str:
             raise ZeroDivisionError
 
-
-WAYS: list[Callable[[Any, str], None]] = [
-    commits, raises, exits, savepoint_rolled_back, marked_for_rollback, on_commit_fails, on_commit_locks_again,
-    generator_closed, connection_closed, connection_closed_and_used, backend_ended, backend_ended_before_commit,
-    no_new_connection, lock_lost_in_query, lock_lost_in_savepoint,
-    max_hold_in_query, commit_refused, lock_lost_after_its_block, commit_fails, released_inside, locked_again,
-]  # fmt: skip
+    write(hold, alias)
+    return Page("")
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    "block", [own, kept, *(pytest.param(block, marks=pytest.mark.chaos) for block in (fenced, savepoint))]
-)
+def streams(hold: Hold, alias: str) -> StreamingHttpResponse:
+    """It is refused."""
+    write(hold, alias)
+    return StreamingHttpResponse(iter("x"))
+
+
+WAYS = [
+    Way(write),
+    Way(raises, ZeroDivisionError),
+    Way(exits, SystemExit),
+    Way(generator_closed, GeneratorExit),
+    # Django's own ways
+    Way(savepoint_rolled_back),
+    Way(marked_for_rollback),
+    Way(statement_refused, Error),
+    Way(statement_refused_in_savepoint, Error),
+    Way(row_refused_by_the_commit, IntegrityError),
+    Way(commit_fails, IntegrityError),
+    Way(committed_by_hand, transaction.TransactionManagementError),
+    Way(rolled_back_by_hand, transaction.TransactionManagementError),
+    Way(durable_block_inside, RuntimeError),
+    Way(on_commit_fails, ZeroDivisionError),
+    Way(on_commit_fails_robustly),
+    Way(on_commit_locks_again),
+    # the database goes away
+    Way(connection_closed),
+    Way(connection_closed_and_used, Error),
+    Way(old_connections_closed),
+    Way(backend_ended, Error),
+    Way(backend_ended_in_savepoint, Error),
+    Way(backend_ended_before_commit, Error),
+    Way(no_new_connection, Error),
+    # the lock goes away
+    Way(lock_lost_in_query),
+    Way(lock_lost_in_savepoint),
+    Way(lock_lost_in_on_commit),
+    Way(lock_lost_and_checked),
+    Way(lock_lost_after_its_block),
+    Way(slow_query, options={"max_hold": 0.5}),
+    Way(commit_refused),
+    Way(released_inside, LockNotHeld),
+    Way(handed_over_inside, LockInTransaction),
+    # other blocks
+    Way(locked_again),
+    Way(another_block_fails),
+]
+RESPONSES = [Way(renders_later), Way(rendering_fails, ZeroDivisionError), Way(streams, TypeError)]
+BLOCKS = [
+    own,
+    kept,
+    *(pytest.param(block, marks=pytest.mark.chaos) for block in (lingering, several, adopted, fenced, savepoint)),
+]
+
+
+def named(way: Way) -> str:
+    return "-".join((way.body.__name__, *way.options))
+
+
+@pytest.mark.parametrize("way", WAYS, ids=named)
+@pytest.mark.parametrize("block", BLOCKS)
 def test_each_block_is_left_as_often_as_it_was_entered(
-    zoo: Zoo, ledger: str, depth: Depth, block: Any, way: Callable[[Any, str], None]
+    zoo: Zoo, ledger: str, depth: Depth, holders: list[int], block: Any, way: Way
 ) -> None:
+    with ended(zoo, ledger, depth, holders, way), block(ledger, **way.options) as hold:
+        way.body(hold, ledger)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("way", [*WAYS, *RESPONSES], ids=named)
+@pytest.mark.parametrize("request_view", [request_locked_view, request_locked_handler])
+def test_each_request_leaves_its_blocks(
+    zoo: Zoo, ledger: str, depth: Depth, holders: list[int], request_view: Any, way: Way
+) -> None:
+    with ended(zoo, ledger, depth, holders, way):
+        request_view(way, ledger)
+
+
+@contextlib.contextmanager
+def ended(zoo: Zoo, ledger: str, depth: Depth, holders: list[int], way: Way) -> Iterator[None]:
+    """Assert in the end that nothing is left of the transaction, in this thread and for the next holder."""
+
+    def next_holder() -> int:
+        with zk_lock("seats", timeout=5), contextlib.closing(connections[ledger]):
+            return Bank.objects.using(ledger).count()
+
     depth.now = 0
-    way(block, ledger)
-    assert depth.now == 0
-    zoo.assert_empty(timeout=5)
     connection = connections[ledger]
+    with contextlib.suppress(way.error):
+        yield
+    for replaced in ("_commit", "get_new_connection"):
+        connection.__dict__.pop(replaced, None)
+    assert depth.now == 0
+    assert holders[:1] in ([], [1])
+    zoo.assert_empty(timeout=5)
     assert not connection.in_atomic_block
     assert not connection.savepoint_ids
     assert not {"commit", "rollback", "close", "set_autocommit"} & set(connection.__dict__)
+    rows = run_in_thread(next_holder)
+    assert rows == 1 or way.body is not write
+    assert Bank.objects.using(ledger).count() == rows
     with zk_lock("seats", timeout=5, atomic=ledger):
-        before = Bank.objects.using(ledger).count()
-        write(ledger)
-    assert Bank.objects.using(ledger).count() == before + 1
+        write(None, ledger)
+    assert run_in_thread(next_holder) == rows + 1
 
 
 def test_each_database_is_left_if_the_commit_of_another_one_fails(
@@ -325,7 +542,7 @@ def test_each_database_is_left_if_the_commit_of_another_one_fails(
         raise IntegrityError("a deferred constraint")
 
     with pytest.raises(IntegrityError), zk_lock("seats", atomic=[ledger, "audit"]):
-        write(ledger)
+        write(None, ledger)
         audit.write("x")
         raw = connections[ledger].connection
         audit.connection.__dict__["_commit"] = fail
@@ -339,7 +556,7 @@ def test_a_forked_child_leaves_its_blocks_and_not_its_parents(zoo: Zoo, ledger: 
     depth.now = 0
     child = 0
     with contextlib.suppress(ZeroDivisionError), zk_lock("seats", atomic=ledger):
-        write(ledger)
+        write(None, ledger)
         child = os.fork()
         if not child:
             raise ZeroDivisionError
@@ -348,3 +565,18 @@ def test_a_forked_child_leaves_its_blocks_and_not_its_parents(zoo: Zoo, ledger: 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert depth.now == 0
     assert Bank.objects.using(ledger).count() == 1
+
+
+@in_each_thread
+def test_a_query_that_an_abort_has_interrupted_leaves_no_broken_connection(zoo: Zoo, ledger: str, run: Run) -> None:
+    """Outside of a transaction, no rollback closes it."""
+
+    def work() -> int:
+        with contextlib.closing(connections[ledger]):
+            with pytest.raises(LockLost), zk_lock("seats") as hold:
+                write(hold, ledger)
+                lose_later(hold, 0.2)
+                query(ledger)
+            return Bank.objects.using(ledger).count()
+
+    assert run(work) == 1

@@ -8,13 +8,14 @@ import fcntl
 import filecmp
 import functools
 import json
+import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from unittest import SkipTest
 
@@ -24,6 +25,7 @@ from support.zoo import TESTS, next_line
 
 HERE = Path(__file__).parent
 HOLDERS = {"python": "hold.py", "node": "hold.js", "go": "hold.go", "java": "Hold.java"}
+SOAKS = {"python": "soak.py", "node": "soak.js", "go": "soak.go", "java": "Soak.java"}
 CLIENTS = TESTS.parent / "clients"
 PROTO = TESTS.parent / "django_zklock" / "contrib" / "leases" / "v1" / "lock_coordinator.proto"
 CACHE = TESTS.parent / ".cache"
@@ -63,6 +65,10 @@ def program(language: str, source: Path) -> tuple[list[str], Mapping[str, str]]:
 
 def holder(language: str) -> tuple[list[str], Mapping[str, str]]:
     return program(language, HERE / HOLDERS[language])
+
+
+def soak(language: str) -> tuple[list[str], Mapping[str, str]]:
+    return program(language, HERE / SOAKS[language])
 
 
 class Holder:
@@ -116,6 +122,54 @@ class Holder:
     def __exit__(self, *error: object) -> None:
         self.process.kill()
         self.process.communicate()
+
+
+class Soak:
+    """A program that locks and releases in many tasks, and writes the history `LANGUAGE.jsonl` into a directory."""
+
+    def __init__(
+        self,
+        language: str,
+        addresses: Sequence[str],
+        directory: Path,
+        *,
+        token: str = "",
+        first: int = 0,
+        tasks: int,
+        keys: int,
+        terms: Sequence[float],
+        wait: float = math.inf,
+        hold: float,
+        seconds: float,
+    ) -> None:
+        """Start it. A task has one of the keys, counted from `first`, and one of the terms, and holds for `hold`."""
+        words, env = soak(language)
+        times = [",".join(milliseconds(term) for term in terms), milliseconds(wait), milliseconds(hold), seconds]
+        arguments = [",".join(addresses), token, language, first, tasks, keys, *times]
+        self.language = language
+        self._history, self._errors = (directory / f"{language}.{name}" for name in ("jsonl", "errors"))
+        with self._history.open("w") as history, self._errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [*words, *map(str, arguments)], stdout=history, stderr=errors, env={**os.environ, **env}
+            )
+
+    def has_begun(self) -> bool:
+        return "granted" in self._history.read_text()
+
+    def assert_ended(self, timeout: float = 60.0) -> None:
+        ended = (self.process.wait(timeout), self._errors.read_text())
+        assert ended == (0, ""), (self.language, ended)
+
+    def __enter__(self) -> Soak:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def milliseconds(seconds: float) -> str:
+    return "Infinity" if seconds == math.inf else str(round(seconds * 1000))
 
 
 def _run(*words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 400) -> None:
