@@ -237,43 +237,6 @@ def test_close_releases_what_is_held_and_ends_what_waits(zoo: Zoo, address: str)
     client.close()
 
 
-@pytest.mark.chaos
-def test_a_fork_uses_a_client_of_its_own(zoo: Zoo, address: str) -> None:
-    """A child that is forked while gRPC keeps a lease (from 0.1 s after the grant on) may end in gRPC."""
-    script = f"""
-import os, sys
-from zklock_client import *
-print(os.getpid(), flush=True)
-def forked(work):
-    pid = os.fork()
-    if not pid:
-        try:
-            print(work(), flush=True)
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
-def lock(client):
-    try:
-        with client.lock("b") as lease:
-            return "got it" if lease.valid else "no"
-    except ClientUnusable as error:
-        return str(error).partition(" a client")[0]
-unused = ZkLockClient("{address}")
-forked(lambda: lock(unused))
-with ZkLockClient("{address}") as used:
-    with used.lock("a") as lease:
-        print(lease.valid, flush=True)
-        forked(lambda: lease.valid)
-        forked(lambda: lock(used))
-        forked(lambda: lock(ZkLockClient("{address}")))
-        lease.check()
-forked(lambda: lock(ZkLockClient("{address}")))
-"""
-    pid, *said = zoo.output(script)
-    refused = f"Process {pid} was forked while it used"
-    assert said == ["got it", "True", "False", refused, refused, "got it"]
-
-
 def test_a_client_that_nobody_closes_ends_with_its_process(zoo: Zoo, address: str) -> None:
     script = f"""
 import threading
