@@ -11,11 +11,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.certificates import authority, certificate
 from support.faults import BackgroundCall
 from support.relay import Relay
 from support.serving import Serving
@@ -378,46 +376,6 @@ async def test_a_wait_without_limit_survives_breaks_of_its_connection(zoo: Zoo, 
                     await asyncio.to_thread(eventually, lambda: len({*zoo.children("a")} - before) == 1)  # noqa: B023
                 assert not waiter.done()
             await asyncio.wait_for(waiter, 20)
-
-
-def test_a_renewed_certificate_of_a_client_is_used(zoo: Zoo, tmp_path: Path) -> None:
-    """From its next connection on, and not before both files are there."""
-    ca, _ = authority(tmp_path, "ca"), certificate(tmp_path, "localhost", "ca")
-    names = ("first", "second")
-    files = {name: certificate(tmp_path, name, "ca") for name in names}
-    key, chain = tmp_path / "client.key", tmp_path / "client.pem"
-    (tmp_path / "authority.pem").write_bytes(ca)
-    key.write_bytes(files["first"][0])
-    chain.write_bytes(files["first"][1])
-    clients = {name: {"CERTIFICATES": [name], "PREFIXES": [name]} for name in names}
-    options = ["--tls-certificate", f"{tmp_path}/localhost.pem", "--tls-key", f"{tmp_path}/localhost.key"]
-    with (
-        Serving(zoo, *options, "--tls-client-ca", f"{tmp_path}/ca.pem", leases={"CLIENTS": clients}) as serving,
-        Relay(serving.port) as link,
-        ZkLockClient(f"localhost:{link.port}", ca=f"{tmp_path}/ca.pem", key=key, certificate=chain) as client,
-    ):
-        with client.lock("first/a", term=60) as lease:
-            chain.write_bytes(files["second"][1])
-            link.reset()
-            with client.lock("first/b"):
-                pass
-            key.write_bytes(files["second"][0])
-            lease.check()
-
-        def is_renewed() -> bool:
-            link.reset()  # each time: gRPC may have connected by itself, with the earlier certificate
-            return _may_lock(client, "second/a")
-
-        eventually(is_renewed)
-        assert not _may_lock(client, "first/a")
-
-
-def _may_lock(client: ZkLockClient, resource: str) -> bool:
-    try:
-        with client.lock(resource):
-            return True
-    except LeaseRefused:
-        return False
 
 
 def port_of(address: str) -> int:
