@@ -45,7 +45,7 @@ LONGEST_PAUSE: Final = 0.5
 CLOSED: Final = "The client is closed."
 FORKED: Final = (
     "Process {pid} was forked while it used a client of the lock coordinator, which gRPC does not survive. Use a "
-    "client after the fork only, or close it before."
+    'client after the fork only, or close it before. Or start the process by the method "spawn" of multiprocessing.'
 )
 
 _in_use: dict[AsyncZkLockClient, int] = {}
@@ -113,8 +113,7 @@ class AsyncZkLockClient:
             raise ValueError('addresses is empty. Give at least one, such as "127.0.0.1:50051".')
         token = _Secret(options.pop("token", None) or "")  # an error of this call shows its locals
         _check_options(options, ClientOptions)
-        program = os.path.basename(sys.argv[0]) or "python"
-        self._client_id = options.get("client_id") or f"{program}@{socket.gethostname()}:{os.getpid()}"
+        self._client_id = options.get("client_id")
         if not (token.isascii() and token.isprintable()):
             raise ValueError("The token has a character that no header may have, such as a line break at its end.")
         self._metadata = (("authorization", _Secret(f"Bearer {token}")),) if token else ()
@@ -160,6 +159,8 @@ class AsyncZkLockClient:
 
     async def close(self) -> None:
         """Release all leases; their blocks see that the lock is lost. Calls that wait for a lock fail."""
+        if self._is_inherited:
+            return
         self._closed = True
         for unanswered in self._calls.values():
             unanswered.cancel()
@@ -183,7 +184,7 @@ class AsyncZkLockClient:
             raise ValueError(f"There is no kind {kind!r}. Known kinds: {', '.join(KINDS)}.")
         request = pb.RecordLockRequest(
             resource_path=lease.resource,
-            client_id=self._client_id,
+            client_id=self._client_id or _default_id(),
             session_timeout_ms=max(1, math.ceil(options.get("term", 10.0) * 1000)),  # 0 would be the default
             kind=KINDS[kind],
             limit=options.get("limit", 0),
@@ -200,6 +201,7 @@ class AsyncZkLockClient:
         if self._connection(self._addresses[search.index]).suspect:
             search.go_on()
         while True:
+            await self._tls.refresh()
             self._check_usable()
             connection, sent = self._connection(self._addresses[search.index]), now()
             try:
@@ -263,6 +265,15 @@ class AsyncZkLockClient:
                 raise ClientUnusable(FORKED.format(pid=pid))
         _in_use[self] = os.getpid()
 
+    @property
+    def _is_inherited(self) -> bool:
+        """Whether the process was forked from one that uses this client. Its connections are left alone."""
+        return _in_use.get(self, os.getpid()) != os.getpid()
+
+    async def _connect(self, address: str) -> Connection:
+        await self._tls.refresh()
+        return self._connection(address)
+
     def _connection(self, address: str) -> Connection:
         connection = self._connections.get(address)
         if connection is None or connection.is_outdated:
@@ -275,13 +286,13 @@ class AsyncZkLockClient:
         """Return the keeper of a lease, by the coordinator that its id names. Behind a balancer there are several."""
         self._keepers = {owner: keeper for owner, keeper in self._keepers.items() if keeper.leases}
         owner = response.lease_id.partition(".")[0]
-        return self._keepers.setdefault(owner, Keeper(connection.address, self._connection))
+        return self._keepers.setdefault(owner, Keeper(connection, self._connect))
 
     # --- release ----------------------------------------------------------------------------------------------------
 
     async def release(self, lease: Lease) -> None:
         """End a block. The lease may have been lost, or never acquired."""
-        if lease.keeper is None:
+        if lease.keeper is None or self._is_inherited:
             return
         if lease.valid:
             await asyncio.shield(self._begin_release(lease, lease.keeper))
@@ -435,6 +446,11 @@ class ZkLockClient:
         if lease.acquiring is not None:
             lease.acquiring.cancel()  # the thread was interrupted while it waited
         await self._client.release(lease)
+
+
+def _default_id() -> str:
+    program = os.path.basename(sys.argv[0]) or "python"
+    return f"{program}@{socket.gethostname()}:{os.getpid()}"
 
 
 def _call_in_thread(on_lost: Callable[[Lease], object], lease: Lease) -> None:

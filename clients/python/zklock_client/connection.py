@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +30,17 @@ RELEASES: Final = 10
 """Tries to release a lease, with short pauses: a coordinator that is gone for longer has ended its leases."""
 RETRIED: Final = {"", "unavailable", "too-many", "lease-elsewhere"}
 """The codes after which another try may succeed. A failure on the way to the coordinator has no code."""
+LONGEST_READ: Final = 0.5
+"""Seconds that a call waits for the files for TLS, at most."""
+POLLER_STACK: Final = 64 * 2**20
+"""
+Bytes of the stack of gRPC's polling thread: more than four times that of its event threads.
+
+A forked child has no polling thread. gRPC starts its event threads again there, and they write to the record that the
+polling thread has on its stack. glibc would give a stack of the usual size to one of them, and the child would crash.
+"""
+
+_making_channel = threading.Lock()
 
 
 def reason_of(error: Any) -> tuple[str, str]:
@@ -42,31 +55,43 @@ def was_queued(error: Any) -> bool:
 
 
 class Tls:
-    """The files for TLS. They are read again when they have been renewed."""
+    """The files for TLS, which may be renewed."""
 
     def __init__(self, *paths: str | Path | None) -> None:
         """Read them: the authorities, the key and the certificate. Raises OSError."""
         self._paths = paths
-        self._files = self._read()
+        self.files = self._read()
+        """Their content. If they cannot be used, it is what it was before."""
         self._problem = ""  # of the last look
-        self._credentials = grpc.ssl_channel_credentials(*self._files) if any(self._files) else None
+        self._look: Future[None] | None = None
+        self._overdue = 0.0  # by `now()`: the time until which calls wait for this look
 
-    def credentials(self) -> Any:
-        """Return what a new connection needs; None without TLS. If the files cannot be used, it is what they were."""
+    async def refresh(self) -> None:
+        """Read the files again, on a thread. If the disk is slow, what it has read is for the next call."""
+        if not any(self._paths):
+            return
+        if self._look is None or self._look.done():
+            self._look, self._overdue = Future(), now() + LONGEST_READ
+            threading.Thread(target=self._run, args=(self._look,), name="zklock-tls", daemon=True).start()
+        await asyncio.wait([asyncio.wrap_future(self._look)], timeout=max(0.0, self._overdue - now()))
+
+    def _run(self, look: Future[None]) -> None:
         former, self._problem = self._problem, ""
         try:
             files = self._read()
-            if files != self._files:
+            if files != self.files:
                 self._check()
-                self._files, self._credentials = files, grpc.ssl_channel_credentials(*files)
+                if files == self._read():  # otherwise they are being replaced
+                    self.files = files
         except OSError as error:
             self._problem = str(error)
             if self._problem != former:
                 logger.warning("the renewed certificate cannot be used yet: %s", error)
-        return self._credentials
+        finally:
+            look.set_result(None)
 
-    def _read(self) -> list[bytes | None]:
-        return [None if path is None else Path(path).read_bytes() for path in self._paths]
+    def _read(self) -> tuple[bytes | None, ...]:
+        return tuple(None if path is None else Path(path).read_bytes() for path in self._paths)
 
     def _check(self) -> None:
         """Raise OSError if the files do not belong together, as when only one of them has been replaced."""
@@ -86,19 +111,26 @@ class Connection:
         self.metadata = metadata
         self.suspect = False  # it did not renew a lease in time: ask another coordinator first
         self._tls = tls
-        self._credentials = credentials = tls.credentials()
-        if credentials is None:
-            self.channel = grpc.aio.insecure_channel(address, options=OPTIONS)
-        else:
-            self.channel = grpc.aio.secure_channel(address, credentials, options=OPTIONS)
+        self._files = tls.files
+        with _making_channel:
+            former = threading.stack_size(POLLER_STACK)  # the first channel starts the polling thread
+            try:
+                self.channel = self._make_channel()
+            finally:
+                threading.stack_size(former)
         make_stub: Any = pb_grpc.LockCoordinatorStub  # which has no types
         self.stub = make_stub(self.channel)
 
+    def _make_channel(self) -> grpc.aio.Channel:
+        if not any(self._files):
+            return grpc.aio.insecure_channel(self.address, options=OPTIONS)
+        credentials = grpc.ssl_channel_credentials(*self._files)
+        return grpc.aio.secure_channel(self.address, credentials, options=OPTIONS)
+
     @property
     def is_outdated(self) -> bool:
-        """Whether it is not connected, and its certificate was renewed."""
-        state = self.channel.get_state()
-        return state is not grpc.ChannelConnectivity.READY and self._tls.credentials() is not self._credentials
+        """Whether the files for TLS were renewed."""
+        return self._tls.files is not self._files
 
     def may_have_answered(self, error: Any) -> bool:
         """Return whether the answer to a call may be lost, because the connection broke and can be made again."""
@@ -114,17 +146,13 @@ class Connection:
 class Keeper:
     """Renews and releases the leases of one coordinator, with one stream for all. It follows a coordinator's hint."""
 
-    def __init__(self, address: str, connect: Callable[[str], Connection]) -> None:
-        self._address = address
+    def __init__(self, connection: Connection, connect: Callable[[str], Awaitable[Connection]]) -> None:
+        self.connection = connection  # the last one that was used
+        self._address = connection.address
         self.leases: dict[str, Lease] = {}
         self._connect = connect
         self._queue: asyncio.Queue[Lease | None] = asyncio.Queue()  # those to be kept now; None: the stream has ended
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def connection(self) -> Connection:
-        """The connection to the coordinator. A new one may have replaced an old one."""
-        return self._connect(self._address)
 
     def keep(self, lease: Lease) -> None:
         """Send a request that keeps this lease, as soon as the stream can."""
@@ -146,7 +174,8 @@ class Keeper:
         request, deadline = pb.ReleaseLockRequest(lease_id=lease.lease_id), now() + timeout
         may_be_released = False  # by a try whose answer was lost
         for _ in range(RELEASES):
-            connection, left = self.connection, deadline - now()
+            connection = self.connection = await self._connect(self._address)
+            left = deadline - now()
             try:
                 response = await connection.stub.ReleaseLock(request, metadata=connection.metadata, timeout=left)
             except grpc.RpcError as error:
@@ -169,20 +198,28 @@ class Keeper:
         return code
 
     async def _run(self) -> None:
-        """Keep one stream open: after an error, open another one and renew all leases."""
+        """
+        Keep one stream open: after an error, open another one and renew all leases.
+
+        A stream does not wait until it is connected: gRPC would connect again and again with the same certificate.
+        """
+        problem = ""
         while True:
             queue = self._queue = asyncio.Queue()
             for lease in self.leases.values():  # what was sent on an old stream may not have arrived
                 lease.is_due = True
                 queue.put_nowait(lease)
-            connection = self.connection
-            stream = connection.stub.KeepAlive(self._requests(queue), metadata=connection.metadata, wait_for_ready=True)
+            connection = self.connection = await self._connect(self._address)
+            stream = connection.stub.KeepAlive(self._requests(queue), metadata=connection.metadata)
             try:
                 async for state in stream:
+                    problem = ""
                     if state.lease_id in self.leases:
                         self.leases[state.lease_id].update(state)
             except grpc.RpcError as error:
-                logger.info("the stream to the coordinator %s has ended: %s", connection.address, error)
+                former, problem = problem, error.details() or ""
+                if problem != former:
+                    logger.info("the stream to the coordinator %s has ended: %s", connection.address, problem)
                 self._follow(error)
             finally:
                 stream.cancel()

@@ -11,11 +11,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.certificates import authority, certificate
 from support.faults import BackgroundCall
 from support.relay import Relay
 from support.serving import Serving
@@ -237,43 +235,6 @@ def test_close_releases_what_is_held_and_ends_what_waits(zoo: Zoo, address: str)
     client.close()
 
 
-@pytest.mark.chaos
-def test_a_fork_uses_a_client_of_its_own(zoo: Zoo, address: str) -> None:
-    """A child that is forked while gRPC keeps a lease (from 0.1 s after the grant on) may end in gRPC."""
-    script = f"""
-import os, sys
-from zklock_client import *
-print(os.getpid(), flush=True)
-def forked(work):
-    pid = os.fork()
-    if not pid:
-        try:
-            print(work(), flush=True)
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
-def lock(client):
-    try:
-        with client.lock("b") as lease:
-            return "got it" if lease.valid else "no"
-    except ClientUnusable as error:
-        return str(error).partition(" a client")[0]
-unused = ZkLockClient("{address}")
-forked(lambda: lock(unused))
-with ZkLockClient("{address}") as used:
-    with used.lock("a") as lease:
-        print(lease.valid, flush=True)
-        forked(lambda: lease.valid)
-        forked(lambda: lock(used))
-        forked(lambda: lock(ZkLockClient("{address}")))
-        lease.check()
-forked(lambda: lock(ZkLockClient("{address}")))
-"""
-    pid, *said = zoo.output(script)
-    refused = f"Process {pid} was forked while it used"
-    assert said == ["got it", "True", "False", refused, refused, "got it"]
-
-
 def test_a_client_that_nobody_closes_ends_with_its_process(zoo: Zoo, address: str) -> None:
     script = f"""
 import threading
@@ -415,46 +376,6 @@ async def test_a_wait_without_limit_survives_breaks_of_its_connection(zoo: Zoo, 
                     await asyncio.to_thread(eventually, lambda: len({*zoo.children("a")} - before) == 1)  # noqa: B023
                 assert not waiter.done()
             await asyncio.wait_for(waiter, 20)
-
-
-def test_a_renewed_certificate_of_a_client_is_used(zoo: Zoo, tmp_path: Path) -> None:
-    """From its next connection on, and not before both files are there."""
-    ca, _ = authority(tmp_path, "ca"), certificate(tmp_path, "localhost", "ca")
-    names = ("first", "second")
-    files = {name: certificate(tmp_path, name, "ca") for name in names}
-    key, chain = tmp_path / "client.key", tmp_path / "client.pem"
-    (tmp_path / "authority.pem").write_bytes(ca)
-    key.write_bytes(files["first"][0])
-    chain.write_bytes(files["first"][1])
-    clients = {name: {"CERTIFICATES": [name], "PREFIXES": [name]} for name in names}
-    options = ["--tls-certificate", f"{tmp_path}/localhost.pem", "--tls-key", f"{tmp_path}/localhost.key"]
-    with (
-        Serving(zoo, *options, "--tls-client-ca", f"{tmp_path}/ca.pem", leases={"CLIENTS": clients}) as serving,
-        Relay(serving.port) as link,
-        ZkLockClient(f"localhost:{link.port}", ca=f"{tmp_path}/ca.pem", key=key, certificate=chain) as client,
-    ):
-        with client.lock("first/a", term=60) as lease:
-            chain.write_bytes(files["second"][1])
-            link.reset()
-            with client.lock("first/b"):
-                pass
-            key.write_bytes(files["second"][0])
-            lease.check()
-
-        def is_renewed() -> bool:
-            link.reset()  # each time: gRPC may have connected by itself, with the earlier certificate
-            return _may_lock(client, "second/a")
-
-        eventually(is_renewed)
-        assert not _may_lock(client, "first/a")
-
-
-def _may_lock(client: ZkLockClient, resource: str) -> bool:
-    try:
-        with client.lock(resource):
-            return True
-    except LeaseRefused:
-        return False
 
 
 def port_of(address: str) -> int:

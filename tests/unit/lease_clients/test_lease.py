@@ -18,7 +18,11 @@ from zklock_client.v1 import lock_coordinator_pb2 as pb
 @pytest.fixture
 async def keeper() -> AsyncIterator[Keeper]:
     connection = Connection("127.0.0.1:1", Tls(None, None, None), ())
-    keeper = Keeper(connection.address, lambda address: connection)
+
+    async def connect(address: str) -> Connection:
+        return connection
+
+    keeper = Keeper(connection, connect)
     yield keeper
     for lease in list(keeper.leases.values()):
         lease.end()

@@ -1,0 +1,206 @@
+"""The files for TLS of the client of the lock coordinator for Python, while they are renewed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from support.certificates import authority, certificate
+from support.serving import Serving
+from support.zoo import ROOM, eventually
+
+from zklock_client import AsyncZkLockClient, Lease
+
+NAMES = ("first", "second")
+
+
+class Gate:
+    """Ends TLS in front of a coordinator, and notes the name in the certificate of each connection."""
+
+    def __init__(self, folder: Path, behind: int) -> None:
+        self.names: list[str] = []
+        self.port = 0
+        self._behind = behind
+        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=folder / "ca.pem")
+        self._context.load_cert_chain(folder / "localhost.pem", folder / "localhost.key")
+        self._context.verify_mode = ssl.CERT_REQUIRED
+        self._context.set_alpn_protocols(["h2"])
+        self._writers: list[asyncio.StreamWriter] = []
+        self._server: asyncio.Server
+
+    async def open(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self._context)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        self._server.close()
+        self.reset()
+
+    @contextlib.asynccontextmanager
+    async def refusing(self) -> AsyncIterator[asyncio.Semaphore]:
+        """End all connections, and refuse new ones for the length of a block. The semaphore counts them."""
+        self.close()
+        refused = asyncio.Semaphore(0)
+
+        async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.transport.abort()
+            refused.release()
+
+        server = await asyncio.start_server(refuse, "127.0.0.1", self.port)
+        yield refused
+        server.close()
+        await self.open()
+
+    def reset(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        subject = writer.get_extra_info("peercert")["subject"]
+        self.names += [value for field in subject for name, value in field if name == "commonName"]
+        behind, to_behind = await asyncio.open_connection("127.0.0.1", self._behind)
+        self._writers += [writer, to_behind]
+        await asyncio.gather(_pass_on(reader, to_behind), _pass_on(behind, writer))
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.transport.abort()
+
+
+class Files:
+    """The key and the certificate of the client."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ca, self.key, self.certificate = (folder / name for name in ("ca.pem", "client.key", "client.pem"))
+        authority(folder, "ca")
+        certificate(folder, "localhost", "ca")
+        self._contents = {name: certificate(folder, name, "ca") for name in NAMES}
+        self.renew("first")
+
+    def renew(self, name: str) -> None:
+        self.key.write_bytes(self._contents[name][0])
+        self.renew_certificate(name)
+
+    def renew_certificate(self, name: str) -> None:
+        self.certificate.write_bytes(self._contents[name][1])
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return Files(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture
+async def gate(files: Files, coordinator: Serving) -> Gate:
+    files.renew("first")
+    return Gate(files.ca.parent, coordinator.port)
+
+
+@pytest.fixture
+async def client(files: Files, gate: Gate) -> AsyncIterator[AsyncZkLockClient]:
+    await gate.open()
+    address = f"localhost:{gate.port}"
+    async with AsyncZkLockClient(address, ca=files.ca, key=files.key, certificate=files.certificate) as client:
+        yield client
+    gate.close()
+
+
+async def kept(lease: Lease) -> None:
+    before = lease._until
+    await asyncio.to_thread(eventually, lambda: lease._until > before)
+
+
+async def lock(client: AsyncZkLockClient) -> None:
+    async with client.lock("b") as lease:
+        lease.check()
+
+
+async def test_the_next_connection_uses_the_renewed_certificate(
+    client: AsyncZkLockClient, gate: Gate, files: Files
+) -> None:
+    """Whether a new call makes it, or the stream that keeps the leases, at the same moment."""
+    async with client.lock("a", term=3) as lease:
+        await kept(lease)
+        for number in range(1, 6):
+            seen, name = len(gate.names), NAMES[number % 2]
+            files.renew(name)
+            gate.reset()
+            await asyncio.gather(lock(client), kept(lease))
+            assert {*gate.names[seen:]} == {name}
+
+
+async def test_a_stream_that_cannot_connect_uses_a_certificate_that_is_renewed_meanwhile(
+    client: AsyncZkLockClient, gate: Gate, files: Files
+) -> None:
+    async with client.lock("a", term=60) as lease:
+        await kept(lease)
+        async with gate.refusing() as refused:
+            await refused.acquire()
+            [earlier] = client._connections.values()
+            files.renew("second")
+            await asyncio.to_thread(eventually, lambda: [*client._connections.values()] != [earlier])
+        gate.names.clear()
+        await kept(lease)
+        assert {*gate.names} == {"second"}
+
+
+async def test_a_renewed_certificate_ends_no_lease_and_no_wait(
+    client: AsyncZkLockClient, gate: Gate, files: Files, coordinator: Serving
+) -> None:
+    """The earlier connection lasts until its calls are over."""
+    zoo = coordinator.zoo
+    async with client.lock("a", term=2) as lease:
+        await kept(lease)
+        with zoo.hold_elsewhere("b"):
+            waiting = asyncio.create_task(lock(client))
+            await asyncio.to_thread(zoo.wait_contenders, "b", 2)
+            path = {*zoo.children("b")}
+            files.renew("second")
+            async with client.lock("c"):
+                assert gate.names == ["first", "second"]
+            for _ in range(5):
+                await kept(lease)
+            assert {*zoo.children("b")} == path
+        await asyncio.wait_for(waiting, ROOM)
+
+
+async def test_a_certificate_is_used_when_its_key_is_there(
+    client: AsyncZkLockClient, gate: Gate, files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    files.renew_certificate("second")
+    await lock(client)
+    await lock(client)
+    assert caplog.text.count("cannot be used yet") == 1
+    files.renew("second")
+    await lock(client)
+    assert gate.names == ["first", "second"]
+
+
+async def test_a_disk_that_does_not_answer_stalls_no_lease(client: AsyncZkLockClient, gate: Gate, files: Files) -> None:
+    content = files.ca.read_bytes()
+    async with client.lock("a", term=2) as lease:
+        await kept(lease)
+        files.ca.unlink()
+        os.mkfifo(files.ca)
+        try:
+            gate.reset()
+            for _ in range(5):
+                await asyncio.gather(kept(lease), lock(client))
+        finally:
+            stuck = os.open(files.ca, os.O_WRONLY)  # the read ends
+            files.ca.unlink()
+            files.ca.write_bytes(content)
+            os.close(stuck)
+        files.renew("second")
+        await lock(client)
+        assert gate.names[-1] == "second"
