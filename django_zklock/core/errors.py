@@ -13,6 +13,8 @@ class ZkLockError(Exception):
     """
 
     lock: str | None
+    after_commit = False
+    """Whether a part of the work is known to be committed, or to have ended outside a transaction."""
 
     def __init__(self, message: str = "", *, lock: str | None = None) -> None:
         super().__init__(message or _first_line(type(self)))

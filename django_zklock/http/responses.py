@@ -1,4 +1,4 @@
-"""The response to a request that did not acquire or has lost its lock: 409 or 503, as JSON or as a page."""
+"""The response to a request that did not acquire or has lost its lock: 409, 503 or 500, as JSON or as a page."""
 
 from __future__ import annotations
 
@@ -19,9 +19,14 @@ logger = Logger("django_zklock.responses")
 
 CONFLICT, UNAVAILABLE, LOST = "lock_conflict", "lock_unavailable", "lock_lost"
 """The `code` in a JSON answer: another holder has the lock; ZooKeeper did not answer; the lock was lost."""
+AFTER_COMMIT = "lock_after_commit"
+"""The `code` of each of these errors if it comes after the COMMIT."""
+VIEW_HAS_ENDED: Final = "_zklock_view_has_ended"
+"""Attribute of a request whose template response is rendered after the view, and after its COMMIT."""
 
 _DETAILS: Final = {
     409: "Somebody else is working on this right now. Please try again in a moment.",
+    500: "Your changes are saved, at least in part, but a later step failed. Please check before you try again.",
     503: "This is not possible at the moment. Please try again in a few seconds.",
 }
 
@@ -30,18 +35,23 @@ def answer(request: HttpRequest, error: Exception) -> HttpResponse | None:
     """
     Return the response to a request that failed with `error`: 409 or 503 with Retry-After; None for other errors.
 
+    After a COMMIT it is 500 without Retry-After, because a client that repeats the request would do its work twice.
     The open transactions are rolled back, see `respond`.
     """
+    if not isinstance(error, (LockNotAcquired, ZooKeeperUnavailable, LockLost)):
+        return None
+    if hasattr(request, VIEW_HAS_ENDED) or transactions.is_after_commit(error):
+        about: Any = {"exc_info": error, "extra": {"lock": error.lock}}
+        logger.error("%s failed, but its work is committed, at least in part: %s", route(request), error, **about)
+        return respond(request, 500, {"detail": _DETAILS[500], "code": AFTER_COMMIT})
     if isinstance(error, LockNotAcquired):
         status, code, seconds = 409, CONFLICT, 1
     elif isinstance(error, ZooKeeperUnavailable):
         status, code, seconds = 503, UNAVAILABLE, 5
         logger.error("%s: %s", route(request), error, extra={"lock": error.lock})
-    elif isinstance(error, LockLost):
+    else:
         status, code, seconds = 503, LOST, 5
         logger.error("%s was aborted: %s", route(request), error, exc_info=error, extra={"lock": error.lock})
-    else:
-        return None
     response = respond(request, status, {"detail": _DETAILS[status], "code": code, "retry_after": seconds})
     response["Retry-After"] = str(seconds)
     return response

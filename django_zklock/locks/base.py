@@ -36,7 +36,7 @@ from django_zklock.locks.arguments import (
     threading_timeout,
 )
 from django_zklock.locks.queue_reader import read_queue
-from django_zklock.locks.release import Use, finish_release, release_all, release_uses
+from django_zklock.locks.release import Use, finish_release, release_all, release_inside_on, release_uses
 
 logger = Logger("django_zklock.locks")
 
@@ -188,12 +188,13 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
     def _uses_to_release(self) -> list[Use]:
         """Return the uses that a release ends, in the order of the keys. Raises `LockNotHeld`."""
         uses: list[Use] = []
-        for spec in self.specs:
+        specs = self.specs
+        for spec, release_on in zip(specs, release_inside_on(specs), strict=True):
             held = _held_lock(spec)
             use = None if held is None else held.last_use(self)
             if held is None or use is None:  # without a use, a transaction keeps the lock, or others have acquired it
                 held, use = held_locks.of_ended_owner(self, spec.key)
-            uses.append((held, use, spec.release_on))
+            uses.append((held, use, release_on))
         return uses
 
     def locked(self) -> bool:

@@ -155,11 +155,16 @@ class Hold(HoldBase):
         held, use = self._held, self._use
         if held.grant.inherited or use not in held.uses:
             raise held.not_held_error()
+        of_block = not held.uses.get(use)
         if held.owner != current_owner():
-            if not held.uses.get(use):
+            if of_block:
                 raise LockNotHeld("Only its owner can release the hold of a block.", lock=self.key)
             if self._release_on == "commit" and not held.owner.is_over:
                 raise LockNotHeld('Only its owner can release a hold with release_on="commit".', lock=self.key)
+        elif of_block:  # a block inside this one has the same hold, so end the innermost one
+            if held_locks.has_released_inside(held.owner, held.grant):
+                raise held.not_held_error()
+            use = [use for use, kept in held.uses.items() if not kept][-1]
         return held, use, self._release_on
 
     @property

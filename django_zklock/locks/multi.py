@@ -22,6 +22,7 @@ from django_zklock.locks.arguments import check_arguments, skips
 from django_zklock.locks.base import BlockPolicy, GivenPolicy, LockBase
 from django_zklock.locks.hold import Hold, HoldBase, HoldEvent, held_of, hold_of, wait_for
 from django_zklock.locks.lock import Lock
+from django_zklock.locks.release import release_inside_on
 from django_zklock.names.template import check_used
 
 if TYPE_CHECKING:
@@ -181,8 +182,8 @@ class MultiLock(LockBase[MultiHold, BlockPolicy]):
 
     def _view(self, acquisition: Acquisition) -> MultiHold:
         holds = (
-            hold_of(held, acquisition.use, spec.release_on)
-            for held, spec in zip(acquisition.holds, acquisition.specs, strict=True)
+            hold_of(held, acquisition.use, release_on)
+            for held, release_on in zip(acquisition.holds, release_inside_on(acquisition.specs), strict=True)
         )
         return MultiHold(tuple(holds), {lock.name: lock.key for lock in self._given})
 

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
+from django_zklock.core import hooks
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.waiters import Routine
 from django_zklock.core.locks.held import HeldLock, released
+from django_zklock.core.locks.spec import LockSpec
 from django_zklock.exceptions import LockLost, LockNotHeld
 
 _Held = TypeVar("_Held")
 Use: TypeAlias = "tuple[HeldLock, object, str | None]"  # a held lock, its use to end, and the option release_on
+
+
+def release_inside_on(specs: Sequence[LockSpec]) -> list[str | None]:
+    """
+    Return the option `release_on` of each lock of a block, for a release inside it.
+
+    A transaction of the block itself keeps the locks until it has ended, whatever the option says.
+    """
+    return [None if specs[-1].atomic else spec.release_on for spec in specs]
 
 
 @abort.shielded
@@ -54,7 +65,9 @@ def _loss_of(uses: list[Use]) -> LockLost | None:
     for held, _, _ in uses:
         reason = held.grant.why_lost()
         if reason is not None and held.policy.stops_at(held.grant):
-            return held.grant.loss(reason)
+            loss = held.grant.loss(reason)
+            loss.after_commit = present is None and not hooks.scope.rolls_back()
+            return loss
     return None
 
 

@@ -7,8 +7,10 @@ Database connections belong to a thread. Async code has none, so it has no trans
 from __future__ import annotations
 
 import contextlib
+import traceback
 import warnings
 from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import Any, Final
 
 from django.db import DatabaseError, Error, connections
@@ -22,7 +24,7 @@ from django_zklock.core.hooks import Scope
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
-from django_zklock.exceptions import LockInTransaction
+from django_zklock.exceptions import LockInTransaction, ZkLockError
 from django_zklock.locks.commit_hooks import TransactionObserver
 
 logger = Logger("django_zklock.transactions", always=True)
@@ -52,6 +54,28 @@ def connections_in_transaction() -> list[BaseDatabaseWrapper]:
         for connection in connections_in_blocks()
         if not connection.closed_in_transaction and not any(map(is_of_test_case, connection.atomic_blocks))
     ]
+
+
+def is_after_commit(error: BaseException) -> bool:
+    """
+    Return whether work was committed before this error, or before one that it comes from.
+
+    A function of `on_commit` has raised it: after the COMMIT, or at once in autocommit, after what was written before.
+    Or it has the mark `after_commit`. It is not known what a view has committed in other ways.
+    """
+    errors = [error]
+    for cause in errors:
+        frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
+        if getattr(cause, "after_commit", False) or any(map(_calls_commit_hook, frames)):
+            return True
+        errors += [other for other in (cause.__cause__, cause.__context__) if other is not None and other not in errors]
+    return False
+
+
+def _calls_commit_hook(frame: FrameType) -> bool:
+    # By name, because agents for monitoring replace methods. Last looked up in Django 5.2.
+    is_hook = frame.f_code.co_name in ("on_commit", "run_and_clear_commit_hooks")
+    return is_hook and frame.f_globals.get("__name__") == BaseDatabaseWrapper.__module__
 
 
 def roll_back() -> None:
@@ -109,12 +133,18 @@ class Transaction:
         `check` is called just before each COMMIT. If it raises, that transaction and the remaining ones are rolled
         back.
         """
+        committed = False
         with CleanupOnError(self.abandon):  # a block that failed is never ended twice: that would end the outer one
-            while self._begun:
-                if error is None:
-                    check()
-                self._begun[-1].end(error)
-                self._begun.pop()
+            try:
+                while self._begun:
+                    if error is None:
+                        check()
+                    self._begun[-1].end(error)
+                    committed = committed or (error is None and self._begun[-1].is_outermost)
+                    self._begun.pop()
+            except ZkLockError as failed:
+                failed.after_commit = committed
+                raise
 
     @abort.shielded
     def abandon(self) -> None:
@@ -133,6 +163,7 @@ class DatabaseScope(Scope):
     """The open transactions of Django's database connections."""
 
     is_open = staticmethod(connections_in_blocks)
+    rolls_back = staticmethod(open_blocks)
 
     def check(self, spec: LockSpec) -> None:
         """Raise if a transaction is open that would be committed after the release."""
@@ -213,17 +244,17 @@ class _AtomicBlock:
 
     def __init__(self, alias: str) -> None:
         self._connection: BaseDatabaseWrapper = connections[alias]
-        self._outermost = not self._connection.in_atomic_block
+        self.is_outermost = not self._connection.in_atomic_block
         self._depth = len(self._connection.atomic_blocks), len(self._connection.savepoint_ids)
         self._savepoint: str | None = None
         self._is_open = False  # until Django's `__exit__` is called, once
         self._ended = False
         # Inside an outer transaction, the block cannot be durable. The lock outlives the outer COMMIT, otherwise it
         # could not have been acquired there.
-        self._block = atomic(using=alias, durable=self._outermost)
+        self._block = atomic(using=alias, durable=self.is_outermost)
 
     def begin(self) -> None:
-        if self._outermost and not self._connection.get_autocommit():
+        if self.is_outermost and not self._connection.get_autocommit():
             self._ended = True
             raise TransactionManagementError(
                 f'The connection "{self._connection.alias}" is not in autocommit mode: the end of a block would not '
@@ -232,7 +263,7 @@ class _AtomicBlock:
             )
         self._block.__enter__()
         self._is_open = True
-        if not self._outermost:
+        if not self.is_outermost:
             self._savepoint = self._connection.savepoint_ids[-1]
 
     def end(self, error: BaseException | None) -> None:
@@ -269,7 +300,7 @@ class _AtomicBlock:
     def _roll_back(self, error: BaseException) -> None:
         raw = self._connection.connection
         try:
-            if self._outermost and raw is not None and not self._connection.closed_in_transaction:
+            if self.is_outermost and raw is not None and not self._connection.closed_in_transaction:
                 # First of all: an exception that interrupts Django's own __exit__ before its rollback would make SQLite
                 # commit, because it commits when autocommit is turned on again.
                 with self._connection.wrap_database_errors:
@@ -293,7 +324,7 @@ class _AtomicBlock:
         """Make Django forget this block, and those that were begun inside it. Roll back."""
         blocks, savepoints = self._depth
         del self._connection.atomic_blocks[blocks:], self._connection.savepoint_ids[savepoints:]
-        if self._outermost:
+        if self.is_outermost:
             self._connection.in_atomic_block = False
             self._connection.run_on_commit = []
             _reset(self._connection)
