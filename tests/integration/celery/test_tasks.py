@@ -67,6 +67,12 @@ def test_a_task_may_release_its_lock_before_its_end(worker: Worker) -> None:
         assert (worker.get(result), result.state) == ("done", "SUCCESS"), name
 
 
+def test_a_broker_for_development_is_known(worker: Worker) -> None:
+    """The tutorial uses a folder."""
+    worker.run("policy.wait", "known")
+    assert "delivers again is not known" not in worker.log.read_text()
+
+
 def test_an_error_of_the_work_is_handled_by_celery(worker: Worker) -> None:
     assert isinstance(worker.wait_failed(worker.send("plain", "error", "fail", "x")), ValueError)
     greedy = worker.send("greedy", "error", "fail", "x")
