@@ -79,14 +79,13 @@ def _in_preferred_type(request: HttpRequest, status: int, body: dict[str, Any]) 
     if "HX-Request" in request.headers:  # htmx accepts everything, and puts it into the page
         types.remove("application/json")
     preferred = request.get_preferred_type(types)
+    if preferred not in ("text/html", "text/plain"):
+        return JsonResponse(body, status=status)
     if preferred == "text/html":
         try:
             return HttpResponse(loader.get_template(f"{status}.html").render(body, request), status=status)
         except TemplateDoesNotExist:
-            preferred = "text/plain"
+            pass
         except (Error, SynchronousOnlyOperation):  # such as in a transaction that has failed already
             logger.exception("%d.html needs a query that fails; the answer is text", status)
-            preferred = "text/plain"
-    if preferred == "text/plain":
-        return HttpResponse(body["detail"], status=status, content_type="text/plain; charset=utf-8")
-    return JsonResponse(body, status=status)
+    return HttpResponse(body["detail"], status=status, content_type="text/plain; charset=utf-8")

@@ -38,7 +38,6 @@ from django_zklock.locks.base import BlockPolicy, GivenPolicy, LockBase
 from django_zklock.locks.events import events
 from django_zklock.locks.hand_over import trusted
 from django_zklock.locks.hold import Hold, hold_of
-from django_zklock.locks.release import release_inside_on
 from django_zklock.locks.transactions import DatabaseScope, check_aliases
 from django_zklock.names.template import Template, check_own_key, check_type, check_used, show_tails
 
@@ -145,7 +144,8 @@ class Lock(LockBase[Hold, BlockPolicy]):
         return self._resolved[1]
 
     def _view(self, acquisition: Acquisition) -> Hold:
-        return hold_of(acquisition.holds[0], acquisition.use, release_inside_on(acquisition.specs)[0])
+        (spec,) = acquisition.specs
+        return hold_of(acquisition.holds[0], acquisition.use, None if spec.atomic else spec.release_on)
 
 
 def zk_lock(

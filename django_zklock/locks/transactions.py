@@ -133,17 +133,15 @@ class Transaction:
         `check` is called just before each COMMIT. If it raises, that transaction and the remaining ones are rolled
         back.
         """
-        committed = False
         with CleanupOnError(self.abandon):  # a block that failed is never ended twice: that would end the outer one
             try:
                 while self._begun:
                     if error is None:
                         check()
                     self._begun[-1].end(error)
-                    committed = committed or (error is None and self._begun[-1].is_outermost)
                     self._begun.pop()
             except ZkLockError as failed:
-                failed.after_commit = committed
+                failed.after_commit = len(self._begun) < len(self._aliases)
                 raise
 
     @abort.shielded
@@ -244,17 +242,17 @@ class _AtomicBlock:
 
     def __init__(self, alias: str) -> None:
         self._connection: BaseDatabaseWrapper = connections[alias]
-        self.is_outermost = not self._connection.in_atomic_block
+        self._outermost = not self._connection.in_atomic_block
         self._depth = len(self._connection.atomic_blocks), len(self._connection.savepoint_ids)
         self._savepoint: str | None = None
         self._is_open = False  # until Django's `__exit__` is called, once
         self._ended = False
         # Inside an outer transaction, the block cannot be durable. The lock outlives the outer COMMIT, otherwise it
         # could not have been acquired there.
-        self._block = atomic(using=alias, durable=self.is_outermost)
+        self._block = atomic(using=alias, durable=self._outermost)
 
     def begin(self) -> None:
-        if self.is_outermost and not self._connection.get_autocommit():
+        if self._outermost and not self._connection.get_autocommit():
             self._ended = True
             raise TransactionManagementError(
                 f'The connection "{self._connection.alias}" is not in autocommit mode: the end of a block would not '
@@ -263,7 +261,7 @@ class _AtomicBlock:
             )
         self._block.__enter__()
         self._is_open = True
-        if not self.is_outermost:
+        if not self._outermost:
             self._savepoint = self._connection.savepoint_ids[-1]
 
     def end(self, error: BaseException | None) -> None:
@@ -300,7 +298,7 @@ class _AtomicBlock:
     def _roll_back(self, error: BaseException) -> None:
         raw = self._connection.connection
         try:
-            if self.is_outermost and raw is not None and not self._connection.closed_in_transaction:
+            if self._outermost and raw is not None and not self._connection.closed_in_transaction:
                 # First of all: an exception that interrupts Django's own __exit__ before its rollback would make SQLite
                 # commit, because it commits when autocommit is turned on again.
                 with self._connection.wrap_database_errors:
@@ -324,7 +322,7 @@ class _AtomicBlock:
         """Make Django forget this block, and those that were begun inside it. Roll back."""
         blocks, savepoints = self._depth
         del self._connection.atomic_blocks[blocks:], self._connection.savepoint_ids[savepoints:]
-        if self.is_outermost:
+        if self._outermost:
             self._connection.in_atomic_block = False
             self._connection.run_on_commit = []
             _reset(self._connection)

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from asgiref.sync import sync_to_async
 from celery import shared_task
@@ -97,7 +97,8 @@ def caught_and_raised_again(request: HttpRequest) -> HttpResponse:
 def aborted_in_a_callback(request: HttpRequest) -> HttpResponse:
     with zk_lock("stock") as hold, in_ledger():
         write(request)
-        call_later(lambda: (lose(hold), threading.Event().wait(10)))
+        call_later(lambda: lose(hold))
+        call_later(lambda: threading.Event().wait(10))
     return done()
 
 
@@ -186,7 +187,7 @@ api.post("order/")(lambda request: own_block(request).status_code)
 handling = NinjaAPI(urls_namespace="committingsite-handling", docs_url=None)
 handling.post("order/")(lambda request: own_block(request).status_code)
 for kind in (LockLost, LockNotAcquired, ZooKeeperUnavailable):
-    handling.add_exception_handler(kind, answer)
+    handling.add_exception_handler(kind, cast("Any", answer))
 
 
 class LateAdmin(admin.ModelAdmin):  # type: ignore[type-arg]

@@ -253,11 +253,12 @@ def test_a_release_inside_a_block_waits_for_the_transaction_of_the_block(
             ledger.write("a")
             {"current_hold": lambda: current_hold("early").release(), "lock": lock.release}.get(of, hold.release)()
             ledger.write("b")
-        with pytest.raises(LockLost), lock as hold:
-            hold.release()
+        with pytest.raises(LockLost), lock as several:
+            hold = current_hold("early")
+            several.release()
             ledger.write("c")
             with contextlib.suppress(BaseException):
-                lose(held_locks.all()[0].hold())
+                lose(hold)
                 threading.Event().wait(1)
     assert ends == [("commit", 1), ("rollback", 1)]
     assert ledger.seen() == ["a", "b"]
