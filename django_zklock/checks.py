@@ -8,8 +8,10 @@ it.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from inspect import CO_VARARGS, CO_VARKEYWORDS, Parameter
 from typing import TYPE_CHECKING, Any, Final
 
 from django.core import checks
@@ -22,8 +24,10 @@ from django_zklock import conf
 from django_zklock.conf import url
 from django_zklock.conf.options import over_defaults
 from django_zklock.core.zk.options import TlsProblem
+from django_zklock.decorators import context as contexts
 from django_zklock.decorators.context import FunctionContext
 from django_zklock.http.requests import atomic_databases, opted_out
+from django_zklock.names.template import Template
 
 if TYPE_CHECKING:
     from django_zklock.decorators.locked import LockedFunction
@@ -179,6 +183,43 @@ def check_views(config: conf.Config) -> Iterator[checks.CheckMessage]:
     yield from messages.values()
     if begun:
         yield _one_warning(list(begun))
+
+
+@_of_config
+def check_decorators(config: conf.Config) -> Iterator[checks.CheckMessage]:
+    """Warn of decorators without `functools.wraps`: they hide a lock below them, or the arguments of one above."""
+    views = _views(get_resolver().url_patterns) if conf.setting("ROOT_URLCONF") and atomic_databases() else ()
+    tasks: list[Callable[..., Any]] = []
+    with suppress(Exception):  # a task that cannot be made, which its first use reports
+        tasks += contexts.library.functions()
+    hidden = [(function, locked) for function in (*views, *tasks) for locked in _hidden_locks(function)]
+    texts = {f"{_name(function)} hides the lock of {locked}, which it calls." for function, locked in hidden}
+    for locked in filter(None, map(_locked, tasks)):
+        texts.update(f"{locked} hides its argument {field!r} from its lock." for field in _hidden_fields(locked))
+    for text in sorted(texts):
+        yield checks.Warning(
+            text,
+            hint="Add functools.wraps to the decorator. Otherwise a task fails if it gets its arguments by position, "
+            "or has options that only tasks have. Under ATOMIC_REQUESTS, each request raises LockInTransaction.",
+            id="zklock.W012",
+        )
+
+
+def _hidden_locks(function: Any) -> Iterator[LockedFunction]:
+    """Yield the locks that a function for any arguments has in its closure, as that of a decorator has."""
+    flags = getattr(getattr(function, "__code__", None), "co_flags", 0)
+    if flags & CO_VARARGS and flags & CO_VARKEYWORDS and not hasattr(function, "__wrapped__"):
+        with suppress(ValueError):  # one of its variables is not set yet
+            yield from filter(None, [_locked(cell.cell_contents) for cell in function.__closure__ or ()])
+
+
+def _hidden_fields(locked: LockedFunction) -> list[str]:
+    """Return the fields of its lock that a function for any arguments gets by keyword only."""
+    parameters = locked.binder.signature.parameters
+    if not {parameter.kind for parameter in parameters.values()} >= {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}:
+        return []
+    fields = [Template.parse(conf.path_for(name)).fields for name in locked.binder.templates]
+    return [field for field in itertools.chain(*fields) if field not in parameters]
 
 
 def _views(patterns: list[Any]) -> Iterator[Any]:
