@@ -21,7 +21,7 @@ Use: TypeAlias = "tuple[HeldLock, object, str | None]"  # a held lock, its use t
 
 
 class Releasable:
-    """What a caller can release: a lock, or a hold."""
+    """The base of locks and holds: both can be released."""
 
     __slots__ = ()
 

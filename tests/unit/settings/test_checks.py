@@ -334,16 +334,16 @@ HIDDEN = ".bare.<locals>.inner hides the lock of "
 
 
 @pytest.fixture
-def tasks() -> Iterator[Celery]:
+def tasks() -> Iterator[Any]:
     """An app whose tasks are forgotten."""
-    app = Celery("checked", set_as_current=False)
+    app: Any = Celery("checked", set_as_current=False)
     yield app
     app._pending.clear()
     app._tasks.clear()
 
 
 @pytest.mark.parametrize("atomic_requests", [True, False])
-def test_a_view_whose_decorator_hides_its_lock_causes_a_warning_under_atomic_requests(
+def test_a_view_whose_decorator_hides_its_lock_needs_atomic_requests_for_a_warning(
     ledger: Ledger, atomic_requests: bool
 ) -> None:
     ledger.settings["ATOMIC_REQUESTS"] = atomic_requests
