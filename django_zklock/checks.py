@@ -8,10 +8,9 @@ it.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from inspect import CO_VARARGS, CO_VARKEYWORDS, Parameter
+from inspect import CO_VARARGS, CO_VARKEYWORDS
 from typing import TYPE_CHECKING, Any, Final
 
 from django.core import checks
@@ -188,15 +187,12 @@ def check_views(config: conf.Config) -> Iterator[checks.CheckMessage]:
 @_of_config
 def check_decorators(config: conf.Config) -> Iterator[checks.CheckMessage]:
     """Warn of decorators without `functools.wraps`: they hide a lock below them, or the arguments of one above."""
-    views = _views(get_resolver().url_patterns) if conf.setting("ROOT_URLCONF") and atomic_databases() else ()
-    tasks: list[Callable[..., Any]] = []
+    functions: list[Any] = []
+    if conf.setting("ROOT_URLCONF") and atomic_databases():
+        functions += (view for view in _views(get_resolver().url_patterns) if _locked(view) is None)
     with suppress(Exception):  # a task that cannot be made, which its first use reports
-        tasks += contexts.library.functions()
-    hidden = [(function, locked) for function in (*views, *tasks) for locked in _hidden_locks(function)]
-    texts = {f"{_name(function)} hides the lock of {locked}, which it calls." for function, locked in hidden}
-    for locked in filter(None, map(_locked, tasks)):
-        texts.update(f"{locked} hides its argument {field!r} from its lock." for field in _hidden_fields(locked))
-    for text in sorted(texts):
+        functions += contexts.library.functions()
+    for text in sorted({text for function in functions for text in _hidden(function)}):
         yield checks.Warning(
             text,
             hint="Add functools.wraps to the decorator. Otherwise a task fails if it gets its arguments by position, "
@@ -205,21 +201,21 @@ def check_decorators(config: conf.Config) -> Iterator[checks.CheckMessage]:
         )
 
 
-def _hidden_locks(function: Any) -> Iterator[LockedFunction]:
-    """Yield the locks that a function for any arguments has in its closure, as that of a decorator has."""
-    flags = getattr(getattr(function, "__code__", None), "co_flags", 0)
-    if flags & CO_VARARGS and flags & CO_VARKEYWORDS and not hasattr(function, "__wrapped__"):
-        with suppress(ValueError):  # one of its variables is not set yet
-            yield from filter(None, [_locked(cell.cell_contents) for cell in function.__closure__ or ()])
-
-
-def _hidden_fields(locked: LockedFunction) -> list[str]:
-    """Return the fields of its lock that a function for any arguments gets by keyword only."""
-    parameters = locked.binder.signature.parameters
-    if not {parameter.kind for parameter in parameters.values()} >= {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}:
-        return []
-    fields = [Template.parse(conf.path_for(name)).fields for name in locked.binder.templates]
-    return [field for field in itertools.chain(*fields) if field not in parameters]
+def _hidden(function: Any) -> Iterator[str]:
+    """Describe what the wrapper of a decorator hides, which is a function for any arguments."""
+    locked = _locked(function)
+    wrapper = function if locked is None else locked.function
+    flags = getattr(getattr(wrapper, "__code__", None), "co_flags", 0)
+    if not (flags & CO_VARARGS and flags & CO_VARKEYWORDS) or hasattr(wrapper, "__wrapped__"):
+        return
+    if locked is not None:
+        paths = [conf.path_for(name) for name in locked.binder.templates]
+        fields = {field for path in paths for field in Template.parse(path).fields}
+        for field in fields - locked.binder.signature.parameters.keys():
+            yield f"{_name(wrapper)} hides its argument {field!r} from its lock."
+    with suppress(ValueError):  # one of the variables in its closure is not set yet
+        for below in filter(None, [_locked(cell.cell_contents) for cell in wrapper.__closure__ or ()]):
+            yield f"{_name(wrapper)} hides the lock of {below}, which it calls."
 
 
 def _views(patterns: list[Any]) -> Iterator[Any]:

@@ -7,10 +7,10 @@ Database connections belong to a thread. Async code has none, so it has no trans
 from __future__ import annotations
 
 import contextlib
+import inspect
 import traceback
 import warnings
 from collections.abc import Callable, Iterable
-from types import FrameType
 from typing import Any, Final
 
 from django.db import DatabaseError, Error, connections
@@ -28,6 +28,12 @@ from django_zklock.exceptions import LockInTransaction, ZkLockError
 from django_zklock.locks.commit_hooks import TransactionObserver
 
 logger = Logger("django_zklock.transactions", always=True)
+
+# The functions of Django that call those of `on_commit`, also if a monitor has wrapped them.
+_CALL_HOOKS: Final = {
+    inspect.unwrap(function).__code__
+    for function in (BaseDatabaseWrapper.on_commit, BaseDatabaseWrapper.run_and_clear_commit_hooks)
+}
 
 
 def is_of_test_case(block: Atomic) -> bool:
@@ -65,17 +71,11 @@ def is_after_commit(error: BaseException) -> bool:
     """
     errors = [error]
     for cause in errors:
-        frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
-        if getattr(cause, "after_commit", False) or any(map(_calls_commit_hook, frames)):
+        codes = (frame.f_code for frame, _ in traceback.walk_tb(cause.__traceback__))
+        if getattr(cause, "after_commit", False) or not _CALL_HOOKS.isdisjoint(codes):
             return True
         errors += [other for other in (cause.__cause__, cause.__context__) if other is not None and other not in errors]
     return False
-
-
-def _calls_commit_hook(frame: FrameType) -> bool:
-    # By name, because agents for monitoring replace methods. Last looked up in Django 5.2.
-    is_hook = frame.f_code.co_name in ("on_commit", "run_and_clear_commit_hooks")
-    return is_hook and frame.f_globals.get("__name__") == BaseDatabaseWrapper.__module__
 
 
 def roll_back() -> None:
