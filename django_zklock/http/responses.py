@@ -82,10 +82,12 @@ def _in_preferred_type(request: HttpRequest, status: int, body: dict[str, Any]) 
     if preferred not in ("text/html", "text/plain"):
         return JsonResponse(body, status=status)
     if preferred == "text/html":
+        # The project's 500.html may ask its reader to try again.
+        page = f"{AFTER_COMMIT if status == 500 else status}.html"
         try:
-            return HttpResponse(loader.get_template(f"{status}.html").render(body, request), status=status)
+            return HttpResponse(loader.get_template(page).render(body, request), status=status)
         except TemplateDoesNotExist:
             pass
         except (Error, SynchronousOnlyOperation):  # such as in a transaction that has failed already
-            logger.exception("%d.html needs a query that fails; the answer is text", status)
+            logger.exception("%s needs a query that fails; the answer is text", page)
     return HttpResponse(body["detail"], status=status, content_type="text/plain; charset=utf-8")

@@ -101,6 +101,19 @@ def test_the_admin_does_not_refuse_a_saved_object(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("elsewhere")
+def test_the_page_of_such_an_answer_is_not_that_of_other_failures(ledger: Ledger, client: Client) -> None:
+    """A page for 500 may ask its reader to try again."""
+    pages = {"500.html": "try again", "lock_after_commit.html": "{{ code }}: look"}
+    loaders = [("django.template.loaders.locmem.Loader", pages)]
+    backend = "django.template.backends.django.DjangoTemplates"
+    for name, content in (("lock_after_commit.html", b"lock_after_commit: look"), ("", b"Your changes are saved")):
+        pages.pop("" if name else "lock_after_commit.html", None)
+        with override_settings(TEMPLATES=[{"BACKEND": backend, "OPTIONS": {"loaders": loaders}}]):
+            response = client.post("/own_block/", headers={"accept": BROWSER})
+        assert (response.status_code, response.content[: len(content)]) == (500, content)
+
+
+@pytest.mark.usefixtures("elsewhere")
 async def test_an_async_server_does_not_refuse_committed_work(ledger: Ledger) -> None:
     def close() -> None:
         connections["ledger"].close()
