@@ -13,8 +13,8 @@ class ZkLockError(Exception):
     """
 
     lock: str | None
-    after_commit = False
-    """Whether a part of the work is known to be committed, or to have ended outside a transaction."""
+    leaves_work = False
+    """Whether the work that has begun, or a part of it, is not rolled back."""
 
     def __init__(self, message: str = "", *, lock: str | None = None) -> None:
         super().__init__(message or _first_line(type(self)))

@@ -19,14 +19,14 @@ logger = Logger("django_zklock.responses")
 
 CONFLICT, UNAVAILABLE, LOST = "lock_conflict", "lock_unavailable", "lock_lost"
 """The `code` in a JSON answer: another holder has the lock; ZooKeeper did not answer; the lock was lost."""
-AFTER_COMMIT = "lock_after_commit"
-"""The `code` of each of these errors if it comes after the COMMIT."""
+NOT_ROLLED_BACK = "lock_not_rolled_back"
+"""The `code` of each of these errors if the work of the view, or a part of it, is not rolled back."""
 VIEW_HAS_ENDED: Final = "_zklock_view_has_ended"
 """Attribute of a request whose template response is rendered after the view, and after its COMMIT."""
 
 _DETAILS: Final = {
     409: "Somebody else is working on this right now. Please try again in a moment.",
-    500: "Your changes are saved, at least in part, but a later step failed. Please check before you try again.",
+    500: "Your changes may be saved already, but a later step failed. Please check before you try again.",
     503: "This is not possible at the moment. Please try again in a few seconds.",
 }
 
@@ -35,15 +35,15 @@ def answer(request: HttpRequest, error: Exception) -> HttpResponse | None:
     """
     Return the response to a request that failed with `error`: 409 or 503 with Retry-After; None for other errors.
 
-    After a COMMIT it is 500 without Retry-After, because a client that repeats the request would do its work twice.
+    If work is not rolled back, it is 500 without Retry-After: a client that repeats the request may do its work twice.
     The open transactions are rolled back, see `respond`.
     """
     if not isinstance(error, (LockNotAcquired, ZooKeeperUnavailable, LockLost)):
         return None
-    if hasattr(request, VIEW_HAS_ENDED) or transactions.is_after_commit(error):
+    if hasattr(request, VIEW_HAS_ENDED) or transactions.leaves_work(error):
         about: Any = {"exc_info": error, "extra": {"lock": error.lock}}
-        logger.error("%s failed, but its work is committed, at least in part: %s", route(request), error, **about)
-        return respond(request, 500, {"detail": _DETAILS[500], "code": AFTER_COMMIT})
+        logger.error("%s failed, and its work is not rolled back: %s", route(request), error, **about)
+        return respond(request, 500, {"detail": _DETAILS[500], "code": NOT_ROLLED_BACK})
     if isinstance(error, LockNotAcquired):
         status, code, seconds = 409, CONFLICT, 1
     elif isinstance(error, ZooKeeperUnavailable):
@@ -83,7 +83,7 @@ def _in_preferred_type(request: HttpRequest, status: int, body: dict[str, Any]) 
         return JsonResponse(body, status=status)
     if preferred == "text/html":
         # The project's 500.html may ask its reader to try again.
-        page = f"{AFTER_COMMIT if status == 500 else status}.html"
+        page = f"{NOT_ROLLED_BACK if status == 500 else status}.html"
         try:
             return HttpResponse(loader.get_template(page).render(body, request), status=status)
         except TemplateDoesNotExist:

@@ -124,7 +124,7 @@ class ConnectionHooks:
             try:
                 observer.check()
             except ZkLockError as error:
-                error.after_commit = observer.committed
+                error.leaves_work = observer.committed
                 # Django does not do it after a `commit()` of the user's own.
                 try:
                     self._connection.rollback()

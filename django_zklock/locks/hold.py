@@ -25,7 +25,7 @@ from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.operator_hold import LONGEST
 from django_zklock.core.queue.release_request import ReleaseRequest
-from django_zklock.exceptions import LockInTransaction, LockNotHeld
+from django_zklock.exceptions import LockInTransaction, LockLost, LockNotHeld
 from django_zklock.locks.arguments import check_no_running_loop
 from django_zklock.locks.hand_over import signed
 from django_zklock.locks.release import Releasable, Use
@@ -239,7 +239,11 @@ class Hold(HoldBase):
         """
         if self._is_released:
             raise self._held.not_held_error()
-        self._held.check()
+        try:
+            self._held.check()
+        except LockLost as lost:
+            lost.leaves_work = not open_blocks()
+            raise
 
     def add_lost_callback(self, callback: Callable[[Hold], object]) -> None:
         """

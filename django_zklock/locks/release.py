@@ -98,7 +98,7 @@ def _loss_of(uses: list[Use]) -> LockLost | None:
         reason = held.grant.why_lost()
         if reason is not None and held.policy.stops_at(held.grant):
             loss = held.grant.loss(reason)
-            loss.after_commit = present is None and not hooks.scope.rolls_back()
+            loss.leaves_work = not hooks.scope.rolls_back()
             return loss
     return None
 

@@ -62,17 +62,17 @@ def connections_in_transaction() -> list[BaseDatabaseWrapper]:
     ]
 
 
-def is_after_commit(error: BaseException) -> bool:
+def leaves_work(error: BaseException) -> bool:
     """
-    Return whether work was committed before this error, or before one that it comes from.
+    Return whether work is not rolled back although this error, or one that it comes from, was raised.
 
     A function of `on_commit` has raised it: after the COMMIT, or at once in autocommit, after what was written before.
-    Or it has the mark `after_commit`. It is not known what a view has committed in other ways.
+    Or a lock was lost without a transaction that could be rolled back. What else a view has committed is not known.
     """
     errors = [error]
     for cause in errors:
         codes = (frame.f_code for frame, _ in traceback.walk_tb(cause.__traceback__))
-        if getattr(cause, "after_commit", False) or not _CALL_HOOKS.isdisjoint(codes):
+        if getattr(cause, "leaves_work", False) or not _CALL_HOOKS.isdisjoint(codes):
             return True
         errors += [other for other in (cause.__cause__, cause.__context__) if other is not None and other not in errors]
     return False
@@ -141,7 +141,7 @@ class Transaction:
                     self._begun[-1].end(error)
                     self._begun.pop()
             except ZkLockError as failed:
-                failed.after_commit = len(self._begun) < len(self._aliases)
+                failed.leaves_work = len(self._begun) < len(self._aliases)
                 raise
 
     @abort.shielded

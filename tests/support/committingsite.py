@@ -1,7 +1,8 @@
-"""A site of views that commit one note each, and meet an error of a lock after that: this module is its URLconf."""
+"""A site of views that write one note each, and meet an error of a lock after that: this module is its URLconf."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import threading
@@ -126,6 +127,32 @@ def kept_and_lost_between_two_commits(request: HttpRequest) -> HttpResponse:
     return done()
 
 
+def aborted_after_a_commit(request: HttpRequest) -> HttpResponse:
+    with zk_lock("stock", release_on="exit") as hold:
+        with in_ledger():
+            write(request)
+        lose(hold)
+        threading.Event().wait(10)
+    return done()
+
+
+def checked_after_a_commit(request: HttpRequest) -> HttpResponse:
+    with zk_lock("stock", release_on="exit") as hold:
+        with in_ledger():
+            write(request)
+        lose_unnoticed(hold)
+        hold.check()
+    return done()
+
+
+async def async_block_aborted(request: HttpRequest) -> HttpResponse:
+    async with zk_lock("stock") as hold:
+        await sync_to_async(write)(request)
+        lose(hold)
+        await asyncio.sleep(10)
+    return done()
+
+
 def lost_at_the_end(request: HttpRequest) -> HttpResponse:
     with zk_lock("stock") as hold:
         with in_ledger():
@@ -205,7 +232,7 @@ VIEWS: dict[str, Any] = {
         own_block, nested_blocks, block_of_the_lock, kept_lock, caught_and_raised_again, aborted_in_a_callback,
         two_databases, lost_between_two_commits, kept_and_lost_between_two_commits, lost_at_the_end,
         lost_at_the_end_of_several, lost_at_the_release, lost_at_the_release_of_the_hold, async_view,
-        async_block_lost_at_its_end,
+        async_block_lost_at_its_end, aborted_after_a_commit, checked_after_a_commit, async_block_aborted,
     )
 }  # fmt: skip
 """Views that are in no transaction of the request."""
@@ -225,6 +252,8 @@ urlpatterns = [
     *(path(f"{name}/", view) for name, view in {**VIEWS}.items()),
     *(path(f"atomic/{name}/", view) for name, view in ATOMIC.items()),
     path("busy/", busy_before_the_commit),
+    path("atomic/aborted_after_a_commit/", aborted_after_a_commit),
+    path("atomic/checked_after_a_commit/", checked_after_a_commit),
     path("ninja/", api.urls),
     path("ninja-handling/", handling.urls),
     path("admin/", saving.urls),
