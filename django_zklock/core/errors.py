@@ -13,7 +13,7 @@ class ZkLockError(Exception):
     """
 
     lock: str | None
-    leaves_work = False
+    not_rolled_back = False
     """Whether the work that has begun, or a part of it, is not rolled back."""
 
     def __init__(self, message: str = "", *, lock: str | None = None) -> None:

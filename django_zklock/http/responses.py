@@ -40,7 +40,7 @@ def answer(request: HttpRequest, error: Exception) -> HttpResponse | None:
     """
     if not isinstance(error, (LockNotAcquired, ZooKeeperUnavailable, LockLost)):
         return None
-    if hasattr(request, VIEW_HAS_ENDED) or transactions.leaves_work(error):
+    if hasattr(request, VIEW_HAS_ENDED) or transactions.not_rolled_back(error):
         about: Any = {"exc_info": error, "extra": {"lock": error.lock}}
         logger.error("%s failed, and its work is not rolled back: %s", route(request), error, **about)
         return respond(request, 500, {"detail": _DETAILS[500], "code": NOT_ROLLED_BACK})

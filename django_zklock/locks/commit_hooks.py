@@ -124,7 +124,7 @@ class ConnectionHooks:
             try:
                 observer.check()
             except ZkLockError as error:
-                error.leaves_work = observer.committed
+                error.not_rolled_back = observer.committed
                 # Django does not do it after a `commit()` of the user's own.
                 try:
                     self._connection.rollback()

@@ -47,6 +47,7 @@ class HoldBase(Releasable):
     """The base of the holds of one lock and of several. Its errors explain how a hold differs from a lock."""
 
     __slots__ = ()
+    _kind = "hold"
 
     _holds: Sequence[Hold]
 
@@ -242,7 +243,7 @@ class Hold(HoldBase):
         try:
             self._held.check()
         except LockLost as lost:
-            lost.leaves_work = not open_blocks()
+            lost.not_rolled_back = not open_blocks()
             raise
 
     def add_lost_callback(self, callback: Callable[[Hold], object]) -> None:

@@ -24,6 +24,7 @@ class Releasable:
     """The base of locks and holds: both can be released."""
 
     __slots__ = ()
+    _kind = "lock"
 
     @abort.shielded
     def release(self) -> None:
@@ -43,7 +44,7 @@ class Releasable:
         and free no newer hold of the same owner. Only its owner can end the hold of a block, or one with
         `release_on="commit"`, which lasts until the transaction has ended: another thread knows nothing of that.
         """
-        check_no_running_loop("release", "await arelease()")
+        check_no_running_loop("release", f"await {self._kind}.arelease()")
         uses: list[Use] = []
         with CleanupOnError(functools.partial(finish_release, uses, self._uses_to_release, release_uses)):
             run(release_all(uses, self._uses_to_release, ThreadWaiter))
@@ -98,7 +99,7 @@ def _loss_of(uses: list[Use]) -> LockLost | None:
         reason = held.grant.why_lost()
         if reason is not None and held.policy.stops_at(held.grant):
             loss = held.grant.loss(reason)
-            loss.leaves_work = not hooks.scope.rolls_back()
+            loss.not_rolled_back = not hooks.scope.rolls_back()
             return loss
     return None
 

@@ -62,7 +62,7 @@ def connections_in_transaction() -> list[BaseDatabaseWrapper]:
     ]
 
 
-def leaves_work(error: BaseException) -> bool:
+def not_rolled_back(error: BaseException) -> bool:
     """
     Return whether work is not rolled back although this error, or one that it comes from, was raised.
 
@@ -72,7 +72,7 @@ def leaves_work(error: BaseException) -> bool:
     errors = [error]
     for cause in errors:
         codes = (frame.f_code for frame, _ in traceback.walk_tb(cause.__traceback__))
-        if getattr(cause, "leaves_work", False) or not _CALL_HOOKS.isdisjoint(codes):
+        if getattr(cause, "not_rolled_back", False) or not _CALL_HOOKS.isdisjoint(codes):
             return True
         errors += [other for other in (cause.__cause__, cause.__context__) if other is not None and other not in errors]
     return False
@@ -141,7 +141,7 @@ class Transaction:
                     self._begun[-1].end(error)
                     self._begun.pop()
             except ZkLockError as failed:
-                failed.leaves_work = len(self._begun) < len(self._aliases)
+                failed.not_rolled_back = len(self._begun) < len(self._aliases)
                 raise
 
     @abort.shielded

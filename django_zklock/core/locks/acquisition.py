@@ -510,5 +510,5 @@ class Block:
             outer_stopped = any(outer.abort_requested_at is not None for outer in guards)  # that block reports the loss
             if (stopped and not outer_stopped) or (cause is None and guard.loss_matters and not committed):
                 lost = held.grant.loss(reason)
-                lost.leaves_work = self._transaction is None and not hooks.scope.rolls_back()
+                lost.not_rolled_back = self._transaction is None and not hooks.scope.rolls_back()
         return lost

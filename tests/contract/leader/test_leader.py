@@ -218,7 +218,7 @@ def test_a_function_that_returns_after_a_loss_does_not_end_run(zoo: Zoo) -> None
 
 
 def test_a_leader_that_has_released_its_leadership_is_not_called_again(zoo: Zoo) -> None:
-    """What happens to the session after that is no loss."""
+    """It has lost nothing, even if the session ends after that."""
     calls: list[Hold] = []
     leader = zk_leader("lead")
 

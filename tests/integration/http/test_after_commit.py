@@ -165,7 +165,7 @@ def test_a_lock_that_is_lost_at_its_end_in_a_transaction_is_a_refusal(
 @pytest.mark.usefixtures("zoo")
 @pytest.mark.parametrize("view", ["aborted_after_a_commit", "checked_after_a_commit"])
 def test_a_lock_that_is_lost_in_its_transaction_is_a_refusal(ledger: Ledger, client: Client, view: str) -> None:
-    """What was committed inside the transaction of the request is rolled back with that."""
+    """The transaction of the request is rolled back, with what was committed inside it."""
     ledger.settings["ATOMIC_REQUESTS"] = True
     response = client.post(f"/atomic/{view}/")
     assert (response.status_code, response["Retry-After"]) == (503, "5")

@@ -268,15 +268,15 @@ def test_a_release_inside_a_block_waits_for_the_transaction_of_the_block(
 @pytest.mark.parametrize("around", [False, True])
 def test_a_function_of_on_commit_may_release_the_lock(zoo: Zoo, ledger: Ledger, around: bool) -> None:
     """It ends the block that is committed, not the one around that."""
-    free: list[bool] = []
+    looks: list[bool] = []
     lock = zk_lock("early")
     with lock if around else contextlib.nullcontext():
         with zk_lock("early", atomic="ledger") as hold:
             ledger.write("a")
             transaction.on_commit(hold.release, using="ledger")
-            transaction.on_commit(lambda: free.append(not zoo.children("early")), using="ledger")
+            transaction.on_commit(lambda: looks.append(not zoo.children("early")), using="ledger")
         assert lock.owned() is around
-    assert free == [not around]
+    assert looks == [not around]
     assert ledger.seen() == ["a"]
     zoo.assert_empty()
 

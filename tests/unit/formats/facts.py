@@ -304,7 +304,7 @@ def answers() -> dict[str, str]:
     codes = {code.slug: f"{code.grpc} {code.http} {dict(code.headers)}" for code in Code}
     codes |= {code: str(status) for status, (code, _) in views._ANSWERS.items()}
     late = LockBusy()
-    late.leaves_work = True
+    late.not_rolled_back = True
     for error in (LockBusy(), ZooKeeperUnavailable(), LockLost(), late):
         answered: Any = responses.answer(RequestFactory().get("/", headers={"accept": "application/json"}), error)
         body = json.loads(answered.content)
