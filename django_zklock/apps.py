@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from django_zklock import conf
 from django_zklock.checks import (
     check_access,
+    check_decorators,
     check_root,
     check_semaphores,
     check_session_timeout,
@@ -52,7 +53,15 @@ class ZkLockConfig(AppConfig):
 
         This opens no connection and does not import kazoo: commands without locks run it, and so do forking servers.
         """
-        for check in (check_settings, check_session_timeout, check_semaphores, check_views, check_tls_files):
+        always = (
+            check_settings,
+            check_session_timeout,
+            check_semaphores,
+            check_views,
+            check_decorators,
+            check_tls_files,
+        )
+        for check in always:
             checks.register(check, "zklock")
         checks.register(check_transport, "zklock", checks.Tags.security, deploy=True)
         checks.register(check_access, "zklock", checks.Tags.security, deploy=True)

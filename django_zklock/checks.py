@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from inspect import CO_VARARGS, CO_VARKEYWORDS
 from typing import TYPE_CHECKING, Any, Final
 
 from django.core import checks
@@ -22,8 +23,10 @@ from django_zklock import conf
 from django_zklock.conf import url
 from django_zklock.conf.options import over_defaults
 from django_zklock.core.zk.options import TlsProblem
+from django_zklock.decorators import context as contexts
 from django_zklock.decorators.context import FunctionContext
 from django_zklock.http.requests import atomic_databases, opted_out
+from django_zklock.names.template import Template
 
 if TYPE_CHECKING:
     from django_zklock.decorators.locked import LockedFunction
@@ -179,6 +182,40 @@ def check_views(config: conf.Config) -> Iterator[checks.CheckMessage]:
     yield from messages.values()
     if begun:
         yield _one_warning(list(begun))
+
+
+@_of_config
+def check_decorators(config: conf.Config) -> Iterator[checks.CheckMessage]:
+    """Warn of decorators without `functools.wraps`: they hide a lock below them, or the arguments of one above."""
+    functions: list[Any] = []
+    if conf.setting("ROOT_URLCONF") and atomic_databases():
+        functions += (view for view in _views(get_resolver().url_patterns) if _locked(view) is None)
+    with suppress(Exception):  # a task that cannot be made, which its first use reports
+        functions += contexts.library.functions()
+    for text in sorted({text for function in functions for text in _hidden(function)}):
+        yield checks.Warning(
+            text,
+            hint="Add functools.wraps to the decorator. Otherwise a task fails if it gets its arguments by position, "
+            "or has options that only tasks have. Under ATOMIC_REQUESTS, each request raises LockInTransaction.",
+            id="zklock.W012",
+        )
+
+
+def _hidden(function: Any) -> Iterator[str]:
+    """Describe what the wrapper of a decorator hides, which is a function for any arguments."""
+    locked = _locked(function)
+    wrapper = function if locked is None else locked.function
+    flags = getattr(getattr(wrapper, "__code__", None), "co_flags", 0)
+    if not (flags & CO_VARARGS and flags & CO_VARKEYWORDS) or hasattr(wrapper, "__wrapped__"):
+        return
+    if locked is not None:
+        paths = [conf.path_for(name) for name in locked.binder.templates]
+        fields = {field for path in paths for field in Template.parse(path).fields}
+        for field in fields - locked.binder.signature.parameters.keys():
+            yield f"{_name(wrapper)} hides its argument {field!r} from its lock."
+    with suppress(ValueError):  # one of the variables in its closure is not set yet
+        for below in filter(None, [_locked(cell.cell_contents) for cell in wrapper.__closure__ or ()]):
+            yield f"{_name(wrapper)} hides the lock of {below}, which it calls."
 
 
 def _views(patterns: list[Any]) -> Iterator[Any]:

@@ -13,6 +13,8 @@ class ZkLockError(Exception):
     """
 
     lock: str | None
+    not_rolled_back = False
+    """Whether the work that has begun, or a part of it, is not rolled back."""
 
     def __init__(self, message: str = "", *, lock: str | None = None) -> None:
         super().__init__(message or _first_line(type(self)))

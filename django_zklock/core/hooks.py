@@ -81,6 +81,9 @@ class Scope:
     def is_open(self) -> object:
         """Return whether any transaction is open, or may be. It is cheap."""
 
+    def rolls_back(self) -> object:
+        """Return whether an error rolls back the work of the caller, because a transaction is open."""
+
     def check(self, spec: LockSpec) -> None:
         """Raise if a lock with these options must not be acquired inside the open transactions."""
 

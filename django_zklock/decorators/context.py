@@ -7,7 +7,7 @@ lock, or after its loss. Django imports this module at its start, so it imports 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -105,9 +105,13 @@ class TaskLibrary:
         """Return the context of a call of the decorated function `wrapper`; None if no worker makes this call."""
         return None
 
+    def functions(self) -> Iterable[Callable[..., Any]]:
+        """Return the functions that calls of the library's tasks go through."""
+        return ()
+
     def has_task(self, wrapper: Callable[..., Any]) -> bool:
         """Return whether a task of the library calls this decorated function."""
-        return False
+        return any(function is wrapper for function in self.functions())
 
 
 CELERY: Final = "django_zklock.contrib.celery"

@@ -1,4 +1,4 @@
-"""The response to a request that did not acquire or has lost its lock: 409 or 503, as JSON or as a page."""
+"""The response to a request that did not acquire or has lost its lock: 409, 503 or 500, as JSON or as a page."""
 
 from __future__ import annotations
 
@@ -19,9 +19,14 @@ logger = Logger("django_zklock.responses")
 
 CONFLICT, UNAVAILABLE, LOST = "lock_conflict", "lock_unavailable", "lock_lost"
 """The `code` in a JSON answer: another holder has the lock; ZooKeeper did not answer; the lock was lost."""
+NOT_ROLLED_BACK = "lock_not_rolled_back"
+"""The `code` of each of these errors if the work of the view, or a part of it, is not rolled back."""
+VIEW_HAS_ENDED: Final = "_zklock_view_has_ended"
+"""Attribute of a request whose template response is rendered after the view, and after its COMMIT."""
 
 _DETAILS: Final = {
     409: "Somebody else is working on this right now. Please try again in a moment.",
+    500: "Your changes may be saved already, but a later step failed. Please check before you try again.",
     503: "This is not possible at the moment. Please try again in a few seconds.",
 }
 
@@ -30,18 +35,23 @@ def answer(request: HttpRequest, error: Exception) -> HttpResponse | None:
     """
     Return the response to a request that failed with `error`: 409 or 503 with Retry-After; None for other errors.
 
+    If work is not rolled back, it is 500 without Retry-After: a client that repeats the request may do its work twice.
     The open transactions are rolled back, see `respond`.
     """
+    if not isinstance(error, (LockNotAcquired, ZooKeeperUnavailable, LockLost)):
+        return None
+    if hasattr(request, VIEW_HAS_ENDED) or transactions.not_rolled_back(error):
+        about: Any = {"exc_info": error, "extra": {"lock": error.lock}}
+        logger.error("%s failed, and its work is not rolled back: %s", route(request), error, **about)
+        return respond(request, 500, {"detail": _DETAILS[500], "code": NOT_ROLLED_BACK})
     if isinstance(error, LockNotAcquired):
         status, code, seconds = 409, CONFLICT, 1
     elif isinstance(error, ZooKeeperUnavailable):
         status, code, seconds = 503, UNAVAILABLE, 5
         logger.error("%s: %s", route(request), error, extra={"lock": error.lock})
-    elif isinstance(error, LockLost):
+    else:
         status, code, seconds = 503, LOST, 5
         logger.error("%s was aborted: %s", route(request), error, exc_info=error, extra={"lock": error.lock})
-    else:
-        return None
     response = respond(request, status, {"detail": _DETAILS[status], "code": code, "retry_after": seconds})
     response["Retry-After"] = str(seconds)
     return response
@@ -69,14 +79,15 @@ def _in_preferred_type(request: HttpRequest, status: int, body: dict[str, Any]) 
     if "HX-Request" in request.headers:  # htmx accepts everything, and puts it into the page
         types.remove("application/json")
     preferred = request.get_preferred_type(types)
+    if preferred not in ("text/html", "text/plain"):
+        return JsonResponse(body, status=status)
     if preferred == "text/html":
+        # The project's 500.html may ask its reader to try again.
+        page = f"{NOT_ROLLED_BACK if status == 500 else status}.html"
         try:
-            return HttpResponse(loader.get_template(f"{status}.html").render(body, request), status=status)
+            return HttpResponse(loader.get_template(page).render(body, request), status=status)
         except TemplateDoesNotExist:
-            preferred = "text/plain"
+            pass
         except (Error, SynchronousOnlyOperation):  # such as in a transaction that has failed already
-            logger.exception("%d.html needs a query that fails; the answer is text", status)
-            preferred = "text/plain"
-    if preferred == "text/plain":
-        return HttpResponse(body["detail"], status=status, content_type="text/plain; charset=utf-8")
-    return JsonResponse(body, status=status)
+            logger.exception("%s needs a query that fails; the answer is text", page)
+    return HttpResponse(body["detail"], status=status, content_type="text/plain; charset=utf-8")

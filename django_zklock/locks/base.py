@@ -36,7 +36,7 @@ from django_zklock.locks.arguments import (
     threading_timeout,
 )
 from django_zklock.locks.queue_reader import read_queue
-from django_zklock.locks.release import Use, finish_release, release_all, release_uses
+from django_zklock.locks.release import Releasable, Use, finish_release
 
 logger = Logger("django_zklock.locks")
 
@@ -65,7 +65,7 @@ class BlockExit:
         return self._close_innermost if lock is None else self._new_end(lock)  # `ExitStack` looks it up on the class
 
 
-class LockBase(Generic[AnyHold, BlockPolicy]):
+class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
     """The base of one lock and of several locks. Their policy decides whether a block may get None, not the hold."""
 
     _skips = False
@@ -161,39 +161,15 @@ class LockBase(Generic[AnyHold, BlockPolicy]):
         return self._view(acquisition)
 
     @abort.shielded
-    def release(self) -> None:
-        """
-        Release, once for each time it was acquired.
-
-        Waits at most a second for ZooKeeper's confirmation. If that does not come, the znode is deleted as soon as
-        ZooKeeper is back, or with the session. Raises `LockNotHeld` if the calling owner does not hold the lock, or
-        one of several: then all stay held. Raises `LockLost` after the release if one was lost; with `abort_on="never"`
-        only after `max_hold`. An exception that strikes this call, such as a soft time limit, does not prevent the
-        release.
-
-        If the owner has ended, any owner can release the lock by the lock object that acquired it.
-        """
-        check_no_running_loop("release", "await lock.arelease()")
-        uses: list[Use] = []
-        with CleanupOnError(functools.partial(finish_release, uses, self._uses_to_release, release_uses)):
-            run(release_all(uses, self._uses_to_release, ThreadWaiter))
-
-    async def arelease(self) -> None:
-        """Release as `release` does."""
-        uses: list[Use] = []
-        with CleanupOnError(functools.partial(finish_release, uses, self._uses_to_release, release_uses)):
-            await Awaited(release_all(uses, self._uses_to_release, TaskWaiter))
-
-    @abort.shielded
     def _uses_to_release(self) -> list[Use]:
-        """Return the uses that a release ends, in the order of the keys. Raises `LockNotHeld`."""
         uses: list[Use] = []
-        for spec in self.specs:
+        specs = self.specs
+        for spec in specs:
             held = _held_lock(spec)
             use = None if held is None else held.last_use(self)
             if held is None or use is None:  # without a use, a transaction keeps the lock, or others have acquired it
                 held, use = held_locks.of_ended_owner(self, spec.key)
-            uses.append((held, use, spec.release_on))
+            uses.append((held, use, None if specs[-1].atomic else spec.release_on))
         return uses
 
     def locked(self) -> bool:

@@ -42,6 +42,7 @@ class TransactionObserver:
     def __init__(self, check: Callable[[], object], ended: Callable[[TransactionObserver], list[HeldLock]]) -> None:
         self.check = check
         self._ended = ended
+        self.committed = False  # one of the transactions was
         self._open: set[ConnectionHooks] = set()
 
     @abort.shielded
@@ -114,6 +115,8 @@ class ConnectionHooks:
         if not self._connection.in_atomic_block:  # else Django refuses
             self._check()
         commit()
+        for observer in self._observers:
+            observer.committed = True
         self._end()
 
     def _check(self) -> None:
@@ -121,6 +124,7 @@ class ConnectionHooks:
             try:
                 observer.check()
             except ZkLockError as error:
+                error.not_rolled_back = observer.committed
                 # Django does not do it after a `commit()` of the user's own.
                 try:
                     self._connection.rollback()

@@ -179,7 +179,7 @@ class Leader:
             try:
                 with self as hold:
                     value = function(hold)
-                    if not hold.lost:
+                    if hold.state != "lost":
                         return value
             except _RETRIED as error:
                 if not self._may_continue(error, elected=hold is not None):
@@ -197,7 +197,7 @@ class Leader:
                     if not inspect.isawaitable(work):
                         raise TypeError(f"{function!r} returned nothing to await; leader.run() is for plain functions.")
                     value = await work
-                    if not hold.lost:
+                    if hold.state != "lost":
                         return value
             except _RETRIED as error:
                 if not self._may_continue(error, elected=hold is not None):

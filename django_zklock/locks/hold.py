@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import weakref
 from collections.abc import Callable, Sequence
@@ -17,7 +16,6 @@ from django_zklock.conf.arguments import Seconds
 from django_zklock.conf.table import seconds
 from django_zklock.core import clock
 from django_zklock.core.execution import abort
-from django_zklock.core.execution.abort import CleanupOnError
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.core.locks.held import HeldLock, enclosing_holds, held_locks, not_held
@@ -27,10 +25,10 @@ from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.operator_hold import LONGEST
 from django_zklock.core.queue.release_request import ReleaseRequest
-from django_zklock.exceptions import LockInTransaction, LockNotHeld
+from django_zklock.exceptions import LockInTransaction, LockLost, LockNotHeld
 from django_zklock.locks.arguments import check_no_running_loop
 from django_zklock.locks.hand_over_text import signed
-from django_zklock.locks.release import Use, finish_release, release_all, release_uses
+from django_zklock.locks.release import Releasable, Use
 from django_zklock.locks.transactions import open_blocks
 from django_zklock.names.template import check_type
 
@@ -45,33 +43,13 @@ class FencedRow(Protocol):
     async def afence(self, fence: Hold, *, refresh: bool = ...) -> None: ...
 
 
-class HoldBase:
+class HoldBase(Releasable):
     """The base of the holds of one lock and of several. Its errors explain how a hold differs from a lock."""
 
     __slots__ = ()
+    _kind = "hold"
 
     _holds: Sequence[Hold]
-
-    @abort.shielded
-    def release(self) -> None:
-        """
-        End the acquisition that returned this hold, and nothing else; once. Any thread or task can do this.
-
-        Call it instead of `release` of the lock, not in addition: later calls raise `LockNotHeld`, and free no newer
-        hold of the same owner. It waits, and raises `LockLost` after the release, as that does. Only its owner can end
-        the hold of a block, which then raises `LockNotHeld` at its end; and a hold with `release_on="commit"`, which
-        lasts until the transaction has ended. Another thread knows nothing of the owner's open transactions.
-        """
-        check_no_running_loop("release", "await hold.arelease()")
-        uses: list[Use] = []
-        with CleanupOnError(functools.partial(finish_release, uses, self._uses_to_release, release_uses)):
-            run(release_all(uses, self._uses_to_release, ThreadWaiter))
-
-    async def arelease(self) -> None:
-        """End the acquisition as `release` does."""
-        uses: list[Use] = []
-        with CleanupOnError(functools.partial(finish_release, uses, self._uses_to_release, release_uses)):
-            await Awaited(release_all(uses, self._uses_to_release, TaskWaiter))
 
     def wait_released(self) -> bool:
         """
@@ -88,9 +66,20 @@ class HoldBase:
         """Wait as `wait_released` does."""
         return await Awaited(releases.ended(TaskWaiter))
 
+    def wait_lost(self, timeout: float | None = None) -> bool:
+        """
+        Wait until a lock is lost, at most `timeout` seconds (None: for ever); return whether one is.
+
+        Returns False as soon as one is released.
+        """
+        grants = [hold._held.grant for hold in self._holds]
+        if any(grant.inherited for grant in grants):
+            return True  # the protocol's thread runs in the parent
+        wait_for(HoldEvent(), grants, timeout)
+        return any(hold.lost for hold in self._holds)
+
     @abort.shielded
     def _uses_to_release(self) -> list[Use]:
-        """Return what a release ends. Raises `LockNotHeld`."""
         holds = [hold for hold in self._holds if hold._use in hold._held.uses]
         uses = [hold._use_to_release() for hold in holds or self._holds]
         for hold in holds:
@@ -155,11 +144,16 @@ class Hold(HoldBase):
         held, use = self._held, self._use
         if held.grant.inherited or use not in held.uses:
             raise held.not_held_error()
+        of_block = not held.uses.get(use)
         if held.owner != current_owner():
-            if not held.uses.get(use):
+            if of_block:
                 raise LockNotHeld("Only its owner can release the hold of a block.", lock=self.key)
             if self._release_on == "commit" and not held.owner.is_over:
                 raise LockNotHeld('Only its owner can release a hold with release_on="commit".', lock=self.key)
+        elif of_block:  # a block inside this one has the same hold, so end the innermost one
+            if held_locks.has_released_inside(held.owner, held.grant):
+                raise held.not_held_error()
+            use = [use for use, kept in held.uses.items() if not kept][-1]
         return held, use, self._release_on
 
     @property
@@ -246,18 +240,11 @@ class Hold(HoldBase):
         """
         if self._is_released:
             raise self._held.not_held_error()
-        self._held.check()
-
-    def wait_lost(self, timeout: float | None = None) -> bool:
-        """
-        Wait until the lock is lost, at most `timeout` seconds (None: for ever); return whether it is.
-
-        Returns False as soon as the lock is released.
-        """
-        if self._held.grant.inherited:
-            return True  # the protocol's thread runs in the parent
-        wait_for(HoldEvent(), [self._held.grant], timeout)
-        return self.lost
+        try:
+            self._held.check()
+        except LockLost as lost:
+            lost.not_rolled_back = not open_blocks()
+            raise
 
     def add_lost_callback(self, callback: Callable[[Hold], object]) -> None:
         """

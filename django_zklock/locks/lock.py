@@ -144,7 +144,8 @@ class Lock(LockBase[Hold, BlockPolicy]):
         return self._resolved[1]
 
     def _view(self, acquisition: Acquisition) -> Hold:
-        return hold_of(acquisition.holds[0], acquisition.use, acquisition.specs[0].release_on)
+        (spec,) = acquisition.specs
+        return hold_of(acquisition.holds[0], acquisition.use, None if spec.atomic else spec.release_on)
 
 
 def zk_lock(

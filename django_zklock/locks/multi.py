@@ -20,7 +20,7 @@ from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.locks.arguments import check_arguments, skips
 from django_zklock.locks.base import BlockPolicy, GivenPolicy, LockBase
-from django_zklock.locks.hold import Hold, HoldBase, HoldEvent, held_of, hold_of, wait_for
+from django_zklock.locks.hold import Hold, HoldBase, hold_of
 from django_zklock.locks.lock import Lock
 from django_zklock.names.template import check_used
 
@@ -79,18 +79,6 @@ class MultiHold(HoldBase):
         """Raise what `Hold.check` raises, unless all locks are held and their leases are valid now."""
         for hold in self._holds:
             hold.check()
-
-    def wait_lost(self, timeout: float | None = None) -> bool:
-        """
-        Wait until any of the locks is lost, at most `timeout` seconds (None: for ever); return whether one is.
-
-        Returns False as soon as one is released.
-        """
-        grants = [held_of(hold).grant for hold in self._holds]
-        if any(grant.inherited for grant in grants):
-            return True  # the protocol's thread runs in the parent
-        wait_for(HoldEvent(), grants, timeout)
-        return self.lost
 
     @property
     def release_requested(self) -> ReleaseRequest | None:
@@ -181,7 +169,7 @@ class MultiLock(LockBase[MultiHold, BlockPolicy]):
 
     def _view(self, acquisition: Acquisition) -> MultiHold:
         holds = (
-            hold_of(held, acquisition.use, spec.release_on)
+            hold_of(held, acquisition.use, None if acquisition.specs[-1].atomic else spec.release_on)
             for held, spec in zip(acquisition.holds, acquisition.specs, strict=True)
         )
         return MultiHold(tuple(holds), {lock.name: lock.key for lock in self._given})

@@ -3,17 +3,61 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
+from django_zklock.core import hooks
 from django_zklock.core.execution import abort
-from django_zklock.core.execution.waiters import Routine
+from django_zklock.core.execution.abort import CleanupOnError
+from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.core.locks.held import HeldLock, released
 from django_zklock.exceptions import LockLost, LockNotHeld
+from django_zklock.locks.arguments import check_no_running_loop
 
 _Held = TypeVar("_Held")
 Use: TypeAlias = "tuple[HeldLock, object, str | None]"  # a held lock, its use to end, and the option release_on
+
+
+class Releasable:
+    """The base of locks and holds: both can be released."""
+
+    __slots__ = ()
+    _kind = "lock"
+
+    @abort.shielded
+    def release(self) -> None:
+        """
+        Release a lock, once for each time it was acquired; or the acquisition that returned this hold, and only that.
+
+        Waits at most a second for ZooKeeper's confirmation. If that does not come, the znode is deleted as soon as
+        ZooKeeper is back, or with the session. Raises `LockNotHeld` if the calling owner does not hold the lock, or
+        one of several: then all stay held. Raises `LockLost` after the release if one was lost; with `abort_on="never"`
+        only after `max_hold`. An exception that strikes this call, such as a soft time limit, does not prevent the
+        release. Inside a block it is the early end of that block. If the block has begun a transaction, the lock is
+        released after its COMMIT.
+
+        **A lock**: If the owner has ended, any owner can release it by the lock object that acquired it.
+
+        **A hold**: Any thread or task can do this, instead of `release` of the lock. Later calls raise `LockNotHeld`,
+        and free no newer hold of the same owner. Only its owner can end the hold of a block, or one with
+        `release_on="commit"`, which lasts until the transaction has ended: another thread knows nothing of that.
+        """
+        check_no_running_loop("release", f"await {self._kind}.arelease()")
+        uses: list[Use] = []
+        with CleanupOnError(functools.partial(finish_release, uses, self._uses_to_release, release_uses)):
+            run(release_all(uses, self._uses_to_release, ThreadWaiter))
+
+    async def arelease(self) -> None:
+        """Release as `release` does."""
+        uses: list[Use] = []
+        with CleanupOnError(functools.partial(finish_release, uses, self._uses_to_release, release_uses)):
+            await Awaited(release_all(uses, self._uses_to_release, TaskWaiter))
+
+    def _uses_to_release(self) -> list[Use]:
+        """Return the uses that a release ends, in the order of the keys. Raises `LockNotHeld`."""
+        raise NotImplementedError
 
 
 @abort.shielded
@@ -54,7 +98,9 @@ def _loss_of(uses: list[Use]) -> LockLost | None:
     for held, _, _ in uses:
         reason = held.grant.why_lost()
         if reason is not None and held.policy.stops_at(held.grant):
-            return held.grant.loss(reason)
+            loss = held.grant.loss(reason)
+            loss.not_rolled_back = not hooks.scope.rolls_back()
+            return loss
     return None
 
 

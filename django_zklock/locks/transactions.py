@@ -7,6 +7,8 @@ Database connections belong to a thread. Async code has none, so it has no trans
 from __future__ import annotations
 
 import contextlib
+import inspect
+import traceback
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -22,10 +24,16 @@ from django_zklock.core.hooks import Scope
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
-from django_zklock.exceptions import LockInTransaction
+from django_zklock.exceptions import LockInTransaction, ZkLockError
 from django_zklock.locks.commit_hooks import TransactionObserver
 
 logger = Logger("django_zklock.transactions", always=True)
+
+# The functions of Django that call those of `on_commit`, also if a monitor has wrapped them.
+_CALL_HOOKS: Final = {
+    inspect.unwrap(function).__code__
+    for function in (BaseDatabaseWrapper.on_commit, BaseDatabaseWrapper.run_and_clear_commit_hooks)
+}
 
 
 def is_of_test_case(block: Atomic) -> bool:
@@ -52,6 +60,22 @@ def connections_in_transaction() -> list[BaseDatabaseWrapper]:
         for connection in connections_in_blocks()
         if not connection.closed_in_transaction and not any(map(is_of_test_case, connection.atomic_blocks))
     ]
+
+
+def not_rolled_back(error: BaseException) -> bool:
+    """
+    Return whether work is not rolled back although this error, or one that it comes from, was raised.
+
+    A function of `on_commit` has raised it: after the COMMIT, or at once in autocommit, after what was written before.
+    Or a lock was lost without a transaction that could be rolled back. What else a view has committed is not known.
+    """
+    errors = [error]
+    for cause in errors:
+        codes = (frame.f_code for frame, _ in traceback.walk_tb(cause.__traceback__))
+        if getattr(cause, "not_rolled_back", False) or not _CALL_HOOKS.isdisjoint(codes):
+            return True
+        errors += [other for other in (cause.__cause__, cause.__context__) if other is not None and other not in errors]
+    return False
 
 
 def roll_back() -> None:
@@ -110,11 +134,15 @@ class Transaction:
         back.
         """
         with CleanupOnError(self.abandon):  # a block that failed is never ended twice: that would end the outer one
-            while self._begun:
-                if error is None:
-                    check()
-                self._begun[-1].end(error)
-                self._begun.pop()
+            try:
+                while self._begun:
+                    if error is None:
+                        check()
+                    self._begun[-1].end(error)
+                    self._begun.pop()
+            except ZkLockError as failed:
+                failed.not_rolled_back = len(self._begun) < len(self._aliases)
+                raise
 
     @abort.shielded
     def abandon(self) -> None:
@@ -133,6 +161,7 @@ class DatabaseScope(Scope):
     """The open transactions of Django's database connections."""
 
     is_open = staticmethod(connections_in_blocks)
+    rolls_back = staticmethod(open_blocks)
 
     def check(self, spec: LockSpec) -> None:
         """Raise if a transaction is open that would be committed after the release."""

@@ -120,6 +120,11 @@ def do(verb: str, argument: Any) -> Any:
         time.sleep(1)
     if verb == "fail":
         raise ValueError(argument)
+    if verb == "release":
+        hold = current_hold()
+        hold.release()
+        with zk_lock(hold.key, timeout=0):
+            pass
     if verb in ("linger", "sleep", "spin"):
         gate = Path(argument)
         (gate / "entered").write_text(str(os.getpid()))

@@ -7,7 +7,7 @@ This package imports Celery only if the process has done so already, or if a fun
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -74,10 +74,11 @@ class CeleryLibrary(TaskLibrary):
         context: FunctionContext | None = import_module(f"{__name__}.context").running_task(wrapper)
         return context
 
-    def has_task(self, wrapper: Callable[..., Any]) -> bool:
+    def functions(self) -> Iterable[Callable[..., Any]]:
         if "celery" not in sys.modules:
-            return False
-        return bool(import_module(f"{__name__}.introspection").has_task(wrapper))
+            return ()
+        functions: Iterable[Callable[..., Any]] = import_module(f"{__name__}.introspection").functions_of_tasks()
+        return functions
 
 
 def register() -> None:

@@ -154,11 +154,11 @@ def lock_around(function: object) -> LockedFunction | None:
     return locked if locked is not None and locked.wrapper is function else None
 
 
-def has_task(wrapper: object) -> bool:
-    """Return whether a task of any application calls this decorated function."""
+def functions_of_tasks() -> Iterator[Callable[..., Any]]:
+    """Yield the functions that calls of the tasks of any application go through."""
     apps: Any = [current_app, *_state._get_active_apps()]  # type: ignore[attr-defined]
     apps = [app for app in apps if app.finalized or app.autofinalize]
-    return any(layer.function is wrapper for app in apps for task in app.tasks.values() for layer in functions_of(task))
+    return (layer.function for app in apps for task in app.tasks.values() for layer in functions_of(task))
 
 
 def unused_locks(task: Any) -> Iterator[LockedFunction]:

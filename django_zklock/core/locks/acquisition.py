@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from django_zklock.core import clock, hooks
-from django_zklock.core.errors import LockLost, LockNotHeld, ZkLockError, ZooKeeperUnavailable
+from django_zklock.core.errors import LockLost, ZkLockError, ZooKeeperUnavailable
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.abort import Finalizers
 from django_zklock.core.execution.owner import DISPATCHER, Owner, current_owner
@@ -424,8 +424,9 @@ class Block:
         if self._transaction is not None:
             error, committed = self._end_transaction(self._transaction, error)
         for hold, guard in zip(self._holds, self._guards, strict=True):
-            is_over = not hold.handed_over and (not hold.uses or hold.grant.why_invalid() is not None)
-            if is_over or guard.abort_requested_at is not None:
+            # Without uses it was released or handed over inside the block, so a loss after that is none.
+            is_lost = hold.uses and hold.grant.why_invalid() is not None
+            if is_lost or guard.abort_requested_at is not None:
                 error = self._report_losses(error, outer_guards, committed=committed) or error
                 break
         self.is_open = False
@@ -493,14 +494,12 @@ class Block:
         lost: ZkLockError | None = None
         for held in reversed(self._holds):
             guard = guards.pop()
-            if held.handed_over and guard.abort_requested_at is None:
+            if not held.uses and guard.abort_requested_at is None:
                 continue
             cause = lost or error
             stopped = guard.stopped(cause)
             reason = held.grant.why_lost()
             if reason is None:
-                if not held.uses and cause is None:
-                    lost = LockNotHeld("The lock was released inside the block.", lock=held.key)
                 continue
             receipt = guard.receipt(stopped=stopped)
             if receipt is not None and receipt.delivered and self._owner.kind != "task":
@@ -510,4 +509,5 @@ class Block:
             outer_stopped = any(outer.abort_requested_at is not None for outer in guards)  # that block reports the loss
             if (stopped and not outer_stopped) or (cause is None and guard.loss_matters and not committed):
                 lost = held.grant.loss(reason)
+                lost.not_rolled_back = self._transaction is None and not hooks.scope.rolls_back()
         return lost

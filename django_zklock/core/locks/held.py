@@ -513,6 +513,12 @@ class HeldLocks:
         """Return the guards of the open blocks of an owner, outermost first."""
         return list(self._guards.get(owner.subject, []))
 
+    def has_released_inside(self, owner: Owner, grant: Grant) -> bool:
+        """Return whether the innermost of the owner's open blocks under this grant has released its lock already."""
+        blocks = sum(guard.grant is grant for guard in self.guards(owner))
+        uses = sum(not kept for share in grant.held_shares() for kept in share.uses.values())
+        return uses < blocks
+
     def drop_blocks(self, grant: Grant) -> None:
         """Disarm the guards of a grant whose blocks were destroyed by an exception; from any thread."""
         for subject, guards in list(self._guards.items()):

@@ -217,6 +217,24 @@ def test_a_function_that_returns_after_a_loss_does_not_end_run(zoo: Zoo) -> None
         assert len(leads) == 3
 
 
+def test_a_leader_that_has_released_its_leadership_is_not_called_again(zoo: Zoo) -> None:
+    """It has lost nothing, even if the session ends after that."""
+    calls: list[Hold] = []
+    leader = zk_leader("lead")
+
+    def work(hold: Hold) -> str:
+        calls.append(hold)
+        hold.release()
+        assert not leader.is_leader
+        zk_leader("lead").run(lambda other: other.check())
+        expire(zoo)
+        eventually(lambda: hold.lost)
+        return "done"
+
+    assert leader.run(work) == "done"
+    assert len(calls) == 1
+
+
 def test_repeated_losses_lead_to_growing_pauses(zoo: Zoo) -> None:
     leader = zk_leader("lead")
     leads: list[float] = []

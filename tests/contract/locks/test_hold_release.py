@@ -11,13 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.faults import BackgroundCall, due
+from support.faults import BackgroundCall, due, expire
 from support.primitives import KEY, SEMAPHORE, Primitive
 from support.strike import LineStrike, functions_of
 from support.work import acquired, in_each_thread, lose, run_in_thread
 from support.zoo import Zoo, eventually
 
-from django_zklock import Hold, current_hold, zk_lock, zk_locks, zk_read, zk_write
+from django_zklock import Hold, current_hold, zk_lock, zk_locked, zk_locks, zk_read, zk_write
 from django_zklock.core.locks.acquisition import Acquisition
 from django_zklock.core.locks.held import HeldLock, HeldLocks, held_locks
 from django_zklock.exceptions import LockLost, LockNotHeld
@@ -76,12 +76,123 @@ def test_the_hold_of_a_block_is_released_by_its_owner_only(zoo: Zoo) -> None:
         kept.release()
         run_in_thread(inner.release)
         hold.check()
-    with pytest.raises(LockNotHeld, match="released inside the block") as caught, zk_locks("a", "b"):
+    zoo.assert_empty()
+
+
+# --- inside a block ---------------------------------------------------------------------------------------------------
+
+
+def test_a_release_inside_a_block_is_its_early_end(zoo: Zoo, primitive: Primitive) -> None:
+    with primitive.lock() as hold:
+        hold.release()
+        primitive.wait_released(zoo)
+        assert not primitive.lock().owned()
+        for late in (
+            hold.check,
+            hold.release,
+            hold.signed_token,
+            hold.hand_over,
+            primitive.lock().release,
+            current_hold,
+        ):
+            with pytest.raises(LockNotHeld):
+                late()
+        with primitive.lock() as newer:
+            assert newer.token != hold.token or primitive.lock().spec.linger
+    assert not held_locks.all()
+
+
+async def test_a_release_inside_an_async_block_is_its_early_end(zoo: Zoo) -> None:
+    async with zk_lock(KEY) as hold:
+        await hold.arelease()
+        with pytest.raises(LockNotHeld):
+            hold.check()
+    async with zk_lock(KEY):
+        await current_hold().arelease()
+    zoo.assert_empty()
+
+
+@in_each_thread
+def test_no_loss_after_an_early_end_reaches_the_block(zoo: Zoo, run: Call) -> None:
+    def work() -> str:
+        with zk_lock(KEY, max_hold=0.3) as hold:
+            hold.release()
+            expire(zoo)
+            eventually(lambda: hold._held.grant.why_invalid() is not None)
+            due(0)
+        return "done"
+
+    assert run(work) == "done"
+
+
+def test_a_loss_before_the_early_end_is_told_by_the_release(zoo: Zoo) -> None:
+    with pytest.raises(LockLost), zk_lock(KEY, max_hold=60) as hold:
+        with contextlib.suppress(BaseException):
+            lose(hold)
+            assert hold.wait_lost(10)
+            threading.Event().wait(1)
+        with pytest.raises(LockLost):
+            hold.release()
+    zoo.assert_empty()
+
+
+def test_an_error_after_the_early_end_leaves_the_block(zoo: Zoo) -> None:
+    with pytest.raises(KeyError), zk_lock(KEY) as hold:
+        hold.release()
+        raise KeyError
+    zoo.assert_empty()
+
+
+def test_several_locks_may_be_released_one_by_one_inside_their_block(zoo: Zoo) -> None:
+    with zk_locks("a", "b") as several:
         current_hold("a").release()
-    assert caught.value.lock == "a"
-    with pytest.raises(LockNotHeld, match="released inside the block") as caught, zk_locks("a", "b") as several:
+        assert is_free("a")
+        assert not is_free("b")
         several.release()
-    assert caught.value.lock == "b"
+        assert is_free("b")
+        with pytest.raises(LockNotHeld):
+            several.release()
+    zoo.assert_empty()
+
+
+@pytest.mark.parametrize("release", ["hold", "current_hold", "lock"])
+def test_a_release_inside_an_inner_block_ends_only_that(zoo: Zoo, release: str) -> None:
+    lock = zk_lock(KEY)
+    with lock as outer:
+        with zk_lock(KEY) as inner:
+            {"hold": inner.release, "current_hold": lambda: current_hold().release(), "lock": lock.release}[release]()
+            with pytest.raises(LockNotHeld):
+                inner.release()
+            outer.check()
+        outer.check()
+        assert not is_free()
+        with zk_lock(KEY) as again:
+            again.release()
+        outer.check()
+        outer.release()
+        assert is_free()
+    zoo.assert_empty()
+
+
+def test_a_writer_that_reads_releases_the_one_or_the_other(zoo: Zoo) -> None:
+    with zk_write(KEY) as write:
+        with zk_read(KEY) as read:
+            read.release()
+            write.check()
+        with zk_read(KEY) as read:
+            write.release()
+            run_in_thread(lambda: acquired(zk_read(KEY)).release())
+            read.check()
+    assert not held_locks.all()
+
+
+def test_a_locked_function_may_release_its_lock_early(zoo: Zoo) -> None:
+    @zk_locked(KEY)
+    def work() -> bool:
+        current_hold().release()
+        return is_free()
+
+    assert work()
     zoo.assert_empty()
 
 

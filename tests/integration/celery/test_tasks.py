@@ -60,6 +60,19 @@ def test_a_task_has_no_contender_until_it_is_sent_again(worker: Worker) -> None:
     worker.get(task)
 
 
+def test_a_task_may_release_its_lock_before_its_end(worker: Worker) -> None:
+    """Others get it at once, and the task succeeds."""
+    for name in ("policy.raise", "policy.retry", "policy.wait", "policy.wait.late", "policy.coalesce", "several.wait"):
+        result = worker.send(name, "early", "release")
+        assert (worker.get(result), result.state) == ("done", "SUCCESS"), name
+
+
+def test_a_broker_for_development_is_known(worker: Worker) -> None:
+    """The tutorial uses a folder."""
+    worker.run("policy.wait", "known")
+    assert "delivers again is not known" not in worker.log.read_text()
+
+
 def test_an_error_of_the_work_is_handled_by_celery(worker: Worker) -> None:
     assert isinstance(worker.wait_failed(worker.send("plain", "error", "fail", "x")), ValueError)
     greedy = worker.send("greedy", "error", "fail", "x")

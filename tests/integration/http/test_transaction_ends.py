@@ -31,7 +31,7 @@ from support.work import Run, in_each_thread, lose, lose_later, run_in_thread
 from support.zoo import Zoo
 
 from django_zklock import current_hold, zk_adopt, zk_lock, zk_locked, zk_locks
-from django_zklock.exceptions import LockInTransaction, LockLost, LockNotHeld
+from django_zklock.exceptions import LockInTransaction, LockLost
 from django_zklock.locks.hold import Hold
 
 DATABASES = [
@@ -468,7 +468,7 @@ WAYS = [
     Way(lock_lost_after_its_block),
     Way(slow_query, options={"max_hold": 0.5}),
     Way(commit_refused),
-    Way(released_inside, LockNotHeld),
+    Way(released_inside),
     Way(handed_over_inside, LockInTransaction),
     # other blocks
     Way(locked_again),

@@ -23,11 +23,12 @@ from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockLost
 from django_zklock.locks import base, commit_hooks, hold, lock, multi, transactions
 from django_zklock.locks.lock import Lock
+from django_zklock.locks.release import Releasable
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")
 
 
-OURS = functions_of(transactions, commit_hooks, lock, base, acquisition, held)
+OURS = functions_of(transactions, commit_hooks, lock, base, Releasable, acquisition, held)
 DJANGOS: list[Callable[..., object]] = [
     Atomic.__enter__,
     Atomic.__exit__,

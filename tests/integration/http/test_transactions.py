@@ -26,7 +26,7 @@ from support.mariadb import MariaDB
 from support.postgres import Postgres
 from support.zoo import ROOM, Zoo, eventually, namespace, settle
 
-from django_zklock import Lock, current_hold, zk_adopt, zk_lock, zk_locked
+from django_zklock import Lock, current_hold, zk_adopt, zk_lock, zk_locked, zk_locks
 from django_zklock.conf.arguments import AbortOn
 from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockBusy, LockDeadlock, LockInTransaction, LockLost, LockNotHeld, ZkLockError
@@ -241,17 +241,56 @@ def test_a_lock_that_is_lost_between_two_commits_stops_the_second(zoo: Zoo, ledg
     assert ledger.seen() == []
 
 
-@pytest.mark.parametrize("closed", [True, False], ids=["connection closed", "lock released"])
-def test_nothing_is_committed_without_its_connection_or_its_lock(
-    zoo: Zoo, ledger: Ledger, caplog: pytest.LogCaptureFixture, closed: bool
+@pytest.mark.parametrize("release_on", [None, "exit", "commit"])
+@pytest.mark.parametrize("of", ["hold", "current_hold", "lock", "several"])
+def test_a_release_inside_a_block_waits_for_the_transaction_of_the_block(
+    zoo: Zoo, ledger: Ledger, of: str, release_on: Any
 ) -> None:
-    """The database has rolled back a closed connection. A released lock is not held any more at COMMIT."""
-    lock = zk_lock("gone", atomic="ledger", release_on="exit")
-    with contextlib.nullcontext() if closed else pytest.raises(LockNotHeld), lock:
+    options: Any = {"atomic": "ledger", **({"release_on": release_on} if release_on else {})}
+    lock: Any = zk_locks("early", "late", **options) if of == "several" else zk_lock("early", **options)
+    with ledger.ends(lambda: len(zoo.children("early"))) as ends:
+        with lock as hold:
+            ledger.write("a")
+            {"current_hold": lambda: current_hold("early").release(), "lock": lock.release}.get(of, hold.release)()
+            ledger.write("b")
+        with pytest.raises(LockLost), lock as several:
+            hold = current_hold("early")
+            several.release()
+            ledger.write("c")
+            with contextlib.suppress(BaseException):
+                lose(hold)
+                threading.Event().wait(1)
+    assert ends == [("commit", 1), ("rollback", 1)]
+    assert ledger.seen() == ["a", "b"]
+    zoo.assert_empty()
+
+
+@pytest.mark.parametrize("around", [False, True])
+def test_a_function_of_on_commit_may_release_the_lock(zoo: Zoo, ledger: Ledger, around: bool) -> None:
+    """It ends the block that is committed, not the one around that."""
+    looks: list[bool] = []
+    lock = zk_lock("early")
+    with lock if around else contextlib.nullcontext():
+        with zk_lock("early", atomic="ledger") as hold:
+            ledger.write("a")
+            transaction.on_commit(hold.release, using="ledger")
+            transaction.on_commit(lambda: looks.append(not zoo.children("early")), using="ledger")
+        assert lock.owned() is around
+    assert looks == [not around]
+    assert ledger.seen() == ["a"]
+    zoo.assert_empty()
+
+
+def test_nothing_is_committed_without_its_connection(
+    zoo: Zoo, ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The database has rolled back a closed connection."""
+    lock = zk_lock("gone", atomic="ledger")
+    with lock:
         ledger.write("a")
-        ledger.connection.close() if closed else lock.release()
+        ledger.connection.close()
     assert ledger.seen() == []
-    for in_pool in (False, True) if closed else ():  # a connection of a pool goes back to it
+    for in_pool in (False, True):  # a connection of a pool goes back to it
         with pytest.raises(ZeroDivisionError), lock:
             ledger.write("a")
             ledger.connection.connection.close() if in_pool else ledger.connection.close()

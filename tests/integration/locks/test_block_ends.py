@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,15 +20,16 @@ from support.deadlock import rivals
 from support.faults import BackgroundCall, acquire_once
 from support.ledger import Ledger
 from support.strike import LineStrike, Struck
+from support.work import lose
 from support.zoo import Zoo, eventually
 
-from django_zklock import ReadWriteLock, zk_lock, zk_locks
+from django_zklock import ReadWriteLock, current_hold, zk_lock, zk_locks
 from django_zklock.core.locks import held
 from django_zklock.core.locks.acquisition import Acquisition
 from django_zklock.core.locks.held import HeldLocks, held_locks
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.core.zk import process
-from django_zklock.exceptions import LockBusy, LockDeadlock, LockNotHeld, LockUpgradeRefused
+from django_zklock.exceptions import LockBusy, LockDeadlock, LockLost, LockUpgradeRefused
 from django_zklock.locks import transactions
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.hold import held_of
@@ -77,20 +79,22 @@ def test_the_error_of_a_block_end_is_freed_with_its_handler(zoo: Zoo, way: str) 
     """No frame of its traceback refers to it, so nothing waits for the garbage collector: neither locks nor locals."""
     mutex: Any = zk_locks("a", "b") if way == "with several" else zk_lock("a")
 
-    def fail() -> weakref.ref[LockNotHeld] | None:
+    def fail() -> weakref.ref[LockLost] | None:
         try:
             with mutex:
-                mutex.release()
-        except LockNotHeld as error:
+                lose(current_hold())
+                threading.Event().wait(10)
+        except LockLost as error:
             return weakref.ref(error)
         return None
 
-    async def fail_in_coroutine() -> weakref.ref[LockNotHeld] | None:
+    async def fail_in_coroutine() -> weakref.ref[LockLost] | None:
         assert connections["default"]  # on Python 3.10, asgiref leaves a cycle if there is none
         try:
             async with mutex:
-                await mutex.arelease()
-        except LockNotHeld as error:
+                lose(current_hold())
+                await asyncio.sleep(10)
+        except LockLost as error:
             return weakref.ref(error)
         return None
 

@@ -34,6 +34,7 @@ from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks import base, election, hold, lock
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.multi import MultiLock
+from django_zklock.locks.release import Releasable
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")
 
@@ -114,7 +115,7 @@ def test_a_signal_in_a_wait_or_just_before_it_ends_it(
 
 
 def test_the_lock_can_be_acquired_again_in_the_exception_handler(zoo: Zoo) -> None:
-    functions = functions_of(lock, base, hold, held, guard, acquisition, waiters, owner)
+    functions = functions_of(lock, base, hold, Releasable, held, guard, acquisition, waiters, owner)
     for at in range(20, 120, 3):
         try:
             with LineStrike(functions, at), Lock("again"):

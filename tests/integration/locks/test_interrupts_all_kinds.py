@@ -39,13 +39,14 @@ from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.exceptions import LockBusy, LockNotAcquired, LockNotAdopted, LockNotHeld
 from django_zklock.locks import base, hold, lock, multi
 from django_zklock.locks.multi import MultiLock
+from django_zklock.locks.release import Releasable
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning"),
     pytest.mark.timeout(400),  # hundreds of lines, each struck once in a traced interpreter
 ]
 
-CALLER = functions_of(lock, base, hold, held, guard, acquisition, waiters, owner)
+CALLER = functions_of(lock, base, hold, Releasable, held, guard, acquisition, waiters, owner)
 """All functions that run in the caller's thread between `with` and ZooKeeper, and back."""
 FUNCTIONS = [*CALLER, *functions_of(lingering, multi, batch, giver), Contender.downgrade, Contender.abandon]
 OF_PAIRS = [*CALLER, *functions_of(lingering, multi, batch, CleanupOnError, finalizers_of)]
@@ -102,7 +103,7 @@ def make_locks(key: str) -> MultiLock:
         (work_acquire_around_with, make_lock, CALLER, 1),
         (work_several, make_locks, FUNCTIONS, 11),
         (work_acquire_around_with, make_locks, FUNCTIONS, 11),
-        (work_release_of_hold, make_locks, [*functions_of(base, hold), HeldLock.release_use], 1),
+        (work_release_of_hold, make_locks, [*functions_of(base, hold, Releasable), HeldLock.release_use], 1),
         (work_several_in_vain, make_locks, FUNCTIONS, 11),
         (work_skipped, make_skipping, CALLER, 1),
     ],

@@ -303,10 +303,12 @@ def http() -> dict[str, Any]:
 def answers() -> dict[str, str]:
     codes = {code.slug: f"{code.grpc} {code.http} {dict(code.headers)}" for code in Code}
     codes |= {code: str(status) for status, (code, _) in views._ANSWERS.items()}
-    for error in (LockBusy(), ZooKeeperUnavailable(), LockLost()):
+    late = LockBusy()
+    late.not_rolled_back = True
+    for error in (LockBusy(), ZooKeeperUnavailable(), LockLost(), late):
         answered: Any = responses.answer(RequestFactory().get("/", headers={"accept": "application/json"}), error)
         body = json.loads(answered.content)
-        codes[body["code"]] = f"{answered.status_code} {sorted(body)} Retry-After: {answered['Retry-After']}"
+        codes[body["code"]] = f"{answered.status_code} {sorted(body)} Retry-After: {answered.get('Retry-After')}"
     return {**codes, "header of a signed token": views.HEADER}
 
 

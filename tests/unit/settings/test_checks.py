@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,7 @@ from support import ledgersite
 from support.ledger import Ledger
 
 from django_zklock import conf, zk_locked
-from django_zklock.checks import check_views
+from django_zklock.checks import check_decorators, check_views
 from django_zklock.middleware import LockConflictMiddleware
 
 IDS = re.compile(r"zklock\.[EW]\d{3}")
@@ -296,6 +297,89 @@ def test_every_warning_says_what_to_do(ledger: Ledger) -> None:
     assert sorted(str(message.id) for message in messages) == ["zklock.W004"] * 2 + ["zklock.W005"]
     assert "(4): " in messages[-1].msg
     assert all(message.hint and isinstance(message, checks.Warning) for message in messages)
+
+
+# --- decorators without functools.wraps -------------------------------------------------------------------------------
+
+
+def bare(function: Any) -> Any:
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return inner
+
+
+def wrapping(function: Any) -> Any:
+    return functools.wraps(function)(bare(function))
+
+
+locked_helper = zk_locked("helper")(lambda: None)
+
+
+def with_helper(key: str) -> Any:
+    def work(*args: Any, **kwargs: Any) -> str:
+        locked_helper()
+        return key
+
+    return wrapping(work)
+
+
+def pay(request: Any, key: str) -> Any: ...
+
+
+def charge(key: str) -> None: ...
+
+
+HIDDEN = ".bare.<locals>.inner hides the lock of "
+
+
+@pytest.fixture
+def tasks() -> Iterator[Any]:
+    """An app whose tasks are forgotten."""
+    app: Any = Celery("checked", set_as_current=False)
+    yield app
+    app._pending.clear()
+    app._tasks.clear()
+
+
+@pytest.mark.parametrize("atomic_requests", [True, False])
+def test_a_view_whose_decorator_hides_its_lock_needs_atomic_requests_for_a_warning(
+    ledger: Ledger, atomic_requests: bool
+) -> None:
+    ledger.settings["ATOMIC_REQUESTS"] = atomic_requests
+    view = zk_locked("order/{key}")(pay)
+    views = [bare(view), wrapping(view), bare(pay), bare(bare(pay)), zk_locked("order/{key}")(bare(pay))]
+    urls = Urls(*(path(f"{number}/<key>/", view) for number, view in enumerate(views)))
+    with override_settings(ROOT_URLCONF=urls):
+        messages = check_decorators()
+    assert [message.id for message in messages] == ["zklock.W012"] * atomic_requests
+    assert all(f"{HIDDEN}{__name__}.pay" in message.msg and message.hint for message in messages)
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda: bare(zk_locked("order/{key}", on_lost="retry")(charge)), f"{HIDDEN}{__name__}.charge"),
+        (lambda: zk_locked("order/{key}")(bare(charge)), ".bare.<locals>.inner hides its argument 'key' from its lock"),
+        (lambda: zk_locked(["order/{key}", "all"])(bare(charge)), "'key'"),
+        (lambda: zk_locked("all")(bare(charge)), None),
+        (lambda: wrapping(zk_locked("order/{key}")(wrapping(charge))), None),
+        (lambda: zk_locked("order/{key}")(lambda key, *args, **kwargs: None), None),
+        (lambda: with_helper("a"), None),
+        (lambda: charge, None),
+    ],
+    ids=["lock below", "lock above", "locks above", "no field", "wraps", "named parameter", "helper", "no lock"],
+)
+def test_a_task_whose_decorator_wraps_nothing_causes_a_warning(tasks: Celery, function: Any, text: str | None) -> None:
+    tasks.task(name="checked", shared=False)(function())
+    messages = [message.msg for message in check_decorators()]
+    assert len(messages) == (text is not None)
+    assert text is None or text in messages[0]
+
+
+def test_a_task_that_cannot_be_made_is_left_to_its_first_use(tasks: Celery) -> None:
+    tasks.task(name="checked", shared=False)(lambda key: None)
+    assert check_decorators() == []
 
 
 # --- policies ---------------------------------------------------------------------------------------------------------

@@ -40,8 +40,12 @@ CHECK_EVERY: Final = 0.25  # seconds between two looks for tasks that were revok
 ANSWER_WITHIN: float = 0.25  # seconds that a task with a slot waits for ZooKeeper, before the next one gets the slot
 SLOT_WITHIN: Final = 0.02
 """Seconds for which a granted lock waits for a slot: as long as it takes to give it back, and to ask for it again."""
-VISIBILITY_TIMEOUT: Final = {"redis": 3600.0, "sqs": 1800.0}
-"""Seconds, by broker, after which it delivers an unacknowledged message again, unless an option says otherwise."""
+VISIBILITY_TIMEOUT: Final = {"redis": 3600.0, "sqs": 1800.0, "filesystem": 3600.0, "memory": 3600.0}
+"""
+Seconds, by broker, after which it delivers an unacknowledged message again, unless an option says otherwise.
+
+The last two, for development and tests, do so only when the worker ends.
+"""
 OTHERS: Final = 3600.0  # seconds: the same for brokers that the table does not name
 CONSUMER_TIMEOUT: Final = 1800.0  # seconds: the default of RabbitMQ's `consumer_timeout`
 
