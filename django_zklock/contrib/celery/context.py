@@ -19,16 +19,26 @@ from celery.exceptions import Ignore
 
 from django_zklock.conf.arguments import TaskPolicy
 from django_zklock.contrib.celery import connect, messages
+from django_zklock.contrib.celery.copies import NONE, check_done, copy_in, may_have_copy, wait_alone
 from django_zklock.contrib.celery.dispatch.pool_process import WaitResult, wait_result
 from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD
 from django_zklock.contrib.celery.introspection import functions_of, lock_around
-from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER, MESSAGE_HEADER
+from django_zklock.contrib.celery.messages import (
+    CONFLICTS_HEADER,
+    COPIES_HEADER,
+    COPY_HEADER,
+    LATE_HEADER,
+    LOST_HEADER,
+    MESSAGE_HEADER,
+)
 from django_zklock.contrib.celery.unique import lifecycle, reservations
+from django_zklock.core.execution.waiters import ThreadWaiter, run
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol import releases
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.spec import Caller
+from django_zklock.core.zk import process
 from django_zklock.decorators.context import AcquireAgain, FunctionContext
 from django_zklock.exceptions import (
     LockBusy,
@@ -53,6 +63,9 @@ Seconds beyond its delay for which a waiting task keeps its reservation.
 Its message may be lost without a report. If the message is only later than this, a second task waits, too. Then the
 work runs once more than needed, but no call is lost.
 """
+
+SESSION_ENDS_WITHIN: Final = 1.5
+"""How many times its timeout a dead session may last: ZooKeeper rounds it up by a tick, at most half of a timeout."""
 
 _CALLED: Final = "zklock_called"
 """Attribute of a request: the contexts of the decorated functions that were called in this run."""
@@ -88,27 +101,52 @@ class TaskContext(FunctionContext):
 
     def before_acquire(self) -> None:
         """
-        Use the locks that the main process has acquired. Without any, end this run if another copy is in the queue.
+        Use the locks that the main process has acquired. Without any, wait for another copy that is in the queue.
 
-        A copy must not wait behind the other one: it would not notice that the work is done by then. It must not
-        share a read lock or a semaphore with the other one either.
+        A copy must not share a read lock or a semaphore with the other one.
         """
         if self._by_worker and lifecycle.UNIQUE_HEADER in (self._task.request.headers or ()):
             self._check_unique_key(self._key)
         if self._wait_result is not None:
+            if self._wait_result.earlier:
+                self._on_copy_met(self._wait_result.earlier)
             error = self._wait_result.error
             if error is not None and self._wait_result.resend:
-                messages.send_again(self._task, CONFLICTS_HEADER, error)
+                header = COPIES_HEADER if self._wait_result.earlier else CONFLICTS_HEADER
+                messages.send_again(self._task, header, error)
             if error is not None:
                 raise error
             self._wait_result.hand_over(self.lock)
             if self._wait_result.held:
                 return
-        if self._by_worker:
-            for spec in self.lock.specs:
-                if self.options["timeout"] != 0 or spec.shares:
-                    busy = LockBusy(f"The lock {spec.key!r} is held by another copy of this task.", lock=spec.key)
-                    self._end_if_copy(spec, self._others(spec), busy)
+        if self._by_worker and not self._has_checked_copies and may_have_copy(self.about, self.lock.specs):
+            self._wait_alone()
+
+    def _wait_alone(self) -> None:
+        """Wait in the slot for another copy, until its session must be over if it is dead. Then send this one again."""
+
+        def longest(copy: ContenderInfo) -> float:
+            if messages.count(self._task.request, COPIES_HEADER):
+                return 0.0  # it was alive
+            seconds = SESSION_ENDS_WITHIN * (copy.session_timeout or process.current().timeout)
+            limits = self._task.request.timelimit or (self._task.time_limit, self._task.soft_time_limit)
+            return min([seconds, *(limit / 2 for limit in limits if limit)])
+
+        def read_result(waiter: Any) -> None:
+            waiter.set(messages.finished_at(self._task.backend, str(self._task.request.id)))
+
+        alone = wait_alone(self.about, self.lock.specs, ThreadWaiter, longest, read_result, self._on_copy_met)
+        if not run(alone):
+            busy = LockBusy(f"The lock {self._key!r} is held by another copy of this task.", lock=self._key)
+            messages.send_again(self._task, COPIES_HEADER, busy)
+
+    def _on_copy_met(self, earlier: str) -> None:
+        self._task.request.headers = {**(self._task.request.headers or {}), COPY_HEADER: earlier}
+
+    @property
+    def _has_checked_copies(self) -> bool:
+        """Whether the main process has looked for copies, and waited for them."""
+        return self._wait_result is not None and self._wait_result.checked_copies
 
     def again(self, error: AcquireAgain) -> None:
         """
@@ -148,7 +186,7 @@ class TaskContext(FunctionContext):
     def on_acquired(self) -> None:
         """End this run if another copy of the task has done the work; else end reservations, as the work begins."""
         if self._by_worker and self._task.request.headers:
-            messages.check_done(self._task)
+            check_done(self._task)
             lifecycle.on_acquired(self._task, self._wrapper)
 
     def on_released(self) -> None:
@@ -181,7 +219,7 @@ class TaskContext(FunctionContext):
                 return self.options.get("skip_value")
             raise error
         if isinstance(error, LockNotAcquired):
-            if self._wait_result is None or not self._wait_result.checked_copies:
+            if not self._has_checked_copies:
                 self._look_for_copies(error)
             if policy == "skip":
                 return self._skip(str(error))
@@ -208,8 +246,9 @@ class TaskContext(FunctionContext):
             messages.send_again(self._task, CONFLICTS_HEADER, error)
         # Not `ahead` alone, as any holder of a permit may be meant. And it may have left the queue since.
         seen = queues[error.lock or ""] = (*filter(None, [error.ahead]), *queues.get(error.lock or "", ()))
-        for spec in self.lock.specs:
-            self._end_if_copy(spec, queues[spec.key], error)
+        if any(copy_in(queue, self.about) for queue in queues.values()):
+            self._on_copy_met(NONE)
+            messages.send_again(self._task, COPIES_HEADER, error)
         if any(map(self._is_run_before, seen)) and not self._is_spent(CONFLICTS_HEADER):
             messages.send_again(self._task, CONFLICTS_HEADER, error)
 
@@ -223,15 +262,6 @@ class TaskContext(FunctionContext):
         """Return the contenders for a lock, but for those with which this task has waited in the main process."""
         own = () if self._wait_result is None else self._wait_result.own
         return tuple(contender for contender in _read_queue(spec) if contender.guid not in own)
-
-    def _end_if_copy(self, spec: LockSpec, queue: tuple[ContenderInfo, ...], error: ZkLockError) -> None:
-        """End this run if another copy of the task is in the queue. That is not a conflict."""
-        if not messages.has_copy(self.about, queue):
-            return
-        if self._is_spent(CONFLICTS_HEADER):
-            lifecycle.keep(self._task.request)
-            raise Ignore(f"another copy of task {self._task.request.id} does the work")  # and stores the result of both
-        messages.retry_copy(self._task, error, lambda: messages.has_copy(self.about, self._others(spec)))
 
     def _wait_unless_another_does(self, lock_key: str, error: ZkLockError) -> str:
         """

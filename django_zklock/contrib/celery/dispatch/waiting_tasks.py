@@ -18,8 +18,9 @@ from typing import Any, Final
 from celery.worker import state
 
 from django_zklock import exceptions, signals
+from django_zklock.contrib.celery.copies import may_have_copy, wait_alone
 from django_zklock.contrib.celery.dispatch.shared_grants import WaitPayload
-from django_zklock.contrib.celery.messages import has_copy, received_at
+from django_zklock.contrib.celery.messages import finished_at, received_at
 from django_zklock.core import clock
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.execution.waiters import Routine
@@ -27,7 +28,6 @@ from django_zklock.core.locks.acquisition import Acquisition
 from django_zklock.core.zk import process
 from django_zklock.decorators.context import FunctionContext
 from django_zklock.exceptions import LockBusy, ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.queue_reader import read_queue
 
 RETRY_AFTER: Final = 1.0  # seconds until a task that waits without limit asks again for ZooKeeper
 
@@ -78,8 +78,6 @@ class WaitingTask:
         self._waited = 0.0  # seconds of earlier waits, before it gave its lock back
         self._until: float = received_at(request) + dispatcher.longest_wait  # on clock.now()
         self._about = call.about
-        # A copy of the task must not wait behind this one, and a shared lock would be granted to both.
-        self._checks_copies = "redelivered" in self._about or any(spec.shares for spec in call.lock.specs)
         self._routine: Routine[None] | None = None
         self.waiter: MessageWaiter | None = None  # the last one that it waited for
         self.timer: Any = None  # an entry of the loop
@@ -95,8 +93,10 @@ class WaitingTask:
     def _acquire(self) -> Routine[None]:
         while True:
             try:
-                if self._checks_copies and (yield from self._has_copy()):
-                    return  # it must not wait behind the other copy; the pool process decides what it does
+                if may_have_copy(self._about, self.locks.specs):
+                    yield from self._wait_alone()
+                if self._timeout == 0:
+                    return  # the pool process acquires the lock
                 yield from self.acquisition.acquire(self.locks.specs, self._remaining, self._new_waiter)
                 return
             except ZooKeeperUnavailable:
@@ -110,13 +110,18 @@ class WaitingTask:
         timeout = self.locks.specs[-1].timeout
         return None if timeout is None else max(timeout - self._waited, 0.0)
 
-    def _has_copy(self) -> Routine[bool]:
-        for spec in self.locks.specs:
-            queue = yield from read_queue(process.current(), spec.key, spec.parent, self._new_waiter())
-            if has_copy(self._about, queue):
-                return True
+    def _wait_alone(self) -> Routine[None]:
+        """Wait without limit: `check` ends a wait that is too long for the broker."""
+
+        def read_result(waiter: MessageWaiter) -> None:
+            process.current().dispatch(lambda: waiter.set(finished_at(self.request.task.backend, self.request.id)))
+
+        def on_met(earlier: str) -> None:
+            self.payload["earlier"] = earlier
+
+        specs, new_waiter = self.locks.specs, self._new_waiter
+        yield from wait_alone(self._about, specs, new_waiter, lambda copy: math.inf, read_result, on_met)
         self.payload["checked_copies"] = True
-        return False
 
     def _new_waiter(self) -> Any:
         return MessageWaiter(self)

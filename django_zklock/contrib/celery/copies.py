@@ -1,0 +1,124 @@
+"""
+Copies of a task: two deliveries of one message, of which one does the work.
+
+The id alone does not tell: a sender may choose one id for several calls, and a broadcast queue delivers one message to
+each worker.
+
+A broker delivers a message again if the first copy is not acknowledged: its worker died, or was only slow (Redis'
+visibility timeout, a lost connection). The second copy cannot know which. The znode of a dead process exists until its
+session ends, and no longer. So the second copy waits until the znode is gone. Then it acquires the lock like any other
+task, and asks the result backend, under the lock, whether the work is done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from celery import Task
+from celery.exceptions import Ignore
+
+from django_zklock.contrib.celery import messages
+from django_zklock.contrib.celery.messages import COPY_HEADER
+from django_zklock.core import clock
+from django_zklock.core.execution.waiters import Routine
+from django_zklock.core.locks.held import RELEASE_TIMEOUT
+from django_zklock.core.locks.spec import LockSpec
+from django_zklock.core.protocol.contender_info import ContenderInfo
+from django_zklock.core.queue.escaping import printable
+from django_zklock.core.zk import process
+from django_zklock.locks.queue_reader import read_queue
+
+NONE: Final = "none"  # in `COPY_HEADER`
+LOOK_EVERY: Final = 1.0  # seconds between two looks for the other copy; more than RELEASE_TIMEOUT
+ANSWER_WITHIN: Final = 10.0  # seconds for the result backend, while the copy waits
+
+
+def is_copy(first: Mapping[str, str], second: Mapping[str, str]) -> bool:
+    """
+    Return whether two descriptions of tasks are those of two deliveries of one message.
+
+    The broker has marked one of them as delivered again. RabbitMQ's messages have no tag; their ids must do.
+    """
+    ids, tags, marks = (
+        [printable(about.get(name, "")) for about in (first, second)] for name in ("id", "message", "redelivered")
+    )
+    return ids[0] == ids[1] and any(marks) and (tags[0] == tags[1] or not all(tags))
+
+
+def copy_in(queue: Iterable[ContenderInfo], about: Mapping[str, str]) -> ContenderInfo | None:
+    """Return the first contender that is a copy of the task with this description; None if there is none."""
+    return next((contender for contender in queue if is_copy(about, contender.about)), None)
+
+
+def may_have_copy(about: Mapping[str, str], specs: Iterable[LockSpec]) -> bool:
+    """Return whether a task has to look for copies first. A shared lock would be granted to both of them."""
+    return "redelivered" in about or any(spec.shares for spec in specs)
+
+
+def wait_alone(
+    about: Mapping[str, str],
+    specs: Sequence[LockSpec],
+    new_waiter: Callable[[], Any],
+    longest: Callable[[ContenderInfo], float],
+    read_result: Callable[[Any], object],
+    on_met: Callable[[str], object],
+) -> Routine[bool]:
+    """
+    Wait until no other copy of a task is in the queues of its locks. Return False if one is still there at the end.
+
+    The wait takes at most `longest(copy)` seconds. `read_result(waiter)` sets `finished_at` of the task. `on_met` is
+    called with the value for `COPY_HEADER` when that is known, and when it changes.
+
+    A result is of an earlier call with the same id if the other copy stays in the queue after it was read. Else it may
+    be that copy's own: its result is stored while its release is on its way.
+    """
+    copy = yield from _first_copy(about, specs, new_waiter)
+    if copy is None:
+        return True
+    until = clock.now() + longest(copy)
+    if until <= clock.now():
+        return False
+    on_met(NONE)
+    waiter = new_waiter()
+    if waiter.on_queued is not None:
+        waiter.on_queued()
+    read_result(waiter)
+    earlier = yield from waiter.outcome(ANSWER_WITHIN)
+    while clock.now() < until:
+        yield from new_waiter().outcome(LOOK_EVERY)
+        if (yield from _first_copy(about, specs, new_waiter)) is None:
+            return True
+        on_met(earlier or NONE)
+    return False
+
+
+def _first_copy(
+    about: Mapping[str, str], specs: Sequence[LockSpec], new_waiter: Callable[[], Any]
+) -> Routine[ContenderInfo | None]:
+    for spec in specs:
+        queue = yield from read_queue(process.current(), spec.key, spec.parent, new_waiter())
+        copy = copy_in(queue, about)
+        if copy is not None:
+            return copy
+    return None
+
+
+def check_done(task: Task[..., Any]) -> None:
+    """
+    Raise `Ignore` if another copy has done the work; called under the lock, before the work.
+
+    A result is stored only after the release was sent, so a copy that finds none looks once more, a little later. If it
+    finds none then, it does the work.
+    """
+    request: Any = task.request
+    earlier = messages.text(request, COPY_HEADER)
+    if not earlier:
+        return
+    for pause in (RELEASE_TIMEOUT, 0.0):
+        done = messages.finished_at(task.backend, str(request.id))
+        if done and done != earlier:
+            raise Ignore(f"another copy of task {request.id} has done the work")
+        time.sleep(pause)
+    del request.headers[COPY_HEADER]  # from now on this copy is the one that works
