@@ -7,6 +7,8 @@ is skipped, or fails.
 
 from __future__ import annotations
 
+import itertools
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +21,7 @@ from celery.exceptions import Ignore
 
 from django_zklock.conf.arguments import TaskPolicy
 from django_zklock.contrib.celery import connect, messages
-from django_zklock.contrib.celery.copies import NONE, check_done, copy_in, may_have_copy, wait_alone
+from django_zklock.contrib.celery.copies import NONE, check_done, copy_in, may_have_copy, until_session_ends, wait_alone
 from django_zklock.contrib.celery.dispatch.pool_process import WaitResult, wait_result
 from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD
 from django_zklock.contrib.celery.introspection import functions_of, lock_around
@@ -38,7 +40,6 @@ from django_zklock.core.log import Logger
 from django_zklock.core.protocol import releases
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.spec import Caller
-from django_zklock.core.zk import process
 from django_zklock.decorators.context import AcquireAgain, FunctionContext
 from django_zklock.exceptions import (
     LockBusy,
@@ -63,9 +64,6 @@ Seconds beyond its delay for which a waiting task keeps its reservation.
 Its message may be lost without a report. If the message is only later than this, a second task waits, too. Then the
 work runs once more than needed, but no call is lost.
 """
-
-SESSION_ENDS_WITHIN: Final = 1.5
-"""How many times its timeout a dead session may last: ZooKeeper rounds it up by a tick, at most half of a timeout."""
 
 _CALLED: Final = "zklock_called"
 """Attribute of a request: the contexts of the decorated functions that were called in this run."""
@@ -108,45 +106,38 @@ class TaskContext(FunctionContext):
         if self._by_worker and lifecycle.UNIQUE_HEADER in (self._task.request.headers or ()):
             self._check_unique_key(self._key)
         if self._wait_result is not None:
-            if self._wait_result.earlier:
-                self._on_copy_met(self._wait_result.earlier)
             error = self._wait_result.error
             if error is not None and self._wait_result.resend:
-                header = COPIES_HEADER if self._wait_result.earlier else CONFLICTS_HEADER
+                has_met_copy = messages.text(self._task.request, COPY_HEADER)
+                header = COPIES_HEADER if has_met_copy else CONFLICTS_HEADER
                 messages.send_again(self._task, header, error)
             if error is not None:
                 raise error
             self._wait_result.hand_over(self.lock)
             if self._wait_result.held:
                 return
-        if self._by_worker and not self._has_checked_copies and may_have_copy(self.about, self.lock.specs):
+        if self._by_worker and may_have_copy(self):
             self._wait_alone()
 
     def _wait_alone(self) -> None:
         """Wait in the slot for another copy, until its session must be over if it is dead. Then send this one again."""
-
-        def longest(copy: ContenderInfo) -> float:
-            if messages.count(self._task.request, COPIES_HEADER):
-                return 0.0  # it was alive
-            seconds = SESSION_ENDS_WITHIN * (copy.session_timeout or process.current().timeout)
-            limits = self._task.request.timelimit or (self._task.time_limit, self._task.soft_time_limit)
-            return min([seconds, *(limit / 2 for limit in limits if limit)])
-
-        def read_result(waiter: Any) -> None:
-            waiter.set(messages.finished_at(self._task.backend, str(self._task.request.id)))
-
-        alone = wait_alone(self.about, self.lock.specs, ThreadWaiter, longest, read_result, self._on_copy_met)
-        if not run(alone):
+        task, request = self._task, self._task.request
+        headers = request.headers = dict(request.headers or {})
+        limits = [task.time_limit, task.soft_time_limit, *(request.timelimit or ())]
+        limits += [task.app.conf.task_time_limit, task.app.conf.task_soft_time_limit]
+        most = min([math.inf, *(float(limit) / 2 for limit in limits if limit)])
+        is_alone = wait_alone(
+            task,
+            str(request.id),
+            self,
+            headers,
+            ThreadWaiter,
+            run_blocking=lambda call: call(),
+            longest=lambda copy: min(most, until_session_ends(copy, headers)),
+        )
+        if not run(is_alone):
             busy = LockBusy(f"The lock {self._key!r} is held by another copy of this task.", lock=self._key)
-            messages.send_again(self._task, COPIES_HEADER, busy)
-
-    def _on_copy_met(self, earlier: str) -> None:
-        self._task.request.headers = {**(self._task.request.headers or {}), COPY_HEADER: earlier}
-
-    @property
-    def _has_checked_copies(self) -> bool:
-        """Whether the main process has looked for copies, and waited for them."""
-        return self._wait_result is not None and self._wait_result.checked_copies
+            messages.send_again(task, COPIES_HEADER, busy)
 
     def again(self, error: AcquireAgain) -> None:
         """
@@ -219,8 +210,7 @@ class TaskContext(FunctionContext):
                 return self.options.get("skip_value")
             raise error
         if isinstance(error, LockNotAcquired):
-            if not self._has_checked_copies:
-                self._look_for_copies(error)
+            self._look_for_copies(error)
             if policy == "skip":
                 return self._skip(str(error))
             if policy == "coalesce" and not self._is_spent(CONFLICTS_HEADER):
@@ -238,17 +228,17 @@ class TaskContext(FunctionContext):
         raise error
 
     def _look_for_copies(self, error: LockNotAcquired) -> None:
-        """End this run if another copy of the task is in a queue, or may have been."""
+        """Send the task again if another copy of it is in a queue, or may have been, or the run that has sent it."""
         queues = {spec.key: self._others(spec) for spec in self.lock.specs}
         again = self.options["on_conflict"] == "skip" or (error.ahead is None and not self._is_spent(CONFLICTS_HEADER))
         if again and not queues.get(error.lock or ""):
             # The holder is gone or unknown; perhaps it was a copy.
             messages.send_again(self._task, CONFLICTS_HEADER, error)
         # Not `ahead` alone, as any holder of a permit may be meant. And it may have left the queue since.
-        seen = queues[error.lock or ""] = (*filter(None, [error.ahead]), *queues.get(error.lock or "", ()))
-        if any(copy_in(queue, self.about) for queue in queues.values()):
-            self._on_copy_met(NONE)
-            messages.send_again(self._task, COPIES_HEADER, error)
+        seen = [*filter(None, [error.ahead]), *itertools.chain(*queues.values())]
+        if copy_in(seen, self.about):
+            met: dict[str, Any] = {COPY_HEADER: NONE}
+            messages.send_again(self._task, COPIES_HEADER, error, **met)
         if any(map(self._is_run_before, seen)) and not self._is_spent(CONFLICTS_HEADER):
             messages.send_again(self._task, CONFLICTS_HEADER, error)
 

@@ -13,26 +13,28 @@ task, and asks the result backend, under the lock, whether the work is done.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from celery import Task
 from celery.exceptions import Ignore
 
 from django_zklock.contrib.celery import messages
-from django_zklock.contrib.celery.messages import COPY_HEADER
+from django_zklock.contrib.celery.messages import COPIES_HEADER, COPY_HEADER
 from django_zklock.core import clock
 from django_zklock.core.execution.waiters import Routine
 from django_zklock.core.locks.held import RELEASE_TIMEOUT
-from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.queue.escaping import printable
 from django_zklock.core.zk import process
+from django_zklock.decorators.context import FunctionContext
 from django_zklock.locks.queue_reader import read_queue
 
 NONE: Final = "none"  # in `COPY_HEADER`
 LOOK_EVERY: Final = 1.0  # seconds between two looks for the other copy; more than RELEASE_TIMEOUT
 ANSWER_WITHIN: Final = 10.0  # seconds for the result backend, while the copy waits
+SESSION_ENDS_WITHIN: Final = 1.5
+"""How many times its timeout a dead session may last: ZooKeeper rounds it up by a tick, at most half of a timeout."""
 
 
 def is_copy(first: Mapping[str, str], second: Mapping[str, str]) -> bool:
@@ -52,54 +54,59 @@ def copy_in(queue: Iterable[ContenderInfo], about: Mapping[str, str]) -> Contend
     return next((contender for contender in queue if is_copy(about, contender.about)), None)
 
 
-def may_have_copy(about: Mapping[str, str], specs: Iterable[LockSpec]) -> bool:
+def may_have_copy(call: FunctionContext) -> bool:
     """Return whether a task has to look for copies first. A shared lock would be granted to both of them."""
-    return "redelivered" in about or any(spec.shares for spec in specs)
+    return "redelivered" in call.about or any(spec.shares for spec in call.lock.specs)
+
+
+def until_session_ends(copy: ContenderInfo, headers: Mapping[str, Any]) -> float:
+    """Return the seconds until another copy is gone if its process is dead; 0 if it was found to be alive."""
+    if headers.get(COPIES_HEADER):
+        return 0.0
+    return SESSION_ENDS_WITHIN * (copy.session_timeout or process.current().timeout)
 
 
 def wait_alone(
-    about: Mapping[str, str],
-    specs: Sequence[LockSpec],
+    task: Task[..., Any],
+    task_id: str,
+    call: FunctionContext,
+    headers: dict[str, Any],
     new_waiter: Callable[[], Any],
+    *,
+    run_blocking: Callable[[Callable[[], object]], object],
     longest: Callable[[ContenderInfo], float],
-    read_result: Callable[[Any], object],
-    on_met: Callable[[str], object],
 ) -> Routine[bool]:
     """
-    Wait until no other copy of a task is in the queues of its locks. Return False if one is still there at the end.
+    Wait until no other copy is in the queues of the task's locks, at most `longest(copy)` seconds.
 
-    The wait takes at most `longest(copy)` seconds. `read_result(waiter)` sets `finished_at` of the task. `on_met` is
-    called with the value for `COPY_HEADER` when that is known, and when it changes.
+    Return False if one is still there. If the task has met a copy, its headers say so. `run_blocking` runs a function
+    on a thread that the result backend may block.
 
     A result is of an earlier call with the same id if the other copy stays in the queue after it was read. Else it may
     be that copy's own: its result is stored while its release is on its way.
     """
-    copy = yield from _first_copy(about, specs, new_waiter)
-    if copy is None:
-        return True
-    until = clock.now() + longest(copy)
-    if until <= clock.now():
-        return False
-    on_met(NONE)
+    copy = yield from _first_copy(call, new_waiter)
+    until = clock.now() + (0.0 if copy is None else longest(copy))
+    if copy is None or until <= clock.now():
+        return copy is None
+    headers[COPY_HEADER] = NONE
     waiter = new_waiter()
     if waiter.on_queued is not None:
         waiter.on_queued()
-    read_result(waiter)
+    run_blocking(lambda: waiter.set(messages.finished_at(task.backend, task_id)))
     earlier = yield from waiter.outcome(ANSWER_WITHIN)
     while clock.now() < until:
         yield from new_waiter().outcome(LOOK_EVERY)
-        if (yield from _first_copy(about, specs, new_waiter)) is None:
+        if (yield from _first_copy(call, new_waiter)) is None:
             return True
-        on_met(earlier or NONE)
+        headers[COPY_HEADER] = earlier or NONE
     return False
 
 
-def _first_copy(
-    about: Mapping[str, str], specs: Sequence[LockSpec], new_waiter: Callable[[], Any]
-) -> Routine[ContenderInfo | None]:
-    for spec in specs:
+def _first_copy(call: FunctionContext, new_waiter: Callable[[], Any]) -> Routine[ContenderInfo | None]:
+    for spec in call.lock.specs:
         queue = yield from read_queue(process.current(), spec.key, spec.parent, new_waiter())
-        copy = copy_in(queue, about)
+        copy = copy_in(queue, call.about)
         if copy is not None:
             return copy
     return None

@@ -104,18 +104,18 @@ class Dispatcher(bootsteps.StartStopStep):
         locked = locked_of(request.task)
         if locked is None or not locked.binder.is_static or locked.is_async:
             return None
-        if not self._accepts or _is_stopping() or self._has_fixed_prefetch:
+        if not self._accepts or _is_stopping():
             return None
         try:
             call = locked.context_of(*arguments(request.task, request.args, request.kwargs), MessageContext(request))
-            may_wait = call.options["timeout"] != 0 or "redelivered" in call.about
-            return WaitingTask(request, call, self) if may_wait else None
+            task = WaitingTask(request, call, self)
+            return task if task.acquires or "redelivered" in call.about else None
         except Exception as error:  # noqa: BLE001 - the pool process raises the same, and there it ends the task
             logger.debug("the lock of task %s is not known here: %s", request.id, error)
             return None
 
     @property
-    def _has_fixed_prefetch(self) -> bool:
+    def has_fixed_prefetch(self) -> bool:
         """Whether the prefetch count is fixed, as with RabbitMQ's quorum queues: tasks that wait would block others."""
         consumer = self._consumer
         driver = consumer.connection.transport.driver_type

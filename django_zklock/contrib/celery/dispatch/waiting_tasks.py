@@ -18,9 +18,9 @@ from typing import Any, Final
 from celery.worker import state
 
 from django_zklock import exceptions, signals
-from django_zklock.contrib.celery.copies import may_have_copy, wait_alone
+from django_zklock.contrib.celery.copies import may_have_copy, until_session_ends, wait_alone
 from django_zklock.contrib.celery.dispatch.shared_grants import WaitPayload
-from django_zklock.contrib.celery.messages import finished_at, received_at
+from django_zklock.contrib.celery.messages import received_at
 from django_zklock.core import clock
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.execution.waiters import Routine
@@ -75,9 +75,11 @@ class WaitingTask:
         self.has_result = False  # it has its locks, or an error
         self.payload: WaitPayload = {}  # for the process that runs the task
         self._timeout: float | None = call.options["timeout"]
+        self.acquires = self._timeout != 0 and not dispatcher.has_fixed_prefetch
+        """Whether it acquires its lock here. Else it waits for another copy of it at most."""
         self._waited = 0.0  # seconds of earlier waits, before it gave its lock back
         self._until: float = received_at(request) + dispatcher.longest_wait  # on clock.now()
-        self._about = call.about
+        self._call = call
         self._routine: Routine[None] | None = None
         self.waiter: MessageWaiter | None = None  # the last one that it waited for
         self.timer: Any = None  # an entry of the loop
@@ -93,11 +95,11 @@ class WaitingTask:
     def _acquire(self) -> Routine[None]:
         while True:
             try:
-                if may_have_copy(self._about, self.locks.specs):
-                    yield from self._wait_alone()
-                if self._timeout == 0:
-                    return  # the pool process acquires the lock
-                yield from self.acquisition.acquire(self.locks.specs, self._remaining, self._new_waiter)
+                if may_have_copy(self._call) and not (yield from self._wait_alone()):
+                    self.payload["resend"] = True
+                    raise LockBusy(f"Another copy of this task holds the lock {self.keys[0]!r}.", lock=self.keys[0])
+                if self.acquires:
+                    yield from self.acquisition.acquire(self.locks.specs, self._remaining, self._new_waiter)
                 return
             except ZooKeeperUnavailable:
                 if self._timeout is not None:
@@ -110,18 +112,18 @@ class WaitingTask:
         timeout = self.locks.specs[-1].timeout
         return None if timeout is None else max(timeout - self._waited, 0.0)
 
-    def _wait_alone(self) -> Routine[None]:
-        """Wait without limit: `check` ends a wait that is too long for the broker."""
-
-        def read_result(waiter: MessageWaiter) -> None:
-            process.current().dispatch(lambda: waiter.set(finished_at(self.request.task.backend, self.request.id)))
-
-        def on_met(earlier: str) -> None:
-            self.payload["earlier"] = earlier
-
-        specs, new_waiter = self.locks.specs, self._new_waiter
-        yield from wait_alone(self._about, specs, new_waiter, lambda copy: math.inf, read_result, on_met)
-        self.payload["checked_copies"] = True
+    def _wait_alone(self) -> Routine[bool]:
+        request, is_fixed = self.request, self.dispatcher.has_fixed_prefetch
+        return wait_alone(
+            request.task,
+            request.id,
+            self._call,
+            request.request_dict,
+            self._new_waiter,
+            run_blocking=process.current().dispatch,
+            # The dispatcher ends a wait that is too long for the broker.
+            longest=lambda copy: until_session_ends(copy, request.request_dict) if is_fixed else math.inf,
+        )
 
     def _new_waiter(self) -> Any:
         return MessageWaiter(self)
