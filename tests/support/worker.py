@@ -141,6 +141,10 @@ class Worker:
         ((answer,),) = [reply.values() for reply in self.app.control.broadcast(command, **options) or []]
         return answer
 
+    def wait_scheduled(self, task_id: str, count: int = 1) -> None:
+        """Wait until so many messages with this id wait without a slot, for a lock or for another copy."""
+        eventually(lambda: [entry["request"]["id"] for entry in self.ask("scheduled")].count(task_id) == count, 20)
+
     def run(self, name: str, *args: Any, timeout: float = 20, **options: Any) -> Any:
         return self.get(self.send(name, *args, **options), timeout)
 

@@ -230,16 +230,14 @@ class TaskContext(FunctionContext):
     def _look_for_copies(self, error: LockNotAcquired) -> None:
         """Send the task again if another copy of it is in a queue, or may have been, or the run that has sent it."""
         queues = {spec.key: self._others(spec) for spec in self.lock.specs}
-        again = self.options["on_conflict"] == "skip" or (error.ahead is None and not self._is_spent(CONFLICTS_HEADER))
-        if again and not queues.get(error.lock or ""):
-            # The holder is gone or unknown; perhaps it was a copy.
-            messages.send_again(self._task, CONFLICTS_HEADER, error)
         # Not `ahead` alone, as any holder of a permit may be meant. And it may have left the queue since.
         seen = [*filter(None, [error.ahead]), *itertools.chain(*queues.values())]
         if copy_in(seen, self.about):
             met: dict[str, Any] = {COPY_HEADER: NONE}
             messages.send_again(self._task, COPIES_HEADER, error, **met)
-        if any(map(self._is_run_before, seen)) and not self._is_spent(CONFLICTS_HEADER):
+        is_free = not queues.get(error.lock or "")  # the holder is gone or unknown; perhaps it was a copy
+        again = (is_free and error.ahead is None) or any(map(self._is_run_before, seen))
+        if (is_free and self.options["on_conflict"] == "skip") or (again and not self._is_spent(CONFLICTS_HEADER)):
             messages.send_again(self._task, CONFLICTS_HEADER, error)
 
     def _is_run_before(self, contender: ContenderInfo) -> bool:

@@ -128,4 +128,5 @@ def check_done(task: Task[..., Any]) -> None:
         if done and done != earlier:
             raise Ignore(f"another copy of task {request.id} has done the work")
         time.sleep(pause)
-    del request.headers[COPY_HEADER]  # from now on this copy is the one that works
+    # From now on, this copy is the one that works.
+    request.headers = {name: value for name, value in request.headers.items() if name != COPY_HEADER}

@@ -73,7 +73,7 @@ def test_a_countdown_longer_than_the_visibility_timeout_makes_copies(redis: Redi
 
 
 def assert_one_runs(worker: Worker, zoo: Zoo, key: str, result: AsyncResult[Any], gate: Gate, pid: int) -> None:
-    eventually(lambda: f"[{result.id}] retry" in worker.log.read_text(), 20)
+    worker.wait_scheduled(result.id)
     assert len(zoo.children(key)) == 1
     gate.open()
     eventually(lambda: result.state == "SUCCESS", 20)
