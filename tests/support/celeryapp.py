@@ -120,6 +120,9 @@ def do(verb: str, argument: Any) -> Any:
         time.sleep(1)
     if verb == "fail":
         raise ValueError(argument)
+    if verb == "die" or (verb == "die once" and not Path(argument).exists()):
+        Path(argument).touch()
+        os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory is short
     if verb in ("linger", "sleep", "spin"):
         gate = Path(argument)
         (gate / "entered").write_text(str(os.getpid()))
