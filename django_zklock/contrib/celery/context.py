@@ -108,9 +108,10 @@ class TaskContext(FunctionContext):
         if self._wait_result is not None:
             error = self._wait_result.error
             if error is not None and self._wait_result.resend:
-                has_met_copy = messages.text(self._task.request, COPY_HEADER)
-                header = COPIES_HEADER if has_met_copy else CONFLICTS_HEADER
-                messages.send_again(self._task, header, error)
+                earlier = messages.text(self._task.request, COPY_HEADER)
+                if earlier:
+                    self._send_copy_again(earlier, error)
+                messages.send_again(self._task, CONFLICTS_HEADER, error)
             if error is not None:
                 raise error
             self._wait_result.hand_over(self.lock)
@@ -137,7 +138,12 @@ class TaskContext(FunctionContext):
         )
         if not run(is_alone):
             busy = LockBusy(f"The lock {self._key!r} is held by another copy of this task.", lock=self._key)
-            messages.send_again(task, COPIES_HEADER, busy)
+            self._send_copy_again(headers[COPY_HEADER], busy)
+
+    def _send_copy_again(self, earlier: str, error: ZkLockError) -> NoReturn:
+        """Send the task again because of another copy. That is no conflict."""
+        met: dict[str, Any] = {COPY_HEADER: earlier}
+        messages.send_again(self._task, COPIES_HEADER, error, **met)
 
     def again(self, error: AcquireAgain) -> None:
         """
@@ -233,8 +239,7 @@ class TaskContext(FunctionContext):
         # Not `ahead` alone, as any holder of a permit may be meant. And it may have left the queue since.
         seen = [*filter(None, [error.ahead]), *itertools.chain(*queues.values())]
         if copy_in(seen, self.about):
-            met: dict[str, Any] = {COPY_HEADER: NONE}
-            messages.send_again(self._task, COPIES_HEADER, error, **met)
+            self._send_copy_again(NONE, error)
         is_free = not queues.get(error.lock or "")  # the holder is gone or unknown; perhaps it was a copy
         again = (is_free and error.ahead is None) or any(map(self._is_run_before, seen))
         if (is_free and self.options["on_conflict"] == "skip") or (again and not self._is_spent(CONFLICTS_HEADER)):

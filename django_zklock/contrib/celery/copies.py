@@ -24,11 +24,14 @@ from django_zklock.contrib.celery.messages import COPIES_HEADER, COPY_HEADER
 from django_zklock.core import clock
 from django_zklock.core.execution.waiters import Routine
 from django_zklock.core.locks.held import RELEASE_TIMEOUT
+from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.queue.escaping import printable
 from django_zklock.core.zk import process
 from django_zklock.decorators.context import FunctionContext
 from django_zklock.locks.queue_reader import read_queue
+
+logger = Logger("django_zklock.celery")
 
 NONE: Final = "none"  # in `COPY_HEADER`
 LOOK_EVERY: Final = 1.0  # seconds between two looks for the other copy; more than RELEASE_TIMEOUT
@@ -89,6 +92,7 @@ def wait_alone(
     until = clock.now() + (0.0 if copy is None else longest(copy))
     if copy is None or until <= clock.now():
         return copy is None
+    logger.info("task %r waits for another delivery of its message: %s", task_id, copy)
     headers[COPY_HEADER] = NONE
     waiter = new_waiter()
     if waiter.on_queued is not None:

@@ -127,7 +127,7 @@ def test_a_result_that_is_stored_after_the_release_counts(
     app: Celery, running: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock of the other copy is free before its result is stored."""
-    monkeypatch.setattr(copies.time, "sleep", lambda seconds: app.backend.mark_as_done(ID, "result"))
+    monkeypatch.setattr("time.sleep", lambda seconds: app.backend.mark_as_done(ID, "result"))
     with pytest.raises(Ignore):
         copies.check_done(running(copies.NONE))
 

@@ -98,6 +98,7 @@ class WaitingTask:
                 if may_have_copy(self._call) and not (yield from self._wait_alone()):
                     self.payload["resend"] = True
                     raise LockBusy(f"Another copy of this task holds the lock {self.keys[0]!r}.", lock=self.keys[0])
+                self.asked_at = clock.now()  # the timeout is for the lock alone
                 if self.acquires:
                     yield from self.acquisition.acquire(self.locks.specs, self._remaining, self._new_waiter)
                 return
