@@ -47,6 +47,9 @@ for _name, _options in POLICIES.items():
     app.task(name=f"policy.{_name}.late", acks_late=True, reject_on_worker_lost=True)(
         zk_locked("{key}", **_options)(work)
     )
+    app.task(name=f"policy.{_name}.spent", acks_late=True, reject_on_worker_lost=True)(
+        zk_locked("{key}", max_conflicts=0, **_options)(work)
+    )
     app.task(name=f"several.{_name}")(zk_locked(["{key}/b", "{key}/a"], **_options)(work))
     app.task(name=f"several.patient.{_name}")(zk_locked(["{key}/b", "{key}/a"], timeout=30, **_options)(work))
     app.task(name=f"nested.{_name}")(zk_locked("{key}", **_options)(nested))
@@ -54,6 +57,10 @@ for _name, _options in POLICIES.items():
         app.task(name=f"sharing.{_kind}.{_name}")(zk_locked("{key}", **_how, **_options)(work))
 
 
+# The pool process alone computes this key.
+app.task(name="policy.computed.spent", acks_late=True, reject_on_worker_lost=True)(
+    zk_locked(lambda key, *_others, **_more: key, on_conflict="retry", max_conflicts=0)(work)
+)
 app.task(name="nested.spent")(zk_locked("{key}", on_conflict="retry", max_conflicts=0)(nested))
 
 

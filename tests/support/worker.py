@@ -141,6 +141,17 @@ class Worker:
         ((answer,),) = [reply.values() for reply in self.app.control.broadcast(command, **options) or []]
         return answer
 
+    def wait_scheduled(self, task_id: str, count: int = 1) -> None:
+        """Wait until so many messages with this id wait without a slot, for a lock or for another copy."""
+
+        def scheduled() -> int:
+            with self.app.connection_for_write() as connection:  # the broker may have cut those of the pool
+                inspect = self.app.control.inspect([self.name], timeout=2, limit=1, connection=connection)
+                entries = (inspect.scheduled() or {}).get(self.name, ())
+            return [entry["request"]["id"] for entry in entries].count(task_id)
+
+        eventually(lambda: scheduled() == count, 20)
+
     def run(self, name: str, *args: Any, timeout: float = 20, **options: Any) -> Any:
         return self.get(self.send(name, *args, **options), timeout)
 

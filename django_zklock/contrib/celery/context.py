@@ -7,6 +7,8 @@ is skipped, or fails.
 
 from __future__ import annotations
 
+import itertools
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -19,11 +21,20 @@ from celery.exceptions import Ignore
 
 from django_zklock.conf.arguments import TaskPolicy
 from django_zklock.contrib.celery import connect, messages
+from django_zklock.contrib.celery.copies import NONE, check_done, copy_in, may_have_copy, until_session_ends, wait_alone
 from django_zklock.contrib.celery.dispatch.pool_process import WaitResult, wait_result
 from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD
 from django_zklock.contrib.celery.introspection import functions_of, lock_around
-from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER, MESSAGE_HEADER
+from django_zklock.contrib.celery.messages import (
+    CONFLICTS_HEADER,
+    COPIES_HEADER,
+    COPY_HEADER,
+    LATE_HEADER,
+    LOST_HEADER,
+    MESSAGE_HEADER,
+)
 from django_zklock.contrib.celery.unique import lifecycle, reservations
+from django_zklock.core.execution.waiters import ThreadWaiter, run
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol import releases
@@ -88,27 +99,51 @@ class TaskContext(FunctionContext):
 
     def before_acquire(self) -> None:
         """
-        Use the locks that the main process has acquired. Without any, end this run if another copy is in the queue.
+        Use the locks that the main process has acquired. Without any, wait for another copy that is in the queue.
 
-        A copy must not wait behind the other one: it would not notice that the work is done by then. It must not
-        share a read lock or a semaphore with the other one either.
+        A copy must not share a read lock or a semaphore with the other one.
         """
         if self._by_worker and lifecycle.UNIQUE_HEADER in (self._task.request.headers or ()):
             self._check_unique_key(self._key)
         if self._wait_result is not None:
             error = self._wait_result.error
             if error is not None and self._wait_result.resend:
+                earlier = messages.text(self._task.request, COPY_HEADER)
+                if earlier:
+                    self._send_copy_again(earlier, error)
                 messages.send_again(self._task, CONFLICTS_HEADER, error)
             if error is not None:
                 raise error
             self._wait_result.hand_over(self.lock)
             if self._wait_result.held:
                 return
-        if self._by_worker:
-            for spec in self.lock.specs:
-                if self.options["timeout"] != 0 or spec.shares:
-                    busy = LockBusy(f"The lock {spec.key!r} is held by another copy of this task.", lock=spec.key)
-                    self._end_if_copy(spec, self._others(spec), busy)
+        if self._by_worker and may_have_copy(self):
+            self._wait_alone()
+
+    def _wait_alone(self) -> None:
+        """Wait in the slot for another copy, until its session must be over if it is dead. Then send this one again."""
+        task, request = self._task, self._task.request
+        headers = request.headers = dict(request.headers or {})
+        limits = [task.time_limit, task.soft_time_limit, *(request.timelimit or ())]
+        limits += [task.app.conf.task_time_limit, task.app.conf.task_soft_time_limit]
+        most = min([math.inf, *(float(limit) / 2 for limit in limits if limit)])
+        is_alone = wait_alone(
+            task,
+            str(request.id),
+            self,
+            headers,
+            ThreadWaiter,
+            run_blocking=lambda call: call(),
+            longest=lambda copy: min(most, until_session_ends(copy, headers)),
+        )
+        if not run(is_alone):
+            busy = LockBusy(f"The lock {self._key!r} is held by another copy of this task.", lock=self._key)
+            self._send_copy_again(headers[COPY_HEADER], busy)
+
+    def _send_copy_again(self, earlier: str, error: ZkLockError) -> NoReturn:
+        """Send the task again because of another copy. That is no conflict."""
+        met: dict[str, Any] = {COPY_HEADER: earlier}
+        messages.send_again(self._task, COPIES_HEADER, error, **met)
 
     def again(self, error: AcquireAgain) -> None:
         """
@@ -148,7 +183,7 @@ class TaskContext(FunctionContext):
     def on_acquired(self) -> None:
         """End this run if another copy of the task has done the work; else end reservations, as the work begins."""
         if self._by_worker and self._task.request.headers:
-            messages.check_done(self._task)
+            check_done(self._task)
             lifecycle.on_acquired(self._task, self._wrapper)
 
     def on_released(self) -> None:
@@ -181,8 +216,7 @@ class TaskContext(FunctionContext):
                 return self.options.get("skip_value")
             raise error
         if isinstance(error, LockNotAcquired):
-            if self._wait_result is None or not self._wait_result.checked_copies:
-                self._look_for_copies(error)
+            self._look_for_copies(error)
             if policy == "skip":
                 return self._skip(str(error))
             if policy == "coalesce" and not self._is_spent(CONFLICTS_HEADER):
@@ -200,17 +234,15 @@ class TaskContext(FunctionContext):
         raise error
 
     def _look_for_copies(self, error: LockNotAcquired) -> None:
-        """End this run if another copy of the task is in a queue, or may have been."""
+        """Send the task again if another copy of it is in a queue, or may have been, or the run that has sent it."""
         queues = {spec.key: self._others(spec) for spec in self.lock.specs}
-        again = self.options["on_conflict"] == "skip" or (error.ahead is None and not self._is_spent(CONFLICTS_HEADER))
-        if again and not queues.get(error.lock or ""):
-            # The holder is gone or unknown; perhaps it was a copy.
-            messages.send_again(self._task, CONFLICTS_HEADER, error)
         # Not `ahead` alone, as any holder of a permit may be meant. And it may have left the queue since.
-        seen = queues[error.lock or ""] = (*filter(None, [error.ahead]), *queues.get(error.lock or "", ()))
-        for spec in self.lock.specs:
-            self._end_if_copy(spec, queues[spec.key], error)
-        if any(map(self._is_run_before, seen)) and not self._is_spent(CONFLICTS_HEADER):
+        seen = [*filter(None, [error.ahead]), *itertools.chain(*queues.values())]
+        if copy_in(seen, self.about):
+            self._send_copy_again(NONE, error)
+        is_free = not queues.get(error.lock or "")  # the holder is gone or unknown; perhaps it was a copy
+        again = (is_free and error.ahead is None) or any(map(self._is_run_before, seen))
+        if (is_free and self.options["on_conflict"] == "skip") or (again and not self._is_spent(CONFLICTS_HEADER)):
             messages.send_again(self._task, CONFLICTS_HEADER, error)
 
     def _is_run_before(self, contender: ContenderInfo) -> bool:
@@ -223,15 +255,6 @@ class TaskContext(FunctionContext):
         """Return the contenders for a lock, but for those with which this task has waited in the main process."""
         own = () if self._wait_result is None else self._wait_result.own
         return tuple(contender for contender in _read_queue(spec) if contender.guid not in own)
-
-    def _end_if_copy(self, spec: LockSpec, queue: tuple[ContenderInfo, ...], error: ZkLockError) -> None:
-        """End this run if another copy of the task is in the queue. That is not a conflict."""
-        if not messages.has_copy(self.about, queue):
-            return
-        if self._is_spent(CONFLICTS_HEADER):
-            lifecycle.keep(self._task.request)
-            raise Ignore(f"another copy of task {self._task.request.id} does the work")  # and stores the result of both
-        messages.retry_copy(self._task, error, lambda: messages.has_copy(self.about, self._others(spec)))
 
     def _wait_unless_another_does(self, lock_key: str, error: ZkLockError) -> str:
         """

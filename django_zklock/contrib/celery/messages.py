@@ -1,13 +1,5 @@
 """
-The messages of tasks: what they tell of their task, how a running task is sent again, and two copies of one message.
-
-A copy is another delivery of the same message. The id alone does not tell: a sender may choose one id for several
-calls, and a broadcast queue delivers one message to each worker.
-
-A broker delivers a message again if the first copy is not acknowledged: its worker died, or was only slow (Redis'
-visibility timeout, a lost connection). The second copy cannot know which. The znode of a dead process exists until its
-session ends, and no longer. So the second copy is sent again until the znode is gone, and then asks the result backend
-whether the work is done.
+The messages of tasks: what they tell of their task, and how a running task is sent again.
 """
 
 from __future__ import annotations
@@ -16,7 +8,6 @@ import hashlib
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NoReturn
 
@@ -33,12 +24,9 @@ from kombu.pools import producers
 from django_zklock.contrib.celery.introspection import locked_of
 from django_zklock.core import clock
 from django_zklock.core.execution.work import Work
-from django_zklock.core.locks.held import RELEASE_TIMEOUT
 from django_zklock.core.log import Logger
-from django_zklock.core.protocol.contender_info import ContenderInfo
-from django_zklock.core.queue.escaping import printable
 from django_zklock.decorators.context import AcquireAgain
-from django_zklock.exceptions import LockLost, ZkLockError
+from django_zklock.exceptions import LockLost
 
 logger = Logger("django_zklock.celery")
 
@@ -52,8 +40,8 @@ MESSAGE_HEADER: Final = "zklock_message"
 """The tag of the first message of this call, if the task was sent again."""
 COPY_HEADER: Final = "zklock_redelivered"
 """When the task's earlier result was stored, or "none". A copy sets it when it meets another one."""
-CHECKED_HEADER: Final = "zklock_redelivered_checked"
-"""How often the copy has found no result under the lock since it met the other copy."""
+COPIES_HEADER: Final = "zklock_copies"
+"""How often the task was sent again because another copy of it was in the queue. That is not a conflict."""
 
 FIRST_DELAY: Final = 0.5  # seconds before a task is tried again, doubled each time
 LONGEST_DELAY: Final = 15.0
@@ -315,56 +303,3 @@ def finished_at(backend: Any, task_id: str) -> str:
         logger.warning("the result backend cannot tell whether task %r has ended: %r", task_id, error)
         return ""
     return str(meta.get("date_done") or "unknown") if meta.get("status") in states.READY_STATES else ""
-
-
-# --- copies -----------------------------------------------------------------------------------------------------------
-
-
-def is_copy(first: Mapping[str, str], second: Mapping[str, str]) -> bool:
-    """
-    Return whether two descriptions of tasks are those of two deliveries of one message.
-
-    The broker has marked one of them as delivered again. RabbitMQ's messages have no tag; their ids must do.
-    """
-    ids, tags, marks = (
-        [printable(about.get(name, "")) for about in (first, second)] for name in ("id", "message", "redelivered")
-    )
-    return ids[0] == ids[1] and any(marks) and (tags[0] == tags[1] or not all(tags))
-
-
-def has_copy(about: Mapping[str, str], queue: Iterable[ContenderInfo]) -> bool:
-    """Return whether a copy of the task with this description is in a queue."""
-    return any(is_copy(about, contender.about) for contender in queue)
-
-
-def retry_copy(task: Task[..., Any], error: ZkLockError, is_queued: Callable[[], bool]) -> NoReturn:
-    """
-    Send this copy again, because another one is in the queue. `is_queued` looks whether it still is.
-
-    A result is of an earlier call with the same id if the other copy stays in the queue after it was read. Else it may
-    be that copy's own: its result is stored while its release is on its way.
-    """
-    before = text(task.request, COPY_HEADER)
-    if not before and (before := finished_at(task.backend, str(task.request.id))):
-        time.sleep(RELEASE_TIMEOUT)
-        before = before if is_queued() else ""
-    headers: dict[str, Any] = {COPY_HEADER: before or "none", CHECKED_HEADER: 0}
-    send_again(task, CONFLICTS_HEADER, error, **headers)
-
-
-def check_done(task: Task[..., Any]) -> None:
-    """
-    Raise `Ignore` if another copy has done the work; called under the lock, before the work.
-
-    A result is stored only after the release was sent. So a copy that finds no result is sent again once. If it finds
-    none the second time either, it does the work.
-    """
-    before = text(task.request, COPY_HEADER)
-    if not before:
-        return
-    done = finished_at(task.backend, str(task.request.id))
-    if done and done != before:
-        raise Ignore(f"another copy of task {task.request.id} has done the work")
-    if not count(task.request, CHECKED_HEADER):
-        released = ZkLockError("another copy of this task has just released the lock")
-        send_again(task, CHECKED_HEADER, released, longest=FIRST_DELAY)

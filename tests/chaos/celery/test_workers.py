@@ -202,7 +202,7 @@ def test_a_task_that_lost_its_lock_does_not_run_next_to_its_copy(zoo: Zoo, tmp_p
         (holder,) = [payload for payload in zoo.payloads("copy") if payload]
         seen = {COPY_HEADER: "none", MESSAGE_HEADER: holder.about["message"]}  # as of a message that is delivered again
         copy = sound.send("late", "copy", "linger", str(gate), task_id=first.id, headers=seen)
-        eventually(lambda: "is held by another copy of this task" in sound.log.read_text(errors="replace"))
+        sound.wait_scheduled(first.id)
         proxy.hang = True
         assert isinstance(cut.wait_failed(first), LockLost)
         assert zoo.client.exists(old)  # no other contender could get the lock until the task was stopped

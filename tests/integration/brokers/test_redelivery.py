@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import celery
+import kombu
 import pytest
 from celery.result import AsyncResult
 from support.brokers import Broker, RabbitMQ, Redis
+from support.policytasks import POLICIES
 from support.worker import Gate, Worker
 from support.zoo import Zoo, eventually
 
@@ -73,12 +77,90 @@ def test_a_countdown_longer_than_the_visibility_timeout_makes_copies(redis: Redi
 
 
 def assert_one_runs(worker: Worker, zoo: Zoo, key: str, result: AsyncResult[Any], gate: Gate, pid: int) -> None:
-    eventually(lambda: f"[{result.id}] retry" in worker.log.read_text(), 20)
+    worker.wait_scheduled(result.id)
     assert len(zoo.children(key)) == 1
     gate.open()
     eventually(lambda: result.state == "SUCCESS", 20)
     eventually(lambda: f"[{result.id}] ignored" in worker.log.read_text(), 20)
     assert int((gate.path / "entered").read_text()) == pid
+
+
+# --- tasks that are killed --------------------------------------------------------------------------------------------
+
+KILLED = [*(f"policy.{policy}.spent" for policy in POLICIES), "policy.computed.spent"]
+LIMIT = 2  # redeliveries
+DEADLY: dict[str, Any] = {
+    "classic": {},
+    "quorum": {
+        "x-queue-type": "quorum",
+        "x-delivery-limit": LIMIT,
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "dead",
+    },
+}
+
+
+@contextlib.contextmanager
+def deadly_worker(rabbitmq: RabbitMQ, zoo: Zoo, home: Path, kind: str) -> Iterator[Worker]:
+    """A worker with a process for each of `KILLED`, which consumes from a queue of this kind."""
+    queue = {"exchange": "", "routing_key": kind, "queue_arguments": DEADLY[kind]}
+    conf = {**rabbitmq.conf, "task_queues": {kind: queue}}
+    options: Any = {"session_timeout": SESSION_TIMEOUT, "concurrency": len(KILLED), "options": [f"--queues={kind}"]}
+    with Worker(zoo, home, conf=conf, **options) as worker:
+        yield worker
+
+
+def runs(folder: Path) -> dict[str, int]:
+    return {name: len((folder / name).read_text().splitlines()) for name in KILLED}
+
+
+@pytest.mark.parametrize("kind", [pytest.param("classic", marks=pytest.mark.chaos), "quorum"])
+def test_a_killed_run_is_done_again_and_that_is_no_conflict(
+    rabbitmq: RabbitMQ, zoo: Zoo, tmp_path: Path, kind: str
+) -> None:
+    """The message that comes again waits for the end of the dead session, and is not sent again."""
+    rabbitmq.clear()
+    with deadly_worker(rabbitmq, zoo, tmp_path, kind) as worker:
+        calls = {name: (name, "die once", str(tmp_path / f"{name}.died"), str(tmp_path / name)) for name in KILLED}
+        sent = [worker.send(name, *call, queue=kind) for name, call in calls.items()]
+        assert [worker.get(result, 40) for result in sent] == ["done"] * len(KILLED)
+        assert count(worker, "] retry") == 0
+    assert runs(tmp_path) == dict.fromkeys(KILLED, 2)
+    rabbitmq.clear()
+
+
+@pytest.mark.chaos
+def test_the_runs_of_a_killed_worker_are_done_again(rabbitmq: RabbitMQ, zoo: Zoo, tmp_path: Path) -> None:
+    rabbitmq.clear()
+    with deadly_worker(rabbitmq, zoo, tmp_path, "classic") as killed:
+        gates = {name: killed.gate() for name in KILLED}
+        calls = {name: (name, "linger", str(gate), str(tmp_path / name)) for name, gate in gates.items()}
+        sent = [killed.send(name, *call, queue="classic") for name, call in calls.items()]
+        for gate in gates.values():
+            gate.wait_at_work()
+        os.killpg(killed.process.pid, signal.SIGKILL)
+        for gate in gates.values():
+            gate.open()
+        with deadly_worker(rabbitmq, zoo, tmp_path, "classic") as worker:
+            assert [worker.get(result, 40) for result in sent] == ["done"] * len(KILLED)
+    assert runs(tmp_path) == dict.fromkeys(KILLED, 2)
+    rabbitmq.clear()
+
+
+@pytest.mark.chaos
+def test_a_message_that_kills_each_process_is_dead_lettered(rabbitmq: RabbitMQ, zoo: Zoo, tmp_path: Path) -> None:
+    """After as many runs as without a lock: each redelivery is of the same message."""
+    rabbitmq.clear()
+    with (
+        deadly_worker(rabbitmq, zoo, tmp_path, "quorum") as worker,
+        kombu.Connection(rabbitmq.conf["broker_url"]) as connection,
+    ):
+        dead = connection.SimpleQueue("dead")
+        for name in KILLED:
+            worker.send(name, name, "die", str(tmp_path / "died"), str(tmp_path / name), queue="quorum")
+        eventually(lambda: dead.qsize() == len(KILLED), 60)
+    assert runs(tmp_path) == dict.fromkeys(KILLED, 1 + LIMIT)
+    rabbitmq.clear()
 
 
 # --- kinds of queues --------------------------------------------------------------------------------------------------

@@ -191,7 +191,7 @@ def test_a_copy_does_not_run_and_another_call_with_its_id_does(worker: Worker) -
         worker.send("waiting.note", "twice", str(book), "x", task_id="twice", headers=of_first)
         worker.zoo.wait_contenders("twice", 2)
         worker.send("waiting.note", "twice", str(book), "x", task_id="twice", headers={**of_first, COPY_HEADER: "none"})
-        eventually(lambda: "waiting.note[twice] retry" in worker.log.read_text())
+        worker.wait_scheduled("twice", 2)
         assert len(worker.zoo.children("twice")) == 2
         worker.send("waiting.note", "twice", str(book), "y", task_id="twice")
         worker.zoo.wait_contenders("twice", 3)
@@ -249,7 +249,7 @@ def test_a_copy_of_a_task_in_another_worker_does_not_run(worker: Worker, task: s
     log = worker.log.stat().st_size
     worker.send(task, "copied", str(book), task_id=task_id, headers={COPY_HEADER: "none"})
     said = f"{task}[{task_id}] "
-    eventually(lambda: worker.log.read_text()[log:].count(f"{said}retry") > 1)
+    worker.wait_scheduled(task_id)
     assert not book.exists()
     worker.app.backend.store_result(task_id, "first", "SUCCESS")
     zoo.client.delete(path)

@@ -220,7 +220,7 @@ def test_threads_of_one_process_share_a_semaphore(request: pytest.FixtureRequest
     first = tasks[0][0].id
     assert outcome(worker.send("sharing.permit.skip", "k")) == "TaskRevokedError"
     worker.send("sharing.permit.raise", "k", "tell", task_id=first, headers={**of_first, COPY_HEADER: "none"})
-    eventually(lambda: f"sharing.permit.raise[{first}] retry" in worker.log.read_text())
+    worker.wait_scheduled(first)
     assert worker.finish(tasks) == ["done", "done"]
     worker.zoo.assert_empty()
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from queue import Empty
 from types import SimpleNamespace
@@ -18,7 +17,6 @@ from kombu.common import Broadcast
 
 from django_zklock import Lock, zk_locked
 from django_zklock.contrib.celery import context, messages
-from django_zklock.core import clock
 from django_zklock.exceptions import LockBusy, ZkLockError
 
 TOPIC, DIRECT = Exchange("m-topic", type="topic"), Exchange("m-direct", type="direct")
@@ -208,58 +206,42 @@ def test_headers_that_are_none_are_dropped(headers: object) -> None:
 REDELIVERED = {"id": "one", "delivery_info": {"redelivered": True, messages.QUEUE_KEY: "celery"}, "headers": {}}
 
 
-def run_copy(app: Celery, is_queued: Callable[[], bool]) -> Any:
-    """Run a copy that has found another one in the queue; return what its next run is told of the result before."""
-
-    @app.task(name="copied", shared=False)
-    def copied() -> None:
-        messages.retry_copy(copied, ZkLockError("busy"), is_queued)
-
-    trace_task(copied, "one", (), {}, request=REDELIVERED, app=app)
-    return received(app).headers[messages.COPY_HEADER]
-
-
-@pytest.mark.parametrize(("queued_for", "earlier"), [(math.inf, True), (0, False), (0.2, False)])
-def test_a_result_is_of_an_earlier_call_only_if_the_other_copy_is_still_queued(
-    app: Celery, queued_for: float, earlier: bool
-) -> None:
-    """Else that copy may have stored it before ZooKeeper has deleted its znode, and its work would be done twice."""
-    app.backend.mark_as_done("one", "result")
-    until = clock.now() + queued_for
-    header = run_copy(app, lambda: clock.now() < until)
-    assert header == (messages.finished_at(app.backend, "one") if earlier else "none")
-
-
 @pytest.mark.skipif(celery.VERSION < (5, 7), reason="this Celery stores RETRY in any case")
-def test_a_copy_that_is_sent_again_stores_nothing(app: Celery) -> None:
+@pytest.mark.parametrize("header", [messages.COPIES_HEADER, messages.CONFLICTS_HEADER])
+def test_a_copy_that_is_sent_again_stores_nothing(app: Celery, header: str) -> None:
     """Celery looks for a result before it writes RETRY. The other copy, or a holder, may store one between the two."""
-    assert run_copy(app, lambda: True) == "none"
-    assert app.backend.get_state("one") == states.PENDING
 
     @app.task(name="busy", shared=False)
     def busy() -> None:
-        messages.send_again(busy, messages.CONFLICTS_HEADER, ZkLockError("busy"))
+        messages.send_again(busy, header, ZkLockError("busy"))
 
     trace_task(busy, "one", (), {}, request=REDELIVERED, app=app)
     assert app.backend.get_state("one") == states.PENDING
 
 
 @pytest.mark.parametrize("policy", ["raise", "skip", "retry"])
-@pytest.mark.parametrize("ahead", [None, SimpleNamespace(about={"id": "one"})], ids=["unknown", "a copy"])
+@pytest.mark.parametrize(
+    ("ahead", "header"),
+    [
+        (None, messages.CONFLICTS_HEADER),
+        (SimpleNamespace(about={"id": "one", "redelivered": "1"}), messages.COPIES_HEADER),
+    ],
+    ids=["unknown", "a copy"],
+)
 def test_a_run_that_met_a_holder_at_its_end_is_sent_again(
-    app: Celery, monkeypatch: pytest.MonkeyPatch, policy: Any, ahead: Any
+    app: Celery, monkeypatch: pytest.MonkeyPatch, policy: Any, ahead: Any, header: str
 ) -> None:
-    """It is or may have been a copy, whose result this run must not overwrite."""
+    """It is or may have been a copy, whose result this run must not overwrite. A copy is no conflict."""
 
     def meet(*args: object) -> NoReturn:
         raise LockBusy("The lock 'k' is held by another owner.", lock="k", ahead=ahead)
 
     @app.task(name="met", shared=False)
-    @zk_locked("k", on_conflict=policy)  # type: ignore[untyped-decorator]
+    @zk_locked("k", on_conflict=policy, max_conflicts=1)  # type: ignore[untyped-decorator]
     def met() -> None: ...
 
     monkeypatch.setattr(Lock, "__enter__", meet)
     monkeypatch.setattr(context, "_read_queue", lambda spec: ())
-    trace_task(met, "one", (), {}, request=REDELIVERED, app=app)
+    trace_task(met, "one", (), {}, request={**REDELIVERED, "delivery_info": {messages.QUEUE_KEY: "celery"}}, app=app)
     assert app.backend.get_state("one") not in (states.FAILURE, states.REVOKED)
-    assert received(app).headers[messages.CONFLICTS_HEADER] == 1
+    assert received(app).headers[header] == 1

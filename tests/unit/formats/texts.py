@@ -19,7 +19,7 @@ from celery.exceptions import Ignore, Retry
 from django.contrib.auth.models import User
 
 from django_zklock.conf import Keys
-from django_zklock.contrib.celery import beat, messages
+from django_zklock.contrib.celery import beat, copies, messages
 from django_zklock.contrib.celery.schedule import RunRecord
 from django_zklock.contrib.celery.schedule import _node_of as name_of_entry
 from django_zklock.contrib.celery.unique import lifecycle, reservations
@@ -357,9 +357,8 @@ def headers() -> dict[str, str]:
         "all other headers are kept": sent_again(
             lambda task: messages.send_again(task, messages.CONFLICTS_HEADER, error), **first, zklock_new={"x": 1}
         ),
-        "copy that meets another": sent_again(lambda task: messages.retry_copy(task, error, lambda: True)),
-        "copy that found no result": sent_again(
-            messages.check_done, **{messages.COPY_HEADER: "none", messages.CHECKED_HEADER: 0}
+        "copy that is sent again": sent_again(
+            lambda task: messages.send_again(task, messages.COPIES_HEADER, error), **{messages.COPY_HEADER: copies.NONE}
         ),
         "beat": json.dumps({beat.HEADER: run.header()}),
     }
@@ -380,7 +379,7 @@ def read_headers(text: str) -> Any:
     return only_set(read)
 
 
-COUNTS = (messages.CONFLICTS_HEADER, messages.LOST_HEADER, messages.LATE_HEADER, messages.CHECKED_HEADER)
+COUNTS = (messages.CONFLICTS_HEADER, messages.LOST_HEADER, messages.LATE_HEADER, messages.COPIES_HEADER)
 
 
 def outcome(given: Mapping[str, Any], *, has_result: bool) -> str:
@@ -389,9 +388,7 @@ def outcome(given: Mapping[str, Any], *, has_result: bool) -> str:
     if has_result:
         running.backend.store_result(GUID, None, "SUCCESS")
     try:
-        messages.check_done(running)
-    except Retry:
-        return "asks once more"
+        copies.check_done(running)
     except Ignore:
         return "ends"
     finally:

@@ -27,7 +27,6 @@ from django_zklock.contrib.celery.dispatch.pool_slots import PoolSlots
 from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD, SharedGrants
 from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTask, WaitingTasks
 from django_zklock.contrib.celery.introspection import arguments, locked_of
-from django_zklock.contrib.celery.messages import is_copy
 from django_zklock.contrib.celery.unique import lifecycle
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
@@ -56,7 +55,7 @@ class Dispatcher(bootsteps.StartStopStep):
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
         setattr(consumer, DISPATCHER, self)
-        self.tasks: dict[Any, WaitingTask] = {}  # by delivery tag: they need a lock and are not in the pool
+        self.tasks: dict[Any, WaitingTask] = {}  # by request: they need a lock and are not in the pool
         self._consumer = consumer
         consumer.on_decode_error = functools.partial(_on_undecodable, consumer.on_decode_error)
         self._to_pool: Callable[[Any], object] = consumer.on_task_request
@@ -109,22 +108,18 @@ class Dispatcher(bootsteps.StartStopStep):
         locked = locked_of(request.task)
         if locked is None or not locked.binder.is_static or locked.is_async:
             return None
-        if not self._accepts or _is_stopping() or self._has_fixed_prefetch or self._has_copy(request):
+        if not self._accepts or _is_stopping():
             return None
         try:
             call = locked.context_of(*arguments(request.task, request.args, request.kwargs), MessageContext(request))
-            return WaitingTask(request, call, self) if call.options["timeout"] != 0 else None
+            task = WaitingTask(request, call, self)
+            return task if task.acquires or "redelivered" in call.about else None
         except Exception as error:  # noqa: BLE001 - the pool process raises the same, and there it ends the task
             logger.debug("the lock of task %s is not known here: %s", request.id, error)
             return None
 
-    def _has_copy(self, request: Any) -> bool:
-        """Return whether another delivery of this message has a slot. This one must not wait behind it."""
-        others = map(MessageContext, self._slots.requests_of(request.id))
-        return any(is_copy(MessageContext(request).about, other.about) for other in others)
-
     @property
-    def _has_fixed_prefetch(self) -> bool:
+    def has_fixed_prefetch(self) -> bool:
         """Whether the prefetch count is fixed, as with RabbitMQ's quorum queues: tasks that wait would block others."""
         consumer = self._consumer
         driver = consumer.connection.transport.driver_type
@@ -161,7 +156,7 @@ class Dispatcher(bootsteps.StartStopStep):
         run_logged(self.loop.call_soon, self._run_scheduled, task, step)
 
     def _run_scheduled(self, task: WaitingTask, step: Callable[[WaitingTask], object]) -> None:
-        if self.tasks.get(task.request.message.delivery_tag) is task:
+        if self.tasks.get(task.request) is task:
             self._run_step(step, task)
 
     def _run_step(self, step: Callable[..., object], message: Any, *args: Any) -> None:
@@ -171,7 +166,7 @@ class Dispatcher(bootsteps.StartStopStep):
             step(message, *args)
         except Exception:
             logger.exception("task %s does not wait for its lock in the main process", request.id)
-            task = self.tasks.pop(request.message.delivery_tag, None)
+            task = self.tasks.pop(request, None)
             self._queue = deque(other for other in self._queue if other is not request and other is not task)
             self._ahead = deque(other for other in self._ahead if other is not task)
             request.request_dict.pop(PAYLOAD, None)
@@ -181,8 +176,8 @@ class Dispatcher(bootsteps.StartStopStep):
             self._give_to_pool(request)
 
     def _enqueue(self, request: Any, task: WaitingTask | None) -> None:
-        if task is not None and self.tasks.setdefault(request.message.delivery_tag, task) is not task:
-            task = None  # another delivery waits already, and this one must not wait behind it
+        if task is not None:
+            self.tasks[request] = task
         self._queue.append(task or request)
         self._dispatch()
 
@@ -204,7 +199,7 @@ class Dispatcher(bootsteps.StartStopStep):
             self._give_to_pool(message)
         elif message.has_result:
             self._give_task(message)
-        elif self.tasks.get(message.request.message.delivery_tag) is message:  # else it was revoked
+        elif self.tasks.get(message.request) is message:  # else it was revoked
             if self.is_answered and not self.waiting.share_key_with(message):
                 message.has_slot = True
                 self._slots.use(message.request)
@@ -262,7 +257,7 @@ class Dispatcher(bootsteps.StartStopStep):
         if task.is_granted:
             task.payload["grants"] = self._grants.add(task)
         request.request_dict[PAYLOAD] = {**task.payload, "memory": self._shared.name}
-        del self.tasks[request.message.delivery_tag]
+        del self.tasks[request]
         self._give_to_pool(request)
 
     def _give_to_pool(self, request: Any) -> None:
@@ -319,7 +314,7 @@ class Dispatcher(bootsteps.StartStopStep):
         elif task.has_value:  # the step that should use it has failed
             task.step()
         elif not task.has_result and may_be_revoked and request.revoked():
-            del self.tasks[request.message.delivery_tag]
+            del self.tasks[request]
             task.cancel()
             self._slots.release(request)
             self.waiting.remove(task)

@@ -62,8 +62,6 @@ class WaitResult:
     """The result of the wait for one task: its locks, or an error."""
 
     def __init__(self, payload: WaitPayload, shared: SharedGrants) -> None:
-        self.checked_copies = bool(payload.get("checked_copies"))
-        """Whether the main process has looked for copies of the task."""
         self.own: tuple[str, ...] = tuple(payload.get("own", ()))
         """The guids of the task's own znodes, which may not be gone yet."""
         self.resend = bool(payload.get("resend"))

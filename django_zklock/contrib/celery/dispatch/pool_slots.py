@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from celery.worker import state
@@ -71,15 +71,9 @@ class PoolSlots:
 
     def release_ended(self) -> None:
         """Free the slots of all requests that Celery has dropped."""
-        for request in self._requests():
-            self.release_if_ended(request)
-
-    def requests_of(self, task_id: str) -> Iterator[Any]:
-        """Yield the requests of this task that use a slot and have not ended."""
-        return (request for request in self._requests() if request.id == task_id and not has_ended(request))
-
-    def _requests(self) -> list[Any]:
-        return [request for reference in self._used.valuerefs() if (request := reference()) is not None]
+        for reference in self._used.valuerefs():
+            if (request := reference()) is not None:
+                self.release_if_ended(request)
 
     def _apply(self, target: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """Call the pool's own `apply_async`, and notice when the task has ended."""

@@ -53,7 +53,6 @@ class WaitPayload(TypedDict, total=False):
 
     memory: str  # the name of the `SharedGrants`
     grants: list[GrantPayload]
-    checked_copies: bool  # the main process has looked for copies of the task
     resend: bool  # the task is to be sent again
     error: str  # the name of its class, in `django_zklock.exceptions`; with its text and its lock
     text: str

@@ -18,8 +18,9 @@ from typing import Any, Final
 from celery.worker import state
 
 from django_zklock import exceptions, signals
+from django_zklock.contrib.celery.copies import may_have_copy, until_session_ends, wait_alone
 from django_zklock.contrib.celery.dispatch.shared_grants import WaitPayload
-from django_zklock.contrib.celery.messages import has_copy, received_at
+from django_zklock.contrib.celery.messages import received_at
 from django_zklock.core import clock
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.execution.waiters import Routine
@@ -27,7 +28,6 @@ from django_zklock.core.locks.acquisition import Acquisition
 from django_zklock.core.zk import process
 from django_zklock.decorators.context import FunctionContext
 from django_zklock.exceptions import LockBusy, ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.queue_reader import read_queue
 
 RETRY_AFTER: Final = 1.0  # seconds until a task that waits without limit asks again for ZooKeeper
 
@@ -75,11 +75,11 @@ class WaitingTask:
         self.has_result = False  # it has its locks, or an error
         self.payload: WaitPayload = {}  # for the process that runs the task
         self._timeout: float | None = call.options["timeout"]
+        self.acquires = self._timeout != 0 and not dispatcher.has_fixed_prefetch
+        """Whether it acquires its lock here. Else it waits for another copy of it at most."""
         self._waited = 0.0  # seconds of earlier waits, before it gave its lock back
         self._until: float = received_at(request) + dispatcher.longest_wait  # on clock.now()
-        self._about = call.about
-        # A copy of the task must not wait behind this one, and a shared lock would be granted to both.
-        self._checks_copies = "redelivered" in self._about or any(spec.shares for spec in call.lock.specs)
+        self._call = call
         self._routine: Routine[None] | None = None
         self.waiter: MessageWaiter | None = None  # the last one that it waited for
         self.timer: Any = None  # an entry of the loop
@@ -95,9 +95,12 @@ class WaitingTask:
     def _acquire(self) -> Routine[None]:
         while True:
             try:
-                if self._checks_copies and (yield from self._has_copy()):
-                    return  # it must not wait behind the other copy; the pool process decides what it does
-                yield from self.acquisition.acquire(self.locks.specs, self._remaining, self._new_waiter)
+                if may_have_copy(self._call) and not (yield from self._wait_alone()):
+                    self.payload["resend"] = True
+                    raise LockBusy(f"Another copy of this task holds the lock {self.keys[0]!r}.", lock=self.keys[0])
+                self.asked_at = clock.now()  # the timeout is for the lock alone
+                if self.acquires:
+                    yield from self.acquisition.acquire(self.locks.specs, self._remaining, self._new_waiter)
                 return
             except ZooKeeperUnavailable:
                 if self._timeout is not None:
@@ -110,13 +113,18 @@ class WaitingTask:
         timeout = self.locks.specs[-1].timeout
         return None if timeout is None else max(timeout - self._waited, 0.0)
 
-    def _has_copy(self) -> Routine[bool]:
-        for spec in self.locks.specs:
-            queue = yield from read_queue(process.current(), spec.key, spec.parent, self._new_waiter())
-            if has_copy(self._about, queue):
-                return True
-        self.payload["checked_copies"] = True
-        return False
+    def _wait_alone(self) -> Routine[bool]:
+        request, is_fixed = self.request, self.dispatcher.has_fixed_prefetch
+        return wait_alone(
+            request.task,
+            request.id,
+            self._call,
+            request.request_dict,
+            self._new_waiter,
+            run_blocking=process.current().dispatch,
+            # The dispatcher ends a wait that is too long for the broker.
+            longest=lambda copy: until_session_ends(copy, request.request_dict) if is_fixed else math.inf,
+        )
 
     def _new_waiter(self) -> Any:
         return MessageWaiter(self)
