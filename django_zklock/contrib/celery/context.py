@@ -22,7 +22,13 @@ from django_zklock.contrib.celery import connect, messages
 from django_zklock.contrib.celery.dispatch.pool_process import WaitResult, wait_result
 from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD
 from django_zklock.contrib.celery.introspection import functions_of, lock_around
-from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER, MESSAGE_HEADER
+from django_zklock.contrib.celery.messages import (
+    CONFLICTS_HEADER,
+    LATE_HEADER,
+    LOST_HEADER,
+    MESSAGE_HEADER,
+    WAITED_HEADER,
+)
 from django_zklock.contrib.celery.unique import lifecycle, reservations
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
@@ -75,6 +81,7 @@ class TaskContext(FunctionContext):
         self._task = task
         self._wrapper = wrapper
         self._by_worker = not (task.request.called_directly or task.request.is_eager)
+        (task.request.headers or {}).pop(WAITED_HEADER, None)  # that wait is over
         work = messages.work_of(task)
         if "message" in work.about:  # all messages of the task that this run sends carry the tag of the first one
             task.request.headers = {**(task.request.headers or {}), MESSAGE_HEADER: work.about["message"]}
@@ -98,7 +105,7 @@ class TaskContext(FunctionContext):
         if self._wait_result is not None:
             error = self._wait_result.error
             if error is not None and self._wait_result.resend:
-                messages.send_again(self._task, CONFLICTS_HEADER, error)
+                messages.send_again(self._task, CONFLICTS_HEADER, error, **self._wait_result.resend)
             if error is not None:
                 raise error
             self._wait_result.hand_over(self.lock)

@@ -8,6 +8,7 @@ and the task acquires its lock there.
 from __future__ import annotations
 
 import functools
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from django_zklock.contrib.celery.dispatch.pool_slots import PoolSlots
 from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD, SharedGrants
 from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTask, WaitingTasks
 from django_zklock.contrib.celery.introspection import arguments, locked_of
-from django_zklock.contrib.celery.messages import is_copy
+from django_zklock.contrib.celery.messages import LONGEST_DELAY, is_copy
 from django_zklock.contrib.celery.unique import lifecycle
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
@@ -61,6 +62,7 @@ class Dispatcher(bootsteps.StartStopStep):
         self.is_answered = True  # whether ZooKeeper answers; set by the protocol's thread, too
         self._accepts = True  # whether tasks may wait for their locks here
         self._is_dispatching = False
+        self._prefetch_count = 0  # with which the connection began
         self._next_check: Any = None  # an entry of the loop
         self.ends_process = True  # the process ends with the worker; tests run theirs in another thread
 
@@ -105,7 +107,7 @@ class Dispatcher(bootsteps.StartStopStep):
         locked = locked_of(request.task)
         if locked is None or not locked.binder.is_static or locked.is_async:
             return None
-        if not self._accepts or _is_stopping() or self._has_fixed_prefetch or self._has_copy(request):
+        if not self._accepts or _is_stopping() or self._has_copy(request):
             return None
         try:
             call = locked.context_of(*arguments(request.task, request.args, request.kwargs), MessageContext(request))
@@ -121,7 +123,7 @@ class Dispatcher(bootsteps.StartStopStep):
 
     @property
     def _has_fixed_prefetch(self) -> bool:
-        """Whether the prefetch count is fixed, as with RabbitMQ's quorum queues: tasks that wait would block others."""
+        """Whether the prefetch count is fixed, as with RabbitMQ's quorum queues: waiting tasks take places of others."""
         consumer = self._consumer
         driver = consumer.connection.transport.driver_type
         if driver != "amqp" or hasattr(consumer, "qos_global"):
@@ -132,6 +134,16 @@ class Dispatcher(bootsteps.StartStopStep):
     @cached_property
     def _most_waiting(self) -> int:
         return int(self._consumer.app.conf.get("zklock_max_waiting", MOST_WAITING))
+
+    @property
+    def _places(self) -> float:
+        """How many tasks may stay here: half of the prefetched places that neither the pool nor an ETA takes."""
+        if not self._prefetch_count or not self._has_fixed_prefetch:
+            return math.inf
+        consumer = self._consumer
+        in_pool = consumer.initial_prefetch_count // consumer.prefetch_multiplier
+        with_eta = consumer.qos.value - consumer.initial_prefetch_count - len(self.waiting)
+        return float((self._prefetch_count - in_pool - with_eta) // 2)
 
     @cached_property
     def longest_wait(self) -> float:
@@ -210,12 +222,19 @@ class Dispatcher(bootsteps.StartStopStep):
             message.ask()
 
     def _wait(self, task: WaitingTask) -> bool:
-        """Have a task wait without a slot. Return False if too many wait already; then it is sent again."""
+        """Have a task wait without a slot. Return False if it may not, and is sent again."""
         self.waiting.add(task)
-        if len(self.waiting) <= self._most_waiting:
-            return True
-        task.send_again(f"{self._most_waiting} tasks of this worker wait already")
-        return False
+        self._send_back(task)
+        return not task.has_result
+
+    def _send_back(self, task: WaitingTask) -> None:
+        """Send a task again that may not wait here, or no longer."""
+        if task.has_waited_too_long:
+            task.send_again("the broker would deliver the message again soon")
+        elif len(self.waiting) > self._most_waiting:
+            task.send_again(f"{self._most_waiting} tasks of this worker wait already", LONGEST_DELAY)
+        elif task.is_pause_over and len(self.waiting) > self._places:
+            task.send_again("others need the place of its message in this worker")
 
     def pass_slot_on(self, task: WaitingTask) -> None:
         """Let others have the slot: another owner has the lock, or ZooKeeper does not answer."""
@@ -303,7 +322,7 @@ class Dispatcher(bootsteps.StartStopStep):
         run_logged(self._check_later)
         run_logged(self._slots.release_ended)
         run_logged(self.waiting.check, self.tasks.values())
-        for task in list(self.tasks.values()):
+        for task in reversed(list(self.tasks.values())):  # those that came last are sent again first
             self._run_scheduled(task, self._check_task)
         self._dispatch()
 
@@ -320,8 +339,8 @@ class Dispatcher(bootsteps.StartStopStep):
             self._slots.release(request)
             self.waiting.remove(task)
             state.task_ready(request)
-        elif task in self.waiting and task.has_waited_too_long:
-            task.send_again("the broker would deliver the message again soon")
+        elif task in self.waiting and not task.has_result:
+            self._send_back(task)
         elif task.has_slot and task.asked_at is not None and clock.now() - task.asked_at > ANSWER_WITHIN:
             self.is_answered = False  # so that the next tasks use no slot
             self.pass_slot_on(task)
@@ -330,6 +349,7 @@ class Dispatcher(bootsteps.StartStopStep):
 
     def start(self, consumer: Any) -> None:
         """Begin with a connection, on the thread that runs the worker. It may not be the one that has made it."""
+        self._prefetch_count = consumer.initial_prefetch_count
         self.ends_process = threading.current_thread() is threading.main_thread()
         self.loop.thread = threading.get_ident()
 

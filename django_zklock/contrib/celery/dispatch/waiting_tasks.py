@@ -19,7 +19,16 @@ from celery.worker import state
 
 from django_zklock import exceptions, signals
 from django_zklock.contrib.celery.dispatch.shared_grants import WaitPayload
-from django_zklock.contrib.celery.messages import has_copy, received_at
+from django_zklock.contrib.celery.messages import (
+    CONFLICTS_HEADER,
+    FIRST_DELAY,
+    WAITED_HEADER,
+    count_in,
+    delay_before,
+    has_copy,
+    headers_of,
+    received_at,
+)
 from django_zklock.core import clock
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.execution.waiters import Routine
@@ -75,8 +84,13 @@ class WaitingTask:
         self.has_result = False  # it has its locks, or an error
         self.payload: WaitPayload = {}  # for the process that runs the task
         self._timeout: float | None = call.options["timeout"]
-        self._waited = 0.0  # seconds of earlier waits, before it gave its lock back
+        headers = headers_of(request)
+        self._waited = count_in(headers, WAITED_HEADER) / 1000  # seconds of earlier waits, before it gave its lock back
+        conflicts = count_in(headers, CONFLICTS_HEADER)
         self._until: float = received_at(request) + dispatcher.longest_wait  # on clock.now()
+        self._pause_until = 0.0  # on time.time()
+        if request.eta is not None:
+            self._pause_until = request.eta.timestamp() + delay_before(request.task, conflicts)
         self._about = call.about
         # A copy of the task must not wait behind this one, and a shared lock would be granted to both.
         self._checks_copies = "redelivered" in self._about or any(spec.shares for spec in call.lock.specs)
@@ -109,6 +123,10 @@ class WaitingTask:
         """The seconds that remain of the timeout of its locks."""
         timeout = self.locks.specs[-1].timeout
         return None if timeout is None else max(timeout - self._waited, 0.0)
+
+    @property
+    def _seconds_waited(self) -> float:
+        return self._waited if self.asked_at is None else self._waited + clock.now() - self.asked_at
 
     def _has_copy(self) -> Routine[bool]:
         for spec in self.locks.specs:
@@ -160,10 +178,20 @@ class WaitingTask:
         """Whether the broker would deliver the message again soon."""
         return clock.now() > self._until
 
-    def send_again(self, why: str) -> None:
-        """End the wait: the pool process sends the task again."""
+    @property
+    def is_pause_over(self) -> bool:
+        """
+        Whether the task may be sent again if others need its place.
+
+        The pause began when it was sent, and grows with each conflict, as if it were spent without the lock. So of many
+        tasks that have no place, most have no pause left when they come, and take no place from tasks without a lock.
+        """
+        return time.time() > self._pause_until
+
+    def send_again(self, why: str, longest: float = FIRST_DELAY) -> None:
+        """End the wait: the pool process sends the task again, with a delay of at most `longest` seconds."""
         if not self.has_result:
-            self.payload["resend"] = True
+            self.payload["resend"] = {"longest": longest, WAITED_HEADER: int(self._seconds_waited * 1000)}
             self._end_with(LockBusy(f"The lock {self.keys[0]!r} was not free, and {why}.", lock=self.keys[0]))
 
     def _end_with(self, error: ZkLockError) -> None:
@@ -183,8 +211,7 @@ class WaitingTask:
     def cancel(self) -> None:
         """Leave the queue, or give the locks back; the task may ask again. The call is idempotent."""
         self._cancel_timer()
-        if self.asked_at is not None:
-            self._waited += clock.now() - self.asked_at
+        self._waited = self._seconds_waited
         self.asked_at = self.waiter = None
         self.has_result = False
         if self._routine is not None:
@@ -197,23 +224,25 @@ class WaitingTasks:
     """
     The tasks that wait without a slot.
 
-    Celery counts each of them as a message with an ETA: neither as prefetched, nor for autoscale.
+    Celery counts each of them as a message with an ETA: neither as prefetched, nor for autoscale. On quorum queues, the
+    broker counts it as prefetched all the same. `worker_eta_task_limit` does not count it.
     """
 
     def __init__(self, consumer: Any, sender: type) -> None:
         self._consumer = consumer
         self._sender = sender  # of the signal
-        self._raised: dict[WaitingTask, int] = {}  # by how much the prefetch count is higher for each task
+        self._eta_limit: int | None = consumer.app.conf.get("worker_eta_task_limit")  # Celery 5.6 and later
+        self._tasks: dict[WaitingTask, None] = {}  # in the order in which they came
         self._keys: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        return len(self._raised)
+        return len(self._tasks)
 
     def __iter__(self) -> Iterator[WaitingTask]:
-        return iter(list(self._raised))
+        return iter(list(self._tasks))
 
     def __contains__(self, task: WaitingTask) -> bool:
-        return task in self._raised
+        return task in self._tasks
 
     def share_key_with(self, task: WaitingTask) -> bool:
         """Return whether another task waits here for a lock that this task needs."""
@@ -221,19 +250,19 @@ class WaitingTasks:
 
     def add(self, task: WaitingTask) -> None:
         """Add a task that has no slot."""
+        self._tasks[task] = None
+        self._raise_limit()
         qos = self._consumer.qos
-        before = qos.value
         qos.increment_eventually()
         if self._consumer.hub is None and self._consumer.connection.transport.driver_type != "amqp":
             qos.update()  # the consumer may wait for messages until this; RabbitMQ's socket is in use by then
-        self._raised[task] = qos.value - before
         self._keys.update(task.keys)
         state.reserved_requests.discard(task.request)
         self._send_count()
 
     def remove(self, task: WaitingTask) -> None:
         """Count a task as prefetched again, if it waits here."""
-        if task in self._raised:
+        if task in self._tasks:
             state.task_reserved(task.request)
             self._forget(task)
             self._send_count()
@@ -241,18 +270,25 @@ class WaitingTasks:
                 callback(task.request)  # now the pool may have to grow
 
     def _forget(self, task: WaitingTask) -> None:
-        raised = self._raised.pop(task)
+        del self._tasks[task]
         self._keys.subtract(task.keys)
         self._keys += Counter()  # without those that are 0
         qos = self._consumer.qos
         # After a reconnect, the worker may have a new count, without this task.
-        if raised and qos.value > self._consumer.initial_prefetch_count:
-            qos.decrement_eventually(raised)
+        if qos.value > self._consumer.initial_prefetch_count:
+            qos.decrement_eventually()
+        self._raise_limit()
+
+    def _raise_limit(self) -> None:
+        """Raise the limit for messages with an ETA by these tasks, which have a limit of their own."""
+        if self._eta_limit is not None:
+            limit = max(self._eta_limit, self._consumer.initial_prefetch_count)
+            self._consumer.qos.max_prefetch = limit + len(self._tasks)
 
     def clear(self) -> None:
         """Forget all tasks: the connection to the broker is lost, and with it the count."""
-        if self._raised:
-            self._raised.clear()
+        if self._tasks:
+            self._tasks.clear()
             self._keys.clear()
             self._send_count()
 
@@ -260,13 +296,14 @@ class WaitingTasks:
         """
         Forget all but these tasks, as a step may have failed.
 
-        Raise the prefetch count if Celery has reset it after a reconnect, without the tasks that wait.
+        Raise the prefetch count if Celery has reset it after a reconnect, without the tasks that wait. At
+        `worker_eta_task_limit`, Celery lowers it after tasks with an ETA for which it was not raised.
         """
-        for task in self._raised.keys() - set(tasks):
+        for task in self._tasks.keys() - set(tasks):
             self._forget(task)
-        qos, raised = self._consumer.qos, sum(self._raised.values())
-        missing = self._consumer.initial_prefetch_count + raised - qos.value
-        if qos.value and raised and missing > 0:
+        qos = self._consumer.qos
+        missing = self._consumer.initial_prefetch_count + len(self) - qos.value
+        if qos.value and missing > 0:
             qos.increment_eventually(missing)
 
     def _send_count(self) -> None:
