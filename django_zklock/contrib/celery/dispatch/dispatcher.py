@@ -8,8 +8,9 @@ and the task acquires its lock there.
 from __future__ import annotations
 
 import functools
-import math
+import itertools
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -54,6 +55,7 @@ class Dispatcher(bootsteps.StartStopStep):
         super().__init__(consumer, **options)
         setattr(consumer, DISPATCHER, self)
         self.tasks: dict[Any, WaitingTask] = {}  # by delivery tag: they need a lock and are not in the pool
+        self.pausing: weakref.WeakSet[Any] = weakref.WeakSet()  # sent again, and before their ETA
         self._consumer = consumer
         consumer.on_decode_error = functools.partial(_on_undecodable, consumer.on_decode_error)
         self._to_pool: Callable[[Any], object] = consumer.on_task_request
@@ -91,6 +93,7 @@ class Dispatcher(bootsteps.StartStopStep):
 
     def accept(self, request: Any) -> object:
         """Accept a message from Celery; on the thread that has received it."""
+        self.pausing.discard(request)
         try:
             task = self._waiting_task(request)
             if task is not None or self.tasks or self._queue or self._ahead:
@@ -123,7 +126,7 @@ class Dispatcher(bootsteps.StartStopStep):
 
     @property
     def _has_fixed_prefetch(self) -> bool:
-        """Whether the prefetch count is fixed, as with RabbitMQ's quorum queues: waiting tasks take places of others."""
+        """Whether the prefetch count is fixed, as on quorum queues: tasks that wait take places of others."""
         consumer = self._consumer
         driver = consumer.connection.transport.driver_type
         if driver != "amqp" or hasattr(consumer, "qos_global"):
@@ -135,15 +138,19 @@ class Dispatcher(bootsteps.StartStopStep):
     def _most_waiting(self) -> int:
         return int(self._consumer.app.conf.get("zklock_max_waiting", MOST_WAITING))
 
-    @property
-    def _places(self) -> float:
-        """How many tasks may stay here: half of the prefetched places that neither the pool nor an ETA takes."""
+    def _has_place(self, task: WaitingTask) -> bool:
+        """
+        Return whether a task may stay here, although its message takes a prefetched place.
+
+        The first ones may, in half of the places that neither the pool nor a long ETA takes.
+        """
         if not self._prefetch_count or not self._has_fixed_prefetch:
-            return math.inf
+            return True
         consumer = self._consumer
         in_pool = consumer.initial_prefetch_count // consumer.prefetch_multiplier
-        with_eta = consumer.qos.value - consumer.initial_prefetch_count - len(self.waiting)
-        return float((self._prefetch_count - in_pool - with_eta) // 2)
+        with_eta = consumer.qos.value - consumer.initial_prefetch_count - len(self.waiting) - len(self.pausing)
+        places = (self._prefetch_count - in_pool - with_eta) // 2
+        return task in itertools.islice(self.waiting, max(0, places))
 
     @cached_property
     def longest_wait(self) -> float:
@@ -233,7 +240,7 @@ class Dispatcher(bootsteps.StartStopStep):
             task.send_again("the broker would deliver the message again soon")
         elif len(self.waiting) > self._most_waiting:
             task.send_again(f"{self._most_waiting} tasks of this worker wait already", LONGEST_DELAY)
-        elif task.is_pause_over and len(self.waiting) > self._places:
+        elif task.is_pause_over and not self._has_place(task):
             task.send_again("others need the place of its message in this worker")
 
     def pass_slot_on(self, task: WaitingTask) -> None:
@@ -322,7 +329,7 @@ class Dispatcher(bootsteps.StartStopStep):
         run_logged(self._check_later)
         run_logged(self._slots.release_ended)
         run_logged(self.waiting.check, self.tasks.values())
-        for task in reversed(list(self.tasks.values())):  # those that came last are sent again first
+        for task in list(self.tasks.values()):
             self._run_scheduled(task, self._check_task)
         self._dispatch()
 
