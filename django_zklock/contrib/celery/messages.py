@@ -30,7 +30,6 @@ from celery.utils.time import maybe_make_aware
 from kombu import Queue
 from kombu.pools import producers
 
-from django_zklock.contrib.celery.dispatch import DISPATCHER
 from django_zklock.contrib.celery.introspection import locked_of
 from django_zklock.core import clock
 from django_zklock.core.execution.work import Work
@@ -145,8 +144,6 @@ def record_received(*, sender: Any, request: Any, **kwargs: object) -> None:
     if locked_of(request.task) is not None:
         request.delivery_info[QUEUE_KEY] = _queue_of(sender, request.message)
     setattr(request, _RECEIVED, clock.now())
-    if request.eta is not None and count_in(headers_of(request), CONFLICTS_HEADER):
-        getattr(sender, DISPATCHER).pausing.add(request)
     if not isinstance(request.request_dict.get("headers", {}), dict):  # the sender may have put anything there
         request.request_dict["headers"] = None  # also for the process that runs the task
     # Celery knows only of Redis and RabbitMQ that they deliver a message again.

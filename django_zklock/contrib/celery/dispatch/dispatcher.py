@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import billiard
 from celery import bootsteps
+from celery.signals import task_received
 from celery.utils.quorum_queues import detect_quorum_queues
 from celery.worker import state
 from django.utils.functional import cached_property
@@ -29,7 +30,7 @@ from django_zklock.contrib.celery.dispatch.pool_slots import PoolSlots
 from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD, SharedGrants
 from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTask, WaitingTasks
 from django_zklock.contrib.celery.introspection import arguments, locked_of
-from django_zklock.contrib.celery.messages import LONGEST_DELAY, is_copy
+from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, FIRST_DELAY, count_in, headers_of, is_copy
 from django_zklock.contrib.celery.unique import lifecycle
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
@@ -55,7 +56,7 @@ class Dispatcher(bootsteps.StartStopStep):
         super().__init__(consumer, **options)
         setattr(consumer, DISPATCHER, self)
         self.tasks: dict[Any, WaitingTask] = {}  # by delivery tag: they need a lock and are not in the pool
-        self.pausing: weakref.WeakSet[Any] = weakref.WeakSet()  # sent again, and before their ETA
+        self._pausing: weakref.WeakSet[Any] = weakref.WeakSet()  # requests that were sent again, before their ETA
         self._consumer = consumer
         consumer.on_decode_error = functools.partial(_on_undecodable, consumer.on_decode_error)
         self._to_pool: Callable[[Any], object] = consumer.on_task_request
@@ -88,12 +89,18 @@ class Dispatcher(bootsteps.StartStopStep):
         # Processes that are spawned share no memory with this one: there, each task acquires its lock itself.
         if forks or is_pool(consumer.pool, "solo", "thread", "gevent", "eventlet"):
             consumer.on_task_request = self.accept
+            task_received.connect(self._note_pause, sender=consumer)
 
     # --- from Celery ----------------------------------------------------------------------------------------------
 
+    def _note_pause(self, *, request: Any, **kwargs: object) -> None:
+        """Note a message that was sent again; Celery accepts it after its ETA."""
+        if request.eta is not None and count_in(headers_of(request), CONFLICTS_HEADER):
+            self._pausing.add(request)
+
     def accept(self, request: Any) -> object:
         """Accept a message from Celery; on the thread that has received it."""
-        self.pausing.discard(request)
+        self._pausing.discard(request)
         try:
             task = self._waiting_task(request)
             if task is not None or self.tasks or self._queue or self._ahead:
@@ -148,7 +155,7 @@ class Dispatcher(bootsteps.StartStopStep):
             return True
         consumer = self._consumer
         in_pool = consumer.initial_prefetch_count // consumer.prefetch_multiplier
-        with_eta = consumer.qos.value - consumer.initial_prefetch_count - len(self.waiting) - len(self.pausing)
+        with_eta = consumer.qos.value - consumer.initial_prefetch_count - len(self.waiting) - len(self._pausing)
         places = (self._prefetch_count - in_pool - with_eta) // 2
         return task in itertools.islice(self.waiting, max(0, places))
 
@@ -223,25 +230,25 @@ class Dispatcher(bootsteps.StartStopStep):
             if self.is_answered and not self.waiting.share_key_with(message):
                 message.has_slot = True
                 self._slots.use(message.request)
-            elif not self._wait(message):  # without a slot: ZooKeeper is silent, or another task here is ahead
-                return
-            self._grants.use_session()
-            message.ask()
+            else:  # without a slot: ZooKeeper is silent, or another task here is ahead
+                self._wait(message)
+            if not message.has_result:
+                self._grants.use_session()
+                message.ask()
 
-    def _wait(self, task: WaitingTask) -> bool:
-        """Have a task wait without a slot. Return False if it may not, and is sent again."""
+    def _wait(self, task: WaitingTask) -> None:
+        """Have a task wait without a slot. If it may not, it is sent again."""
         self.waiting.add(task)
         self._send_back(task)
-        return not task.has_result
 
     def _send_back(self, task: WaitingTask) -> None:
         """Send a task again that may not wait here, or no longer."""
         if task.has_waited_too_long:
             task.send_again("the broker would deliver the message again soon")
         elif len(self.waiting) > self._most_waiting:
-            task.send_again(f"{self._most_waiting} tasks of this worker wait already", LONGEST_DELAY)
+            task.send_again(f"{self._most_waiting} tasks of this worker wait already")
         elif task.is_pause_over and not self._has_place(task):
-            task.send_again("others need the place of its message in this worker")
+            task.send_again("others need the place of its message in this worker", FIRST_DELAY)
 
     def pass_slot_on(self, task: WaitingTask) -> None:
         """Let others have the slot: another owner has the lock, or ZooKeeper does not answer."""

@@ -21,7 +21,7 @@ from django_zklock import exceptions, signals
 from django_zklock.contrib.celery.dispatch.shared_grants import WaitPayload
 from django_zklock.contrib.celery.messages import (
     CONFLICTS_HEADER,
-    FIRST_DELAY,
+    LONGEST_DELAY,
     WAITED_HEADER,
     count_in,
     delay_before,
@@ -188,7 +188,7 @@ class WaitingTask:
         """
         return time.time() > self._pause_until
 
-    def send_again(self, why: str, longest: float = FIRST_DELAY) -> None:
+    def send_again(self, why: str, longest: float = LONGEST_DELAY) -> None:
         """End the wait: the pool process sends the task again, with a delay of at most `longest` seconds."""
         if not self.has_result:
             self.payload["resend"] = {"longest": longest, WAITED_HEADER: int(self._seconds_waited * 1000)}
