@@ -186,8 +186,8 @@ def received_at(request: Any) -> float:
 
 def delay_before(task: Task[..., Any], times: int) -> float:
     """Return the delay in seconds before a task runs again; `times` is 1 for the first time."""
-    takes_place = task.app.conf.get("worker_eta_task_limit") or detect_quorum_queues(task.app, "amqp")[0]
-    longest = LONGEST_PREFETCHED if takes_place else LONGEST_DELAY
+    has_limit = task.app.conf.get("worker_eta_task_limit") or detect_quorum_queues(task.app, "amqp")[0]
+    longest = LONGEST_PREFETCHED if has_limit else LONGEST_DELAY
     longest = min(longest, FIRST_DELAY * 2.0 ** min(times - 1, 10))
     # A quarter of it is random, so that tasks with a conflict do not return at the same time.
     return round(longest * random.uniform(0.75, 1.0), 3)  # noqa: S311

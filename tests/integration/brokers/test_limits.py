@@ -90,7 +90,7 @@ def test_on_quorum_queues_tasks_with_an_eta_have_places_first(zoo: Zoo, rabbitmq
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", pytest.param("gevent", marks=pytest.mark.chaos)])
-def test_tasks_run_beside_any_number_that_wait_where_the_pool_needs_all_places(
+def test_any_number_of_tasks_that_wait_leave_places_to_others(
     zoo: Zoo, rabbitmq: RabbitMQ, tmp_path: Path, pool: str
 ) -> None:
     """Tasks that wait take turns at the places."""

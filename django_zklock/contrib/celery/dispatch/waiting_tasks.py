@@ -122,7 +122,7 @@ class WaitingTask:
     def _remaining(self) -> float | None:
         """The seconds that remain of the timeout of its locks."""
         timeout = self.locks.specs[-1].timeout
-        return None if timeout is None else max(timeout - self._waited, 0.0)
+        return None if timeout is None else max(timeout - self._waited, 0.001)  # 0 would mean: do not wait at all
 
     @property
     def _seconds_waited(self) -> float:
