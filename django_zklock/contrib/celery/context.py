@@ -32,6 +32,7 @@ from django_zklock.contrib.celery.messages import (
     LATE_HEADER,
     LOST_HEADER,
     MESSAGE_HEADER,
+    WAITED_HEADER,
 )
 from django_zklock.contrib.celery.unique import lifecycle, reservations
 from django_zklock.core.execution.waiters import ThreadWaiter, run
@@ -86,6 +87,7 @@ class TaskContext(FunctionContext):
         self._task = task
         self._wrapper = wrapper
         self._by_worker = not (task.request.called_directly or task.request.is_eager)
+        (task.request.headers or {}).pop(WAITED_HEADER, None)  # that wait is over
         work = messages.work_of(task)
         if "message" in work.about:  # all messages of the task that this run sends carry the tag of the first one
             task.request.headers = {**(task.request.headers or {}), MESSAGE_HEADER: work.about["message"]}
@@ -111,7 +113,7 @@ class TaskContext(FunctionContext):
                 earlier = messages.text(self._task.request, COPY_HEADER)
                 if earlier:
                     self._send_copy_again(earlier, error)
-                messages.send_again(self._task, CONFLICTS_HEADER, error)
+                messages.send_again(self._task, CONFLICTS_HEADER, error, **self._wait_result.resend)
             if error is not None:
                 raise error
             self._wait_result.hand_over(self.lock)

@@ -38,6 +38,8 @@ LATE_HEADER: Final = "zklock_late"
 """How often it was sent again because it had lost its lock before its work began."""
 MESSAGE_HEADER: Final = "zklock_message"
 """The tag of the first message of this call, if the task was sent again."""
+WAITED_HEADER: Final = "zklock_waited"
+"""Milliseconds that the task has waited for its lock, if it was sent again before its timeout was over."""
 COPY_HEADER: Final = "zklock_redelivered"
 """When the task's earlier result was stored, or "none". A copy sets it when it meets another one."""
 COPIES_HEADER: Final = "zklock_copies"
@@ -45,7 +47,7 @@ COPIES_HEADER: Final = "zklock_copies"
 
 FIRST_DELAY: Final = 0.5  # seconds before a task is tried again, doubled each time
 LONGEST_DELAY: Final = 15.0
-LONGEST_PREFETCHED: Final = 2.0  # the same on quorum queues, where a message with an ETA takes the place of another
+LONGEST_PREFETCHED: Final = 5.0  # the same where a message with an ETA takes the place of another
 _UUID: Final = 36  # characters
 _SHOWN: Final = 64  # characters of an id
 _WORK: Final = "zklock_work"  # attributes of a request
@@ -100,7 +102,12 @@ def short_id(task_id: object) -> str:
 
 def count(request: Any, header: str) -> int:
     """Return the number in a header of the running task; 0 if it has none."""
-    value = (request.headers or {}).get(header, 0)
+    return count_in(request.headers or {}, header)
+
+
+def count_in(headers: Mapping[str, Any], header: str) -> int:
+    """Return the number in a header of a message; 0 if it has none."""
+    value = headers.get(header, 0)
     return min(max(value, 0), _MOST) if type(value) is int else 0
 
 
@@ -167,10 +174,11 @@ def received_at(request: Any) -> float:
 
 def delay_before(task: Task[..., Any], times: int) -> float:
     """Return the delay in seconds before a task runs again; `times` is 1 for the first time."""
-    longest = LONGEST_PREFETCHED if detect_quorum_queues(task.app, "amqp")[0] else LONGEST_DELAY
+    has_limit = task.app.conf.get("worker_eta_task_limit") or detect_quorum_queues(task.app, "amqp")[0]
+    longest = LONGEST_PREFETCHED if has_limit else LONGEST_DELAY
     longest = min(longest, FIRST_DELAY * 2.0 ** min(times - 1, 10))
-    # Half of it is random, so that tasks with a conflict do not return at the same time.
-    return round(longest * random.uniform(0.5, 1.0), 3)  # noqa: S311
+    # A quarter of it is random, so that tasks with a conflict do not return at the same time.
+    return round(longest * random.uniform(0.75, 1.0), 3)  # noqa: S311
 
 
 def expiry(app: Celery, expires: Any) -> float | None:

@@ -357,6 +357,9 @@ def headers() -> dict[str, str]:
         "all other headers are kept": sent_again(
             lambda task: messages.send_again(task, messages.CONFLICTS_HEADER, error), **first, zklock_new={"x": 1}
         ),
+        "sent again before the end of its timeout": sent_again(
+            lambda task: messages.send_again(task, messages.CONFLICTS_HEADER, error, **{messages.WAITED_HEADER: 1500})
+        ),
         "copy that is sent again": sent_again(
             lambda task: messages.send_again(task, messages.COPIES_HEADER, error), **{messages.COPY_HEADER: copies.NONE}
         ),
@@ -379,7 +382,13 @@ def read_headers(text: str) -> Any:
     return only_set(read)
 
 
-COUNTS = (messages.CONFLICTS_HEADER, messages.LOST_HEADER, messages.LATE_HEADER, messages.COPIES_HEADER)
+COUNTS = (
+    messages.CONFLICTS_HEADER,
+    messages.LOST_HEADER,
+    messages.LATE_HEADER,
+    messages.COPIES_HEADER,
+    messages.WAITED_HEADER,
+)
 
 
 def outcome(given: Mapping[str, Any], *, has_result: bool) -> str:

@@ -8,13 +8,16 @@ and the task acquires its lock there.
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
 import billiard
 from celery import bootsteps
+from celery.signals import task_received
 from celery.utils.quorum_queues import detect_quorum_queues
 from celery.worker import state
 from django.utils.functional import cached_property
@@ -27,6 +30,7 @@ from django_zklock.contrib.celery.dispatch.pool_slots import PoolSlots
 from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD, SharedGrants
 from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTask, WaitingTasks
 from django_zklock.contrib.celery.introspection import arguments, locked_of
+from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, FIRST_DELAY, count_in, headers_of
 from django_zklock.contrib.celery.unique import lifecycle
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
@@ -56,6 +60,7 @@ class Dispatcher(bootsteps.StartStopStep):
         super().__init__(consumer, **options)
         setattr(consumer, DISPATCHER, self)
         self.tasks: dict[Any, WaitingTask] = {}  # by request: they need a lock and are not in the pool
+        self._pausing: weakref.WeakSet[Any] = weakref.WeakSet()  # requests that were sent again, before their ETA
         self._consumer = consumer
         consumer.on_decode_error = functools.partial(_on_undecodable, consumer.on_decode_error)
         self._to_pool: Callable[[Any], object] = consumer.on_task_request
@@ -64,6 +69,7 @@ class Dispatcher(bootsteps.StartStopStep):
         self.is_answered = True  # whether ZooKeeper answers; set by the protocol's thread, too
         self._accepts = True  # whether tasks may wait for their locks here
         self._is_dispatching = False
+        self._prefetch_count = 0  # with which the connection began
         self._next_check: Any = None  # an entry of the loop
         self.ends_process = True  # the process ends with the worker; tests run theirs in another thread
 
@@ -87,11 +93,18 @@ class Dispatcher(bootsteps.StartStopStep):
         # Processes that are spawned share no memory with this one: there, each task acquires its lock itself.
         if forks or is_pool(consumer.pool, "solo", "thread", "gevent", "eventlet"):
             consumer.on_task_request = self.accept
+            task_received.connect(self._note_pause, sender=consumer)
 
     # --- from Celery ----------------------------------------------------------------------------------------------
 
+    def _note_pause(self, *, request: Any, **kwargs: object) -> None:
+        """Note a message that was sent again; Celery accepts it after its ETA."""
+        if request.eta is not None and count_in(headers_of(request), CONFLICTS_HEADER):
+            self._pausing.add(request)
+
     def accept(self, request: Any) -> object:
         """Accept a message from Celery; on the thread that has received it."""
+        self._pausing.discard(request)
         try:
             task = self._waiting_task(request)
             if task is not None or self.tasks or self._queue or self._ahead:
@@ -120,7 +133,7 @@ class Dispatcher(bootsteps.StartStopStep):
 
     @property
     def has_fixed_prefetch(self) -> bool:
-        """Whether the prefetch count is fixed, as with RabbitMQ's quorum queues: tasks that wait would block others."""
+        """Whether the prefetch count is fixed, as on quorum queues: tasks that wait take places of others."""
         consumer = self._consumer
         driver = consumer.connection.transport.driver_type
         if driver != "amqp" or hasattr(consumer, "qos_global"):
@@ -131,6 +144,20 @@ class Dispatcher(bootsteps.StartStopStep):
     @cached_property
     def _most_waiting(self) -> int:
         return int(self._consumer.app.conf.get("zklock_max_waiting", MOST_WAITING))
+
+    def _has_place(self, task: WaitingTask) -> bool:
+        """
+        Return whether a task may stay here, although its message takes a prefetched place.
+
+        The first ones may, in half of the places that neither the pool nor a long ETA takes.
+        """
+        if not self._prefetch_count or not self.has_fixed_prefetch:
+            return True
+        consumer = self._consumer
+        in_pool = consumer.initial_prefetch_count // consumer.prefetch_multiplier
+        with_eta = consumer.qos.value - consumer.initial_prefetch_count - len(self.waiting) - len(self._pausing)
+        places = (self._prefetch_count - in_pool - with_eta) // 2
+        return task in itertools.islice(self.waiting, max(0, places))
 
     @cached_property
     def longest_wait(self) -> float:
@@ -203,18 +230,25 @@ class Dispatcher(bootsteps.StartStopStep):
             if self.is_answered and not self.waiting.share_key_with(message):
                 message.has_slot = True
                 self._slots.use(message.request)
-            elif not self._wait(message):  # without a slot: ZooKeeper is silent, or another task here is ahead
-                return
-            self._grants.use_session()
-            message.ask()
+            else:  # without a slot: ZooKeeper is silent, or another task here is ahead
+                self._wait(message)
+            if not message.has_result:
+                self._grants.use_session()
+                message.ask()
 
-    def _wait(self, task: WaitingTask) -> bool:
-        """Have a task wait without a slot. Return False if too many wait already; then it is sent again."""
+    def _wait(self, task: WaitingTask) -> None:
+        """Have a task wait without a slot. If it may not, it is sent again."""
         self.waiting.add(task)
-        if len(self.waiting) <= self._most_waiting:
-            return True
-        task.send_again(f"{self._most_waiting} tasks of this worker wait already")
-        return False
+        self._send_back(task)
+
+    def _send_back(self, task: WaitingTask) -> None:
+        """Send a task again that may not wait here, or no longer."""
+        if task.has_waited_too_long:
+            task.send_again("the broker would deliver the message again soon")
+        elif len(self.waiting) > self._most_waiting:
+            task.send_again(f"{self._most_waiting} tasks of this worker wait already")
+        elif task.is_pause_over and not (task.waits_for_copy or self._has_place(task)):
+            task.send_again("others need the place of its message in this worker", FIRST_DELAY)
 
     def pass_slot_on(self, task: WaitingTask) -> None:
         """Let others have the slot: another owner has the lock, or ZooKeeper does not answer."""
@@ -319,8 +353,8 @@ class Dispatcher(bootsteps.StartStopStep):
             self._slots.release(request)
             self.waiting.remove(task)
             state.task_ready(request)
-        elif task in self.waiting and task.has_waited_too_long:
-            task.send_again("the broker would deliver the message again soon")
+        elif task in self.waiting and not task.has_result:
+            self._send_back(task)
         elif task.has_slot and task.asked_at is not None and clock.now() - task.asked_at > ANSWER_WITHIN:
             self.is_answered = False  # so that the next tasks use no slot
             self.pass_slot_on(task)
@@ -329,6 +363,7 @@ class Dispatcher(bootsteps.StartStopStep):
 
     def start(self, consumer: Any) -> None:
         """Begin with a connection, on the thread that runs the worker. It may not be the one that has made it."""
+        self._prefetch_count = consumer.initial_prefetch_count
         self.ends_process = threading.current_thread() is threading.main_thread()
         self.loop.thread = threading.get_ident()
 

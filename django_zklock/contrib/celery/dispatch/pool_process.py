@@ -64,8 +64,8 @@ class WaitResult:
     def __init__(self, payload: WaitPayload, shared: SharedGrants) -> None:
         self.own: tuple[str, ...] = tuple(payload.get("own", ()))
         """The guids of the task's own znodes, which may not be gone yet."""
-        self.resend = bool(payload.get("resend"))
-        """Whether the task is to be sent again."""
+        self.resend = payload.get("resend", {})
+        """The options of `messages.send_again` if the task is to be sent again; else empty."""
         self.held: list[HeldLock] = []
         """The locks from the main process. `held_locks` refers to them weakly until their owner acquires them."""
         self._payload = payload

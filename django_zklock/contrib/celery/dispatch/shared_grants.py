@@ -53,7 +53,7 @@ class WaitPayload(TypedDict, total=False):
 
     memory: str  # the name of the `SharedGrants`
     grants: list[GrantPayload]
-    resend: bool  # the task is to be sent again
+    resend: dict[str, Any]  # the task is to be sent again, with these options of `messages.send_again`
     error: str  # the name of its class, in `django_zklock.exceptions`; with its text and its lock
     text: str
     lock: str | None

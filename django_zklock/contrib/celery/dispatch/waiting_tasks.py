@@ -20,7 +20,15 @@ from celery.worker import state
 from django_zklock import exceptions, signals
 from django_zklock.contrib.celery.copies import may_have_copy, until_session_ends, wait_alone
 from django_zklock.contrib.celery.dispatch.shared_grants import WaitPayload
-from django_zklock.contrib.celery.messages import received_at
+from django_zklock.contrib.celery.messages import (
+    CONFLICTS_HEADER,
+    LONGEST_DELAY,
+    WAITED_HEADER,
+    count_in,
+    delay_before,
+    headers_of,
+    received_at,
+)
 from django_zklock.core import clock
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.execution.waiters import Routine
@@ -75,10 +83,16 @@ class WaitingTask:
         self.has_result = False  # it has its locks, or an error
         self.payload: WaitPayload = {}  # for the process that runs the task
         self._timeout: float | None = call.options["timeout"]
-        self.acquires = self._timeout != 0 and not dispatcher.has_fixed_prefetch
+        self.acquires = self._timeout != 0
         """Whether it acquires its lock here. Else it waits for another copy of it at most."""
-        self._waited = 0.0  # seconds of earlier waits, before it gave its lock back
+        self.waits_for_copy = False  # another copy of it, which may be dead: until its session is over
+        headers = headers_of(request)
+        self._waited = count_in(headers, WAITED_HEADER) / 1000  # seconds of earlier waits, before it gave its lock back
+        conflicts = count_in(headers, CONFLICTS_HEADER)
         self._until: float = received_at(request) + dispatcher.longest_wait  # on clock.now()
+        self._pause_until = 0.0  # on time.time()
+        if request.eta is not None:
+            self._pause_until = request.eta.timestamp() + delay_before(request.task, conflicts)
         self._call = call
         self._routine: Routine[None] | None = None
         self.waiter: MessageWaiter | None = None  # the last one that it waited for
@@ -96,7 +110,7 @@ class WaitingTask:
         while True:
             try:
                 if may_have_copy(self._call) and not (yield from self._wait_alone()):
-                    self.payload["resend"] = True
+                    self.payload["resend"] = {"longest": LONGEST_DELAY}
                     raise LockBusy(f"Another copy of this task holds the lock {self.keys[0]!r}.", lock=self.keys[0])
                 self.asked_at = clock.now()  # the timeout is for the lock alone
                 if self.acquires:
@@ -111,11 +125,15 @@ class WaitingTask:
     def _remaining(self) -> float | None:
         """The seconds that remain of the timeout of its locks."""
         timeout = self.locks.specs[-1].timeout
-        return None if timeout is None else max(timeout - self._waited, 0.0)
+        return None if timeout is None else max(timeout - self._waited, 0.001)  # 0 would mean: do not wait at all
+
+    @property
+    def _seconds_waited(self) -> float:
+        return self._waited if self.asked_at is None else self._waited + clock.now() - self.asked_at
 
     def _wait_alone(self) -> Routine[bool]:
         request, is_fixed = self.request, self.dispatcher.has_fixed_prefetch
-        return wait_alone(
+        alone = wait_alone(
             request.task,
             request.id,
             self._call,
@@ -125,6 +143,11 @@ class WaitingTask:
             # The dispatcher ends a wait that is too long for the broker.
             longest=lambda copy: until_session_ends(copy, request.request_dict) if is_fixed else math.inf,
         )
+        self.waits_for_copy = True
+        try:
+            return (yield from alone)
+        finally:
+            self.waits_for_copy = False
 
     def _new_waiter(self) -> Any:
         return MessageWaiter(self)
@@ -168,10 +191,20 @@ class WaitingTask:
         """Whether the broker would deliver the message again soon."""
         return clock.now() > self._until
 
-    def send_again(self, why: str) -> None:
-        """End the wait: the pool process sends the task again."""
+    @property
+    def is_pause_over(self) -> bool:
+        """
+        Whether the task may be sent again if others need its place.
+
+        The pause began when it was sent, and grows with each conflict, as if it were spent without the lock. So of many
+        tasks that have no place, most have no pause left when they come, and take no place from tasks without a lock.
+        """
+        return time.time() > self._pause_until
+
+    def send_again(self, why: str, longest: float = LONGEST_DELAY) -> None:
+        """End the wait: the pool process sends the task again, with a delay of at most `longest` seconds."""
         if not self.has_result:
-            self.payload["resend"] = True
+            self.payload["resend"] = {"longest": longest, WAITED_HEADER: int(self._seconds_waited * 1000)}
             self._end_with(LockBusy(f"The lock {self.keys[0]!r} was not free, and {why}.", lock=self.keys[0]))
 
     def _end_with(self, error: ZkLockError) -> None:
@@ -191,8 +224,7 @@ class WaitingTask:
     def cancel(self) -> None:
         """Leave the queue, or give the locks back; the task may ask again. The call is idempotent."""
         self._cancel_timer()
-        if self.asked_at is not None:
-            self._waited += clock.now() - self.asked_at
+        self._waited = self._seconds_waited
         self.asked_at = self.waiter = None
         self.has_result = False
         if self._routine is not None:
@@ -205,23 +237,25 @@ class WaitingTasks:
     """
     The tasks that wait without a slot.
 
-    Celery counts each of them as a message with an ETA: neither as prefetched, nor for autoscale.
+    Celery counts each of them as a message with an ETA: neither as prefetched, nor for autoscale. On quorum queues, the
+    broker counts it as prefetched all the same. `worker_eta_task_limit` does not count it.
     """
 
     def __init__(self, consumer: Any, sender: type) -> None:
         self._consumer = consumer
         self._sender = sender  # of the signal
-        self._raised: dict[WaitingTask, int] = {}  # by how much the prefetch count is higher for each task
+        self._eta_limit: int | None = consumer.app.conf.get("worker_eta_task_limit")  # Celery 5.6 and later
+        self._tasks: dict[WaitingTask, None] = {}  # in the order in which they came
         self._keys: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        return len(self._raised)
+        return len(self._tasks)
 
     def __iter__(self) -> Iterator[WaitingTask]:
-        return iter(list(self._raised))
+        return iter(list(self._tasks))
 
     def __contains__(self, task: WaitingTask) -> bool:
-        return task in self._raised
+        return task in self._tasks
 
     def share_key_with(self, task: WaitingTask) -> bool:
         """Return whether another task waits here for a lock that this task needs."""
@@ -229,19 +263,19 @@ class WaitingTasks:
 
     def add(self, task: WaitingTask) -> None:
         """Add a task that has no slot."""
+        self._tasks[task] = None
+        self._raise_limit()
         qos = self._consumer.qos
-        before = qos.value
         qos.increment_eventually()
         if self._consumer.hub is None and self._consumer.connection.transport.driver_type != "amqp":
             qos.update()  # the consumer may wait for messages until this; RabbitMQ's socket is in use by then
-        self._raised[task] = qos.value - before
         self._keys.update(task.keys)
         state.reserved_requests.discard(task.request)
         self._send_count()
 
     def remove(self, task: WaitingTask) -> None:
         """Count a task as prefetched again, if it waits here."""
-        if task in self._raised:
+        if task in self._tasks:
             state.task_reserved(task.request)
             self._forget(task)
             self._send_count()
@@ -249,18 +283,25 @@ class WaitingTasks:
                 callback(task.request)  # now the pool may have to grow
 
     def _forget(self, task: WaitingTask) -> None:
-        raised = self._raised.pop(task)
+        del self._tasks[task]
         self._keys.subtract(task.keys)
         self._keys += Counter()  # without those that are 0
         qos = self._consumer.qos
         # After a reconnect, the worker may have a new count, without this task.
-        if raised and qos.value > self._consumer.initial_prefetch_count:
-            qos.decrement_eventually(raised)
+        if qos.value > self._consumer.initial_prefetch_count:
+            qos.decrement_eventually()
+        self._raise_limit()
+
+    def _raise_limit(self) -> None:
+        """Raise the limit for messages with an ETA by these tasks, which have a limit of their own."""
+        if self._eta_limit is not None:
+            limit = max(self._eta_limit, self._consumer.initial_prefetch_count)
+            self._consumer.qos.max_prefetch = limit + len(self._tasks)
 
     def clear(self) -> None:
         """Forget all tasks: the connection to the broker is lost, and with it the count."""
-        if self._raised:
-            self._raised.clear()
+        if self._tasks:
+            self._tasks.clear()
             self._keys.clear()
             self._send_count()
 
@@ -268,13 +309,14 @@ class WaitingTasks:
         """
         Forget all but these tasks, as a step may have failed.
 
-        Raise the prefetch count if Celery has reset it after a reconnect, without the tasks that wait.
+        Raise the prefetch count if Celery has reset it after a reconnect, without the tasks that wait. At
+        `worker_eta_task_limit`, Celery lowers it after tasks with an ETA for which it was not raised.
         """
-        for task in self._raised.keys() - set(tasks):
+        for task in self._tasks.keys() - set(tasks):
             self._forget(task)
-        qos, raised = self._consumer.qos, sum(self._raised.values())
-        missing = self._consumer.initial_prefetch_count + raised - qos.value
-        if qos.value and raised and missing > 0:
+        qos = self._consumer.qos
+        missing = self._consumer.initial_prefetch_count + len(self) - qos.value
+        if qos.value and missing > 0:
             qos.increment_eventually(missing)
 
     def _send_count(self) -> None:

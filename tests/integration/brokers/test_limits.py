@@ -1,0 +1,114 @@
+"""Limits of a worker for messages that it has not acknowledged. Tasks that wait for locks leave room for others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.brokers import RabbitMQ, Redis
+from support.worker import Worker
+from support.zoo import Zoo, eventually
+
+from django_zklock.exceptions import LockTimeout
+
+
+def quorum(rabbitmq: RabbitMQ, **conf: Any) -> dict[str, Any]:
+    rabbitmq.clear()
+    kinds = {"task_default_queue_type": "quorum", "task_create_missing_queue_type": "quorum"}
+    exchanges = {"task_default_exchange_type": "direct", "task_create_missing_queue_exchange_type": "direct"}
+    return {**rabbitmq.conf, **kinds, **exchanges, **conf}
+
+
+def retries(worker: Worker) -> int:
+    return worker.log.read_text().count("] retry: Retry")
+
+
+def test_tasks_that_wait_do_not_count_for_the_limit_of_tasks_with_an_eta(
+    zoo: Zoo, redis: Redis, tmp_path: Path
+) -> None:
+    """`worker_eta_task_limit` leaves as many places for others as without tasks that wait."""
+    redis.clear()
+    conf = {**redis.conf, "worker_prefetch_multiplier": 2, "worker_eta_task_limit": 7}
+    with Worker(zoo, tmp_path, conf=conf) as worker:
+        with zoo.hold_elsewhere("limit"):
+            waiting = [worker.send("waiting.wait", "limit") for _ in range(20)]
+            zoo.wait_contenders("limit", 21)
+            later = [worker.send("ping", countdown=600) for _ in range(6)]
+            eventually(lambda: len(worker.ask("scheduled")) == len(waiting) + len(later))
+            worker.run("ping")
+        for result in waiting:
+            assert worker.get(result)["headers"] == {}
+
+
+def test_after_tasks_with_an_eta_above_the_limit_all_processes_get_tasks(
+    zoo: Zoo, redis: Redis, tmp_path: Path
+) -> None:
+    """Celery lowers its prefetch count too often then."""
+    redis.clear()
+    conf = {**redis.conf, "worker_prefetch_multiplier": 1, "worker_eta_task_limit": 3}
+    with Worker(zoo, tmp_path, conf=conf) as worker:
+        for result in [worker.send("ping", countdown=0.5) for _ in range(12)]:
+            worker.get(result)
+        worker.run("waiting.wait", "after")
+        worker.finish([worker.begin("waiting.wait", f"after-{number}") for number in range(2)])
+
+
+def test_on_quorum_queues_tasks_wait_while_there_is_room(zoo: Zoo, rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+    """Of eight places, two are for the pool. Tasks may wait in half of the others; the rest take turns."""
+    with Worker(zoo, tmp_path, conf=quorum(rabbitmq, worker_prefetch_multiplier=4)) as worker:
+        with zoo.hold_elsewhere("room"):
+            waiting = [worker.send("waiting.wait", "room") for _ in range(3)]
+            zoo.wait_contenders("room", 4)
+            for _ in range(5):
+                worker.run("ping")
+            assert retries(worker) == 0
+            more = [worker.send("waiting.wait", "room") for _ in range(12)]
+            for _ in range(3):
+                worker.run("ping")
+        for result in waiting:
+            assert worker.get(result)["headers"] == {}
+        for result in more:
+            worker.get(result, 40)
+        worker.finish([worker.begin("waiting.wait", f"after-{number}") for number in range(2)])
+    rabbitmq.clear()
+
+
+def test_on_quorum_queues_tasks_with_an_eta_have_places_first(zoo: Zoo, rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+    with Worker(zoo, tmp_path, conf=quorum(rabbitmq, worker_prefetch_multiplier=4)) as worker:
+        with zoo.hold_elsewhere("eta"):
+            waiting = [worker.send("waiting.wait", "eta") for _ in range(3)]
+            zoo.wait_contenders("eta", 4)
+            for _ in range(5):
+                worker.send("ping", countdown=600)
+            for _ in range(2):
+                worker.run("ping")
+            eventually(lambda: retries(worker) > 0)
+        for result in waiting:
+            worker.get(result)
+    rabbitmq.clear()
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", pytest.param("gevent", marks=pytest.mark.chaos)])
+def test_any_number_of_tasks_that_wait_leave_places_to_others(
+    zoo: Zoo, rabbitmq: RabbitMQ, tmp_path: Path, pool: str
+) -> None:
+    """Tasks that wait take turns at the places."""
+    conf = quorum(rabbitmq, worker_prefetch_multiplier=1)
+    with Worker(zoo, tmp_path, pool=pool, conf=conf) as worker:
+        with zoo.hold_elsewhere("turns"):
+            waiting = [worker.send("waiting.wait", "turns") for _ in range(12)]
+            eventually(lambda: retries(worker) > 0)
+            for _ in range(3):
+                worker.run("ping")
+        for result in waiting:
+            worker.get(result, 40)
+    rabbitmq.clear()
+
+
+def test_the_timeout_goes_on_when_a_task_is_sent_again(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+    redis.clear()
+    conf = {**redis.conf, "zklock_longest_wait": 0.6}
+    with Worker(zoo, tmp_path, conf=conf) as worker, zoo.hold_elsewhere("bounded"):
+        assert isinstance(worker.wait_failed(worker.send("waiting.bounded", "bounded")), LockTimeout)
+        assert retries(worker) > 0
