@@ -85,6 +85,8 @@ class TaskContext(FunctionContext):
             self._wait_result = wait_result(task.request, caller)
         self.on_conflict = "wait" if self._wait_result is not None and self._wait_result.is_granted else "retry"
         self.waits = self._wait_result is None or not self._wait_result.is_lost
+        if self._by_worker:
+            messages.check_returns(task)
 
     def before_acquire(self) -> None:
         """
@@ -257,8 +259,8 @@ class TaskContext(FunctionContext):
                 lifecycle.keep(request)
                 raise Ignore("an earlier call with this id waits for the lock")
             headers = {CONFLICTS_HEADER: times, lifecycle.WAITING_HEADER: key}
-            signature = messages.send(task, headers, delay)
-        messages.end_run(task, signature, delay, error)
+            messages.send(task, headers, delay)
+        messages.end_run(task, headers, delay, error)
 
     def _skip(self, reason: str) -> Any:
         """
