@@ -13,13 +13,11 @@ whether the work is done.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NoReturn
 
@@ -58,7 +56,7 @@ COPY_HEADER: Final = "zklock_redelivered"
 CHECKED_HEADER: Final = "zklock_redelivered_checked"
 """How often the copy has found no result under the lock since it met the other copy."""
 HISTORY_HEADER: Final = "zklock_history"
-"""What brokers have said of the earlier messages of this call: their headers of a delivery, and "redelivered"."""
+"""The headers of a delivery that earlier messages of this call had, and "redelivered"."""
 
 FIRST_DELAY: Final = 0.5  # seconds before a task is tried again, doubled each time
 LONGEST_DELAY: Final = 15.0
@@ -185,13 +183,14 @@ def _restore_history(request: Any, headers: dict[str, Any], consumer: Any) -> No
 
 
 def _joined_deaths(*lists: object) -> list[dict[str, Any]]:
-    """Return the entries of several headers `x-death`, the newest first, as one: a count for each queue and reason."""
+    """Return headers `x-death`, the newest first, as one. It has one entry for each queue and reason."""
     joined: dict[tuple[str, str], dict[str, Any]] = {}
-    for death in itertools.chain(*(deaths for deaths in lists if isinstance(deaths, list))):
-        if isinstance(death, dict):
-            key = (str(death.get("queue")), str(death.get("reason")))
-            entry = joined.setdefault(key, {**death, "count": 0})
-            entry["count"] += _bounded(death.get("count"))
+    for deaths in lists:
+        for death in deaths if isinstance(deaths, list) else ():
+            if isinstance(death, dict):
+                key = (str(death.get("queue")), str(death.get("reason")))
+                entry = joined.setdefault(key, {**death, "count": 0})
+                entry["count"] += _bounded(death.get("count"))
     return list(joined.values())
 
 
@@ -310,19 +309,28 @@ def _publish(task: Task[..., Any], headers: dict[str, Any], delay: float) -> Non
         "exchange": "",
         "routing_key": queue,
         "declare": [known[queue]] if queue in known else [],
+        "priority": info.get("priority"),
+        # Celery would compute these from arguments that the sender has hidden.
+        "argsrepr": getattr(request, "argsrepr", None),
+        "kwargsrepr": getattr(request, "kwargsrepr", None),
     }
-    for shown in ("argsrepr", "kwargsrepr"):  # Celery would compute them from arguments that the sender has hidden
-        if getattr(request, shown, None) is not None:
-            options[shown] = getattr(request, shown)
-    if info.get("priority") is not None:
-        options["priority"] = info["priority"]
     if task.app.conf.task_protocol == 1:  # it has the ETA in its body
         options["eta"] = eta
     connection = task.app.connection_for_write(transport_options={"confirm_publish": True})
-    with _published(task) as threads, producers[connection].acquire(block=True) as producer:
-        Task.apply_async(task, request.args, request.kwargs, producer=producer, **options)
+    threads: list[int] = []
+
+    def note(**message: object) -> None:
+        threads.append(threading.get_ident())
+
+    # What `apply_async` returns is no proof: an agent or a subclass of `Celery` may have dropped the message.
+    after_task_publish.connect(note, sender=task.name, weak=False)
+    try:
+        with producers[connection].acquire(block=True) as producer:
+            Task.apply_async(task, request.args, request.kwargs, producer=producer, **options)
+    finally:
+        after_task_publish.disconnect(note, sender=task.name)
     if threading.get_ident() not in threads:
-        raise ValueError("something between this task and its broker did not send the message")
+        raise ValueError("its message was not published")
 
 
 def _headers_with_history(request: Any) -> dict[str, Any]:
@@ -334,21 +342,6 @@ def _headers_with_history(request: Any) -> dict[str, Any]:
     else:
         history.pop(_RETURNS, None)  # of another message: `Task.retry` copies it
     return {**headers, HISTORY_HEADER: history} if history else headers
-
-
-@contextmanager
-def _published(task: Task[..., Any]) -> Iterator[list[int]]:
-    """Note which threads publish messages of a task. What `apply_async` returns is no proof."""
-    threads: list[int] = []
-
-    def note(**message: object) -> None:
-        threads.append(threading.get_ident())
-
-    after_task_publish.connect(note, sender=task.name, weak=False)
-    try:
-        yield threads
-    finally:
-        after_task_publish.disconnect(note, sender=task.name)
 
 
 def end_run(task: Task[..., Any], headers: dict[str, Any], delay: float, error: Exception) -> NoReturn:

@@ -1,4 +1,4 @@
-"""What RabbitMQ has counted of a message is still known when its task was sent again."""
+"""A task that was sent again still knows what RabbitMQ has counted."""
 
 from __future__ import annotations
 

@@ -357,6 +357,10 @@ def headers() -> dict[str, str]:
         "all other headers are kept": sent_again(
             lambda task: messages.send_again(task, messages.CONFLICTS_HEADER, error), **first, zklock_new={"x": 1}
         ),
+        "after a rejection": sent_again(
+            lambda task: messages.send_again(task, messages.CONFLICTS_HEADER, error),
+            **{"x-death": [{"queue": "a", "reason": "rejected", "count": 2}]},
+        ),
         "copy that meets another": sent_again(lambda task: messages.retry_copy(task, error, lambda: True)),
         "copy that found no result": sent_again(
             messages.check_done, **{messages.COPY_HEADER: "none", messages.CHECKED_HEADER: 0}
@@ -374,6 +378,10 @@ def read_headers(text: str) -> Any:
         **{header: lifecycle._key(given, header) for header in (lifecycle.UNIQUE_HEADER, lifecycle.WAITING_HEADER)},
         **{name: about.get(name) for name in ("message", "redelivered")},
     }
+    if messages.HISTORY_HEADER in given:
+        consumer = SimpleNamespace(task_consumer=SimpleNamespace(queues=[]))
+        messages._restore_history(SimpleNamespace(delivery_info={}), given, consumer)
+        read["x-death"] = given["x-death"]
     if messages.COPY_HEADER in given:
         read["without a result"] = outcome(given, has_result=False)
         read["with a result"] = outcome(given, has_result=True)
