@@ -153,7 +153,7 @@ def record_received(*, sender: Any, request: Any, **kwargs: object) -> None:
     times = int(sqs["Attributes"].get("ApproximateReceiveCount", 1))
     if times > 1 or getattr(request.message, "_raw", {}).get("redelivered"):
         request.delivery_info["redelivered"] = True
-    for headers in (request.request_dict, request.request_dict.get("headers")):
+    for headers in (request.request_dict, request.request_dict.get("headers"), request.message.headers):
         if headers and HISTORY_HEADER in headers:
             _restore_history(request, headers, sender)
 
@@ -198,13 +198,11 @@ def check_returns(task: Task[..., Any]) -> None:
     """
     Raise `Reject` if workers have given the messages of this call back more often than its queue allows.
 
-    The queue itself cannot know: it counts for each message. If it has a dead-letter exchange, the message goes there.
+    The queue itself counts for each message. If it has a dead-letter exchange, the message goes there.
     """
     returns = (task.request.delivery_info or {}).get(RETURNS_KEY)
     if returns and task.acks_late:
-        reason = f"workers gave it back {returns} times, and its queue does not allow more"
-        logger.error("task %r is rejected: %s", task.request.id, reason)
-        raise Reject(reason, requeue=False)
+        raise Reject(f"workers gave it back {returns} times, and its queue does not allow more", requeue=False)
 
 
 def _queue_of(consumer: Any, message: Any) -> str:

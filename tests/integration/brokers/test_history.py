@@ -82,9 +82,28 @@ def test_a_task_sees_that_its_worker_died(rabbitmq: RabbitMQ, queues: Any, zoo: 
     queues(celery=LIMITED, dead={})
     book = tmp_path / "book"
     with consuming(rabbitmq, zoo, tmp_path, LIMITED) as worker:
-        worker.send("history.killed_once", "once", str(book))
+        worker.send("history.killed", "once", str(book), 1)
         eventually(lambda: "succeeded" in worker.log.read_text(), 40)
-    assert book.read_text().splitlines() == ["None False", "1 True"]
+    assert book.read_text().splitlines() == ["0 False", "1 True"]
+
+
+@pytest.mark.chaos
+def test_a_task_that_is_moved_back_from_the_dead_letter_queue_begins_anew(
+    rabbitmq: RabbitMQ, queues: Any, zoo: Zoo, tmp_path: Path
+) -> None:
+    queues(celery=LIMITED, dead={})
+    book = tmp_path / "book"
+    with consuming(rabbitmq, zoo, tmp_path, LIMITED) as worker:
+        worker.send("history.killed", "moved", str(book), 4)
+        eventually(lambda: waiting(rabbitmq, "dead") == 1, 60)
+        with kombu.Connection(rabbitmq.conf["broker_url"]) as connection:
+            message: Any = kombu.Queue("dead").bind(connection.default_channel).get()
+            producer = connection.Producer()
+            properties = {name: value for name, value in message.properties.items() if name != "application_headers"}
+            producer.publish(message.body, routing_key="celery", headers=message.headers, **properties)
+            message.ack()
+        eventually(lambda: "succeeded" in worker.log.read_text(), 60)
+    assert book.read_text().splitlines() == ["0 False", "1 True", "2 True", "0 False", "1 True"]
 
 
 @pytest.mark.parametrize("kind", ["quorum", pytest.param("classic", marks=pytest.mark.chaos)])
