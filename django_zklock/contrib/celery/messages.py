@@ -176,8 +176,8 @@ def _restore_history(request: Any, headers: dict[str, Any], consumer: Any) -> No
     totals = {_RETURNS: returns, "x-death": _joined_deaths(deaths, earlier.get("x-death"))}
     first = {name: value for name, value in earlier.items() if name.startswith("x-first-death-")}
     headers.update({**earlier, **headers, **first, **{name: total for name, total in totals.items() if total}})
-    arguments = [queue.queue_arguments for queue in consumer.task_consumer.queues if queue.name == info.get(QUEUE_KEY)]
-    limit = (arguments[0] or {}).get("x-delivery-limit", DELIVERY_LIMIT) if arguments else -1
+    arguments = {queue.name: queue.queue_arguments for queue in consumer.task_consumer.queues}
+    limit = (arguments.get(info.get(QUEUE_KEY)) or {}).get("x-delivery-limit", DELIVERY_LIMIT)
     if type(limit) is int and 0 <= limit < returns:
         info[RETURNS_KEY] = returns
 
