@@ -85,8 +85,6 @@ class TaskContext(FunctionContext):
             self._wait_result = wait_result(task.request, caller)
         self.on_conflict = "wait" if self._wait_result is not None and self._wait_result.is_granted else "retry"
         self.waits = self._wait_result is None or not self._wait_result.is_lost
-        if self._by_worker:
-            messages.check_returns(task)
 
     def before_acquire(self) -> None:
         """
@@ -150,6 +148,7 @@ class TaskContext(FunctionContext):
     def on_acquired(self) -> None:
         """End this run if another copy of the task has done the work; else end reservations, as the work begins."""
         if self._by_worker and self._task.request.headers:
+            messages.check_returns(self._task, self._task.request.headers)
             messages.check_done(self._task)
             lifecycle.on_acquired(self._task, self._wrapper)
 

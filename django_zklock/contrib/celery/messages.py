@@ -194,14 +194,15 @@ def _joined_deaths(*lists: object) -> list[dict[str, Any]]:
     return list(joined.values())
 
 
-def check_returns(task: Task[..., Any]) -> None:
+def check_returns(task: Task[..., Any], headers: Mapping[str, Any]) -> None:
     """
-    Raise `Reject` if workers have given the messages of this call back more often than its queue allows.
+    Raise `Reject` if a copy's messages were given back more often than its queue allows; it has or gets these headers.
 
-    The queue itself counts for each message. If it has a dead-letter exchange, the message goes there.
+    The queue itself counts for each message. If it has a dead-letter exchange, the message goes there. A task that was
+    given back while it waited is no copy, and has harmed no worker.
     """
     returns = (task.request.delivery_info or {}).get(RETURNS_KEY)
-    if returns and task.acks_late:
+    if returns and task.acks_late and COPY_HEADER in headers:
         raise Reject(f"workers gave it back {returns} times, and its queue does not allow more", requeue=False)
 
 
@@ -263,6 +264,7 @@ def send(task: Task[..., Any], headers: dict[str, Any], delay: float) -> None:
     message may be acknowledged. So this run goes on as if it were the next one, and `AcquireAgain` is raised.
     """
     request: Any = task.request
+    check_returns(task, headers)
     expires = expiry(task.app, request.expires)
     if expires is not None and expires <= time.time() + delay:
         revoke(task, request, "expired")

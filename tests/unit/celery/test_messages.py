@@ -312,15 +312,13 @@ def test_the_limit_of_a_queue_is_that_of_all_messages_of_a_call(
     assert request.delivery_info.get(messages.RETURNS_KEY) == (returns if spent else None)
 
 
-@pytest.mark.parametrize("late", [True, False])
-def test_only_a_message_that_is_not_acknowledged_can_be_rejected(late: bool) -> None:
-    request = SimpleNamespace(id="1", delivery_info={messages.RETURNS_KEY: 3})
-    task: Any = SimpleNamespace(request=request, acks_late=late)
-    if not late:
-        messages.check_returns(task)
-        return
+@pytest.mark.parametrize(("late", "header"), [(True, "mine"), (False, messages.COPY_HEADER)])
+def test_only_a_copy_whose_message_is_not_acknowledged_is_rejected(late: bool, header: str) -> None:
+    task: Any = SimpleNamespace(request=SimpleNamespace(delivery_info={messages.RETURNS_KEY: 3}), acks_late=late)
+    messages.check_returns(task, {header: "none"})
+    task.acks_late = True
     with pytest.raises(Reject) as rejected:
-        messages.check_returns(task)
+        messages.check_returns(task, {messages.COPY_HEADER: "none"})
     assert not rejected.value.requeue  # type: ignore[attr-defined]
 
 
