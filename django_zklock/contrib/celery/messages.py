@@ -153,33 +153,41 @@ def record_received(*, sender: Any, request: Any, **kwargs: object) -> None:
     times = int(sqs["Attributes"].get("ApproximateReceiveCount", 1))
     if times > 1 or getattr(request.message, "_raw", {}).get("redelivered"):
         request.delivery_info["redelivered"] = True
-    for headers in (request.request_dict, request.request_dict.get("headers"), request.message.headers):
-        if headers and HISTORY_HEADER in headers:
-            _restore_history(request, headers, sender)
+    if isinstance(request.message.headers.get(HISTORY_HEADER), dict):
+        _restore_history(request, sender)
 
 
-def _restore_history(request: Any, headers: dict[str, Any], consumer: Any) -> None:
+def _restore_history(request: Any, consumer: Any) -> None:
     """
     Add what brokers have said of the earlier messages of this call to what the broker says of this one.
 
     A message that was dead-lettered since then counts its deliveries from 0, as in RabbitMQ: it is in a queue again.
     """
-    history, info, deaths = headers.pop(HISTORY_HEADER), request.delivery_info, headers.get("x-death")
-    if not isinstance(history, dict):
-        return
-    earlier = {name: value for name, value in history.items() if _OF_DELIVERY.fullmatch(str(name))}
-    if deaths:
+    own, info = request.message.headers, request.delivery_info
+    now, earlier = _of_delivery(own), _of_delivery(own[HISTORY_HEADER])
+    if now.get("x-death"):
         earlier.pop(_RETURNS, None)
-    elif history.get("redelivered") is True:
+    elif own[HISTORY_HEADER].get("redelivered") is True:
         info["redelivered"] = True
-    returns = _bounded(headers.get(_RETURNS)) + _bounded(earlier.get(_RETURNS))
-    totals = {_RETURNS: returns, "x-death": _joined_deaths(deaths, earlier.get("x-death"))}
+    returns = _bounded(now.get(_RETURNS)) + _bounded(earlier.get(_RETURNS))
+    totals = {_RETURNS: returns, "x-death": _joined_deaths(now.get("x-death"), earlier.get("x-death"))}
     first = {name: value for name, value in earlier.items() if name.startswith("x-first-death-")}
-    headers.update({**earlier, **headers, **first, **{name: total for name, total in totals.items() if total}})
+    told = {**earlier, **now, **first, **{name: total for name, total in totals.items() if total}}
+    for headers in (
+        request.request_dict,
+        request.request_dict.get("headers"),
+        own,
+    ):  # an agent may have put them deeper
+        if headers and headers.pop(HISTORY_HEADER, None):
+            headers.update(told)
     arguments = {queue.name: queue.queue_arguments for queue in consumer.task_consumer.queues}
     limit = (arguments.get(info.get(QUEUE_KEY)) or {}).get("x-delivery-limit", DELIVERY_LIMIT)
     if type(limit) is int and 0 <= limit < returns:
         info[RETURNS_KEY] = returns
+
+
+def _of_delivery(headers: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in headers.items() if _OF_DELIVERY.fullmatch(str(name))}
 
 
 def _joined_deaths(*lists: object) -> list[dict[str, Any]]:
@@ -335,12 +343,13 @@ def _publish(task: Task[..., Any], headers: dict[str, Any], delay: float) -> Non
 
 def _headers_with_history(request: Any) -> dict[str, Any]:
     """Return the headers of the next message of this call. `_restore_history` reads them."""
-    headers = dict(request.headers or {})
-    history = {name: headers.pop(name) for name in list(headers) if _OF_DELIVERY.fullmatch(name)}
+    own = request.headers or {}
+    history = _of_delivery({**own, **vars(request)})  # an agent may have put all others deeper than the broker's
     if request.delivery_info.get("redelivered"):
         history["redelivered"] = True
     else:
         history.pop(_RETURNS, None)  # of another message: `Task.retry` copies it
+    headers = {name: value for name, value in own.items() if not _OF_DELIVERY.fullmatch(name)}
     return {**headers, HISTORY_HEADER: history} if history else headers
 
 

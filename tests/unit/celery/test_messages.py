@@ -263,12 +263,16 @@ def test_a_worker_whose_calls_are_eager_does_not_run_the_task_in_itself(app: Cel
 
 def restored(history: object, arguments: dict[str, Any] | None = None, **headers: Any) -> Any:
     """Return the request of a message that has this history, in a queue with these arguments."""
-    queue = Queue("named", queue_arguments=arguments)
     message = delivered(None, "", "named", consumer_tag="None1")
-    request_dict = {"id": "1", messages.HISTORY_HEADER: history, **headers}
-    info = {"redelivered": False, messages.QUEUE_KEY: "named"}
-    request = SimpleNamespace(request_dict=request_dict, message=message, delivery_info=info)
-    messages._restore_history(request, request_dict, consuming(queue))
+    message.headers = {"id": "1", messages.HISTORY_HEADER: history, **headers}
+
+    @Celery(set_as_current=False).task(shared=False)
+    @zk_locked("k")
+    def locked() -> None: ...
+
+    info = {"redelivered": False}
+    request = SimpleNamespace(task=locked, request_dict=dict(message.headers), message=message, delivery_info=info)
+    messages.record_received(sender=consuming(Queue("named", queue_arguments=arguments)), request=request)
     return request
 
 
@@ -283,6 +287,23 @@ def test_counts_of_a_broker_go_on_in_the_next_message() -> None:
     assert headers["x-death"] == [death("a", 3), death("b", 1, "expired")]
     assert (headers["x-first-death-queue"], headers["x-last-death-queue"]) == ("a", "a")
     assert messages.HISTORY_HEADER not in headers, "a retry by the task itself would copy it"
+
+
+def test_counts_go_on_though_an_agent_has_put_other_headers_deeper(app: Celery) -> None:
+    """Sentry does so: `request.headers` has none of the broker's then."""
+    history = {"x-delivery-count": 1, "redelivered": True}
+    deeper = {"mine": 1, messages.HISTORY_HEADER: history}
+    request = restored(history, **{"x-delivery-count": 2, "headers": deeper})
+    assert request.request_dict["headers"] == {"mine": 1, "x-delivery-count": 3}
+
+    @app.task(name="deeper", shared=False)
+    def sent_again() -> None:
+        messages.send_again(sent_again, messages.CONFLICTS_HEADER, ZkLockError("busy"))
+
+    info = {messages.QUEUE_KEY: "celery", "redelivered": True}
+    first = {"id": "sent", "delivery_info": info, "x-delivery-count": 2, "headers": {"mine": 1}}
+    trace_task(sent_again, "sent", (), {}, request=first, app=app)
+    assert received(app).headers[messages.HISTORY_HEADER] == {"x-delivery-count": 2, "redelivered": True}
 
 
 def test_a_message_that_was_dead_lettered_is_in_a_queue_again() -> None:

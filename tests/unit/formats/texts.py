@@ -379,8 +379,8 @@ def read_headers(text: str) -> Any:
         **{name: about.get(name) for name in ("message", "redelivered")},
     }
     if messages.HISTORY_HEADER in given:
-        consumer = SimpleNamespace(task_consumer=SimpleNamespace(queues=[]))
-        messages._restore_history(SimpleNamespace(delivery_info={}), given, consumer)
+        message = SimpleNamespace(delivery_info={}, message=SimpleNamespace(headers=given), request_dict={})
+        messages._restore_history(message, SimpleNamespace(task_consumer=SimpleNamespace(queues=[])))
         read["x-death"] = given["x-death"]
     if messages.COPY_HEADER in given:
         read["without a result"] = outcome(given, has_result=False)
