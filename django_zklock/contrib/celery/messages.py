@@ -163,23 +163,19 @@ def _restore_history(request: Any, consumer: Any) -> None:
 
     A message that was dead-lettered since then counts its deliveries from 0, as in RabbitMQ: it is in a queue again.
     """
-    own, info = request.message.headers, request.delivery_info
-    now, earlier = _of_delivery(own), _of_delivery(own[HISTORY_HEADER])
+    given, info = request.message.headers, request.delivery_info
+    now, earlier = _of_delivery(given), _of_delivery(given[HISTORY_HEADER])
     if now.get("x-death"):
         earlier.pop(_RETURNS, None)
-    elif own[HISTORY_HEADER].get("redelivered") is True:
+    elif given[HISTORY_HEADER].get("redelivered") is True:
         info["redelivered"] = True
     returns = _bounded(now.get(_RETURNS)) + _bounded(earlier.get(_RETURNS))
     totals = {_RETURNS: returns, "x-death": _joined_deaths(now.get("x-death"), earlier.get("x-death"))}
     first = {name: value for name, value in earlier.items() if name.startswith("x-first-death-")}
-    told = {**earlier, **now, **first, **{name: total for name, total in totals.items() if total}}
-    for headers in (
-        request.request_dict,
-        request.request_dict.get("headers"),
-        own,
-    ):  # an agent may have put them deeper
+    restored = {**earlier, **now, **first, **{name: total for name, total in totals.items() if total}}
+    for headers in (request.request_dict, request.request_dict.get("headers"), given):
         if headers and headers.pop(HISTORY_HEADER, None):
-            headers.update(told)
+            headers.update(restored)
     arguments = {queue.name: queue.queue_arguments for queue in consumer.task_consumer.queues}
     limit = (arguments.get(info.get(QUEUE_KEY)) or {}).get("x-delivery-limit", DELIVERY_LIMIT)
     if type(limit) is int and 0 <= limit < returns:

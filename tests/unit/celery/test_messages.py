@@ -292,8 +292,8 @@ def test_counts_of_a_broker_go_on_in_the_next_message() -> None:
 def test_counts_go_on_though_an_agent_has_put_other_headers_deeper(app: Celery) -> None:
     """Sentry does so: `request.headers` has none of the broker's then."""
     history = {"x-delivery-count": 1, "redelivered": True}
-    deeper = {"mine": 1, messages.HISTORY_HEADER: history}
-    request = restored(history, **{"x-delivery-count": 2, "headers": deeper})
+    now: dict[str, Any] = {"x-delivery-count": 2, "headers": {"mine": 1, messages.HISTORY_HEADER: history}}
+    request = restored(history, **now)
     assert request.request_dict["headers"] == {"mine": 1, "x-delivery-count": 3}
 
     @app.task(name="deeper", shared=False)
