@@ -92,10 +92,12 @@ KEYS: Final[tuple[Any, ...]] = (
 WRONG: Final[tuple[Any, ...]] = (None, "", "x", "{", "[]", '{"seen": 1}', 0, -1, 2**62, 1.5, True, [], [None], {})
 
 OURS = ["redelivered", "redelivered_checked", "message", "late", "conflicts", "lost", "wait", "unique", "waiting"]
+OURS += ["history"]
 HEADERS: Final = (*(f"zklock_{name}" for name in OURS), "zklock_beat", "traceparent", "headers", "retries")
 
 FORGED: Final = {
     "zklock_wait": {"memory": [1], "grants": [{"index": 0, "number": 1}], "number": 1, "error": "X", "resend": True},
+    "zklock_history": {"x-death": [{"queue": [], "count": 10**40}], "x-delivery-count": -(10**40), "task": "x"},
     "zklock_redelivered": "2026-01-01T00:00:00",
     "zklock_redelivered_checked": "many",
     "traceparent": "00-" + "0" * 32 + "-" + "f" * 16 + "-zz",

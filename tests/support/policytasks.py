@@ -174,7 +174,7 @@ else:
 class Offline(AnyTask):
     """A task whose messages the broker does not accept."""
 
-    def apply_async(self, *args: Any, **options: Any) -> Any:
+    def shadow_name(self, *args: Any) -> Any:
         raise OperationalError("no broker")
 
 

@@ -185,6 +185,7 @@ class TaskContext(FunctionContext):
     def on_acquired(self) -> None:
         """End this run if another copy of the task has done the work; else end reservations, as the work begins."""
         if self._by_worker and self._task.request.headers:
+            messages.check_returns(self._task, self._task.request.headers)
             check_done(self._task)
             lifecycle.on_acquired(self._task, self._wrapper)
 
@@ -282,8 +283,8 @@ class TaskContext(FunctionContext):
                 lifecycle.keep(request)
                 raise Ignore("an earlier call with this id waits for the lock")
             headers = {CONFLICTS_HEADER: times, lifecycle.WAITING_HEADER: key}
-            signature = messages.send(task, headers, delay)
-        messages.end_run(task, signature, delay, error)
+            messages.send(task, headers, delay)
+        messages.end_run(task, headers, delay, error)
 
     def _skip(self, reason: str) -> Any:
         """

@@ -7,15 +7,17 @@ from __future__ import annotations
 import hashlib
 import random
 import re
+import threading
 import time
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NoReturn
 
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Celery, Task, states
 from celery.backends.base import DisabledBackend
-from celery.exceptions import Ignore, Retry, TaskRevokedError, TimeLimitExceeded, WorkerLostError
-from celery.signals import task_revoked
+from celery.exceptions import Ignore, Reject, Retry, TaskRevokedError, TimeLimitExceeded, WorkerLostError
+from celery.signals import after_task_publish, task_revoked
 from celery.utils.quorum_queues import detect_quorum_queues
 from celery.utils.time import maybe_make_aware
 from kombu import Queue
@@ -44,6 +46,8 @@ COPY_HEADER: Final = "zklock_redelivered"
 """When the task's earlier result was stored, or "none". A copy sets it when it meets another one."""
 COPIES_HEADER: Final = "zklock_copies"
 """How often the task was sent again because another copy of it was in the queue. That is not a conflict."""
+HISTORY_HEADER: Final = "zklock_history"
+"""The headers of a delivery that earlier messages of this call had, and "redelivered"."""
 
 FIRST_DELAY: Final = 0.5  # seconds before a task is tried again, doubled each time
 LONGEST_DELAY: Final = 15.0
@@ -55,8 +59,11 @@ _RECEIVED: Final = "_zklock_received"
 _UNSENT: Final = "zklock_unsent"
 QUEUE_KEY: Final = "zklock_queue"  # of `delivery_info`
 _MOST: Final = 1_000_000  # for a count in a header, which anybody may have written
+_RETURNS: Final = "x-delivery-count"
 _OF_DELIVERY: Final = re.compile("x-death|x-(first|last)-death-.*|x-delivery-count|x-deduplication-header|CC")
-"""Headers of one delivery, for which RabbitMQ would copy or drop the next message that has them."""
+"""Headers of one delivery, for which RabbitMQ would copy or drop the next message that has them, or miscount."""
+RETURNS_KEY: Final = "zklock_returns"  # of `delivery_info`: how often workers gave it back, if that is too often
+DELIVERY_LIMIT: Final = 20  # of a queue that does not say, as in RabbitMQ from version 4 on
 _DELAY: Final = re.compile(r"^(?:[01]\.){28}")  # what RabbitMQ's native delay puts before a routing key
 
 # --- what a message tells -------------------------------------------------------------------------------------------
@@ -107,7 +114,10 @@ def count(request: Any, header: str) -> int:
 
 def count_in(headers: Mapping[str, Any], header: str) -> int:
     """Return the number in a header of a message; 0 if it has none."""
-    value = headers.get(header, 0)
+    return _bounded(headers.get(header))
+
+
+def _bounded(value: object) -> int:
     return min(max(value, 0), _MOST) if type(value) is int else 0
 
 
@@ -139,6 +149,61 @@ def record_received(*, sender: Any, request: Any, **kwargs: object) -> None:
     times = int(sqs["Attributes"].get("ApproximateReceiveCount", 1))
     if times > 1 or getattr(request.message, "_raw", {}).get("redelivered"):
         request.delivery_info["redelivered"] = True
+    if isinstance(request.message.headers.get(HISTORY_HEADER), dict):
+        _restore_history(request, sender)
+
+
+def _restore_history(request: Any, consumer: Any) -> None:
+    """
+    Add what brokers have said of the earlier messages of this call to what the broker says of this one.
+
+    A message that was dead-lettered since then counts its deliveries from 0, as in RabbitMQ: it is in a queue again.
+    """
+    given, info = request.message.headers, request.delivery_info
+    now, earlier = _of_delivery(given), _of_delivery(given[HISTORY_HEADER])
+    if now.get("x-death"):
+        earlier.pop(_RETURNS, None)
+    elif given[HISTORY_HEADER].get("redelivered") is True:
+        info["redelivered"] = True
+    returns = _bounded(now.get(_RETURNS)) + _bounded(earlier.get(_RETURNS))
+    totals = {_RETURNS: returns, "x-death": _joined_deaths(now.get("x-death"), earlier.get("x-death"))}
+    first = {name: value for name, value in earlier.items() if name.startswith("x-first-death-")}
+    restored = {**earlier, **now, **first, **{name: total for name, total in totals.items() if total}}
+    for headers in (request.request_dict, request.request_dict.get("headers"), given):
+        if headers and headers.pop(HISTORY_HEADER, None):
+            headers.update(restored)
+    arguments = {queue.name: queue.queue_arguments for queue in consumer.task_consumer.queues}
+    limit = (arguments.get(info.get(QUEUE_KEY)) or {}).get("x-delivery-limit", DELIVERY_LIMIT)
+    if type(limit) is int and 0 <= limit < returns:
+        info[RETURNS_KEY] = returns
+
+
+def _of_delivery(headers: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in headers.items() if _OF_DELIVERY.fullmatch(str(name))}
+
+
+def _joined_deaths(*lists: object) -> list[dict[str, Any]]:
+    """Return headers `x-death`, the newest first, as one. It has one entry for each queue and reason."""
+    joined: dict[tuple[str, str], dict[str, Any]] = {}
+    for deaths in lists:
+        for death in deaths if isinstance(deaths, list) else ():
+            if isinstance(death, dict):
+                key = (str(death.get("queue")), str(death.get("reason")))
+                entry = joined.setdefault(key, {**death, "count": 0})
+                entry["count"] += _bounded(death.get("count"))
+    return list(joined.values())
+
+
+def check_returns(task: Task[..., Any], headers: Mapping[str, Any]) -> None:
+    """
+    Raise `Reject` if a copy's messages were given back more often than its queue allows; it has or gets these headers.
+
+    The queue itself counts for each message. If it has a dead-letter exchange, the message goes there. A task that was
+    given back while it waited is no copy, and has harmed no worker.
+    """
+    returns = (task.request.delivery_info or {}).get(RETURNS_KEY)
+    if returns and task.acks_late and COPY_HEADER in headers:
+        raise Reject(f"workers gave it back {returns} times, and its queue does not allow more", requeue=False)
 
 
 def _queue_of(consumer: Any, message: Any) -> str:
@@ -190,9 +255,9 @@ def expiry(app: Celery, expires: Any) -> float | None:
     return None if expires is None else time.time() + float(expires)
 
 
-def send(task: Task[..., Any], headers: dict[str, Any], delay: float) -> Any:
+def send(task: Task[..., Any], headers: dict[str, Any], delay: float) -> None:
     """
-    Publish the running task again, with the retries it has had; return the signature that was sent.
+    Publish the running task again, with the retries it has had.
 
     `Task.retry` would count against the task's own `max_retries`, but waiting for a lock is not a failure. A task that
     expires before it could run again is not sent, but ends here. Otherwise the worker would store it as REVOKED, and
@@ -200,13 +265,14 @@ def send(task: Task[..., Any], headers: dict[str, Any], delay: float) -> Any:
     message may be acknowledged. So this run goes on as if it were the next one, and `AcquireAgain` is raised.
     """
     request: Any = task.request
+    check_returns(task, headers)
     expires = expiry(task.app, request.expires)
     if expires is not None and expires <= time.time() + delay:
         revoke(task, request, "expired")
         task_revoked.send(task, request=request, terminated=False, signum=None, expired=True)  # as a worker does
         raise Ignore("the task expires before it could run again")
     try:
-        return _publish(task, headers, delay)
+        _publish(task, headers, delay)
     except (LockLost, SoftTimeLimitExceeded):  # they end the run itself
         raise
     except Exception as broken:
@@ -217,48 +283,79 @@ def send(task: Task[..., Any], headers: dict[str, Any], delay: float) -> Any:
         raise AcquireAgain(min(delay, FIRST_DELAY)) from broken
 
 
-def _publish(task: Task[..., Any], headers: dict[str, Any], delay: float) -> Any:
+def _publish(task: Task[..., Any], headers: dict[str, Any], delay: float) -> None:
     """
     Send the running task straight to its queue, and wait until the broker confirms that.
 
     Its exchange could deliver it to other workers, too. Celery's native delay, which quorum queues have with a topic
     exchange, needs that exchange, takes no fractions of a second, and drops what nobody has bound. So the worker waits
     for the ETA, which is in a header: of an option, Celery would make a native delay, or warn that there is none.
+
+    It is no new call, which the project's own `apply_async` might refuse, change or count. Celery's own one is used.
     """
     request: Any = task.request
-    queue = (request.delivery_info or {}).get(QUEUE_KEY)
+    info = request.delivery_info or {}
+    queue = info.get(QUEUE_KEY)
     if not queue:
         raise ValueError("it is not known by which queue it came")
-    signature = task.signature_from_request(request, retries=request.retries, queue=queue)
-    for shown in ("argsrepr", "kwargsrepr"):  # Celery would compute them from arguments that the sender has hidden
-        if getattr(request, shown, None) is not None:
-            signature.options[shown] = getattr(request, shown)
-    signature.options.setdefault("ignore_result", request.ignore_result)  # Celery before 5.7 leaves it out
-    own = signature.options.get("headers") or {}
-    copied = {name: value for name, value in own.items() if not _OF_DELIVERY.fullmatch(name)}
+    if task.app.conf.task_always_eager:
+        raise ValueError("task_always_eager is set")
     eta = task.app.now() + timedelta(seconds=delay)
-    signature.options["headers"] = {**copied, **headers, "eta": eta.isoformat()}
     known: dict[str, Any] = task.app.amqp.queues
-    declare = [known[queue]] if queue in known else []
-    to: dict[str, Any] = {"queue": Queue(queue, no_declare=True), "exchange": "", "routing_key": queue}
+    options: dict[str, Any] = {
+        **request.as_execution_options(),
+        "headers": {**_headers_with_history(request), **headers, "eta": eta.isoformat()},
+        "ignore_result": vars(request).get("ignore_result", task.ignore_result),
+        "queue": Queue(queue, no_declare=True),
+        "exchange": "",
+        "routing_key": queue,
+        "declare": [known[queue]] if queue in known else [],
+        "priority": info.get("priority"),
+        # Celery would compute these from arguments that the sender has hidden.
+        "argsrepr": getattr(request, "argsrepr", None),
+        "kwargsrepr": getattr(request, "kwargsrepr", None),
+    }
     if task.app.conf.task_protocol == 1:  # it has the ETA in its body
-        to["eta"] = eta
+        options["eta"] = eta
     connection = task.app.connection_for_write(transport_options={"confirm_publish": True})
-    with producers[connection].acquire(block=True) as producer:
-        signature.apply_async(producer=producer, declare=declare, **to)
-    return signature
+    threads: list[int] = []
+
+    def note(**message: object) -> None:
+        threads.append(threading.get_ident())
+
+    # What `apply_async` returns is no proof: an agent or a subclass of `Celery` may have dropped the message.
+    after_task_publish.connect(note, sender=task.name, weak=False)
+    try:
+        with producers[connection].acquire(block=True) as producer:
+            Task.apply_async(task, request.args, request.kwargs, producer=producer, **options)
+    finally:
+        after_task_publish.disconnect(note, sender=task.name)
+    if threading.get_ident() not in threads:
+        raise ValueError("its message was not published")
 
 
-def end_run(task: Task[..., Any], signature: Any, delay: float, error: Exception) -> NoReturn:
+def _headers_with_history(request: Any) -> dict[str, Any]:
+    """Return the headers of the next message of this call. `_restore_history` reads them."""
+    own = request.headers or {}
+    history = _of_delivery({**own, **vars(request)})  # an agent may have put all others deeper than the broker's
+    if request.delivery_info.get("redelivered"):
+        history["redelivered"] = True
+    else:
+        history.pop(_RETURNS, None)  # of another message: `Task.retry` copies it
+    headers = {name: value for name, value in own.items() if not _OF_DELIVERY.fullmatch(name)}
+    return {**headers, HISTORY_HEADER: history} if history else headers
+
+
+def end_run(task: Task[..., Any], headers: dict[str, Any], delay: float, error: Exception) -> NoReturn:
     """
-    End this run of a task that was sent again; Celery shows it as a retry.
+    End this run of a task that was sent again with these headers; Celery shows it as a retry.
 
     A copy stores no RETRY. Celery looks for a result, and then writes: it could overwrite the one that another copy has
     just stored. Celery before 5.7 stores it all the same.
     """
-    if "redelivered" in work_of(task).about or COPY_HEADER in signature.options["headers"]:
+    if "redelivered" in work_of(task).about or COPY_HEADER in headers:
         task.request.ignore_result = True
-    raise Retry(exc=error, when=delay, sig=signature) from error  # type: ignore[arg-type]
+    raise Retry(exc=error, when=delay) from error  # type: ignore[arg-type]
 
 
 def send_again(
@@ -267,7 +364,9 @@ def send_again(
     """Publish the running task again after a delay that grows with the count in `header`, and end this run."""
     times = count(task.request, header) + 1
     delay = min(delay_before(task, times), longest)
-    end_run(task, send(task, {header: times, **headers}, delay), delay, error)
+    headers[header] = times
+    send(task, headers, delay)
+    end_run(task, headers, delay, error)
 
 
 # --- how a run ends ---------------------------------------------------------------------------------------------------

@@ -10,13 +10,18 @@ from typing import Any, NoReturn
 
 import celery
 import pytest
-from celery import Celery, states
+from celery import Celery, Task, states
 from celery.app.trace import trace_task
+from celery.exceptions import Reject
+from celery.result import AsyncResult, EagerResult
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
+from support.policytasks import AnyTask
 
 from django_zklock import Lock, zk_locked
 from django_zklock.contrib.celery import context, messages
+from django_zklock.core import clock
+from django_zklock.decorators.context import AcquireAgain
 from django_zklock.exceptions import LockBusy, ZkLockError
 
 TOPIC, DIRECT = Exchange("m-topic", type="topic"), Exchange("m-direct", type="direct")
@@ -154,6 +159,221 @@ def test_a_task_is_sent_again_straight_to_its_queue(app: Celery, protocol: int) 
     has_eta = message.headers if protocol == 2 else message.payload
     delay = (datetime.fromisoformat(has_eta["eta"]) - began).total_seconds()
     assert 2 * messages.FIRST_DELAY <= delay < took + 4 * messages.FIRST_DELAY, "it grows"
+
+
+# --- other people's hooks for new calls ---------------------------------------------------------------------------
+
+
+class Nothing(AnyTask):
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        return None
+
+
+class Earlier(AnyTask):
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        return self.AsyncResult("earlier")
+
+
+class Eager(AnyTask):
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        return EagerResult(str(self.request.id), None, states.REJECTED, name="eager")
+
+
+class Refused(AnyTask):
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        raise LookupError("it is queued already")
+
+
+class Changed(AnyTask):
+    def apply_async(self, args: Any = None, *rest: Any, **options: Any) -> Any:
+        return super().apply_async(("secret", *args), *rest, **options)
+
+
+class Retried(AnyTask):
+    def signature_from_request(self, *args: Any, **options: Any) -> Any:
+        raise LookupError("only for retries")
+
+    retry = signature = subtask_from_request = signature_from_request
+
+
+HOOKS: list[type[AnyTask]] = [Nothing, Earlier, Eager, Refused, Changed, Retried]
+
+
+def run_busy(app: Celery, base: type[Any] = AnyTask, **options: Any) -> Any:
+    """Run a task that meets a conflict; return how its run ended."""
+
+    @app.task(name="hooked", shared=False, base=base, typing=False, bind=True, **options)
+    def hooked(self: Any, *args: Any) -> None:
+        messages.send_again(self, messages.CONFLICTS_HEADER, ZkLockError("busy"))
+
+    request = {"id": "sent", "delivery_info": {messages.QUEUE_KEY: "celery"}, "headers": {"mine": 1}, "retries": 3}
+    return trace_task(hooked, "sent", ("secret", 7), {}, request={**request, "args": ("secret", 7)}, app=app)[1]
+
+
+@pytest.mark.parametrize("where", ["task", "app"])
+@pytest.mark.parametrize("base", HOOKS)
+def test_a_message_that_is_sent_again_passes_no_hook_for_new_calls(app: Celery, base: Any, where: str) -> None:
+    """A hook may drop, refuse, change or count calls. It is the message of a call that was made."""
+    if where == "app":
+        app.task_cls = base
+        app.__dict__.pop("Task", None)
+    run_busy(app, base if where == "task" else app.Task)
+    message = received(app)
+    assert (message.headers["id"], message.headers["retries"], message.headers["mine"]) == ("sent", 3, 1)
+    assert message.payload[:2] == [["secret", 7], {}]
+
+
+def test_an_agent_that_watches_all_tasks_sees_a_message_that_is_sent_again(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, original = [], Task.apply_async
+
+    def watched(task: Any, *args: Any, **options: Any) -> Any:
+        seen.append(task.name)
+        return original(task, *args, **options)
+
+    monkeypatch.setattr(Task, "apply_async", watched)
+    run_busy(app, Refused)
+    assert seen == ["hooked"]
+
+
+@pytest.mark.parametrize("result", [None, EagerResult("sent", None, states.SUCCESS), AsyncResult("sent")])
+@pytest.mark.parametrize("where", [Task, Celery], ids=["Task.apply_async", "Celery.send_task"])
+def test_a_message_that_nobody_published_does_not_count_as_sent(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, where: Any, result: object
+) -> None:
+    """The task waits in its slot, whatever the call has returned."""
+    name = "apply_async" if where is Task else "send_task"
+
+    def publish_nothing(*args: Any, **options: Any) -> object:
+        return result
+
+    monkeypatch.setattr(where, name, publish_nothing)
+    assert isinstance(run_busy(app).retval, AcquireAgain)
+
+
+def test_a_worker_whose_calls_are_eager_does_not_run_the_task_in_itself(app: Celery) -> None:
+    app.conf.task_always_eager = True
+    assert isinstance(run_busy(app).retval, AcquireAgain)
+
+
+# --- the history of a message -------------------------------------------------------------------------------------
+
+
+def restored(history: object, arguments: dict[str, Any] | None = None, **headers: Any) -> Any:
+    """Return the request of a message that has this history, in a queue with these arguments."""
+    message = delivered(None, "", "named", consumer_tag="None1")
+    message.headers = {"id": "1", messages.HISTORY_HEADER: history, **headers}
+
+    @Celery(set_as_current=False).task(shared=False)
+    @zk_locked("k")
+    def locked() -> None: ...
+
+    info = {"redelivered": False}
+    request = SimpleNamespace(task=locked, request_dict=dict(message.headers), message=message, delivery_info=info)
+    messages.record_received(sender=consuming(Queue("named", queue_arguments=arguments)), request=request)
+    return request
+
+
+def death(queue: str, count: Any, reason: str = "rejected") -> dict[str, Any]:
+    return {"queue": queue, "reason": reason, "count": count, "time": "once"}
+
+
+def test_counts_of_a_broker_go_on_in_the_next_message() -> None:
+    history = {"x-death": [death("a", 2), death("b", 1, "expired")], "x-first-death-queue": "a", "redelivered": True}
+    now: dict[str, Any] = {"x-death": [death("a", 1)], "x-first-death-queue": "z", "x-last-death-queue": "a"}
+    headers = restored(history, **now).request_dict
+    assert headers["x-death"] == [death("a", 3), death("b", 1, "expired")]
+    assert (headers["x-first-death-queue"], headers["x-last-death-queue"]) == ("a", "a")
+    assert messages.HISTORY_HEADER not in headers, "a retry by the task itself would copy it"
+
+
+def test_counts_go_on_though_an_agent_has_put_other_headers_deeper(app: Celery) -> None:
+    """Sentry does so: `request.headers` has none of the broker's then."""
+    history = {"x-delivery-count": 1, "redelivered": True}
+    now: dict[str, Any] = {"x-delivery-count": 2, "headers": {"mine": 1, messages.HISTORY_HEADER: history}}
+    request = restored(history, **now)
+    assert request.request_dict["headers"] == {"mine": 1, "x-delivery-count": 3}
+
+    @app.task(name="deeper", shared=False)
+    def sent_again() -> None:
+        messages.send_again(sent_again, messages.CONFLICTS_HEADER, ZkLockError("busy"))
+
+    info = {messages.QUEUE_KEY: "celery", "redelivered": True}
+    first = {"id": "sent", "delivery_info": info, "x-delivery-count": 2, "headers": {"mine": 1}}
+    trace_task(sent_again, "sent", (), {}, request=first, app=app)
+    assert received(app).headers[messages.HISTORY_HEADER] == {"x-delivery-count": 2, "redelivered": True}
+
+
+def test_a_message_that_was_dead_lettered_is_in_a_queue_again() -> None:
+    """Somebody has moved it back, and plain Celery would run it."""
+    history, limit = {"x-delivery-count": 9, "redelivered": True}, {"x-delivery-limit": 2}
+    request = restored(history, limit, **{"x-death": [death("named", 1)]})
+    assert request.delivery_info == {"redelivered": False, messages.QUEUE_KEY: "named"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "returns", "spent"),
+    [
+        ({"x-delivery-limit": 2}, 2, False),
+        ({"x-delivery-limit": 2}, 3, True),
+        ({"x-delivery-limit": 0}, 1, True),
+        ({"x-delivery-limit": -1}, 1000, False),
+        ({"x-delivery-limit": "2"}, 1000, False),
+        ({}, 20, False),
+        (None, 21, True),
+    ],
+)
+def test_the_limit_of_a_queue_is_that_of_all_messages_of_a_call(
+    arguments: dict[str, Any] | None, returns: int, spent: bool
+) -> None:
+    request = restored({"x-delivery-count": returns - 1, "redelivered": True}, arguments, **{"x-delivery-count": 1})
+    assert request.request_dict["x-delivery-count"] == returns
+    assert request.delivery_info.get(messages.RETURNS_KEY) == (returns if spent else None)
+
+
+@pytest.mark.parametrize(("late", "header"), [(True, "mine"), (False, messages.COPY_HEADER)])
+def test_only_a_copy_whose_message_is_not_acknowledged_is_rejected(late: bool, header: str) -> None:
+    task: Any = SimpleNamespace(request=SimpleNamespace(delivery_info={messages.RETURNS_KEY: 3}), acks_late=late)
+    messages.check_returns(task, {header: "none"})
+    task.acks_late = True
+    with pytest.raises(Reject) as rejected:
+        messages.check_returns(task, {messages.COPY_HEADER: "none"})
+    assert not rejected.value.requeue  # type: ignore[attr-defined]
+
+
+NO_COUNTS: list[Any] = [None, 5, "x", {}, [5], [{}], [{"count": "x"}]]
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        *[None, 5, "x", [], {}, {"task": "other", "zklock_wait": {}, "id": "2"}, {5: 1}],
+        *[{"x-death": value, "x-delivery-count": value} for value in NO_COUNTS],
+        {"x-delivery-count": -(10**400), "redelivered": "yes"},
+    ],
+)
+def test_a_history_that_anybody_has_written_changes_nothing_else(history: object) -> None:
+    request = restored(history, {"x-delivery-limit": 5}, mine=1)
+    assert {name: request.request_dict[name] for name in ("id", "mine")} == {"id": "1", "mine": 1}
+    assert "task" not in request.request_dict
+    assert "zklock_wait" not in request.request_dict
+    assert request.delivery_info == {"redelivered": False, messages.QUEUE_KEY: "named"}
+
+
+def test_a_count_that_the_task_itself_has_copied_is_of_another_message(app: Celery) -> None:
+    """`Task.retry` copies `x-delivery-count`. No worker gave this message back."""
+
+    @app.task(name="copied_count", shared=False)
+    def copied_count() -> None:
+        messages.send_again(copied_count, messages.CONFLICTS_HEADER, ZkLockError("busy"))
+
+    for redelivered in (False, True):
+        info = {messages.QUEUE_KEY: "celery", "redelivered": redelivered}
+        request = {"id": "sent", "delivery_info": info, "headers": {"x-delivery-count": 3}}
+        trace_task(copied_count, "sent", (), {}, request=request, app=app)
+        history = received(app).headers.get(messages.HISTORY_HEADER)
+        assert history == ({"x-delivery-count": 3, "redelivered": True} if redelivered else None)
 
 
 @pytest.mark.parametrize("value", [True, -1, -(10**400), 10**400, 1.5, "3", None, [1]])

@@ -360,6 +360,10 @@ def headers() -> dict[str, str]:
         "sent again before the end of its timeout": sent_again(
             lambda task: messages.send_again(task, messages.CONFLICTS_HEADER, error, **{messages.WAITED_HEADER: 1500})
         ),
+        "after a rejection": sent_again(
+            lambda task: messages.send_again(task, messages.CONFLICTS_HEADER, error),
+            **{"x-death": [{"queue": "a", "reason": "rejected", "count": 2}]},
+        ),
         "copy that is sent again": sent_again(
             lambda task: messages.send_again(task, messages.COPIES_HEADER, error), **{messages.COPY_HEADER: copies.NONE}
         ),
@@ -376,6 +380,10 @@ def read_headers(text: str) -> Any:
         **{header: lifecycle._key(given, header) for header in (lifecycle.UNIQUE_HEADER, lifecycle.WAITING_HEADER)},
         **{name: about.get(name) for name in ("message", "redelivered")},
     }
+    if messages.HISTORY_HEADER in given:
+        message = SimpleNamespace(delivery_info={}, message=SimpleNamespace(headers=given), request_dict={})
+        messages._restore_history(message, SimpleNamespace(task_consumer=SimpleNamespace(queues=[])))
+        read["x-death"] = given["x-death"]
     if messages.COPY_HEADER in given:
         read["without a result"] = outcome(given, has_result=False)
         read["with a result"] = outcome(given, has_result=True)
