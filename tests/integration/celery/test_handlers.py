@@ -1,0 +1,100 @@
+"""Locks in what Celery calls for a task inside its process: error handlers, methods, receivers, items of `map`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import chain, chord
+from celery.canvas import Signature, xstarmap
+from support.policytasks import POLICIES
+from support.worker import Worker, outcome
+from support.zoo import eventually
+
+Job = Signature[Any]
+
+
+@pytest.fixture(params=["prefork", *(pytest.param(pool, marks=pytest.mark.chaos) for pool in ("threads", "gevent", "solo"))])
+def worker(request: pytest.FixtureRequest) -> Iterator[Worker]:
+    worker: Worker = request.getfixturevalue(f"{request.param}_worker")
+    with worker.log_shown(), worker.zoo.configured():
+        yield worker
+        worker.zoo.assert_empty()
+
+
+def task(worker: Worker, name: str, *args: Any, **options: Any) -> Job:
+    return worker.app.signature(f"handlers.{name}", args, **options)
+
+
+def errback(worker: Worker, key: str, journal: str) -> Job:
+    return task(worker, "errback.wait", key, journal)
+
+
+def with_errback(worker: Worker, key: str, journal: str) -> Any:
+    task(worker, "fails").apply_async(link_error=errback(worker, key, journal))
+
+
+def with_immutable_errback(worker: Worker, key: str, journal: str) -> Any:
+    task(worker, "fails").apply_async(link_error=task(worker, "immutable", key, journal, immutable=True))
+
+
+def with_errback_of_one_argument(worker: Worker, key: str, journal: str) -> Any:
+    handler = worker.app.signature("handlers.of_one_argument", kwargs={"key": key, "journal": journal})
+    task(worker, "fails").apply_async(link_error=handler)
+
+
+def with_patient_errback(worker: Worker, key: str, journal: str) -> Any:
+    """An errback that is sent again when its timeout is over, if it is a task of its own."""
+    task(worker, "fails").apply_async(link_error=task(worker, "errback.patient", key, journal))
+
+
+def in_a_chain(worker: Worker, key: str, journal: str) -> Any:
+    steps = chain(task(worker, "nothing", immutable=True), task(worker, "fails"), app=worker.app)
+    steps.apply_async(link_error=errback(worker, key, journal))
+
+
+def in_a_chord(worker: Worker, key: str, journal: str) -> Any:
+    body = task(worker, "nothing").on_error(errback(worker, key, journal))
+    chord([task(worker, "nothing"), task(worker, "fails")], app=worker.app)(body)
+
+
+def by_a_method(name: str) -> Callable[..., Any]:
+    def send(worker: Worker, key: str, journal: str) -> Any:
+        task(worker, name, key, journal).apply_async()
+
+    send.__name__ = name
+    return send
+
+
+def in_starmap(worker: Worker, key: str, journal: str) -> Any:
+    xstarmap(task(worker, "immutable"), [(key, journal)], app=worker.app).apply_async()
+
+
+HANDLERS = [
+    with_errback,
+    with_immutable_errback,
+    with_errback_of_one_argument,
+    with_patient_errback,
+    in_a_chain,
+    in_a_chord,
+    *map(by_a_method, ("on_failure", "on_success", "after_return", "heard", "applies", "eager")),
+    in_starmap,
+]
+
+
+@pytest.mark.parametrize("send", HANDLERS, ids=lambda send: send.__name__)
+def test_a_handler_waits_for_its_lock(worker: Worker, tmp_path: Path, send: Callable[..., Any]) -> None:
+    key, journal = f"handler-{send.__name__}", tmp_path / "journal"
+    with worker.zoo.hold_elsewhere(key):
+        send(worker, key, str(journal))
+        worker.zoo.wait_contenders(key, 2)
+        assert not journal.exists()
+    assert len(lines(journal)) == 1
+    worker.zoo.wait_contenders(key, 0)
+    assert len(lines(journal)) == 1
+
+
+def lines(journal: Path) -> list[str]:
+    return eventually(lambda: journal.exists() and journal.read_text().splitlines(), 20)
