@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,17 @@ for _name, _options in POLICIES.items():
         app.task(name=f"sharing.{_kind}.{_name}")(zk_locked("{key}", **_how, **_options)(work))
 
 
-app.task(name="nested.spent")(zk_locked("{key}", on_conflict="retry", max_conflicts=0)(nested))
+CONSENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "on_lost": ({}, {"on_lost": "retry", "on_conflict": "raise"}),
+    "late": ({"acks_late": True}, {}),
+    "refuses": ({"acks_late": True}, {"on_lost": "fail"}),
+    "spent": ({"acks_late": True}, {"max_conflicts": 0}),
+    "bounded": ({"acks_late": True}, {"max_hold": 60}),
+}
+"""What tasks say about running twice: options of the task, and of its lock."""
+for _name, (_of_task, _of_lock) in CONSENTS.items():
+    app.task(name=f"nested.{_name}", **_of_task)(zk_locked("{key}", **_of_lock)(nested))
+    app.task(name=f"policy.{_name}", **_of_task)(zk_locked("{key}", **_of_lock)(work))
 
 
 @app.task(name="nested.plain")
@@ -67,6 +78,23 @@ def plain(key: str, *args: str) -> str:
 @zk_locked(lambda key: f"{key}/a", timeout=30)
 @zk_locked(lambda key: f"{key}/b", timeout=30)
 def one_in_the_other(key: str) -> str:
+    return "done"
+
+
+def charging(function: Any) -> Any:
+    @functools.wraps(function)
+    def charge(key: str, journal: str) -> Any:
+        work(key, journal=journal)
+        return function(key, journal)
+
+    return charge
+
+
+@app.task(name="several.charging")
+@zk_locked("{key}/a", timeout=30)
+@charging
+@zk_locked("{key}/b", on_conflict="retry")
+def charged(key: str, journal: str) -> str:
     return "done"
 
 
@@ -176,7 +204,7 @@ for _name in ("retry", "coalesce"):
         app.task(name=f"offline.{_name}.{_late}", base=Offline, acks_late=_late)(
             zk_locked("{key}", **POLICIES[_name])(work)
         )
-app.task(name="nested.offline", base=Offline)(zk_locked("{key}", on_conflict="retry")(nested))
+app.task(name="nested.offline", base=Offline)(zk_locked("{key}", on_lost="retry")(nested))
 app.task(name="offline.lost", base=Offline)(zk_locked("{key}", **unlucky)(work))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,16 @@ import pytest
 from celery import chain, chord
 from celery.canvas import Signature, xstarmap
 from support.policytasks import POLICIES
-from support.worker import Worker, outcome
+from support.worker import Worker
 from support.zoo import eventually
 
 Job = Signature[Any]
 
 
-@pytest.fixture(params=["prefork", *(pytest.param(pool, marks=pytest.mark.chaos) for pool in ("threads", "gevent", "solo"))])
+POOLS = ["prefork", *(pytest.param(pool, marks=pytest.mark.chaos) for pool in ("threads", "gevent", "solo"))]
+
+
+@pytest.fixture(params=POOLS)
 def worker(request: pytest.FixtureRequest) -> Iterator[Worker]:
     worker: Worker = request.getfixturevalue(f"{request.param}_worker")
     with worker.log_shown(), worker.zoo.configured():
@@ -94,6 +98,51 @@ def test_a_handler_waits_for_its_lock(worker: Worker, tmp_path: Path, send: Call
     assert len(lines(journal)) == 1
     worker.zoo.wait_contenders(key, 0)
     assert len(lines(journal)) == 1
+
+
+def test_a_handler_needs_the_lock_of_the_failed_task(worker: Worker, tmp_path: Path) -> None:
+    """Its release is on its way."""
+    journals = [tmp_path / str(number) for number in range(10)]
+    for journal in journals:
+        handler = errback(worker, "own", str(journal))
+        task(worker, "fails_under_lock", "own").apply_async(link_error=handler)
+    assert [len(lines(journal)) for journal in journals] == [1] * 10
+
+
+def test_a_handler_ends_by_its_policy(worker: Worker, tmp_path: Path) -> None:
+    journals = {policy: tmp_path / policy for policy in POLICIES}
+    with ExitStack() as busy:
+        for policy, journal in journals.items():
+            busy.enter_context(worker.zoo.hold_elsewhere(f"errback-{policy}"))
+            handler = task(worker, f"errback.{policy}", f"errback-{policy}", str(journal))
+            failed = task(worker, "fails").apply_async(link_error=handler)
+            if policy in ("wait", "retry", "coalesce"):
+                worker.zoo.wait_contenders(f"errback-{policy}", 2)
+                busy.pop_all().close()
+            else:
+                worker.wait_failed(failed)
+                worker.run("ping")
+    for policy in ("wait", "retry", "coalesce"):
+        assert len(lines(journals.pop(policy))) == 1
+    assert not any(journal.exists() for journal in journals.values())
+
+
+def test_code_in_the_body_of_a_task_gets_the_error(worker: Worker, tmp_path: Path) -> None:
+    with worker.zoo.hold_elsewhere("in-body"):
+        assert worker.run("handlers.calls", "in-body", str(tmp_path / "journal")) == "LockBusy "
+
+
+@pytest.mark.parametrize("end", ["too_long", "dies"])
+def test_the_main_process_does_not_wait_for_a_handler(prefork_worker: Worker, tmp_path: Path, end: str) -> None:
+    """Celery calls it there if the process of the failed task has died."""
+    worker, key, journal = prefork_worker, f"handler-{end}", tmp_path / "journal"
+    with worker.log_shown(), worker.zoo.configured():
+        with worker.zoo.hold_elsewhere(key):
+            task(worker, end).apply_async(link_error=errback(worker, key, str(journal)))
+            worker.zoo.wait_contenders(key, 2)
+            worker.run("ping")
+        assert lines(journal) == [str(worker.process.pid)]
+        worker.zoo.wait_contenders(key, 0)
 
 
 def lines(journal: Path) -> list[str]:
