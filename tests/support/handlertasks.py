@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +55,6 @@ def fails(*args: str) -> None:
 @zk_locked("{key}")
 def fails_under_lock(key: str) -> None:
     raise ValueError
-
-
-@app.task(name="handlers.too_long", time_limit=1)
-def too_long() -> None:
-    time.sleep(60)
 
 
 @app.task(name="handlers.dies")

@@ -55,17 +55,17 @@ for _name, _options in POLICIES.items():
         app.task(name=f"sharing.{_kind}.{_name}")(zk_locked("{key}", **_how, **_options)(work))
 
 
-CONSENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+CONSENTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "on_lost": ({}, {"on_lost": "retry", "on_conflict": "raise"}),
     "late": ({"acks_late": True}, {}),
     "refuses": ({"acks_late": True}, {"on_lost": "fail"}),
     "spent": ({"acks_late": True}, {"max_conflicts": 0}),
     "bounded": ({"acks_late": True}, {"max_hold": 60}),
 }
-"""What tasks say about running twice: options of the task, and of its lock."""
-for _name, (_of_task, _of_lock) in CONSENTS.items():
-    app.task(name=f"nested.{_name}", **_of_task)(zk_locked("{key}", **_of_lock)(nested))
-    app.task(name=f"policy.{_name}", **_of_task)(zk_locked("{key}", **_of_lock)(work))
+"""Options of tasks and of their locks, which say whether the work may begin again."""
+for _name, (_of_task, _options) in CONSENTS.items():
+    app.task(name=f"nested.{_name}", **_of_task)(zk_locked("{key}", **_options)(nested))
+    app.task(name=f"policy.{_name}", **_of_task)(zk_locked("{key}", **_options)(work))
 
 
 @app.task(name="nested.plain")

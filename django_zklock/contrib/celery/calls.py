@@ -7,7 +7,7 @@ Celery makes some of these calls in a run of another task: error handlers, items
 from __future__ import annotations
 
 import threading
-from typing import Any, Final, get_args
+from typing import Any, get_args
 
 from celery import Task
 from django.db import connections
@@ -20,8 +20,6 @@ from django_zklock.decorators.context import AcquireAgain, FunctionContext
 from django_zklock.exceptions import LockDeadlock, LockNotAcquired, ZkLockError
 
 logger = Logger("django_zklock.celery")
-
-RETRY_AFTER: Final = 0.5  # seconds until a call that waits asks again for ZooKeeper
 
 
 class CallContext(FunctionContext):
@@ -38,23 +36,24 @@ class CallContext(FunctionContext):
     timeout: float | None = 0.0
     on_conflict = on_conflict_with_timeout = "retry"
 
-    def __init__(self, task: Task[..., Any], place: str) -> None:
+    def __init__(self, task: Task[..., Any], caller: str) -> None:
         work = messages.work_of(task)
         super().__init__(work.what, dict(work.about))
         self._task = task
-        self._place = place
-        self.waits = place != "worker"
+        self._caller = caller
+        self.waits = caller != "worker"
 
     def without_lock(self, error: ZkLockError) -> Any:
         """Return the result of a call that did not get its lock, or has lost it; or raise."""
-        if self._place == "worker" and not self._has_begun:
-            HandlerThread(self._task).start()
+        if self._caller == "worker" and not self._has_begun:
+            request: Any = self._task.request
+            HandlerThread(None, self._task, self._task.name, request.args, request.kwargs).start()
             return None
         if self.options["on_conflict"] == "skip" and isinstance(error, LockNotAcquired):
             return self._skip(str(error))
-        in_slot = self._place == "task" and not self._has_begun
+        in_slot = self._caller == "task" and not self._has_begun
         if in_slot and self._is_repeated(error) and not isinstance(error, LockDeadlock):
-            raise AcquireAgain(0.0 if isinstance(error, LockNotAcquired) else RETRY_AFTER)
+            raise AcquireAgain(0.0 if isinstance(error, LockNotAcquired) else messages.FIRST_DELAY)
         raise error
 
     def _skip(self, reason: str) -> Any:
@@ -70,21 +69,16 @@ class CallContext(FunctionContext):
 class HandlerThread(threading.Thread):
     """A thread of the main process that calls an error handler, which waits for its lock. The process waits for it."""
 
-    def __init__(self, task: Task[..., Any]) -> None:
-        super().__init__(name="zklock-error-handler")
-        self._task = task
-        self._request: Any = task.request  # of this call
-
     def run(self) -> None:
         """Call the handler as Celery does."""
         try:
-            self._task(*self._request.args, **self._request.kwargs)
+            super().run()
         except Exception:
-            logger.exception("the error handler %r failed", self._task.name)
+            logger.exception("the error handler %r has failed", self.name)
         finally:
             connections.close_all()
 
 
-def place_of_call(*, is_eager: bool = False) -> str:
+def caller_of_call() -> str:
     """Return "task" if Celery makes the present call in the run of a task, "worker" if outside of it; else ""."""
-    return "task" if isinstance(threading.current_thread(), HandlerThread) else celery_calls(is_eager=is_eager)
+    return "task" if isinstance(threading.current_thread(), HandlerThread) else celery_calls()

@@ -18,10 +18,10 @@ from celery._state import get_current_task
 from celery.exceptions import Ignore
 
 from django_zklock.contrib.celery import connect, messages
-from django_zklock.contrib.celery.calls import CallContext, place_of_call
+from django_zklock.contrib.celery.calls import CallContext, caller_of_call
 from django_zklock.contrib.celery.dispatch.pool_process import WaitResult, wait_result
 from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD
-from django_zklock.contrib.celery.introspection import functions_of, lock_around
+from django_zklock.contrib.celery.introspection import functions_of, is_in_task, lock_around
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, LATE_HEADER, LOST_HEADER, MESSAGE_HEADER
 from django_zklock.contrib.celery.unique import lifecycle, reservations
 from django_zklock.core.locks.spec import LockSpec
@@ -111,7 +111,7 @@ class TaskContext(CallContext):
         wait for each other.
         """
         super().again(error)
-        if self._place:
+        if self._caller:
             return
         called: dict[Callable[..., Any], TaskContext] = self._task.request.__dict__[_CALLED]
         if any(outer is not self and outer.lock.owned() for outer in called.values()):
@@ -161,13 +161,8 @@ class TaskContext(CallContext):
     @property
     def _has_worked(self) -> bool:
         """Whether code of the user has run under a lock of this task. Of two decorators, the inner one may follow."""
-        called: dict[Callable[..., Any], TaskContext] = self._task.request.__dict__[_CALLED]
-        return any(call._has_begun and not call._is_followed for call in called.values())
-
-    @property
-    def _is_followed(self) -> bool:
-        locked = lock_around(self._wrapper)
-        return locked is not None and lock_around(locked.function) is not None
+        called: dict[Any, TaskContext] = self._task.request.__dict__[_CALLED]
+        return any(call._has_begun and not lock_around(wrapper.__wrapped__) for wrapper, call in called.items())
 
     @property
     def _may_run_twice(self) -> bool:
@@ -188,7 +183,7 @@ class TaskContext(CallContext):
         """
         policy, has_worked, is_lost = self.options["on_conflict"], self._has_worked, isinstance(error, LockLost)
         if has_worked and not self._may_run_twice:
-            self._place = "task"
+            self._caller = "task"
             return super().without_lock(error)
         if is_lost and has_worked:
             messages.send_again(self._task, LOST_HEADER, error)
@@ -326,17 +321,18 @@ def running_task(wrapper: Callable[..., Any]) -> FunctionContext | None:
     is_own = task.run is wrapper or any(layer.function is wrapper for layer in functions_of(task))
     if wrapper in called or not is_own:
         return _handler(wrapper)
-    request = task.request
-    if request.called_directly or request.is_eager:
-        called[wrapper] = context = CallContext(task, place_of_call(is_eager=bool(request.is_eager)))
+    if task.request.called_directly:
+        called[wrapper] = CallContext(task, caller_of_call())
+    elif task.request.is_eager:
+        called[wrapper] = CallContext(task, "task" if is_in_task() else "")
     else:
-        called[wrapper] = context = TaskContext(task, wrapper)
-    return context
+        called[wrapper] = TaskContext(task, wrapper)
+    return called[wrapper]
 
 
 def _handler(wrapper: Callable[..., Any]) -> FunctionContext | None:
     """Return the context of a locked function in a handler, which waits without limit: Celery only logs its error."""
-    if place_of_call() != "task":
+    if caller_of_call() != "task":
         return None
     context = FunctionContext(str(lock_around(wrapper)), {})
     context.timeout = None

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import CellType, FunctionType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import celery.app.base
 from celery import Task, _state, current_app
@@ -20,13 +20,6 @@ if TYPE_CHECKING:
     from django_zklock.decorators.locked import LockedFunction
 
 _Arguments: TypeAlias = "tuple[tuple[Any, ...], dict[str, Any]]"
-
-_CALLERS: Final = frozenset(("celery.backends.base", "celery.app.builtins"))
-"""Modules that call the functions of other tasks: error handlers, and the items of `map` and `starmap`."""
-_HANDLERS: Final = frozenset(("on_success", "after_return"))
-"""Methods of a task that the tracer calls itself, and whose errors it only logs."""
-_BODY: Final = frozenset(("__call__", "__protected_call__"))
-"""Functions of Celery by which the tracer calls the body of a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,27 +162,32 @@ def has_task(wrapper: object) -> bool:
     return any(layer.function is wrapper for app in apps for task in app.tasks.values() for layer in functions_of(task))
 
 
-def celery_calls(*, is_eager: bool = False) -> Literal["", "task", "worker"]:
+def is_in_task() -> bool:
+    """Return whether the present run is inside another one, as `apply()` in the body of a task is."""
+    return len(_state._task_stack) > 1  # type: ignore[attr-defined]
+
+
+def celery_calls() -> Literal["", "task", "worker"]:
     """
     Return where Celery itself makes the present call: inside the run of a task, outside of any ("worker"), or nowhere.
 
     It calls error handlers, methods such as `on_failure`, receivers of signals, and the items of `map`. What these call
-    counts, too. An eager run counts if it is inside another run. Looked up in Celery 5.5 to 5.7: the tracer calls the
-    body of a task and a few methods itself, and all the rest by other functions of Celery.
+    counts, too. Looked up in Celery 5.5 to 5.7: the tracer calls the body of a task and a few methods itself, and all
+    the rest by other functions of Celery.
     """
-    is_own_run, by_celery = is_eager, is_eager
+    by_celery = False
     called = sys._getframe(1)
     while (frame := called.f_back) is not None:
         module = frame.f_globals.get("__name__", "")
-        by_celery = by_celery or module in _CALLERS
+        by_celery = by_celery or module in ("celery.backends.base", "celery.app.builtins")  # error handlers and `map`
         if frame.f_code.co_name == "trace_task" and module == "celery.app.trace":
-            if not is_own_run:
-                name, of_celery = called.f_code.co_name, called.f_globals.get("__name__", "").startswith("celery.")
-                is_handler = name in _HANDLERS or (of_celery and name not in _BODY)
-                return "task" if by_celery or is_handler else ""
-            is_own_run = False
+            name, of_celery = called.f_code.co_name, called.f_globals.get("__name__", "").startswith("celery.")
+            is_body = (
+                name in ("__call__", "__protected_call__") if of_celery else name not in ("on_success", "after_return")
+            )
+            return "task" if by_celery or not is_body else ""
         called = frame
-    return "worker" if by_celery and not is_eager else ""
+    return "worker" if by_celery else ""
 
 
 def unused_locks(task: Any) -> Iterator[LockedFunction]:
