@@ -63,9 +63,10 @@ CONSENTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "bounded": ({"acks_late": True}, {"max_hold": 60}),
 }
 """Options of tasks and of their locks, which say whether the work may begin again."""
+_task: Any = app.task
 for _name, (_of_task, _options) in CONSENTS.items():
-    app.task(name=f"nested.{_name}", **_of_task)(zk_locked("{key}", **_options)(nested))
-    app.task(name=f"policy.{_name}", **_of_task)(zk_locked("{key}", **_options)(work))
+    _task(name=f"nested.{_name}", **_of_task)(zk_locked("{key}", **_options)(nested))
+    _task(name=f"policy.{_name}", **_of_task)(zk_locked("{key}", **_options)(work))
 
 
 @app.task(name="nested.plain")
