@@ -41,6 +41,13 @@ def nested(key: str, inner: str, gate: str, journal: str) -> str:
         return "done"
 
 
+def charge(key: str, other: str, journal: str) -> str:
+    """Do work under one lock that must not be done twice, then wait for another one."""
+    work(key, journal=journal)
+    with zk_lock(other, timeout=5):
+        return "done"
+
+
 SHARES: dict[str, dict[str, Any]] = {"read": {"kind": "read"}, "permit": {"limit": 2}}
 
 for _name, _options in POLICIES.items():
@@ -51,6 +58,7 @@ for _name, _options in POLICIES.items():
     app.task(name=f"several.{_name}")(zk_locked(["{key}/b", "{key}/a"], **_options)(work))
     app.task(name=f"several.patient.{_name}")(zk_locked(["{key}/b", "{key}/a"], timeout=30, **_options)(work))
     app.task(name=f"nested.{_name}")(zk_locked("{key}", **_options)(nested))
+    app.task(name=f"charge.{_name}")(zk_locked("{key}", **_options)(charge))
     for _kind, _how in SHARES.items():
         app.task(name=f"sharing.{_kind}.{_name}")(zk_locked("{key}", **_how, **_options)(work))
 
