@@ -17,7 +17,7 @@ from support.policytasks import POLICIES, AnyTask
 
 def record(journal: str) -> None:
     with Path(journal).open("a", encoding="utf-8") as file:
-        file.write(f"{os.getpid()}\n")
+        file.write(f"{os.getpid()} {celery_calls()}\n")
 
 
 def errback(request: Any, error: Any, traceback: Any, key: str, journal: str) -> None:

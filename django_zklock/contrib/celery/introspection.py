@@ -172,8 +172,8 @@ def celery_calls() -> Literal["", "task", "worker"]:
     Return where Celery itself makes the present call: inside the run of a task, outside of any ("worker"), or nowhere.
 
     It calls error handlers, methods such as `on_failure`, receivers of signals, and the items of `map`. What these call
-    counts, too. Looked up in Celery 5.5 to 5.7: the tracer calls the body of a task and a few methods itself, and all
-    the rest by other functions of Celery.
+    counts, too. Looked up in Celery 5.5 to 5.7: the tracer calls the body of a task itself, some methods when it knows
+    the state of the task, and all the rest by other functions of Celery.
     """
     by_celery = False
     called = sys._getframe(1)
@@ -181,11 +181,10 @@ def celery_calls() -> Literal["", "task", "worker"]:
         module = frame.f_globals.get("__name__", "")
         by_celery = by_celery or module in ("celery.backends.base", "celery.app.builtins")  # error handlers and `map`
         if frame.f_code.co_name == "trace_task" and module == "celery.app.trace":
-            name, of_celery = called.f_code.co_name, called.f_globals.get("__name__", "").startswith("celery.")
-            is_body = (
-                name in ("__call__", "__protected_call__") if of_celery else name not in ("on_success", "after_return")
-            )
-            return "task" if by_celery or not is_body else ""
+            of_celery = called.f_globals.get("__name__", "").startswith("celery.")
+            is_body = not of_celery or called.f_code.co_name in ("__call__", "__protected_call__")
+            has_ended = frame.f_locals.get("state") is not None
+            return "task" if by_celery or has_ended or not is_body else ""
         called = frame
     return "worker" if by_celery else ""
 
