@@ -317,9 +317,10 @@ def running_task(wrapper: Callable[..., Any]) -> FunctionContext | None:
     task: Task[..., Any] | None = get_current_task()
     if task is None:
         return None
+    if task.run is not wrapper and all(layer.function is not wrapper for layer in functions_of(task)):
+        return _handler(wrapper)
     called: dict[Callable[..., Any], FunctionContext] = task.request.__dict__.setdefault(_CALLED, {})
-    is_own = task.run is wrapper or any(layer.function is wrapper for layer in functions_of(task))
-    if wrapper in called or not is_own:
+    if wrapper in called:
         return _handler(wrapper)
     if task.request.called_directly:
         called[wrapper] = CallContext(task, caller_of_call())
