@@ -268,7 +268,11 @@ class RepeatOptions(TypedDict, total=False):
     max_conflicts: Annotated[int | None, COUNT]
     """How often a busy task is sent again before the error is raised. Default None: no limit."""
     on_lost: OnLost
-    """Whether a task that lost its lock fails (default), or is sent again. That does not count as its own retry."""
+    """
+    Whether a task that lost its lock in its work, or was part of a deadlock there, fails or is sent again.
+
+    That does not count as its own retry. Default: it fails, unless it has `acks_late`.
+    """
 
 
 class TaskOptions(RepeatOptions, total=False):

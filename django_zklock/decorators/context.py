@@ -72,13 +72,15 @@ class FunctionContext:
 
     def on_error(self, error: LockNotAcquired | ZooKeeperUnavailable | LockLost) -> Any:
         """Return the result of a call that failed by its own lock. Raise the error if it comes from inside the work."""
-        is_lost = isinstance(error, LockLost)
-        if is_lost != self._has_begun or (is_lost and all(spec.key != error.lock for spec in self.lock.specs)):
+        is_own = not self._has_begun
+        if isinstance(error, LockLost):
+            is_own = any(spec.key == error.lock for spec in self.lock.specs)
+        if not is_own:
             raise error
         return self.without_lock(error)
 
     def without_lock(self, error: ZkLockError) -> Any:
-        """Return the result of a call that did not get its lock, or whose work was aborted by `LockLost`; or raise."""
+        """Return the result of a call that did not get its lock, or has lost it by `LockLost`; or raise."""
         if self.options["on_conflict"] == "raise" or not isinstance(error, LockNotAcquired):
             raise error
         return self.options.get("skip_value")

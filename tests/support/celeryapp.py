@@ -89,6 +89,7 @@ app = Celery(
     include=[
         "support.endingtasks",
         "support.policytasks",
+        "support.handlertasks",
         "support.uniquetasks",
         "support.jointtasks",
         "support.waitingtasks",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,13 @@ def nested(key: str, inner: str, gate: str, journal: str) -> str:
         return "done"
 
 
+def charge(key: str, other: str, journal: str) -> str:
+    """Do work under one lock that must not be done twice, then wait for another one."""
+    work(key, journal=journal)
+    with zk_lock(other, timeout=5):
+        return "done"
+
+
 SHARES: dict[str, dict[str, Any]] = {"read": {"kind": "read"}, "permit": {"limit": 2}}
 
 for _name, _options in POLICIES.items():
@@ -53,6 +61,7 @@ for _name, _options in POLICIES.items():
     app.task(name=f"several.{_name}")(zk_locked(["{key}/b", "{key}/a"], **_options)(work))
     app.task(name=f"several.patient.{_name}")(zk_locked(["{key}/b", "{key}/a"], timeout=30, **_options)(work))
     app.task(name=f"nested.{_name}")(zk_locked("{key}", **_options)(nested))
+    app.task(name=f"charge.{_name}")(zk_locked("{key}", **_options)(charge))
     for _kind, _how in SHARES.items():
         app.task(name=f"sharing.{_kind}.{_name}")(zk_locked("{key}", **_how, **_options)(work))
 
@@ -61,7 +70,18 @@ for _name, _options in POLICIES.items():
 app.task(name="policy.computed.spent", acks_late=True, reject_on_worker_lost=True)(
     zk_locked(lambda key, *_others, **_more: key, on_conflict="retry", max_conflicts=0)(work)
 )
-app.task(name="nested.spent")(zk_locked("{key}", on_conflict="retry", max_conflicts=0)(nested))
+CONSENTS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "on_lost": ({}, {"on_lost": "retry", "on_conflict": "raise"}),
+    "late": ({"acks_late": True}, {}),
+    "refuses": ({"acks_late": True}, {"on_lost": "fail"}),
+    "spent": ({"acks_late": True}, {"max_conflicts": 0}),
+    "bounded": ({"acks_late": True}, {"max_hold": 60}),
+}
+"""Options of tasks and of their locks, which say whether the work may begin again."""
+_task: Any = app.task
+for _name, (_of_task, _options) in CONSENTS.items():
+    _task(name=f"nested.{_name}", **_of_task)(zk_locked("{key}", **_options)(nested))
+    _task(name=f"policy.{_name}", **_of_task)(zk_locked("{key}", **_options)(work))
 
 
 @app.task(name="nested.plain")
@@ -74,6 +94,23 @@ def plain(key: str, *args: str) -> str:
 @zk_locked(lambda key: f"{key}/a", timeout=30)
 @zk_locked(lambda key: f"{key}/b", timeout=30)
 def one_in_the_other(key: str) -> str:
+    return "done"
+
+
+def charging(function: Any) -> Any:
+    @functools.wraps(function)
+    def charge(key: str, journal: str) -> Any:
+        work(key, journal=journal)
+        return function(key, journal)
+
+    return charge
+
+
+@app.task(name="several.charging")
+@zk_locked("{key}/a", timeout=30)
+@charging
+@zk_locked("{key}/b", on_conflict="retry")
+def charged(key: str, journal: str) -> str:
     return "done"
 
 
@@ -183,7 +220,7 @@ for _name in ("retry", "coalesce"):
         app.task(name=f"offline.{_name}.{_late}", base=Offline, acks_late=_late)(
             zk_locked("{key}", **POLICIES[_name])(work)
         )
-app.task(name="nested.offline", base=Offline)(zk_locked("{key}", on_conflict="retry")(nested))
+app.task(name="nested.offline", base=Offline)(zk_locked("{key}", on_lost="retry")(nested))
 app.task(name="offline.lost", base=Offline)(zk_locked("{key}", **unlucky)(work))
 
 

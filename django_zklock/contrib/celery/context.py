@@ -13,18 +13,18 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Final, NoReturn, get_args
+from typing import Any, Final, NoReturn
 
 from celery import Task
 from celery._state import get_current_task
 from celery.exceptions import Ignore
 
-from django_zklock.conf.arguments import TaskPolicy
 from django_zklock.contrib.celery import connect, messages
+from django_zklock.contrib.celery.calls import CallContext, caller_of_call
 from django_zklock.contrib.celery.copies import NONE, check_done, copy_in, may_have_copy, until_session_ends, wait_alone
 from django_zklock.contrib.celery.dispatch.pool_process import WaitResult, wait_result
 from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD
-from django_zklock.contrib.celery.introspection import functions_of, lock_around
+from django_zklock.contrib.celery.introspection import functions_of, is_in_task, lock_around
 from django_zklock.contrib.celery.messages import (
     CONFLICTS_HEADER,
     COPIES_HEADER,
@@ -70,28 +70,22 @@ _CALLED: Final = "zklock_called"
 """Attribute of a request: the contexts of the decorated functions that were called in this run."""
 
 
-class TaskContext(FunctionContext):
+class TaskContext(CallContext):
     """
-    A call of a task's function, mostly by a worker.
+    The call of a task's function by a worker.
 
     By default it does not wait for the lock: a task that does not get it is sent again. If the main process was granted
     the lock for the task, that grant is used.
+
+    Work begins again only if the task says that it may run twice. Before its work has begun, it is always sent again.
     """
 
-    kind = "Celery task"
-    policies = get_args(TaskPolicy)
-    timeout: float | None = 0.0
-    on_conflict_with_timeout = "retry"
-
     def __init__(self, task: Task[..., Any], wrapper: Callable[..., Any]) -> None:
-        self._task = task
+        super().__init__(task, "")
         self._wrapper = wrapper
-        self._by_worker = not (task.request.called_directly or task.request.is_eager)
         (task.request.headers or {}).pop(WAITED_HEADER, None)  # that wait is over
-        work = messages.work_of(task)
-        if "message" in work.about:  # all messages of the task that this run sends carry the tag of the first one
-            task.request.headers = {**(task.request.headers or {}), MESSAGE_HEADER: work.about["message"]}
-        super().__init__(work.what, dict(work.about))
+        if "message" in self.about:  # all messages of the task that this run sends carry the tag of the first one
+            task.request.headers = {**(task.request.headers or {}), MESSAGE_HEADER: self.about["message"]}
         self._wait_result: WaitResult | None = None
         if PAYLOAD in task.request.__dict__:
             caller = Caller(thread=threading.current_thread().name, what=self.what, about=self.about)
@@ -105,7 +99,7 @@ class TaskContext(FunctionContext):
 
         A copy must not share a read lock or a semaphore with the other one.
         """
-        if self._by_worker and lifecycle.UNIQUE_HEADER in (self._task.request.headers or ()):
+        if lifecycle.UNIQUE_HEADER in (self._task.request.headers or ()):
             self._check_unique_key(self._key)
         if self._wait_result is not None:
             error = self._wait_result.error
@@ -119,7 +113,7 @@ class TaskContext(FunctionContext):
             self._wait_result.hand_over(self.lock)
             if self._wait_result.held:
                 return
-        if self._by_worker and may_have_copy(self):
+        if may_have_copy(self):
             self._wait_alone()
 
     def _wait_alone(self) -> None:
@@ -151,8 +145,12 @@ class TaskContext(FunctionContext):
         """
         Go on in this process, without what the main process has acquired or found. Wait until the task expires.
 
-        A lock around this one is given back meanwhile. Otherwise two tasks could wait for each other.
+        A lock around this one is given back meanwhile, unless the task has worked under it. Otherwise two tasks could
+        wait for each other.
         """
+        super().again(error)
+        if self._caller:
+            return
         called: dict[Callable[..., Any], TaskContext] = self._task.request.__dict__[_CALLED]
         if any(outer is not self and outer.lock.owned() for outer in called.values()):
             raise error
@@ -161,7 +159,6 @@ class TaskContext(FunctionContext):
         if self._wait_result is not None:
             self._wait_result.end()
         self._wait_result, self.waits = None, True
-        super().again(error)
         expires = messages.expiry(self._task.app, self._task.request.expires)
         self.timeout = None if expires is None else max(0.0, expires - time.time() - error.args[0])
 
@@ -184,7 +181,7 @@ class TaskContext(FunctionContext):
 
     def on_acquired(self) -> None:
         """End this run if another copy of the task has done the work; else end reservations, as the work begins."""
-        if self._by_worker and self._task.request.headers:
+        if self._task.request.headers:
             messages.check_returns(self._task, self._task.request.headers)
             check_done(self._task)
             lifecycle.on_acquired(self._task, self._wrapper)
@@ -195,29 +192,43 @@ class TaskContext(FunctionContext):
             releases.wait()
 
     def on_error(self, error: LockNotAcquired | ZooKeeperUnavailable | LockLost) -> Any:
-        """Send the task again, too, if a block in its body was part of a deadlock: its locks are released by now."""
-        again = self._by_worker and self.options["on_conflict"] in ("retry", "wait", "coalesce")
-        if isinstance(error, LockDeadlock) and self._has_begun and again and not self._is_spent(CONFLICTS_HEADER):
-            messages.send_again(self._task, CONFLICTS_HEADER, error)
+        """Send the task again, too, if its body was part of a deadlock and may run twice: its locks are released."""
+        if isinstance(error, LockDeadlock) and self._has_begun and self._may_run_twice:
+            messages.send_again(self._task, LOST_HEADER, error)
         return super().on_error(error)
+
+    @property
+    def _has_worked(self) -> bool:
+        """Whether code of the user has run under a lock of this task. Of two decorators, the inner one may follow."""
+        called: dict[Any, TaskContext] = self._task.request.__dict__[_CALLED]
+        return any(call._has_begun and not lock_around(wrapper.__wrapped__) for wrapper, call in called.items())
+
+    @property
+    def _may_run_twice(self) -> bool:
+        """
+        Return whether the work may begin again.
+
+        `acks_late` says so, as a worker may die. But the end of a `max_hold` would come again each time.
+        """
+        is_bounded = any(spec.max_hold is not None for spec in self.lock.specs)
+        default = "retry" if self._task.acks_late and not is_bounded else "fail"
+        return self.options.get("on_lost", default) == "retry" and not self._is_spent(LOST_HEADER)
 
     def without_lock(self, error: ZkLockError) -> Any:
         """
         Return the result of a task that did not get its lock or lost it, or raise what ends this run.
 
-        If ZooKeeper is not available, nothing is skipped. A task that is called eagerly or directly cannot be sent
-        again.
+        If ZooKeeper is not available, nothing is skipped.
         """
-        if isinstance(error, LockLost):
-            self._end_after_loss(error)
-        policy, is_busy = self.options["on_conflict"], isinstance(error, LockNotAcquired)
-        if not self.waits and is_busy:
+        policy, has_worked, is_lost = self.options["on_conflict"], self._has_worked, isinstance(error, LockLost)
+        if has_worked and not self._may_run_twice:
+            self._caller = "task"
+            return super().without_lock(error)
+        if is_lost and has_worked:
+            messages.send_again(self._task, LOST_HEADER, error)
+        if is_lost or (not self.waits and isinstance(error, LockNotAcquired)):
             # It waits again, after a delay. Without one, the next run might end before the RETRY of this run is stored.
             messages.send_again(self._task, LATE_HEADER, error, longest=messages.FIRST_DELAY)
-        if not self._by_worker:
-            if policy == "skip" and is_busy:
-                return self.options.get("skip_value")
-            raise error
         if isinstance(error, LockNotAcquired):
             self._look_for_copies(error)
             if policy == "skip":
@@ -225,15 +236,8 @@ class TaskContext(FunctionContext):
             if policy == "coalesce" and not self._is_spent(CONFLICTS_HEADER):
                 other = self._wait_unless_another_does(self._key, error)
                 return self._skip(f"{error} Task {other} waits for it and will do this work, too.")
-        is_timeout = is_busy and not isinstance(error, LockDeadlock)
-        again = self.is_again or policy in ("retry", "coalesce") or (policy == "wait" and not is_timeout)
-        if again and not self._is_spent(CONFLICTS_HEADER):
+        if self._is_repeated(error) and not self._is_spent(CONFLICTS_HEADER):
             messages.send_again(self._task, CONFLICTS_HEADER, error)
-        raise error
-
-    def _end_after_loss(self, error: LockLost) -> NoReturn:
-        if self._by_worker and self.options.get("on_lost") == "retry" and not self._is_spent(LOST_HEADER):
-            messages.send_again(self._task, LOST_HEADER, error)
         raise error
 
     def _look_for_copies(self, error: LockNotAcquired) -> None:
@@ -314,8 +318,8 @@ def _read_queue(spec: LockSpec) -> tuple[ContenderInfo, ...]:
 class MessageContext(FunctionContext):
     """The context of a task that a worker has not begun. Only its defaults and its description of the work are used."""
 
-    kind = TaskContext.kind
-    policies = TaskContext.policies
+    kind = CallContext.kind
+    policies = CallContext.policies
     timeout = 0.0
     on_conflict = "wait"
     on_conflict_with_timeout = "retry"
@@ -330,20 +334,36 @@ class MessageContext(FunctionContext):
             self.about |= trace.of_header(headers.get("traceparent"))
 
 
-def running_task(wrapper: Callable[..., Any]) -> TaskContext | None:
+def running_task(wrapper: Callable[..., Any]) -> FunctionContext | None:
     """
-    Return the context of a call of the decorated function `wrapper`; None if a worker does not call it as its task.
+    Return the context of a call of the decorated function `wrapper` in a run of a task; None if it is plain code.
 
     The call may be that of a helper, or of the task's own function by itself. The wait and the failure of such a call
     do not concern the task's message. A task with two decorators has two locks, and calls each wrapper once.
     """
     task: Task[..., Any] | None = get_current_task()
-    if task is None or (task.run is not wrapper and all(layer.function is not wrapper for layer in functions_of(task))):
+    if task is None:
         return None
-    called: dict[Callable[..., Any], TaskContext] = task.request.__dict__.setdefault(_CALLED, {})
+    if task.run is not wrapper and all(layer.function is not wrapper for layer in functions_of(task)):
+        return _handler(wrapper)
+    called: dict[Callable[..., Any], FunctionContext] = task.request.__dict__.setdefault(_CALLED, {})
     if wrapper in called:
+        return _handler(wrapper)
+    if task.request.called_directly:
+        called[wrapper] = CallContext(task, caller_of_call())
+    elif task.request.is_eager:
+        called[wrapper] = CallContext(task, "task" if is_in_task() else "")
+    else:
+        called[wrapper] = TaskContext(task, wrapper)
+    return called[wrapper]
+
+
+def _handler(wrapper: Callable[..., Any]) -> FunctionContext | None:
+    """Return the context of a locked function in a handler, which waits without limit: Celery only logs its error."""
+    if caller_of_call() != "task":
         return None
-    called[wrapper] = context = TaskContext(task, wrapper)
+    context = FunctionContext(str(lock_around(wrapper)), {})
+    context.timeout = None
     return context
 
 

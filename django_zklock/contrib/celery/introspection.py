@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import CellType, FunctionType
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import celery.app.base
 from celery import Task, _state, current_app
@@ -159,6 +160,33 @@ def functions_of_tasks() -> Iterator[Callable[..., Any]]:
     apps: Any = [current_app, *_state._get_active_apps()]  # type: ignore[attr-defined]
     apps = [app for app in apps if app.finalized or app.autofinalize]
     return (layer.function for app in apps for task in app.tasks.values() for layer in functions_of(task))
+
+
+def is_in_task() -> bool:
+    """Return whether the present run is inside another one, as `apply()` in the body of a task is."""
+    return len(_state._task_stack) > 1  # type: ignore[attr-defined]
+
+
+def celery_calls() -> Literal["", "task", "worker"]:
+    """
+    Return where Celery itself makes the present call: inside the run of a task, outside of any ("worker"), or nowhere.
+
+    It calls error handlers, methods such as `on_failure`, receivers of signals, and the items of `map`. What these call
+    counts, too. Looked up in Celery 5.5 to 5.7: the tracer calls the body of a task itself, some methods when it knows
+    the state of the task, and all the rest by other functions of Celery.
+    """
+    by_celery = False
+    called = sys._getframe(1)
+    while (frame := called.f_back) is not None:
+        module = frame.f_globals.get("__name__", "")
+        by_celery = by_celery or module in ("celery.backends.base", "celery.app.builtins")  # error handlers and `map`
+        if frame.f_code.co_name == "trace_task" and module == "celery.app.trace":
+            of_celery = called.f_globals.get("__name__", "").startswith("celery.")
+            is_body = not of_celery or called.f_code.co_name in ("__call__", "__protected_call__")
+            has_ended = frame.f_locals.get("state") is not None
+            return "task" if by_celery or has_ended or not is_body else ""
+        called = frame
+    return "worker" if by_celery else ""
 
 
 def unused_locks(task: Any) -> Iterator[LockedFunction]:

@@ -119,7 +119,7 @@ def test_policies_with_link_and_link_error(worker: Worker) -> None:
 
 
 def test_policies_in_map_and_starmap(worker: Worker) -> None:
-    """They call the function inside a task of their own, which cannot be sent again."""
+    """They call the function inside a task of their own, which cannot be sent again: it waits in its slot."""
     for kind in ("map", "starmap"):
 
         def mapped(name: str, key: str, kind: str = kind) -> AsyncResult[Any]:
@@ -128,17 +128,20 @@ def test_policies_in_map_and_starmap(worker: Worker) -> None:
             return of(task(worker, name), items, app=worker.app).apply_async()  # type: ignore[arg-type]
 
         mapped.__name__ = kind
-        with contextlib.ExitStack() as busy:
-            for policy in POLICIES:
-                busy.enter_context(worker.zoo.hold_elsewhere(f"{policy}-{kind}"))
-            results = {name: outcome(mapped(f"policy.{name}", f"{name}-{kind}")) for name in POLICIES if name != "wait"}
-            waits = mapped("policy.wait", f"wait-{kind}")
-            worker.zoo.wait_contenders(f"wait-{kind}", 2)
-        assert {**results, "wait": outcome(waits)} == {
-            **dict.fromkeys(("raise", "retry", "coalesce"), "LockBusy"),
+        results = {}
+        for policy in POLICIES:
+            with worker.zoo.hold_elsewhere(f"{policy}-{kind}"):
+                sent = mapped(f"policy.{policy}", f"{policy}-{kind}")
+                if policy in FINAL:
+                    outcome(sent)
+                else:
+                    worker.zoo.wait_contenders(f"{policy}-{kind}", 2)
+            results[policy] = outcome(sent)
+        assert results == {
+            "raise": "LockBusy",
             "skip": [None, "done"],
             "value": [VALUE, "done"],
-            "wait": ["done", "done"],
+            **{policy: ["done", "done"] for policy in ("retry", "coalesce", "wait")},
         }
 
 
@@ -260,6 +263,40 @@ def test_a_lost_lock_fails_the_task_by_default_and_after_max_conflicts(worker: W
     for _ in range(2):
         lose(worker, "twice", gate)
     assert isinstance(worker.wait_failed(twice), LockLost)
+
+
+@pytest.mark.parametrize(("consent", "runs"), [("late", 2), ("refuses", 1), ("spent", 1), ("bounded", 1)])
+def test_a_task_with_acks_late_may_run_twice(worker: Worker, tmp_path: Path, consent: str, runs: int) -> None:
+    """Unless its lock says otherwise."""
+    key, gate, journal = f"consent-{consent}", worker.gate(), tmp_path / "journal"
+    result = worker.send(f"policy.{consent}", key, "linger", str(gate), str(journal))
+    lose(worker, key, gate)
+    if runs == 2:
+        gate.wait_at_work()
+        gate.open()
+    assert outcome(result) == ("done" if runs == 2 else "LockLost")
+    assert len(lines(journal)) == runs
+
+
+def test_a_task_that_loses_its_lock_before_its_work_is_sent_again(worker: Worker) -> None:
+    """It has the outer of two locks, and waits for the inner one."""
+    with worker.zoo.hold_elsewhere("before/b"):
+        result = worker.send("several.patient.two", "before")
+        worker.zoo.wait_contenders("before/b", 2)
+        worker.zoo.delete("before/a")
+        eventually(lambda: result.state == "RETRY", 20)
+    assert worker.get(result) == "done"
+
+
+def test_a_task_is_not_sent_again_for_its_inner_lock_after_work_under_the_outer_one(
+    worker: Worker, tmp_path: Path
+) -> None:
+    journal = tmp_path / "journal"
+    with worker.zoo.hold_elsewhere("charging/b"):
+        result = worker.send("several.charging", "charging", str(journal))
+        worker.zoo.wait_contenders("charging/b", 2)
+    assert worker.get(result) == "done"
+    assert len(lines(journal)) == 1
 
 
 def test_a_task_longer_than_max_hold_loses_its_lock(worker: Worker) -> None:

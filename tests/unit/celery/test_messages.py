@@ -20,7 +20,6 @@ from support.policytasks import AnyTask
 
 from django_zklock import Lock, zk_locked
 from django_zklock.contrib.celery import context, messages
-from django_zklock.core import clock
 from django_zklock.decorators.context import AcquireAgain
 from django_zklock.exceptions import LockBusy, ZkLockError
 

@@ -419,7 +419,7 @@ def test_a_function_may_be_decorated_before_celery_is_imported() -> None:
     without, advice, context = run(DJANGO_FIRST)
     assert without == "None False"
     assert "pip install" in advice
-    assert context == "TaskContext"
+    assert context == "CallContext"
 
 
 CELERY_FIRST = """

@@ -1,0 +1,129 @@
+"""Celery tasks whose error handlers, methods and receivers need a lock, and tasks that call others as functions."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from celery.signals import task_failure
+
+from django_zklock import zk_locked
+from django_zklock.contrib.celery.introspection import celery_calls
+from django_zklock.exceptions import ZkLockError
+from support.celeryapp import app
+from support.policytasks import POLICIES, AnyTask
+
+
+def record(journal: str) -> None:
+    with Path(journal).open("a", encoding="utf-8") as file:
+        file.write(f"{os.getpid()} {celery_calls()}\n")
+
+
+def errback(request: Any, error: Any, traceback: Any, key: str, journal: str) -> None:
+    record(journal)
+
+
+for _name, _options in POLICIES.items():
+    app.task(name=f"handlers.errback.{_name}")(zk_locked("{key}", **_options)(errback))
+
+
+@app.task(name="handlers.errback.patient")
+@zk_locked("{key}", timeout=0.1)
+def patient(request: Any, error: Any, traceback: Any, key: str, journal: str) -> None:
+    record(journal)
+
+
+@app.task(name="handlers.immutable")
+@zk_locked("{key}")
+def immutable(key: str, journal: str) -> None:
+    record(journal)
+
+
+@app.task(name="handlers.of_one_argument")
+@zk_locked("{key}")
+def of_one_argument(task_id: str, *, key: str, journal: str) -> None:
+    record(journal)
+
+
+@app.task(name="handlers.fails")
+def fails(*args: str) -> None:
+    raise ValueError
+
+
+@app.task(name="handlers.fails_under_lock")
+@zk_locked("{key}")
+def fails_under_lock(key: str) -> None:
+    raise ValueError
+
+
+@app.task(name="handlers.dies")
+def dies() -> None:
+    os._exit(1)
+
+
+@app.task(name="handlers.calls")
+def calls(key: str, journal: str) -> str:
+    """Call a task as a function in the body of this one."""
+    try:
+        immutable(key, journal)
+    except ZkLockError as error:
+        return f"{type(error).__name__} {celery_calls()}"
+    return "done"
+
+
+@app.task(name="handlers.applies")
+def applies(key: str, journal: str) -> str:
+    return str(immutable.apply((key, journal)).state)
+
+
+@app.task(name="handlers.eager")
+def eager(first: str, journal: str) -> None:
+    """Run tasks eagerly, of which one is called when another has ended."""
+    nothing.apply(link=immutable.si(first, journal))
+
+
+@app.task(name="handlers.nothing")
+def nothing() -> None: ...
+
+
+class Handling(AnyTask):
+    abstract = True
+
+    @zk_locked(lambda self, exc, task_id, args, *rest: str(args[0]))
+    def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        record(args[1])
+
+
+class Calling(AnyTask):
+    abstract = True
+
+    def on_success(self, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:
+        immutable(*args)
+
+
+class Returning(AnyTask):
+    abstract = True
+
+    @zk_locked(lambda self, status, retval, task_id, args, *rest: str(args[0]))
+    def after_return(self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        record(args[1])
+
+
+def succeed(key: str, journal: str) -> None: ...
+
+
+def fail(key: str, journal: str) -> None:
+    raise ValueError
+
+
+app.task(name="handlers.on_failure", base=Handling)(fail)
+app.task(name="handlers.on_success", base=Calling)(succeed)
+app.task(name="handlers.after_return", base=Returning)(succeed)
+app.task(name="handlers.heard")(fail)
+
+
+@task_failure.connect
+def hear(sender: Any, args: Any, **kwargs: Any) -> None:
+    if sender.name == "handlers.heard":
+        immutable(*args)
