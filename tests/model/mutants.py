@@ -20,9 +20,9 @@ from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.registry import Deletion, Registry
 from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue import nodes, order
+from django_zklock.core.queue.deadlock import Blockers, WaitsFor, blockers
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.core.queue.order import Queue
-from django_zklock.core.queue.waits import Blockers, WaitsFor, blockers
 from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Gateway, Node
 from django_zklock.core.zk.heartbeat import Heartbeat

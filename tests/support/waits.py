@@ -10,8 +10,8 @@ from dataclasses import replace
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from django_zklock.core.queue.deadlock import WaitsFor
 from django_zklock.core.queue.nodes import Payload
-from django_zklock.core.queue.waits import WaitsFor
 
 
 class Waits:

@@ -9,12 +9,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django_zklock.core.queue import release_request
+from django_zklock.core.queue.deadlock import WaitsFor
 from django_zklock.core.queue.escaping import printable
 from django_zklock.core.queue.nodes import Child, Payload, token_of
 from django_zklock.core.queue.operator_hold import OperatorHold, operator_hold
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.queue.untrusted import iso_time
-from django_zklock.core.queue.waits import WaitsFor
 from django_zklock.core.zk.gateway import Node, to_datetime
 
 if TYPE_CHECKING:

@@ -33,9 +33,9 @@ from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.errors import DeadlockLink, LockDeadlock
 from django_zklock.core.protocol.registry import ListedNames, Registry
 from django_zklock.core.protocol.story import Request, Story, StoryRun
+from django_zklock.core.queue.deadlock import Blockers, WaitsFor, blockers
 from django_zklock.core.queue.escaping import path
 from django_zklock.core.queue.nodes import MAX_PAYLOAD, Child, Kind, Payload
-from django_zklock.core.queue.waits import Blockers, WaitsFor, blockers
 from django_zklock.core.zk.errors import NodeMissing, Outdated, ZkError
 from django_zklock.core.zk.gateway import Callback, Node
 from django_zklock.core.zk.loop import NEVER

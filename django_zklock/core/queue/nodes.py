@@ -229,7 +229,7 @@ class Payload:
     release_request: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The release request to this holder, if there is one; see `queue.release_request`. It is never cut."""
     waits_for: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """The wait of the owner of this lock for another one, see `queue.waits`. It is never cut."""
+    """The wait of the owner of this lock for another one, see `queue.deadlock`. It is never cut."""
     unknown: bytes = b""
     """The fields of later releases, see `unknown_fields`."""
 

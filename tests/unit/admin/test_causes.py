@@ -12,10 +12,10 @@ import pytest
 
 from django_zklock import operations
 from django_zklock.core import clock
+from django_zklock.core.queue.deadlock import WaitsFor
 from django_zklock.core.queue.nodes import Child, Kind
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.core.queue.order import Queue
-from django_zklock.core.queue.waits import WaitsFor
 from django_zklock.inspection import EnsembleReport, LockInfo, ScannedContender, ServerReport, Wait
 from django_zklock.inspection.ensemble import OwnAnswer, _findings
 from django_zklock.inspection.waits import MAX_CYCLES, MAX_WAITS, find_cycles, find_waits

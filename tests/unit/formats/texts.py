@@ -31,11 +31,11 @@ from django_zklock.core.protocol.operator_holds import read_hold
 from django_zklock.core.queue import acknowledgement, break_record, markers, operator_hold, release_request
 from django_zklock.core.queue.acknowledgement import Acknowledgement
 from django_zklock.core.queue.break_record import BreakRecord
+from django_zklock.core.queue.deadlock import WaitsFor
 from django_zklock.core.queue.escaping import key_of, path, shortened
 from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.markers import LimitRecord
 from django_zklock.core.queue.nodes import Kind, Mark, Payload, parse, prefix
-from django_zklock.core.queue.waits import WaitsFor
 from django_zklock.core.zk.gateway import CLOCK_NODE, Node
 from django_zklock.exceptions import UnreadableQueue, ZkLockError
 from django_zklock.fencing.signing import TokenHolder, VerifiedToken, seal, unseal

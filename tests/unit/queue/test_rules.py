@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_zklock.core.queue import markers
+from django_zklock.core.queue.deadlock import WaitsFor, blockers
 from django_zklock.core.queue.markers import LimitRecord
 from django_zklock.core.queue.nodes import MAX_PAYLOAD, Child, Kind, Mark, Payload, new_guid, prefix
 from django_zklock.core.queue.order import (
@@ -32,7 +33,6 @@ from django_zklock.core.queue.order import (
 )
 from django_zklock.core.queue.release_request import release_request, requested, with_request
 from django_zklock.core.queue.untrusted import LARGEST
-from django_zklock.core.queue.waits import WaitsFor, blockers
 from django_zklock.exceptions import UnreadableQueue
 from django_zklock.locks import holders
 

@@ -24,11 +24,11 @@ from django_zklock.core.protocol.operator_holds import read_hold
 from django_zklock.core.queue import markers, nodes, release_request
 from django_zklock.core.queue.acknowledgement import Acknowledgement
 from django_zklock.core.queue.break_record import BreakRecord
+from django_zklock.core.queue.deadlock import WaitsFor
 from django_zklock.core.queue.escaping import key_of
 from django_zklock.core.queue.hand_over import VERSION, HandOver
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.core.queue.untrusted import LARGEST, LATEST, digits, integer, json_object, moment, number, text
-from django_zklock.core.queue.waits import WaitsFor
 from django_zklock.core.zk.gateway import Node
 from django_zklock.dashboard.forms import Target
 from django_zklock.exceptions import InvalidHandOver, InvalidToken, UnreadableQueue
