@@ -10,6 +10,7 @@ import ipaddress
 import re
 import secrets
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -133,25 +134,28 @@ async def _serve(out: Output, options: argparse.Namespace) -> None:
     coordinator.advertise(
         Addresses(_reached(options, options.grpc, server.port), f"{scheme}://{by_http}" if by_http else "")
     )
-    refreshing = asyncio.create_task(_refresh(certificate))
+    _refresh_on_hangup(certificate)
     try:
         await _serve_until_drained(out, coordinator, server, http)
     finally:
-        refreshing.cancel()
         await coordinator.stop()  # after an error, too: the leases end with this process
 
 
-async def _refresh(certificate: Certificate | None) -> None:
-    """Look for a renewed certificate from time to time, and at SIGHUP."""
-    hangup = asyncio.Event()
+def _refresh_on_hangup(certificate: Certificate | None) -> None:
+    """Look for a renewed certificate from time to time, and at SIGHUP, on a thread that a slow disk may stop."""
+    hangup = threading.Event()
     if hasattr(signal, "SIGHUP"):
         _on_signal(signal.SIGHUP, hangup.set)
+    if certificate is not None:
+        refresh = functools.partial(_refresh, certificate, hangup)
+        threading.Thread(target=refresh, name="zklock-certificate", daemon=True).start()
+
+
+def _refresh(certificate: Certificate, hangup: threading.Event) -> None:
     while True:
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(hangup.wait(), REFRESH_EVERY)
+        hangup.wait(REFRESH_EVERY)
         hangup.clear()
-        if certificate is not None:
-            await asyncio.to_thread(certificate.refresh)
+        certificate.refresh()
 
 
 def _on_signal(number: signal.Signals, callback: Callable[[], object]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import signal
 import socket
@@ -176,6 +177,19 @@ def test_a_renewed_certificate_is_served_to_new_connections(zoo: Zoo, tmp_path: 
         eventually(lambda: served("second") == [certificates["second"]] * 2)
         assert served("first") == [None, None]
         assert serving.drain() == 0
+
+
+def test_a_disk_that_does_not_answer_stops_no_coordinator(zoo: Zoo, tmp_path: Path) -> None:
+    authority(tmp_path, "ca")
+    certificate(tmp_path, "server", "ca")
+    file = tmp_path / "server.pem"
+    with Serving(zoo, "--tls-certificate", str(file), "--tls-key", str(tmp_path / "server.key")) as serving:
+        file.unlink()
+        os.mkfifo(file)
+        serving.process.send_signal(signal.SIGHUP)
+        descriptor = os.open(file, os.O_WRONLY)  # the coordinator reads
+        assert serving.drain() == 0
+        os.close(descriptor)
 
 
 def _certificate_of(port: int, context: ssl.SSLContext) -> bytes | None:
