@@ -201,12 +201,17 @@ def check_decorators(config: conf.Config) -> Iterator[checks.CheckMessage]:
         )
 
 
+def _is_bare_wrapper(function: Any) -> bool:
+    """Return whether a function may be the wrapper of a decorator without `functools.wraps`: it takes any arguments."""
+    flags = getattr(getattr(function, "__code__", None), "co_flags", 0)
+    return bool(flags & CO_VARARGS and flags & CO_VARKEYWORDS) and not hasattr(function, "__wrapped__")
+
+
 def _hidden(function: Any) -> Iterator[str]:
-    """Describe what the wrapper of a decorator hides, which is a function for any arguments."""
+    """Describe what such a wrapper hides: the function, or the one that is locked by it."""
     locked = _locked(function)
     wrapper = function if locked is None else locked.function
-    flags = getattr(getattr(wrapper, "__code__", None), "co_flags", 0)
-    if not (flags & CO_VARARGS and flags & CO_VARKEYWORDS) or hasattr(wrapper, "__wrapped__"):
+    if not _is_bare_wrapper(wrapper):
         return
     if locked is not None:
         paths = [conf.path_for(name) for name in locked.binder.templates]
