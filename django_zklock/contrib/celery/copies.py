@@ -89,11 +89,13 @@ def wait_alone(
     be that copy's own: its result is stored while its release is on its way.
     """
     copy = yield from _first_copy(call, new_waiter)
-    until = clock.now() + (0.0 if copy is None else longest(copy))
-    if copy is None or until <= clock.now():
-        return copy is None
+    if copy is None:
+        return True
+    headers.setdefault(COPY_HEADER, NONE)
+    until = clock.now() + longest(copy)
+    if until <= clock.now():
+        return False
     logger.info("task %r waits for another delivery of its message: %s", task_id, copy)
-    headers[COPY_HEADER] = NONE
     waiter = new_waiter()
     if waiter.on_queued is not None:
         waiter.on_queued()

@@ -98,7 +98,7 @@ def test_a_result_is_of_an_earlier_call_only_if_the_other_copy_is_still_queued(
 
 def test_a_copy_that_was_found_alive_is_not_waited_for_again(task: Any, other_copy: Callable[[], None]) -> None:
     """The slot, or the place on a quorum queue, would be lost for as long as the other one works."""
-    headers = {COPY_HEADER: copies.NONE, COPIES_HEADER: 1}
+    headers: dict[str, Any] = {COPIES_HEADER: 1}
     other: Any = SimpleNamespace(session_timeout=20.0)
     assert copies.until_session_ends(other, {}) > other.session_timeout
     assert not wait(task, headers, longest=copies.until_session_ends(other, headers))
