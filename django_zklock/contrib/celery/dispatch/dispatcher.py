@@ -136,7 +136,7 @@ class Dispatcher(bootsteps.StartStopStep):
         """Whether the prefetch count is fixed, as on quorum queues: tasks that wait take places of others."""
         consumer = self._consumer
         driver = consumer.connection.transport.driver_type
-        if driver != "amqp" or hasattr(consumer, "qos_global"):
+        if hasattr(consumer, "qos_global"):
             return driver == "amqp" and consumer.qos_global is False
         # Celery before 5.7
         return bool(consumer.app.conf.worker_detect_quorum_queues) and detect_quorum_queues(consumer.app, driver)[0]
