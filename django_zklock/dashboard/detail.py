@@ -17,7 +17,6 @@ from django_zklock.conf.options import LONG_HELD
 from django_zklock.conf.url import host_port
 from django_zklock.core.queue.command_line import word
 from django_zklock.dashboard.forms import Target
-from django_zklock.inspection.info import HOLDER_UNREAD
 from django_zklock.names import template as names
 from django_zklock.report import lazy, verdict
 from django_zklock.report.formatting import (
@@ -75,7 +74,7 @@ class Detail:
     ) -> None:
         """`age` and `problem` say why the state may be old."""
         if info is None:
-            unread = HOLDER_UNREAD if problem else ""
+            unread = lazy.inspection.info.HOLDER_UNREAD if problem else ""
             info = lazy.inspection.LockInfo(key=key, path=names.path(conf.current().base, key), problem=unread)
         self.info = replace(info, deadlocked=key in others.deadlocked)
         self.age = age

@@ -18,7 +18,7 @@ from django_zklock.report.formatting import duration, key_text, time_text
 if TYPE_CHECKING:
     from django_zklock.contrib.events.history import PastEvent
 
-KINDS: Final = ("actions", "held", "released", "lost", "timed-out", "deadlock")
+KINDS: Final = ("actions", "held", "released", "lost", "timed-out", "deadlock", "stale")
 HEAD: Final = ("when", "lock", "what", "by", "work", "how long", "reason")
 CUT: Final = ("lock", "what", "by", "work", "reason")
 BROAD: Final = 120  # columns; in fewer, a time has no year and no zone
