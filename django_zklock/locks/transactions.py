@@ -200,7 +200,8 @@ class DatabaseScope(Scope):
         """Close the connections that are in no transaction. Some drivers refuse all queries after half of one."""
         for connection in connections.all(initialized_only=True):
             if not connection.in_atomic_block:
-                _reset(connection)
+                with contextlib.suppress(Error):
+                    connection.close()
 
 
 def _warn_of_snapshots(name: str) -> None:
