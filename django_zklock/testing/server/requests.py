@@ -233,7 +233,6 @@ def _parts(allowed: Collection[Op], reader: Reader) -> _Parts:
 def multi(db: Database, client: Client, parts: _Parts) -> bytes:
     """Carry out all parts or none. The reply is always a success; it contains the error of each part."""
     results: list[bytes] = []
-    db.tree.begin()
     try:
         for op, fields in parts:
             results.append(_change(db, client, op, fields))
@@ -242,7 +241,6 @@ def multi(db: Database, client: Client, parts: _Parts) -> bytes:
         errors = [0] * len(results) + [refused.code]
         errors += [Error.RUNTIME_INCONSISTENCY] * (len(parts) - len(errors))
         return b"".join(map(_error, errors)) + _END
-    db.tree.commit()
     return b"".join(results) + _END
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from django_zklock.testing.server.acl import OPEN, READ_ONLY, Credential, require, resolve
@@ -40,12 +41,13 @@ class Origin(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change of a node by an operation, and the lists that decide which clients may see it."""
+    """A change of a node by an operation, the lists that decide which clients may see it, and how to undo it."""
 
     event: Event
     path: str
     acl: tuple[Acl, ...]
     parent_acl: tuple[Acl, ...]
+    undo: Callable[[], None]
 
 
 class Node:
@@ -97,8 +99,7 @@ class Tree:
     """
     All znodes of a server.
 
-    `changes` collects what operations did, so that the caller can fire the watches. `begin`, `commit` and `roll_back`
-    make one transaction of several operations.
+    `changes` collects what operations did, so that the caller can fire the watches. Until then `roll_back` undoes them.
     """
 
     def __init__(self) -> None:
@@ -106,7 +107,6 @@ class Tree:
         self.ephemerals: dict[int, dict[str, None]] = {}  # by session, in order of creation
         self.expiring: set[str] = set()  # containers and nodes with a time to live
         self.changes: list[Change] = []
-        self._undo: list[Callable[[], None]] | None = None
         for path in FIXED:
             node = self.nodes[path] = Node(b"", OPEN, 0, 0, 0)
             if path != "/":
@@ -157,16 +157,15 @@ class Tree:
             raise Refused(Error.NODE_EXISTS)
         if parent.ephemeral:
             raise Refused(Error.NO_CHILDREN_FOR_EPHEMERALS)
-        if self._undo is not None:
-            before = (parent.creations, parent.pzxid)
-            self._undo.append(lambda: self._undo_create(path, parent, before))
+        before = (parent.creations, parent.pzxid)
         node = self.nodes[path] = Node(data, OPEN if acls == OPEN else acls, owner, origin.zxid, origin.now)
         parent.children.add(name)
         if parent.creations < _LAST_SEQUENCE:  # the real server's counter stops there, too
             parent.creations += 1
             parent.pzxid = origin.zxid
         self._register(path, node)
-        self.changes.append(Change(Event.CREATED, path, node.acl, parent.acl))
+        undo = partial(self._undo_create, path, parent, before)
+        self.changes.append(Change(Event.CREATED, path, node.acl, parent.acl, undo))
         return path
 
     def delete(self, path: str | None, version: int, origin: Origin) -> None:
@@ -185,13 +184,11 @@ class Tree:
         """Delete a node without any checks, as the server itself does."""
         where, name = split(path)
         parent, node = self.nodes[where], self.nodes.pop(path)
-        if self._undo is not None:
-            before = parent.pzxid
-            self._undo.append(lambda: self._undo_remove(path, parent, node, before))
+        undo = partial(self._undo_remove, path, parent, node, parent.pzxid)
         parent.children.discard(name)
         parent.pzxid = max(parent.pzxid, zxid)
         self._unregister(path, node)
-        self.changes.append(Change(Event.DELETED, path, node.acl, parent.acl))
+        self.changes.append(Change(Event.DELETED, path, node.acl, parent.acl, undo))
 
     def set_data(self, path: str | None, data: bytes | None, version: int, origin: Origin) -> Stat:
         """Replace the data of a node."""
@@ -199,12 +196,10 @@ class Tree:
         node = self.node(path)
         require(node.acl, Perm.WRITE, origin.credentials)
         _match(node.version, version)
-        if self._undo is not None:
-            before = (node.data, node.version, node.mzxid, node.mtime)
-            self._undo.append(lambda: _undo_set(node, before))
+        undo = partial(_undo_set, node, (node.data, node.version, node.mzxid, node.mtime))
         node.data, node.version = data, _int32(node.version + 1)
         node.mzxid, node.mtime = origin.zxid, origin.now
-        self.changes.append(Change(Event.CHANGED, path, node.acl, OPEN))
+        self.changes.append(Change(Event.CHANGED, path, node.acl, OPEN, undo))
         return node.stat()
 
     def set_acl(self, path: str | None, acl: Sequence[Acl] | None, version: int, origin: Origin) -> Stat:
@@ -232,19 +227,10 @@ class Tree:
         """Return the containers whose last child was deleted, and the nodes whose time to live is over."""
         return [path for path in self.expiring if _is_expired(self.nodes[path], now)]
 
-    def begin(self) -> None:
-        """Begin a transaction: record how to undo each operation."""
-        self._undo = []
-
-    def commit(self) -> None:
-        """Keep what was done since `begin`."""
-        self._undo = None
-
     def roll_back(self) -> None:
-        """Undo what was done since `begin`. None of its changes may have been reported yet."""
-        undo, self._undo = self._undo or [], None
-        for step in reversed(undo):
-            step()
+        """Undo the changes that are not reported yet."""
+        for change in reversed(self.changes):
+            change.undo()
         self.changes.clear()
 
     def _register(self, path: str, node: Node) -> None:
