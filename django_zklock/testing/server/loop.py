@@ -204,7 +204,7 @@ class Loop:
                     return
                 continue
             connection = Connection(sock, address, port, self.service.dirty)
-            self.service.connected(connection)
+            self.service.connections.add(connection)
             self._selector.register(sock, _READ, connection)
 
     def _select_events(self, connection: Connection) -> None:

@@ -35,7 +35,6 @@ class Service:
         self.port = port
         self.faults = Faults()
         self.connections: set[Connection] = set()
-        self.without_session: set[Connection] = set()
         self.dirty: set[Connection] = set()  # those with data to send
         self.by_session: dict[int, Connection] = {}
         self.wiped: set[int] = set()  # sessions that ended because the data was deleted
@@ -48,17 +47,11 @@ class Service:
 
     # connections
 
-    def connected(self, connection: Connection) -> None:
-        """Register a new connection."""
-        self.connections.add(connection)
-        self.without_session.add(connection)
-
     def drop(self, connection: Connection) -> None:
         """Close a connection; its session lives on."""
         if connection not in self.connections:
             return
         self.connections.discard(connection)
-        self.without_session.discard(connection)
         self.dirty.discard(connection)
         self.db.watches.forget(connection)
         if connection.session is not None and self.by_session.get(connection.session.id) is connection:
@@ -108,8 +101,9 @@ class Service:
             self._next_tick = self.db.sessions.next_tick(now)
             for session in self.db.sessions.overdue(now):
                 self.expire(session.id)
-            for connection in [silent for silent in self.without_session if silent.since + SILENCE <= now]:
-                self.drop(connection)
+            for connection in self._without_session():
+                if connection.since + SILENCE <= now:
+                    self.drop(connection)
         if now >= self._next_expiry_check:
             self._next_expiry_check = now + self._container_check
             if self.db.tree.expiring:
@@ -127,8 +121,11 @@ class Service:
         for session in self.db.sessions.values():
             self.db.sessions.touch(session, now)
         self._next_expiry_check = now + self._container_check
-        for connection in self.without_session:
+        for connection in self._without_session():
             connection.since = now
+
+    def _without_session(self) -> list[Connection]:
+        return [connection for connection in self.connections if connection.session is None]
 
     def wipe(self) -> None:
         """Delete all data. Clients find their earlier sessions expired."""
@@ -216,7 +213,6 @@ class Service:
             reply = r.connect_reply(round(session.timeout * 1000), session.id, session.password)
             connection.session = session
             self.by_session[session.id] = connection
-            self.without_session.discard(connection)
         if has_read_only:
             reply += b"\0"  # this server is not read-only
         self._send(connection, Op.CONNECT, r.frame(reply))

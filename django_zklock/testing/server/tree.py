@@ -137,20 +137,20 @@ class Tree:
         mode: Mode,
         origin: Origin,
         *,
-        sequential: bool = False,
-        ttl: int | None = None,
+        sequential: bool,
+        ttl: int,
     ) -> str:
         """
         Create a node and return its path.
 
-        For sequential modes, or with `sequential`, the server appends the number of the parent to the path.
+        With `sequential`, the server appends the number of the parent to the path. A `ttl` below 0 is none.
         """
         owner = _owner(mode, ttl, origin.session)
         where, name = split(path)
         acls = resolve(acl, origin.credentials)
         parent = self.node(where)
         require(parent.acl, Perm.CREATE, origin.credentials)
-        if sequential or mode.sequential:
+        if sequential:
             name += f"{parent.creations:010d}"
         path = validate(f"{where}/{name}")
         if path in self.nodes:
@@ -264,12 +264,12 @@ def _undo_set(node: Node, before: tuple[bytes | None, int, int, int]) -> None:
     node.data, node.version, node.mzxid, node.mtime = before
 
 
-def _owner(mode: Mode, ttl: int | None, session: int) -> int:
+def _owner(mode: Mode, ttl: int, session: int) -> int:
     if mode.ttl:
-        if ttl is None or not 0 < ttl <= MAX_TTL:
+        if not 0 < ttl <= MAX_TTL:
             raise Refused(Error.BAD_ARGUMENTS)
         return TTL_MARK + ttl
-    if ttl is not None and ttl >= 0:
+    if ttl >= 0:
         raise Refused(Error.BAD_ARGUMENTS)
     return CONTAINER if mode is Mode.CONTAINER else session if mode.ephemeral else 0
 

@@ -25,15 +25,12 @@ class _Table(Generic[W]):
     def __init__(self) -> None:
         self.by_path: dict[str, dict[W, Watch]] = {}
         self.by_watcher: dict[W, set[str]] = {}
-        self.recursive = 0
 
     def __len__(self) -> int:
         return sum(map(len, self.by_path.values()))
 
     def add(self, path: str, watcher: W, kind: Watch) -> None:
-        here = self.by_path.setdefault(path, {})
-        self.recursive += (kind is Watch.RECURSIVE) - (here.get(watcher) is Watch.RECURSIVE)
-        here[watcher] = kind
+        self.by_path.setdefault(path, {})[watcher] = kind
         self.by_watcher.setdefault(watcher, set()).add(path)
 
     def watched(self, path: str) -> bool:
@@ -43,7 +40,7 @@ class _Table(Generic[W]):
         here = self.by_path.get(path)
         if here is None or watcher not in here:
             return False
-        self.recursive -= here.pop(watcher) is Watch.RECURSIVE
+        del here[watcher]
         if not here:
             del self.by_path[path]
         own = self.by_watcher[watcher]
@@ -64,7 +61,7 @@ class _Table(Generic[W]):
                 watchers[watcher] = None
             if watch is Watch.ONCE:
                 self.remove(path, watcher)
-        if self.recursive and kind is not Event.CHILD:
+        if kind is not Event.CHILD:
             for above in _above(path):
                 here = self.by_path.get(above, {})
                 watchers.update({watcher: None for watcher, watch in here.items() if watch is Watch.RECURSIVE})
