@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from django_zklock.testing.server.acl import OPEN, READ_ONLY, Credential, require, resolve
 from django_zklock.testing.server.codes import Error, Event, Mode, Perm, Refused
-from django_zklock.testing.server.records import Acl, Stat
+from django_zklock.testing.server.records import STAT, Acl
 
 #: Containers, and nodes with a time to live, have these numbers instead of a session id.
 CONTAINER: Final = -(1 << 63)
@@ -68,9 +68,9 @@ class Node:
         self.version = self.aversion = 0
         self.creations = 0  # children created so far; also the next sequence number
 
-    def stat(self) -> Stat:
-        """Return the node's metadata. cversion counts the creations and deletions of children."""
-        return Stat(
+    def stat(self) -> bytes:
+        """Return the node's Stat as it is on the wire. cversion counts the creations and deletions of children."""
+        return STAT.pack(
             self.czxid,
             self.mzxid,
             self.ctime,
@@ -158,7 +158,7 @@ class Tree:
         if parent.ephemeral:
             raise Refused(Error.NO_CHILDREN_FOR_EPHEMERALS)
         before = (parent.creations, parent.pzxid)
-        node = self.nodes[path] = Node(data, OPEN if acls == OPEN else acls, owner, origin.zxid, origin.now)
+        node = self.nodes[path] = Node(data, acls, owner, origin.zxid, origin.now)
         parent.children.add(name)
         if parent.creations < _LAST_SEQUENCE:  # the real server's counter stops there, too
             parent.creations += 1
@@ -190,8 +190,8 @@ class Tree:
         self._unregister(path, node)
         self.changes.append(Change(Event.DELETED, path, node.acl, parent.acl, undo))
 
-    def set_data(self, path: str | None, data: bytes | None, version: int, origin: Origin) -> Stat:
-        """Replace the data of a node."""
+    def set_data(self, path: str | None, data: bytes | None, version: int, origin: Origin) -> bytes:
+        """Replace the data of a node. Return its Stat."""
         path = validate(path)
         node = self.node(path)
         require(node.acl, Perm.WRITE, origin.credentials)
@@ -202,14 +202,14 @@ class Tree:
         self.changes.append(Change(Event.CHANGED, path, node.acl, OPEN, undo))
         return node.stat()
 
-    def set_acl(self, path: str | None, acl: Sequence[Acl] | None, version: int, origin: Origin) -> Stat:
-        """Replace the ACL of a node; `version` is the version of the ACL. No watch fires."""
+    def set_acl(self, path: str | None, acl: Sequence[Acl] | None, version: int, origin: Origin) -> bytes:
+        """Replace the ACL of a node; `version` is the version of the ACL. No watch fires. Return the Stat."""
         path = validate(path)
         acls = resolve(acl, origin.credentials)
         node = self.node(path)
         require(node.acl, Perm.ADMIN, origin.credentials)
         _match(node.aversion, version)
-        node.acl, node.aversion = OPEN if acls == OPEN else acls, node.aversion + 1
+        node.acl, node.aversion = acls, node.aversion + 1
         return node.stat()
 
     def check(self, path: str | None, version: int, origin: Origin) -> None:
