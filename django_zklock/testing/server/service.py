@@ -49,10 +49,10 @@ class Service:
 
     def drop(self, connection: Connection) -> None:
         """Close a connection; its session lives on."""
+        self.dirty.discard(connection)
         if connection not in self.connections:
             return
         self.connections.discard(connection)
-        self.dirty.discard(connection)
         self.db.watches.forget(connection)
         if connection.session is not None and self.by_session.get(connection.session.id) is connection:
             del self.by_session[connection.session.id]
@@ -167,14 +167,7 @@ class Service:
         xid, op = reader.int32(), reader.int32()
         self.received += 1
         connection.last_xid = xid
-        dropped = self.faults.pop_dropped_reply(op, connection.session.id)
-        if not dropped:
-            self._request(connection, connection.session, xid, op, reader)
-            return
-        connection.flush(clock.now())  # earlier replies are not lost
         self._request(connection, connection.session, xid, op, reader)
-        self.drop(connection)
-        dropped.done.set()
 
     def _handshake(self, connection: Connection, reader: Reader) -> None:
         _protocol, last_zxid, wanted = reader.int32(), reader.int64(), reader.int32()
@@ -199,11 +192,6 @@ class Service:
                 sessions.touch(session, now)
             else:
                 session = None
-        dropped = self.faults.pop_dropped_reply(Op.CONNECT, session.id if session else None)
-        if dropped:
-            self.drop(connection)
-            dropped.done.set()
-            return
         self._reply_to_handshake(connection, session, has_read_only=has_read_only)
 
     def _reply_to_handshake(self, connection: Connection, session: Session | None, *, has_read_only: bool) -> None:
@@ -253,6 +241,14 @@ class Service:
         self._send(connection, Op.AUTH, r.reply(xid, 0, 0))
 
     def _send(self, connection: Connection, op: int, data: bytes) -> None:
+        """Send a reply, unless a fault drops it."""
+        session = connection.session
+        dropped = self.faults.pop_dropped_reply(op, session.id if session else None)
+        if dropped:
+            connection.flush(clock.now())  # earlier replies are not lost
+            self.drop(connection)
+            dropped.done.set()
+            return
         self.sent += 1
         delay = self.faults.delays.get(op) if self.faults.delays else None
         connection.send(data, not_before=clock.now() + delay if delay else 0.0)
