@@ -17,27 +17,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: kazoo's names of the operations, and their numbers in the protocol.
+#: The operations by the protocol's names, and by kazoo's where these differ.
 OPERATIONS_BY_NAME: Final[dict[str, tuple[Op, ...]]] = {
+    **{op.name.lower(): (op,) for op in Op},
     "create": (Op.CREATE, Op.CREATE2, Op.CREATE_CONTAINER, Op.CREATE_TTL),
-    "delete": (Op.DELETE,),
-    "exists": (Op.EXISTS,),
     "get": (Op.GET_DATA,),
     "set": (Op.SET_DATA,),
     "get_acls": (Op.GET_ACL,),
     "set_acls": (Op.SET_ACL,),
     "get_children": (Op.GET_CHILDREN, Op.GET_CHILDREN2),
-    "sync": (Op.SYNC,),
-    "multi": (Op.MULTI,),
-    "multi_read": (Op.MULTI_READ,),
-    "ping": (Op.PING,),
-    "auth": (Op.AUTH,),
-    "get_ephemerals": (Op.GET_EPHEMERALS,),
     "set_watches": (Op.SET_WATCHES, Op.SET_WATCHES2),
-    "add_watch": (Op.ADD_WATCH,),
-    "remove_watches": (Op.REMOVE_WATCHES,),
-    "close": (Op.CLOSE,),
-    "connect": (Op.CONNECT,),
 }
 
 
