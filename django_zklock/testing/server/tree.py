@@ -34,10 +34,10 @@ _FORBIDDEN: Final = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U000
 class Origin(NamedTuple):
     """The client of an operation, its transaction and its time in milliseconds."""
 
-    credentials: Sequence[Credential] = ()
-    session: int = 0
-    zxid: int = 0
-    now: int = 0
+    credentials: Sequence[Credential]
+    session: int
+    zxid: int
+    now: int
 
 
 class Change(NamedTuple):
