@@ -39,7 +39,6 @@ SUBCOMMANDS: Final = {
     module.rstrip("_").replace("_", "-"): (import_module(f"django_zklock.management.zklock.{module}"), examples)
     for module, examples in EXAMPLES.items()
 }
-PIPE_CLOSED: Final = 128 + 13  # SIGPIPE, which Windows does not have
 _NO_HANDLER: Final = logging.NullHandler()
 
 
@@ -89,7 +88,7 @@ class Command(BaseCommand):
             raise SystemExit(128 + signal.SIGINT) from None
         except BrokenPipeError:  # `head` has read enough
             discard(self.stdout)
-            raise SystemExit(PIPE_CLOSED) from None
+            raise SystemExit(128 + signal.SIGPIPE) from None
 
 
 class _Names(dict[str, Any]):

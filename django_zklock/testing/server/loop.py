@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import resource
 import selectors
 import socket
 import threading
@@ -22,11 +23,6 @@ from typing import Any, Final, TypeVar
 from django_zklock.core import clock
 from django_zklock.testing.server.connection import Connection
 from django_zklock.testing.server.service import Service
-
-try:
-    import resource
-except ImportError:  # pragma: no cover - Windows has no such limit
-    resource = None  # type: ignore[assignment]
 
 T = TypeVar("T")
 
@@ -254,12 +250,11 @@ def _reserve(host: str, port: int) -> tuple[socket.socket | None, int]:
 
 def _raise_file_limit() -> bool:
     """Raise the limit on open files to the hard limit. If it is reached already, warn and return False."""
-    if resource is not None:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = 65536 if hard == resource.RLIM_INFINITY else hard
-        if soft < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            return True
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65536 if hard == resource.RLIM_INFINITY else hard
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return True
     warnings.warn(
         "The dev server has no file descriptors left and cannot accept connections. "
         "Raise the hard limit of this process (`ulimit -Hn`).",
