@@ -97,12 +97,10 @@ class Loop:
         """Open the listener. Raises OSError if the port is taken."""
         if self._listener is not None:
             return
-        listener = socket.socket(_family(self.host), socket.SOCK_STREAM)
+        listener = _bound(self.host, self.port)
+        listener.setblocking(False)
         try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((self.host, self.port))
             listener.listen(_BACKLOG)
-            listener.setblocking(False)
         except OSError:
             listener.close()
             raise
@@ -219,8 +217,16 @@ class Loop:
             self._selector.modify(connection.sock, events, connection)
 
 
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
+def _bound(host: str, port: int) -> socket.socket:
+    """Return a new socket that is bound to this port. Raises OSError if the port is taken."""
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def _reserve(host: str, port: int) -> tuple[socket.socket | None, int]:
@@ -230,21 +236,13 @@ def _reserve(host: str, port: int) -> tuple[socket.socket | None, int]:
     A bound socket that never listens is enough: Linux does not give the port to outgoing connections, and refuses
     connections to it. On macOS two sockets cannot be bound to one port, so there is no reservation.
     """
-    reservation = socket.socket(_family(host), socket.SOCK_STREAM)
+    reservation = _bound(host, port)
+    port = reservation.getsockname()[1]
     try:
-        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reservation.bind((host, port))
-        port = reservation.getsockname()[1]
-        with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-            except OSError:
-                reservation.close()
-                return None, port
+        _bound(host, port).close()
     except OSError:
         reservation.close()
-        raise
+        return None, port
     return reservation, port
 
 
