@@ -85,7 +85,7 @@ class Database:
     def __init__(self, sessions: Sessions) -> None:
         self.tree = Tree()
         self.sessions = sessions
-        self.watches: Watches[Client] = Watches()
+        self.watches = Watches()
         self.zxid = 0
 
     def open_session(self, timeout: float, now: float) -> Session:
