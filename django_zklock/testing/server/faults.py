@@ -184,22 +184,19 @@ class FaultControls:
                 return
             loop.call(lambda: self._go_down(loop))
             try:
-                if down:
-                    time.sleep(down)
+                time.sleep(down)
             finally:
-                loop.call(lambda: self._come_up(loop, keep_data))
+                loop.call(lambda: self._come_up(keep_data))
 
     def _go_down(self, loop: Loop) -> None:
         loop.close_listener()
-        loop.paused = True
+        self._set_paused(True)
 
-    def _come_up(self, loop: Loop, keep_data: bool) -> None:
+    def _come_up(self, keep_data: bool) -> None:
         if not keep_data:
             self._service.wipe()
-        loop.paused = False
-        self._service.restart_timers(clock.now())
-        if not self._service.faults.refuse:
-            loop.listen()
+        self._set_paused(False)
+        self._set_refuse(self.refuse)  # it listens, unless it refuses connections
 
     def heal(self) -> None:
         """End all faults: refusals, stalls, pauses, delays, and replies that would be dropped."""
