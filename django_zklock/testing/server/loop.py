@@ -126,39 +126,25 @@ class Loop:
     def _run(self) -> None:
         try:
             while self._running:
-                if self.paused:
-                    self._run_paused()
-                else:
-                    self._run_once()
+                self._run_once()
         finally:
             self.close_listener()
             self._ended.set()
             self._run_calls()
 
-    def _run_paused(self) -> None:
-        """Wait for calls from other threads, and run them."""
-        self._woken.setblocking(True)
-        self._woken.recv(4096)
-        self._woken.setblocking(False)
-        self._run_calls()
-
     def _run_once(self) -> None:
         service = self.service
         for key, events in self._selector.select(max(0.0, service.next_tick() - clock.now())):
-            if self.paused:
-                break  # the selector reports the rest again after the pause
             connection = key.data
             if connection is None:
                 self._on_internal(key.fileobj)
             elif events & _READ and not connection.closed:
                 self._read(connection)
-        if not self.paused:
-            now = clock.now()
-            service.tick(now)
-            touched = list(service.dirty)
-            service.flush()
-            for connection in touched:
-                self._select_events(connection)
+        service.tick(clock.now())
+        touched = list(service.dirty)
+        service.flush()
+        for connection in touched:
+            self._select_events(connection)
 
     def _read(self, connection: Connection) -> None:
         try:
@@ -176,9 +162,10 @@ class Loop:
             self._accept(self._listener)
 
     def _run_calls(self) -> None:
+        """Run the calls that have come. During a pause, wait for more of them until it ends."""
         while True:
             try:
-                function, future = self._calls.get_nowait()
+                function, future = self._calls.get(block=self.paused and self._running)
             except Empty:
                 return
             try:
