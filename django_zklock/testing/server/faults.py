@@ -56,7 +56,7 @@ class Faults:
         self.dropped_replies: list[DroppedReply] = []
         self.delays: dict[int, float] = {}
 
-    def pop_dropped_reply(self, op: int, session_id: int | None) -> DroppedReply | None:
+    def pop_dropped_reply(self, op: int, session_id: int) -> DroppedReply | None:
         """Return the fault that drops this reply, and remove it."""
         for dropped in self.dropped_replies:
             if op in dropped.ops and dropped.session_id in (None, session_id):
@@ -85,9 +85,7 @@ class FaultControls:
 
         def cut() -> int:
             connections = [
-                connection
-                for connection in self._service.connections
-                if session_id is None or (connection.session is not None and connection.session.id == session_id)
+                connection for connection in self._service.connections if session_id in (None, connection.session_id)
             ]
             for connection in connections:
                 self._service.drop(connection)

@@ -25,8 +25,6 @@ class Malformed(ValueError):
 class Reader:
     """Read the values of a frame in order. All methods raise Malformed if the frame ends too early."""
 
-    __slots__ = ("at", "data")
-
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.at = 0

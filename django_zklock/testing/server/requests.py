@@ -98,7 +98,7 @@ def _sync(db: Database, client: Client, path: str | None) -> bytes:
 
 
 def _get_ephemerals(db: Database, client: Client, prefix: str | None) -> bytes:
-    own = db.tree.ephemerals.get(client.session.id, {}) if client.session else {}
+    own = db.tree.ephemerals.get(client.session_id, {})
     return r.list_bytes([r.text_bytes(path) for path in own if path.startswith(prefix or "")])
 
 

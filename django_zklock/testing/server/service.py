@@ -6,7 +6,6 @@ The service does no input or output itself, and it runs on the server's thread o
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable
 from typing import Final
 
@@ -54,8 +53,8 @@ class Service:
             return
         self.connections.discard(connection)
         self.db.watches.forget(connection)
-        if connection.session is not None and self.by_session.get(connection.session.id) is connection:
-            del self.by_session[connection.session.id]
+        if self.by_session.get(connection.session_id) is connection:
+            del self.by_session[connection.session_id]
         self._on_closed(connection)
         connection.close()
 
@@ -70,7 +69,11 @@ class Service:
                     body = connection.next_frame()
                     if body is None:
                         break
-                    self._frame(connection, body)
+                    reader = Reader(body)
+                    if connection.session is None:
+                        self._handshake(connection, reader)
+                    else:
+                        self._request(connection, connection.session, reader)
             except (BrokenFrame, Malformed):
                 self.drop(connection)
         if not alive:
@@ -106,8 +109,7 @@ class Service:
                     self.drop(connection)
         if now >= self._next_expiry_check:
             self._next_expiry_check = now + self._container_check
-            if self.db.tree.expiring:
-                self.db.delete_expired()
+            self.db.delete_expired()
 
     def next_tick(self) -> float:
         """Return when `tick` or `flush` next has something to do."""
@@ -159,55 +161,40 @@ class Service:
         connection.close_when_sent()
         return True
 
-    def _frame(self, connection: Connection, body: bytes) -> None:
-        reader = Reader(body)
-        if connection.session is None:
-            self._handshake(connection, reader)
-            return
-        xid, op = reader.int32(), reader.int32()
-        self.received += 1
-        connection.last_xid = xid
-        self._request(connection, connection.session, xid, op, reader)
-
     def _handshake(self, connection: Connection, reader: Reader) -> None:
         _protocol, last_zxid, wanted = reader.int32(), reader.int64(), reader.int32()
         session_id, password = reader.int64(), reader.blob()
-        has_read_only = reader.left > 0  # newer clients send one more byte, and expect one in the reply
         connection.handshaken = True
         sessions = self.db.sessions
         if last_zxid > self.db.zxid and session_id not in self.wiped:
             self.drop(connection)  # the client has seen newer data than this server has, so it must try another server
             return
-        timeout, now = min(max(wanted / 1000, sessions.shortest), sessions.longest), clock.now()
-        session: Session | None
+        earlier = self.by_session.get(session_id)
+        if earlier is not None:
+            self.drop(earlier)
+        session = sessions.get(session_id)
         if session_id == 0:
-            session = self.db.open_session(timeout, now)
-        else:
-            earlier = self.by_session.get(session_id)
-            if earlier is not None:
-                self.drop(earlier)
-            session = sessions.get(session_id)
-            if session is not None and hmac.compare_digest(session.password, password or b""):
-                session.timeout = timeout
-                sessions.touch(session, now)
-            else:
-                session = None
-        self._reply_to_handshake(connection, session, has_read_only=has_read_only)
-
-    def _reply_to_handshake(self, connection: Connection, session: Session | None, *, has_read_only: bool) -> None:
+            session = self.db.open_session()
+        elif session is not None and session.password != password:
+            session = None
         if session is None:
             reply = r.connect_reply(0, 0, bytes(16))
         else:
+            session.timeout = min(max(wanted / 1000, sessions.shortest), sessions.longest)
+            sessions.touch(session, clock.now())
             reply = r.connect_reply(round(session.timeout * 1000), session.id, session.password)
             connection.session = session
             self.by_session[session.id] = connection
-        if has_read_only:
+        if reader.left:  # newer clients send one more byte, and expect one in the reply
             reply += b"\0"  # this server is not read-only
         self._send(connection, Op.CONNECT, r.frame(reply))
         if session is None:
             connection.close_when_sent()
 
-    def _request(self, connection: Connection, session: Session, xid: int, op: int, reader: Reader) -> None:
+    def _request(self, connection: Connection, session: Session, reader: Reader) -> None:
+        xid, op = reader.int32(), reader.int32()
+        self.received += 1
+        connection.last_xid = xid
         self.db.sessions.touch(session, clock.now())
         operation = OPERATIONS.get(op)
         if operation is not None:
@@ -242,13 +229,12 @@ class Service:
 
     def _send(self, connection: Connection, op: int, data: bytes) -> None:
         """Send a reply, unless a fault drops it."""
-        session = connection.session
-        dropped = self.faults.pop_dropped_reply(op, session.id if session else None)
+        dropped = self.faults.pop_dropped_reply(op, connection.session_id)
         if dropped:
             connection.flush(clock.now())  # earlier replies are not lost
             self.drop(connection)
             dropped.done.set()
             return
         self.sent += 1
-        delay = self.faults.delays.get(op) if self.faults.delays else None
+        delay = self.faults.delays.get(op)
         connection.send(data, not_before=clock.now() + delay if delay else 0.0)

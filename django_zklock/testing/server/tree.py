@@ -53,11 +53,6 @@ class Change(NamedTuple):
 class Node:
     """One znode. Only the tree changes it."""
 
-    __slots__ = (
-        "acl", "aversion", "children", "creations", "ctime", "czxid", "data", "mtime", "mzxid", "owner", "pzxid",
-        "version",
-    )  # fmt: skip
-
     def __init__(self, data: bytes | None, acl: tuple[Acl, ...], owner: int, zxid: int, now: int) -> None:
         self.data = data
         self.acl = acl
