@@ -146,7 +146,7 @@ class FaultControls:
 
     def delay(self, op: str, seconds: float) -> None:
         """Reply to each operation `op` this many seconds later; 0 ends it. Replies after it wait for it."""
-        delays: dict[int, float] = dict.fromkeys(_operations(op), max(0.0, seconds))
+        delays: dict[int, float] = dict.fromkeys(_operations(op), seconds)
         self._call(lambda: self._service.faults.delays.update(delays))
 
     def pause(self) -> None:

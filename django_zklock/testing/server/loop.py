@@ -134,7 +134,7 @@ class Loop:
 
     def _run_once(self) -> None:
         service = self.service
-        for key, events in self._selector.select(max(0.0, service.next_tick() - clock.now())):
+        for key, events in self._selector.select(service.next_tick() - clock.now()):
             connection = key.data
             if connection is None:
                 self._on_internal(key.fileobj)

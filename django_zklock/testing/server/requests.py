@@ -265,9 +265,8 @@ _CREATE: Final = (Reader.text, Reader.blob, Reader.acls, Reader.int32)
 _SEEN: Final = (Reader.int64, Reader.texts, Reader.texts, Reader.texts)
 
 OPERATIONS: Final[dict[int, Operation]] = {
-    Op.CREATE: Operation(_CREATE, partial(create, Op.CREATE), writes=True),
-    Op.CREATE2: Operation(_CREATE, partial(create, Op.CREATE2), writes=True),
-    Op.CREATE_CONTAINER: Operation(_CREATE, partial(create, Op.CREATE_CONTAINER), writes=True),
+    **{op: Operation(_CREATE, partial(create, op), writes=True) for op in _CREATES},
+    # Its requests have one more field.
     Op.CREATE_TTL: Operation((*_CREATE, Reader.int64), partial(create, Op.CREATE_TTL), writes=True),
     Op.DELETE: Operation(_VERSION, _CHANGES[Op.DELETE], writes=True),
     Op.SET_DATA: Operation((Reader.text, Reader.blob, Reader.int32), _CHANGES[Op.SET_DATA], writes=True),
