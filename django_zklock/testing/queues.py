@@ -37,12 +37,6 @@ class QueueEntry:
         return f"{payload.what} ({payload.host}, {process}, since {payload.since}{shares})"
 
 
-def contenders(server: DevServer, below: str) -> list[str]:
-    """Return the paths of all contenders below a directory, in order of arrival."""
-    paths = [path for path in server.paths(below=below) if SEQUENCE_TAIL.search(path)]
-    return sorted(paths, key=lambda path: int(path[-10:]))
-
-
 def entries(server: DevServer, directory: str) -> list[QueueEntry]:
     """Return the contenders of one lock, in order of arrival."""
     names = [path.rpartition("/")[2] for path in server.paths(below=directory) if path.rpartition("/")[0] == directory]

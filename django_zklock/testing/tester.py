@@ -7,7 +7,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from django.test import override_settings
@@ -20,7 +19,7 @@ from django_zklock.core.locks import held
 from django_zklock.core.locks.lingering import LingeringLocks
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue import operator_hold
-from django_zklock.core.queue.escaping import session_hex
+from django_zklock.core.queue.escaping import SEQUENCE_TAIL, session_hex
 from django_zklock.core.zk import process
 from django_zklock.core.zk.session import Session
 from django_zklock.locks.lock import Lock
@@ -128,9 +127,7 @@ class LockTester:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         try:
             self.stop()
         except AssertionError:
@@ -327,8 +324,8 @@ class LockTester:
     def _queues(self) -> dict[str, list[QueueEntry]]:
         """Return the queues of all locks that have contenders, by directory."""
         wait_released()
-        paths = queues.contenders(self.server, self._base)
-        directories = dict.fromkeys(path.rpartition("/")[0] for path in paths)
+        nodes = [path.rpartition("/") for path in self.server.paths(below=self._base)]
+        directories = dict.fromkeys(directory for directory, _, name in nodes if SEQUENCE_TAIL.search(name))
         return {directory: queues.entries(self.server, directory) for directory in directories}
 
     def _connected(self) -> Session:

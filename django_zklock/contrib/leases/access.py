@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from django_zklock.conf.leases import LeaseClient, LeaseOptions
@@ -82,6 +83,18 @@ class Pace:
             )
         self._due[client.name] = due
         return max(0.0, due - now)
+
+
+@contextlib.contextmanager
+def counted(counts: Counter[str], client: LeaseClient, what: str) -> Iterator[None]:
+    """Count what a client does at a time, while the block runs. Raises `Refusal` if that is too much."""
+    if counts[client.name] >= client.max_waiting:
+        raise Refusal(Code.TOO_MANY, f"The client {client.name!r} has {client.max_waiting} {what}, its limit.")
+    counts[client.name] += 1
+    try:
+        yield
+    finally:
+        counts[client.name] -= 1
 
 
 class Access:

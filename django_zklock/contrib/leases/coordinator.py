@@ -20,7 +20,7 @@ from django.core.signing import BadSignature, Signer
 
 from django_zklock import conf
 from django_zklock.conf.leases import KINDS, LeaseClient
-from django_zklock.contrib.leases.access import Denials
+from django_zklock.contrib.leases.access import Denials, counted
 from django_zklock.contrib.leases.lease import RELEASED, Lease, LeaseLock, LeaseRequest
 from django_zklock.contrib.leases.refusal import Addresses, Code, Refusal, for_client, over
 from django_zklock.core.log import Logger
@@ -111,13 +111,8 @@ class Coordinator:
         was not free in time. If this is cancelled, the client gets nothing: what was acquired is given back, unless
         the same request was sent another time.
         """
-        if self._waiting[client.name] >= client.max_waiting:
-            raise Refusal(Code.TOO_MANY, f"{client.max_waiting} calls of the client {client.name!r} wait, its limit.")
-        self._waiting[client.name] += 1
-        try:
+        with counted(self._waiting, client, "calls that wait"):
             lease = await self._settled(client, request, on_queued)
-        finally:
-            self._waiting[client.name] -= 1
         if lease.error is not None:
             raise _refusal(client, request, lease.error)
         if not lease.is_held:

@@ -136,13 +136,12 @@ def _refused(refusal: Refusal) -> _Response:
 
 def _description(lease: Lease, *, signed: bool = False) -> dict[str, Any]:
     answer = lease.describe(signed=signed)
-    assert lease.hold is not None
     answer |= {
-        "resource_path": lease.hold.key,
+        "resource_path": lease.lock.key,
         "client_id": lease.client_id,
-        "acquired_znode_path": lease.hold.path,
+        "acquired_znode_path": lease.path,
         "release_requested": lease.release_requested or None,
-        "fencing_token": str(lease.hold.token),  # 64 bits; numbers in JavaScript have 53
+        "fencing_token": str(answer["fencing_token"]),  # 64 bits; numbers in JavaScript have 53
     }
     return answer
 

@@ -8,7 +8,7 @@ import functools
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, cast
 
 import grpc
@@ -17,7 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from django_zklock.conf.leases import LeaseClient
-from django_zklock.contrib.leases.access import Access
+from django_zklock.contrib.leases.access import Access, counted
 from django_zklock.contrib.leases.certificate import Certificate
 from django_zklock.contrib.leases.coordinator import DRAINING, Coordinator
 from django_zklock.contrib.leases.lease import Lease, LeaseRequest
@@ -130,19 +130,6 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
         address = context.peer().rpartition(":")[0]
         return await self._access.client(address, authorization, [name.decode(errors="replace") for name in names])
 
-    @contextlib.contextmanager
-    def _stream(self, client: LeaseClient) -> Iterator[None]:
-        """Count a stream while it is open. Raises `Refusal` if there are too many."""
-        if self._streams[client.name] >= client.max_waiting:
-            raise Refusal(
-                Code.TOO_MANY, f"{client.max_waiting} streams of the client {client.name!r} are open, its limit."
-            )
-        self._streams[client.name] += 1
-        try:
-            yield
-        finally:
-            self._streams[client.name] -= 1
-
     async def _record_lock(
         self, client: LeaseClient, request: pb.RecordLockRequest, context: Context
     ) -> pb.RecordLockResponse:
@@ -172,7 +159,7 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
 
     async def _keep_alive(self, client: LeaseClient, _: None, context: Context) -> None:
         await self._access.keeping.wait(client, COST_OF_UNKNOWN)
-        with self._stream(client):
+        with counted(self._streams, client, "open streams"):
             await _KeepAliveStream(self._coordinator, self._access, client, context).run()
 
     async def _watch_queue(self, client: LeaseClient, request: pb.WatchQueueRequest, context: Context) -> None:
@@ -185,7 +172,7 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
         def on_change(_: Lease) -> None:
             changed.set()
 
-        with self._stream(client):
+        with counted(self._streams, client, "open streams"):
             lease.observers[on_change] = None
             try:
                 while reported.state != pb.LeaseState.STATE_OVER:

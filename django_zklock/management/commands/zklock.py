@@ -39,7 +39,6 @@ SUBCOMMANDS: Final = {
     module.rstrip("_").replace("_", "-"): (import_module(f"django_zklock.management.zklock.{module}"), examples)
     for module, examples in EXAMPLES.items()
 }
-PIPE_CLOSED: Final = 128 + 13  # SIGPIPE, which Windows does not have
 _NO_HANDLER: Final = logging.NullHandler()
 
 
@@ -89,7 +88,7 @@ class Command(BaseCommand):
             raise SystemExit(128 + signal.SIGINT) from None
         except BrokenPipeError:  # `head` has read enough
             discard(self.stdout)
-            raise SystemExit(PIPE_CLOSED) from None
+            raise SystemExit(128 + signal.SIGPIPE) from None
 
 
 class _Names(dict[str, Any]):
@@ -112,16 +111,15 @@ class _SubcommandParser(CommandParser):
         raise failure(message, ExitCode.USAGE)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the arguments. If the sub-command has a `command` or `words`, what follows the first `--` is theirs."""
+        """Parse the arguments. If the sub-command has a `command`, that is what follows the first `--`."""
         given = list(args or ())
-        rest = next((action.dest for action in self._actions if action.dest in {"command", "words"}), "")
-        if not rest or "--" not in given:
+        if "--" not in given or all(action.dest != "command" for action in self._actions):
             return super().parse_known_args(given, namespace)
         separator = given.index("--")
         parsed, unknown = super().parse_known_args(given[:separator], namespace)
-        if rest == "command" and parsed.command:
+        if parsed.command:
             self.error("give the whole command after --")
-        setattr(parsed, rest, [*getattr(parsed, rest), *given[separator + 1 :]])
+        parsed.command = given[separator + 1 :]
         return parsed, unknown
 
 

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import ipaddress
 import re
+import resource
 import secrets
 import signal
 import threading
@@ -144,8 +145,7 @@ async def _serve(out: Output, options: argparse.Namespace) -> None:
 def _refresh_on_hangup(certificate: Certificate | None) -> None:
     """Look for a renewed certificate from time to time, and at SIGHUP, on a thread that a slow disk may stop."""
     hangup = threading.Event()
-    if hasattr(signal, "SIGHUP"):
-        _on_signal(signal.SIGHUP, hangup.set)
+    _on_signal(signal.SIGHUP, hangup.set)
     if certificate is not None:
         refresh = functools.partial(_refresh, certificate, hangup)
         threading.Thread(target=refresh, name="zklock-certificate", daemon=True).start()
@@ -205,9 +205,5 @@ def _reached(options: argparse.Namespace, served: str, port: int) -> str:
 
 def _allow_connections() -> None:
     """Open as many files as this process may: each client has a connection, and the usual limit is 1024."""
-    try:
-        import resource  # noqa: PLC0415 - not on Windows
-    except ImportError:
-        return
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -89,7 +89,7 @@ def require(acls: Sequence[Acl], wanted: Perm, credentials: Iterable[Credential]
 
 def allows(acls: Sequence[Acl], wanted: Perm, credentials: Iterable[Credential]) -> bool:
     """Return whether an entry grants one of the permissions `wanted` to the world or to one of `credentials`."""
-    return acls is OPEN or any(
+    return any(
         acl.perms & wanted and (acl.scheme == "world" or any(_matches(acl, credential) for credential in credentials))
         for acl in acls
     )

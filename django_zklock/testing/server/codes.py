@@ -46,7 +46,6 @@ class Op(IntEnum):
     WHO_AM_I = 107
     CONNECT = -10
     CLOSE = -11
-    ERROR = -1
 
 
 class Error(IntEnum):
@@ -63,7 +62,6 @@ class Error(IntEnum):
     NO_CHILDREN_FOR_EPHEMERALS = -108
     NODE_EXISTS = -110
     NOT_EMPTY = -111
-    SESSION_EXPIRED = -112
     INVALID_ACL = -114
     AUTH_FAILED = -115
     NO_WATCHER = -121

@@ -52,6 +52,11 @@ class Connection:
         self._held: deque[tuple[float, bytes]] = deque()  # delayed frames, and all frames after them
 
     @property
+    def session_id(self) -> int:
+        """The id of its session; 0 before there is one."""
+        return self.session.id if self.session else 0
+
+    @property
     def client(self) -> str:
         """The client's address, as four-letter commands show it."""
         return f"/{self.address}:{self.port}"
@@ -84,8 +89,8 @@ class Connection:
         return bool(data)
 
     def first_word(self) -> bytes | None:
-        """Return the first four bytes, once they have arrived, if there was no handshake yet."""
-        return bytes(self._inbox[:4]) if not self.handshaken and len(self._inbox) >= 4 else None
+        """Return the first four bytes, once they have arrived."""
+        return bytes(self._inbox[:4]) if len(self._inbox) >= 4 else None
 
     def next_frame(self) -> bytes | None:
         """Return the next frame if it is complete. Raises BrokenFrame."""
@@ -118,7 +123,7 @@ class Connection:
         while self._held and self._held[0][0] <= now:
             self._outbox.append(self._held.popleft()[1])
         if self._outbox:
-            data = b"".join(self._outbox) if len(self._outbox) > 1 else self._outbox[0]
+            data = b"".join(self._outbox)
             self._outbox.clear()
             try:
                 count = self.sock.send(data)

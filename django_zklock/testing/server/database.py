@@ -29,7 +29,7 @@ class Session:
     """The session of one client. It ends at the deadline, which only `Sessions` changes."""
 
     id: int
-    timeout: float  # seconds
+    timeout: float = 0.0  # seconds
     password: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     deadline: float = 0.0
 
@@ -49,11 +49,10 @@ class Sessions(dict[int, Session]):
         self.longest = longest
         self.next_id = first_id
 
-    def open(self, timeout: float, now: float) -> Session:
-        """Start a session."""
-        session = self[self.next_id] = Session(self.next_id, timeout)
+    def open(self) -> Session:
+        """Start a session. The caller sets its timeout, and renews its deadline."""
+        session = self[self.next_id] = Session(self.next_id)
         self.next_id += 1
-        self.touch(session, now)
         return session
 
     def touch(self, session: Session, now: float) -> None:
@@ -72,8 +71,11 @@ class Sessions(dict[int, Session]):
 class Client(Protocol):
     """A connection, as far as requests need it. Watches use the connection itself as their key."""
 
-    session: Session | None
     credentials: list[Credential]
+
+    @property
+    def session_id(self) -> int:
+        """The id of its session."""
 
     def send(self, data: bytes) -> None:
         """Send a frame after all earlier ones."""
@@ -85,17 +87,17 @@ class Database:
     def __init__(self, sessions: Sessions) -> None:
         self.tree = Tree()
         self.sessions = sessions
-        self.watches: Watches[Client] = Watches()
+        self.watches = Watches()
         self.zxid = 0
 
-    def open_session(self, timeout: float, now: float) -> Session:
+    def open_session(self) -> Session:
         """Start a session. It counts as a transaction."""
         self.zxid += 1
-        return self.sessions.open(timeout, now)
+        return self.sessions.open()
 
     def origin(self, client: Client) -> Origin:
         """Return the origin of an operation of this client, in the present transaction."""
-        return Origin(client.credentials, client.session.id if client.session else 0, self.zxid, now())
+        return Origin(client.credentials, client.session_id, self.zxid, now())
 
     def end_session(self, session_id: int) -> bool:
         """End a session and delete its ephemeral nodes. Return whether it existed."""
@@ -136,8 +138,7 @@ class Database:
             return r.reply(xid, self.zxid, refused.code)
         except (Malformed, ValueError):
             return r.reply(xid, self.zxid, Error.MARSHALLING)
-        if self.tree.changes:
-            self.fire()
+        self.fire()
         return r.reply(xid, self.zxid, 0, body)
 
 

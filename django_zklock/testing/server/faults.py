@@ -17,27 +17,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: kazoo's names of the operations, and their numbers in the protocol.
+#: The operations by the protocol's names, and by kazoo's where these differ.
 OPERATIONS_BY_NAME: Final[dict[str, tuple[Op, ...]]] = {
+    **{op.name.lower(): (op,) for op in Op},
     "create": (Op.CREATE, Op.CREATE2, Op.CREATE_CONTAINER, Op.CREATE_TTL),
-    "delete": (Op.DELETE,),
-    "exists": (Op.EXISTS,),
     "get": (Op.GET_DATA,),
     "set": (Op.SET_DATA,),
     "get_acls": (Op.GET_ACL,),
     "set_acls": (Op.SET_ACL,),
     "get_children": (Op.GET_CHILDREN, Op.GET_CHILDREN2),
-    "sync": (Op.SYNC,),
-    "multi": (Op.MULTI,),
-    "multi_read": (Op.MULTI_READ,),
-    "ping": (Op.PING,),
-    "auth": (Op.AUTH,),
-    "get_ephemerals": (Op.GET_EPHEMERALS,),
     "set_watches": (Op.SET_WATCHES, Op.SET_WATCHES2),
-    "add_watch": (Op.ADD_WATCH,),
-    "remove_watches": (Op.REMOVE_WATCHES,),
-    "close": (Op.CLOSE,),
-    "connect": (Op.CONNECT,),
 }
 
 
@@ -67,7 +56,7 @@ class Faults:
         self.dropped_replies: list[DroppedReply] = []
         self.delays: dict[int, float] = {}
 
-    def pop_dropped_reply(self, op: int, session_id: int | None) -> DroppedReply | None:
+    def pop_dropped_reply(self, op: int, session_id: int) -> DroppedReply | None:
         """Return the fault that drops this reply, and remove it."""
         for dropped in self.dropped_replies:
             if op in dropped.ops and dropped.session_id in (None, session_id):
@@ -96,9 +85,7 @@ class FaultControls:
 
         def cut() -> int:
             connections = [
-                connection
-                for connection in self._service.connections
-                if session_id is None or (connection.session is not None and connection.session.id == session_id)
+                connection for connection in self._service.connections if session_id in (None, connection.session_id)
             ]
             for connection in connections:
                 self._service.drop(connection)
@@ -159,7 +146,7 @@ class FaultControls:
 
     def delay(self, op: str, seconds: float) -> None:
         """Reply to each operation `op` this many seconds later; 0 ends it. Replies after it wait for it."""
-        delays: dict[int, float] = dict.fromkeys(_operations(op), max(0.0, seconds))
+        delays: dict[int, float] = dict.fromkeys(_operations(op), seconds)
         self._call(lambda: self._service.faults.delays.update(delays))
 
     def pause(self) -> None:
@@ -195,22 +182,19 @@ class FaultControls:
                 return
             loop.call(lambda: self._go_down(loop))
             try:
-                if down:
-                    time.sleep(down)
+                time.sleep(down)
             finally:
-                loop.call(lambda: self._come_up(loop, keep_data))
+                loop.call(lambda: self._come_up(keep_data))
 
     def _go_down(self, loop: Loop) -> None:
         loop.close_listener()
-        loop.paused = True
+        self._set_paused(True)
 
-    def _come_up(self, loop: Loop, keep_data: bool) -> None:
+    def _come_up(self, keep_data: bool) -> None:
         if not keep_data:
             self._service.wipe()
-        loop.paused = False
-        self._service.restart_timers(clock.now())
-        if not self._service.faults.refuse:
-            loop.listen()
+        self._set_paused(False)
+        self._set_refuse(self.refuse)  # it listens, unless it refuses connections
 
     def heal(self) -> None:
         """End all faults: refusals, stalls, pauses, delays, and replies that would be dropped."""

@@ -82,7 +82,7 @@ def _dump(service: Service) -> str:
         text += f"0x{session_id:x}:\n" + "".join(f"\t{path}\n" for path in paths)
     text += f"Connections dump:\nConnections Sets (1)/({len(service.connections)}):\n"
     for client in _clients(service):
-        text += f"\tip: {client.client} sessionId: 0x{client.session.id if client.session else 0:x}\n"
+        text += f"\tip: {client.client} sessionId: 0x{client.session_id:x}\n"
     return text
 
 

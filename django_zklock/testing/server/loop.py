@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import resource
 import selectors
 import socket
 import threading
@@ -22,11 +23,6 @@ from typing import Any, Final, TypeVar
 from django_zklock.core import clock
 from django_zklock.testing.server.connection import Connection
 from django_zklock.testing.server.service import Service
-
-try:
-    import resource
-except ImportError:  # pragma: no cover - Windows has no such limit
-    resource = None  # type: ignore[assignment]
 
 T = TypeVar("T")
 
@@ -101,12 +97,10 @@ class Loop:
         """Open the listener. Raises OSError if the port is taken."""
         if self._listener is not None:
             return
-        listener = socket.socket(_family(self.host), socket.SOCK_STREAM)
+        listener = _bound(self.host, self.port)
+        listener.setblocking(False)
         try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((self.host, self.port))
             listener.listen(_BACKLOG)
-            listener.setblocking(False)
         except OSError:
             listener.close()
             raise
@@ -132,39 +126,25 @@ class Loop:
     def _run(self) -> None:
         try:
             while self._running:
-                if self.paused:
-                    self._run_paused()
-                else:
-                    self._run_once()
+                self._run_once()
         finally:
             self.close_listener()
             self._ended.set()
             self._run_calls()
 
-    def _run_paused(self) -> None:
-        """Wait for calls from other threads, and run them."""
-        self._woken.setblocking(True)
-        self._woken.recv(4096)
-        self._woken.setblocking(False)
-        self._run_calls()
-
     def _run_once(self) -> None:
         service = self.service
-        for key, events in self._selector.select(max(0.0, service.next_tick() - clock.now())):
-            if self.paused:
-                break  # the selector reports the rest again after the pause
+        for key, events in self._selector.select(service.next_tick() - clock.now()):
             connection = key.data
             if connection is None:
                 self._on_internal(key.fileobj)
             elif events & _READ and not connection.closed:
                 self._read(connection)
-        if not self.paused:
-            now = clock.now()
-            service.tick(now)
-            touched = list(service.dirty)
-            service.flush()
-            for connection in touched:
-                self._select_events(connection)
+        service.tick(clock.now())
+        touched = list(service.dirty)
+        service.flush()
+        for connection in touched:
+            self._select_events(connection)
 
     def _read(self, connection: Connection) -> None:
         try:
@@ -182,9 +162,10 @@ class Loop:
             self._accept(self._listener)
 
     def _run_calls(self) -> None:
+        """Run the calls that have come. During a pause, wait for more of them until it ends."""
         while True:
             try:
-                function, future = self._calls.get_nowait()
+                function, future = self._calls.get(block=self.paused and self._running)
             except Empty:
                 return
             try:
@@ -204,7 +185,7 @@ class Loop:
                     return
                 continue
             connection = Connection(sock, address, port, self.service.dirty)
-            self.service.connected(connection)
+            self.service.connections.add(connection)
             self._selector.register(sock, _READ, connection)
 
     def _select_events(self, connection: Connection) -> None:
@@ -223,8 +204,16 @@ class Loop:
             self._selector.modify(connection.sock, events, connection)
 
 
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
+def _bound(host: str, port: int) -> socket.socket:
+    """Return a new socket that is bound to this port. Raises OSError if the port is taken."""
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def _reserve(host: str, port: int) -> tuple[socket.socket | None, int]:
@@ -234,32 +223,23 @@ def _reserve(host: str, port: int) -> tuple[socket.socket | None, int]:
     A bound socket that never listens is enough: Linux does not give the port to outgoing connections, and refuses
     connections to it. On macOS two sockets cannot be bound to one port, so there is no reservation.
     """
-    reservation = socket.socket(_family(host), socket.SOCK_STREAM)
+    reservation = _bound(host, port)
+    port = reservation.getsockname()[1]
     try:
-        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reservation.bind((host, port))
-        port = reservation.getsockname()[1]
-        with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-            except OSError:
-                reservation.close()
-                return None, port
+        _bound(host, port).close()
     except OSError:
         reservation.close()
-        raise
+        return None, port
     return reservation, port
 
 
 def _raise_file_limit() -> bool:
     """Raise the limit on open files to the hard limit. If it is reached already, warn and return False."""
-    if resource is not None:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = 65536 if hard == resource.RLIM_INFINITY else hard
-        if soft < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            return True
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65536 if hard == resource.RLIM_INFINITY else hard
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return True
     warnings.warn(
         "The dev server has no file descriptors left and cannot accept connections. "
         "Raise the hard limit of this process (`ulimit -Hn`).",

@@ -13,7 +13,9 @@ from typing import Any, Final, NamedTuple
 from django_zklock.testing.server.codes import MAX_FRAME
 
 INT: Final = struct.Struct("!i")
-LONG: Final = struct.Struct("!q")
+STAT: Final = struct.Struct("!qqqqiiiqiiq")
+MULTI: Final = struct.Struct("!i?i")
+"""The header of a part of a multi: the operation, whether it is the end, and the error."""
 
 
 class Malformed(ValueError):
@@ -23,11 +25,9 @@ class Malformed(ValueError):
 class Reader:
     """Read the values of a frame in order. All methods raise Malformed if the frame ends too early."""
 
-    __slots__ = ("at", "data")
-
-    def __init__(self, data: bytes, at: int = 0) -> None:
+    def __init__(self, data: bytes) -> None:
         self.data = data
-        self.at = at
+        self.at = 0
 
     @property
     def left(self) -> int:
@@ -45,13 +45,11 @@ class Reader:
 
     def int32(self) -> int:
         """Return a signed number of four bytes."""
-        value: int = INT.unpack(self.read(4))[0]
-        return value
+        return int.from_bytes(self.read(4), "big", signed=True)
 
     def int64(self) -> int:
         """Return a signed number of eight bytes."""
-        value: int = LONG.unpack(self.read(8))[0]
-        return value
+        return int.from_bytes(self.read(8), "big", signed=True)
 
     def flag(self) -> bool:
         """Return a boolean. Any byte but zero is true."""
@@ -97,32 +95,9 @@ class Acl(NamedTuple):
     id: str
 
 
-class Stat(NamedTuple):
-    """A node's metadata. Times are milliseconds."""
-
-    czxid: int
-    mzxid: int
-    ctime: int
-    mtime: int
-    version: int
-    cversion: int
-    aversion: int
-    owner: int
-    length: int
-    children: int
-    pzxid: int
-
-
 _HEADER: Final = struct.Struct("!iqi")
 _EVENT: Final = struct.Struct("!iqiii")
-_MULTI: Final = struct.Struct("!i?i")
-_STAT: Final = struct.Struct("!qqqqiiiqiiq")
 _CONNECT: Final = struct.Struct("!iiq")
-
-
-def stat_bytes(stat: Stat) -> bytes:
-    """Return a Stat as it is on the wire."""
-    return _STAT.pack(*stat)
 
 
 def acl_bytes(acl: Acl) -> bytes:
@@ -130,20 +105,14 @@ def acl_bytes(acl: Acl) -> bytes:
     return INT.pack(acl.perms) + text_bytes(acl.scheme) + text_bytes(acl.id)
 
 
-def multi_header(kind: int, done: bool, err: int) -> bytes:
-    """Return the header of a part of a multi as it is on the wire."""
-    return _MULTI.pack(kind, done, err)
-
-
 def text_bytes(value: str) -> bytes:
     """Return a string as it is on the wire."""
-    encoded = value.encode("utf-8", "replace")
-    return INT.pack(len(encoded)) + encoded
+    return frame(value.encode("utf-8", "replace"))
 
 
 def blob_bytes(value: bytes | None) -> bytes:
     """Return a buffer as it is on the wire."""
-    return b"\xff\xff\xff\xff" if value is None else INT.pack(len(value)) + value
+    return b"\xff\xff\xff\xff" if value is None else frame(value)
 
 
 def list_bytes(values: Collection[bytes]) -> bytes:
@@ -163,7 +132,7 @@ def frame(body: bytes) -> bytes:
 
 def reply(xid: int, zxid: int, err: int, body: bytes = b"") -> bytes:
     """Return a reply as a frame."""
-    return INT.pack(16 + len(body)) + _HEADER.pack(xid, zxid, err) + body
+    return frame(_HEADER.pack(xid, zxid, err) + body)
 
 
 def event(kind: int, path: str) -> bytes:

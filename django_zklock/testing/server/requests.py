@@ -15,6 +15,7 @@ from django_zklock.testing.server.acl import allows, masked, require
 from django_zklock.testing.server.codes import Error, Event, Mode, Op, Perm, Refused, Watch
 from django_zklock.testing.server.database import Client, Database, Operation
 from django_zklock.testing.server.records import Acl, Malformed, Reader
+from django_zklock.testing.server.tree import Tree
 
 
 def create(
@@ -40,33 +41,17 @@ def create(
     elif op == Op.CREATE_TTL and not mode.ttl:  # such a request ends the real server
         raise Refused(Error.BAD_ARGUMENTS)
     created = db.tree.create(path, data, acl, mode, db.origin(client), sequential=sequential, ttl=ttl)
-    return r.text_bytes(created) + (b"" if op is Op.CREATE else r.stat_bytes(db.tree.nodes[created].stat()))
+    return r.text_bytes(created) + (b"" if op is Op.CREATE else db.tree.nodes[created].stat())
 
 
-def delete(db: Database, client: Client, path: str | None, version: int) -> bytes:
-    """Delete a node."""
-    db.tree.delete(path, version, db.origin(client))
-    return b""
-
-
-def set_data(db: Database, client: Client, path: str | None, data: bytes | None, version: int) -> bytes:
-    """Set a node's data."""
-    return r.stat_bytes(db.tree.set_data(path, data, version, db.origin(client)))
-
-
-def check(db: Database, client: Client, path: str | None, version: int) -> bytes:
-    """Check a node's version."""
-    db.tree.check(path, version, db.origin(client))
-    return b""
+def _on_tree(method: Callable[..., bytes | None], db: Database, client: Client, *fields: Any) -> bytes:
+    """Call this method of the tree. It returns the reply, or None for an empty one."""
+    return method(db.tree, *fields, db.origin(client)) or b""
 
 
 def _check_alone(db: Database, client: Client, path: str | None, version: int) -> bytes:
-    check(db, client, path, version)
+    db.tree.check(path, version, db.origin(client))
     raise Refused(Error.MARSHALLING)  # outside a multi, the real server has no reply for it
-
-
-def _set_acl(db: Database, client: Client, path: str | None, acl: Sequence[Acl] | None, version: int) -> bytes:
-    return r.stat_bytes(db.tree.set_acl(path, acl, version, db.origin(client)))
 
 
 def _exists(db: Database, client: Client, path: str | None, watch: bool) -> bytes:
@@ -76,7 +61,7 @@ def _exists(db: Database, client: Client, path: str | None, watch: bool) -> byte
         raise Refused(Error.BAD_ARGUMENTS)
     if watch:
         db.watches.data.add(path, client, Watch.ONCE)
-    return r.stat_bytes(db.tree.node(path).stat())
+    return db.tree.node(path).stat()
 
 
 def get_data(db: Database, client: Client, path: str | None, watch: bool) -> bytes:
@@ -85,7 +70,7 @@ def get_data(db: Database, client: Client, path: str | None, watch: bool) -> byt
     require(node.acl, Perm.READ, client.credentials)
     if watch:
         db.watches.data.add(path or "", client, Watch.ONCE)
-    return r.blob_bytes(node.data) + r.stat_bytes(node.stat())
+    return r.blob_bytes(node.data) + node.stat()
 
 
 def get_children(db: Database, client: Client, path: str | None, watch: bool) -> bytes:
@@ -98,14 +83,14 @@ def get_children(db: Database, client: Client, path: str | None, watch: bool) ->
 
 
 def _get_children2(db: Database, client: Client, path: str | None, watch: bool) -> bytes:
-    return get_children(db, client, path, watch) + r.stat_bytes(db.tree.node(path).stat())
+    return get_children(db, client, path, watch) + db.tree.node(path).stat()
 
 
 def _get_acl(db: Database, client: Client, path: str | None) -> bytes:
     node = db.tree.node(path)
     require(node.acl, Perm.READ | Perm.ADMIN, client.credentials)
     shown = node.acl if allows(node.acl, Perm.ADMIN, client.credentials) else masked(node.acl)
-    return r.list_bytes([r.acl_bytes(acl) for acl in shown]) + r.stat_bytes(node.stat())
+    return r.list_bytes([r.acl_bytes(acl) for acl in shown]) + node.stat()
 
 
 def _sync(db: Database, client: Client, path: str | None) -> bytes:
@@ -113,7 +98,7 @@ def _sync(db: Database, client: Client, path: str | None) -> bytes:
 
 
 def _get_ephemerals(db: Database, client: Client, prefix: str | None) -> bytes:
-    own = db.tree.ephemerals.get(client.session.id, {}) if client.session else {}
+    own = db.tree.ephemerals.get(client.session_id, {})
     return r.list_bytes([r.text_bytes(path) for path in own if path.startswith(prefix or "")])
 
 
@@ -212,8 +197,12 @@ def set_watches2(
 
 
 _CREATES: Final = (Op.CREATE, Op.CREATE2, Op.CREATE_CONTAINER, Op.CREATE_TTL)
-_CHANGES: Final[dict[Op, Callable[..., bytes]]] = {Op.DELETE: delete, Op.SET_DATA: set_data, Op.CHECK: check}
-_END: Final = r.multi_header(-1, True, -1)
+_CHANGES: Final[dict[Op, Callable[..., bytes]]] = {
+    Op.DELETE: partial(_on_tree, Tree.delete),
+    Op.SET_DATA: partial(_on_tree, Tree.set_data),
+    Op.CHECK: partial(_on_tree, Tree.check),
+}
+_END: Final = r.MULTI.pack(-1, True, -1)
 _Parts = list[tuple[Op, list[Any]]]
 
 
@@ -233,7 +222,6 @@ def _parts(allowed: Collection[Op], reader: Reader) -> _Parts:
 def multi(db: Database, client: Client, parts: _Parts) -> bytes:
     """Carry out all parts or none. The reply is always a success; it contains the error of each part."""
     results: list[bytes] = []
-    db.tree.begin()
     try:
         for op, fields in parts:
             results.append(_change(db, client, op, fields))
@@ -242,17 +230,16 @@ def multi(db: Database, client: Client, parts: _Parts) -> bytes:
         errors = [0] * len(results) + [refused.code]
         errors += [Error.RUNTIME_INCONSISTENCY] * (len(parts) - len(errors))
         return b"".join(map(_error, errors)) + _END
-    db.tree.commit()
     return b"".join(results) + _END
 
 
 def _change(db: Database, client: Client, op: Op, fields: list[Any]) -> bytes:
     if op not in _CREATES:
-        return r.multi_header(op, False, 0) + _CHANGES[op](db, client, *fields)
+        return r.MULTI.pack(op, False, 0) + _CHANGES[op](db, client, *fields)
     if op != Op.CREATE_TTL:  # in a multi, the flags choose a container, and create2 is the same as create
         flags = fields[-1]
         op = Op.CREATE_CONTAINER if flags == Mode.CONTAINER else Op.CREATE
-    return r.multi_header(Op.CREATE if op is Op.CREATE else Op.CREATE2, False, 0) + create(op, db, client, *fields)
+    return r.MULTI.pack(Op.CREATE if op is Op.CREATE else Op.CREATE2, False, 0) + create(op, db, client, *fields)
 
 
 def multi_read(db: Database, client: Client, parts: _Parts) -> bytes:
@@ -260,14 +247,14 @@ def multi_read(db: Database, client: Client, parts: _Parts) -> bytes:
     results = []
     for op, fields in parts:
         try:
-            results.append(r.multi_header(op, False, 0) + OPERATIONS[op].handler(db, client, *fields))
+            results.append(r.MULTI.pack(op, False, 0) + OPERATIONS[op].handler(db, client, *fields))
         except Refused as refused:
             results.append(_error(refused.code))
     return b"".join(results) + _END
 
 
 def _error(code: int) -> bytes:
-    return r.multi_header(-1, False, code) + code.to_bytes(4, "big", signed=True)
+    return r.MULTI.pack(-1, False, code) + code.to_bytes(4, "big", signed=True)
 
 
 _PATH: Final = (Reader.text,)
@@ -278,13 +265,12 @@ _CREATE: Final = (Reader.text, Reader.blob, Reader.acls, Reader.int32)
 _SEEN: Final = (Reader.int64, Reader.texts, Reader.texts, Reader.texts)
 
 OPERATIONS: Final[dict[int, Operation]] = {
-    Op.CREATE: Operation(_CREATE, partial(create, Op.CREATE), writes=True),
-    Op.CREATE2: Operation(_CREATE, partial(create, Op.CREATE2), writes=True),
-    Op.CREATE_CONTAINER: Operation(_CREATE, partial(create, Op.CREATE_CONTAINER), writes=True),
+    **{op: Operation(_CREATE, partial(create, op), writes=True) for op in _CREATES},
+    # Its requests have one more field.
     Op.CREATE_TTL: Operation((*_CREATE, Reader.int64), partial(create, Op.CREATE_TTL), writes=True),
-    Op.DELETE: Operation(_VERSION, delete, writes=True),
-    Op.SET_DATA: Operation((Reader.text, Reader.blob, Reader.int32), set_data, writes=True),
-    Op.SET_ACL: Operation((Reader.text, Reader.acls, Reader.int32), _set_acl, writes=True),
+    Op.DELETE: Operation(_VERSION, _CHANGES[Op.DELETE], writes=True),
+    Op.SET_DATA: Operation((Reader.text, Reader.blob, Reader.int32), _CHANGES[Op.SET_DATA], writes=True),
+    Op.SET_ACL: Operation((Reader.text, Reader.acls, Reader.int32), partial(_on_tree, Tree.set_acl), writes=True),
     Op.CHECK: Operation(_VERSION, _check_alone, writes=True),
     Op.RECONFIG: Operation((), partial(_refuse, Error.RECONFIG_DISABLED), writes=True),
     Op.DELETE_CONTAINER: Operation((), partial(_refuse, Error.BAD_ARGUMENTS), writes=True),

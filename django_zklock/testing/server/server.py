@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from django_zklock.testing.server.database import Database, Sessions, now
@@ -87,9 +86,7 @@ class DevServer(FaultControls):
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
@@ -226,5 +223,4 @@ def _after_fork() -> None:
         server._abandon()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)

@@ -6,7 +6,6 @@ The service does no input or output itself, and it runs on the server's thread o
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable
 from typing import Final
 
@@ -35,7 +34,6 @@ class Service:
         self.port = port
         self.faults = Faults()
         self.connections: set[Connection] = set()
-        self.without_session: set[Connection] = set()
         self.dirty: set[Connection] = set()  # those with data to send
         self.by_session: dict[int, Connection] = {}
         self.wiped: set[int] = set()  # sessions that ended because the data was deleted
@@ -48,21 +46,15 @@ class Service:
 
     # connections
 
-    def connected(self, connection: Connection) -> None:
-        """Register a new connection."""
-        self.connections.add(connection)
-        self.without_session.add(connection)
-
     def drop(self, connection: Connection) -> None:
         """Close a connection; its session lives on."""
+        self.dirty.discard(connection)
         if connection not in self.connections:
             return
         self.connections.discard(connection)
-        self.without_session.discard(connection)
-        self.dirty.discard(connection)
         self.db.watches.forget(connection)
-        if connection.session is not None and self.by_session.get(connection.session.id) is connection:
-            del self.by_session[connection.session.id]
+        if self.by_session.get(connection.session_id) is connection:
+            del self.by_session[connection.session_id]
         self._on_closed(connection)
         connection.close()
 
@@ -77,7 +69,11 @@ class Service:
                     body = connection.next_frame()
                     if body is None:
                         break
-                    self._frame(connection, body)
+                    reader = Reader(body)
+                    if connection.session is None:
+                        self._handshake(connection, reader)
+                    else:
+                        self._request(connection, connection.session, reader)
             except (BrokenFrame, Malformed):
                 self.drop(connection)
         if not alive:
@@ -108,12 +104,12 @@ class Service:
             self._next_tick = self.db.sessions.next_tick(now)
             for session in self.db.sessions.overdue(now):
                 self.expire(session.id)
-            for connection in [silent for silent in self.without_session if silent.since + SILENCE <= now]:
-                self.drop(connection)
+            for connection in self._without_session():
+                if connection.since + SILENCE <= now:
+                    self.drop(connection)
         if now >= self._next_expiry_check:
             self._next_expiry_check = now + self._container_check
-            if self.db.tree.expiring:
-                self.db.delete_expired()
+            self.db.delete_expired()
 
     def next_tick(self) -> float:
         """Return when `tick` or `flush` next has something to do."""
@@ -127,8 +123,11 @@ class Service:
         for session in self.db.sessions.values():
             self.db.sessions.touch(session, now)
         self._next_expiry_check = now + self._container_check
-        for connection in self.without_session:
+        for connection in self._without_session():
             connection.since = now
+
+    def _without_session(self) -> list[Connection]:
+        return [connection for connection in self.connections if connection.session is None]
 
     def wipe(self) -> None:
         """Delete all data. Clients find their earlier sessions expired."""
@@ -162,68 +161,40 @@ class Service:
         connection.close_when_sent()
         return True
 
-    def _frame(self, connection: Connection, body: bytes) -> None:
-        reader = Reader(body)
-        if connection.session is None:
-            self._handshake(connection, reader)
-            return
-        xid, op = reader.int32(), reader.int32()
-        self.received += 1
-        connection.last_xid = xid
-        dropped = self.faults.pop_dropped_reply(op, connection.session.id)
-        if not dropped:
-            self._request(connection, connection.session, xid, op, reader)
-            return
-        connection.flush(clock.now())  # earlier replies are not lost
-        self._request(connection, connection.session, xid, op, reader)
-        self.drop(connection)
-        dropped.done.set()
-
     def _handshake(self, connection: Connection, reader: Reader) -> None:
         _protocol, last_zxid, wanted = reader.int32(), reader.int64(), reader.int32()
         session_id, password = reader.int64(), reader.blob()
-        has_read_only = reader.left > 0  # newer clients send one more byte, and expect one in the reply
         connection.handshaken = True
         sessions = self.db.sessions
         if last_zxid > self.db.zxid and session_id not in self.wiped:
             self.drop(connection)  # the client has seen newer data than this server has, so it must try another server
             return
-        timeout, now = min(max(wanted / 1000, sessions.shortest), sessions.longest), clock.now()
-        session: Session | None
+        earlier = self.by_session.get(session_id)
+        if earlier is not None:
+            self.drop(earlier)
+        session = sessions.get(session_id)
         if session_id == 0:
-            session = self.db.open_session(timeout, now)
-        else:
-            earlier = self.by_session.get(session_id)
-            if earlier is not None:
-                self.drop(earlier)
-            session = sessions.get(session_id)
-            if session is not None and hmac.compare_digest(session.password, password or b""):
-                session.timeout = timeout
-                sessions.touch(session, now)
-            else:
-                session = None
-        dropped = self.faults.pop_dropped_reply(Op.CONNECT, session.id if session else None)
-        if dropped:
-            self.drop(connection)
-            dropped.done.set()
-            return
-        self._reply_to_handshake(connection, session, has_read_only=has_read_only)
-
-    def _reply_to_handshake(self, connection: Connection, session: Session | None, *, has_read_only: bool) -> None:
+            session = self.db.open_session()
+        elif session is not None and session.password != password:
+            session = None
         if session is None:
             reply = r.connect_reply(0, 0, bytes(16))
         else:
+            session.timeout = min(max(wanted / 1000, sessions.shortest), sessions.longest)
+            sessions.touch(session, clock.now())
             reply = r.connect_reply(round(session.timeout * 1000), session.id, session.password)
             connection.session = session
             self.by_session[session.id] = connection
-            self.without_session.discard(connection)
-        if has_read_only:
+        if reader.left:  # newer clients send one more byte, and expect one in the reply
             reply += b"\0"  # this server is not read-only
         self._send(connection, Op.CONNECT, r.frame(reply))
         if session is None:
             connection.close_when_sent()
 
-    def _request(self, connection: Connection, session: Session, xid: int, op: int, reader: Reader) -> None:
+    def _request(self, connection: Connection, session: Session, reader: Reader) -> None:
+        xid, op = reader.int32(), reader.int32()
+        self.received += 1
+        connection.last_xid = xid
         self.db.sessions.touch(session, clock.now())
         operation = OPERATIONS.get(op)
         if operation is not None:
@@ -257,6 +228,13 @@ class Service:
         self._send(connection, Op.AUTH, r.reply(xid, 0, 0))
 
     def _send(self, connection: Connection, op: int, data: bytes) -> None:
+        """Send a reply, unless a fault drops it."""
+        dropped = self.faults.pop_dropped_reply(op, connection.session_id)
+        if dropped:
+            connection.flush(clock.now())  # earlier replies are not lost
+            self.drop(connection)
+            dropped.done.set()
+            return
         self.sent += 1
-        delay = self.faults.delays.get(op) if self.faults.delays else None
+        delay = self.faults.delays.get(op)
         connection.send(data, not_before=clock.now() + delay if delay else 0.0)

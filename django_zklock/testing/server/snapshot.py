@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from django_zklock.testing.server.acl import OPEN
 from django_zklock.testing.server.records import Acl
 from django_zklock.testing.server.tree import Node, Tree
 
@@ -54,8 +53,6 @@ def _unpack(packed: dict[str, Any]) -> Node:
     data = packed["data"]
     acl = tuple(Acl(*fields) for fields in packed["acl"])
     node = Node(None if data is None else base64.b64decode(data), acl, packed["owner"], 0, 0)
-    if acl == OPEN:
-        node.acl = OPEN
     for name in _NUMBERS:
         setattr(node, name, int(packed[name]))
     return node

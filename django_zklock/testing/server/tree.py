@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from django_zklock.testing.server.acl import OPEN, READ_ONLY, Credential, require, resolve
 from django_zklock.testing.server.codes import Error, Event, Mode, Perm, Refused
-from django_zklock.testing.server.records import Acl, Stat
+from django_zklock.testing.server.records import STAT, Acl
 
 #: Containers, and nodes with a time to live, have these numbers instead of a session id.
 CONTAINER: Final = -(1 << 63)
@@ -33,28 +34,24 @@ _FORBIDDEN: Final = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U000
 class Origin(NamedTuple):
     """The client of an operation, its transaction and its time in milliseconds."""
 
-    credentials: Sequence[Credential] = ()
-    session: int = 0
-    zxid: int = 0
-    now: int = 0
+    credentials: Sequence[Credential]
+    session: int
+    zxid: int
+    now: int
 
 
 class Change(NamedTuple):
-    """A change of a node by an operation, and the lists that decide which clients may see it."""
+    """A change of a node by an operation, the lists that decide which clients may see it, and how to undo it."""
 
     event: Event
     path: str
     acl: tuple[Acl, ...]
     parent_acl: tuple[Acl, ...]
+    undo: Callable[[], None]
 
 
 class Node:
     """One znode. Only the tree changes it."""
-
-    __slots__ = (
-        "acl", "aversion", "children", "creations", "ctime", "czxid", "data", "mtime", "mzxid", "owner", "pzxid",
-        "version",
-    )  # fmt: skip
 
     def __init__(self, data: bytes | None, acl: tuple[Acl, ...], owner: int, zxid: int, now: int) -> None:
         self.data = data
@@ -66,9 +63,9 @@ class Node:
         self.version = self.aversion = 0
         self.creations = 0  # children created so far; also the next sequence number
 
-    def stat(self) -> Stat:
-        """Return the node's metadata. cversion counts the creations and deletions of children."""
-        return Stat(
+    def stat(self) -> bytes:
+        """Return the node's Stat as it is on the wire. cversion counts the creations and deletions of children."""
+        return STAT.pack(
             self.czxid,
             self.mzxid,
             self.ctime,
@@ -97,8 +94,7 @@ class Tree:
     """
     All znodes of a server.
 
-    `changes` collects what operations did, so that the caller can fire the watches. `begin`, `commit` and `roll_back`
-    make one transaction of several operations.
+    `changes` collects what operations did, so that the caller can fire the watches. Until then `roll_back` undoes them.
     """
 
     def __init__(self) -> None:
@@ -106,7 +102,6 @@ class Tree:
         self.ephemerals: dict[int, dict[str, None]] = {}  # by session, in order of creation
         self.expiring: set[str] = set()  # containers and nodes with a time to live
         self.changes: list[Change] = []
-        self._undo: list[Callable[[], None]] | None = None
         for path in FIXED:
             node = self.nodes[path] = Node(b"", OPEN, 0, 0, 0)
             if path != "/":
@@ -137,36 +132,35 @@ class Tree:
         mode: Mode,
         origin: Origin,
         *,
-        sequential: bool = False,
-        ttl: int | None = None,
+        sequential: bool,
+        ttl: int,
     ) -> str:
         """
         Create a node and return its path.
 
-        For sequential modes, or with `sequential`, the server appends the number of the parent to the path.
+        With `sequential`, the server appends the number of the parent to the path. A `ttl` below 0 is none.
         """
         owner = _owner(mode, ttl, origin.session)
         where, name = split(path)
         acls = resolve(acl, origin.credentials)
         parent = self.node(where)
         require(parent.acl, Perm.CREATE, origin.credentials)
-        if sequential or mode.sequential:
+        if sequential:
             name += f"{parent.creations:010d}"
         path = validate(f"{where}/{name}")
         if path in self.nodes:
             raise Refused(Error.NODE_EXISTS)
         if parent.ephemeral:
             raise Refused(Error.NO_CHILDREN_FOR_EPHEMERALS)
-        if self._undo is not None:
-            before = (parent.creations, parent.pzxid)
-            self._undo.append(lambda: self._undo_create(path, parent, before))
-        node = self.nodes[path] = Node(data, OPEN if acls == OPEN else acls, owner, origin.zxid, origin.now)
+        before = (parent.creations, parent.pzxid)
+        node = self.nodes[path] = Node(data, acls, owner, origin.zxid, origin.now)
         parent.children.add(name)
         if parent.creations < _LAST_SEQUENCE:  # the real server's counter stops there, too
             parent.creations += 1
             parent.pzxid = origin.zxid
         self._register(path, node)
-        self.changes.append(Change(Event.CREATED, path, node.acl, parent.acl))
+        undo = partial(self._undo_create, path, parent, before)
+        self.changes.append(Change(Event.CREATED, path, node.acl, parent.acl, undo))
         return path
 
     def delete(self, path: str | None, version: int, origin: Origin) -> None:
@@ -185,36 +179,32 @@ class Tree:
         """Delete a node without any checks, as the server itself does."""
         where, name = split(path)
         parent, node = self.nodes[where], self.nodes.pop(path)
-        if self._undo is not None:
-            before = parent.pzxid
-            self._undo.append(lambda: self._undo_remove(path, parent, node, before))
+        undo = partial(self._undo_remove, path, parent, node, parent.pzxid)
         parent.children.discard(name)
         parent.pzxid = max(parent.pzxid, zxid)
         self._unregister(path, node)
-        self.changes.append(Change(Event.DELETED, path, node.acl, parent.acl))
+        self.changes.append(Change(Event.DELETED, path, node.acl, parent.acl, undo))
 
-    def set_data(self, path: str | None, data: bytes | None, version: int, origin: Origin) -> Stat:
-        """Replace the data of a node."""
+    def set_data(self, path: str | None, data: bytes | None, version: int, origin: Origin) -> bytes:
+        """Replace the data of a node. Return its Stat."""
         path = validate(path)
         node = self.node(path)
         require(node.acl, Perm.WRITE, origin.credentials)
         _match(node.version, version)
-        if self._undo is not None:
-            before = (node.data, node.version, node.mzxid, node.mtime)
-            self._undo.append(lambda: _undo_set(node, before))
+        undo = partial(_undo_set, node, (node.data, node.version, node.mzxid, node.mtime))
         node.data, node.version = data, _int32(node.version + 1)
         node.mzxid, node.mtime = origin.zxid, origin.now
-        self.changes.append(Change(Event.CHANGED, path, node.acl, OPEN))
+        self.changes.append(Change(Event.CHANGED, path, node.acl, OPEN, undo))
         return node.stat()
 
-    def set_acl(self, path: str | None, acl: Sequence[Acl] | None, version: int, origin: Origin) -> Stat:
-        """Replace the ACL of a node; `version` is the version of the ACL. No watch fires."""
+    def set_acl(self, path: str | None, acl: Sequence[Acl] | None, version: int, origin: Origin) -> bytes:
+        """Replace the ACL of a node; `version` is the version of the ACL. No watch fires. Return the Stat."""
         path = validate(path)
         acls = resolve(acl, origin.credentials)
         node = self.node(path)
         require(node.acl, Perm.ADMIN, origin.credentials)
         _match(node.aversion, version)
-        node.acl, node.aversion = OPEN if acls == OPEN else acls, node.aversion + 1
+        node.acl, node.aversion = acls, node.aversion + 1
         return node.stat()
 
     def check(self, path: str | None, version: int, origin: Origin) -> None:
@@ -232,19 +222,10 @@ class Tree:
         """Return the containers whose last child was deleted, and the nodes whose time to live is over."""
         return [path for path in self.expiring if _is_expired(self.nodes[path], now)]
 
-    def begin(self) -> None:
-        """Begin a transaction: record how to undo each operation."""
-        self._undo = []
-
-    def commit(self) -> None:
-        """Keep what was done since `begin`."""
-        self._undo = None
-
     def roll_back(self) -> None:
-        """Undo what was done since `begin`. None of its changes may have been reported yet."""
-        undo, self._undo = self._undo or [], None
-        for step in reversed(undo):
-            step()
+        """Undo the changes that are not reported yet."""
+        for change in reversed(self.changes):
+            change.undo()
         self.changes.clear()
 
     def _register(self, path: str, node: Node) -> None:
@@ -278,12 +259,12 @@ def _undo_set(node: Node, before: tuple[bytes | None, int, int, int]) -> None:
     node.data, node.version, node.mzxid, node.mtime = before
 
 
-def _owner(mode: Mode, ttl: int | None, session: int) -> int:
+def _owner(mode: Mode, ttl: int, session: int) -> int:
     if mode.ttl:
-        if ttl is None or not 0 < ttl <= MAX_TTL:
+        if not 0 < ttl <= MAX_TTL:
             raise Refused(Error.BAD_ARGUMENTS)
         return TTL_MARK + ttl
-    if ttl is not None and ttl >= 0:
+    if ttl >= 0:
         raise Refused(Error.BAD_ARGUMENTS)
     return CONTAINER if mode is Mode.CONTAINER else session if mode.ephemeral else 0
 

@@ -261,7 +261,7 @@ async def test_the_streams_of_a_client_are_bounded(zoo: Zoo) -> None:
         first = served.stub.WatchQueue(wanted, metadata=metadata)
         assert (await first.read()).state == HELD
         too_many = grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "1 streams" in await refused(served.stub.WatchQueue(wanted, metadata=metadata).read(), too_many)
+        assert "1 open streams" in await refused(served.stub.WatchQueue(wanted, metadata=metadata).read(), too_many)
         await refused(served.stub.KeepAlive(metadata=metadata).read(), too_many)
         await served.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id), metadata=metadata)
         assert (await first.read()).state == OVER

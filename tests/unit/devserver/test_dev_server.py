@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -111,7 +110,8 @@ def test_transaction_ids_rise_though_the_clock_was_set_back(tmp_path: Path) -> N
 def test_a_snapshot_has_all_znodes_but_ephemerals(tmp_path: Path) -> None:
     tree = Tree()
     for path, mode in (("/c", Mode.CONTAINER), ("/c/x", Mode.PERSISTENT), ("/t", Mode.TTL), ("/e", Mode.EPHEMERAL)):
-        tree.create(path, None, OPEN, mode, Origin(session=1, zxid=7, now=99), ttl=5 if mode.ttl else None)
+        origin, ttl = Origin((), session=1, zxid=7, now=99), 5 if mode.ttl else -1
+        tree.create(path, None, OPEN, mode, origin, sequential=False, ttl=ttl)
     save(tmp_path / "file", tree, 7)
     again, zxid = load(tmp_path / "file")
     assert zxid == 7
@@ -146,7 +146,6 @@ os.waitpid(child, 0)
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_child_closes_the_port_of_the_dev_server() -> None:
     """Else clients of a server that was stopped would connect and wait for ever."""
     done = subprocess.run(
