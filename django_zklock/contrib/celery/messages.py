@@ -127,6 +127,13 @@ def text(request: Any, header: str) -> str:
     return value if isinstance(value, str) else ""
 
 
+def headers_for_task(request: Any) -> dict[str, Any]:
+    """Return the headers that the process of the task will see, to add to them; in the worker's main process."""
+    headers: dict[str, Any] = request.request_dict
+    given: dict[str, Any] | None = headers.get("headers")
+    return headers if given is None else given
+
+
 def headers_of(request: Any) -> dict[str, Any]:
     """Return the headers of a message in the worker's main process, those of the sender too."""
     given = request.request_dict.get("headers")
@@ -142,8 +149,12 @@ def record_received(*, sender: Any, request: Any, **kwargs: object) -> None:
     if locked_of(request.task) is not None:
         request.delivery_info[QUEUE_KEY] = _queue_of(sender, request.message)
     setattr(request, _RECEIVED, clock.now())
-    if not isinstance(request.request_dict.get("headers", {}), dict):  # the sender may have put anything there
-        request.request_dict["headers"] = None  # also for the process that runs the task
+    headers = request.request_dict
+    if isinstance(headers.get("headers"), dict):  # those of an agent: Celery shows the task no others
+        headers["headers"] |= {name: value for name, value in headers.items() if name.startswith("zklock_")}
+        headers["headers"] |= _of_delivery(headers)
+    else:  # the sender may have put anything there
+        headers["headers"] = None  # also for the process that runs the task
     # Celery knows only of Redis and RabbitMQ that they deliver a message again.
     sqs: Any = request.message.delivery_info.get("sqs_message") or {"Attributes": {}}
     times = int(sqs["Attributes"].get("ApproximateReceiveCount", 1))
@@ -337,7 +348,7 @@ def _publish(task: Task[..., Any], headers: dict[str, Any], delay: float) -> Non
 def _headers_with_history(request: Any) -> dict[str, Any]:
     """Return the headers of the next message of this call. `_restore_history` reads them."""
     own = request.headers or {}
-    history = _of_delivery({**own, **vars(request)})  # an agent may have put all others deeper than the broker's
+    history = _of_delivery(own)
     if request.delivery_info.get("redelivered"):
         history["redelivered"] = True
     else:
