@@ -55,6 +55,7 @@ from django_zklock.locks import trace
 from django_zklock.locks.events import events
 from django_zklock.locks.multi import joined
 from django_zklock.locks.queue_reader import contenders
+from django_zklock.locks.transactions import is_of_hook
 
 logger = Logger("django_zklock.celery")
 
@@ -193,7 +194,7 @@ class TaskContext(CallContext):
 
     def on_error(self, error: LockNotAcquired | ZooKeeperUnavailable | LockLost) -> Any:
         """Send the task again, too, if its body was part of a deadlock and may run twice: its locks are released."""
-        if isinstance(error, LockDeadlock) and self._has_begun and self._may_run_twice:
+        if isinstance(error, LockDeadlock) and self._has_begun and self._may_run_twice(error):
             messages.send_again(self._task, LOST_HEADER, error)
         return super().on_error(error)
 
@@ -203,13 +204,15 @@ class TaskContext(CallContext):
         called: dict[Any, TaskContext] = self._task.request.__dict__[_CALLED]
         return any(call._has_begun and not lock_around(wrapper.__wrapped__) for wrapper, call in called.items())
 
-    @property
-    def _may_run_twice(self) -> bool:
+    def _may_run_twice(self, error: ZkLockError) -> bool:
         """
-        Return whether the work may begin again.
+        Return whether the work may begin again after this error.
 
-        `acks_late` says so, as a worker may die. But the end of a `max_hold` would come again each time.
+        `acks_late` says so, as a worker may die. But the end of a `max_hold` would come again each time. And after the
+        COMMIT, only what follows it has failed.
         """
+        if is_of_hook(error):
+            return False
         is_bounded = any(spec.max_hold is not None for spec in self.lock.specs)
         default = "retry" if self._task.acks_late and not is_bounded else "fail"
         return self.options.get("on_lost", default) == "retry" and not self._is_spent(LOST_HEADER)
@@ -221,7 +224,7 @@ class TaskContext(CallContext):
         If ZooKeeper is not available, nothing is skipped.
         """
         policy, has_worked, is_lost = self.options["on_conflict"], self._has_worked, isinstance(error, LockLost)
-        if has_worked and not self._may_run_twice:
+        if has_worked and not self._may_run_twice(error):
             self._caller = "task"
             return super().without_lock(error)
         if is_lost and has_worked:
