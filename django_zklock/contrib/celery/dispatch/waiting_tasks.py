@@ -26,7 +26,6 @@ from django_zklock.contrib.celery.messages import (
     WAITED_HEADER,
     count_in,
     delay_before,
-    headers_for_task,
     headers_of,
     received_at,
 )
@@ -134,7 +133,7 @@ class WaitingTask:
 
     def _wait_alone(self) -> Routine[bool]:
         request, is_fixed = self.request, self.dispatcher.has_fixed_prefetch
-        headers = headers_for_task(request)
+        headers = headers_of(request)
         alone = wait_alone(
             request.task,
             request.id,
