@@ -86,7 +86,7 @@ def describe(task: Task[..., Any], message: Mapping[str, Any]) -> Work:
     It has the UUID that brokers like Redis store in a message, and "redelivered" if the message is that.
     """
     headers, info, properties = (message.get(name) or {} for name in ("headers", "delivery_info", "properties"))
-    name, task_id = task.name or "", message.get("id")
+    name, task_id = str(task.name), message.get("id")
     about = {"task": name, "id": short_id(task_id), "retries": str(message.get("retries") or 0)}
     about["queue"] = _DELAY.sub("", str(info.get("routing_key") or ""))
     for tag in (properties.get("delivery_tag"), headers.get(MESSAGE_HEADER)):
