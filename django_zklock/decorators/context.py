@@ -111,10 +111,6 @@ class TaskLibrary:
         """Return the functions that calls of the library's tasks go through."""
         return ()
 
-    def has_task(self, wrapper: Callable[..., Any]) -> bool:
-        """Return whether a task of the library calls this decorated function."""
-        return any(function is wrapper for function in self.functions())
-
 
 CELERY: Final = "django_zklock.contrib.celery"
 NONE: Final = TaskLibrary()

@@ -235,7 +235,7 @@ class LockedFunction:
 
     def _check_options_of_tasks(self) -> None:
         """Raise `ImproperlyConfigured` if options have no effect, because no task is known to call this function."""
-        if self._of_tasks and not contexts.library.has_task(self.wrapper):
+        if self._of_tasks and self.wrapper not in contexts.library.functions():
             raise ImproperlyConfigured(
                 f"{self.name} has {' and '.join(self._of_tasks)} in its @zk_locked, which only has an effect on the "
                 "function of a Celery task, and no task is known that calls this function. A decorator between it and "

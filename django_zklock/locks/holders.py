@@ -61,13 +61,13 @@ def permit_limit(queue: Queue, data: bytes, change: bytes | None) -> int:
     return queue.limit or own if change is None else max(queue.limit or 0, own, LimitRecord.decode(change).before)
 
 
-def waits_for(queue: Queue, index: int, indexes: Container[int] | None = None) -> str:
+def waits_for(queue: Queue, index: int, indexes: Container[int]) -> str:
     """
     Return the name of the contender that the one at `index` waits for; empty for a holder.
 
-    `indexes` is the result of `holder_indexes`; without it, no limits in code are known.
+    `indexes` is the result of `holder_indexes`.
     """
-    if index in (holder_indexes(queue) if indexes is None else indexes):
+    if index in indexes:
         return ""
     kind = queue[index].kind
     if kind in _SHARE:

@@ -66,16 +66,27 @@ def not_rolled_back(error: BaseException) -> bool:
     """
     Return whether work is not rolled back although this error, or one that it comes from, was raised.
 
-    A function of `on_commit` has raised it: after the COMMIT, or at once in autocommit, after what was written before.
-    Or a lock was lost without a transaction that could be rolled back. What else a view has committed is not known.
+    A function of `on_commit` has raised it, or a lock was lost without a transaction that could be rolled back. What
+    else a view has committed is not known.
     """
+    return is_of_hook(error) or any(getattr(cause, "not_rolled_back", False) for cause in _with_causes(error))
+
+
+def is_of_hook(error: BaseException) -> bool:
+    """
+    Return whether a function of `on_commit` has raised this error, or one that it comes from.
+
+    Django calls it after the COMMIT, or at once in autocommit, after what was written before.
+    """
+    frames = (frame for cause in _with_causes(error) for frame, _ in traceback.walk_tb(cause.__traceback__))
+    return any(frame.f_code in _CALL_HOOKS for frame in frames)
+
+
+def _with_causes(error: BaseException) -> list[BaseException]:
     errors = [error]
     for cause in errors:
-        codes = (frame.f_code for frame, _ in traceback.walk_tb(cause.__traceback__))
-        if getattr(cause, "not_rolled_back", False) or not _CALL_HOOKS.isdisjoint(codes):
-            return True
         errors += [other for other in (cause.__cause__, cause.__context__) if other is not None and other not in errors]
-    return False
+    return errors
 
 
 def roll_back() -> None:

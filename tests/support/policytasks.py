@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery import Task, current_task
 from celery.result import allow_join_result
+from django.db import transaction
 from kombu.exceptions import OperationalError
 
 from django_zklock import current_hold, zk_adopt, zk_lock, zk_locked
-from django_zklock.exceptions import LockNotAdopted
+from django_zklock.exceptions import LockDeadlock, LockLost, LockNotAdopted, ZkLockError
 from support.celeryapp import app, do
 
 VALUE = {"skipped": True}
@@ -47,6 +48,20 @@ def charge(key: str, other: str, journal: str) -> str:
     with zk_lock(other, timeout=5):
         return "done"
 
+
+def committed(key: str, error: str, journal: str) -> None:
+    """Commit work, and then meet an error of a lock."""
+    kinds: dict[str, type[ZkLockError]] = {kind.__name__: kind for kind in (LockDeadlock, LockLost)}
+    work(key, journal=journal)
+
+    def fail() -> NoReturn:
+        raise kinds[error]("after the COMMIT", lock=key)
+
+    with transaction.atomic():
+        transaction.on_commit(fail)
+
+
+app.task(name="nested.committed", acks_late=True)(zk_locked("{key}", on_lost="retry")(committed))
 
 SHARES: dict[str, dict[str, Any]] = {"read": {"kind": "read"}, "permit": {"limit": 2}}
 

@@ -69,7 +69,7 @@ app.task(name="waiting.late", acks_late=True, reject_on_worker_lost=True)(zk_loc
 app.task(name="waiting.slow")(zk_locked("{key}", warn_after=0.2)(work))
 app.task(name="waiting.patient")(zk_locked("{key}", timeout=0.5)(getpid))
 app.task(name="waiting.skips")(zk_locked("{key}", timeout=0.5, on_conflict="skip")(getpid))
-app.task(name="waiting.bounded")(zk_locked("{key}", timeout=1, on_conflict="wait")(getpid))
+app.task(name="waiting.bounded")(zk_locked("{key}", timeout=2, on_conflict="wait")(getpid))
 app.task(name="waiting.insists")(zk_locked("{key}", on_conflict="wait")(getpid))
 # The pool process alone computes this key.
 app.task(name="waiting.computed")(zk_locked(lambda key: f"computed/{key}", on_conflict="wait")(getpid))

@@ -12,7 +12,6 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any, Final, NoReturn
 
 from celery import Task
@@ -55,12 +54,13 @@ from django_zklock.locks import trace
 from django_zklock.locks.events import events
 from django_zklock.locks.multi import joined
 from django_zklock.locks.queue_reader import contenders
+from django_zklock.locks.transactions import is_of_hook
 
 logger = Logger("django_zklock.celery")
 
-MESSAGE_DELAY: Final = 120.0
+RESERVED_FOR: Final = 120.0 + messages.LONGEST_DELAY
 """
-Seconds beyond its delay for which a waiting task keeps its reservation.
+Seconds for which a waiting task keeps its reservation.
 
 Its message may be lost without a report. If the message is only later than this, a second task waits, too. Then the
 work runs once more than needed, but no call is lost.
@@ -104,9 +104,8 @@ class TaskContext(CallContext):
         if self._wait_result is not None:
             error = self._wait_result.error
             if error is not None and self._wait_result.resend:
-                earlier = messages.text(self._task.request, COPY_HEADER)
-                if earlier:
-                    self._send_copy_again(earlier, error)
+                if messages.text(self._task.request, COPY_HEADER):
+                    self._send_copy_again(error)
                 messages.send_again(self._task, CONFLICTS_HEADER, error, **self._wait_result.resend)
             if error is not None:
                 raise error
@@ -134,12 +133,12 @@ class TaskContext(CallContext):
         )
         if not run(is_alone):
             busy = LockBusy(f"The lock {self._key!r} is held by another copy of this task.", lock=self._key)
-            self._send_copy_again(headers[COPY_HEADER], busy)
+            self._send_copy_again(busy)
 
-    def _send_copy_again(self, earlier: str, error: ZkLockError) -> NoReturn:
+    def _send_copy_again(self, error: ZkLockError) -> NoReturn:
         """Send the task again because of another copy. That is no conflict."""
-        met: dict[str, Any] = {COPY_HEADER: earlier}
-        messages.send_again(self._task, COPIES_HEADER, error, **met)
+        earlier: Any = messages.text(self._task.request, COPY_HEADER) or NONE
+        messages.send_again(self._task, COPIES_HEADER, error, **{COPY_HEADER: earlier})
 
     def again(self, error: AcquireAgain) -> None:
         """
@@ -193,7 +192,7 @@ class TaskContext(CallContext):
 
     def on_error(self, error: LockNotAcquired | ZooKeeperUnavailable | LockLost) -> Any:
         """Send the task again, too, if its body was part of a deadlock and may run twice: its locks are released."""
-        if isinstance(error, LockDeadlock) and self._has_begun and self._may_run_twice:
+        if isinstance(error, LockDeadlock) and self._has_begun and self._may_run_twice(error):
             messages.send_again(self._task, LOST_HEADER, error)
         return super().on_error(error)
 
@@ -203,13 +202,15 @@ class TaskContext(CallContext):
         called: dict[Any, TaskContext] = self._task.request.__dict__[_CALLED]
         return any(call._has_begun and not lock_around(wrapper.__wrapped__) for wrapper, call in called.items())
 
-    @property
-    def _may_run_twice(self) -> bool:
+    def _may_run_twice(self, error: ZkLockError) -> bool:
         """
-        Return whether the work may begin again.
+        Return whether the work may begin again after this error.
 
-        `acks_late` says so, as a worker may die. But the end of a `max_hold` would come again each time.
+        `acks_late` says so, as a worker may die. But the end of a `max_hold` would come again each time. And after the
+        COMMIT, only what follows it has failed.
         """
+        if is_of_hook(error):
+            return False
         is_bounded = any(spec.max_hold is not None for spec in self.lock.specs)
         default = "retry" if self._task.acks_late and not is_bounded else "fail"
         return self.options.get("on_lost", default) == "retry" and not self._is_spent(LOST_HEADER)
@@ -221,7 +222,7 @@ class TaskContext(CallContext):
         If ZooKeeper is not available, nothing is skipped.
         """
         policy, has_worked, is_lost = self.options["on_conflict"], self._has_worked, isinstance(error, LockLost)
-        if has_worked and not self._may_run_twice:
+        if has_worked and not self._may_run_twice(error):
             self._caller = "task"
             return super().without_lock(error)
         if is_lost and has_worked:
@@ -246,7 +247,7 @@ class TaskContext(CallContext):
         # Not `ahead` alone, as any holder of a permit may be meant. And it may have left the queue since.
         seen = [*filter(None, [error.ahead]), *itertools.chain(*queues.values())]
         if copy_in(seen, self.about):
-            self._send_copy_again(NONE, error)
+            self._send_copy_again(error)
         is_free = not queues.get(error.lock or "")  # the holder is gone or unknown; perhaps it was a copy
         again = (is_free and error.ahead is None) or any(map(self._is_run_before, seen))
         if (is_free and self.options["on_conflict"] == "skip") or (again and not self._is_spent(CONFLICTS_HEADER)):
@@ -271,24 +272,19 @@ class TaskContext(CallContext):
         """
         task, request = self._task, self._task.request
         key = lifecycle.waiting_key(task, lock_key)
-        times = messages.count(request, CONFLICTS_HEADER) + 1
-        delay = messages.delay_before(task, times)
         again = "redelivered" in self.about or messages.text(request, lifecycle.WAITING_HEADER) == key
-        seconds, name = delay + MESSAGE_DELAY, str(task.name)
-        reserved = reservations.reserved(key, str(request.id), task=name, seconds=seconds, again=again)
-        with ExitStack() as stack:
-            try:
-                other = stack.enter_context(reserved)
-            except (ZooKeeperUnavailable, LockTimeout) as unknown:
-                messages.send_again(task, CONFLICTS_HEADER, unknown)
-            if other is not None and other.task_id != str(request.id):
-                return other.task_id
-            if other is not None:  # an earlier call, whose result this one must not overwrite
-                lifecycle.keep(request)
-                raise Ignore("an earlier call with this id waits for the lock")
-            headers = {CONFLICTS_HEADER: times, lifecycle.WAITING_HEADER: key}
-            messages.send(task, headers, delay)
-        messages.end_run(task, headers, delay, error)
+        task_id, name = str(request.id), str(task.name)
+        waiting: dict[str, Any] = {lifecycle.WAITING_HEADER: key}
+        try:
+            with reservations.reserved(key, task_id, task=name, seconds=RESERVED_FOR, again=again) as other:
+                if other is None:
+                    messages.send_again(task, CONFLICTS_HEADER, error, **waiting)
+        except (ZooKeeperUnavailable, LockTimeout) as unknown:
+            messages.send_again(task, CONFLICTS_HEADER, unknown)
+        if other.task_id == task_id:  # an earlier call, whose result this one must not overwrite
+            lifecycle.keep(request)
+            raise Ignore("an earlier call with this id waits for the lock")
+        return other.task_id
 
     def _skip(self, reason: str) -> Any:
         """
@@ -325,13 +321,10 @@ class MessageContext(FunctionContext):
     on_conflict_with_timeout = "retry"
 
     def __init__(self, request: Any) -> None:
-        retries = request.request_dict.get("retries") or 0
-        headers, properties = messages.headers_of(request), request.request_dict.get("properties")
-        name, info = request.task.name or "", request.delivery_info
-        work = messages.describe(name, request.id, retries, headers, properties, info)
+        work = messages.describe(request.task, {**request.request_dict, "headers": messages.headers_of(request)})
         super().__init__(work.what, dict(work.about))
         if events.about is not None:
-            self.about |= trace.of_header(headers.get("traceparent"))
+            self.about |= trace.of_header(request.request_dict.get("traceparent"))
 
 
 def running_task(wrapper: Callable[..., Any]) -> FunctionContext | None:

@@ -74,22 +74,22 @@ def work_of(task: Task[..., Any]) -> Work:
     request: Any = task.request
     work: Work | None = request.__dict__.get(_WORK)
     if work is None:
-        name, retries = task.name or "", request.retries
-        work = describe(name, request.id, retries, request.headers, request.properties, request.delivery_info)
+        work = describe(task, vars(request))
         setattr(request, _WORK, work)
     return work
 
 
-def describe(name: str, task_id: object, retries: object, headers: Any, properties: Any, delivery_info: Any) -> Work:
+def describe(task: Task[..., Any], message: Mapping[str, Any]) -> Work:
     """
     Return the description of a task, running or not, from its message.
 
     It has the UUID that brokers like Redis store in a message, and "redelivered" if the message is that.
     """
-    headers, info = headers or {}, delivery_info or {}
-    about = {"task": name, "id": short_id(task_id), "retries": str(retries)}
+    headers, info, properties = (message.get(name) or {} for name in ("headers", "delivery_info", "properties"))
+    name, task_id = str(task.name), message.get("id")
+    about = {"task": name, "id": short_id(task_id), "retries": str(message.get("retries") or 0)}
     about["queue"] = _DELAY.sub("", str(info.get("routing_key") or ""))
-    for tag in ((properties or {}).get("delivery_tag"), headers.get(MESSAGE_HEADER)):
+    for tag in (properties.get("delivery_tag"), headers.get(MESSAGE_HEADER)):
         if isinstance(tag, str) and len(tag) == _UUID:
             about["message"] = tag
     if info.get("redelivered") or isinstance(headers.get(COPY_HEADER), str):
@@ -128,9 +128,10 @@ def text(request: Any, header: str) -> str:
 
 
 def headers_of(request: Any) -> dict[str, Any]:
-    """Return the headers of a message in the worker's main process, those of the sender too."""
-    given = request.request_dict.get("headers")
-    return {**request.request_dict, **(given if isinstance(given, dict) else {})}
+    """Return the headers that the process of a task will see, to read or change them in the worker's main process."""
+    headers: dict[str, Any] = request.request_dict
+    given: dict[str, Any] | None = headers.get("headers")
+    return headers if given is None else given
 
 
 def record_received(*, sender: Any, request: Any, **kwargs: object) -> None:
@@ -142,8 +143,12 @@ def record_received(*, sender: Any, request: Any, **kwargs: object) -> None:
     if locked_of(request.task) is not None:
         request.delivery_info[QUEUE_KEY] = _queue_of(sender, request.message)
     setattr(request, _RECEIVED, clock.now())
-    if not isinstance(request.request_dict.get("headers", {}), dict):  # the sender may have put anything there
-        request.request_dict["headers"] = None  # also for the process that runs the task
+    headers = request.request_dict
+    if isinstance(headers.get("headers"), dict):  # those of an agent: Celery shows the task no others
+        headers["headers"] |= {name: value for name, value in headers.items() if name.startswith("zklock_")}
+        headers["headers"] |= _of_delivery(headers)
+    else:  # the sender may have put anything there
+        headers["headers"] = None  # also for the process that runs the task
     # Celery knows only of Redis and RabbitMQ that they deliver a message again.
     sqs: Any = request.message.delivery_info.get("sqs_message") or {"Attributes": {}}
     times = int(sqs["Attributes"].get("ApproximateReceiveCount", 1))
@@ -337,7 +342,7 @@ def _publish(task: Task[..., Any], headers: dict[str, Any], delay: float) -> Non
 def _headers_with_history(request: Any) -> dict[str, Any]:
     """Return the headers of the next message of this call. `_restore_history` reads them."""
     own = request.headers or {}
-    history = _of_delivery({**own, **vars(request)})  # an agent may have put all others deeper than the broker's
+    history = _of_delivery(own)
     if request.delivery_info.get("redelivered"):
         history["redelivered"] = True
     else:
@@ -346,27 +351,22 @@ def _headers_with_history(request: Any) -> dict[str, Any]:
     return {**headers, HISTORY_HEADER: history} if history else headers
 
 
-def end_run(task: Task[..., Any], headers: dict[str, Any], delay: float, error: Exception) -> NoReturn:
-    """
-    End this run of a task that was sent again with these headers; Celery shows it as a retry.
-
-    A copy stores no RETRY. Celery looks for a result, and then writes: it could overwrite the one that another copy has
-    just stored. Celery before 5.7 stores it all the same.
-    """
-    if "redelivered" in work_of(task).about or COPY_HEADER in headers:
-        task.request.ignore_result = True
-    raise Retry(exc=error, when=delay) from error  # type: ignore[arg-type]
-
-
 def send_again(
     task: Task[..., Any], header: str, error: Exception, *, longest: float = LONGEST_DELAY, **headers: Any
 ) -> NoReturn:
-    """Publish the running task again after a delay that grows with the count in `header`, and end this run."""
+    """
+    Publish the running task again after a delay that grows with the count in `header`, and end this run.
+
+    Celery shows it as a retry. A copy stores no RETRY. Celery looks for a result, and then writes: it could overwrite
+    the one that another copy has just stored. Celery before 5.7 stores it all the same.
+    """
     times = count(task.request, header) + 1
     delay = min(delay_before(task, times), longest)
     headers[header] = times
     send(task, headers, delay)
-    end_run(task, headers, delay, error)
+    if "redelivered" in work_of(task).about or COPY_HEADER in headers:
+        task.request.ignore_result = True
+    raise Retry(exc=error, when=delay) from error  # type: ignore[arg-type]
 
 
 # --- how a run ends ---------------------------------------------------------------------------------------------------

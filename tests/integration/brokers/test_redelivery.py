@@ -60,8 +60,11 @@ def test_of_two_copies_of_a_task_one_runs(rabbitmq: RabbitMQ, lone_worker: Worke
 
 
 @pytest.mark.chaos
-def test_a_task_longer_than_the_visibility_timeout_runs_once(redis: Redis, hasty_worker: Worker, zoo: Zoo) -> None:
-    result, gate = hasty_worker.begin("late", "long")
+@pytest.mark.parametrize("headers", [{}, {"headers": {"of-an-agent": "1"}}])
+def test_a_task_longer_than_the_visibility_timeout_runs_once(
+    redis: Redis, hasty_worker: Worker, zoo: Zoo, headers: dict[str, Any]
+) -> None:
+    result, gate = hasty_worker.begin("late", "long", headers=headers)
     pid = gate.wait_at_work()
     wait_delivered_again(redis, hasty_worker, result)
     assert_one_runs(hasty_worker, zoo, "long", result, gate, pid)

@@ -15,9 +15,12 @@ from support.zoo import Zoo
 
 from django_zklock import Lock
 from django_zklock.contrib.celery import copies, messages
+from django_zklock.contrib.celery.context import TaskContext
 from django_zklock.contrib.celery.messages import COPIES_HEADER, COPY_HEADER
 from django_zklock.core.execution.waiters import ThreadWaiter, run
 from django_zklock.core.queue.nodes import Payload, prefix
+from django_zklock.decorators.context import AcquireAgain
+from django_zklock.exceptions import LockBusy
 
 ID = "one"
 ABOUT = {"task": "copied", "id": ID, "redelivered": "1"}
@@ -115,6 +118,16 @@ def running(task: Any) -> Iterator[Callable[[str], Any]]:
 
     yield begin
     task.pop_request()
+
+
+def test_a_copy_that_meets_another_one_again_keeps_the_mark_of_an_earlier_result(
+    running: Callable[[str], Any],
+) -> None:
+    """Else it would take that result for the one of the other copy. It cannot be sent: it came by no queue."""
+    task = running("earlier")
+    with pytest.raises(AcquireAgain):
+        TaskContext(task, task.run)._send_copy_again(LockBusy("busy"))
+    assert task.request.headers[COPY_HEADER] == "earlier"
 
 
 def test_a_copy_whose_work_is_done_ends(app: Celery, running: Callable[[str], Any]) -> None:

@@ -168,6 +168,14 @@ def test_a_task_that_gives_way_in_its_body_ends_by_its_policy(
 
 
 @pytest.mark.parametrize("pool", ["prefork"])
+@pytest.mark.parametrize("error", ["LockDeadlock", "LockLost"])
+def test_no_work_is_repeated_after_its_commit(pool_worker: Worker, tmp_path: Path, error: str) -> None:
+    journal = tmp_path / "journal"
+    assert outcome(pool_worker.send("nested.committed", "committed", error, str(journal))) == error
+    assert len(journal.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("pool", ["prefork"])
 def test_a_task_that_gives_way_before_its_work_ends_by_its_policy(pool_worker: Worker) -> None:
     worker, zoo, log = pool_worker, pool_worker.zoo, pool_worker.log.stat().st_size
     policies = [*POLICIES, "two"]

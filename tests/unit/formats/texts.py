@@ -374,7 +374,7 @@ def headers() -> dict[str, str]:
 def read_headers(text: str) -> Any:
     given = json.loads(text)
     request = Context(headers=given)
-    about = messages.describe("shop.tasks.restock", GUID, 0, given, {}, {}).about
+    about = messages.describe(task(), {"id": GUID, "headers": given}).about
     read: dict[str, Any] = {
         **{header: messages.count(request, header) for header in COUNTS},
         **{header: lifecycle._key(given, header) for header in (lifecycle.UNIQUE_HEADER, lifecycle.WAITING_HEADER)},

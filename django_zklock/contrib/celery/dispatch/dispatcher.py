@@ -244,7 +244,8 @@ class Dispatcher(bootsteps.StartStopStep):
     def _send_back(self, task: WaitingTask) -> None:
         """Send a task again that may not wait here, or no longer."""
         if task.has_waited_too_long:
-            task.send_again("the broker would deliver the message again soon")
+            longest = max(self.longest_wait / 2, FIRST_DELAY)  # the next message waits for its lock, too
+            task.send_again("the broker would deliver the message again soon", longest)
         elif len(self.waiting) > self._most_waiting:
             task.send_again(f"{self._most_waiting} tasks of this worker wait already")
         elif task.is_pause_over and not (task.waits_for_copy or self._has_place(task)):

@@ -133,15 +133,16 @@ class WaitingTask:
 
     def _wait_alone(self) -> Routine[bool]:
         request, is_fixed = self.request, self.dispatcher.has_fixed_prefetch
+        headers = headers_of(request)
         alone = wait_alone(
             request.task,
             request.id,
             self._call,
-            request.request_dict,
+            headers,
             self._new_waiter,
             run_blocking=process.current().dispatch,
             # The dispatcher ends a wait that is too long for the broker.
-            longest=lambda copy: until_session_ends(copy, request.request_dict) if is_fixed else math.inf,
+            longest=lambda copy: until_session_ends(copy, headers) if is_fixed else math.inf,
         )
         self.waits_for_copy = True
         try:

@@ -290,7 +290,7 @@ received: weakref.WeakSet[Any] = weakref.WeakSet()
 
 def on_received(request: Any, **kwargs: object) -> None:
     """Remember a request that has reservations: the worker may have to end them."""
-    if not _HEADERS.isdisjoint(headers_of(request)):
+    if not _HEADERS.isdisjoint(request.message.headers):
         received.add(request)
 
 

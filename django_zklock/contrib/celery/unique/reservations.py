@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Final, TypeGuard
 
+from celery.exceptions import Retry
 from django.http import HttpRequest
 
 from django_zklock import conf
@@ -189,10 +190,10 @@ def _entered(client: QueueClient, spec: QueueSpec, caller: Caller) -> Iterator[t
 
 @contextmanager
 def _reserving(grant: Grant) -> Iterator[None]:
-    """Have the release leave the hold if the block has sent the message, or if the task waits here."""
+    """Have the release leave the hold if the block has sent the message, also by a retry, or if the task waits here."""
     try:
         yield
-    except AcquireAgain:
+    except (AcquireAgain, Retry):
         grant.begun = True
         raise
     grant.begun = True
