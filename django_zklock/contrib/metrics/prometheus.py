@@ -169,13 +169,13 @@ class Metrics:
             (signals.lock_acquired, self._on_acquired),
             (signals.lock_released, self._on_released),
             (signals.lock_lost, self._on_lost),
-            (signals.lock_contended, self._on_contended),
-            (signals.lock_deadlocked, self._on_deadlocked),
+            (signals.lock_contended, functools.partial(self._count, self._contended)),
+            (signals.lock_deadlocked, functools.partial(self._count, self._deadlocks)),
             (signals.lock_failed, self._on_failed),
-            (signals.lock_held_long, self._on_held_long),
-            (signals.lock_release_requested, self._on_release_requested),
+            (signals.lock_held_long, functools.partial(self._count_hold, self._held_long)),
+            (signals.lock_release_requested, functools.partial(self._count_hold, self._release_requests)),
             (signals.lock_broken, self._on_broken),
-            (signals.write_refused, self._on_refused),
+            (signals.write_refused, functools.partial(self._count, self._refused)),
             (signals.waiting_tasks_changed, self._on_waiting_tasks),
             (signals.heartbeat, self._on_heartbeat),
             (signals.connection_state_changed, self._on_state),
@@ -338,27 +338,18 @@ class Metrics:
                 if counted is not None:
                     self._holds_now.add(counted.labels, -1)
 
-    def _on_contended(self, *, template: str, kind: str, **kwargs: object) -> None:
-        self._contended.labels(*self._labels(template, kind)).inc()
+    def _count(self, counter: Counter, *, template: str, kind: str, **kwargs: object) -> None:
+        counter.labels(*self._labels(template, kind)).inc()
 
-    def _on_deadlocked(self, *, template: str, kind: str, **kwargs: object) -> None:
-        self._deadlocks.labels(*self._labels(template, kind)).inc()
+    def _count_hold(self, counter: Counter, *, hold: Hold, **kwargs: object) -> None:
+        counter.labels(*self._labels_of(hold)).inc()
 
     def _on_failed(self, *, error: type[BaseException], template: str, kind: str, **kwargs: object) -> None:
         if issubclass(error, ZooKeeperUnavailable):
             self._unavailable.labels(*self._labels(template, kind)).inc()
 
-    def _on_held_long(self, *, hold: Hold, **kwargs: object) -> None:
-        self._held_long.labels(*self._labels_of(hold)).inc()
-
-    def _on_release_requested(self, *, hold: Hold, **kwargs: object) -> None:
-        self._release_requests.labels(*self._labels_of(hold)).inc()
-
     def _on_broken(self, **kwargs: object) -> None:
         self._broken.inc()  # without labels: only the holder knows the template for sure
-
-    def _on_refused(self, *, template: str, kind: str, **kwargs: object) -> None:
-        self._refused.labels(*self._labels(template, kind)).inc()
 
     def _on_waiting_tasks(self, *, waiting: int, **kwargs: object) -> None:
         self._waiting_tasks.set((), waiting)
