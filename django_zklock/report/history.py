@@ -219,6 +219,3 @@ def _age(when: datetime) -> float:
 def _keys(rows: list[Any]) -> tuple[str, ...]:
     """Return the locks of rows, each once."""
     return tuple(dict.fromkeys(row.key for row in rows))
-
-
-CAUSES: Final = (Broken, Stale, Hot, Order, Ended, Dying, Flapping)
