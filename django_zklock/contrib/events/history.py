@@ -6,7 +6,7 @@ import csv
 import statistics
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime, timedelta
+from datetime import datetime
 from datetime import timezone as zones
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
@@ -71,7 +71,7 @@ def lock_panel(lock: LockInfo, *, is_current: bool = True) -> Panel:
     grants = table.last_grants(lock.key, MOST_GRANTS)
     first = lock.holders[0] if lock.holders else None
     is_known = is_current and not lock.problem
-    template = first.template if first is not None else grants[0].template if grants else ""
+    template = lock.template or (grants[0].template if grants else "")
     usual = past.ask("facts.usual_hold", template)
     tokens = {holder.token for holder in lock.holders} if is_known else None
     events = _events_of(grants, lambda attempt: tokens)
@@ -88,7 +88,7 @@ def lock_panel(lock: LockInfo, *, is_current: bool = True) -> Panel:
             *_summary(_("Wait"), [grant.waited for grant in grants]),
         ),
         usual=duration(usual),
-        times="" if first is None else times_usual(first.certain_duration, template),
+        times="" if first is None else times_usual(first.certain_duration, first.template),
     )
     return Panel("admin/zklock/lock/grants.html", content)
 
@@ -305,7 +305,7 @@ def _end_of(attempt: Attempt) -> str:
 
 def _is_recent(attempt: Attempt) -> bool:
     """Return whether a hold is so young that its end may not be in the table yet."""
-    return attempt.outcome == attempt.HELD and attempt.at > timezone.now() - timedelta(seconds=facts.LATE)
+    return attempt.outcome == attempt.HELD and attempt.at > table.ago(facts.LATE)
 
 
 def _since_then(attempt: Attempt, held: _Tokens, broken_by: str) -> str:

@@ -88,6 +88,11 @@ Event: TypeAlias = Attempted | Ended | Deadlocked | Acted
 _Row = TypeVar("_Row")
 
 
+def ago(seconds: float) -> datetime:
+    """Return the time so many seconds ago."""
+    return timezone.now() - timedelta(seconds=seconds)
+
+
 def write(events: Collection[Event]) -> None:
     """Write events to the tables in one transaction. The end of a hold updates the row of its grant, if it has one."""
     rows: list[Attempt] = []
@@ -305,7 +310,7 @@ def past_losses(seconds: float, timeout: float) -> dict[str, int]:
     A loss by a break, by `max_hold` or by a deleted znode is no trouble of the network, and does not count. Several
     losses of one session count once. Rows without a session count once for each process.
     """
-    since = timezone.now() - timedelta(seconds=seconds)
+    since = ago(seconds)
     lost = Attempt._default_manager.filter(outcome=Attempt.LOST, at__gte=since - SEARCHED, reason__in=troubles.ALL)
     sessions = {
         (row.host, row.session or f"pid {row.pid}")
@@ -334,7 +339,7 @@ def past_unfinished(seconds: float, timeout: float) -> list[Attempt]:
 
     They are read where they are written: a copy of the database may be late.
     """
-    database, since = router.db_for_write(Attempt), timezone.now() - timedelta(seconds=seconds)
+    database, since = router.db_for_write(Attempt), ago(seconds)
     actions = OperatorAction._default_manager.using(database).filter(what="broken", at__gte=since, token__isnull=False)
     broken = {(action.key, action.token): action for action in _read(actions.order_by("at"))}
     rows = Attempt._default_manager.using(database).filter(outcome=Attempt.HELD, token__isnull=False)
@@ -359,7 +364,7 @@ def refresh(rows: Iterable[Attempt]) -> None:
 @Shared
 def past_deadlocks(seconds: float, timeout: float) -> list[list[Attempt]]:
     """Return the waits of each deadlock of the last so many seconds, in the order of its circle; the newest first."""
-    since = timezone.now() - timedelta(seconds=seconds)
+    since = ago(seconds)
     rows = Attempt._default_manager.filter(outcome=Attempt.DEADLOCK, at__gte=since).order_by("-at", "pk")
     return [list(circle) for _, circle in groupby(_read(rows[:DEADLOCKED]), key=lambda row: row.at)]
 
@@ -376,7 +381,7 @@ def mark_missed(rows: Sequence[int]) -> None:
 @Shared
 def past_refused(seconds: float, timeout: float) -> dict[str, tuple[int, int]]:
     """Return by key how many callers were refused in the last so many seconds, and how many there were."""
-    rows = Attempt._default_manager.filter(at__gte=timezone.now() - timedelta(seconds=seconds)).order_by()
+    rows = Attempt._default_manager.filter(at__gte=ago(seconds)).order_by()
     counted = rows.values("key").annotate(
         refused=Sum("count", filter=Q(outcome=Attempt.TIMED_OUT)), callers=Sum("count")
     )
@@ -387,7 +392,7 @@ def past_refused(seconds: float, timeout: float) -> dict[str, tuple[int, int]]:
 @Shared
 def past_stale(seconds: float, timeout: float) -> dict[str, list[str]]:
     """Return by template the keys under which fenced writes were refused, one for each write."""
-    since = timezone.now() - timedelta(seconds=seconds)
+    since = ago(seconds)
     rows = Attempt._default_manager.filter(outcome=Attempt.STALE, at__gte=since).order_by("-at")
     keys: defaultdict[str, list[str]] = defaultdict(list)
     for row in _read(rows.only("template", "key")[:UNFINISHED]):
@@ -398,7 +403,7 @@ def past_stale(seconds: float, timeout: float) -> dict[str, list[str]]:
 @Shared
 def past_epochs(seconds: float, timeout: float) -> list[int]:
     """Return the first and the last epoch of the grants of the last so many seconds, if there are any."""
-    rows = Attempt._default_manager.filter(at__gte=timezone.now() - timedelta(seconds=seconds), token__gte=1 << 32)
+    rows = Attempt._default_manager.filter(at__gte=ago(seconds), token__gte=1 << 32)
     with transaction.atomic(rows.db):
         tokens = rows.aggregate(Min("token"), Max("token"))
     return [token >> 32 for token in tokens.values() if token is not None]
