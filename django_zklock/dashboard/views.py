@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partialmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from django import forms
 from django.contrib import messages
@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from django_zklock.inspection import LockInfo, Snapshot
     from django_zklock.operations.audit import Action
 
+    _View: TypeAlias = Callable[..., HttpResponse]
+
 logger = Logger("django_zklock.dashboard")
 
 VIEW: Final = "zklock.view_lock"
@@ -103,7 +105,7 @@ class Denied(PermissionDenied):
     """The user lacks this permission."""
 
 
-def shows_denial(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+def shows_denial(view: _View) -> _View:
     """Return a view for users who may see locks. It shows within the admin which permission the user lacks."""
 
     @functools.wraps(view)
@@ -142,7 +144,7 @@ class LockViews:
 
     admin_site: AdminSite
     opts: Any
-    _get_obj_does_not_exist_redirect: Callable[..., HttpResponse]
+    _get_obj_does_not_exist_redirect: _View
     reply_timeout: float
     long_held: float
     refresh: int
@@ -293,7 +295,7 @@ class LockViews:
         no_lock = re_path("^(?P<object_id>)$", view(self.change_view), name="zklock_lock_change")
         return [*own, *super().get_urls(), no_lock]  # type: ignore[misc]
 
-    def _action_view(self, view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    def _action_view(self, view: _View) -> _View:
         """Return a view of the admin that records its operations as those of the user."""
 
         @functools.wraps(view)

@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.dispatch import Signal
@@ -51,6 +51,7 @@ _HEARTBEAT_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
 _MARGIN_BUCKETS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
 _LOCK: Final = ("lock", "kind")
 _Metric = TypeVar("_Metric", bound=MetricWrapperBase)
+_Times: TypeAlias = dict[tuple[str, str], list[float]]  # moments by labels
 
 _forks = threading.RLock()  # held by a receiver while it counts, and during a fork
 
@@ -261,10 +262,10 @@ class Metrics:
             self._names.add(template)
         return template, kind
 
-    def unfinished(self) -> tuple[dict[tuple[str, str], list[float]], dict[tuple[str, str], list[float]]]:
+    def unfinished(self) -> tuple[_Times, _Times]:
         """Return since when callers wait, and since when locks are held, by labels; on clock.now()."""
-        waits: dict[tuple[str, str], list[float]] = {}
-        holds: dict[tuple[str, str], list[float]] = {}
+        waits: _Times = {}
+        holds: _Times = {}
         with _forks:
             if not self._has_begun:
                 self._begin_counters()
@@ -375,14 +376,14 @@ _connected: dict[CollectorRegistry, Metrics] = {}
 
 def connect(registry: CollectorRegistry | None) -> None:
     """Count in a registry, unless this is done already."""
-    registry = REGISTRY if registry is None else registry
+    registry = registry or REGISTRY
     if registry not in _connected:
         _connected[registry] = Metrics(registry)
 
 
 def disconnect(registry: CollectorRegistry | None) -> None:
     """Stop counting in a registry, if this is done."""
-    metrics = _connected.pop(REGISTRY if registry is None else registry, None)
+    metrics = _connected.pop(registry or REGISTRY, None)
     if metrics is not None:
         metrics.stop()
 
