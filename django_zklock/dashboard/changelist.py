@@ -93,7 +93,7 @@ def _names(lock: LockInfo, by: str, within: str) -> set[str]:
     if by == "host":
         return {holder.host for holder in lock.holders}
     if by == "template":
-        return {lock.template}
+        return {next((contender.template for contender in (*lock.holders, *lock.waiters) if contender.template), "")}
     if not lock.key.startswith(within):
         return set()
     segment, slash, _rest = lock.key[len(within) :].partition("/")

@@ -165,16 +165,6 @@ class LockInfo:
     """How many more contenders its directory accepts; None if these are more than a tenth of all."""
 
     @property
-    def contenders(self) -> tuple[ScannedContender, ...]:
-        """Its holders, then its waiters."""
-        return self.holders + self.waiters
-
-    @property
-    def template(self) -> str:
-        """Its template, as the first contender that has one says; empty if none does."""
-        return next((contender.template for contender in self.contenders if contender.template), "")
-
-    @property
     def holders_at_most(self) -> bool:
         """Whether the limit was lowered or cleared, so that some of the holders may wait: nobody else can know."""
         return self.limit is not None and self.kind == "semaphore" and len(self.holders) > self.limit

@@ -86,7 +86,7 @@ def _without_free_permits(waits: Sequence[Wait], locks: Iterable[LockInfo]) -> S
     semaphores = {
         lock.key: {holder.waits_as for holder in lock.holders}
         for lock in locks
-        if {contender.kind for contender in lock.contenders} == {"semaphore"}
+        if {contender.kind for contender in (*lock.holders, *lock.waiters)} == {"semaphore"}
     }
     while True:
         waiting = {(wait.owner, wait.holds) for wait in waits}

@@ -54,7 +54,7 @@ class Orphan(Incident):
 
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
-        contenders = [(lock, who) for lock in facts.snapshot.locks for who in lock.contenders]
+        contenders = [(lock, who) for lock in facts.snapshot.locks for who in (*lock.holders, *lock.waiters)]
         yield from cls.of(facts, [(lock, contender) for lock, contender in contenders if contender.is_orphan])
 
 

@@ -112,19 +112,24 @@ def _crowd(facts: Facts, lock: LockInfo, waiting: int) -> str | None:
     """Return in what a queue is unusual; None if it is not too long."""
     if waiting >= CROWD:
         return ""
+    template = _template(lock)
     if waiting >= LEAST_CROWD:
-        usual = facts.past("usual_queue", lock.template, default=None)
+        usual = facts.past("usual_queue", template, default=None)
         if usual is not None and waiting >= TIMES_USUAL * usual:
             return gettext("Usually, %(count)d wait.") % {"count": round(usual)}
     waited = lock.longest_wait or 0.0
     if waited >= LONG_WAIT and not lock.lasts and lock.operator is None:
-        usual = facts.past("usual_wait", lock.template, default=None)
+        usual = facts.past("usual_wait", template, default=None)
         if usual is None:
             return gettext("The first has waited for %(time)s.") % {"time": formatting.duration(waited)}
         if waited >= TIMES_USUAL_WAIT * usual:
             times = {"time": formatting.duration(waited), "usual": formatting.duration(usual)}
             return gettext("The first has waited for %(time)s, usually %(usual)s.") % times
     return None
+
+
+def _template(lock: LockInfo) -> str:
+    return next((who.template for who in (*lock.holders, *lock.waiters) if who.template), "")
 
 
 CAUSES: Final = (Counter, Unreadable, Wearing, Crowded)

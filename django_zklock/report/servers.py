@@ -152,7 +152,7 @@ class Elections(OfServers):
         """The epoch of a transaction, in the upper half of its number, is that of its leader."""
         seen = [(clock.now() - when, epoch) for when, epoch in facts.servers.epochs]
         for lock in facts.snapshot.locks:
-            seen += [(who.age, who.token >> 32) for who in lock.contenders]
+            seen += [(who.age, who.token >> 32) for who in (*lock.holders, *lock.waiters)]
         epochs = [epoch for age, epoch in seen if age <= WITHIN and epoch > 0]
         epochs += facts.past("epochs", WITHIN)
         if epochs and (count := max(epochs) - min(epochs)) >= MANY:

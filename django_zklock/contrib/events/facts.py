@@ -66,7 +66,7 @@ def unfinished(snapshot: Snapshot, sure: bool) -> tuple[list[Attempt], list[str]
 
 def _unfinished(snapshot: Snapshot) -> list[Attempt]:
     """Return the holds without an end that were broken, or whose processes have no contender; store the latter."""
-    contenders = [contender for lock in snapshot.locks for contender in lock.contenders]
+    contenders = [contender for lock in snapshot.locks for contender in (*lock.holders, *lock.waiters)]
     # A restarted container has the same host name and pid, so a life of a process is its session.
     alive = {(contender.host, contender.pid) for contender in contenders}
     sessions = {contender.session_id for contender in contenders}

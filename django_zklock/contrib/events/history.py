@@ -71,7 +71,7 @@ def lock_panel(lock: LockInfo, *, is_current: bool = True) -> Panel:
     grants = table.last_grants(lock.key, MOST_GRANTS)
     first = lock.holders[0] if lock.holders else None
     is_known = is_current and not lock.problem
-    template = lock.template or (grants[0].template if grants else "")
+    template = first.template if first is not None else grants[0].template if grants else ""
     usual = past.ask("facts.usual_hold", template)
     tokens = {holder.token for holder in lock.holders} if is_known else None
     events = _events_of(grants, lambda attempt: tokens)
@@ -88,7 +88,7 @@ def lock_panel(lock: LockInfo, *, is_current: bool = True) -> Panel:
             *_summary(_("Wait"), [grant.waited for grant in grants]),
         ),
         usual=duration(usual),
-        times="" if first is None else times_usual(first.certain_duration, first.template),
+        times="" if first is None else times_usual(first.certain_duration, template),
     )
     return Panel("admin/zklock/lock/grants.html", content)
 

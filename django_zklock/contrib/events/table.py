@@ -160,8 +160,8 @@ def _waits(event: Deadlocked) -> Iterator[Attempt]:
     """Yield a row for each wait of a deadlock, in the order of the circle."""
     for link in event.circle:
         holder, waited = link.holder, event.waited if link.waits_for == event.key else None
-        place = link.waits_for, link.waits_for_template, holder.kind
-        wait = Attempted(Attempt.DEADLOCK, event.at, *place, work=holder.what, waited=waited)
+        lock = link.waits_for, link.waits_for_template, holder.kind
+        wait = Attempted(Attempt.DEADLOCK, event.at, *lock, work=holder.what, waited=waited)
         yield _row(wait, host=holder.host, pid=holder.pid, reason=shortened(link.holds, MAX_TEXT))
 
 
